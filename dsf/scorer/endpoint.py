@@ -17,6 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
 from dsf.scorer.answer import Answer, encode
+from dsf.scorer.bodies import Bodies
 from dsf.scorer.definition import Definition, Given, Sources
 from dsf.scorer.errors import RefusedError, Unavailable
 from dsf.scorer.metrics import ScorerMetrics
@@ -24,6 +25,9 @@ from dsf.scorer.requestbody import parse, parse_sources
 from dsf.scorer.series import Series
 
 log = logging.getLogger("dsf.scorer")
+
+#: Largest bodies that may be received at a time, in bytes together; smaller ones are as many more.
+_BODIES = 2
 
 
 class ScoringEndpoint:
@@ -33,6 +37,7 @@ class ScoringEndpoint:
         self._scorer = scorer
         self._limits = scorer.limits
         self._metrics = metrics
+        self._bodies = Bodies(_BODIES * scorer.limits.bytes)
         self._is_async = inspect.iscoroutinefunction(scorer.function)
         self._turns = asyncio.Semaphore(self._limits.concurrency) if self._limits.concurrency else None
 
@@ -80,37 +85,38 @@ class ScoringEndpoint:
             if self._turns is not None:
                 self._turns.release()
 
-    async def _read(self, request: Request) -> bytes:
+    async def _read(self, request: Request) -> bytearray:
         encoding = request.headers.get("content-encoding", "identity")
         if encoding.strip().lower() != "identity":
             raise RefusedError(415, f"the request is encoded with {encoding[:40]!r}; send it as it is")
+        limit = self._limits.bytes
+        length = request.headers.get("content-length", "")
+        if length.isascii() and length.isdigit() and int(length) > limit:
+            raise _too_large(limit)
+        is_dropped = False
         try:
-            async with asyncio.timeout(self._limits.read_seconds):
-                return await self._read_bounded(request)
+            async with asyncio.timeout(self._limits.read_seconds) as deadline:
+                with self._bodies.receiving(deadline) as body:
+                    try:
+                        async for piece in request.stream():
+                            if len(body.data) + len(piece) > limit:
+                                # The server reads and drops the rest, so that the client gets this answer.
+                                raise _too_large(limit)
+                            self._bodies.add(body, piece)
+                        self._bodies.add(body, b"")
+                    finally:
+                        is_dropped = body.is_dropped
+                    return body.data
         except TimeoutError:
+            if is_dropped:
+                detail = "too much is being received at a time, and this request began first"
+                raise RefusedError(503, detail, headers={"Retry-After": "1"}) from None
             raise RefusedError(408, f"the request did not come within {self._limits.read_seconds:g} seconds") from None
         except ClientDisconnect:
             # Only for the count: no client reads it.
             raise RefusedError(400, "the client went away") from None
 
-    async def _read_bounded(self, request: Request) -> bytes:
-        limit = self._limits.bytes
-        length = request.headers.get("content-length", "")
-        total = int(length) if length.isascii() and length.isdigit() else 0
-        pieces: list[bytes] = []
-        if total <= limit:
-            total = 0
-            async for piece in request.stream():
-                total += len(piece)
-                if total > limit:
-                    break
-                pieces.append(piece)
-        if total > limit:
-            # The server reads and drops the rest, so that the client gets this and no broken connection.
-            raise RefusedError(413, f"the request has more than {limit} bytes, the most that this scorer takes")
-        return b"".join(pieces)
-
-    def _parse(self, body: bytes) -> list[Series] | Sources:
+    def _parse(self, body: bytearray) -> list[Series] | Sources:
         """Input of the scoring function."""
         # An empty body means no series: a bare POST tests a scorer that needs none.
         names = self._scorer.sources
@@ -122,7 +128,7 @@ class ScoringEndpoint:
         self._metrics.series.observe(len(series))
         return series
 
-    def _run(self, body: bytes) -> Answer:
+    def _run(self, body: bytearray) -> Answer:
         series = self._parse(body)
         del body
         with self._guarded():
@@ -154,3 +160,7 @@ class ScoringEndpoint:
 
 def _pairs(counts: dict[str, int]) -> str:
     return " ".join(f"{name}={count}" for name, count in sorted(counts.items()))
+
+
+def _too_large(limit: int) -> RefusedError:
+    return RefusedError(413, f"the request has more than {limit} bytes, the most that this scorer takes")

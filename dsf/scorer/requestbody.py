@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,10 +39,17 @@ _NUMBER_TEXT = _NUMBER.decode() + ","
 #: `[1718600000,"0.5"],` without the numbers.
 _SHAPE = b'[,""],'
 
+#: Between two samples, and bytes of samples that are parsed at a time.
+_BETWEEN = b"],["
+_PIECE = 256 * 1024
+
+Body = bytes | bytearray
+#: Where the samples of a series begin and end in the body.
+Place = tuple[int, int]
 Arrays = tuple["NDArray[np.float64]", "NDArray[np.float64]"]
 
 
-def parse(body: bytes, limits: Limits) -> list[Series]:
+def parse(body: Body, limits: Limits) -> list[Series]:
     """The series in `{"data":[{"metric":{...},"values":[[t,"v"],...]},...]}`.
 
     A null instead of a list or of labels is an empty one: Go encodes a nil slice or map so.
@@ -52,7 +59,7 @@ def parse(body: bytes, limits: Limits) -> list[Series]:
     return _all_series("data", _data(document), arrays)
 
 
-def parse_sources(body: bytes, limits: Limits, names: Collection[str]) -> dict[str, list[Series]]:
+def parse_sources(body: Body, limits: Limits, names: Collection[str]) -> dict[str, list[Series]]:
     """The series of each source in `{"data":[...],"sources":{"name":[{"metric":...},...],...}}`.
 
     `names` are required; others are allowed. `data`, a copy of the first of them, is ignored. Raises
@@ -85,7 +92,7 @@ def parse_sources(body: bytes, limits: Limits, names: Collection[str]) -> dict[s
     return found
 
 
-def _document(body: bytes, limits: Limits, sources: int = 0) -> tuple[dict[str, Any], list[Arrays]]:
+def _document(body: Body, limits: Limits, sources: int = 0) -> tuple[dict[str, Any], list[Arrays]]:
     """The request without its samples, and these.
 
     Bounds the cost of parsing by the brackets: each series and sample has some. Brackets in labels count as well, which
@@ -94,8 +101,8 @@ def _document(body: bytes, limits: Limits, sources: int = 0) -> tuple[dict[str, 
     copies = 2 if sources else 1
     brackets = (body.count(b"[") - 1 - sources) // copies
     _check_counts(limits, body.count(b"{") // (2 * copies), brackets - limits.series)
-    rest, samples = _cut(body)
-    if len(samples) == 0 or (arrays := _arrays(samples)) is None:
+    rest, places = _cut(body)
+    if len(places) == 0 or (arrays := _arrays(body, places)) is None:
         rest, arrays = body, []
     try:
         document = from_json(rest, allow_inf_nan=False)
@@ -114,39 +121,59 @@ def _check_counts(limits: Limits, series: int, samples: int) -> None:
             raise RefusedError(413, f"the request has more than {most} {what}, the most that this scorer takes")
 
 
-def _cut(body: bytes) -> tuple[bytes, list[bytes]]:
-    """The body with a placeholder for each array of samples, and the content of these arrays."""
-    pieces: list[bytes] = []
-    samples: list[bytes] = []
+def _cut(body: Body) -> tuple[Body, list[Place]]:
+    """The body with a placeholder for each array of samples, and where these arrays are."""
+    pieces: list[Body] = []
+    places: list[Place] = []
     position = 0
     while (start := body.find(_START, position)) >= 0 and (end := body.find(_END, start)) >= 0:
-        pieces += [body[position : start + len(_KEY)], f'"{_NONCE}{len(samples)}"'.encode()]
-        samples.append(body[start + len(_START) - 1 : end + 1])
+        pieces += [body[position : start + len(_KEY)], f'"{_NONCE}{len(places)}"'.encode()]
+        places.append((start + len(_START) - 1, end + 1))
         position = end + len(_END)
     pieces.append(body[position:])
-    return b"".join(pieces), samples
+    return b"".join(pieces), places
 
 
-def _arrays(samples: list[bytes]) -> list[Arrays] | None:
+def _arrays(body: Body, places: list[Place]) -> list[Arrays] | None:
     """The arrays of `[t,"v"],[t,"v"]` texts; None when one of them differs."""
     arrays: list[Arrays] = []
-    for text in samples:
-        shape = text.translate(None, _NUMBER)
-        count = (len(shape) + 1) // len(_SHAPE)
-        if shape != (_SHAPE * count)[:-1]:
-            return None
-        flat = _flat(text.translate(None, b'[]"'))
-        if flat is None or flat.size != 2 * count:
-            return None
-        # Copies, because a view would keep the other half.
-        times, values = flat[0::2].copy(), flat[1::2].copy()
-        if not _are_times(times):
+    for start, end in places:
+        count = body.count(_BETWEEN, start, end) + 1
+        times, values = np.empty(count), np.empty(count)
+        filled = 0
+        # A piece at a time: as Python objects, the numbers take several times the memory of their text.
+        for text in _pieces(body, start, end):
+            flat = _flat(text)
+            if flat is None or filled + flat.size // 2 > count:
+                return None
+            times[filled : filled + flat.size // 2], values[filled : filled + flat.size // 2] = flat[0::2], flat[1::2]
+            filled += flat.size // 2
+        if filled != count or not _are_times(times):
             return None
         arrays.append((times, _without_infinite(values)))
     return arrays
 
 
-def _flat(text: bytes) -> NDArray[np.float64] | None:
+def _pieces(body: Body, start: int, end: int) -> Iterator[Body]:
+    """Whole samples of about `_PIECE` bytes."""
+    while start < end:
+        cut = body.find(_BETWEEN, start + _PIECE, end)
+        stop = end if cut < 0 else cut + 1
+        yield body[start:stop]
+        start = stop + 1
+
+
+def _flat(text: Body) -> NDArray[np.float64] | None:
+    """The numbers of `[t,"v"],[t,"v"]`; None for anything else."""
+    shape = text.translate(None, _NUMBER)
+    if shape != (_SHAPE * ((len(shape) + 1) // len(_SHAPE)))[:-1]:
+        return None
+    numbers = text.translate(None, b'[]"')
+    flat = _floats(numbers)
+    return flat if flat is not None and flat.size == numbers.count(b",") + 1 and flat.size % 2 == 0 else None
+
+
+def _floats(text: Body) -> NDArray[np.float64] | None:
     """The numbers of `1718600000,0.5,...`; None for anything else."""
     try:
         # Four times as fast as float(), but without +Inf.

@@ -2,7 +2,8 @@
 
 In reading order: `states` names the states of a pair, `reading` reads the data from `dsf.fleet`, `search` parses the
 language of the search box and `finding` executes it, `dividing` groups the fleet, `views` are the pages, `drawing`
-makes their pictures, `rendering` turns a view into HTML and its blocks, `live` sends changed blocks. `guard` is the
+makes their pictures, `rendering` turns a view into HTML, which open
+pages poll and `shared` keeps for some seconds. `guard` is the
 outer middleware: host names, proxies, headers. `access` authenticates and authorizes users, `sessions` stores logins,
 `acting` performs actions. `site` assembles pages, `forms` has the pages with actions, `jsonapi` serves programs, `app`
 builds the service, and `main` runs it.

@@ -1,20 +1,16 @@
-"""The HTTP service: pages, their live parts, static files and probes."""
+"""The HTTP service: pages, static files and probes."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import Any, Final
-from urllib.parse import parse_qsl, urlsplit
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
 
 import redis
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
-from sse_starlette.sse import EventSourceResponse
-from starlette.concurrency import run_in_threadpool
-from starlette.routing import compile_path
 
 import dsf.log
 from dsf.errors import (
@@ -34,24 +30,16 @@ from dsf.web.forms import add_forms
 from dsf.web.guard import Guard
 from dsf.web.jsonapi import add_api, is_api, problem_for
 from dsf.web.rendering import link, prepare
-from dsf.web.site import LONGEST_QUERY, LoginNeededError, Options, Site, assets, static_files
+from dsf.web.site import LoginNeededError, Options, Site, assets, static_files
 from dsf.web.views import VIEWS, Sources, View
 
 log = dsf.log.get(__name__)
-
-#: Seconds between keep-alives of an event stream, so that proxies keep it open.
-_PING: Final = 15
 
 
 def make_app(sources: Sources, options: Options, access: Access, client: redis.Redis, acting: Acting) -> FastAPI:
     """Build the service. Pages are plain functions, which FastAPI runs in its thread pool."""
     prepare()
     site = Site(sources, options, access, client)
-
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        yield
-        await site.live.close()
 
     # A redirect that only removes the slash would leave the path prefix of a proxy.
     app = FastAPI(
@@ -60,13 +48,11 @@ def make_app(sources: Sources, options: Options, access: Access, client: redis.R
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,
-        lifespan=lifespan,
     )
     _add_probes(app, sources)
     _add_static(app)
     for view in VIEWS:
         app.add_api_route(view.path, _endpoint(site, view), methods=["GET", "HEAD"])
-    _add_live(app, site)
     add_forms(app, site, acting)
     add_api(app, site)
     _add_errors(app, site)
@@ -111,42 +97,6 @@ def _add_static(app: FastAPI) -> None:
         return Response(body, media_type=kind, headers=headers)
 
 
-def _add_live(app: FastAPI, site: Site) -> None:
-    patterns = [(compile_path(view.path)[0], view) for view in VIEWS if view.live]
-
-    @app.get("/live")
-    async def live(request: Request, path: str, query: str = "", digest: str = "") -> Response:
-        caller = await run_in_threadpool(site.allow, request, "look")
-        found = next(((match, view) for regex, view in patterns if (match := regex.fullmatch(path))), None)
-        if found is None or len(query) > LONGEST_QUERY:
-            return PlainTextResponse("no such page\n", status_code=404)
-        match, view = found
-        root, asked = request.scope["dsf.root"], view.asked(parse_qsl(query, keep_blank_values=True))
-        key = f"{root} {path} {sorted(asked.items())}"
-        # Without user names, viewers are distinguished by address.
-        who = f"{caller.name} {request.client.host if request.client else ''}"
-        if not site.live.has_room(who, key):
-            return PlainTextResponse("too many pages are open\n", status_code=503, headers={"Retry-After": "30"})
-
-        def make() -> str:
-            return site.live_part(view, view.build(site.sources, match.groupdict(), asked), root, asked)
-
-        def allowed() -> bool:
-            request.scope.pop("dsf.caller", None)
-            try:
-                site.allow(request, "look")
-            except (LoginNeededError, AccessError):
-                return False
-            except (BackendError, redis.RedisError):
-                # Unknown for now: it is checked again, and no other page can be opened meanwhile.
-                return True
-            return True
-
-        last_id = request.headers.get("last-event-id", "")
-        events = site.live.follow(who, key, make, allowed, digest, last_id)
-        return EventSourceResponse(events, ping=_PING, headers={"X-Accel-Buffering": "no"})
-
-
 def _add_errors(app: FastAPI, site: Site) -> None:
     def unavailable(request: Request, error: Exception) -> HTMLResponse:
         log.warning("redis cannot be read", path=request.scope["path"], error=str(error))
@@ -169,8 +119,6 @@ def _add_errors(app: FastAPI, site: Site) -> None:
 
     def login(request: Request, error: Exception) -> Response:
         path = request.scope["path"]
-        if path == "/live":
-            return PlainTextResponse("log in first\n", status_code=401)
         query = f"?{request.url.query}" if request.url.query else ""
         if request.method == "GET":
             return RedirectResponse(link(request.scope["dsf.root"], "/login", to=path + query), 303)

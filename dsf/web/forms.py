@@ -165,9 +165,7 @@ def _add_acts(app: FastAPI, site: Site, acting: Acting) -> None:
         found = acting.outcome(ident) if ident.replace("-", "").replace("_", "").isalnum() else None
         if found is None:
             return site.missing(request)
-        part = request.headers.get("hx-request") == "true"
-        template = "outcome_part.html" if part else "outcome.html"
-        return site.respond(request, template, title=f"Scored now: {found['scorer']}", outcome=found, ident=ident)
+        return site.respond(request, "outcome.html", title=f"Scored now: {found['scorer']}", outcome=found, ident=ident)
 
 
 def _place(target: Target) -> str:

@@ -1,6 +1,6 @@
 """Outer middleware: host names, trusted proxies and security headers.
 
-Plain ASGI, so that it also covers streams.
+Plain ASGI, so that it also covers answers of other middleware.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PROBES: Final = ("/healthz", "/readyz")
 #: detected.
 # fmt: off
 OWN: Final = frozenset((
-    "act", "api", "changes", "clusters", "docs", "find", "healthz", "live", "login", "logout", "openapi.json",
+    "act", "api", "changes", "clusters", "docs", "find", "healthz", "login", "logout", "openapi.json",
     "outcomes", "parts", "placements", "plans", "readyz", "scorers", "static",
 ))
 # fmt: on

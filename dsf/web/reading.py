@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 import redis
 
@@ -37,10 +37,10 @@ from dsf.store.pairs import Pairs, PairState, Score
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import Override, ScheduleStore
 from dsf.store.slots import TOLERANCE, is_slot
+from dsf.web.shared import Shared
 from dsf.web.states import RANK, STATES, State
 
 Pair = tuple[str, str]
-_Value = TypeVar("_Value")
 #: Seconds for which one reading of the fleet is shared, and its least rest in multiples of its cost.
 _FRESH: Final = 1.0
 _REST: Final = 10.0
@@ -104,24 +104,6 @@ class Rows:
     cursor: str | None
 
 
-class _Shared(Generic[_Value]):
-    """A reading of all clusters that all users share for some seconds, much longer than it took."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._value: _Value | None = None
-        self._until = 0.0
-
-    def get(self, read: Callable[[], _Value]) -> _Value:
-        """The value, read again if it is too old."""
-        with self._lock:
-            if self._value is None or time.monotonic() >= self._until:
-                began = time.thread_time()
-                self._value = read()
-                self._until = time.monotonic() + max(_SHARED, _REST * (time.thread_time() - began))
-            return self._value
-
-
 class Reading:
     """Reads for the pages. Thread-safe.
 
@@ -138,10 +120,10 @@ class Reading:
         self._lock = threading.Lock()
         self._fleet: FleetOverview | None = None
         self._until = 0.0
-        self._names: _Shared[list[str]] = _Shared()
-        self._labels: _Shared[dict[str, dict[str, str]]] = _Shared()
-        self._values: _Shared[Counter[tuple[str, str]]] = _Shared()
-        self._states: _Shared[dict[str, StateCounts]] = _Shared()
+        self._names: Shared[list[str]] = Shared(_SHARED)
+        self._labels: Shared[dict[str, dict[str, str]]] = Shared(_SHARED)
+        self._values: Shared[Counter[tuple[str, str]]] = Shared(_SHARED)
+        self._states: Shared[dict[str, StateCounts]] = Shared(_SHARED)
 
     def ping(self) -> None:
         """Check that Redis answers."""

@@ -1,7 +1,7 @@
-"""Renders views as HTML, and their live part as blocks.
+"""Renders views as HTML.
 
-The live part does not depend on the time of rendering: times are in the attribute `datetime`, and ages are inserted
-last. So two renderings are equal if nothing has changed.
+A page does not depend on the time of rendering: times are in the attribute `datetime`, and ages are inserted last. So
+two renderings are equal if nothing has changed. Elements with `data-block` and an id are what a browser replaces.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import hashlib
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -24,57 +23,8 @@ from dsf.web import drawing
 from dsf.web.search import quoted
 from dsf.web.states import STATES
 
-_MARK: Final = re.compile(r"<!--b ([^ >]+)-->|<!--e-->")
 _IDENT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
 _AGE: Final = re.compile(r'(<time datetime="([^"]+)" data-(age|until)>)(</time>)')
-
-
-@dataclass(frozen=True)
-class Block:
-    """An element with an id. `own` is its HTML with comments in place of inner blocks, `html` all of it."""
-
-    own: str
-    html: str
-    children: tuple[str, ...]
-
-
-def blocks(html: str) -> dict[str, Block]:
-    """The blocks of a rendered live part by id, outer ones first. Raises ValueError for unbalanced marks."""
-    found: dict[str, Block] = {}
-    stack: list[tuple[str, list[str], list[str], list[str]]] = [("", [], [], [])]
-    order: list[str] = []
-    at = 0
-    for mark in _MARK.finditer(html):
-        text = html[at : mark.start()]
-        stack[-1][1].append(text)
-        stack[-1][2].append(text)
-        at = mark.end()
-        if mark[1]:
-            order.append(mark[1])
-            stack.append((mark[1], [], [], []))
-            continue
-        if len(stack) == 1:
-            raise ValueError("a block ends that did not begin")
-        name, own, whole, children = stack.pop()
-        found[name] = Block("".join(own), "".join(whole), tuple(children))
-        stack[-1][1].append(f"<!--{name}-->")
-        stack[-1][2].append(found[name].html)
-        stack[-1][3].append(name)
-    if len(stack) != 1:
-        raise ValueError(f"the block {stack[-1][0]} does not end")
-    return {name: found[name] for name in order}
-
-
-def changed(old: Mapping[str, Block], new: Mapping[str, Block]) -> list[str]:
-    """The ids of the blocks that must be replaced to get from the old to the new ones; none inside another."""
-    found: list[str] = []
-    covered: set[str] = set()
-    for name, block in new.items():
-        if name in covered or name not in old or old[name].own != block.own:
-            if name not in covered:
-                found.append(name)
-            covered.update(block.children)
-    return found
 
 
 def with_ages(html: str, now: float | None = None) -> str:
@@ -191,10 +141,8 @@ def environment() -> jinja2.Environment:
         "meaning": meaning,
         "states": STATES,
         "drawing": drawing,
-        "block": lambda name: Markup("<!--b {}-->").format(ident(name)),
         "ident": ident,
         "in_flower": in_flower,
-        "end": Markup("<!--e-->"),
     }
     return made
 

@@ -18,9 +18,9 @@ from dsf.errors import AccessError, BackendError, QueryError
 from dsf.web.access import Access, Caller, Doing, Unauthenticated
 from dsf.web.acting import ACTS, Target
 from dsf.web.guard import Network
-from dsf.web.live import ROOT, Live
-from dsf.web.rendering import blocks, digest, render, with_ages
+from dsf.web.rendering import digest, render, with_ages
 from dsf.web.sessions import Sessions, Tries, cookie_of, form_secret
+from dsf.web.shared import SharedByKey
 from dsf.web.views import Sources, View
 
 log = dsf.log.get(__name__)
@@ -31,6 +31,20 @@ _TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/sv
 LONGEST_QUERY: Final = 2000
 #: Most characters of a name in the log: unauthenticated clients may send anything.
 _LONGEST_NAME: Final = 253
+
+
+#: Seconds for which the polls of all viewers share a page: less than the time between the polls of one.
+_POLLED: Final = 2.0
+#: Most pages that are kept for that, of up to 400 kB each.
+_MOST_PARTS: Final = 50
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The part of a page that is the same for all viewers."""
+
+    title: str
+    html: str
 
 
 @dataclass(frozen=True)
@@ -57,7 +71,7 @@ class Site:
         self.access = access
         self.redis = client
         self.sessions = Sessions(client)
-        self.live = Live()
+        self._parts: SharedByKey[_Part] = SharedByKey(_POLLED, _MOST_PARTS)
         self.tries = Tries()
         self.version = metadata.version("dynamic-scoring-framework")
 
@@ -122,17 +136,25 @@ class Site:
         if len(request.url.query) > LONGEST_QUERY:
             raise QueryError(f"a query has at most {LONGEST_QUERY} characters")
         root, query = request.scope["dsf.root"], view.asked(request.query_params.items())
-        context = view.build(self.sources, names, query)
-        inner = self.live_part(view, context, root, query)
-        html = blocks(inner)[ROOT].html
+
+        def make() -> _Part:
+            context = view.build(self.sources, names, query)
+            template = context.get("template", view.template)
+            return _Part(context["title"], render(template, root, {**context, "options": self.options, "query": query}))
+
+        if view.live:
+            key = f"{root} {request.scope['path']} {sorted(query.items())}"
+            # A page that is opened shows what its user has just done; the next polls show no less.
+            part = self._parts.get(key, make, is_new="if-none-match" not in request.headers)
+        else:
+            part = make()
         return self.respond(
             request,
             "page.html",
             status,
-            title=context["title"],
+            title=part.title,
             view=view,
-            content=html,
-            digest=digest(html),
+            content=part.html,
             acts=self._acts(names) if view.acts and self.access.allows(caller, "act") else [],
         )
 
@@ -141,14 +163,8 @@ class Site:
         """The actions of a page, with the query of each form."""
         return [(act, dict(names)) for act in ACTS]
 
-    def live_part(self, view: View, context: Mapping[str, Any], root: str, query: Mapping[str, str]) -> str:
-        """The live part of a page, with the marks of its blocks."""
-        return render(
-            context.get("template", view.template), root, {**context, "options": self.options, "query": query}
-        )
-
     def respond(self, request: Request, template: str, status: int = 200, **context: Any) -> HTMLResponse:
-        """A whole page from a template that extends the base."""
+        """A whole page from a template that extends the base; 304 for a browser that has the same."""
         caller = request.scope.get("dsf.caller")
         leave = form_secret(cookie_of(request)) if caller is not None and self.access.has_login else ""
         html = render(
@@ -168,7 +184,11 @@ class Site:
                 **context,
             },
         )
-        return HTMLResponse(with_ages(html), status_code=status)
+        # Without the ages, which the browser counts itself.
+        tag = {"ETag": f'"{digest(html)}"'}
+        if status == 200 and request.headers.get("if-none-match") == tag["ETag"]:
+            return HTMLResponse(status_code=304, headers=tag)
+        return HTMLResponse(with_ages(html), status_code=status, headers=tag)
 
 
 @cache

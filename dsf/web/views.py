@@ -64,7 +64,7 @@ class View:
     path: str
     template: str
     build: Callable[[Sources, Mapping[str, str], Query], dict[str, Any]]
-    #: Whether it updates live.
+    #: Whether an open page polls it.
     live: bool = True
     #: Required right, besides read access.
     needs: Doing = "look"
@@ -259,7 +259,7 @@ VIEWS: Final = (
     View("/scorers/{scorer}", "scorer.html", _scorer, acts=True),
     View("/clusters/{cluster}", "cluster.html", _cluster),
     View("/clusters/{cluster}/scorers/{scorer}", "pair.html", _pair, acts=True, knows=("run",)),
-    # Read from the API server: reloaded, not live.
+    # Read from the API server: not polled.
     View("/placements", "placements.html", _placements, live=False, needs="placements"),
     View(
         "/placements/{namespace}/{name}",

@@ -1,4 +1,4 @@
-// The page works without this. It follows what happens, counts ages, and knows some keys.
+// The page works without this. It polls what it shows, counts ages, and knows some keys.
 "use strict";
 (() => {
   const $ = (id) => document.getElementById(id);
@@ -35,18 +35,16 @@
   };
   announce();
   const places = "a,button,input,select,[tabindex]";
-  const replace = (id, html) => {
-    const old = $(id);
+  const replace = (block) => {
+    const old = $(block.id);
     if (!old) return;
     const active = document.activeElement;
     const place = old.contains(active) ? [...old.querySelectorAll(places)].indexOf(active) : -1;
     const typed = [...old.querySelectorAll("input,select")].map((one) => one.value);
     const scrolled = [...old.querySelectorAll(".scroll")].map((one) => [one.getAttribute("aria-label"), one.scrollLeft]);
-    const template = document.createElement("template");
-    template.innerHTML = html;
-    count(template.content);
-    old.replaceWith(template.content);
-    const made = $(id);
+    const made = document.importNode(block, true);
+    count(made);
+    old.replaceWith(made);
     made.querySelectorAll("input,select").forEach((one, number) => { one.value = typed[number] ?? one.value; });
     if (place >= 0) [...made.querySelectorAll(places)][place]?.focus({ preventScroll: true });
     for (const one of made.querySelectorAll(".scroll")) {
@@ -54,32 +52,61 @@
       if (left) one.scrollLeft = left[1];
     }
   };
-  const page = $("page");
-  if (page?.dataset.live && window.EventSource) {
-    const source = new EventSource(page.dataset.live);
-    let lost = 0;
-    source.addEventListener("patch", (event) => {
-      for (const [id, html] of Object.entries(JSON.parse(event.data))) replace(id, html);
-      document.documentElement.dataset.patched = event.lastEventId;
-      announce();
-    });
-    source.addEventListener("trouble", (event) => {
-      const { text } = JSON.parse(event.data);
-      say(text ? `What you see is old: the page cannot read the fleet (${text}). It goes on by itself.` : "");
-    });
-    source.onopen = () => { clearTimeout(lost); lost = 0; say(""); document.documentElement.dataset.open = "yes"; };
-    source.onerror = () => {
-      if (source.readyState !== EventSource.CLOSED) {
-        lost ||= setTimeout(() => say("What you see is old: the connection is lost. The page tries again by itself."), 1500);
-        return;
-      }
-      // The browser does not retry after an answer that is not a stream: too many pages are open, or the login has ended.
-      clearTimeout(lost);
-      say("This page cannot be followed now. It loads itself anew every 30 seconds.");
-      setTimeout(() => location.reload(), 30000);
-    };
-    addEventListener("pagehide", () => source.close());
+  // Blocks have an id and may contain others; those that differ are replaced.
+  const inner = (block) => [...block.querySelectorAll("[data-block]")].filter((one) => one.parentElement.closest("[data-block]") === block);
+  const shell = (block) => {
+    const copy = block.cloneNode(true);
+    for (const one of inner(copy)) one.replaceWith(document.createComment(one.id));
+    return copy;
+  };
+  const update = (before, after) => {
+    if (before.isEqualNode(after)) return;
+    if (!shell(before).isEqualNode(shell(after))) replace(after);
+    else inner(before).forEach((one, number) => update(one, inner(after)[number]));
+  };
+  // Ages differ from one moment to the next, so they are left out.
+  const ageless = (block) => {
+    for (const time of block.querySelectorAll("time[data-age],time[data-until]")) { time.textContent = ""; time.removeAttribute("title"); }
+    return block;
+  };
+  const parsed = async (answer) => new DOMParser().parseFromString(await answer.text(), "text/html");
+  let shown = $("page") && ageless($("page").cloneNode(true)), tag = '"none"', next = 0, polling = false;
+  const take = async (answer) => {
+    if (answer.status === 304) return;
+    const made = await parsed(answer);
+    if (!answer.ok) throw new Error(made.querySelector("h1")?.textContent || `the answer is ${answer.status}`);
+    const page = ageless(made.getElementById("page"));
+    update(shown, page);
+    [shown, tag] = [page, answer.headers.get("ETag")];
+    announce();
+  };
+  const poll = async () => {
+    if (polling || document.hidden || !shown.dataset.every) return;
+    polling = true;
+    const began = Date.now();
+    try {
+      const answer = await fetch(location.href, { headers: { "If-None-Match": tag }, redirect: "manual", signal: AbortSignal.timeout(30000) });
+      // The login has ended.
+      if (answer.type === "opaqueredirect") return location.reload();
+      await take(answer);
+      say("");
+      document.documentElement.dataset.polled = "yes";
+    } catch (error) {
+      say(`What you see is old: ${error instanceof TypeError ? "the connection is lost" : error.message}. The page tries again by itself.`);
+    } finally { polling = false; }
+    // A slow server is asked less often.
+    clearTimeout(next);
+    if (shown.dataset.every) next = setTimeout(poll, Math.max(shown.dataset.every * 1000, 10 * (Date.now() - began)));
+  };
+  if (shown?.dataset.every) {
+    next = setTimeout(poll, shown.dataset.every * 1000);
+    document.addEventListener("visibilitychange", poll);
   }
+  const form = document.querySelector(".whatif");
+  form?.addEventListener("change", async () => {
+    const answer = await fetch(`${form.action}?${new URLSearchParams(new FormData(form))}`);
+    if (answer.ok) replace((await parsed(answer)).getElementById("answer"));
+  });
 
   // --- keys ---
   const keys = $("keys");

@@ -270,7 +270,7 @@ def test_the_page_says_what_fails_where_and_why_and_scores_again(demo: Demo, bro
         shown.get_by_role("link", name="Score now").click()
         shown.get_by_role("button", name="Score now on 1 cluster").click()
         expect(shown.locator("h1")).to_contain_text("1 of 1 run has ended")
-        run = shown.locator("#outcome tbody code").first.inner_text()
+        run = shown.locator("#page tbody code").first.inner_text()
         shown.get_by_role("link", name="worker01").click()
         expect(shown.locator(f"tr#run-{run}")).to_have_class("asked")
         assert tab.wrong == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -186,7 +187,7 @@ def test_what_happens_is_followed(page: WebProcess, browser: Browser, redis_clie
     with Tab(browser, page.url) as tab:
         shown = tab.open("/")
         expect(shown.locator("h1")).to_contain_text("All 2 scores are fresh")
-        expect(shown.locator("html")).to_have_attribute("data-open", "yes")
+        expect(shown.locator("html")).to_have_attribute("data-polled", "yes")
         shown.evaluate("window.same = true")
         fleet.failure("worker02", message=f"unknown metric {PROBE}")
         expect(shown.locator("h1")).to_contain_text("sample-scorer fails on worker02: bad_query")
@@ -205,7 +206,7 @@ def test_redis_goes_and_comes_back(browser: Browser, tmp_path: Path) -> None:
         count(client)
         with Tab(browser, page.url) as tab:
             shown = tab.open("/")
-            expect(shown.locator("html")).to_have_attribute("data-open", "yes")
+            expect(shown.locator("html")).to_have_attribute("data-polled", "yes")
             shown.evaluate("window.same = true")
             server.kill()
             expect(shown.locator("#banner")).to_be_visible()
@@ -218,12 +219,57 @@ def test_redis_goes_and_comes_back(browser: Browser, tmp_path: Path) -> None:
             assert shown.evaluate("window.same")
 
 
-def test_a_page_that_cannot_be_followed_says_so(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
-    good_fleet(redis_client)
+def test_seven_tabs_of_one_browser_are_answered(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
+    """Browsers open six connections to a server without TLS; a tab must not keep one."""
+    fleet = good_fleet(redis_client)
+    with Tab(browser, page.url) as first, ExitStack() as closing:
+        tabs = [first.page, *(first.page.context.new_page() for _ in range(6))]
+        for tab in tabs:
+            closing.callback(tab.close)
+            tab.goto(f"{page.url}/")
+            expect(tab.locator("html")).to_have_attribute("data-polled", "yes")
+        fleet.failure("worker02", message="after the seventh")
+        for tab in tabs:
+            expect(tab.locator("main")).to_contain_text("after the seventh")
+
+
+def test_a_hidden_tab_asks_nothing_until_it_is_seen(
+    page: WebProcess, browser: Browser, redis_client: redis.Redis
+) -> None:
+    fleet = good_fleet(redis_client)
     with Tab(browser, page.url) as tab:
-        tab.page.route("**/live?**", lambda route: route.fulfill(status=503, body="too many pages are open"))
+        # Headless browsers hide no tab: what the page looks at is replaced.
+        tab.page.add_init_script(
+            "window.hid = false; Object.defineProperty(document, 'hidden', { get: () => window.hid });"
+        )
         shown = tab.open("/")
-        expect(shown.locator("#banner")).to_contain_text("loads itself anew every 30 seconds")
+        expect(shown.locator("html")).to_have_attribute("data-polled", "yes")
+        show = "(hide) => { window.hid = hide; document.dispatchEvent(new Event('visibilitychange')); }"
+        shown.evaluate(show, True)
+        asked: list[str] = []
+        shown.on("request", lambda request: asked.append(request.url))
+        fleet.failure("worker02", message="while it was hidden")
+        wait_for(lambda: "while it was hidden" in page.get("/").text, 20)
+        # As long as two polls take.
+        shown.wait_for_timeout(7000)
+        assert asked == []
+        shown.evaluate(show, False)
+        expect(shown.locator("main")).to_contain_text("while it was hidden")
+
+
+def test_a_tab_whose_login_has_ended_shows_the_login(
+    closed: WebProcess, browser: Browser, redis_client: redis.Redis
+) -> None:
+    good_fleet(redis_client)
+    with Tab(browser, closed.url) as tab:
+        shown = tab.open(f"/scorers/{SAMPLE}")
+        shown.get_by_label("Token").fill(TOKEN)
+        shown.get_by_role("button", name="Log in").click()
+        expect(shown.locator("html")).to_have_attribute("data-polled", "yes")
+        for key in redis_client.keys(keys.web_session("*")):
+            redis_client.delete(key)
+        expect(shown.get_by_label("Token")).to_be_visible()
+        assert f"to=%2Fscorers%2F{SAMPLE}" in shown.url
 
 
 def test_keys(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
@@ -289,7 +335,7 @@ def test_what_is_typed_stays_while_things_happen(page: WebProcess, browser: Brow
     with Tab(browser, page.url) as tab:
         open_counted(tab)
         shown = tab.page
-        expect(shown.locator("html")).to_have_attribute("data-open", "yes")
+        expect(shown.locator("html")).to_have_attribute("data-polled", "yes")
         shown.get_by_label("Label").fill("env=x")
         # Another choice appears, so that the form itself is replaced.
         Notices(redis_client).tell_cluster(ClusterNotice(name="c-0000", labels={CLUSTER_SET: "eu", "site": "new"}))
@@ -328,7 +374,7 @@ def test_score_now(browser: Browser, redis_server: RedisServer, redis_client: re
         assert tab.violations() == []
         shown.get_by_role("button", name="Score now on 1 cluster").click()
         expect(shown.locator("h1")).to_contain_text("1 of 1 run is under way")
-        run = shown.locator("#outcome tbody code").first.inner_text()
+        run = shown.locator("#page tbody code").first.inner_text()
         fleet.cycle("worker01", run=run, timings={"fetch": 0.02})
         # By itself.
         expect(shown.locator("h1")).to_contain_text("1 of 1 run has ended")

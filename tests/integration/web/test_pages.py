@@ -53,7 +53,7 @@ def fetch(page: WebProcess, path: str, *wanted: str) -> str:
 
 def clusters_of(html: str) -> list[str]:
     """The clusters of the pairs in a table, in its order."""
-    return re.findall(r'<tr id="pairs-([^/]*)/', html)
+    return re.findall(r'<tr data-block id="pairs-([^/]*)/', html)
 
 
 def await_pairs(page: WebProcess, path: str, clusters: list[str], *wanted: str) -> None:
@@ -117,7 +117,7 @@ def test_neither_many_overrides_nor_a_long_past_make_a_long_page(page: WebProces
         run = new_run_id(fleet.now - 200 + number)
         fleet.cycle("worker01", run=run, timings={"fetch": 1, "score": 1, "publish": 1}, counts=counts)
     html = fetch(page, PAIR, "Last 50 cycles")
-    assert html.count('<tr id="run-') == 50
+    assert html.count('<tr data-block id="run-') == 50
     assert run in html
     assert len(re.findall("<[a-zA-Z]", html)) < 5000
 
@@ -341,7 +341,7 @@ def test_nothing_is_loaded_from_elsewhere(page: WebProcess, redis_client: redis.
     good_fleet(redis_client)
     html = fetch(page, "/", "All 2 scores")
     loaded = re.findall(r'<(?:script|link|img)[^>]*(?:src|href)="([^"]*)"', html)
-    assert len(loaded) == 4
+    assert len(loaded) == 3
     for place in loaded:
         answer = page.get(place)
         assert answer.status_code == 200, place
@@ -357,10 +357,10 @@ def test_behind_a_prefix(
     folder = tmp_path_factory.mktemp("prefixed")
     with WebProcess(redis_server.url, folder / "log", web_root_path="/dsf") as prefixed:
         html = fetch(prefixed, "/dsf/", "All 2 scores")
-        places = re.findall(r'(?:href|src|action|data-live)="(/[^"]*)"', html)
+        places = re.findall(r'(?:href|src|action)="(/[^"]*)"', html)
         assert places
         assert all(place.startswith("/dsf/") for place in places)
-        assert all(prefixed.get(place.partition("#")[0]).status_code == 200 for place in places if "/live" not in place)
+        assert all(prefixed.get(place.partition("#")[0]).status_code == 200 for place in places)
 
 
 def test_an_address_with_a_slash_too_many_leads_nowhere_else(page: WebProcess, redis_client: redis.Redis) -> None:
@@ -376,9 +376,9 @@ def test_no_prefix_can_be_an_address_of_the_page(page: WebProcess, redis_client:
     good_fleet(redis_client)
     html = fetch(page, "/", "All 2 scores are fresh") + page.get("/docs").text
     described = list(page.get("/openapi.json").json()["paths"])
-    places = [*re.findall(r'(?:href|src|action|data-live)="(/[^"]*)"', html), *described, *(v.path for v in VIEWS)]
+    places = [*re.findall(r'(?:href|src|action)="(/[^"]*)"', html), *described, *(v.path for v in VIEWS)]
     begins = {re.split("[/?#]", place)[1] for place in places} - {""}
-    assert begins >= {"scorers", "static", "live", "api", "placements"}
+    assert begins >= {"scorers", "static", "api", "placements"}
     assert begins <= OWN
 
 

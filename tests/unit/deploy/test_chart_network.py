@@ -131,6 +131,16 @@ def test_without_a_proxy_nothing_is_said_of_one() -> None:
                 assert found <= expected
 
 
+def test_metrics_are_for_the_namespaces_of_a_prometheus() -> None:
+    """They are plain HTTP without a login, and the exporter's port serves all scores."""
+    for component in ("exporter", "hub"):
+        (rule,) = _policy({}, component)["ingress"]
+        (peer,) = rule["from"]
+        (names,) = peer["namespaceSelector"]["matchExpressions"]
+        assert (names["key"], names["operator"]) == ("kubernetes.io/metadata.name", "In")
+        assert "monitoring" in names["values"]
+
+
 def test_an_empty_list_of_scrapers_lets_nobody_in() -> None:
     for component in ("exporter", "hub"):
         assert _policy({}, component)["ingress"] != []

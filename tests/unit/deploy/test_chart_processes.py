@@ -296,7 +296,7 @@ def test_network_policies_let_in_what_is_offered() -> None:
         assert policies[f"dynamic-scoring-{name}"]["ingress"] == []
     for name, port in (("exporter", 8080), ("hub", 8081)):
         (rule,) = policies[f"dynamic-scoring-{name}"]["ingress"]
-        assert rule == {"from": [{"namespaceSelector": {}}], "ports": [{"port": port, "protocol": "TCP"}]}
+        assert rule["ports"] == [{"port": port, "protocol": "TCP"}]
     (rule,) = policies["dynamic-scoring-redis"]["ingress"]
     assert len(rule["from"]) > 1
     assert policies["dynamic-scoring-redis"]["egress"] == []
@@ -305,8 +305,14 @@ def test_network_policies_let_in_what_is_offered() -> None:
     assert "from" not in rule
 
 
+def test_an_ingress_of_the_page_needs_its_controller_s_addresses() -> None:
+    with pytest.raises(chart.RenderError, match=r"web\.trustedProxies: required"):
+        chart.render({"web": {"ingress": {"enabled": True, "host": "page.example.com"}}})
+
+
 def test_the_page_answers_to_its_service_and_to_what_browsers_call_it() -> None:
-    values = {"web": {"hosts": ["scores.example.com"], "ingress": {"enabled": True, "host": "page.example.com"}}}
+    ingress = {"enabled": True, "host": "page.example.com"}
+    values = {"web": {"hosts": ["scores.example.com"], "trustedProxies": ["10.0.0.0/8"], "ingress": ingress}}
     (container,) = chart.containers(chart.workloads(chart.render(values))["dynamic-scoring-web"])
     hosts = json.loads(chart.environment(container)["DSF_WEB_HOSTS"])
     service = f"dynamic-scoring-web.{chart.NAMESPACE}"

@@ -122,3 +122,37 @@ def test_it_does_not_start_without_its_token_or_its_function(tmp_path: Path) -> 
     assert "no scoring function" in start(scorer())["message"]
     with pytest.raises(ScorerError):
         _ = scorer().app.api
+
+
+def test_half_sent_requests_make_room_for_others() -> None:
+    """The oldest ones are refused when all of them together have more than two of the largest requests."""
+    statuses: dict[str, int] = {}
+
+    async def play() -> None:
+        app = mean_scorer(limits=Limits(bytes=100))
+        arrived, go_on = asyncio.Semaphore(0), asyncio.Event()
+
+        async def ask(name: str, body: bytes, rest: bytes) -> None:
+            parts = [(body, True), (rest, False)]
+
+            async def receive() -> dict[str, Any]:
+                if len(parts) == 1:
+                    arrived.release()
+                    await go_on.wait()
+                piece, more = parts.pop(0)
+                return {"type": "http.request", "body": piece, "more_body": more}
+
+            async def send(message: Any) -> None:
+                statuses.setdefault(name, message.get("status"))
+
+            scope = {"type": "http", "method": "POST", "path": "/scoring", "headers": [], "query_string": b""}
+            await app(scope, receive, send)
+
+        async with asyncio.TaskGroup() as group:
+            for name in ("first", "second", "third"):
+                group.create_task(ask(name, b'{"data":[]' + b" " * 80, b"}"))
+                await arrived.acquire()
+            go_on.set()
+
+    asyncio.run(play())
+    assert statuses == {"first": 503, "second": 200, "third": 200}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -222,3 +223,17 @@ def test_nothing_of_the_parser_is_in_labels() -> None:
 def test_a_source_without_series_may_be_null() -> None:
     found = requestbody.parse_sources(compact({"data": [], "sources": {"load": None}}), LIMITS, ["load"])
     assert found == {"load": []}
+
+
+def test_a_long_series_takes_little_more_memory_than_its_request() -> None:
+    samples = ",".join(f'[{1_718_600_000 + number},"{number}.5"]' for number in range(300_000))
+    body = f'{{"data":[{{"metric":{{}},"values":[{samples}]}}]}}'.encode()
+    tracemalloc.start()
+    try:
+        (series,) = parse(body, Limits())
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (len(series), series.values[-1]) == (300_000, 299_999.5)
+    # The arrays, and one piece as Python objects.
+    assert peak < 2 * len(body)

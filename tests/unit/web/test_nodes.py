@@ -156,7 +156,7 @@ def test_the_matrix_of_any_fleet(clusters: int, scorers: int, groups: int, unrea
     while True:
         html = first_page(fleet, query)
         assert len(re.findall("<[a-zA-Z]", html)) + AROUND < 5000
-        seen += re.findall(r'<tr id="m-([^"]*)"', html)
+        seen += re.findall(r'<tr data-block id="m-([^"]*)"', html)
         found = re.search(r'rel="next" href="/\?cursor=([^"#]*)', html)
         if found is None:
             break
@@ -171,7 +171,7 @@ def test_the_matrix_of_any_fleet(clusters: int, scorers: int, groups: int, unrea
 def test_a_matrix_without_room_is_a_list(clusters: int, scorers: int) -> None:
     html = first_page(Fleet(clusters, scorers, 30, 30, 40), {})
     assert len(re.findall("<[a-zA-Z]", html)) + AROUND < 5000
-    assert html.count('<tr id="pairs-') == 100
+    assert html.count('<tr data-block id="pairs-') == 100
 
 
 @pytest.mark.parametrize(("blocks", "pictured"), [(1, 48), (12, 16), (50, 15)])

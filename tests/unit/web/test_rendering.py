@@ -1,47 +1,10 @@
-"""Blocks of a page: what is sent when something changes is what changed, and never more than once."""
+"""How values, links and texts of others are written."""
 
 from __future__ import annotations
 
 import pytest
 
-from dsf.web.rendering import advice, blocks, changed, duration, link, render, with_ages
-
-
-def page(*, title: str = "t", rows: tuple[str, ...] = ("a", "b")) -> str:
-    made = "".join(f"<!--b row-{row[0]}--><tr>{row}</tr><!--e-->" for row in rows)
-    return f"<!--b live--><div><!--b head--><h1>{title}</h1><!--e--><!--b list--><t>{made}</t><!--e--></div><!--e-->"
-
-
-def test_marks_are_gone_from_what_is_sent() -> None:
-    found = blocks(page())
-    assert list(found) == ["live", "head", "list", "row-a", "row-b"]
-    assert found["live"].html == "<div><h1>t</h1><t><tr>a</tr><tr>b</tr></t></div>"
-    assert found["list"].children == ("row-a", "row-b")
-
-
-@pytest.mark.parametrize(
-    ("after", "expected"),
-    [
-        (page(), []),
-        (page(title="u"), ["head"]),
-        (page(rows=("a", "bb")), ["row-b"]),
-        (page(rows=("a", "b", "c")), ["list"]),
-        (page(rows=("b", "a")), ["list"]),
-        (page(title="u", rows=("aa", "b")), ["head", "row-a"]),
-    ],
-)
-def test_only_what_changed(after: str, expected: list[str]) -> None:
-    assert changed(blocks(page()), blocks(after)) == expected
-
-
-def test_at_first_everything_in_one() -> None:
-    assert changed({}, blocks(page())) == ["live"]
-
-
-@pytest.mark.parametrize("wrong", ["<!--e-->", "<!--b a-->"])
-def test_marks_that_do_not_fit(wrong: str) -> None:
-    with pytest.raises(ValueError, match="block"):
-        blocks(wrong)
+from dsf.web.rendering import advice, duration, link, render, with_ages
 
 
 def test_ages_are_put_in_last() -> None:

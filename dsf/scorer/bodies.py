@@ -1,0 +1,50 @@
+"""The bodies that are being received: bounded together, so that many half-sent ones do not fill the memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Body:
+    """One body. After `is_dropped`, its deadline has passed."""
+
+    def __init__(self, deadline: asyncio.Timeout) -> None:
+        self.data = bytearray()
+        self.deadline = deadline
+        self.is_dropped = False
+
+
+class Bodies:
+    """All that one scorer receives at a time."""
+
+    def __init__(self, most: int) -> None:
+        """`most` are their bytes."""
+        self._most = most
+        self._open: dict[Body, None] = {}
+
+    @contextmanager
+    def receiving(self, deadline: asyncio.Timeout) -> Iterator[Body]:
+        """A new body, to receive until a deadline."""
+        body = Body(deadline)
+        self._open[body] = None
+        try:
+            yield body
+        finally:
+            self._open.pop(body, None)
+
+    def add(self, body: Body, piece: bytes) -> None:
+        """Add a piece. If it is too much, drop those that began first: a good client sends its body at once.
+
+        Raises TimeoutError for a body that was dropped.
+        """
+        if body.is_dropped:
+            raise TimeoutError
+        body.data += piece
+        while sum(len(one.data) for one in self._open) > self._most:
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.data.clear()
+            oldest.is_dropped = True
+            oldest.deadline.reschedule(asyncio.get_running_loop().time())

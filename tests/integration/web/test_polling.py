@@ -1,0 +1,55 @@
+"""What an open page polls, as a browser asks for it."""
+
+from __future__ import annotations
+
+import redis
+
+from dsf.store.notices import ClusterNotice, Notices
+from tests.integration.exporter.fleet import good_fleet
+from tests.integration.web.test_pages import PAIR, fetch
+from tests.support.wait import wait_for
+from tests.support.webprocess import WebProcess
+
+
+def test_what_has_not_changed_is_not_sent_again(page: WebProcess, redis_client: redis.Redis) -> None:
+    fleet = good_fleet(redis_client)
+    fleet.failure("worker01", message="the first text")
+    fetch(page, PAIR, "the first text")
+    whole = page.get(PAIR)
+    tag = whole.headers["etag"]
+    same = page.get(PAIR, **{"If-None-Match": tag})
+    assert (same.status_code, same.content, same.headers["etag"]) == (304, b"", tag)
+    fleet.failure("worker01", message="another text")
+
+    def changed() -> bool:
+        answer = page.get(PAIR, **{"If-None-Match": tag})
+        return answer.status_code == 200 and "another text" in answer.text and answer.headers["etag"] != tag
+
+    wait_for(changed, 20, "the change to be polled")
+
+
+def test_a_page_that_is_opened_is_newer_than_what_others_poll(page: WebProcess, redis_client: redis.Redis) -> None:
+    fleet = good_fleet(redis_client)
+    fleet.failure("worker01", message="the first text")
+    fetch(page, PAIR, "the first text")
+    polled = {"If-None-Match": "none"}
+    page.get(PAIR, **polled)
+    fleet.failure("worker01", message="another text")
+    fetch(page, PAIR, "another text")
+    # What is polled from then on is not older.
+    assert "another text" in page.get(PAIR, **polled).text
+
+
+def test_the_form_for_choosing_stays_in_a_large_fleet(page: WebProcess, redis_client: redis.Redis) -> None:
+    """Sent empty, as a browser sends it for "all"."""
+    fleet = good_fleet(redis_client)
+    for number in range(200):
+        fleet.registry.put_cluster(fleet.cluster_record(f"edge{number}"))
+        fleet.entry(f"edge{number}")
+    Notices(redis_client).tell_cluster(ClusterNotice(name="edge0", labels={"env": "prod"}))
+    fetch(page, "/?set=&label=", 'id="choose"', "What needs a person")
+    assert 'id="choose"' in page.get("/?set=&label=", **{"If-None-Match": "none"}).text
+
+
+def test_a_query_that_is_too_long_is_refused(page: WebProcess, redis_client: redis.Redis) -> None:
+    assert page.get("/find?q=" + "a" * 3000).status_code == 400
