@@ -19,7 +19,7 @@ from dsf.auth.secrets import SecretSource
 from dsf.cycle.cycle import Cycle
 from dsf.cycle.stages import Stages
 from dsf.errors import CycleError
-from dsf.http.deadline import watchdog
+from dsf.http.deadline import cut
 from dsf.messages import Outcome, Result, Stage
 from dsf.settings import Settings
 from dsf.sources.held import Held
@@ -87,7 +87,7 @@ class Cycles:
         """End the stages of all other scorers; returns the number of hanging stages. Called regularly."""
         for cycle in self._running.end_others(scorers):
             log.info("cycle ended, its scorer was removed", scorer=cycle.scorer, run=cycle.run_id)
-            watchdog.cut(cycle)
+            cut(cycle)
         return self._running.stuck()
 
     def fetch(self, cycle: Cycle) -> None:

@@ -5,17 +5,17 @@
     identity   a client certificate, in memory
     failures   errors of an exchange, as an actionable HttpError
     tokenanswer  safe description of an answer that may contain a token
-    transport  connections bound to their exchange
+    transport  the session of requests, and its connections, bound to their exchange
     addresses  resolution of names, and refused addresses
     answer     an answer's bytes, counted, by the rules of HTTP
     coding     bounded decompression
-    deadline   ends exchanges at their deadline
+    deadline   the exchange of a thread: its deadline and limits
     trust      trusted CAs: public ones, the system's, the operator's
     proxies    selection of the proxy
 
-Built on requests, but below its Session: that follows redirects (with the whole body of the redirect in memory), keeps
-cookies and reads .netrc and proxies from the environment by rules of its own. None of that must happen to a request
-that carries a token. There are no retries here: the caller knows the deadline of the cycle.
+A session of requests that follows no redirects, keeps no cookies and reads no .netrc or proxies from the environment:
+none of that must happen to a request that carries a token. There are no retries here, but for a kept connection that
+was given up meanwhile: the caller knows the deadline of the cycle.
 """
 
 from dsf.errors import SettingsError

@@ -1,4 +1,4 @@
-"""Resolves and connects to hosts, except addresses at which clouds serve credentials.
+"""Resolves hosts for connecting to them, except addresses at which clouds serve credentials.
 
 The author of a scorer chooses URLs, and hub and agents may reach more than the author. The check is part of connecting:
 only checked addresses are connected to, so a name that resolves differently a moment later gains nothing.
@@ -15,7 +15,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from urllib3.connection import HTTPConnection
-from urllib3.exceptions import ConnectTimeoutError, NameResolutionError
+from urllib3.exceptions import NameResolutionError
 
 from dsf.errors import HttpError
 from dsf.http.deadline import Exchange
@@ -91,33 +91,15 @@ def _last_32(bits: int) -> ipaddress.IPv4Address:
     return ipaddress.IPv4Address(bits & 0xFFFFFFFF)
 
 
-def connect(connection: HTTPConnection, exchange: Exchange) -> socket.socket:
-    """A socket to the first address of the connection's host that answers, within the exchange's deadline.
+def checked(host: str, port: int | None, exchange: Exchange) -> list[str]:
+    """The addresses of a host to connect to, in order; one connects to these alone.
 
-    Raises HttpError (address_refused) when any address of the host is refused, and errors of urllib3 and of the
-    operating system when none answers.
+    Raises HttpError (address_refused) when any of them is refused, and errors of urllib3 and of the operating system.
     """
-    host = connection.host.strip("[]")
-    found = _resolve(connection, host, exchange.remaining())
+    found = _resolve(host, port or 0, exchange.remaining())
     if not exchange.is_for_keys:
         _refuse(host, found)
-    last: Exception = OSError(f"{host} has no address")
-    for family, kind, protocol, _, address in found:
-        candidate = socket.socket(family, kind, protocol)
-        candidate.settimeout(min(CONNECT_TIMEOUT, exchange.remaining()))
-        try:
-            candidate.connect(address)
-        except TimeoutError:
-            candidate.close()
-            exchange.check()
-            last = ConnectTimeoutError(connection, "connecting took too long")
-        except OSError as error:
-            candidate.close()
-            last = error
-        else:
-            candidate.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return candidate
-    raise last
+    return [str(address[0]) for *_, address in found]
 
 
 def check(url: str, exchange: Exchange) -> None:
@@ -131,10 +113,10 @@ def check(url: str, exchange: Exchange) -> None:
     if not _is_allowed and host in _METADATA_NAMES:
         raise HttpError("address_refused", f"{host} is a metadata service, which is not asked ({_ALLOWED})")
     try:
-        found = _resolve(HTTPConnection(host, parts.port or 0), host, min(CONNECT_TIMEOUT, exchange.remaining()))
+        found = _resolve(host, parts.port or 0, min(CONNECT_TIMEOUT, exchange.remaining()))
     except (NameResolutionError, TimeoutError):
         # After the deadline nothing is sent any more.
-        exchange.check()
+        exchange.remaining()
         return
     _refuse(host, found)
 
@@ -148,13 +130,13 @@ def _refuse(host: str, found: _Found) -> None:
             )
 
 
-def _resolve(connection: HTTPConnection, host: str, seconds: float) -> _Found:
+def _resolve(host: str, port: int, seconds: float) -> _Found:
     """The host's addresses. In a thread: an unresponsive name server would block the caller for half a minute."""
     answers: queue.SimpleQueue[_Found | OSError | UnicodeError] = queue.SimpleQueue()
 
     def look_up() -> None:
         try:
-            answers.put(socket.getaddrinfo(host, connection.port, type=socket.SOCK_STREAM))
+            answers.put(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
         except (OSError, UnicodeError) as error:
             answers.put(error)
 
@@ -167,7 +149,7 @@ def _resolve(connection: HTTPConnection, host: str, seconds: float) -> _Found:
     except queue.Empty:
         raise TimeoutError from None
     if isinstance(found, socket.gaierror):
-        raise NameResolutionError(host, connection, found) from found
+        raise NameResolutionError(host, HTTPConnection(host), found) from found
     if isinstance(found, UnicodeError):
         raise HttpError("connection_failed", f"{cleaned(host, 100)}: the host name is no name that a host can have")
     if isinstance(found, OSError):

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
-from typing import Any, NamedTuple, Protocol
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
+from urllib.parse import urldefrag
 
 import requests
 import urllib3.exceptions
 
 from dsf.errors import HttpError
-from dsf.http import addresses, coding, failures, proxies, transport, urls
+from dsf.http import addresses, coding, failures, proxies, transport
 from dsf.http.access import PLAIN, Access
-from dsf.http.deadline import Exchange, watchdog
-from dsf.http.response import Response
+from dsf.http.answer import NotHttpError
+from dsf.http.deadline import Exchange, running
 
 #: Bytes per read of an answer of unknown length or with compression.
 _READ_BYTES = 1024 * 1024
@@ -23,10 +24,6 @@ _READ_COMPRESSED = 64 * 1024
 _REFUSAL_BYTES = 16 * 1024
 _OK = 200
 _REDIRECTS = range(300, 400)
-
-_HEADERS = {"User-Agent": "dynamic-scoring-framework", "Accept": "application/json"}
-# Only gzip: it is what Prometheus offers.
-_ENCODING = {"Accept-Encoding": "gzip"}
 
 
 class Stream(Protocol):
@@ -63,7 +60,7 @@ def get(
     """
 
     def send(access: Access) -> bytes:
-        return _Request("GET", url, deadline, max_bytes, access, explain).send(_ENCODING, params=params).body
+        return _Request("GET", url, deadline, max_bytes, access, params=params, explain=explain).good().body
 
     return _renewed(send, access, deadline)
 
@@ -78,10 +75,10 @@ def post(
     content_type: str = "application/json",
 ) -> bytes:
     """The body of the answer to a POST of `body`, decompressed. Arguments and errors as for `get`."""
-    headers = _ENCODING | {"Content-Type": content_type, "Content-Length": str(len(body))}
 
     def send(access: Access) -> bytes:
-        return _Request("POST", url, deadline, max_bytes, access, None).send(headers, data=body).body
+        headers = {"Content-Type": content_type}
+        return _Request("POST", url, deadline, max_bytes, access, headers=headers, body=body).good().body
 
     return _renewed(send, access, deadline)
 
@@ -93,10 +90,9 @@ def ask_for_token(
 
     No error quotes the answer (dsf.http.tokenanswer). Arguments and errors as for `get`.
     """
-    if body is None:
-        return _Request("GET", url, deadline, max_bytes, access, None, may_hold_token=True).send(_ENCODING)
-    headers = _ENCODING | {"Content-Type": content_type, "Content-Length": str(len(body))}
-    return _Request("POST", url, deadline, max_bytes, access, None, may_hold_token=True).send(headers, data=body)
+    method, headers = ("GET", {}) if body is None else ("POST", {"Content-Type": content_type})
+    request = _Request(method, url, deadline, max_bytes, access, headers=headers, body=body, may_hold_token=True)
+    return request.good()
 
 
 def _renewed(send: Callable[[Access], bytes], access: Access, deadline: float) -> bytes:
@@ -134,17 +130,15 @@ def probe(
     Over a new connection: a pooled one says nothing about health. Arguments and errors as for `get`, without
     those for a status; a redirect is still an error.
     """
-    headers = _ENCODING | {"Connection": "close"}
-    if body is None:
-        return _Request("GET", url, deadline, max_bytes, access, None).probe(headers, is_for_keys)
-    headers |= {"Content-Type": "application/json", "Content-Length": str(len(body))}
-    return _Request("POST", url, deadline, max_bytes, access, None).probe(headers, is_for_keys, data=body)
+    headers = {"Connection": "close"}
+    if body is not None:
+        headers["Content-Type"] = "application/json"
+    method = "GET" if body is None else "POST"
+    return _Request(method, url, deadline, max_bytes, access, headers=headers, body=body).any(is_for_keys)
 
 
 class _Request:
     """One request: state for all steps of the exchange."""
-
-    __slots__ = ("access", "deadline", "explain", "max_bytes", "may_hold_token", "method", "proxy", "url")
 
     def __init__(
         self,
@@ -153,116 +147,105 @@ class _Request:
         deadline: float,
         max_bytes: int,
         access: Access,
-        explain: failures.Explain | None,
         *,
+        headers: Mapping[str, str] = MappingProxyType({}),
+        params: Mapping[str, str | int] | None = None,
+        body: bytes | Stream | None = None,
+        explain: failures.Explain | None = None,
         may_hold_token: bool = False,
     ) -> None:
-        self.method = method
-        self.url = url
+        self.place = failures.place(method, url)
         self.deadline = deadline
         self.max_bytes = max_bytes
         self.access = access
         self.explain = explain
         self.may_hold_token = may_hold_token
         self.proxy: proxies.Proxy | None = None
+        self.prepared = self._prepare(
+            requests.Request(
+                method,
+                urldefrag(url)[0],
+                headers={**headers, **dict(access.headers)},
+                params=[*(params or {}).items(), *access.params],
+                data=body,
+                # Always one: requests would look for a user in the URL.
+                auth=self._signed,
+            )
+        )
 
     @property
     def where(self) -> str:
-        place = failures.place(self.method, self.url)
-        return place if self.proxy is None else f"{place} (through the proxy {self.proxy.shown})"
+        return self.place if self.proxy is None else f"{self.place} (through the proxy {self.proxy.shown})"
 
-    def send(self, headers: Mapping[str, str], **content: Any) -> Answer:
+    def good(self) -> Answer:
         """An answer with status 200. Any other status raises HttpError."""
-        prepared = self._prepare(headers, content)
-        exchange = Exchange(self.deadline, self.max_bytes)
-        return self._run(exchange, transport.begin(exchange, self.access.tls), prepared, self._body_of_good)
+        return self._run(Exchange(self.deadline, self.max_bytes, tls=self.access.tls), lambda status: status == _OK)
 
-    def probe(self, headers: Mapping[str, str], is_for_keys: bool, **content: Any) -> Answer:
+    def any(self, is_for_keys: bool) -> Answer:
         """The answer with any status but a redirect, over a separate connection."""
-        prepared = self._prepare(headers, content)
-        exchange = Exchange(self.deadline, self.max_bytes, is_for_keys=is_for_keys)
-        with transport.begin_anew(exchange, self.access.tls) as adapter:
-            return self._run(exchange, adapter, prepared, self._body_of_any)
+        exchange = Exchange(self.deadline, self.max_bytes, tls=self.access.tls, is_for_keys=is_for_keys, is_on_new=True)
+        return self._run(exchange, lambda status: status not in _REDIRECTS)
 
-    def _run(
-        self,
-        exchange: Exchange,
-        adapter: transport.Adapter,
-        prepared: requests.PreparedRequest,
-        read: Callable[[Response], bytes],
-    ) -> Answer:
-        started = time.monotonic()
-        seconds = self.deadline - started
-        if seconds <= 0:
-            raise HttpError("timeout", f"{self.where}: no time is left")
-        watchdog.watch(exchange)
-        hops = None
+    def _prepare(self, request: requests.Request) -> requests.PreparedRequest:
         try:
-            if self.proxy is not None:
-                addresses.check(str(prepared.url), exchange)
-                hops = dict.fromkeys(proxies.PORTS, self.proxy.url)
-            with _asked(adapter, exchange, prepared, seconds, hops) as response:
-                found = Answer(response.status_code, read(response), response.headers.get("Content-Type", ""))
-        except HttpError:
-            if exchange.expired:
-                raise failures.timeout(self.where, seconds) from None
-            raise
-        except (requests.RequestException, urllib3.exceptions.HTTPError, coding.CodingError, OSError) as error:
-            # from None: the library's text may hold the whole URL.
-            if exchange.expired or failures.is_timeout(error):
-                raise failures.timeout(self.where, time.monotonic() - started) from None
-            raise failures.broken(self.where, error, self.max_bytes) from None
-        finally:
-            exchange.finish()
-        if exchange.expired:
-            # http.client takes EOF within the headers, or in a body without a length, for a complete answer.
-            raise failures.timeout(self.where, seconds)
-        return found
-
-    def _prepare(self, headers: Mapping[str, str], content: dict[str, Any]) -> requests.PreparedRequest:
-        sent = {**_HEADERS, **headers}
-        sent.update(self.access.headers)
-        prepared = requests.PreparedRequest()
-        try:
-            if not self.url.lower().startswith(("http://", "https://")):
+            if not request.url.lower().startswith(("http://", "https://")):
                 raise ValueError
-            # No auth: requests would look for user information in the URL.
-            prepared.prepare_method(self.method)
-            params = [*(content.get("params") or {}).items(), *self.access.params]
-            prepared.url = urls.with_params(urls.ready(self.url), params)
-            if self.access.headers or self.access.sign is not None:
-                prepared.prepare_headers(sent)
-            else:
-                # Only our own: they need no validation, and each occurs once.
-                prepared.headers = sent  # type: ignore[assignment]
+            prepared = transport.session.prepare_request(request)
         except (requests.RequestException, ValueError):
-            raise HttpError("connection_failed", f"{self.where}: not a URL that can be asked") from None
-        prepared.body = content.get("data")
-        if self.access.sign is not None:
-            self.access.sign(prepared)
+            raise HttpError("connection_failed", f"{self.place}: not a URL that can be asked") from None
         if not self.access.is_direct:
             own = self.access.proxy
-            self.proxy = transport.proxy_for(urls.ready(self.url), has_token=self.access.is_secret, own=own)
+            self.proxy = transport.proxy_for(str(prepared.url), has_token=self.access.is_secret, own=own)
         return prepared
 
-    def _body_of_good(self, response: Response) -> bytes:
-        if response.status_code != _OK:
-            raise self._refusal(response)
-        return self._body(response)
+    def _signed(self, prepared: requests.PreparedRequest) -> requests.PreparedRequest:
+        if self.access.sign is not None:
+            self.access.sign(prepared)
+        return prepared
 
-    def _body_of_any(self, response: Response) -> bytes:
-        if response.status_code in _REDIRECTS:
-            raise self._refusal(response)
-        return self._body(response)
+    def _run(self, exchange: Exchange, is_wanted: Callable[[int], bool]) -> Answer:
+        started = time.monotonic()
+        if self.deadline <= started:
+            raise HttpError("timeout", f"{self.where}: no time is left")
+        try:
+            with running(exchange):
+                if self.proxy is not None:
+                    addresses.check(str(self.prepared.url), exchange)
+                with self._response(exchange) as response:
+                    if not is_wanted(response.status_code):
+                        raise self._refusal(response)
+                    return Answer(
+                        response.status_code,
+                        self._body(response, exchange),
+                        response.headers.get("Content-Type", ""),
+                    )
+        except (requests.RequestException, urllib3.exceptions.HTTPError, NotHttpError, ValueError, OSError) as error:
+            # from None: the library's text may hold the whole URL.
+            if time.monotonic() >= exchange.deadline or failures.is_timeout(error):
+                raise failures.timeout(self.where, time.monotonic() - started) from None
+            raise failures.broken(self.where, error, self.max_bytes) from None
 
-    def _refusal(self, response: Response) -> HttpError:
+    def _response(self, exchange: Exchange) -> requests.Response:
+        """The response. What fails on a kept connection without any answer is repeated on a new one, once.
+
+        The server, or something on the way there, may have given that connection up meanwhile.
+        """
+        try:
+            return transport.send(self.prepared, self.proxy)
+        except (requests.RequestException, urllib3.exceptions.HTTPError, OSError):
+            if not exchange.may_repeat():
+                raise
+        exchange.is_on_new = True
+        return transport.send(self.prepared, self.proxy)
+
+    def _refusal(self, response: requests.Response) -> HttpError:
         head = bytearray()
         try:
             for piece in self._pieces(response, _REFUSAL_BYTES):
                 head += piece
                 if len(head) >= _REFUSAL_BYTES:
                     break
-        except (urllib3.exceptions.HTTPError, coding.CodingError, HttpError, OSError):
+        except (urllib3.exceptions.HTTPError, NotHttpError, coding.CodingError, HttpError, OSError):
             # The status alone says enough.
             pass
         return failures.refusal(
@@ -275,8 +258,8 @@ class _Request:
             may_hold_token=self.may_hold_token,
         )
 
-    def _body(self, response: Response) -> bytes:
-        length = response.length_remaining
+    def _body(self, response: requests.Response, exchange: Exchange) -> bytes:
+        length = response.raw.length_remaining
         if length is not None and length > self.max_bytes:
             raise failures.too_large(self.where, self.max_bytes, f"has {length} bytes")
         # The first read gets all of a plain body of known length, without a second copy.
@@ -286,49 +269,27 @@ class _Request:
             total += len(piece)
             if total > self.max_bytes:
                 raise failures.too_large(self.where, self.max_bytes)
-            if time.monotonic() >= self.deadline:
-                # Decompression is not socket I/O.
-                raise TimeoutError
+            # Decompression is not socket I/O.
+            exchange.remaining()
             pieces.append(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def _pieces(self, response: Response, size: int) -> Iterator[bytes]:
+    def _pieces(self, response: requests.Response, size: int) -> Iterator[bytes]:
         """The body, decompressed; in pieces of `size` bytes when it is not compressed."""
         encoding = response.headers.get("Content-Encoding", "").strip().lower()
         if encoding in ("", "identity"):
-            return _plain(response, size)
+            return _raw(response, size)
         if encoding not in coding.KNOWN:
             raise HttpError(
                 "bad_answer", f"{self.where}: the answer's Content-Encoding is one that was not asked for, send gzip"
             )
-        return coding.inflated(iter(partial(response.read, _READ_COMPRESSED), b""))
+        return coding.inflated(_raw(response, _READ_COMPRESSED))
 
 
-def _asked(
-    adapter: transport.Adapter,
-    exchange: Exchange,
-    prepared: requests.PreparedRequest,
-    seconds: float,
-    hops: dict[str, str] | None,
-) -> Response:
-    """The response. What fails on a kept connection without any answer is repeated on a new one, once.
-
-    The server, or something on the way there, may have given that connection up meanwhile.
-    """
-    timeout = min(addresses.CONNECT_TIMEOUT, seconds), seconds
+def _raw(response: requests.Response, size: int) -> Iterator[bytes]:
+    """The body as it came, without the framing of chunks."""
     try:
-        return adapter.ask(prepared, timeout, hops)
-    except (requests.RequestException, urllib3.exceptions.HTTPError, OSError):
-        if not exchange.may_repeat():
-            raise
-    exchange.is_repeated = True
-    exchange.check()
-    return adapter.ask(prepared, timeout, hops)
-
-
-def _plain(response: Response, size: int) -> Iterator[bytes]:
-    while piece := response.read(size):
-        yield piece
-        if response.length_remaining == 0:
-            # To read once more would say so.
-            return
+        yield from response.raw.stream(size, decode_content=False)
+    except ValueError:
+        # urllib3 takes a negative size for one.
+        raise NotHttpError("a chunk of its body has no size") from None

@@ -168,7 +168,11 @@ def _known(where: str, cause: BaseException, max_bytes: int) -> HttpError | None
     match cause:
         case TooMuchError():
             return too_large(where, max_bytes)
-        case UnfinishedError() | http.client.IncompleteRead():
+        case urllib3.exceptions.InvalidChunkLength():
+            return HttpError(
+                "bad_answer", f"{where}: the answer is not as HTTP wants it: a chunk of its body has no size"
+            )
+        case _ if _is_unfinished(cause):
             return HttpError("truncated", f"{where}: the answer ends too early", retryable=True)
         case http.client.RemoteDisconnected():
             return HttpError("connection_failed", f"{where}: {_CLOSED}", retryable=True)
@@ -189,6 +193,13 @@ def _known(where: str, cause: BaseException, max_bytes: int) -> HttpError | None
     return None
 
 
+def _is_unfinished(cause: BaseException) -> bool:
+    if isinstance(cause, UnfinishedError | http.client.IncompleteRead):
+        return True
+    # There is no class of its own for an answer in chunks without the last one.
+    return isinstance(cause, urllib3.exceptions.ProtocolError) and str(cause) == "Response ended prematurely"
+
+
 def _broken_rule(cause: BaseException) -> str:
     """The rule of HTTP that an answer violates; empty for other errors. http.client's texts quote the answer."""
     match cause:
@@ -202,6 +213,8 @@ def _broken_rule(cause: BaseException) -> str:
             return "a line of its headers is too long"
         case http.client.HTTPException():
             return "it has too many headers"
+        case urllib3.exceptions.ProtocolError() if "exceeded maximum allowed length" in str(cause):
+            return "a line between its chunks is too long"
         case urllib3.exceptions.InvalidHeader():
             return "a header has a bad value"
     return ""

@@ -15,7 +15,6 @@ from dsf import http
 from dsf.errors import HttpError
 from dsf.http import transport
 from dsf.http.access import bearer
-from dsf.http.deadline import Exchange
 from tests.support import httpserver
 from tests.support.httpserver import ScriptedServer, answer
 
@@ -73,13 +72,14 @@ def test_gzip_and_chunked_answers(body: bytes) -> None:
         assert get(f"{server.url}/chunked") == body
 
 
-def test_what_is_closed_keeps_no_connection_whoever_holds_it() -> None:
+def test_what_is_closed_keeps_no_connection_whoever_used_it() -> None:
     with ScriptedServer(answer("hello")) as server:
-        get(server.url)
-        adapter = transport.begin(Exchange(time.monotonic() + 60, 1000))
+        thread = threading.Thread(target=get, args=(server.url,))
+        thread.start()
+        thread.join()
         own = psutil.Process()
         assert any(one.raddr and one.raddr.port == server.port for one in own.net_connections())
-        adapter.close()
+        transport.close()
         assert not any(one.raddr and one.raddr.port == server.port for one in own.net_connections())
 
 

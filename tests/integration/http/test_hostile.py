@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import psutil
 import pytest
@@ -124,9 +125,21 @@ def test_metadata_addresses_are_asked_by_nobody(ask: Ask, host: str) -> None:
     assert (caught.value.reason, caught.value.retryable) == ("address_refused", False)
 
 
+_getaddrinfo = socket.getaddrinfo
+
+
+def _name_server(monkeypatch: pytest.MonkeyPatch, look_up: Callable[..., object]) -> None:
+    """Answers for names; an address stands for itself, as everywhere."""
+
+    def either(host: str, *rest: Any, **more: Any) -> object:
+        return (_getaddrinfo if host[0].isdigit() else look_up)(host, *rest, **more)
+
+    monkeypatch.setattr("socket.getaddrinfo", either)
+
+
 def test_a_name_that_stands_for_a_refused_address_is_refused_at_each_connect(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = [[(2, 1, 6, "", ("127.0.0.1", 9))], [(2, 1, 6, "", ("169.254.169.254", 80))]]
-    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: answers.pop(0))
+    _name_server(monkeypatch, lambda *_, **__: answers.pop(0))
     ask = partial(http.get, "http://rebinding.test:9/", max_bytes=100)
     reasons = []
     for _ in range(2):
@@ -150,17 +163,17 @@ def test_the_address_that_was_looked_at_is_the_one_that_is_connected_to(
             looked_up.append(host)
             return [first] if len(looked_up) == 1 else [then]
 
-        monkeypatch.setattr("socket.getaddrinfo", look_up)
+        _name_server(monkeypatch, look_up)
         url = f"http://rebinding.test:{good.port}/"
         ask(url, time.monotonic() + 30)
         assert (looked_up, good.connections) == (["rebinding.test"], 1)
         transport.close()
-        monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: [first, then])
+        _name_server(monkeypatch, lambda *_, **__: [first, then])
         for _ in range(2):
             with pytest.raises(HttpError, match=r"stands for 127\.0\.0\.2") as caught:
                 ask(url, time.monotonic() + 30)
             assert caught.value.reason == "address_refused"
-            monkeypatch.setattr("socket.getaddrinfo", look_up)
+            _name_server(monkeypatch, look_up)
         assert good.connections == 1
         secret.setblocking(False)
         with pytest.raises(BlockingIOError):

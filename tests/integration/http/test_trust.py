@@ -16,8 +16,8 @@ import pytest
 from dsf import http
 from dsf.api.types import ConfigSyncMode
 from dsf.errors import HttpError, SettingsError
-from dsf.http import addresses, transport, trust
-from dsf.http.deadline import made_for, watchdog
+from dsf.http import addresses, deadline, transport, trust
+from dsf.http.deadline import made_for
 from dsf.hub import health
 from tests.support.httpserver import ScriptedServer, answer
 from tests.support.tlsca import TestCa
@@ -219,7 +219,7 @@ def test_a_handshake_is_cut_with_what_it_is_for() -> None:
     def cut() -> None:
         accepted.wait(60)
         owner.deadline = time.monotonic()
-        watchdog.cut(owner)
+        deadline.cut(owner)
 
     with listening(serve) as url, made_for(owner):
         thread = threading.Thread(target=cut)

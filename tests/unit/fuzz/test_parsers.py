@@ -24,7 +24,7 @@ from dsf.api.summary import parse_summaries
 from dsf.errors import HttpError, ManifestError, MessageRejectedError, RemoteConfigError, ScoringResponseError
 from dsf.http import coding, failures
 from dsf.http.answer import Answer
-from dsf.http.deadline import Exchange
+from dsf.http.deadline import Exchange, running
 from dsf.messages import derive_key, verify
 from dsf.sources.matrix import MatrixError, cut
 from dsf.sources.scrape import ScrapeError, scraped
@@ -55,14 +55,18 @@ class _Wire:
         raw = io.BytesIO(self._data)
         return raw if buffering == 0 else io.BufferedReader(cast("Any", raw))
 
+    def settimeout(self, _: float) -> None:
+        """Nothing is waited for."""
+
 
 def _http(data: bytes) -> None:
     wire = cast("socket.socket", _Wire(data))
-    answer = Answer(wire, method="GET", exchange=Exchange(time.monotonic() + 60, 10_000))
     try:
-        answer.begin()
-        while answer.read(100):
-            pass
+        with running(Exchange(time.monotonic() + 60, 10_000)):
+            answer = Answer(wire, method="GET")
+            answer.begin()
+            while answer.read(100):
+                pass
     except Exception as error:  # noqa: BLE001
         # Whatever http.client raises becomes an HttpError with a known reason.
         found = failures.broken("GET http://x/", error, 10_000)
