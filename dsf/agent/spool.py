@@ -9,6 +9,7 @@ cycle needs the rest, and a cycle without its payload fetches again.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import tempfile
@@ -69,15 +70,22 @@ class Spool:
         parent may have any owner and mode: an emptyDir belongs to root and is world-writable.
         """
         try:
-            self._folder.parent.mkdir(parents=True, exist_ok=True)
-            self._folder.mkdir(mode=0o700, exist_ok=True)
-            status = self._folder.lstat()
-            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-                raise SettingsError(f"DSF_AGENT_SPOOL_DIR: {self._folder} is not a folder of this user's own")
-            self._folder.chmod(0o700)
+            self._make()
             return self.sweep(0.0)
+        except NotADirectoryError:
+            raise SettingsError(f"DSF_AGENT_SPOOL_DIR: {self._folder} is not a folder of this user's own") from None
         except OSError as error:
             raise SettingsError(f"DSF_AGENT_SPOOL_DIR: cannot use {self._folder}: {error.strerror}") from None
+
+    def _make(self) -> None:
+        """Create the folder. Raises NotADirectoryError if somebody else's thing is there."""
+        self._folder.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            self._folder.mkdir(mode=0o700)
+        status = self._folder.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+            raise NotADirectoryError(errno.ENOTDIR, "not a folder of this user's own", str(self._folder))
+        self._folder.chmod(0o700)
 
     def write(self, run_id: str, pieces: Sequence[bytes | memoryview]) -> None:
         """Store a payload atomically. Raises OSError (disk full) and ValueError."""
@@ -87,7 +95,12 @@ class Spool:
             return
         unfinished = path.with_name(path.name + _UNFINISHED)
         try:
-            descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+            try:
+                descriptor = _create(unfinished)
+            except FileNotFoundError:
+                # A cleaner of old files has removed the folder.
+                self._make()
+                descriptor = _create(unfinished)
             try:
                 for piece in pieces:
                     _write_all(descriptor, piece)
@@ -158,6 +171,10 @@ def own_folder(parent: Path | None, cluster: str) -> Path:
     """A folder of this user in `parent` or the temp directory; the same at every start, so that a crash leaves
     nothing."""
     return (parent or Path(tempfile.gettempdir())) / f"dsf-agent-{os.geteuid()}-{cluster}"
+
+
+def _create(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
 
 
 def _write_all(descriptor: int, piece: bytes | memoryview) -> None:

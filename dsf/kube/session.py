@@ -19,6 +19,7 @@ from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 
 from dsf.errors import BackendError, ObjectConflictError, ObjectNotFoundError, SettingsError
+from dsf.kube import access
 
 #: Seconds: connect, read. The API server answers or refuses within its own 60 s; a write must not wait that long.
 _TIMEOUT = (5.0, 30.0)
@@ -108,6 +109,9 @@ class Session:
         self._client = client.ApiClient(configuration)
         configuration.connection_pool_maxsize = watch_pool_size
         self._watch_client = client.ApiClient(configuration)
+        self._certificates = access.Certificates(configuration)
+        for api in (self._client, self._watch_client):
+            self._certificates.use_in(api)
         self.host: str = configuration.host
 
     @classmethod
@@ -119,13 +123,9 @@ class Session:
         configuration = client.Configuration()
         try:
             if kubeconfig is not None:
-                config.load_kube_config(  # type: ignore[no-untyped-call]
-                    config_file=str(kubeconfig), context=context, client_configuration=configuration
-                )
+                access.of_kubeconfig(configuration, kubeconfig, context)
             else:
-                config.load_incluster_config(  # type: ignore[no-untyped-call]
-                    client_configuration=configuration
-                )
+                access.of_pod(configuration)
         except config.ConfigException as error:
             raise SettingsError(
                 f"no Kubernetes API server is configured: {str(error).rstrip('.')}. Set DSF_KUBECONFIG or run in a pod"
@@ -268,6 +268,7 @@ class Session:
             api.update_params_for_auth(headers, parameters, ["BearerToken"], path, method, payload)
         except (config.ConfigException, OSError) as error:
             raise UnreachableError(f"{method} {path}: cannot read the credentials: {error}") from None
+        self._certificates.refresh()
         url = self.host + path + (f"?{urlencode(parameters)}" if parameters else "")
         try:
             # The pool itself rather than call_api: that one encodes some content types a second time.

@@ -9,6 +9,8 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from dsf.errors import SettingsError
 
 _PORTS = {"redis": 6379, "rediss": 6379, "sentinel": 26379}
+#: What some tools write for a Valkey.
+_ALIASES = {"valkey": "redis", "valkeys": "rediss"}
 _HELP = "expected redis://host:port/0, rediss://host:port/0 (TLS) or sentinel://host:port;sentinel://host:port/0"
 
 
@@ -37,7 +39,7 @@ def parse(url: str) -> Address:
 
     Raises SettingsError, which does not repeat the URL: it may hold a password.
     """
-    texts = [text.strip() for text in re.split("[;,]", url) if text.strip()]
+    texts = [_renamed(text.strip()) for text in re.split("[;,]", url) if text.strip()]
     if not texts:
         raise SettingsError(f"DSF_REDIS_URL: empty; {_HELP}")
     scheme = texts[0].partition("://")[0]
@@ -61,6 +63,11 @@ def parse(url: str) -> Address:
         unquote(named.username or ""),
         unquote(named.password or ""),
     )
+
+
+def _renamed(text: str) -> str:
+    scheme, separator, rest = text.partition("://")
+    return _ALIASES.get(scheme, scheme) + separator + rest
 
 
 def _split(text: str) -> SplitResult:

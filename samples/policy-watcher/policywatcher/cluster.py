@@ -43,6 +43,8 @@ class Cluster:
         configuration = client.Configuration()
         try:
             config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+            # Proxies of the environment are for servers outside of the cluster.
+            configuration.proxy = None
         except config.ConfigException:
             try:
                 config.load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import time
 import traceback
@@ -185,3 +186,17 @@ def test_what_another_user_made_is_refused(tmp_path: Path) -> None:
 def test_each_cluster_has_a_folder_which_stays_the_same() -> None:
     assert own_folder(None, "a") != own_folder(None, "b")
     assert own_folder(None, "a") == own_folder(None, "a")
+
+
+def test_a_folder_that_was_cleaned_away_is_made_again(tmp_path: Path) -> None:
+    """As of what is in /tmp and was not used for some days."""
+    spool = Spool(tmp_path / "tmp" / "spool")
+    spool.prepare()
+    for gone in (spool.folder, spool.folder.parent):
+        run_id = new_run_id()
+        spool.write(run_id, LARGE)
+        shutil.rmtree(gone)
+        assert spool.read(run_id) is None
+        spool.write(run_id, LARGE)
+        assert isinstance(spool.read(run_id), SpooledFile)
+        assert spool.folder.stat().st_mode & 0o777 == 0o700

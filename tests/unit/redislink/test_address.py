@@ -19,6 +19,8 @@ from dsf.redislink.address import Address, parse
         ("sentinel://a;sentinel://b:2/1", Address("sentinel", (("a", 26379), ("b", 2)), 1)),
         ("sentinel://u:p@a:1,b:2,c:3/0", Address("sentinel", (("a", 1), ("b", 2), ("c", 3)), 0, "u", "p")),
         (" redis://h/ \n", Address("redis", (("h", 6379),))),
+        ("valkey://:pw@h/1", Address("redis", (("h", 6379),), 1, password="pw")),
+        ("valkeys://h", Address("rediss", (("h", 6379),))),
     ],
 )
 def test_right_ones(url: str, expected: Address) -> None:

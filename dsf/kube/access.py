@@ -1,0 +1,123 @@
+"""How the API server is reached and what is shown to it: from a pod's ServiceAccount, or from a kubeconfig.
+
+The official client does most of it. Ours is what must last as long as a process: certificates are in memory, for the
+client writes those of a kubeconfig to temporary files, which others clean away; changed files are read again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+from pathlib import Path
+from typing import Any
+
+import yaml
+from kubernetes import client, config
+from urllib3.util.ssl_ import create_urllib3_context
+
+from dsf.errors import SettingsError
+
+#: Where urllib3 would look for certificates itself.
+_FILES = ("ca_certs", "ca_cert_data", "cert_file", "key_file")
+
+
+def of_pod(configuration: client.Configuration) -> None:
+    """The ServiceAccount of this pod. Raises ConfigException."""
+    config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    # As client-go does. Proxies are for servers outside: the address of the API server differs by cluster, so that no
+    # list of exceptions for all of them can have it.
+    configuration.proxy = None
+
+
+def of_kubeconfig(configuration: client.Configuration, file: Path, context: str | None) -> None:
+    """A context of a kubeconfig, by default its current one. Raises ConfigException and SettingsError."""
+    try:
+        config.load_kube_config(  # type: ignore[no-untyped-call]
+            config_file=str(file), context=context, client_configuration=configuration
+        )
+        token_file = _token_file(file, context)
+    except yaml.MarkedYAMLError as error:
+        # Without what is in the file: it may be a secret.
+        where = f"line {error.problem_mark.line + 1}: " if error.problem_mark is not None else ""
+        raise SettingsError(f"DSF_KUBECONFIG: {file} is no YAML: {where}{error.problem}") from None
+    except yaml.YAMLError:
+        raise SettingsError(f"DSF_KUBECONFIG: {file} is no YAML") from None
+    except OSError as error:
+        raise SettingsError(f"DSF_KUBECONFIG: cannot read {error.filename or file}: {error.strerror}") from None
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        raise SettingsError(f"DSF_KUBECONFIG: {file} is no kubeconfig ({type(error).__name__})") from None
+    if token_file is not None:
+        _follow(configuration, token_file)
+
+
+def _token_file(file: Path, context: str | None) -> Path | None:
+    """The file with the token, where the context's user names one."""
+    found = yaml.safe_load(file.read_text())
+    contexts = {one["name"]: one["context"] for one in found.get("contexts") or ()}
+    name = contexts[context or found["current-context"]].get("user")
+    users = {one["name"]: one.get("user") or {} for one in found.get("users") or ()}
+    token_file = users.get(name, {}).get("tokenFile")
+    return file.absolute().parent / token_file if token_file else None
+
+
+def _follow(configuration: client.Configuration, file: Path) -> None:
+    """Read the token for each request, as client-go does each minute: without spaces around it, and the last one while
+    there is none."""
+
+    def read(target: client.Configuration) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            if token := file.read_text().strip():
+                target.api_key["BearerToken"] = f"Bearer {token}"
+
+    read(configuration)
+    configuration.refresh_api_key_hook = read  # type: ignore[assignment]
+
+
+class Certificates:
+    """The authority of the API server, and what this process shows to it."""
+
+    def __init__(self, configuration: client.Configuration) -> None:
+        """Raises SettingsError when they cannot be used."""
+        self._authority = configuration.ssl_ca_cert
+        self._own = configuration.cert_file, configuration.key_file
+        self._stamps: list[tuple[int, int, int]] = []
+        self.context = create_urllib3_context()
+        if not configuration.verify_ssl:
+            self.context.check_hostname = False
+            self.context.verify_mode = ssl.CERT_NONE
+        elif self._authority is None:
+            self.context.load_default_certs()
+        try:
+            self._load()
+        except (OSError, ValueError) as error:
+            # An SSLError is an OSError.
+            raise SettingsError(f"the certificates for {configuration.host} cannot be used: {error}") from None
+
+    def refresh(self) -> None:
+        """Read changed files again; what was read stays while a file is missing or unfinished."""
+        with contextlib.suppress(OSError, ValueError):
+            self._load()
+
+    def use_in(self, api: client.ApiClient) -> None:
+        """Have this client's connections use them."""
+        options: dict[str, Any] = api.rest_client.pool_manager.connection_pool_kw
+        for name in _FILES:
+            options.pop(name, None)
+        options["ssl_context"] = self.context
+
+    def _load(self) -> None:
+        stamps = [
+            (status.st_ino, status.st_mtime_ns, status.st_size)
+            for file in (self._authority, *self._own)
+            if file is not None
+            for status in [Path(file).stat()]
+        ]
+        if stamps == self._stamps:
+            return
+        certificate, key = self._own
+        if self._authority is not None:
+            self.context.load_verify_locations(self._authority)
+        if certificate is not None:
+            # Otherwise a key's password is asked for on the terminal.
+            self.context.load_cert_chain(certificate, key, password=lambda: b"")
+        self._stamps = stamps

@@ -1,0 +1,162 @@
+"""The way to the API server: directly from a pod, with certificates that last and tokens as they are now."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import ssl
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from kubernetes.config import incluster_config
+
+from dsf.errors import SettingsError
+from dsf.kube.session import Session, UnreachableError
+from tests.support.httpserver import ScriptedServer, answer
+from tests.support.tlsca import Certificate, TestCa
+
+
+@pytest.fixture(scope="module")
+def ca(tmp_path_factory: pytest.TempPathFactory) -> TestCa:
+    return TestCa(tmp_path_factory.mktemp("ca"))
+
+
+@pytest.fixture(scope="module")
+def certificate(ca: TestCa) -> Certificate:
+    """Of the server and of its client."""
+    return ca.issue("127.0.0.1", "localhost")
+
+
+@pytest.fixture
+def server(ca: TestCa, certificate: Certificate) -> Iterator[ScriptedServer]:
+    """An API server that wants a client's certificate, if it has one, and closes each connection."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(ca.cert))
+    context.load_cert_chain(certificate.cert, certificate.key)
+    context.verify_mode = ssl.CERT_OPTIONAL
+    with ScriptedServer(answer({"kind": "Status"}, Connection="close"), tls=context) as made:
+        yield made
+
+
+def kubeconfig(folder: Path, server: str, cluster: dict[str, Any], user: dict[str, Any]) -> Path:
+    file = folder / "kubeconfig"
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "here",
+        "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me"}}],
+        "clusters": [{"name": "here", "cluster": {"server": server, **cluster}}],
+        "users": [{"name": "me", "user": user}],
+    }
+    file.write_text(yaml.safe_dump(document))
+    return file
+
+
+def test_a_pod_asks_its_api_server_directly(
+    server: ScriptedServer, ca: TestCa, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", server.url.rpartition(":")[2])
+    token = tmp_path / "token"
+    token.write_text("a-token")
+    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(token))
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(ca.cert))
+    with contextlib.closing(Session.load()) as session:
+        for _ in range(2):
+            assert session.get("/version") == {"kind": "Status"}
+
+
+def test_from_outside_the_proxy_of_the_environment_is_used(
+    server: ScriptedServer, ca: TestCa, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by client-go, and unless the kubeconfig names one."""
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
+    file = kubeconfig(tmp_path, server.url, {"certificate-authority": str(ca.cert)}, {})
+    with contextlib.closing(Session.load(file)) as session, pytest.raises(UnreachableError, match="ProxyError"):
+        session.get("/version")
+
+
+def test_certificates_of_a_kubeconfig_outlive_the_temporary_folder(
+    server: ScriptedServer, ca: TestCa, certificate: Certificate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    data = {name: base64.b64encode(path.read_bytes()).decode() for name, path in certificate._asdict().items()}
+    authority = {"certificate-authority-data": base64.b64encode(ca.cert.read_bytes()).decode()}
+    user = {"client-certificate-data": data["cert"], "client-key-data": data["key"]}
+    with contextlib.closing(Session.load(kubeconfig(tmp_path, server.url, authority, user))) as session:
+        for file in folder.iterdir():
+            file.unlink()
+        for _ in range(2):
+            assert session.get("/version") == {"kind": "Status"}
+
+
+def test_certificates_in_files_are_read_again(
+    server: ScriptedServer, ca: TestCa, certificate: Certificate, tmp_path: Path
+) -> None:
+    authority = tmp_path / "ca.crt"
+    authority.write_bytes(TestCa(tmp_path / "other").cert.read_bytes())
+    file = kubeconfig(tmp_path, server.url, {"certificate-authority": "ca.crt"}, {})
+    with contextlib.closing(Session.load(file)) as session:
+        with pytest.raises(UnreachableError, match="CERTIFICATE_VERIFY_FAILED"):
+            session.get("/version")
+        authority.write_text("unfinished")
+        with pytest.raises(UnreachableError, match="CERTIFICATE_VERIFY_FAILED"):
+            session.get("/version")
+        authority.write_bytes(ca.cert.read_bytes())
+        assert session.get("/version") == {"kind": "Status"}
+        authority.unlink()
+        assert session.get("/version") == {"kind": "Status"}
+
+
+def test_a_token_file_is_read_as_client_go_does(server: ScriptedServer, ca: TestCa, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    # As `kubectl create token NAME > token` writes it.
+    token.write_text("first\n")
+    # A path in it is relative to the kubeconfig, and goes before a token.
+    file = kubeconfig(
+        tmp_path, server.url, {"certificate-authority": str(ca.cert)}, {"tokenFile": "token", "token": "old"}
+    )
+    with contextlib.closing(Session.load(file)) as session:
+        for text in ("first\n", " second \n\n", ""):
+            token.write_text(text)
+            session.get("/version")
+        token.unlink()
+        session.get("/version")
+    assert [one.headers["Authorization"] for one in server.requests] == ["Bearer first", *["Bearer second"] * 3]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("users:\n- name: me\n  user: {token: very-secret\ncontexts: [", "is no YAML: line 4: "),
+        ("\tvery-secret", "is no YAML: line 1: "),
+        ("very-secret\x00", "is no YAML"),
+        ("very-secret", "is no kubeconfig"),
+        ("[very-secret]", "is no kubeconfig"),
+        ("contexts: very-secret", "DSF_KUBECONFIG"),
+        ("{}", "DSF_KUBECONFIG"),
+        ("", "DSF_KUBECONFIG"),
+    ],
+)
+def test_what_is_no_kubeconfig_is_said_in_a_line(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "kubeconfig"
+    file.write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        Session.load(file)
+    assert words in str(caught.value)
+    assert "very-secret" not in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_certificates_that_cannot_be_used_are_said(tmp_path: Path) -> None:
+    (tmp_path / "ca.crt").write_text("no certificate")
+    file = kubeconfig(tmp_path, "https://127.0.0.1:1", {"certificate-authority": "ca.crt"}, {})
+    with pytest.raises(SettingsError, match=r"the certificates for https://127\.0\.0\.1:1 cannot be used"):
+        Session.load(file)
