@@ -357,6 +357,11 @@ class Settings(BaseSettings):
         description="JSON array: namespaces whose DynamicScorers are used besides the hub's own. The author of a "
         "DynamicScorer chooses the servers and queries of every agent, so list only namespaces with trusted authors.",
     )
+    score_names: dict[str, list[str]] = Field(
+        default={},
+        description="JSON object: namespace -> score names that its scorers may use, or prefixes that end in `*`: "
+        '{"team-a": ["team-a-*", "gpu"]}. Namespaces of scorer_namespaces without an item may use any free name.',
+    )
     token_hosts: list[str] = Field(
         default=[],
         description="JSON array: servers (host, host:port or https://host[:port]) that a scorer's /config may name "

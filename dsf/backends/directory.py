@@ -21,8 +21,9 @@ from dsf.api.types import MANIFESTWORK_NAME
 from dsf.backends.claim import Claim
 from dsf.backends.credentials import CredentialFiles
 from dsf.backends.eventlog import EventLog
+from dsf.backends.files import read_text, write_text
 from dsf.backends.manifestfolder import GRACE, INPUT_KINDS, Declared, ManifestFolder
-from dsf.backends.outfolder import OutFolder, key_of
+from dsf.backends.outfolder import PRIVATE, OutFolder, key_of
 from dsf.backends.problemreport import ProblemReport
 from dsf.backends.protocol import EventType, Kind, Manifest, ObjectKey, OnChange
 from dsf.backends.scores import DirectoryScores
@@ -62,6 +63,7 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
         self._folder = ManifestFolder(self._root, self._out.of_all_cells, settings.namespace)
         self._events = EventLog(self._out.root / "events.yaml")
         self._objects: dict[ObjectKey, Manifest] = {}
+        self._claims = self._out.root / PRIVATE / "names.json"
         self._report = ProblemReport(self._out.root / "problems.yaml", self._events)
         # Guards _objects and the files made from them. Held while writing, so that file and memory agree.
         self._lock = threading.RLock()
@@ -175,6 +177,14 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
     def event(self, about: ObjectKey, type_: EventType, reason: str, message: str) -> None:
         """See the protocol."""
         self._events.add(about, type_, reason, message)
+
+    def name_claims(self) -> str:
+        """See the protocol."""
+        return read_text(self._claims) or ""
+
+    def keep_name_claims(self, text: str) -> None:
+        """See the protocol. No other process has this folder."""
+        write_text(self._claims, text)
 
     def problems(self) -> Sequence[Problem]:
         """See the protocol."""

@@ -11,6 +11,7 @@ from typing import Final
 import dsf.log
 from dsf.api.manifest import Problem
 from dsf.api.types import CELL_LABEL, CREDENTIALS_WORK_NAME, MANIFESTWORK_NAME
+from dsf.backends.kube_claims import KubeClaims
 from dsf.backends.kube_credentials import KubeCredentials, carries, credentials_work, key_ids_of
 from dsf.backends.kube_events import EventRecorder
 from dsf.backends.kube_kinds import FIELD_MANAGER, WATCHED
@@ -43,6 +44,7 @@ class KubeBackend(KubeScoreBackend):
         #: See the protocol.
         self.shared_by = settings.division
         self._credentials = KubeCredentials(session, settings.namespace)
+        self._claims = KubeClaims(session, settings.namespace)
         self._agent_namespace = settings.agent_namespace
         self._events = EventRecorder(session, socket.gethostname())
         self._on_change: OnChange | None = None
@@ -168,6 +170,14 @@ class KubeBackend(KubeScoreBackend):
     def signing_secret(self) -> str:
         """See the protocol."""
         return self._credentials.signing_secret()
+
+    def name_claims(self) -> str:
+        """See the protocol."""
+        return self._claims.read()
+
+    def keep_name_claims(self, text: str) -> None:
+        """See the protocol."""
+        self._claims.write(text)
 
     def deliver_credentials(self, cluster: str, credentials: Credentials) -> None:
         """See the protocol. A separate ManifestWork contains the agent's Secret."""

@@ -9,7 +9,7 @@
     clusters/<cluster>/addonplacementscores/<name>.yaml
     clusters/<cluster>/agent-credentials/   the agent's credentials
     problems.yaml, events.yaml              for users
-    .hub/                                   the hub's own: lock and master secret
+    .hub/                                   the hub's own: lock, master secret, and who holds which name
 
 The file name of an object outside of the hub's namespace includes the namespace: `<namespace>_<name>.yaml`. With
 several cells, each has such a folder, named after the cell, inside the folder of a single hub.

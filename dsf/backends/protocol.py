@@ -147,6 +147,16 @@ class Backend(ScoreBackend, Protocol):
     def signing_secret(self) -> str:
         """The hub's master secret in hex, created at the very first call and kept."""
 
+    def name_claims(self) -> str:
+        """The text last kept by `keep_name_claims`, which outlives this process and Redis; empty without any."""
+
+    def keep_name_claims(self, text: str) -> None:
+        """Replace the text of `name_claims`.
+
+        Raises ObjectConflictError if another process has replaced it since this one read or wrote it; the next
+        `name_claims` then reads it again.
+        """
+
     def deliver_credentials(self, cluster: str, credentials: Credentials) -> None:
         """Deliver the credentials to the cluster's agent; nothing is written if they exist."""
 

@@ -12,8 +12,10 @@ from typing import Final, TypeVar
 from pydantic import ValidationError
 
 import dsf.log
+from dsf.api.allowednames import AllowedNames
 from dsf.api.cluster import ManagedCluster
 from dsf.api.manifest import ApiObject
+from dsf.api.nameclaims import NameClaims
 from dsf.api.problems import explain
 from dsf.api.reading import known, read
 from dsf.api.scorer import DynamicScorer
@@ -23,10 +25,11 @@ from dsf.api.tokenhosts import TokenHosts
 from dsf.api.types import ADDON_NAME, CONFIG_NAME
 from dsf.api.variants import Memory
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
-from dsf.errors import SettingsError
+from dsf.errors import ObjectConflictError, SettingsError
 from dsf.hub import capacity
 from dsf.hub.cellstatus import own
 from dsf.hub.health import Health
+from dsf.hub.names import NameRules
 from dsf.hub.secretdelivery import NO_DELIVERY, Delivery
 from dsf.hub.summaries import INTERNAL_ERROR, Differences, Obstacle, Plan, differences, make_plan
 from dsf.settings import Settings
@@ -59,6 +62,15 @@ class DesiredState:
             self._token_hosts = TokenHosts(settings.token_hosts)
         except ValueError as error:
             raise SettingsError(f"DSF_TOKEN_HOSTS: {error}") from None
+        try:
+            self._allowed_names = AllowedNames(settings.score_names)
+        except ValueError as error:
+            raise SettingsError(f"DSF_SCORE_NAMES: {error}") from None
+        if strange := self._allowed_names.namespaces.difference(settings.scorer_namespaces):
+            raise SettingsError(
+                f"DSF_SCORE_NAMES: {', '.join(sorted(strange))}: not in DSF_SCORER_NAMESPACES; the hub's own namespace "
+                "may use any name"
+            )
         self._backend = backend
         self._settings = settings
         #: Division of clusters into cells.
@@ -73,11 +85,13 @@ class DesiredState:
         self._memory = Memory()
         # Scorer -> last logged error.
         self._reported: dict[str, str] = {}
+        # The stored claims of names; None if they must be read.
+        self._claims: NameClaims | None = None
         self._plan = Plan()
         # Most bytes of a ManifestWork, as far as known. A restart tries the largest again.
         self._limit = capacity.MOST
         self._is_stale = True
-        # Unix time at which a pause ends and the plan changes.
+        # Unix time at which a pause ends or a name becomes free, and the plan changes.
         self._ends = float("inf")
 
     def invalidate(self) -> None:
@@ -106,7 +120,7 @@ class DesiredState:
                 raise
             self._plan = plan
             pauses = (scorer.suspended_until for scorer in plan.scorers.values())
-            self._ends = min((until for until in pauses if until is not None), default=float("inf"))
+            self._ends = min([until for until in pauses if until is not None] + [plan.claims.next_end])
         self._on_new(news)
         return plan
 
@@ -151,8 +165,9 @@ class DesiredState:
         return ObjectKey(Kind.CONFIG, self._settings.namespace, CONFIG_NAME)
 
     def _make(self) -> Plan:
-        counted = (scorer for scorer in self._all(Kind.SCORER, DynamicScorer) if self.counts(scorer.metadata.namespace))
-        scorers = [self._in_force(scorer) for scorer in counted]
+        read = self._all(Kind.SCORER, DynamicScorer)
+        scorers = [self._in_force(scorer) for scorer in read if self.counts(scorer.metadata.namespace)]
+        unreadable = self._present(Kind.SCORER) - {scorer.key for scorer in read}
         clusters = self._all(Kind.CLUSTER, ManagedCluster)
         cells = {one.metadata.name: self.cells.of(one.metadata.name, one.metadata.labels) for one in clusters}
         elsewhere = {name: cell for name, cell in cells.items() if cell != self.cells.own}
@@ -178,11 +193,42 @@ class DesiredState:
             {f"{key.namespace}/{key.name}": text for key, text in self._mistakes(Kind.AUTHENTICATION)},
             self._memory,
             self._limit,
+            NameRules(self._stored_claims(), self._settings.namespace, self._allowed_names, unreadable),
         )
-        unreadable = frozenset(key.name for key, _ in self._mistakes(Kind.SCORER) if self.counts(key.namespace))
+        self._keep_claims(plan.claims)
         plan = replace(plan, without_addon=without_addon, unreadable=unreadable, elsewhere=elsewhere)
         self._report(plan)
         return plan
+
+    def _present(self, kind: Kind) -> frozenset[str]:
+        """Keys (`namespace/name`) of all objects that count and are not being deleted, readable or not."""
+        found = (manifest["metadata"] for manifest in self._backend.list(kind))
+        return frozenset(
+            f"{metadata['namespace']}/{metadata['name']}"
+            for metadata in found
+            if self.counts(metadata["namespace"]) and not metadata.get("deletionTimestamp")
+        )
+
+    def _stored_claims(self) -> NameClaims:
+        if self._claims is None:
+            text = self._backend.name_claims()
+            try:
+                self._claims = NameClaims.parse(text)
+            except ValueError as error:
+                log.error("the stored claims of names cannot be read: the oldest scorers get them", error=str(error))
+                self._claims = NameClaims()
+        return self._claims
+
+    def _keep_claims(self, claims: NameClaims) -> None:
+        """Store new claims before they take effect: after a crash the same scorer has the name."""
+        if claims == self._claims:
+            return
+        try:
+            self._backend.keep_name_claims(claims.dump())
+        except ObjectConflictError:
+            self._claims = None
+            raise
+        self._claims = claims
 
     def _mistakes(self, kind: Kind) -> list[tuple[ObjectKey, str]]:
         return [(key, text) for key, (_, _, text) in self._parsed.items() if key.kind is kind and text]

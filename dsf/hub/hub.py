@@ -262,7 +262,8 @@ class Hub:
             self._changes.tell()
 
     def _scorers_called(self, name: str) -> list[ObjectKey]:
-        return [_scorer(key) for key, scorer in self._desired.plan.scorers.items() if scorer.name == name]
+        key = self._desired.plan.called(name)
+        return [_scorer(key)] if key is not None and key in self._desired.plan.scorers else []
 
     def _refresh_statuses(self, names: frozenset[str] | set[str]) -> None:
         delay = self._status_delay()

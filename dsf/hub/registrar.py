@@ -15,6 +15,7 @@ import redis
 import dsf.log
 from dsf import keys
 from dsf.hub.cycles import Cycles
+from dsf.hub.names import is_owner
 from dsf.hub.outage import Outage, StillAwayError
 from dsf.hub.summaries import Plan, ScorerPlan
 from dsf.settings import Settings
@@ -117,7 +118,9 @@ class Registrar:
             wanted = plan.records(self._scorers)
             for name in {**wanted, **self._scorers}:
                 try:
-                    self._sync_scorer(name, wanted.get(name), exists=name in plan.scorer_names())
+                    before = self._scorers.get(name)
+                    exists = before is not None and plan.exists(before.namespace, name)
+                    self._sync_scorer(name, wanted.get(name), exists=exists)
                 except (redis.ConnectionError, redis.TimeoutError):
                     raise
                 except Exception as error:
@@ -132,11 +135,13 @@ class Registrar:
         before = self._scorers.get(name)
         if before == wanted:
             return
-        if wanted is None:
+        if wanted is None or (before is not None and not is_owner(before.namespace, wanted.namespace)):
             self._registry.remove_scorer(name)
             if not exists:
                 self._schedule.forget(name)
-            del self._scorers[name]
+            self._scorers.pop(name, None)
+            before = None
+        if wanted is None:
             return
         self._registry.put_scorer(wanted)
         self._scorers[name] = wanted
@@ -151,8 +156,13 @@ class Registrar:
             return dict(self._entries.get(cluster, {}))
 
     def remove_other_entries(self, cluster: str, wanted: Mapping[str, Entry]) -> None:
-        """Remove a cluster's unwanted entries; the writer is told to remove their scores."""
-        gone = [scorer for scorer in self.present(cluster) if scorer not in wanted]
+        """Remove a cluster's unwanted entries, and those of a scorer whose name one of another namespace has now; the
+        writer is told to remove their scores."""
+        gone = [
+            scorer
+            for scorer, entry in self.present(cluster).items()
+            if scorer not in wanted or not is_owner(entry.namespace, wanted[scorer].namespace)
+        ]
         if not gone:
             return
         self._schedule.remove((keys.pair(cluster, scorer) for scorer in gone), self._now())

@@ -121,7 +121,8 @@ class ScorerReconciler:
         write_status(self._backend, key, scorer.status.conditions, status)
         if unreachable is not None:
             raise unreachable
-        self._registrar.notices.tell_scorer(_notice(key, status))
+        if plan.called(key.name) == scorer.key:
+            self._registrar.notices.tell_scorer(_notice(key, status))
         # The end of a pause updates registry and status; beat knows the time itself.
         ends = [at for at in (own.suspended_until, pace.pauses.ends if pace else None) if at is not None]
         return max(0.0, min(ends) - time.time()) + 0.05 if ends else None
@@ -139,7 +140,8 @@ class ScorerReconciler:
         generation = manifest["metadata"].get("generation") or 0
         status = unreadable_scorer_status(mistake, known, generation, now=datetime.now(UTC))
         write_status(self._backend, key, known, status)
-        self._registrar.notices.tell_scorer(_notice(key, status))
+        if self._desired.plan.called(key.name) == f"{key.namespace}/{key.name}":
+            self._registrar.notices.tell_scorer(_notice(key, status))
 
     def _access(self, scorer: DynamicScorer) -> Access:
         """The hub's access to its scoring API: without Secrets, but maybe through a proxy."""

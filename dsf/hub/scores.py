@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Final
 
 import dsf.log
-from dsf.api.conflicts import CONFLICT_REASON
 from dsf.api.naming import label_value, sanitize_resource_name
 from dsf.api.types import CELL_LABEL, SCORER_NAME_LABEL
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
@@ -111,11 +110,7 @@ class _Owners:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        candidates = [
-            scorer
-            for scorer in plan.scorers.values()
-            if scorer.obstacle is None or scorer.obstacle.reason != CONFLICT_REASON
-        ]
+        candidates = [scorer for scorer in plan.scorers.values() if not scorer.has_no_name]
         self._by_label = {label_value(scorer.name): scorer for scorer in candidates}
         self._by_name = {
             sanitize_resource_name(scorer.resolved.score_name): scorer

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from dsf.api.cluster import ManagedCluster
-from dsf.api.conflicts import CONFLICT_REASON, NameClaim, find_conflicts
+from dsf.api.nameclaims import NameClaims
 from dsf.api.naming import sanitize_resource_name
 from dsf.api.resolve import ResolvedScorer
 from dsf.api.resolvereason import Reason
@@ -24,6 +24,7 @@ from dsf.api.variants import Memory, resolve_everywhere
 from dsf.errors import ResolutionError
 from dsf.hub import capacity, secretdelivery
 from dsf.hub.capacity import Load
+from dsf.hub.names import NAME_CONFLICT, NAME_NOT_ALLOWED, NO_RULES, Named, NameRules, decide, is_owner
 from dsf.hub.secretdelivery import NO_DELIVERY, Delivery
 from dsf.store.entries import Entry
 from dsf.store.notices import ClusterNotice, cut, told_labels
@@ -110,6 +111,22 @@ class ScorerPlan:
         return self.scorer.metadata.name
 
     @property
+    def namespace(self) -> str:
+        """Namespace of its object."""
+        return self.scorer.metadata.namespace
+
+    @property
+    def names(self) -> Named:
+        """For the decision about names."""
+        score_name = self.resolved.score_name if self.resolved is not None else None
+        return Named(self.scorer.metadata.creation_timestamp, score_name)
+
+    @property
+    def has_no_name(self) -> bool:
+        """Whether it was refused its name: nothing under that name is its own."""
+        return self.obstacle is not None and self.obstacle.reason in (NAME_CONFLICT, NAME_NOT_ALLOWED)
+
+    @property
     def runnable(self) -> ResolvedScorer | None:
         """The resolution for agents, or None if it runs nowhere now."""
         is_active = self.scorer.status.health_status is HealthStatus.Active
@@ -130,6 +147,7 @@ class ScorerPlan:
         spec, resolved = self.scorer.spec, self.resolved
         return ScorerRecord(
             name=self.name,
+            namespace=self.namespace,
             score_name=resolved.score_name,
             description=spec.description,
             dimension_format=resolved.summary.score_dimension_format,
@@ -165,6 +183,7 @@ class ScorerPlan:
         return Entry(
             cluster=cluster,
             scorer=self.name,
+            namespace=self.namespace,
             score_name=resolved.score_name,
             interval=resolved.interval_seconds,
             rate_limit=self.scorer.spec.execution.rate_limit,
@@ -231,12 +250,14 @@ class Plan:
     without_addon: int = 0
     #: Labels of `clusters` that are shown to users.
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    #: Names of unreadable DynamicScorers.
+    #: Keys of unreadable DynamicScorers.
     unreadable: frozenset[str] = frozenset()
     #: Clusters of other cells -> the cell.
     elsewhere: Mapping[str, str] = field(default_factory=dict)
     #: Most bytes of a cluster's ManifestWork.
     limit: int = capacity.MOST
+    #: All claims of names, to be stored before this plan takes effect.
+    claims: NameClaims = field(default_factory=NameClaims)
 
     def running(self, cluster: str) -> list[ScorerPlan]:
         """The scorers that run on a cluster, sorted by name."""
@@ -257,7 +278,7 @@ class Plan:
         """The notice for users about a cluster."""
         absent: dict[str, str] = {}
         for plan in self.scorers.values():
-            if plan.resolved is None:
+            if plan.resolved is None or plan.has_no_name:
                 continue
             if why := self.masks.why(cluster, plan.resolved.score_name):
                 absent[plan.name] = f"{why} by the DynamicScoringConfig"
@@ -290,7 +311,7 @@ class Plan:
                 continue
             if plan.runnable is not None and not isinstance(plan.variants.get(cluster), Obstacle):
                 continue
-            if plan.obstacle is not None and plan.obstacle.reason == CONFLICT_REASON:
+            if plan.has_no_name or not is_owner(entry.namespace, plan.namespace):
                 continue
             if not self.masks.hides(cluster, entry.score_name):
                 wanted[plan.name] = entry.model_copy(
@@ -342,7 +363,9 @@ class Plan:
         wanted = {record.name: record for plan in self.scorers.values() if (record := plan.record()) is not None}
         for plan in self.scorers.values():
             old = present.get(plan.name)
-            if plan.resolved is None and old is not None and plan.name not in wanted:
+            if plan.resolved is not None or plan.has_no_name or old is None or plan.name in wanted:
+                continue
+            if is_owner(old.namespace, plan.namespace):
                 health = plan.scorer.status.health_status.value
                 wanted[plan.name] = old.model_copy(
                     update={"suspended": True, "health": health, "problem": plan.problem}
@@ -350,8 +373,19 @@ class Plan:
         return wanted
 
     def scorer_names(self) -> frozenset[str]:
-        """Names of all existing scorers, running or not."""
-        return self.unreadable.union(plan.name for plan in self.scorers.values())
+        """Names of all existing scorers, running or not, but for those whose name another namespace has."""
+        keys = self.unreadable.union(self.scorers)
+        return frozenset(name for name in self.claims.scorers if self.called(name) in keys)
+
+    def exists(self, namespace: str, name: str) -> bool:
+        """Whether there is such a scorer, running or not."""
+        key = f"{namespace}/{name}"
+        return key in self.scorers or key in self.unreadable
+
+    def called(self, name: str) -> str | None:
+        """The key of the scorer that has this name: what Redis knows under the name is about that one."""
+        queue = self.claims.scorers.get(name)
+        return queue[0].owner if queue else None
 
 
 class Differences(NamedTuple):
@@ -410,13 +444,14 @@ def make_plan(
     mistaken: Mapping[str, str] = MappingProxyType({}),
     memory: Memory | None = None,
     limit: int = capacity.MOST,
+    names: NameRules = NO_RULES,
 ) -> Plan:
     """The desired state. Objects being deleted count as gone; `now` decides about pauses with an end.
 
     `token_hosts` are the servers that `/config` may name for a token; `unhealthy` maps a scorer's key to why its
     scoring API is Inactive; `authentications` are all that scorers may name, `mistaken` maps keys of unreadable ones to
     their errors, `delivery` has the hub's deliverable Secrets, `memory` caches the last plan's results, `limit` is the
-    most bytes of a ManifestWork.
+    most bytes of a ManifestWork; `names` decide about names that several scorers claim.
     """
     known: Authentications = {
         **mistaken,
@@ -432,13 +467,9 @@ def make_plan(
     }
     if memory is not None:
         memory.forget_others(plans)
-    claims = [
-        NameClaim(plan.name, plan.scorer.metadata.namespace, plan.scorer.metadata.creation_timestamp, found.score_name)
-        for plan in plans.values()
-        if (found := plan.resolved) is not None
-    ]
-    for key, message in find_conflicts(claims).items():
-        plans[key] = replace(plans[key], obstacle=Obstacle(CONFLICT_REASON, message))
+    claims, refused = decide({key: one.names for key, one in plans.items()}, names, int(now.timestamp()))
+    for key, (reason, message) in refused.items():
+        plans[key] = replace(plans[key], obstacle=Obstacle(reason, message))
     plan = Plan(
         scorers=plans,
         clusters={name: cluster.metadata.uid for name, cluster in served.items()},
@@ -446,6 +477,7 @@ def make_plan(
         masks=MaskIndex(_by_name(config.spec.all_masks if config is not None else (), facts)),
         is_enabled=is_enabled,
         limit=limit,
+        claims=claims,
     )
     return _bounded(plan, config.metadata.namespace if config is not None else "")
 

@@ -34,6 +34,8 @@ class Entry(BaseModel):
     v: int = keys.SCHEMA_VERSION
     cluster: str
     scorer: str
+    #: Of the DynamicScorer: one of that name in another namespace does not inherit this entry's books.
+    namespace: str = ""
     score_name: str
     interval: int = Field(ge=1)
     #: Fleet-wide limit of this scorer, e.g. `10/s`, or none.

@@ -46,8 +46,9 @@ class ScorerRecord(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     v: int = keys.SCHEMA_VERSION
-    #: metadata.name of the DynamicScorer.
+    #: metadata.name of the DynamicScorer, and its namespace.
     name: str
+    namespace: str = ""
     score_name: str
     description: str = ""
     dimension_format: str = ""

@@ -27,23 +27,24 @@ class KubeObjects:
         self._session = session
         self._namespaces = tuple(dict.fromkeys(namespaces))
         self._lock = threading.Lock()
-        self._known: dict[str, tuple[float, DynamicScorer | None]] = {}
+        self._known: dict[tuple[str, str], tuple[float, DynamicScorer | None]] = {}
 
-    def scorer(self, name: str) -> DynamicScorer | None:
+    def scorer(self, name: str, namespace: str = "") -> DynamicScorer | None:
         """See the protocol."""
+        key = namespace, name
         with self._lock:
-            until, found = self._known.get(name, (0.0, None))
+            until, found = self._known.get(key, (0.0, None))
         if time.monotonic() < until:
             return found
-        found = self._read(name)
+        found = self._read(name, [namespace] if namespace else self._namespaces)
         with self._lock:
             if len(self._known) > 1000:
                 self._known.clear()
-            self._known[name] = (time.monotonic() + _FRESH, found)
+            self._known[key] = (time.monotonic() + _FRESH, found)
         return found
 
-    def _read(self, name: str) -> DynamicScorer | None:
-        for namespace in self._namespaces:
+    def _read(self, name: str, namespaces: Iterable[str]) -> DynamicScorer | None:
+        for namespace in namespaces:
             try:
                 return parsed(self._session.request("GET", DYNAMIC_SCORERS.path(namespace, name)))
             except BackendError as error:

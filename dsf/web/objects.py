@@ -27,14 +27,14 @@ _MAX_FILE: Final = 2 * 1024 * 1024
 class HubObjects(Protocol):
     """Reader of DynamicScorers."""
 
-    def scorer(self, name: str) -> DynamicScorer | None:
-        """One DynamicScorer; None if it is unreadable."""
+    def scorer(self, name: str, namespace: str = "") -> DynamicScorer | None:
+        """One DynamicScorer; None if it is unreadable. Without a namespace, the first of this name."""
 
 
 class NoObjects:
     """For a page that only reads Redis."""
 
-    def scorer(self, name: str) -> DynamicScorer | None:
+    def scorer(self, name: str, namespace: str = "") -> DynamicScorer | None:
         """See the protocol."""
         return None
 
@@ -45,12 +45,13 @@ class FolderObjects:
     def __init__(self, out: Path) -> None:
         self._folder = out / "dynamicscorers"
 
-    def scorer(self, name: str) -> DynamicScorer | None:
+    def scorer(self, name: str, namespace: str = "") -> DynamicScorer | None:
         """See the protocol."""
         # The name is from the registry and has no slash. Behind an underscore, which no name has, it is of another
         # namespace than the hub's.
         files = (self._folder / f"{name}.yaml", *sorted(self._folder.glob(f"*_{name}.yaml")))
-        return next((found for file in files if (found := _read(file)) is not None), None)
+        read = (found for file in files if (found := _read(file)) is not None)
+        return next((found for found in read if namespace in ("", found.metadata.namespace)), None)
 
 
 def _read(file: Path) -> DynamicScorer | None:

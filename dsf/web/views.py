@@ -120,30 +120,32 @@ def _matrix_rows(fleet: FleetOverview, groups: int, columns: int, only: Chosen) 
 
 def settings_in_force(sources: Sources, name: str) -> list[SettingView] | None:
     """The settings of a registered scorer; None if its DynamicScorer is unreadable. Raises UnknownScorerError."""
-    found = sources.objects.scorer(name)
+    record = sources.reading.record(name)
+    found = sources.objects.scorer(name, record.namespace)
     if found is None:
         return None
     override = sources.reading.overrides(name).get(scorer_target(name))
-    record = sources.reading.record(name)
     interval = override.interval if override is not None else None
     return settings_of(found, override, validity_at(interval or record.interval, record.validity, record.interval))
 
 
 def _scorer(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
     name = names["scorer"]
-    found = sources.objects.scorer(name)
-    config = _config(found)
     try:
         record = sources.reading.record(name)
     except UnknownScorerError:
         unready = sources.reading.unready(name)
         if unready is None:
             raise
+        found = sources.objects.scorer(name, unready.namespace)
+        config = _config(found)
         return {"title": f"Scorer {name}", "template": "unready.html", "unready": unready, "object": found} | {
             "conditions": unready.conditions,
             "settings": settings_of(found) if found else [],
             "config": config,
         }
+    found = sources.objects.scorer(name, record.namespace)
+    config = _config(found)
     scorer = sources.reading.scorer(name)
     # Overrides for all clusters first.
     overrides = sorted(sources.reading.overrides(name).items(), key=lambda one: (one[0] != scorer_target(name), one[0]))
@@ -207,9 +209,17 @@ def _pair(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str,
         "items": detail.score_items[:PAGE_ROWS],
         "more_items": max(0, len(detail.score_items) - PAGE_ROWS),
         "spark": [one.value for one in reversed(cycles) if one.value is not None],
-        "commands": _commands(sources.objects.scorer(names["scorer"]), row),
+        "commands": _commands(_object(sources, names["scorer"]), row),
         "asked_for": query.get("run", ""),
     }
+
+
+def _object(sources: Sources, name: str) -> DynamicScorer | None:
+    """The DynamicScorer of this name, of the namespace that has the name."""
+    try:
+        return sources.objects.scorer(name, sources.reading.record(name).namespace)
+    except UnknownScorerError:
+        return sources.objects.scorer(name)
 
 
 def _commands(found: DynamicScorer | None, row: Row) -> list[str]:

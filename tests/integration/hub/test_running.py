@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dsf.api import nameclaims
 from dsf.api.types import SENTINEL_PASSWORD_KEY
 from dsf.messages import SigningKey, derive_key
 from tests.integration.hub.world import World, remote_config, scoring_api
@@ -168,17 +169,26 @@ def test_overrides_go_with_the_scorer_and_stay_through_a_mask(running: World) ->
     running.until(lambda: running.schedule.overrides() == {})
 
 
-def test_the_older_scorer_keeps_a_score_name(running: World) -> None:
+def test_the_holder_keeps_its_score_name(running: World, monkeypatch: pytest.MonkeyPatch) -> None:
     with scoring_api("cpu", 5) as other:
-        # Sorts before the older one: it is not the name that decides.
+        # Sorts before the holder: it is not the name that decides.
         running.scorer("a-newer", other)
         running.until(lambda: running.condition("a-newer", "ConfigSynced")[1] == "ScoreNameConflict")
-        assert running.condition("a-newer", "ConfigSynced")[2] == (
-            "score name 'cpu' belongs to open-cluster-management/cpu-scorer, which had it first"
+        assert running.condition("a-newer", "ConfigSynced")[2].startswith(
+            "score name 'cpu' belongs to open-cluster-management/cpu-scorer, which holds it since "
         )
         assert running.condition("a-newer", "Distributed")[1] == "ScoreNameConflict"
         assert running.pairs() == ["a/cpu-scorer", "b/cpu-scorer"]
         running.until(lambda: ("a-newer", "ScoreNameConflict", "Warning") in running.events())
+        # Replaced by deleting and re-creating it, also while the hub restarts.
+        manifest = (running.folder / "scorers/cpu-scorer.yaml").read_text()
+        running.remove("scorers/cpu-scorer.yaml")
+        running.until(lambda: running.pairs() == [])
+        running.until(lambda: "is kept until" in running.condition("a-newer", "ConfigSynced")[2])
+        running.restart()
+        (running.folder / "scorers/cpu-scorer.yaml").write_text(manifest)
+        running.until(lambda: running.pairs() == ["a/cpu-scorer", "b/cpu-scorer"])
+        monkeypatch.setattr(nameclaims, "KEPT", 1)
         running.remove("scorers/cpu-scorer.yaml")
         running.until(lambda: running.pairs() == ["a/a-newer", "b/a-newer"])
         running.until(lambda: running.condition("a-newer", "Distributed")[0] == "True")

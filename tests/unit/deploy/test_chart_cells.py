@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dsf.backends.kube_claims import CLAIMS_NAME
 from dsf.backends.kube_election import LEASE_NAME
 from dsf.cells import Cell
 from tests.unit.deploy import chart
@@ -62,7 +63,7 @@ def test_rights_of_a_cell() -> None:
     role = chart.one(objects, "Role", "dynamic-scoring-hub-b")
     assert role["metadata"]["namespace"] == chart.NAMESPACE
     named = [rule["resourceNames"] for rule in role["rules"] if "resourceNames" in rule]
-    assert named == [[f"{LEASE_NAME}-b"]]
+    assert named == [[f"{LEASE_NAME}-b"], [CLAIMS_NAME]]
     for kind in ("ClusterRoleBinding", "RoleBinding"):
         binding = chart.one(objects, kind, "dynamic-scoring-hub-b")
         assert binding["roleRef"]["name"] == "dynamic-scoring-hub-b"

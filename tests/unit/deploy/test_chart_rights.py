@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dsf.api.types import ADDON_NAME, CREDENTIALS_NAME, CREDENTIALS_WORK_NAME, GROUP, MANIFESTWORK_NAME
+from dsf.backends.kube_claims import CLAIMS_NAME
 from dsf.backends.kube_election import LEASE_NAME
 from dsf.backends.kube_kinds import WATCHED
 from dsf.backends.protocol import Kind
@@ -58,7 +59,11 @@ def test_the_hub_may_touch_its_own_manifestworks_only() -> None:
     assert [rule["resourceNames"] for rule in rules["managedclusteraddons"]] == [[ADDON_NAME]]
     assert "secrets" not in rules
     role = chart.one(objects, "Role", "dynamic-scoring-hub")
-    assert {resource for rule in role["rules"] for resource in rule["resources"]} == {"leases"}
+    assert {resource for rule in role["rules"] for resource in rule["resources"]} == {"leases", "configmaps"}
+    assert [(rule["verbs"], rule.get("resourceNames")) for rule in _rules(role)["configmaps"]] == [
+        (["create"], None),
+        (["get", "update"], [CLAIMS_NAME]),
+    ]
     assert [LEASE_NAME] in [rule.get("resourceNames") for rule in role["rules"]]
     assert "managedclusteraddons" not in _rules(
         chart.one(chart.render({"addon": {"enabled": False}}), "ClusterRole", "dynamic-scoring-hub")
@@ -124,13 +129,15 @@ def test_the_agent_is_told_where_tokens_may_be_sent() -> None:
 
 
 def test_the_hub_is_told_whose_scorers_count_and_where_config_may_send_tokens() -> None:
-    values = {"hubSetting": {"scorerNamespaces": ["team"], "tokenHosts": ["thanos.example:9091"]}}
+    names = {"team": ["team-*"]}
+    values = {"hubSetting": {"scorerNamespaces": ["team"], "scoreNames": names, "tokenHosts": ["thanos.example:9091"]}}
     [container] = chart.containers(chart.one(chart.render(values), "Deployment", "dynamic-scoring-hub"))
     environment = chart.environment(container)
     assert json.loads(environment["DSF_SCORER_NAMESPACES"]) == ["team"]
+    assert json.loads(environment["DSF_SCORE_NAMES"]) == names
     assert json.loads(environment["DSF_TOKEN_HOSTS"]) == ["thanos.example:9091"]
     [container] = chart.containers(chart.one(chart.render(), "Deployment", "dynamic-scoring-hub"))
-    assert not {"DSF_SCORER_NAMESPACES", "DSF_TOKEN_HOSTS"} & set(chart.environment(container))
+    assert not {"DSF_SCORER_NAMESPACES", "DSF_SCORE_NAMES", "DSF_TOKEN_HOSTS"} & set(chart.environment(container))
 
 
 @pytest.mark.parametrize("entry", [CREDENTIALS_NAME, {"name": CREDENTIALS_NAME, "hosts": ["h"]}])

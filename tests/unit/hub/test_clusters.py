@@ -155,6 +155,12 @@ class Api:
             raise ForbiddenError(f"the size of manifests is {size} bytes which exceeds the {self.limit} limit", 403)
         self.work = manifest
 
+    def name_claims(self) -> str:
+        return ""
+
+    def keep_name_claims(self, text: str) -> None:
+        del text
+
     def scorers(self) -> list[str]:
         """Names of the scorers that the agent is told of."""
         assert self.work is not None

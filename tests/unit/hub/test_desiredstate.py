@@ -20,6 +20,7 @@ class Place:
     def __init__(self) -> None:
         self.objects: dict[Kind, Manifest] = {}
         self.events: list[tuple[Kind, str, str]] = []
+        self.claims = ""
 
     def put(self, kind: Kind, manifest: Manifest, version: int = 1) -> None:
         self.objects[kind] = {**manifest, "metadata": {**manifest["metadata"], "resourceVersion": str(version)}}
@@ -29,6 +30,12 @@ class Place:
 
     def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
         return self.objects.get(kind)
+
+    def name_claims(self) -> str:
+        return self.claims
+
+    def keep_name_claims(self, text: str) -> None:
+        self.claims = text
 
     def event(self, about: ObjectKey, type_: str, reason: str, message: str) -> None:
         self.events.append((about.kind, reason, message))
@@ -77,7 +84,7 @@ def test_other_mistakes_stay(settings_factory: Callable[..., Settings]) -> None:
     place.put(Kind.CONFIG, config().to_manifest())
     place.put(Kind.SCORER, _spec(scorer("s").to_manifest(), newer=1, description=7))
     desired = _desired(place, settings_factory)
-    assert desired.update().unreadable == {"s"}
+    assert desired.update().unreadable == {"hub/s"}
     assert desired.mistake(ObjectKey(Kind.SCORER, "hub", "s")) == "spec.description: 7 is not text"
 
 

@@ -46,6 +46,12 @@ def test_a_scorer_of_another_namespace_is_found_by_its_name(tmp_path: Path) -> N
     found = objects.scorer("mem")
     assert found is not None
     assert (found.metadata.name, objects.scorer("em")) == ("mem", None)
+    # Of the namespace that has the name, if there are two.
+    manifest["metadata"] = {"name": "mem", "namespace": "hub"}
+    (folder / "mem.yaml").write_text(json.dumps(manifest))
+    chosen = [objects.scorer("mem", namespace) for namespace in ("team", "hub", "other")]
+    assert [one and one.metadata.namespace for one in chosen] == ["team", "hub", None]
+    (folder / "mem.yaml").unlink()
     assert [one.scorer for one in conditions_in(tmp_path)] == ["mem"]
 
 

@@ -1,0 +1,83 @@
+"""Which scorers get their score name, and their own name, which several namespaces may have. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from dsf.api.allowednames import AllowedNames
+from dsf.api.nameclaims import NameClaims, Wish, refusal, settle
+from dsf.api.naming import sanitize_resource_name
+
+#: Condition reasons of a scorer that does not get its score name, or its own name, which another namespace has.
+NAME_CONFLICT: Final = "ScoreNameConflict"
+NAME_NOT_ALLOWED: Final = "ScoreNameNotAllowed"
+
+
+@dataclass(frozen=True)
+class NameRules:
+    """What decides about names, besides the scorers."""
+
+    #: As stored.
+    claims: NameClaims = field(default_factory=NameClaims)
+    #: The hub's own namespace.
+    home: str = ""
+    allowed: AllowedNames = field(default_factory=AllowedNames)
+    #: Keys (`namespace/name`) of unreadable scorers, which keep what they hold.
+    unreadable: frozenset[str] = frozenset()
+
+
+NO_RULES: Final = NameRules()
+
+
+class Named(NamedTuple):
+    """A scorer's names."""
+
+    created: datetime | None
+    #: None if it could not be resolved.
+    score_name: str | None
+
+
+def is_owner(owner: str, namespace: str) -> bool:
+    """Whether what Redis has under a scorer's name belongs to the one in this namespace; empty if not stored."""
+    return owner in ("", namespace)
+
+
+def decide(scorers: Mapping[str, Named], rules: NameRules, now: int) -> tuple[NameClaims, dict[str, tuple[str, str]]]:
+    """The claims of all names, and by key (`namespace/name`) the reason and message of scorers without theirs."""
+    created: dict[str, datetime | None] = dict.fromkeys(rules.unreadable)
+    created |= {key: scorer.created for key, scorer in scorers.items()}
+    own = settle(rules.claims.scorers, (Wish(key, _name(key), at) for key, at in created.items()), now, rules.home)
+    refused: dict[str, tuple[str, str]] = {}
+    wishes: dict[str, Wish] = {}
+    for key, at in created.items():
+        score_name = scorers[key].score_name if key in scorers else None
+        wished: str | None = ""
+        if why := refusal(f"scorer name {_name(key)!r}", own.get(_name(key), ()), key):
+            # It claims no score name either.
+            refused[key] = NAME_CONFLICT, why
+        elif score_name is not None and (why := rules.allowed.refusal(_namespace(key), score_name)):
+            refused[key] = NAME_NOT_ALLOWED, why
+        else:
+            wished = None if score_name is None else sanitize_resource_name(score_name)
+        wishes[key] = Wish(key, wished, at)
+    scores = settle(rules.claims.scores, wishes.values(), now, rules.home)
+    for key, wish in wishes.items():
+        if wish.name and (why := refusal(_described(scorers[key], wish.name), scores.get(wish.name, ()), key)):
+            refused[key] = NAME_CONFLICT, why
+    return NameClaims(own, scores), {key: why for key, why in refused.items() if key in scorers}
+
+
+def _described(scorer: Named, object_name: str) -> str:
+    what = f"score name {scorer.score_name!r}"
+    return what if object_name == scorer.score_name else f"{what}, which becomes the object name {object_name!r},"
+
+
+def _namespace(key: str) -> str:
+    return key.partition("/")[0]
+
+
+def _name(key: str) -> str:
+    return key.partition("/")[2]

@@ -1,0 +1,214 @@
+"""Who holds a name: in every order of creation, claim, change, deletion and re-creation."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import UTC, datetime, timedelta
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from dsf.api.nameclaims import KEPT, ROOM_OF_OTHERS, Claim, NameClaims, Wish, refusal, settle
+
+HOME = "hub"
+OLD = datetime(2026, 1, 1, tzinfo=UTC)
+NEW = OLD + timedelta(days=1)
+AT = 1_800_000_000
+
+
+def holders(*wishes: Wish, before: dict[str, tuple[Claim, ...]] | None = None, now: int = AT) -> dict[str, str]:
+    return {name: queue[0].owner for name, queue in settle(before or {}, wishes, now, HOME).items()}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "winner"),
+    [
+        (Wish("hub/a", "x", NEW), Wish("hub/b", "x", OLD), "hub/b"),
+        (Wish("hub/b", "x", OLD), Wish("hub/a", "x", OLD), "hub/a"),
+        (Wish("hub/a", "x", None), Wish("hub/b", "x", NEW), "hub/b"),
+        (Wish("team/a", "x", OLD), Wish("hub/b", "x", NEW), "hub/b"),
+        (Wish("team/a", "x", NEW), Wish("other/b", "x", OLD), "other/b"),
+    ],
+)
+def test_the_first_claims_of_all(first: Wish, second: Wish, winner: str) -> None:
+    assert holders(first, second) == holders(second, first) == {"x": winner}
+
+
+@pytest.mark.parametrize("attacker", ["hub/attacker", "team/attacker"])
+@pytest.mark.parametrize("known", ["y", None, ""], ids=["of-another-name", "unresolved", "without-a-name"])
+def test_an_older_scorer_takes_no_name_that_another_one_holds(attacker: str, known: str | None) -> None:
+    victim = Wish("hub/victim", "x", NEW)
+    before = settle({}, [victim, Wish(attacker, known, OLD)], AT, HOME)
+    changed = [victim, Wish(attacker, "x", OLD)]
+    after = settle(before, changed, AT + 10, HOME)
+    assert after["x"] == (Claim("hub/victim", AT), Claim(attacker, AT + 10))
+    # Nor while the holder cannot be resolved, which its own author does by a mistake.
+    after = settle(after, [Wish("hub/victim", None, NEW), Wish(attacker, "x", OLD)], AT + 20, HOME)
+    assert after["x"][0] == Claim("hub/victim", AT)
+
+
+@pytest.mark.parametrize("attacker", ["hub/attacker", "team/attacker"])
+def test_a_replaced_holder_keeps_its_name(attacker: str) -> None:
+    waits = Wish(attacker, "x", OLD)
+    before = settle({}, [Wish("hub/victim", "x", NEW)], AT, HOME)
+    before = settle(before, [Wish("hub/victim", "x", NEW), waits], AT + 1, HOME)
+    deleted = settle(before, [waits], AT + 10, HOME)
+    assert deleted["x"] == (Claim("hub/victim", AT, AT + 10), Claim(attacker, AT + 1))
+    for seconds in (0, 1, KEPT - 1):
+        later = settle(deleted, [waits], AT + 10 + seconds, HOME)
+        # Not resolved yet, as in mode Full before its first /config.
+        later = settle(later, [Wish("hub/victim", None, None), waits], AT + 10 + seconds, HOME)
+        later = settle(later, [Wish("hub/victim", "x", None), waits], AT + 2 * KEPT, HOME)
+        assert later["x"][0] == Claim("hub/victim", AT)
+    assert settle(deleted, [waits], AT + 10 + KEPT, HOME)["x"] == (Claim(attacker, AT + 1),)
+
+
+def test_a_name_that_is_given_up_is_free_at_once_for_the_one_that_waits_longest() -> None:
+    everyone = [Wish("hub/a", "x", NEW)]
+    queues = settle({}, everyone, AT, HOME)
+    for number, owner in enumerate(["team/b", "hub/d", "hub/c"], start=1):
+        everyone.append(Wish(owner, "x", OLD))
+        queues = settle(queues, everyone, AT + number, HOME)
+    everyone[0] = Wish("hub/a", "y", NEW)
+    queues = settle(queues, everyone, AT + 9, HOME)
+    assert [claim.owner for claim in queues["x"]] == ["hub/d", "hub/c", "team/b"]
+    # Back again: it is the last of its namespace.
+    everyone[0] = Wish("hub/a", "x", NEW)
+    queues = settle(queues, everyone, AT + 10, HOME)
+    assert [claim.owner for claim in queues["x"]] == ["hub/d", "hub/c", "hub/a", "team/b"]
+    assert "y" not in queues
+
+
+def test_two_scorers_swap_their_names() -> None:
+    before = settle({}, [Wish("hub/a", "x"), Wish("hub/b", "y")], AT, HOME)
+    assert holders(Wish("hub/a", "y"), Wish("hub/b", "x"), before=before) == {"y": "hub/a", "x": "hub/b"}
+
+
+def test_a_clock_that_was_ahead_keeps_no_name_longer() -> None:
+    before = {"x": (Claim("hub/a", AT, AT + 10_000), Claim("hub/b", AT))}
+    kept = settle(before, [Wish("hub/b", "x")], AT, HOME)
+    assert kept["x"][0] == Claim("hub/a", AT, AT)
+    assert settle(kept, [Wish("hub/b", "x")], AT + KEPT, HOME)["x"] == (Claim("hub/b", AT),)
+
+
+def test_other_namespaces_cannot_fill_the_store() -> None:
+    many = [Wish(f"team/{number}", f"{number:0>250}") for number in range(2000)]
+    queues = settle({}, [*many, Wish("hub/a", "x")], AT, HOME)
+    assert queues["x"] == (Claim("hub/a", AT),)
+    stored = NameClaims(scores=queues).dump()
+    assert len(stored) < ROOM_OF_OTHERS + 100
+    left_out = next(wish for wish in many if wish.name not in queues)
+    assert "too many scorers" in refusal("score name", (), left_out.owner)
+    # Those that have one keep it.
+    assert settle(queues, [*many, Wish("hub/a", "x")], AT + 1, HOME) == queues
+
+
+def test_what_a_refused_scorer_is_told() -> None:
+    queue = (Claim("hub/a", 1_700_000_000), Claim("hub/b", AT))
+    assert refusal("score name 'x'", queue, "hub/a") == ""
+    assert refusal("score name 'x'", queue, "hub/b") == (
+        "score name 'x' belongs to hub/a, which holds it since 2023-11-14T22:13:20Z"
+    )
+    queue = (Claim("hub/a", AT, 1_700_000_000), Claim("hub/b", AT))
+    assert refusal("score name 'x'", queue, "hub/b") == (
+        "score name 'x' is kept until 2023-11-14T22:18:20Z for hub/a, which was deleted: it may be re-created"
+    )
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"scores":{"x":[1]}}', '{"scores":{"x":[["a","b"]]}}', "7"])
+def test_stored_claims_that_cannot_be_read(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        NameClaims.parse(text)
+
+
+def test_no_claims_are_stored_yet() -> None:
+    assert NameClaims.parse("") == NameClaims()
+
+
+WISHES = st.lists(
+    st.builds(
+        Wish,
+        st.sampled_from(["hub/a", "hub/b", "team/a", "team/b"]),
+        st.sampled_from(["x", "y", "", None]),
+        st.sampled_from([OLD, NEW, None]),
+    ),
+    unique_by=lambda wish: wish.owner,
+)
+
+
+@given(WISHES, WISHES, st.randoms())
+def test_the_order_of_the_wishes_does_not_matter(before: list[Wish], after: list[Wish], random: Random) -> None:
+    queues = settle({}, before, AT, HOME)
+    shuffled = list(after)
+    random.shuffle(shuffled)
+    assert settle(queues, shuffled, AT + 5, HOME) == settle(queues, after, AT + 5, HOME)
+
+
+class Names(RuleBasedStateMachine):
+    """Any history: a holder changes only if it gave the name up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = AT
+        self.wishes: dict[str, Wish] = {}
+        self.queues: dict[str, tuple[Claim, ...]] = {}
+        self.ages = itertools.cycle([OLD, NEW, OLD - timedelta(days=9)])
+
+    def settle(self) -> None:
+        before, self.queues = self.queues, settle(self.queues, self.wishes.values(), self.now, HOME)
+        for name, queue in before.items():
+            holder = queue[0]
+            wish = self.wishes.get(holder.owner)
+            gave_up = wish is not None and wish.name not in (name, None)
+            is_forgotten = wish is None and holder.gone and self.now >= holder.gone + KEPT
+            if gave_up or is_forgotten:
+                continue
+            assert self.queues[name][0].owner == holder.owner
+            assert self.queues[name][0].since == holder.since
+
+    @rule(
+        owner=st.sampled_from(["hub/a", "hub/b", "team/a", "team/b"]),
+        name=st.sampled_from(["x", "y", None, ""]),
+    )
+    def create_or_change(self, owner: str, name: str | None) -> None:
+        known = self.wishes.get(owner)
+        self.wishes[owner] = Wish(owner, name, known.created if known else next(self.ages))
+        self.settle()
+
+    @precondition(lambda self: self.wishes)
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        del self.wishes[data.draw(st.sampled_from(sorted(self.wishes)))]
+        self.settle()
+
+    @rule(seconds=st.sampled_from([0, 1, KEPT - 1, KEPT, 10 * KEPT]))
+    def wait(self, seconds: int) -> None:
+        self.now += seconds
+        self.settle()
+
+    @rule()
+    def restart(self) -> None:
+        stored = NameClaims(scores=self.queues).dump()
+        self.queues = dict(NameClaims.parse(stored).scores)
+        self.settle()
+
+    @invariant()
+    def each_scorer_has_at_most_the_claim_that_it_wants(self) -> None:
+        claims = [(claim.owner, name) for name, queue in self.queues.items() for claim in queue]
+        assert len({owner for owner, _ in claims}) == len(claims)
+        for owner, wish in self.wishes.items():
+            if wish.name:
+                assert (owner, wish.name) in claims
+
+    @invariant()
+    def of_those_that_wait_the_hubs_namespace_comes_first(self) -> None:
+        for _, *waiting in self.queues.values():
+            order = [(not claim.owner.startswith("hub/"), claim.since) for claim in waiting]
+            assert order == sorted(order)
+
+
+Names.TestCase.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+TestNames = Names.TestCase

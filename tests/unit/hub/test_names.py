@@ -1,0 +1,219 @@
+"""What becomes of scorers whose names others hold, and of what is stored under such a name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, cast
+
+import pytest
+
+from dsf.api.allowednames import AllowedNames
+from dsf.api.nameclaims import KEPT
+from dsf.api.scorer import DynamicScorer
+from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
+from dsf.cells import Cells
+from dsf.errors import BackendError, ObjectConflictError, SettingsError
+from dsf.hub.desiredstate import DesiredState
+from dsf.hub.names import NameRules
+from dsf.hub.outage import Outage
+from dsf.hub.registrar import Registrar
+from dsf.hub.summaries import Plan, make_plan
+from dsf.settings import Settings
+from dsf.store.registry import ClusterRecord
+from dsf.store.schedule import ScheduleStore
+from tests.support.memorystore import memory_client
+from tests.unit.hub.builders import NOW, cluster, config, scorer
+
+OLDER = "2025-01-01T00:00:00Z"
+
+
+def team(name: str, **more: Any) -> DynamicScorer:
+    return scorer(name, metadata={"namespace": "team"}, created=OLDER, **more)
+
+
+def planned(*scorers: DynamicScorer, after: Plan | None = None, seconds: float = 0, **rules: Any) -> Plan:
+    if after is not None:
+        rules["claims"] = after.claims
+    moment = NOW + timedelta(seconds=seconds)
+    return make_plan(scorers, config(), [cluster("c")], moment, names=NameRules(home="hub", **rules))
+
+
+def why(plan: Plan, key: str) -> str:
+    obstacle = plan.scorers[key].obstacle
+    return obstacle.reason if obstacle is not None else ""
+
+
+@pytest.mark.parametrize("attacker", [scorer("attacker", created=OLDER), team("attacker")], ids=lambda one: one.key)
+@pytest.mark.parametrize("wanted", ["cpu", "CPU", "-cpu-"])
+def test_an_older_scorer_does_not_take_over_a_running_score(attacker: DynamicScorer, wanted: str) -> None:
+    victim = scorer("victim", score="cpu")
+    before = planned(victim, attacker)
+    synced = attacker.model_copy(update={"spec": scorer(score=wanted).spec})
+    plan = planned(victim, synced, after=before, seconds=10)
+    assert [one.name for one in plan.running("c")] == ["victim"]
+    assert why(plan, attacker.key) == "ScoreNameConflict"
+    assert plan.entries("c", before.entries("c", {})).keys() == {"victim"}
+    # The holder edits its manifest into one that cannot run: its name stays its own.
+    broken = scorer("victim", score="cpu", source={"type": "Prometheus"})
+    plan = planned(broken, synced, after=plan, seconds=20)
+    assert plan.running("c") == []
+    assert why(plan, attacker.key) == "ScoreNameConflict"
+    # An unreadable one as well.
+    plan = planned(synced, after=plan, seconds=10 * KEPT, unreadable=frozenset({"hub/victim"}))
+    assert plan.running("c") == []
+
+
+def test_only_allowed_names_may_be_used_in_other_namespaces() -> None:
+    allowed = AllowedNames({"team": ["team-*", "gpu"]})
+    names = {"team-a": "", "gpu": "", "GPU": "ScoreNameNotAllowed", "cpu": "ScoreNameNotAllowed"}
+    names |= {"team-": "ScoreNameNotAllowed", "team": "ScoreNameNotAllowed", "Team-a": "ScoreNameNotAllowed"}
+    for name, reason in names.items():
+        plan = planned(team("s", score=name), allowed=allowed)
+        assert why(plan, "team/s") == reason
+        assert bool(plan.running("c")) != bool(reason)
+    assert why(planned(scorer("s", score="cpu"), allowed=allowed), "hub/s") == ""
+    # A list that is new takes the name away at once.
+    before = planned(team("s", score="cpu"), scorer("t", score="mem"))
+    plan = planned(team("s", score="cpu"), scorer("t", score="cpu"), after=before, allowed=allowed)
+    assert [one.name for one in plan.running("c")] == ["t"]
+    assert plan.records(before.records({})).keys() == {"t"}
+
+
+@pytest.mark.parametrize("entry", ["", "a*b", "**"])
+def test_wrong_lists_of_names(entry: str, settings_factory: Callable[..., Settings]) -> None:
+    for lists in ({"team": [entry]}, {"other": ["x"]}):
+        chosen = settings_factory(namespace="hub", scorer_namespaces=["team"], score_names=lists)
+        with pytest.raises(SettingsError, match=r"DSF_SCORE_NAMES: (team|other): "):
+            DesiredState(cast("Backend", Store()), chosen, lambda _: None, lambda _: None)
+
+
+def test_of_two_scorers_of_one_name_one_is_told_about() -> None:
+    own, foreign = scorer("cpu", score="x"), team("cpu", score="y", clusterSelector={"matchLabels": {"a": "b"}})
+    plan = planned(own, foreign)
+    assert why(plan, "team/cpu") == "ScoreNameConflict"
+    assert plan.called("cpu") == "hub/cpu"
+    # It does not select the cluster: not to be said of the other.
+    assert plan.notice("c").absent == {}
+    # An unresolved one has nothing either.
+    unresolved = team("cpu", source={"type": "Prometheus"})
+    plan = planned(own, unresolved)
+    assert why(plan, "team/cpu") == "ScoreNameConflict"
+
+
+def test_books_and_overrides_do_not_go_to_another_namespace(settings_factory: Callable[..., Settings]) -> None:
+    client = memory_client()
+    registrar = Registrar(client, settings_factory(), Outage("Redis"))
+
+    def run(plan: Plan) -> None:
+        wanted = plan.entries("c", registrar.present("c"))
+        registrar.remove_other_entries("c", wanted)
+        registrar.sync_scorers(plan)
+        registrar.put_entries("c", wanted)
+
+    registrar.put_cluster(ClusterRecord(name="c"))
+    own, foreign = scorer("cpu", score="x"), team("cpu", score="y")
+    before = planned(own)
+    run(before)
+    schedule = ScheduleStore(client)
+    schedule.set_override("*/cpu", paused=True)
+    schedule.set_override("c/cpu", interval=7)
+    [old] = schedule.entries()
+    assert (old.namespace, old.score_name) == ("hub", "x")
+    # Its name is free: in between it is nobody's.
+    gone = planned(foreign, after=before, seconds=1)
+    run(gone)
+    assert schedule.entries() == []
+    assert schedule.overrides() == {}
+    run(planned(foreign, after=gone, seconds=1 + KEPT))
+    assert [(one.namespace, one.score_name) for one in schedule.entries()] == [("team", "y")]
+    # At once, as a hub that was away for long finds it.
+    schedule.set_override("*/cpu", paused=True)
+    run(planned(own))
+    assert [(one.namespace, one.score_name) for one in schedule.entries()] == [("hub", "x")]
+    assert schedule.overrides() == {}
+    assert registrar.sync_scorers(planned(own)) == {}
+
+
+class Store:
+    """A backend with scorers, whose claims another process may write."""
+
+    shared_by = Cells()
+
+    def __init__(self) -> None:
+        self.scorers: dict[str, Manifest] = {}
+        self.claims = ""
+        self.failure: BackendError | None = None
+
+    def put(self, one: DynamicScorer, version: int = 1) -> None:
+        manifest = one.to_manifest()
+        manifest["metadata"] |= {"resourceVersion": str(version)}
+        self.scorers[one.key] = manifest
+
+    def list(self, kind: Kind) -> list[Manifest]:
+        if kind is Kind.CLUSTER:
+            return [cluster("c").to_manifest()]
+        return [*self.scorers.values()] if kind is Kind.SCORER else []
+
+    def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
+        return config().to_manifest() if kind is Kind.CONFIG else None
+
+    def name_claims(self) -> str:
+        return self.claims
+
+    def keep_name_claims(self, text: str) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.claims = text
+
+    def event(self, about: ObjectKey, type_: str, reason: str, message: str) -> None:
+        del about, type_, reason, message
+
+
+def desired(store: Store, settings_factory: Callable[..., Settings]) -> DesiredState:
+    chosen = settings_factory(namespace="hub", addon_mode=False)
+    return DesiredState(cast("Backend", store), chosen, lambda key: None, lambda news: None)
+
+
+def running(state: DesiredState) -> list[str]:
+    state.invalidate()
+    return [one.name for one in state.update().running("c")]
+
+
+def test_claims_outlive_the_hub(settings_factory: Callable[..., Settings]) -> None:
+    store = Store()
+    store.put(scorer("victim", score="cpu"))
+    assert running(desired(store, settings_factory)) == ["victim"]
+    store.put(scorer("attacker", score="cpu", created=OLDER))
+    # A new leader that sees both for the first time.
+    assert running(desired(store, settings_factory)) == ["victim"]
+    del store.scorers["hub/victim"]
+    assert running(desired(store, settings_factory)) == []
+    store.put(scorer("victim", score="cpu"), version=9)
+    assert running(desired(store, settings_factory)) == ["victim"]
+
+
+def test_a_claim_takes_effect_when_it_is_stored(settings_factory: Callable[..., Settings]) -> None:
+    store = Store()
+    state = desired(store, settings_factory)
+    store.put(scorer("mine", score="cpu"))
+    store.failure = BackendError("no space")
+    with pytest.raises(BackendError, match="no space"):
+        state.update()
+    assert state.plan.scorers == {}
+    # Another process was faster.
+    store.failure = ObjectConflictError("changed")
+    store.claims = '{"scores":{"cpu":[["hub/other",1]]},"scorers":{"other":[["hub/other",1]]}}'
+    with pytest.raises(ObjectConflictError):
+        state.update()
+    store.failure = None
+    store.put(scorer("other", score="cpu"))
+    assert running(state) == ["other"]
+
+
+def test_claims_that_cannot_be_read_are_made_anew(settings_factory: Callable[..., Settings]) -> None:
+    store = Store()
+    store.claims = "edited"
+    store.put(scorer("mine", score="cpu"))
+    assert running(desired(store, settings_factory)) == ["mine"]
+    assert "hub/mine" in store.claims
