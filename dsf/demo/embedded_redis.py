@@ -14,7 +14,6 @@ from dsf.demo.ports import LOCALHOST
 from dsf.demo.supervisor import Program
 from dsf.errors import ToolError
 
-
 #: What a server writes about data of another kind or of a later version.
 _FOREIGN = re.compile(r"RDB format version|Bad file format|Wrong signature|Unknown RDB", re.IGNORECASE)
 

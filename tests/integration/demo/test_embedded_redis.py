@@ -56,7 +56,7 @@ def test_data_of_another_server_is_named_as_the_cause(
         with pytest.raises(ToolError) as caught:
             start(supervisor, folder)
     assert re.search(
-        rf"its data in {re.escape(str(folder))} was written by Valkey server v=[0-9.]+, and Redis server v=[0-9.]+ cannot",
+        rf"its data in {re.escape(str(folder))} was written by Valkey server v=\S+, and Redis server v=\S+ cannot",
         str(caught.value),
     )
     assert "or remove the folder" in str(caught.value)
