@@ -28,6 +28,13 @@ class Timed(Protocol):
     deadline: float
 
 
+class Kept(Protocol):
+    """A connection that may serve other exchanges later."""
+
+    def rest(self) -> None:
+        """Its exchange is over."""
+
+
 class Exchange:
     """One request and its answer. `deadline` is on the clock of time.monotonic(), `max_bytes` are those of the body."""
 
@@ -51,6 +58,7 @@ class Exchange:
         #: Whether its connection served an earlier request, and whether the server has answered something.
         self.is_reused = False
         self.is_answered = False
+        self.connection: Kept | None = None
         self._socket: socket.socket | None = None
 
     def remaining(self) -> float:
@@ -71,9 +79,11 @@ class Exchange:
             self._socket = connection
 
     def detach(self) -> None:
-        """The exchange is over: its socket may serve another one."""
+        """The exchange is over: its connection may serve another one."""
         with _lock:
             self._socket = None
+        if self.connection is not None:
+            self.connection.rest()
 
     def end(self) -> None:
         """End it now, from another thread: wakes the one that waits for the socket, with EOF or an error."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Mapping
 from http.cookiejar import DefaultCookiePolicy
@@ -42,6 +43,10 @@ _SOCKET_OPTIONS: Final = [
 _ACKNOWLEDGED_MS: Final = 5000
 #: Bytes that are sent at once: OpenSSL's timeout is for each of its records, which are this large.
 _PIECE: Final = 16 * 1024
+
+#: Guards which connections are open, and which of them have an exchange. Reentrant: closing one is a change.
+_lock = threading.RLock()
+_open: set[_Connection] = set()
 
 #: `name:port` of a URL -> host and port to connect to instead.
 _aliases: dict[str, tuple[str, int]] = {}
@@ -86,14 +91,31 @@ class _Connection(HTTPConnection):
     """A connection to a checked address, kept for later requests while it can be expected to work."""
 
     response_class = Answer
-    #: Time of the last request, of time.monotonic(); 0 for a new connection.
+    #: Time of the last request or the end of its answer, of time.monotonic(); 0 for a new connection.
     used = 0.0
+    is_busy = False
 
     @property
     def is_connected(self) -> bool:
         """Whether the next request may use it; the pool closes it otherwise."""
-        is_idle = time.monotonic() - self.used > IDLE_SECONDS
-        return super().is_connected and not is_idle and not current().is_on_new
+        with _lock:
+            self.is_busy = super().is_connected and not self._is_idle() and not current().is_on_new
+            return self.is_busy
+
+    def rest(self) -> None:
+        """Its exchange is over."""
+        with _lock:
+            self.is_busy = False
+            self.used = time.monotonic()
+
+    def close_if_idle(self) -> None:
+        """Close it if no request will use it."""
+        with _lock:
+            if not self.is_busy and self._is_idle():
+                self.close()
+
+    def _is_idle(self) -> bool:
+        return time.monotonic() - self.used > IDLE_SECONDS
 
     def connect(self) -> None:
         """Connect to the first address of the server, its alias or its proxy that accepts it.
@@ -101,6 +123,11 @@ class _Connection(HTTPConnection):
         The name is resolved and checked here and nowhere else: the library gets an address.
         """
         exchange = current()
+        with _lock:
+            self.is_busy = True
+            _open.add(self)
+        exchange.connection = self
+        _idle.start()
         named = self.host, self.port
         host, port = _aliases.get(f"{self.host}:{self.port}", named)
         failure: Exception = OSError(f"{host} has no address")
@@ -122,6 +149,7 @@ class _Connection(HTTPConnection):
     def request(self, *args: Any, **options: Any) -> None:
         """Send a request."""
         exchange = current()
+        exchange.connection = self
         exchange.is_reused = self.used > 0.0
         self.used = time.monotonic()
         if exchange.is_reused and self.sock is not None:
@@ -143,6 +171,34 @@ class _Connection(HTTPConnection):
         """Close it; a later request connects anew."""
         super().close()
         self.used = 0.0
+        _open.discard(self)
+
+
+class _Idle:
+    """A thread that closes idle connections, from the first connection on."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start it, if it does not run."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="dsf-http-idle", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(IDLE_SECONDS / 4)
+            close_idle()
+
+
+_idle = _Idle()
+
+
+def close_idle() -> None:
+    """Close connections that were idle for too long to be used again."""
+    for connection in list(_open):
+        connection.close_if_idle()
 
 
 class _TlsConnection(_Connection, HTTPSConnection):

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+import psutil
 import pytest
 
 from dsf import http
@@ -15,6 +16,7 @@ from dsf.http import transport
 from tests.support import httpserver
 from tests.support.forgetfulrelay import ForgetfulRelay
 from tests.support.httpserver import ScriptedServer, answer
+from tests.support.wait import wait_for
 
 #: Seconds until the relay forgets a connection, and from one request to the next.
 _FORGETS = 0.5
@@ -74,6 +76,27 @@ def test_a_connection_that_was_idle_for_too_long_is_not_used_again(monkeypatch: 
             assert _ask(relay.url, None) == b"hello"
             time.sleep(_INTERVAL)
     assert (relay.forgotten, relay.connections) == (0, 3)
+
+
+def test_an_idle_connection_is_closed_and_a_busy_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = threading.Event()
+
+    def wait(exchange: httpserver.Exchange) -> None:
+        answered.wait(30)
+        exchange.send(b"late")
+
+    own = psutil.Process()
+    with ScriptedServer(answer("hello")) as server, ScriptedServer(wait) as slow, ThreadPoolExecutor(1) as pool:
+        late = pool.submit(_ask, slow.url, None)
+        assert _ask(server.url, None) == b"hello"
+        wait_for(lambda: slow.requests)
+        transport.close_idle()
+        assert any(one.raddr and one.raddr.port == server.port for one in own.net_connections()), "it is not idle yet"
+        monkeypatch.setattr(transport, "IDLE_SECONDS", 0.0)
+        transport.close_idle()
+        assert not any(one.raddr and one.raddr.port == server.port for one in own.net_connections())
+        answered.set()
+        assert late.result() == b"late"
 
 
 def test_a_new_connection_that_fails_is_not_repeated() -> None:
