@@ -56,6 +56,9 @@ def check(
     dimension: Annotated[
         str, typer.Option("--dimension", help="The scoreDimensionFormat for item names, such as '${node};${pod}'.")
     ] = "",
+    prometheus: Annotated[
+        str, typer.Option("--prometheus", help="URL of a Prometheus server that runs the queries of /config.")
+    ] = "",
     skip: Annotated[
         list[str] | None, typer.Option("--skip", help="Skip an item, such as determinism; may be repeated.")
     ] = None,
@@ -79,6 +82,8 @@ def check(
 
     if not is_valid_url(url):
         raise typer.BadParameter(f"{url!r} is not a URL such as http://127.0.0.1:8000/config", param_hint="URL")
+    if prometheus and not is_valid_url(prometheus):
+        raise typer.BadParameter(f"{prometheus!r} is no URL such as http://127.0.0.1:9090", param_hint="--prometheus")
     unknown = set(skip or ()) - set(NAMES)
     if unknown:
         raise typer.BadParameter(f"{', '.join(sorted(unknown))}: items are {', '.join(NAMES)}", param_hint="--skip")
@@ -88,6 +93,7 @@ def check(
         token=_token(token, token_file),
         path=path,
         dimension=dimension,
+        prometheus=prometheus,
         recorded=samples.load(sample) if sample is not None else None,
     )
     report = run(case, skip or ())

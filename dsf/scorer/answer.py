@@ -24,7 +24,9 @@ class Answer:
 
 
 def encode(given: object, max_results: int) -> Answer:
-    """`{"results": [...]}`; scores that are NaN or infinite are left out and counted, as JSON has no such numbers.
+    """`{"results": [...]}`; scores that are NaN or infinite are left out, as JSON has no such numbers.
+
+    What is left out is counted by reason in `"dropped"`, which is there only if something is.
 
     Raises TypeError for anything but scores, ValueError for more than `max_results`, and whatever a
     generator raises.
@@ -50,5 +52,6 @@ def encode(given: object, max_results: int) -> Answer:
         if len(results) > max_results:
             msg = f"the scoring function gave more than {max_results} scores, more than the framework takes"
             raise ValueError(msg)
-    body = json.dumps({"results": results}, separators=(",", ":"), allow_nan=False)
+    answer = {"results": results} | ({"dropped": refused} if refused else {})
+    body = json.dumps(answer, separators=(",", ":"), allow_nan=False)
     return Answer(body.encode("ascii"), len(results), refused)

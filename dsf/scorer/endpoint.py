@@ -24,6 +24,9 @@ from dsf.scorer.metrics import ScorerMetrics
 from dsf.scorer.requestbody import parse, parse_sources
 from dsf.scorer.series import Series
 
+#: Most reasons that are logged as warnings; a scoring function should have a few.
+_LOGGED_REASONS = 20
+
 log = logging.getLogger("dsf.scorer")
 
 #: Largest bodies that may be received at a time, in bytes together; smaller ones are as many more.
@@ -38,6 +41,7 @@ class ScoringEndpoint:
         self._limits = scorer.limits
         self._metrics = metrics
         self._bodies = Bodies(_BODIES * scorer.limits.bytes)
+        self._logged: set[str] = set()
         self._is_async = inspect.iscoroutinefunction(scorer.function)
         self._turns = asyncio.Semaphore(self._limits.concurrency) if self._limits.concurrency else None
 
@@ -49,12 +53,26 @@ class ScoringEndpoint:
             response = Response(answer.body, media_type="application/json")
             self._metrics.gave(answer.results, answer.refused)
             if answer.refused:
-                log.info("results left out scorer=%s %s", self._scorer.name, _pairs(answer.refused))
+                self._log(answer)
         except RefusedError as refused:
             content = {"detail": refused.detail} | ({"error_id": refused.error_id} if refused.error_id else {})
             response = JSONResponse(content, refused.status, refused.headers)
         self._metrics.answered(response.status_code, time.perf_counter() - started)
         return response
+
+    def _log(self, answer: Answer) -> None:
+        """Each reason once as a warning: it is then as true for each later request, and the metrics count it."""
+        log.info("results left out scorer=%s %s", self._scorer.name, _pairs(answer.refused))
+        for reason in answer.refused.keys() - self._logged:
+            if len(self._logged) < _LOGGED_REASONS:
+                self._logged.add(reason)
+                log.warning(
+                    "results left out scorer=%s reason=%s count=%d of=%d; this is logged once, /metrics counts all",
+                    self._scorer.name,
+                    reason,
+                    answer.refused[reason],
+                    answer.results + answer.refused.total(),
+                )
 
     async def _scores(self, request: Request) -> Answer:
         if self._scorer.token is not None:

@@ -5,6 +5,6 @@ target    asks the scoring API, with the framework's own HTTP
 samples   the series that it is asked about: made up from its /config, or recorded ones
 case      what is known about the API while it is checked
 service   points about the service: health, /config, paths, token
-scoring   points about scores: empty, one, many, gaps, NaN, large, labels, range, determinism, speed
+scoring   points about scores: query, empty, one, many, gaps, NaN, large, labels, range, determinism, speed
 run       all points in order, and which can be judged without which
 """

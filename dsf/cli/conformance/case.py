@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
+from urllib.parse import urlencode
 
-from dsf.api.remoteconfig import RemoteConfig, parse_remote_config
+from dsf.api.remoteconfig import RemoteConfig, RemoteSource, parse_remote_config
 from dsf.api.resolve import DEFAULT_SCORING_PATH
 from dsf.api.scoring import ScoringResponse, parse_response
 from dsf.api.types import SourceType
@@ -17,6 +20,8 @@ from dsf.cli.conformance.samples import RawSeries, Samples
 from dsf.cli.conformance.target import HUB_TIMEOUT, Reply, Target
 from dsf.errors import HttpError, RemoteConfigError, ScoringResponseError
 
+#: Where Prometheus answers range queries, unless /config says another path.
+_QUERY_RANGE = "/api/v1/query_range"
 #: HttpError.reason -> what to do.
 _MEND = {
     "connection_failed": "start the service, and check in its log whether it crashes on this request",
@@ -41,6 +46,8 @@ class Case:
     path: str = ""
     dimension: str = ""
     recorded: list[RawSeries] | None = None
+    #: URL of a Prometheus server that runs the queries; empty: none does.
+    prometheus: str = ""
     _replies: dict[bytes, list[Reply]] = field(default_factory=dict)
 
     @cached_property
@@ -84,6 +91,30 @@ class Case:
         source = self.config.first_source
         return source.type is not SourceType.None_ and bool(source.type or source.params.query.strip())
 
+    @property
+    def prometheus_sources(self) -> list[RemoteSource]:
+        """The sources of /config that Prometheus answers."""
+        if self.config is None:
+            return []
+        return [
+            source
+            for source in self.config.sources or (self.config.source,)
+            if source.type in (SourceType.Prometheus, None) and source.params.query.strip()
+        ]
+
+    def series_of(self, source: RemoteSource, query: str) -> int:
+        """The number of series that the Prometheus server has for a query now. Raises a Verdict if it refuses it."""
+        end, params = int(time.time()), source.params
+        length, step = max(params.range, 1), max(params.step, 1)
+        asked = urlencode({"query": query, "start": end - length, "end": end, "step": step})
+        reply = self.target.get(f"{join_url(self.prometheus, source.path or _QUERY_RANGE)}?{asked}")
+        if reply.error is not None:
+            raise fail(f"{query}: {reply.error}", "correct the query, or the URL of --prometheus")
+        try:
+            return len(json.loads(reply.body)["data"]["result"])
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise fail(f"{query}: the answer is not that of a range query", "correct the URL of --prometheus") from None
+
     def body(self, series: list[RawSeries]) -> bytes:
         """The scoring request with these series."""
         several = self.config.sources if self.config is not None else None
@@ -109,6 +140,14 @@ class Case:
     def times(self, body: bytes) -> list[float]:
         """Seconds of each time that this was asked."""
         return [reply.seconds for reply in self._replies.get(body, [])]
+
+    def dropped(self, body: bytes) -> Counter[str]:
+        """Results that the scoring API left out of its answer, by reason, where it says so as `dsf.scorer` does."""
+        try:
+            counts = json.loads(self.ask(body).body)["dropped"]
+            return Counter({str(reason): int(number) for reason, number in counts.items()})
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return Counter()
 
     def scores(self, body: bytes, what: str, *, again: bool = False) -> ScoringResponse:
         """The scores of a request. Raises a Verdict that fails the point: `what` was sent, and what came instead."""

@@ -28,6 +28,7 @@ POINTS = (
     Point("redirects", service.redirects),
     Point("paths", service.paths, ("config", "redirects")),
     Point("token", service.token, ("paths",)),
+    Point("query", scoring.query, ("config",)),
     Point("empty", scoring.empty, _SCORES),
     Point("one-series", scoring.one_series, _SCORES),
     Point("many-series", scoring.many_series, (*_SCORES, "one-series")),
@@ -89,8 +90,9 @@ def _judge(point: Point, case: Case, unfit: Collection[str], skipped: Collection
 def _matters(point: Point, case: Case, skipped: Collection[str]) -> bool:
     """Whether a point that was skipped leaves others without their ground.
 
-    A token that is not wanted, a point that the user left out, and series for a scorer that gets none do not.
+    A token that is not wanted, queries that were not run, a point that the user left out, and series for a scorer that
+    gets none do not.
     """
-    if point.name in skipped or point.name == "token":
+    if point.name in skipped or point.name in ("token", "query"):
         return False
     return case.has_series or point.name in ("config", "paths")

@@ -6,6 +6,7 @@ import statistics
 from collections import Counter
 
 from dsf.api.dimension import PLACEHOLDERS, DimensionFormat, unknown_placeholders
+from dsf.api.promql import split_queries
 from dsf.api.score import to_score_value
 from dsf.api.scoring import ScoringResponse
 from dsf.api.summary import DEFAULT_TIMEOUT_SECONDS
@@ -23,6 +24,23 @@ _TIMED = 3
 _SAME = 1e-6
 
 
+def query(case: Case) -> str:
+    """A Prometheus server accepts the queries of /config and has series for them."""
+    sources = case.prometheus_sources
+    if not sources:
+        raise skip("the source is not Prometheus")
+    if not case.prometheus:
+        raise skip("not run: nobody knows yet whether it parses and finds something; --prometheus URL runs it")
+    seen = []
+    for source in sources:
+        for promql in split_queries(source.params.query):
+            count = case.series_of(source, promql)
+            if not count:
+                raise warn(f"no series for {promql}", "check the names of metrics and labels, and range and step")
+            seen.append(f"{count} series")
+    return ", ".join(seen)
+
+
 def empty(case: Case) -> str:
     """No series is answered with 200 and results, or none."""
     response = case.scores(case.empty, 'an empty request, {"data": []}')
@@ -34,12 +52,12 @@ def empty(case: Case) -> str:
 
 def one_series(case: Case) -> str:
     """One series."""
-    return _valid(case, case.samples.one(), "one series")
+    return _scored(case, case.samples.one(), "one series")
 
 
 def many_series(case: Case) -> str:
     """Some series that differ in each label."""
-    return _valid(case, case.samples.many(), "several series")
+    return _scored(case, case.samples.many(), "several series")
 
 
 def gaps(case: Case) -> str:
@@ -196,7 +214,34 @@ def _valid(case: Case, series: list[samples.RawSeries], what: str) -> str:
     response = case.scores(case.body(series), what)
     # Labels have a point of their own.
     refuse_refused(what, response, but=("bad_labels",))
-    return _count(response)
+    return _count(response) + _left_out(case.dropped(case.body(series)))
+
+
+def _scored(case: Case, series: list[samples.RawSeries], what: str) -> str:
+    """As `_valid`, for series that are whole: each is expected to get a score."""
+    seen = _valid(case, series, what)
+    body = case.body(series)
+    response, dropped = case.scores(body, what), case.dropped(body)
+    why = f" ({', '.join(dropped)})" if dropped else ""
+    mend = "compute a finite number for each series" + ("" if case.samples.are_recorded else f", unless {_MADE_UP}")
+    if not response.results:
+        raise warn(f"{what}: every result was dropped{why}" if dropped else f"{what}: no series has a score", mend)
+    if missing := _without_score(series, response):
+        raise warn(f"{what}: {len(missing)} of {len(series)} have no score{why}, such as {missing[0]}", mend)
+    if dropped:
+        raise warn(f"{what}: {seen}", mend)
+    return seen
+
+
+def _without_score(series: list[samples.RawSeries], response: ScoringResponse) -> list[dict[str, str]]:
+    """The labels of series without a result, where each result is of one series."""
+    labels = {samples.used(one["metric"]): one["metric"] for one in series}
+    scored = {samples.used(result.labels) for result in response.results}
+    return [labels[used] for used in labels.keys() - scored] if scored < labels.keys() else []
+
+
+def _left_out(dropped: Counter[str]) -> str:
+    return f", {', '.join(f'{number} {reason}' for reason, number in dropped.items())} left out" if dropped else ""
 
 
 def _main(case: Case, *, again: bool = False) -> ScoringResponse:

@@ -47,7 +47,7 @@ def test_a_right_one_by_hand() -> None:
     with served(api()) as url:
         code, points = check(f"{url}/config", "--dimension", "${namespace};${pod}")
     assert code == 0
-    assert by_outcome(points, "pass") == set(NAMES) - {"token"}, points
+    assert by_outcome(points, "pass") == set(NAMES) - {"token", "query"}, points
     assert points["labels"]["message"] == "20 names such as 'namespace-0;pod-0'"
 
 
@@ -206,9 +206,9 @@ def test_the_library_passes(tmp_path: Path) -> None:
     )
     with served(app) as url:
         code, points = check(f"{url}/p/open/config")
-        assert (code, by_outcome(points, "pass")) == (0, set(NAMES) - {"token"})
+        assert (code, by_outcome(points, "pass")) == (0, set(NAMES) - {"token", "query"})
         code, points = check(f"{url}/p/b/config", "--token-file", str(file))
-        assert (code, by_outcome(points, "pass")) == (0, set(NAMES))
+        assert (code, by_outcome(points, "pass")) == (0, set(NAMES) - {"query"})
 
 
 def test_a_token_file_that_is_no_text(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_points_can_be_left_out() -> None:
     with served(api(health=lambda: JSONResponse({}, 503))) as url:
         code, points = check(f"{url}/config", "--skip", "health", "--skip", "large")
     assert code == 0
-    assert by_outcome(points, "skipped") == {"health", "large", "token"}
+    assert by_outcome(points, "skipped") == {"health", "large", "token", "query"}
 
 
 def test_scores_can_be_checked_without_config() -> None:
@@ -305,3 +305,64 @@ def test_the_interval_of_the_config_counts() -> None:
     with served(api(config=changed(params={"name": "x", "interval": 7}))) as url:
         _, points = check(f"{url}/config")
     assert "of 7 s" in points["speed"]["message"]
+
+
+def spread(value: Callable[[Series], float]) -> Scorer:
+    """A scorer of the spread of each series, with something wrong in it."""
+    app = Scorer(
+        name="spread",
+        description="d",
+        score_name="s",
+        interval=30,
+        source=Prometheus(query="100 * avg by (pod) (up)", range=600, step=60, host="http://prometheus.example"),
+    )
+
+    @app.score
+    def score(series: list[Series]) -> Iterable[Score]:
+        return [one.score(value(one)) for one in series if len(one)]
+
+    return app
+
+
+def test_scores_that_are_no_numbers_are_said_in_check_log_and_answer(caplog: pytest.LogCaptureFixture) -> None:
+    with served(spread(lambda _: float("nan"))) as url:
+        code, points = check(f"{url}/config", "--skip", "large")
+    assert code == 0
+    assert by_outcome(points, "warn") == {"one-series", "many-series"}, points
+    assert points["many-series"]["message"] == "several series: every result was dropped (nan)"
+    assert points["gaps"]["message"] == "0 results, 4 nan left out"
+    logged = [one.getMessage() for one in caplog.records if one.name == "dsf.scorer" and one.levelname == "WARNING"]
+    assert len(logged) == 1
+    assert "scorer=spread reason=nan" in logged[0]
+
+
+def test_series_without_a_score_are_named() -> None:
+    with served(spread(lambda one: float("nan") if one.labels["pod"] == "pod-3" else 7.5)) as url:
+        _, points = check(f"{url}/config", "--skip", "large")
+    assert points["many-series"]["message"] == ("several series: 1 of 20 have no score (nan), such as {'pod': 'pod-3'}")
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "outcome", "message"),
+    [
+        (200, {"status": "success", "data": {"resultType": "matrix", "result": [{}, {}]}}, "pass", "2 series"),
+        (200, {"status": "success", "data": {"resultType": "matrix", "result": []}}, "warn", "no series for"),
+        (400, {"status": "error", "errorType": "bad_data", "error": "parse error"}, "fail", "parse error"),
+        (200, {"status": "success"}, "fail", "not that of a range query"),
+    ],
+)
+def test_queries_run_on_a_prometheus(status: int, answer: object, outcome: str, message: str) -> None:
+    prometheus = FastAPI()
+
+    @prometheus.get("/api/v1/query_range")
+    def query_range() -> JSONResponse:
+        return JSONResponse(answer, status)
+
+    skipped = [part for name in NAMES if name not in ("config", "query") for part in ("--skip", name)]
+    with served(api()) as url, served(prometheus) as server:
+        code, points = check(f"{url}/config", *skipped, "--prometheus", server)
+        _, without = check(f"{url}/config", *skipped)
+    assert (points["query"]["outcome"], code) == (outcome, int(outcome == "fail"))
+    assert message in points["query"]["message"]
+    assert without["query"]["outcome"] == "skipped"
+    assert without["query"]["message"].startswith("not run")
