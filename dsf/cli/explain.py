@@ -33,6 +33,12 @@ def explain(
             "demo.",
         ),
     ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            "--save", dir_okay=False, help="Write the scoring request to this file, for `dsf scorer check --sample`."
+        ),
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Results shown in the table.")] = _LIMIT,
     output: Output = Format.TABLE,
 ) -> None:
@@ -47,13 +53,13 @@ def explain(
 
     Example: dsf explain sample-scorer --cluster worker01
     """
-    report = _report(scorer, cluster, config)
+    report = _report(scorer, cluster, config, save)
     emit(report, output, lambda: _render(report, limit))
     if report.outcome == "error":
         raise typer.Exit(BAD)
 
 
-def _report(scorer: str, cluster: str, config: Path | None) -> ExplainReport:
+def _report(scorer: str, cluster: str, config: Path | None, save: Path | None) -> ExplainReport:
     from dsf import http
     from dsf.cli import delivered
     from dsf.cli.explaining import run
@@ -83,7 +89,10 @@ def _report(scorer: str, cluster: str, config: Path | None) -> ExplainReport:
                 "be masked, not healthy, or not resolved: see `dsf status`"
             )
         http.use(settings)
-        return run(cluster, summary, settings, delivery)
+        try:
+            return run(cluster, summary, settings, delivery, save)
+        except OSError as error:
+            raise typer.BadParameter(f"cannot be written: {error}", param_hint="--save") from None
 
 
 def _no_demo() -> str:

@@ -10,6 +10,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -104,8 +105,13 @@ class ExplainReport(View):
     message: str = ""
 
 
-def run(cluster: str, summary: ScorerSummary, settings: Settings, delivery: Delivery) -> ExplainReport:
-    """Fetch and score like the agent of `cluster`. Errors are in the report; nothing is retried."""
+def run(
+    cluster: str, summary: ScorerSummary, settings: Settings, delivery: Delivery, save: Path | None = None
+) -> ExplainReport:
+    """Fetch and score like the agent of `cluster`. Errors are in the report; nothing is retried.
+
+    `save` is a file for the scoring request, which is written before the scoring API is asked. Raises OSError.
+    """
     seen = _Seen()
     stages = Stages(settings, delivery.secrets, delivery.held, seen)
     cycle = Cycle(summary.name, "", summary, math.inf)
@@ -119,6 +125,8 @@ def run(cluster: str, summary: ScorerSummary, settings: Settings, delivery: Deli
     try:
         payload = stages.fetch(cycle)
         request = b"".join(payload.pieces)
+        if save is not None:
+            save.write_bytes(request)
         stages.score(cycle, request)
     except CycleError as error:
         values = {"outcome": "error", "stage": error.stage, "reason": error.reason, "message": error.message}
@@ -281,7 +289,9 @@ def _judged(destination: _Destination, seen: _Seen, cycle: Cycle, payload: Paylo
     outcome = "partial" if refused else "ok" if response.results else "empty"
     refused[RefusalReason.DUPLICATE_DIMENSION] = replaced
     remark = remark_of(refused, response.refused.total() + given, example=example, series=payload.series)
-    said = {"reason": remark.reason, "message": remark.message} if remark else {}
+    # It may have the name of an item, which a server that repeats the token made.
+    message = seen.masked(remark.message.encode()).decode() if remark else ""
+    said = {"reason": remark.reason, "message": message} if remark else {}
     return {"results": results, "outcome": outcome, **said}
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsf.cli.output import Format, Output, clock, emit, flat, table
+from dsf.cli.output import Format, Output, clock, emit, flat, number, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -37,6 +37,8 @@ def _render(found: HistoryList) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
+    from dsf.store.history import COUNTS
+
     books = found.books
     skipped = ", ".join(f"{reason} {count}" for reason, count in sorted(books.skipped_by_reason.items()))
     summary = (
@@ -46,10 +48,12 @@ def _render(found: HistoryList) -> RenderableType:
     )
     if not found.cycles:
         return Group(Text("No cycle has ended yet."), Text(flat(summary)))
-    names = list(dict.fromkeys(name for cycle in found.cycles for name in cycle.counts))
-    headers = ("TIME", "RUN", "OUTCOME", *(stage.upper() for stage in _STAGES), *(n.upper() for n in names), "REASON")
+    # Always in one order, whatever a cycle counted first.
+    given = dict.fromkeys(name for cycle in found.cycles for name in cycle.counts)
+    names = [*(name for name in COUNTS if name in given), *sorted(given.keys() - set(COUNTS))]
+    numbers = ("VALUE", *(stage.upper() for stage in _STAGES), *(name.upper() for name in names))
+    headers = ("TIME", "RUN", "OUTCOME", *numbers, "REASON")
     rows = [_row(cycle, names) for cycle in found.cycles]
-    numbers = (*(stage.upper() for stage in _STAGES), *(name.upper() for name in names))
     return Group(table(headers, rows, right=numbers), Text(""), Text(flat(summary)))
 
 
@@ -60,6 +64,7 @@ def _row(cycle: CycleView, names: list[str]) -> list[str | tuple[str, str]]:
         clock(cycle.at),
         cycle.run_id,
         (cycle.outcome, _STYLES.get(cycle.outcome, "")),
+        "-" if cycle.value is None else number(cycle.value),
         *(_milliseconds(cycle.timings.get(stage)) for stage in _STAGES),
         *(str(cycle.counts[name]) if name in cycle.counts else "-" for name in names),
         why if cycle.reason else "",

@@ -129,6 +129,20 @@ def _cluster_table(report: StatusReport) -> RenderableType:
     return table(headers, rows, right=("ITEMS", "LAST SUCCESS", "FAILED IN A ROW"))
 
 
+def _pauses(report: StatusReport) -> list[str]:
+    """Who paused the named scorer, until when and why."""
+    from dsf.cli.output import clock
+
+    lines = []
+    for one in report.pauses:
+        cluster, _, scorer = one.target.partition("/")
+        until = f" until {clock(one.paused_until)}" if one.paused_until else " until it is resumed"
+        note = f": {one.note}" if one.note else ""
+        where = "" if cluster == "*" else f" on {cluster}"
+        lines.append(f"{scorer}{where}: paused by {one.by or 'unknown'}{until}{note}")
+    return lines
+
+
 def _clusters(idle: IdleClusters) -> str:
     more = idle.clusters - 1
     return f"{idle.cluster} and {more} more" if more else idle.cluster
@@ -164,6 +178,7 @@ def _reasons(report: StatusReport) -> list[Any]:
                 f"{scorer.name} on {_clusters(idle)}: {idle.reason}: the last {idle.ticks} ticks, since {old} ago, "
                 f"were not sent: {idle.message}"
             )
+    lines += _pauses(report)
     lines += [f"{one.scorer}: {one.type}={one.status} ({one.reason}): {one.message}" for one in report.conditions]
     lines += [f"{one.place}: {one.message}" if one.place else one.message for one in report.problems]
     return [Text(flat(line)) for line in lines]

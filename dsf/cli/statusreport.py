@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import redis
@@ -11,10 +12,12 @@ from dsf.cli.output import TABLE_PAIRS
 from dsf.errors import UnknownScorerError
 from dsf.fleet.outfolder import ConditionView, ProblemView, conditions_in, conditions_told, problems_in, unmet
 from dsf.fleet.reader import FleetReader
-from dsf.fleet.views import ScorerList, ScorerView, ScoreView, Time, View
+from dsf.fleet.schedule import override_view
+from dsf.fleet.views import OverrideView, ScorerList, ScorerView, ScoreView, Time, View
 from dsf.settings import Settings
 from dsf.store.agents import Agents
 from dsf.store.notices import Notices
+from dsf.store.schedule import ScheduleStore
 
 if TYPE_CHECKING:
     from dsf.client import Client
@@ -31,6 +34,8 @@ class StatusReport(View):
     scores: list[ScoreView] | None = None
     #: Total number; `scores` has the worst of them.
     scores_total: int = 0
+    #: Pauses that users made of the shown scorers, those of all clusters first.
+    pauses: list[OverrideView] = Field(default_factory=list)
     conditions: list[ConditionView] = Field(default_factory=list)
     problems: list[ProblemView] = Field(default_factory=list)
 
@@ -60,7 +65,14 @@ def read_report(client: redis.Redis, settings: Settings, named: str | None) -> S
             # Known, but it cannot run: the conditions say why.
             found = fleet.scorers().model_copy(update={"scorers": []})
     problems += [ProblemView(message=f"cluster {name}: {text}") for name, text in Agents(client).problems().items()]
-    return _report(found, scores, total, conditions, problems)
+    report = _report(found, scores, total, conditions, problems)
+    shown, now = {one.name for one in found.scorers}, time.time()
+    pauses = [
+        override_view(target, one)
+        for target, one in sorted(ScheduleStore(client).overrides().items())
+        if target.partition("/")[2] in shown and one.paused and (one.paused_until is None or one.paused_until > now)
+    ]
+    return report.model_copy(update={"pauses": pauses[:TABLE_PAIRS]})
 
 
 def ask_reports(clients: Clients, named: str | None) -> StatusReport:

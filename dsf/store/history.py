@@ -8,7 +8,7 @@ A row is one line of space-separated fields:
 
 No outcome is `ok`, without what follows the value. Integers are in base 64: the run id (seven digits of milliseconds,
 six of random bits), the timings of fetch, score and publish in units of 100 microseconds, and the counts in the order
-of `_COUNTS`; other counts follow as `name=number`. Missing fields are empty, but as many items as results are left out,
+of `COUNTS`; other counts follow as `name=number`. Missing fields are empty, but as many items as results are left out,
 and no items beside results are `-`. Rows of earlier versions have a field for the outcome, units of 10 microseconds,
 and all items; before that base 36, microseconds, and a `-` between the parts of the run id; before that, and of runs
 that were declared lost, they are JSON of a HistoryEntry.
@@ -24,7 +24,8 @@ from pydantic import BaseModel, ConfigDict
 
 _STAGES: Final = ("fetch", "score", "publish")
 # The order is part of the stored format: new ones go last.
-_COUNTS: Final = ("series", "bytes_in", "bytes_out", "results", "items", "refused", "clamped", "retries")
+#: Counts of a cycle, in the order in which they are stored and shown.
+COUNTS: Final = ("series", "bytes_in", "bytes_out", "results", "items", "refused", "clamped", "retries")
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_."
 _TWO_DIGITS: Final = tuple(first + second for first in _DIGITS for second in _DIGITS)
 _VALUES: Final = {digit: value for value, digit in enumerate(_DIGITS)}
@@ -60,7 +61,7 @@ class HistoryEntry(BaseModel):
         milliseconds, _, bits = self.run.partition("-")
         why = [self.stage, self.reason, self.message] if self.stage or self.reason or self.message else []
         timings = [_packed(round(self.timings[one] * _UNITS)) if one in self.timings else "" for one in _STAGES]
-        counts = {one: _packed(self.counts[one]) for one in _COUNTS if one in self.counts}
+        counts = {one: _packed(self.counts[one]) for one in COUNTS if one in self.counts}
         if "results" in counts:
             items = counts.get("items", _NO_ITEMS)
             counts["items"] = "" if items == counts["results"] else items
@@ -68,7 +69,7 @@ class HistoryEntry(BaseModel):
         fields = [
             run if self.outcome == "ok" and not why else run + self.outcome,
             ",".join(timings).rstrip(","),
-            ",".join([",".join(counts.get(one, "") for one in _COUNTS).rstrip(","), *_others(self.counts)]),
+            ",".join([",".join(counts.get(one, "") for one in COUNTS).rstrip(","), *_others(self.counts)]),
             "" if self.value is None else f"{self.value:.6g}",
         ]
         return " ".join([*fields, *why])
@@ -119,7 +120,7 @@ def _unpacked(row: str) -> HistoryEntry:
         outcome, _, rest = rest.partition(" ")
     timings, counts, value, *why = rest.split(" ", _BEFORE_MESSAGE - 1)
     stage, reason, message = why or ("", "", "")
-    found = dict(_given(_COUNTS, counts))
+    found = dict(_given(COUNTS, counts))
     if not is_long and "results" in found and found.setdefault("items", found["results"]) == _NO_ITEMS:
         del found["items"]
     return HistoryEntry(
@@ -144,7 +145,7 @@ def _given(names: Sequence[str], text: str) -> Iterator[tuple[str, str]]:
 
 
 def _others(counts: Mapping[str, int]) -> list[str]:
-    return [f"{name}={_packed(number)}" for name, number in counts.items() if name not in _COUNTS]
+    return [f"{name}={_packed(number)}" for name, number in counts.items() if name not in COUNTS]
 
 
 def _packed(number: int) -> str:

@@ -207,8 +207,9 @@ class ScheduleStore:
                 interval=old.interval if interval is None else interval,
                 paused=old.paused if paused is None else paused,
                 paused_until=old.paused_until if paused is None else paused_until if paused else None,
-                note=note or old.note,
-                by=by or old.by,
+                # Of the last change, even if it gave none: who and why belong together.
+                note=note,
+                by=by,
                 at=at,
             )
 
@@ -231,9 +232,7 @@ class ScheduleStore:
         )
 
         def resumed(old: Override) -> Override | None:
-            new = Override(
-                interval=old.interval, paused=False if held else None, note=note or old.note, by=by or old.by, at=at
-            )
+            new = Override(interval=old.interval, paused=False if held else None, note=note, by=by, at=at)
             return new if held or new.interval is not None else None
 
         return self._change(target, resumed, at) or Override()

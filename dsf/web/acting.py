@@ -105,9 +105,8 @@ class Acting:
             runs = actions.rescore(scorer, [cluster] if cluster else None, note=note)
             return self._keep(scorer, runs)
         if act == "pause":
-            if not note:
-                raise FormError("Note: give a reason for other users.")
-            actions.pause(scorer, cluster, read_until(form.get("until", "")), note=note)
+            until = form.get("until", "").strip()
+            actions.pause(scorer, cluster, read_until(until) if until else None, note=note)
         elif act == "resume":
             actions.resume(scorer, cluster, note=note)
         elif act == "interval":

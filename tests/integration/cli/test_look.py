@@ -73,7 +73,7 @@ def test_status_of_one_scorer_ignores_what_is_wrong_with_others(dsf: Dsf, fleet:
 def test_status_as_json(dsf: Dsf, fleet: Fleet) -> None:
     fleet.failure("worker02")
     found = loaded(dsf("status", SAMPLE, "-o", "json"))
-    assert set(found) == {"at", "ok", "scorers", "scores", "scoresTotal", "conditions", "problems"}
+    assert set(found) == {"at", "ok", "scorers", "scores", "scoresTotal", "pauses", "conditions", "problems"}
     assert found["ok"] is False
     (scorer,) = found["scorers"]
     counts = {state: number for state, number in scorer["clusters"].items() if number}
@@ -249,13 +249,17 @@ def test_an_unknown_format_is_a_usage_error(dsf: Dsf, command: str) -> None:
 
 
 def test_history(dsf: Dsf, fleet: Fleet) -> None:
+    fleet.cycle("worker01", value=61.25, counts={"items": 1, "bytes": 7})
     fleet.cycle("worker01", outcome="error", stage="score", reason="http_error", message="HTTP 500: oops")
     result = dsf("history", SAMPLE, "--cluster", "worker01")
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
-    assert lines[0].split() == ["TIME", "RUN", "OUTCOME", "FETCH", "SCORE", "PUBLISH", "SERIES", "BYTES", "REASON"]
-    assert lines[1].split()[2:] == ["error", "-", "-", "-", "-", "-", "score:", "http_error:", "HTTP", "500:", "oops"]
-    assert lines[2].split()[2:] == ["ok", "10ms", "20ms", "-", "2", "512"]
+    assert lines[0].split()[:7] == ["TIME", "RUN", "OUTCOME", "VALUE", "FETCH", "SCORE", "PUBLISH"]
+    # In the same order, whichever cycle is the newest.
+    assert lines[0].split()[7:] == ["SERIES", "ITEMS", "BYTES", "REASON"]
+    assert lines[1].split()[2:] == ["error", *["-"] * 7, "score:", "http_error:", "HTTP", "500:", "oops"]
+    assert lines[2].split()[2:] == ["ok", "61.25", "-", "-", "-", "-", "1", "7"]
+    assert lines[3].split()[2:] == ["ok", "-", "10ms", "20ms", "-", "2", "-", "512"]
     books = "scheduled 7 = ok 5 + empty 0 + partial 0 + error 1 + skipped 1 + lost 0 + open 0 (skipped: overlap 1)"
     assert lines[-1].rstrip() == books
 

@@ -109,6 +109,10 @@ def test_pause_until_and_resume(dsf: Dsf, fleet: Fleet) -> None:
     assert until is not None
     assert before + 7200 <= until <= time.time() + 7200
     assert "paused until" in dsf("schedule", "list").stdout
+    (said,) = [line for line in dsf("status", SAMPLE).stdout.splitlines() if ": paused by " in line]
+    assert said.startswith(f"{SAMPLE}: paused by ")
+    assert " until " in said
+    assert said.endswith(": maintenance")
     resumed = loaded(dsf("schedule", "resume", SAMPLE, "-o", "json"))["entries"]
     assert [entry["paused"] for entry in resumed] == [False, False]
 

@@ -135,13 +135,15 @@ def test_a_run_that_gave_way_shows_what_came_of_the_newer_one(acting: WebProcess
     assert "1 of 1 run has ended" in visitor.get(place)
 
 
-def test_a_pause_has_an_end_and_a_reason(acting: WebProcess, redis_client: redis.Redis) -> None:
+def test_a_pause_may_have_an_end_and_a_reason(acting: WebProcess, redis_client: redis.Redis) -> None:
     good_fleet(redis_client)
     visitor = Visitor(acting)
     form = visitor.get(f"/act/pause?scorer={SAMPLE}")
-    assert "give a reason" in visitor.post("/act/pause", form, note=" ")[1]
     assert "a future time" in visitor.post("/act/pause", form, note="x", until="2020-01-01T00:00")[1]
     assert redis_client.hlen(keys.OVERRIDES) == 0
+    # As on the command line, neither is asked for.
+    assert visitor.post("/act/pause", form, note=" ", until="")[0] == 303
+    assert json.loads(redis_client.hvals(keys.OVERRIDES)[0])["paused_until"] is None
     assert visitor.post("/act/pause", form, note="mending it", until="2999-01-01T00:00")[0] == 303
     wait_for(lambda: "mending it" in visitor.get("/"), 20)
     form = visitor.get(f"/act/resume?scorer={SAMPLE}")

@@ -28,6 +28,7 @@ ALERTS = {
     "DynamicScoringScheduleLag",
     "DynamicScoringQueueFull",
     "DynamicScoringResultsRejected",
+    "DynamicScoringMessagesDropped",
     "DynamicScoringAgentMissing",
     "DynamicScoringBlind",
     "DynamicScoringHubAway",
@@ -257,6 +258,7 @@ def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
         ('dynamic_scoring_queue_length{queue="spoke.c4"}', "100x120"),
         ('dynamic_scoring_queue_length{queue="hub.results"}', "5000x120"),
         ('dynamic_scoring_results_rejected_total{reason="stale"}', "0x60 1x60"),
+        ('dynamic_scoring_results_rejected_total{reason="bad_signature"}', "0x60 1x60"),
         ('dynamic_scoring_results_rejected_total{reason="malformed"}', "3x120"),
         ('dynamic_scoring_schedule_lag_seconds_bucket{le="1.0"}', "0+60x60 3600x60"),
         ('dynamic_scoring_schedule_lag_seconds_bucket{le="30.0"}', "0+60x120"),
@@ -285,7 +287,8 @@ def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
             "DynamicScoringHubWithoutRedis": {"hub-1"},
         },
         115: {"DynamicScoringBlind": {""}, "DynamicScoringHubAway": {""}, "DynamicScoringSeriesLeftOut": {""}},
-        62: {"DynamicScoringResultsRejected": {"stale"}},
+        # One message of a person is no attack.
+        62: {"DynamicScoringMessagesDropped": {"stale"}, "DynamicScoringResultsRejected": {"bad_signature"}},
     }
     cases = []
     for minute, alerts in expected.items():
@@ -358,6 +361,7 @@ def _expected(name: str, who: str) -> dict[str, Any]:
         "DynamicScoringQueueFull": {"queue": who},
         "DynamicScoringAgentMissing": {"ds_cluster": who},
         "DynamicScoringResultsRejected": {"reason": who},
+        "DynamicScoringMessagesDropped": {"reason": who},
         "DynamicScoringHubWithoutRedis": {"pod": who},
     }.get(name, {})
     return {"exp_labels": {**rule["labels"], **label}, "exp_annotations": {}}
