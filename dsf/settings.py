@@ -367,6 +367,11 @@ class Settings(BaseSettings):
         description="JSON array: servers (host, host:port or https://host[:port]) that a scorer's /config may name "
         "although they get the scorer's token. Other servers must be in the scorer's spec.",
     )
+    scorer_hosts: list[str] = Field(
+        default=[],
+        description="JSON array: servers (host, host:port or https://host[:port]) that scorers of other namespaces "
+        "than the hub's may name, in spec, /config and ScoringAuthentications. Empty: any server.",
+    )
     secret_delivery: bool = Field(
         default=False,
         description="Deliver Secrets of the hub's own namespace with the label "

@@ -49,6 +49,15 @@ _HTTP_URL = "^[hH][tT][tT][pP][sS]?://.+$"
 _VALUE_RULE: Final = "value goes with behavior Value and only with it"
 _EMPTY_RULE: Final = "behavior Value goes with either value or items, and only it does"
 _SOURCES_RULE: Final = "either source or sources; several stand in sources, the one for data first"
+_ALONE_RULE: Final = (
+    "with configSyncMode None, a source of type Prometheus needs params.query, params.range and params.step here"
+)
+#: In CEL, of a source `{0}`: it is not of type Prometheus, or has all that a range query needs.
+_IS_COMPLETE: Final = (
+    "(has({0}.type) ? {0}.type != 'Prometheus' : !has({0}.params) || !has({0}.params.query)) || "
+    "(has({0}.params) && has({0}.params.query) && has({0}.params.range) && {0}.params.range > 0"
+    " && has({0}.params.step) && {0}.params.step > 0)"
+)
 _OBJECT_RULE: Final = "object goes with type Object and only with it"
 _QUERY_RULE: Final = "params.query is required, but for the types Kubernetes and Object"
 _LABEL_PATTERN: Final = r"\$\{(" + "|".join(USED_LABELS) + r")\}"
@@ -258,7 +267,24 @@ class Execution(SpecModel):
 class DynamicScorerSpec(SpecModel):
     """The user's configuration. Fields that `/config` can also set may stay unset here."""
 
-    model_config = ConfigDict(json_schema_extra=cel_rule(("!has(self.sources) || !has(self.source)", _SOURCES_RULE)))
+    model_config = ConfigDict(
+        json_schema_extra=cel_rule(
+            ("!has(self.sources) || !has(self.source)", _SOURCES_RULE),
+            # Only for the API server, where the author reads it at once. The hub reports it for each stored scorer,
+            # with /config, too: dsf.api.sourcefields.
+            (
+                f"self.configSyncMode != 'None' || !has(self.source) || {_IS_COMPLETE.format('self.source')}",
+                _ALONE_RULE,
+            ),
+            (
+                (
+                    "self.configSyncMode != 'None' || !has(self.sources)"
+                    f" || self.sources.all(s, {_IS_COMPLETE.format('s')})"
+                ),
+                _ALONE_RULE,
+            ),
+        )
+    )
 
     description: str = Field(description="What the score means, for people.")
     config_url: HttpUrl = Field(alias="configURL", description="URL of the scoring API's /config.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final, TypeVar
@@ -28,6 +28,7 @@ from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
 from dsf.errors import ObjectConflictError, SettingsError
 from dsf.hub import capacity
 from dsf.hub.cellstatus import own
+from dsf.hub.discretion import server_refusal
 from dsf.hub.health import Health
 from dsf.hub.names import NameRules
 from dsf.hub.secretdelivery import NO_DELIVERY, Delivery
@@ -58,10 +59,8 @@ class DesiredState:
 
         Raises SettingsError.
         """
-        try:
-            self._token_hosts = TokenHosts(settings.token_hosts)
-        except ValueError as error:
-            raise SettingsError(f"DSF_TOKEN_HOSTS: {error}") from None
+        self._token_hosts = _hosts("DSF_TOKEN_HOSTS", settings.token_hosts)
+        self._scorer_hosts = _hosts("DSF_SCORER_HOSTS", settings.scorer_hosts)
         try:
             self._allowed_names = AllowedNames(settings.score_names)
         except ValueError as error:
@@ -136,6 +135,14 @@ class DesiredState:
             self._is_stale = True
             return True
 
+    def is_home(self, namespace: str) -> bool:
+        """Whether this is the hub's own namespace."""
+        return namespace == self._settings.namespace
+
+    def server_refusal(self, namespace: str, urls: Iterable[str]) -> str:
+        """Why scorers of this namespace may not name these URLs; empty if they may."""
+        return "" if self.is_home(namespace) else server_refusal(self._scorer_hosts, urls)
+
     def counts(self, namespace: str) -> bool:
         """Whether DynamicScorers of this namespace count."""
         return namespace in (self._settings.namespace, *self._settings.scorer_namespaces)
@@ -194,6 +201,7 @@ class DesiredState:
             self._memory,
             self._limit,
             NameRules(self._stored_claims(), self._settings.namespace, self._allowed_names, unreadable),
+            self._scorer_hosts,
         )
         self._keep_claims(plan.claims)
         plan = replace(plan, without_addon=without_addon, unreadable=unreadable, elsewhere=elsewhere)
@@ -313,6 +321,13 @@ class DesiredState:
             log.warning("fields of an object are ignored", kind=key.kind.value, object=key.name, problem=text)
             self._backend.event(key, "Warning", "UnknownField", text)
         self._ignored[key] = text
+
+
+def _hosts(name: str, entries: Iterable[str]) -> TokenHosts:
+    try:
+        return TokenHosts(entries)
+    except ValueError as error:
+        raise SettingsError(f"{name}: {error}") from None
 
 
 def _key(kind: Kind, manifest: Manifest) -> ObjectKey:

@@ -18,12 +18,14 @@ import dsf.log
 from dsf import http
 from dsf.api.problems import head
 from dsf.api.remoteconfig import RemoteConfig, parse_remote_config
+from dsf.api.resolvereason import Reason
 from dsf.api.types import ConfigSyncMode, HealthStatus
 from dsf.api.urls import base_url
 from dsf.backends.protocol import ObjectKey
 from dsf.errors import HttpError, RemoteConfigError
 from dsf.http.access import PLAIN, Access
 from dsf.http.failures import TLS_FAILED, place
+from dsf.hub.discretion import NOT_SHOWN, kind_of
 from dsf.hub.workqueue import WorkQueue
 from dsf.settings import Settings
 from dsf.text import cleaned
@@ -56,6 +58,11 @@ class Target(NamedTuple):
     access: Access = PLAIN
     #: uid of the DynamicScorer: it differs after deletion and re-creation.
     uid: str = ""
+    #: Whether its author may see what servers answer. Those of other namespaces than the hub's see only status and
+    #: kind: the URL may be that of any page that the hub reaches.
+    shows_answers: bool = True
+    #: Why the hub must not send requests to this URL; empty if it may.
+    refusal: str = ""
 
 
 @dataclass(frozen=True)
@@ -115,6 +122,8 @@ class Health:
 
 def check(target: Target, *, timeout: float) -> Check:
     """Check one scoring API; `timeout` covers everything."""
+    if target.refusal:
+        return Check(CheckFailure(str(Reason.HostNotAllowed), target.refusal))
     deadline = time.monotonic() + timeout
 
     def ask(url: str) -> http.Answer | CheckFailure:
@@ -124,7 +133,10 @@ def check(target: Target, *, timeout: float) -> Check:
             # Without the seconds of a timeout: a message that varies would change the status at each check.
             late = error.reason == "timeout"
             message = f"{place('GET', url)}: no complete answer in time" if late else str(error)
-            return CheckFailure(_camel_case(error.reason), message + _OWN_CA * (TLS_FAILED in message))
+            help_ = _OWN_CA * (TLS_FAILED in message)
+            if not late and not target.shows_answers:
+                message = f"{place('GET', url)}: {kind_of(error.reason, error.status)}"
+            return CheckFailure(_camel_case(error.reason), message + help_)
 
     try:
         healthz = f"{base_url(target.config_url)}/healthz"
@@ -133,30 +145,33 @@ def check(target: Target, *, timeout: float) -> Check:
     answer = ask(healthz)
     if isinstance(answer, CheckFailure) or target.mode is not ConfigSyncMode.Full:
         # Without any response further requests to this server are pointless.
-        return Check(_failure_of(healthz, answer))
-    config, config_failure = _read_config(target.config_url, ask(target.config_url))
+        return Check(_failure_of(healthz, answer, target))
+    config, config_failure = _read_config(target, ask(target.config_url))
     # A scoring API without /healthz: its /config shows whether it is up.
-    health_failure = config_failure if answer.status == _NOT_FOUND else _failure_of(healthz, answer)
+    health_failure = config_failure if answer.status == _NOT_FOUND else _failure_of(healthz, answer, target)
     return Check(health_failure, config, config_failure)
 
 
-def _failure_of(url: str, answer: http.Answer | CheckFailure) -> CheckFailure | None:
+def _failure_of(url: str, answer: http.Answer | CheckFailure, target: Target) -> CheckFailure | None:
     if isinstance(answer, CheckFailure):
         return answer
     if answer.status != _OK:
-        text = f"{url}: status {answer.status}, not 200; the answer starts with {head(answer.body)}"
+        text = f"{url}: status {answer.status}, not 200"
+        if target.shows_answers:
+            text += f"; the answer starts with {head(answer.body)}"
         return CheckFailure("HTTPError", text + _OPEN * (answer.status in _REFUSES_WHO))
     return None
 
 
-def _read_config(url: str, answer: http.Answer | CheckFailure) -> tuple[RemoteConfig | None, CheckFailure | None]:
-    failure = _failure_of(url, answer)
+def _read_config(target: Target, answer: http.Answer | CheckFailure) -> tuple[RemoteConfig | None, CheckFailure | None]:
+    failure = _failure_of(target.config_url, answer, target)
     if failure is not None or isinstance(answer, CheckFailure):
         return None, failure
     try:
         return parse_remote_config(answer.body), None
     except RemoteConfigError as error:
-        return None, CheckFailure("ConfigInvalid", cleaned(f"{url}: {error}", _MESSAGE_LIMIT))
+        text = str(error) if target.shows_answers else f"the answer is no valid configuration; {NOT_SHOWN}"
+        return None, CheckFailure("ConfigInvalid", cleaned(f"{target.config_url}: {text}", _MESSAGE_LIMIT))
 
 
 def _camel_case(words: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import redis
@@ -24,6 +25,7 @@ from dsf.hub.conditions import (
 )
 from dsf.hub.cycles import Cycles
 from dsf.hub.desiredstate import DesiredState
+from dsf.hub.discretion import without_answers
 from dsf.hub.health import Health, HealthMonitor, Target
 from dsf.hub.registrar import Registrar
 from dsf.hub.statuses import write_status
@@ -91,7 +93,10 @@ class ScorerReconciler:
             write_status(self._backend, key, scorer.status.conditions, status)
             return None
         spec = scorer.spec
-        target = Target(spec.config_url, spec.config_sync_mode, self._access(scorer), scorer.metadata.uid)
+        access, is_home = self._access(scorer), self._desired.is_home(key.namespace)
+        servers = [spec.config_url, access.proxy] if access.proxy else [spec.config_url]
+        refusal = self._desired.server_refusal(key.namespace, servers)
+        target = Target(spec.config_url, spec.config_sync_mode, access, scorer.metadata.uid, is_home, refusal)
         self._health.track(key, target, _known(scorer))
         plan, own, health = self._picture(key, scorer)
         if own is None:
@@ -106,6 +111,8 @@ class ScorerReconciler:
                 raise problem
             clusters = plan.clusters_of(own)
             cycles, pace = self._registrar.cycles(own, clusters), self._registrar.pace(own, clusters)
+            if not is_home:
+                cycles = replace(cycles, failures=without_answers(cycles.failures))
         except redis.RedisError as error:
             unreachable = error
         status = scorer_status(

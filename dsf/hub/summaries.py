@@ -24,6 +24,7 @@ from dsf.api.variants import Memory, resolve_everywhere
 from dsf.errors import ResolutionError
 from dsf.hub import capacity, secretdelivery
 from dsf.hub.capacity import Load
+from dsf.hub.discretion import server_refusal, servers_of
 from dsf.hub.names import NAME_CONFLICT, NAME_NOT_ALLOWED, NO_RULES, Named, NameRules, decide, is_owner
 from dsf.hub.secretdelivery import NO_DELIVERY, Delivery
 from dsf.store.entries import Entry
@@ -445,13 +446,15 @@ def make_plan(
     memory: Memory | None = None,
     limit: int = capacity.MOST,
     names: NameRules = NO_RULES,
+    scorer_hosts: TokenHosts = NO_HOSTS,
 ) -> Plan:
     """The desired state. Objects being deleted count as gone; `now` decides about pauses with an end.
 
     `token_hosts` are the servers that `/config` may name for a token; `unhealthy` maps a scorer's key to why its
     scoring API is Inactive; `authentications` are all that scorers may name, `mistaken` maps keys of unreadable ones to
     their errors, `delivery` has the hub's deliverable Secrets, `memory` caches the last plan's results, `limit` is the
-    most bytes of a ManifestWork; `names` decide about names that several scorers claim.
+    most bytes of a ManifestWork; `names` decide about names that several scorers claim, `scorer_hosts` are the
+    servers that scorers outside of the hub's own namespace may name.
     """
     known: Authentications = {
         **mistaken,
@@ -467,6 +470,10 @@ def make_plan(
     }
     if memory is not None:
         memory.forget_others(plans)
+    if scorer_hosts:
+        plans = {
+            key: plan if plan.namespace == names.home else _bound(plan, scorer_hosts) for key, plan in plans.items()
+        }
     claims, refused = decide({key: one.names for key, one in plans.items()}, names, int(now.timestamp()))
     for key, (reason, message) in refused.items():
         plans[key] = replace(plans[key], obstacle=Obstacle(reason, message))
@@ -480,6 +487,20 @@ def make_plan(
         claims=claims,
     )
     return _bounded(plan, config.metadata.namespace if config is not None else "")
+
+
+def _bound(plan: ScorerPlan, allowed: TokenHosts) -> ScorerPlan:
+    """The scorer without the clusters on which it names other servers than these."""
+    if plan.resolved is None:
+        return plan
+    common = [] if plan.variants else servers_of(plan.resolved.summary)
+    if why := server_refusal(allowed, [plan.scorer.spec.config_url, *common]):
+        return ScorerPlan(plan.scorer, None, Obstacle(str(Reason.HostNotAllowed), why))
+    variants = dict(plan.variants)
+    for cluster, found in plan.variants.items():
+        if isinstance(found, ScorerSummary) and (why := server_refusal(allowed, servers_of(found))):
+            variants[cluster] = Obstacle(str(Reason.HostNotAllowed), why)
+    return replace(plan, variants=variants)
 
 
 def _bounded(plan: Plan, own_namespace: str) -> Plan:

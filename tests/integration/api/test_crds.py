@@ -281,6 +281,19 @@ TOKEN_WITHOUT_KEY = {"auth": {"tokenSecretRef": {"name": "a"}}}
         ({"sources": [{"name": "a b"}]}, "spec.sources[0].name in body should match"),
         ({"sources": [{}]}, "spec.sources[0].name: Required value"),
         ({"sources": [{"name": "a"}], "source": {"host": "http://a"}}, "either source or sources"),
+        *(
+            ({"configSyncMode": "None", **source}, "a source of type Prometheus needs params.query, params.range")
+            for params in (
+                {"query": "up", "step": 5},
+                {"query": "up", "range": 5},
+                {"query": "up", "range": 5, "step": 0},
+            )
+            for source in ({"source": {"params": params}}, {"sources": [{"name": "a", "params": params}]})
+        ),
+        (
+            {"configSyncMode": "None", "source": {"type": "Prometheus"}},
+            "a source of type Prometheus needs params.query",
+        ),
     ],
 )
 def test_a_wrong_scorer_is_refused_with_a_helpful_message(
@@ -289,6 +302,19 @@ def test_a_wrong_scorer_is_refused_with_a_helpful_message(
     answer = _apply(control_plane, scorer("default", **spec), "--dry-run=server", check=False)
     assert words in answer
     assert "created" not in answer
+
+
+@pytest.mark.parametrize(
+    "source",
+    [{}, {"type": "None"}, {"type": "Kubernetes"}, {"params": {"query": "up", "range": 60, "step": 5}}, None],
+)
+@pytest.mark.parametrize("mode", ["None", "Full"])
+def test_a_complete_scorer_is_accepted(control_plane: ControlPlane, mode: str, source: dict[str, Any] | None) -> None:
+    spec = {"configSyncMode": mode} | ({} if source is None else {"source": source})
+    assert "created" in _apply(control_plane, scorer("default", **spec), "--dry-run=server", check=False)
+    # The rest may come from /config.
+    full = scorer("default", configSyncMode="Full", source={"type": "Prometheus"})
+    assert "created" in _apply(control_plane, full, "--dry-run=server", check=False)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dsf.api.types import ADDON_NAME, CREDENTIALS_NAME, CREDENTIALS_WORK_NAME, GROUP, MANIFESTWORK_NAME
+from dsf.api.types import ADDON_NAME, CONFIG_NAME, CREDENTIALS_NAME, CREDENTIALS_WORK_NAME, GROUP, MANIFESTWORK_NAME
 from dsf.backends.kube_claims import CLAIMS_NAME
 from dsf.backends.kube_election import LEASE_NAME
 from dsf.backends.kube_kinds import WATCHED
@@ -47,6 +47,30 @@ def test_the_hub_may_read_what_it_watches() -> None:
         found = rules[watched.resource.plural]
         assert {group for rule in found for group in rule["apiGroups"]} == {watched.resource.group}
         assert {"list", "watch"} <= _verbs(found)
+
+
+def test_the_hub_has_no_right_that_its_code_does_not_use() -> None:
+    role = chart.one(chart.render(), "ClusterRole", "dynamic-scoring-hub")
+    held = {
+        (resource, verb, tuple(rule.get("resourceNames", ())))
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    # Reflectors list and watch whole kinds, but the addons by one name.
+    used: set[tuple[str, str, tuple[str, ...]]] = {
+        (watched.resource.plural, verb, (ADDON_NAME,) if kind is Kind.ADDON else ())
+        for kind, watched in WATCHED.items()
+        if kind is not Kind.SECRET
+        for verb in ("list", "watch")
+    }
+    # KubeBackend: statuses by apply; finalizers of the one configuration; ManifestWorks; scores of no scorer; events.
+    used |= {(f"{kind}/status", "patch", ()) for kind in ("dynamicscorers", "dynamicscoringconfigs")}
+    used |= {("dynamicscoringconfigs", verb, (CONFIG_NAME,)) for verb in ("get", "patch")}
+    works = (MANIFESTWORK_NAME, CREDENTIALS_WORK_NAME)
+    used |= {("manifestworks", verb, works) for verb in ("create", "patch", "delete")}
+    used |= {("addonplacementscores", "delete", ()), ("events", "create", ()), ("events", "patch", ())}
+    assert held == used
 
 
 def test_the_hub_may_touch_its_own_manifestworks_only() -> None:
@@ -130,11 +154,19 @@ def test_the_agent_is_told_where_tokens_may_be_sent() -> None:
 
 def test_the_hub_is_told_whose_scorers_count_and_where_config_may_send_tokens() -> None:
     names = {"team": ["team-*"]}
-    values = {"hubSetting": {"scorerNamespaces": ["team"], "scoreNames": names, "tokenHosts": ["thanos.example:9091"]}}
+    values = {
+        "hubSetting": {
+            "scorerNamespaces": ["team"],
+            "scoreNames": names,
+            "scorerHosts": ["a:1"],
+            "tokenHosts": ["thanos.example:9091"],
+        }
+    }
     [container] = chart.containers(chart.one(chart.render(values), "Deployment", "dynamic-scoring-hub"))
     environment = chart.environment(container)
     assert json.loads(environment["DSF_SCORER_NAMESPACES"]) == ["team"]
     assert json.loads(environment["DSF_SCORE_NAMES"]) == names
+    assert json.loads(environment["DSF_SCORER_HOSTS"]) == ["a:1"]
     assert json.loads(environment["DSF_TOKEN_HOSTS"]) == ["thanos.example:9091"]
     [container] = chart.containers(chart.one(chart.render(), "Deployment", "dynamic-scoring-hub"))
     assert not {"DSF_SCORER_NAMESPACES", "DSF_SCORE_NAMES", "DSF_TOKEN_HOSTS"} & set(chart.environment(container))
