@@ -11,6 +11,7 @@ from fastapi import FastAPI, Header, Query, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
 from prometheus_client.exposition import gzip_accepted
 
+from dsf import keys
 from dsf.errors import QueryError
 from dsf.exporter.collector import FleetCollector
 from dsf.exporter.exposing import NO_LIMIT
@@ -74,8 +75,8 @@ def _add_probes(app: FastAPI, client: redis.Redis) -> None:
 
     @app.get("/readyz", tags=["probes"], response_class=PlainTextResponse, responses={503: ERRORS[503]})
     def readyz() -> str:
-        """200 while Redis answers."""
-        client.ping()
+        """200 while Redis can be read."""
+        client.hlen(keys.CLUSTERS)
         return "ok\n"
 
 

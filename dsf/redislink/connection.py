@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import re
 import socket
@@ -94,6 +95,11 @@ class ReadableErrors:
 
     def activate_maint_notifications_handling_if_enabled(self, check_health: bool = True) -> None:
         """Disabled: only Redis Cloud knows this command, and it costs a round trip per connect."""
+
+    def check_health(self) -> None:
+        """Check that the server answers. One that takes no writes refuses even PING, and can be read all the same."""
+        with contextlib.suppress(redis.ResponseError):
+            super().check_health()  # type: ignore[misc]
 
     def _error_message(self, error: BaseException) -> str:
         return why(error, self.host, self.port, self.ca_certs, self.other_end)

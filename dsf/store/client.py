@@ -92,6 +92,9 @@ def hub_time(client: redis.Redis) -> float:
 # The hub's data is bounded, and the hub frees memory: its scripts may write even if agents may not because Redis holds
 # `maxmemory`. Memory beyond that is the hub's reserve.
 _FLAGS: Final = "#!lua flags=allow-oom\n"
+#: Redis runs these also while it takes no writes, because it cannot save or has too few replicas.
+_READ_ONLY: Final = ("look", "mail", "unsettled")
+_READ_ONLY_FLAGS: Final = "#!lua flags=no-writes\n"
 
 
 #: Scripts that maintain the read model, or mark pairs to judge again.
@@ -102,7 +105,7 @@ _WITH_MODEL: Final = ("ingest", "sweep", "judge", "lapse", "recount", "dispatch"
 def lua(name: str) -> str:
     """Source of `lua/<name>.lua`; each script's first comment names its keys and arguments."""
     if name not in _WITH_MODEL:
-        return _FLAGS + _source(name)
+        return (_READ_ONLY_FLAGS if name in _READ_ONLY else _FLAGS) + _source(name)
     pairs = keys.pair_key("", "").removesuffix("/")
     names = f"local MODEL, PAIR = {keys.MODEL_PREFIX!r}, {pairs!r}\n"
     return _FLAGS + names + _source("model") + _source(name)

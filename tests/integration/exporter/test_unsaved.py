@@ -1,0 +1,57 @@
+"""Redis cannot save and takes no writes (MISCONF): who only looks still sees everything."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.integration.cli.conftest import Dsf, dsf
+from tests.integration.exporter.fleet import good_fleet
+from tests.integration.exporter.server import ExporterProcess
+from tests.support.redisserver import RedisServer
+from tests.support.wait import wait_for
+
+__all__ = ["dsf"]
+
+
+@pytest.fixture
+def redis_url() -> Iterator[str]:
+    """One with a good fleet, whose folder is gone."""
+    with RedisServer() as server:
+        client = server.client()
+        good_fleet(client)
+        client.config_set("save", "3600 1")
+        shutil.rmtree(server.dir)
+        client.bgsave()
+        wait_for(lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err", 10, "a save that fails")
+        with pytest.raises(redis.ResponseError, match="MISCONF"):
+            client.set("x", "y")
+        yield server.url
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("status", "sample-scorer"),
+        ("status sample-scorer", "worker01"),
+        ("scores", "worker01"),
+        ("schedule list", "worker01"),
+        ("history sample-scorer --cluster worker01", "scheduled 7 = ok 5"),
+    ],
+)
+def test_commands_that_look(dsf: Dsf, redis_url: str, words: str, shown: str) -> None:
+    assert shown in dsf(*words.split()).stdout
+
+
+def test_the_exporter(redis_url: str, tmp_path: Path) -> None:
+    with ExporterProcess(redis_url, tmp_path / "log") as exporter:
+        for _ in range(2):
+            page = exporter.get("/metrics")
+            assert page.status_code == 200
+            assert "dynamic_scoring_up 1.0" in page.text
+            assert 'dynamic_scoring_cycles_total{ds_cluster="worker01"' in page.text
+        assert exporter.get("/readyz").status_code == 200
