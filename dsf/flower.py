@@ -15,8 +15,9 @@ import threading
 import time
 from typing import Any, Final
 
-import flower.views
+import flower.views.monitor
 import redis
+import tornado.web
 
 import dsf.log
 from dsf import keys
@@ -195,7 +196,7 @@ def _is_number(value: object) -> bool:
 
 
 def install() -> None:
-    """Install the event filter and the headers in this process's Flower."""
+    """Install the event filter, the headers and the password of /metrics in this process's Flower."""
     handler: Any = flower.views.BaseHandler
     _Checked.workers = Workers(connect(settings(), name="dsf-flower-clusters"))
     set_default_headers, render = handler.set_default_headers, handler.render
@@ -210,6 +211,9 @@ def install() -> None:
         return render(self, *args, **values)
 
     handler.set_default_headers, handler.render = set_headers, render_page
+    # They have the names of clusters and tasks; Flower itself asks no password for them.
+    metrics: Any = flower.views.monitor.Metrics
+    metrics.get = tornado.web.authenticated(metrics.get)
 
 
 install()

@@ -438,6 +438,11 @@ class Settings(BaseSettings):
         default="::", description="Prometheus scrapes from other pods. `::` is every address, IPv4 and IPv6."
     )
     exporter_port: int = Field(default=8080, ge=0, le=65535, description="0 takes a free port.")
+    exporter_hosts: list[str] = Field(
+        default=[],
+        description="JSON list of host names, besides addresses, names without a dot and those of Services, that the "
+        "exporter answers to: another name may be that of a foreign web page. `*` is any.",
+    )
     exporter_series_limit: int = Field(
         default=30_000,
         ge=0,

@@ -88,6 +88,7 @@ def web(
     allow_actions: Annotated[
         bool, typer.Option("--allow-actions", help="With auth none: users of this machine may act.")
     ] = False,
+    end_sessions: Annotated[bool, typer.Option("--end-sessions", help="Only end the logins of all users.")] = False,
 ) -> None:
     """Run the web page: scores, reasons for missing ones, actions.
 
@@ -99,7 +100,13 @@ def web(
     from dsf.settings import Settings
 
     # Report invalid settings here.
-    Settings.load()
+    settings = Settings.load()
+    if end_sessions:
+        from dsf.store.client import connect
+        from dsf.web.sessions import Sessions
+
+        Sessions(connect(settings, name="dsf-web")).end_all()
+        return
     # Without the command line, to save memory.
     _become([sys.executable, "-P", "-m", "dsf.web"])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Sequence
 from importlib import metadata
 from typing import Annotated
 
@@ -18,6 +19,7 @@ from dsf.exporter.exposing import NO_LIMIT
 from dsf.exporter.scrape import Scraper
 from dsf.fleet.api import ERRORS, add_problems, make_router
 from dsf.http.apidocs import add_docs
+from dsf.http.hosts import ScrapedHosts
 
 #: Maximum shards of a scrape.
 MAX_SHARDS = 64
@@ -36,8 +38,11 @@ _PLACES = {
 }
 
 
-def make_app(client: redis.Redis, *, series_limit: int = NO_LIMIT) -> FastAPI:
-    """The service over one Redis client. Endpoints are plain functions, so FastAPI runs them in its thread pool."""
+def make_app(client: redis.Redis, *, series_limit: int = NO_LIMIT, hosts: Sequence[str] = ()) -> FastAPI:
+    """The service over one Redis client, under the names `hosts` besides addresses and names of Services.
+
+    Endpoints are plain functions, so FastAPI runs them in its thread pool.
+    """
     app = FastAPI(
         title="Dynamic scoring",
         version=metadata.version("dynamic-scoring-framework"),
@@ -51,6 +56,7 @@ def make_app(client: redis.Redis, *, series_limit: int = NO_LIMIT) -> FastAPI:
     _add_metrics(app, client, series_limit)
     app.include_router(make_router(client))
     add_problems(app)
+    app.add_middleware(ScrapedHosts, hosts=hosts)
     return app
 
 

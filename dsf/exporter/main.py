@@ -37,7 +37,7 @@ def run(settings: Settings) -> int:
     client = connect(quick, name="dsf-exporter", retries=0)
     with listen(settings.exporter_host, settings.exporter_port, "DSF_EXPORTER_PORT") as listener:
         host, port = listener.getsockname()[:2]
-        app = make_app(client, series_limit=settings.exporter_series_limit)
+        app = make_app(client, series_limit=settings.exporter_series_limit, hosts=settings.exporter_hosts)
         server = uvicorn.Server(configured(app, shutdown_seconds=_SHUTDOWN_TIMEOUT))
         memory.settle()
         log.info("exporter listens", host=host, port=port)

@@ -78,7 +78,8 @@ def _add_login(app: FastAPI, site: Site) -> None:
         to, address = _own(form.get("to", "/")), request.client.host if request.client else ""
         try:
             sessions.check_form(request, form.get("secret", ""))
-            caller = site.tries.login(site.access, address, form.get("token", "").strip()[:_MAX_TOKEN])
+            token = form.get("token", "").strip()[:_MAX_TOKEN]
+            caller = site.tries.login(site.access, address, token)
         except AccessError as error:
             log.warning("login refused", client=address, reason=str(error))
             return page(request, error.status, str(error), to)
@@ -88,7 +89,7 @@ def _add_login(app: FastAPI, site: Site) -> None:
         log.info("logged in", caller=caller.name, client=address)
         sessions.Sessions(site.redis).close(sessions.cookie_of(request))
         entered = RedirectResponse(link(request.scope["dsf.root"], to), 303)
-        sessions.set_cookie(request, entered, sessions.Sessions(site.redis).open(caller))
+        sessions.set_cookie(request, entered, sessions.Sessions(site.redis).open(token))
         return entered
 
     @app.post("/logout")
@@ -97,7 +98,7 @@ def _add_login(app: FastAPI, site: Site) -> None:
         sessions.check_form(request, form.get("secret", ""))
         await run_in_threadpool(sessions.Sessions(site.redis).close, sessions.cookie_of(request))
         left = RedirectResponse(link(request.scope["dsf.root"], "/login"), 303)
-        left.delete_cookie(sessions.COOKIE, path=request.scope["dsf.root"] or "/")
+        sessions.delete_cookie(request, left)
         return left
 
 

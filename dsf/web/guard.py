@@ -8,13 +8,13 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable, Sequence
 from typing import Final
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dsf.errors import SettingsError
+from dsf.http.hosts import PROBES, host_name, is_loopback
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -32,8 +32,6 @@ _HEADERS: Final = {
     "X-Frame-Options": "DENY",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
-#: Probes use the address of the pod.
-PROBES: Final = ("/healthz", "/readyz")
 #: First segments of the page's own paths; a prefix must not start with them, as a stripped prefix could not be
 #: detected.
 # fmt: off
@@ -66,16 +64,6 @@ def is_within(address: str, networks: Sequence[Network]) -> bool:
     if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
         found = found.ipv4_mapped
     return any(found in network for network in networks)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a name or address is this machine."""
-    if host.lower() in ("localhost", "localhost."):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class Guard:
@@ -147,14 +135,6 @@ def is_prefix(text: str) -> bool:
     """Whether this is a valid path prefix: `/a/b`, never another server or a path of the page."""
     first = text[1:].partition("/")[0]
     return text.startswith("/") and first not in ("", *OWN) and all(c.isalnum() or c in "/-._~" for c in text)
-
-
-def host_name(host: str) -> str:
-    """The name in a Host header, in lower case without port and brackets; empty if invalid."""
-    try:
-        return (urlsplit(f"//{host}").hostname or "").lower()
-    except ValueError:
-        return ""
 
 
 def _all(headers: Headers, name: str) -> list[str]:

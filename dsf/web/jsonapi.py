@@ -1,15 +1,11 @@
 """`/api/v1` on the page's port: the exporter's router with the page's access control, and its description at /docs.
 
-Programs send the token of a login with each request (`Authorization: Bearer`). Its holder is cached by digest for some
-seconds, like rights.
+Programs send the token of a login with each request (`Authorization: Bearer`).
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
-import threading
-import time
 from typing import Any, Final
 
 from fastapi import Depends, FastAPI, Request, Response
@@ -19,47 +15,16 @@ from fastapi.responses import JSONResponse
 from dsf.errors import AccessError, BackendError
 from dsf.fleet.api import add_changes, make_router, problem, problem_of
 from dsf.http.apidocs import add_docs
-from dsf.web.access import Access, Caller
-from dsf.web.sessions import Tries
 from dsf.web.site import LoginNeededError, Site
 from dsf.web.views import settings_in_force
 
 PREFIX: Final = "/api/v1"
 _MAX_TOKEN: Final = 16 * 1024
-#: Seconds for which the holder of a token is cached, and how many are cached.
-_REMEMBERED: Final = 10.0
-_MOST_REMEMBERED: Final = 2000
 
 
-class Holders:
-    """Cached holders of the tokens of requests. Thread-safe."""
-
-    def __init__(self, access: Access, tries: Tries) -> None:
-        self._access = access
-        self._tries = tries
-        self._lock = threading.Lock()
-        self._known: dict[str, tuple[float, Caller]] = {}
-
-    def caller(self, request: Request) -> Caller | None:
-        """The holder of the request's token. Raises AccessError for an invalid token, BackendError and SettingsError if
-        it cannot be checked.
-        """
-        kind, _, token = request.headers.get("authorization", "").partition(" ")
-        token = token.strip()[:_MAX_TOKEN]
-        if kind.lower() != "bearer" or not token or not self._access.has_login:
-            return None
-        digest = hashlib.sha256(token.encode()).hexdigest()
-        with self._lock:
-            until, known = self._known.get(digest, (0.0, None))
-        if known is not None and time.monotonic() < until:
-            return known
-        address = request.client.host if request.client else ""
-        known = self._tries.login(self._access, address, token)
-        with self._lock:
-            if len(self._known) >= _MOST_REMEMBERED:
-                self._known.clear()
-            self._known[digest] = (time.monotonic() + _REMEMBERED, known)
-        return known
+def _token(request: Request) -> str:
+    kind, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip()[:_MAX_TOKEN] if kind.lower() == "bearer" else ""
 
 
 def is_api(request: Request) -> bool:
@@ -87,11 +52,10 @@ def _challenge(answer: JSONResponse) -> JSONResponse:
 
 def add_api(app: FastAPI, site: Site) -> None:
     """Add the endpoints and their description, for users with read access."""
-    holders = Holders(site.access, site.tries)
 
     def may_look(request: Request) -> None:
-        if is_api(request) and (caller := holders.caller(request)) is not None:
-            request.scope["dsf.caller"] = caller
+        if is_api(request) and (token := _token(request)) and site.access.has_login:
+            request.scope["dsf.caller"] = site.holder(request, token)
         site.allow(request, "look")
 
     router = make_router(site.redis, functools.partial(settings_in_force, site.sources))

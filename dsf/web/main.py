@@ -10,6 +10,7 @@ import uvicorn
 import dsf.log
 from dsf import memory
 from dsf.errors import SettingsError
+from dsf.http.hosts import is_loopback
 from dsf.http.serving import configured, listen, serve
 from dsf.settings import Settings
 from dsf.store.client import connect
@@ -18,13 +19,14 @@ from dsf.web.access import (
     ListedRights,
     LoginAccess,
     ProxyAccess,
+    RememberedHolder,
     RememberedRights,
     TokenAccess,
     Unauthenticated,
 )
 from dsf.web.acting import Acting
 from dsf.web.app import make_app
-from dsf.web.guard import is_loopback, is_prefix, parse_networks
+from dsf.web.guard import is_prefix, parse_networks
 from dsf.web.objects import FolderObjects, HubObjects, NoObjects
 from dsf.web.reading import Reading
 from dsf.web.site import Options
@@ -147,4 +149,4 @@ def _access(settings: Settings, session: Session | None) -> Access:
 
     judge = KubeAccess(session, settings.namespace)
     rights = RememberedRights(judge)
-    return ProxyAccess(rights) if mode == "proxy" else LoginAccess(judge.holder, rights)
+    return ProxyAccess(rights) if mode == "proxy" else LoginAccess(RememberedHolder(judge.holder), rights)

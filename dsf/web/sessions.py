@@ -1,52 +1,45 @@
 """Login sessions, protection of forms, and limits on failed logins.
 
-A session is in Redis under the digest of its cookie, without any token, so that all replicas know it and a logout ends
-it. Every visitor gets a cookie; the secret of the forms is derived from it, so that a page of another site, which
-cannot read it, cannot send a form.
+A session is the token of the login, in Redis under the digest of its cookie and encrypted with a key from the cookie,
+which only the browser has. So all replicas know it, a logout ends it, and each request checks the token again (the API
+server's answers count for some seconds). It ends when the token expires. Every visitor gets a cookie; the secret of the
+forms is derived from it, so that a page of another site, which cannot read it, cannot send a form.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
+import json
+import math
 import secrets
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final
+from urllib.parse import urlsplit
 
 import redis
-from pydantic import BaseModel, ConfigDict, ValidationError
+from cryptography.fernet import Fernet, InvalidToken
 from starlette.requests import Request
 from starlette.responses import Response
 
 from dsf import keys
 from dsf.errors import AccessError
 from dsf.web.access import Access, Caller
-from dsf.web.guard import host_name
 
-COOKIE: Final = "dsf_page"
+#: Behind HTTPS, browsers refuse a cookie with these prefixes from other hosts and from plain HTTP.
+_COOKIE: Final = "dsf_page"
 #: Seconds of a login.
 LIFETIME: Final = 8 * 3600
 _LENGTH: Final = 43
 #: Most failures of one token, and failed tokens of one address, within these seconds.
 _TRIES: Final = 5
 _WINDOW: Final = 60.0
-#: Seconds between attempts of an address beyond that.
-_PAUSE: Final = 1.0
-#: Most tokens that are remembered as valid.
-_MOST_GOOD: Final = 2000
-
-
-class _Stored(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-    v: int = keys.SCHEMA_VERSION
-    name: str
-    groups: tuple[str, ...] = ()
-    uid: str = ""
-    extra: dict[str, list[str]] = {}
+#: In place of a cookie's digest: the key of what `Sessions.end_all` changes.
+_EPOCH: Final = "epoch"
 
 
 class Sessions:
@@ -55,11 +48,11 @@ class Sessions:
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
 
-    def open(self, caller: Caller) -> str:
-        """Open a session; returns the value of its cookie."""
+    def open(self, token: str) -> str:
+        """Open a session with a token that was just checked; returns the value of its cookie."""
         cookie = self.fresh()
-        stored = _Stored(name=caller.name, groups=caller.groups, uid=caller.uid, extra=caller.extra)
-        self._redis.set(_key(cookie), stored.model_dump_json(), ex=LIFETIME)
+        seconds = min(LIFETIME, max(1, int(_expiry(token) - time.time())))
+        self._redis.set(_key(cookie), _seal(cookie, self._epoch()).encrypt(token.encode()), ex=seconds)
         return cookie
 
     @staticmethod
@@ -67,20 +60,41 @@ class Sessions:
         """The value of a cookie without a login."""
         return secrets.token_urlsafe(32)
 
-    def caller(self, cookie: str) -> Caller | None:
-        """The user of this cookie's session; None without a session, or after its end."""
-        text = self._redis.get(_key(cookie)) if cookie else None
-        if text is None:
-            return None
+    def token(self, cookie: str) -> str:
+        """The token of this cookie's session; empty without a session, or after its end."""
+        sealed = self._redis.get(_key(cookie)) if cookie else None
+        if sealed is None:
+            return ""
         try:
-            found = _Stored.model_validate_json(str(text))
-        except ValidationError:
-            return None
-        return Caller(found.name, groups=found.groups, uid=found.uid, extra=dict(found.extra))
+            return _seal(cookie, self._epoch()).decrypt(str(sealed)).decode()
+        except InvalidToken:
+            return ""
 
     def close(self, cookie: str) -> None:
         """End a session, if it exists."""
         self._redis.delete(_key(cookie))
+
+    def end_all(self) -> None:
+        """End all sessions: none can be read any more."""
+        self._redis.set(keys.web_session(_EPOCH), secrets.token_urlsafe(16))
+
+    def _epoch(self) -> str:
+        return str(self._redis.get(keys.web_session(_EPOCH)) or "")
+
+
+def _seal(cookie: str, epoch: str) -> Fernet:
+    key = hmac.new(cookie.encode(), f"token {epoch}".encode(), hashlib.sha256).digest()
+    return Fernet(base64.urlsafe_b64encode(key))
+
+
+def _expiry(token: str) -> float:
+    """Unix time at which a JWT expires; infinite for other tokens. Nobody has to trust it: it only ends a session."""
+    try:
+        payload = token.split(".")[1]
+        expiry = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))["exp"]
+        return float(expiry)
+    except (IndexError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
+        return math.inf
 
 
 def _key(cookie: str) -> str:
@@ -88,22 +102,44 @@ def _key(cookie: str) -> str:
 
 
 def cookie_of(request: Request) -> str:
-    """The cookie of a request; empty if missing or invalid."""
-    value = request.cookies.get(COOKIE, "")
+    """The cookie of a request; empty if missing, invalid, or there twice: another site may have set one of them."""
+    name, found = _name(request), set()
+    for line in request.headers.getlist("cookie"):
+        for part in line.split(";"):
+            key, _, value = part.strip().partition("=")
+            if key == name:
+                found.add(value)
+    value = found.pop() if len(found) == 1 else ""
     return value if len(value) == _LENGTH and value.replace("-", "").replace("_", "").isalnum() else ""
 
 
 def set_cookie(request: Request, response: Response, value: str) -> None:
     """Set a cookie that scripts cannot read and other sites cannot send."""
     response.set_cookie(
-        COOKIE,
+        _name(request),
         value,
         max_age=LIFETIME,
-        path=request.scope["dsf.root"] or "/",
+        path=_path(request),
         httponly=True,
         samesite="strict",
         secure=request.scope["scheme"] == "https",
     )
+
+
+def delete_cookie(request: Request, response: Response) -> None:
+    """Delete the cookie."""
+    response.delete_cookie(_name(request), path=_path(request), secure=request.scope["scheme"] == "https")
+
+
+def _name(request: Request) -> str:
+    if request.scope["scheme"] != "https":
+        return _COOKIE
+    # The prefix `__Host-` is for the path / only.
+    return ("__Host-" if _path(request) == "/" else "__Secure-") + _COOKIE
+
+
+def _path(request: Request) -> str:
+    return request.scope["dsf.root"] or "/"
 
 
 def form_secret(cookie: str) -> str:
@@ -114,7 +150,7 @@ def form_secret(cookie: str) -> str:
 def check_form(request: Request, given: str) -> None:
     """Raises AccessError (403) for a form that did not come from this page."""
     origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "same-origin")
-    if origin is not None and host_name(origin.partition("//")[2]) != host_name(request.scope["dsf.host"]):
+    if origin is not None and not _is_same(origin, request.scope["dsf.host"]):
         raise AccessError(f"forms from {origin[:100]!r} are refused", 403)
     if site not in ("same-origin", "none"):
         raise AccessError("forms from other sites are refused", 403)
@@ -123,11 +159,21 @@ def check_form(request: Request, given: str) -> None:
         raise AccessError("this form is too old or not from this page: go back, reload the page and repeat", 403)
 
 
+def _is_same(origin: str, host: str) -> bool:
+    """Whether an origin is that of this Host header. Its scheme is not compared: a proxy may terminate TLS."""
+    try:
+        theirs, ours = urlsplit(origin), urlsplit(f"//{host}")
+        usual = {"http": 80, "https": 443}.get(theirs.scheme)
+        return (theirs.hostname, theirs.port or usual) == (ours.hostname, ours.port or usual)
+    except ValueError:
+        return False
+
+
 class Tries:
     """Logins by token, with a limit on failures. Thread-safe; each process counts separately.
 
-    Many users may share an address, as behind a port-forward: a failed token counts once for its address, a previously
-    valid token is always checked, and another token at least once a second.
+    Many users may share an address, as behind a proxy, so a valid token always gets in. Of an address, a few failures
+    of a token and a few failed tokens a minute are answered with 401; a token that has failed too often is not checked.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -135,40 +181,31 @@ class Tries:
         self._lock = threading.Lock()
         #: Time, address and token digest of failures.
         self._failed: deque[tuple[float, str, str]] = deque(maxlen=1000)
-        #: Digests of tokens that were valid at their last login, newest last.
-        self._good: dict[str, None] = {}
 
     def login(self, access: Access, address: str, token: str) -> Caller:
         """The holder of a token. Raises AccessError (429) after too many failures, and the errors of `access`."""
         digest = hashlib.sha256(token.encode()).hexdigest()
         with self._lock:
-            self._check(address, digest)
+            self._check(digest)
         try:
-            caller = access.login(token)
+            return access.login(token)
         except AccessError as error:
             if error.status == 401:
                 with self._lock:
-                    self._good.pop(digest, None)
-                    self._failed.append((self._clock(), address, digest))
+                    self._count(address, digest)
             raise
-        with self._lock:
-            self._good.pop(digest, None)
-            self._good[digest] = None
-            if len(self._good) > _MOST_GOOD:
-                del self._good[next(iter(self._good))]
-        return caller
 
-    def _check(self, address: str, digest: str) -> None:
+    def _check(self, digest: str) -> None:
         now = self._clock()
         while self._failed and self._failed[0][0] < now - _WINDOW:
             self._failed.popleft()
-        if digest in self._good:
-            return
         if sum(one == digest for _, _, one in self._failed) >= _TRIES:
             raise AccessError("this token has failed too often: wait a minute", 429)
-        first: dict[str, float] = {}
-        for at, place, one in self._failed:
-            if place == address:
-                first.setdefault(one, at)
-        if digest not in first and len(first) >= _TRIES and max(first.values()) > now - _PAUSE:
-            raise AccessError("too many logins from this address have failed: try again in a second", 429)
+
+    def _count(self, address: str, digest: str) -> None:
+        # Again: others may have failed while this one was checked.
+        self._check(digest)
+        tokens = {one for _, place, one in self._failed if place == address}
+        if digest not in tokens and len(tokens) >= _TRIES:
+            raise AccessError("too many logins from this address have failed: wait a minute", 429)
+        self._failed.append((self._clock(), address, digest))

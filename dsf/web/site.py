@@ -14,7 +14,7 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse
 
 import dsf.log
-from dsf.errors import AccessError, BackendError, QueryError
+from dsf.errors import AccessError, BackendError, QueryError, SettingsError
 from dsf.web.access import Access, Caller, Doing, Unauthenticated
 from dsf.web.acting import ACTS, Target
 from dsf.web.guard import Network
@@ -81,9 +81,30 @@ class Site:
         if known is None:
             known = self.access.recognise(request)
             if known is None and self.access.has_login:
-                known = self.sessions.caller(cookie_of(request))
+                known = self._logged_in(request)
             request.scope["dsf.caller"] = known
         return known
+
+    def holder(self, request: Request, token: str) -> Caller:
+        """The holder of a token. Raises AccessError for an invalid one, BackendError if it cannot be checked."""
+        try:
+            return self.tries.login(self.access, request.client.host if request.client else "", token)
+        except SettingsError as error:
+            raise BackendError(str(error)) from None
+
+    def _logged_in(self, request: Request) -> Caller | None:
+        """The holder of the session's token, which may be revoked or have expired meanwhile: that ends the session."""
+        cookie = cookie_of(request)
+        token = self.sessions.token(cookie)
+        if not token:
+            return None
+        try:
+            return self.holder(request, token)
+        except AccessError as error:
+            if error.status != 401:
+                raise
+        self.sessions.close(cookie)
+        return None
 
     def allow(self, request: Request, doing: Doing, act: str = "", target: Target | None = None) -> Caller:
         """The user of a request with this right. Raises LoginNeededError and AccessError.
@@ -95,13 +116,15 @@ class Site:
             caller = self.caller(request)
             if caller is None:
                 raise LoginNeededError("a login is required")
-            allowed = self.access.allows(caller, doing)
+            # Nobody acts on what they may not see.
+            allowed = all(self.access.allows(caller, one) for one in dict.fromkeys(("look", doing)))
         except (AccessError, LoginNeededError, BackendError, redis.RedisError) as error:
             if doing == "act":
                 self.note_refusal(request, caller.name if caller else "", act, target, str(error))
             raise
         if not allowed:
-            needed = {"look": "get dynamicscorers", "act": "update dynamicscorers"}.get(doing, "list placements")
+            needed = {"look": "get", "act": "get and update"}.get(doing)
+            needed = f"{needed} dynamicscorers" if needed else "list placements"
             reason = f"{caller.name} may not do this: it takes the right to `{needed}`"
             if isinstance(self.access, Unauthenticated):
                 reason = "this page is read-only: start it with --allow-actions, or enable authentication (docs/web.md)"

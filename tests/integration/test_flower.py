@@ -191,3 +191,28 @@ def test_flower_listens_again_after_redis_has_cut_it_off(flower: Flower, redis_c
     _comes_after_all(flower, "0a")
     assert redis_client.client_kill_filter(_type="pubsub") == 1  # as Redis does where a subscriber is too slow
     _comes_after_all(flower, "0c")
+
+
+def test_metrics_need_the_password(redis_url: str, tmp_path: Path) -> None:
+    """They have the names of clusters and tasks, and an Ingress leads to them."""
+    port = free_port()
+    environment = {"DSF_ROLE": "flower", "DSF_REDIS_URL": redis_url, "FLOWER_BASIC_AUTH": "admin:secret"}
+    child = Child(celerycommands.flower("127.0.0.1", port), tmp_path / "log", environment)
+    url = f"http://127.0.0.1:{port}"
+
+    def is_ready() -> bool:
+        assert child.is_running, child.tail()
+        try:
+            return requests.get(f"{url}/healthcheck", timeout=30).ok
+        except requests.ConnectionError:
+            return False
+
+    try:
+        wait_for(is_ready, 60, "Flower to answer")
+        assert requests.get(f"{url}/metrics", timeout=30).status_code == 401
+        assert requests.get(f"{url}/metrics", timeout=30, auth=("admin", "guess")).status_code == 401
+        answer = requests.get(f"{url}/metrics", timeout=30, auth=("admin", "secret"))
+    finally:
+        child.kill()
+    assert answer.status_code == 200
+    assert "# HELP" in answer.text

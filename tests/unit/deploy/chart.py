@@ -69,7 +69,7 @@ EVERYTHING: Values = {
     },
     "hub": {"extraEnv": [{"name": "DSF_HEALTH_INTERVAL", "value": "10"}]},
     "results": {"autoscaling": {"enabled": True}},
-    "exporter": {"replicas": 2, "serviceAnnotations": {"a.example.com/b": "c"}},
+    "exporter": {"replicas": 2, "hosts": ["scores.example.com"], "serviceAnnotations": {"a.example.com/b": "c"}},
     "web": {
         "replicas": 2,
         "hosts": ["scores.example.com"],

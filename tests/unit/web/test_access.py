@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import cast
 
 import pytest
 from starlette.requests import Request
 
-from dsf.errors import AccessError, BackendError
+from dsf.errors import AccessError, BackendError, SettingsError
 from dsf.kube.session import Session
-from dsf.web.access import Access, Caller, Doing, ListedRights, ProxyAccess, RememberedRights, TokenAccess
+from dsf.web.access import (
+    Access,
+    Caller,
+    Doing,
+    ListedRights,
+    ProxyAccess,
+    RememberedHolder,
+    RememberedRights,
+    TokenAccess,
+)
 from dsf.web.main import _access
 from tests.conftest import SettingsFactory
 
@@ -70,14 +81,34 @@ def test_a_login_counts_while_the_token_is_the_same(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("one")
     access = TokenAccess(file)
-    caller = access.login("one")
-    assert access.allows(caller, "act")
-    assert not access.allows(Caller("token"), "look")
+    assert access.allows(access.login("one"), "act")
     file.write_text("two")
-    assert not access.allows(caller, "look")
+    with pytest.raises(AccessError):
+        access.login("one")
     file.unlink()
-    with pytest.raises(BackendError, match="DSF_WEB_TOKEN_FILE"):
-        access.allows(caller, "look")
+    with pytest.raises(SettingsError, match="DSF_WEB_TOKEN_FILE"):
+        access.login("two")
+
+
+def test_only_so_many_tokens_are_checked_at_a_time() -> None:
+    """Each takes a thread of the page, and logins of a good user and a flood of wrong tokens have the same address."""
+    inside, go_on = threading.Semaphore(0), threading.Event()
+
+    def slow(token: str) -> Caller:
+        inside.release()
+        assert go_on.wait(30)
+        return Caller(token)
+
+    holder = RememberedHolder(slow)
+    with ThreadPoolExecutor(8) as pool:
+        checks = [pool.submit(holder, f"token{number}") for number in range(8)]
+        assert all(inside.acquire(timeout=30) for _ in checks)
+        with pytest.raises(BackendError, match="too many tokens"):
+            holder("another")
+        go_on.set()
+        assert [one.result().name for one in checks] == [f"token{number}" for number in range(8)]
+    assert holder("token1") == Caller("token1")
+    assert not inside.acquire(blocking=False)
 
 
 def test_what_a_token_may_not_is_not_remembered_for_another_one() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from starlette.requests import Request
 
@@ -21,8 +25,10 @@ class Door:
     def __init__(self) -> None:
         self.good = {GOOD}
         self.asked = 0
+        self.before: Callable[[], object] = lambda: None
 
     def login(self, token: str) -> Caller:
+        self.before()
         self.asked += 1
         if token not in self.good:
             raise AccessError("no", 401)
@@ -75,17 +81,28 @@ def test_a_new_token_gets_in_whatever_others_failed(world: World) -> None:
     assert world.status(GOOD) == 200
 
 
-def test_different_tokens_of_one_address_are_slowed_down(world: World) -> None:
-    assert [world.status(f"guess{number}") for number in range(8)] == [401] * 5 + [429] * 3
-    assert world.door.asked == 5
-    # Of others nothing is held back, whatever many addresses do.
+def test_failures_are_limited_and_logins_are_not(world: World) -> None:
+    """20 wrong tokens a second from one address, behind which are 60 people who log in for the first time."""
+    world.door.good = {f"person{number}" for number in range(60)}
+    guesses = []
     for number in range(60):
-        world.status("other", f"10.1.0.{number}")
-        world.status(f"another{number}", f"10.2.0.{number}")
-    assert world.status(GOOD, THERE) == 200
-    assert world.status(GOOD) == 200
-    world.now += 1.1
-    assert [world.status(f"next{number}") for number in range(2)] == [401, 429]
+        guesses += [world.status(f"guess{number}-{which}") for which in range(20)]
+        assert world.status(f"person{number}") == 200
+        world.now += 1
+    # Five new tokens a minute are told that they are wrong.
+    assert guesses == [401] * 5 + [429] * (len(guesses) - 5)
+    assert world.status("other", THERE) == 401
+    world.now += 61
+    assert world.status("guess") == 401
+
+
+@pytest.mark.parametrize("tokens", [["same"] * 15, [f"guess{number}" for number in range(15)]])
+def test_failures_at_the_same_time_are_counted_one_by_one(world: World, tokens: list[str]) -> None:
+    together = threading.Barrier(15)
+    world.door.before = lambda: together.wait(30)
+    with ThreadPoolExecutor(15) as pool:
+        found = sorted(pool.map(world.status, tokens))
+    assert found == [401] * 5 + [429] * 10
 
 
 def test_a_token_that_was_good_is_limited_when_it_is_not_any_more(world: World) -> None:

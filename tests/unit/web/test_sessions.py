@@ -1,0 +1,117 @@
+"""Sessions end with their token, and forms come from this page only."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Mapping
+from contextlib import nullcontext
+
+import pytest
+import redis
+from starlette.requests import Request
+from starlette.responses import Response
+
+from dsf import keys
+from dsf.errors import AccessError
+from dsf.web.sessions import LIFETIME, Sessions, check_form, cookie_of, form_secret, set_cookie
+from tests.support.memorystore import memory_client
+
+COOKIE = "c" * 43
+
+
+@pytest.fixture
+def client() -> redis.Redis:
+    return memory_client()
+
+
+def jwt(**claims: object) -> str:
+    payload = base64.urlsafe_b64encode(json.dumps(claims).encode()).rstrip(b"=").decode()
+    return f"e30.{payload}.c2ln"
+
+
+def request(*, scheme: str = "https", root: str = "", host: str = "page.example.com", **headers: str) -> Request:
+    raw = [(name.replace("_", "-").encode(), text.encode()) for name, text in headers.items()]
+    scope = {"type": "http", "headers": raw, "scheme": scheme, "dsf.root": root, "dsf.host": host}
+    return Request(scope)
+
+
+def seconds(client: redis.Redis) -> int:
+    (key,) = client.keys(keys.web_session("*"))
+    return int(client.ttl(key))
+
+
+@pytest.mark.parametrize(
+    ("token", "least", "most"),
+    [
+        ("opaque", LIFETIME - 60, LIFETIME),
+        (jwt(exp=time.time() + 600), 500, 600),
+        (jwt(exp=time.time() + 10 * LIFETIME), LIFETIME - 60, LIFETIME),
+        (jwt(), LIFETIME - 60, LIFETIME),
+        (jwt(exp="soon"), LIFETIME - 60, LIFETIME),
+        ("a.!.c", LIFETIME - 60, LIFETIME),
+    ],
+)
+def test_a_session_ends_with_its_token(client: redis.Redis, token: str, least: int, most: int) -> None:
+    cookie = Sessions(client).open(token)
+    assert Sessions(client).token(cookie) == token
+    assert least <= seconds(client) <= most
+
+
+def test_redis_has_no_token_that_can_be_read(client: redis.Redis) -> None:
+    cookie = Sessions(client).open("a-secret-token")
+    (key,) = client.keys(keys.web_session("*"))
+    stored = str(client.get(key))
+    assert "a-secret-token" not in stored
+    assert cookie not in f"{key} {stored}"
+    # That of another session is of no use.
+    client.set(key, str(client.get(keys.web_session("x")) or "nothing"))
+    assert Sessions(client).token(cookie) == ""
+
+
+def test_all_sessions_end(client: redis.Redis) -> None:
+    known = Sessions(client)
+    cookies = [known.open("token") for _ in range(2)]
+    known.end_all()
+    assert [known.token(one) for one in cookies] == ["", ""]
+    assert known.token(known.open("token")) == "token"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "root", "name"),
+    [("https", "", "__Host-dsf_page"), ("https", "/dsf", "__Secure-dsf_page"), ("http", "", "dsf_page")],
+)
+def test_a_cookie_that_other_sites_cannot_set(scheme: str, root: str, name: str) -> None:
+    answer = Response()
+    set_cookie(request(scheme=scheme, root=root), answer, COOKIE)
+    cookie = answer.headers["set-cookie"]
+    assert cookie.startswith(f"{name}={COOKIE};")
+    assert ("Secure" in cookie) == (scheme == "https")
+    assert "Domain" not in cookie
+    assert cookie_of(request(scheme=scheme, root=root, cookie=f"a=b; {name}={COOKIE}")) == COOKIE
+    assert cookie_of(request(scheme=scheme, root=root, cookie=f"{name}={COOKIE}; {name}={'d' * 43}")) == ""
+
+
+@pytest.mark.parametrize(
+    ("headers", "accepted"),
+    [
+        ({}, True),
+        ({"origin": "https://page.example.com"}, True),
+        ({"origin": "http://page.example.com"}, True),
+        ({"origin": "https://page.example.com:443"}, True),
+        ({"origin": "https://page.example.com:8443"}, False),
+        ({"origin": "https://other.example.com"}, False),
+        ({"origin": "null"}, False),
+        ({"origin": "https://page.example.com:x"}, False),
+        ({"sec_fetch_site": "same-site"}, False),
+    ],
+)
+def test_forms_of_other_origins_are_refused(headers: Mapping[str, str], accepted: bool) -> None:
+    sent = request(cookie=f"__Host-dsf_page={COOKIE}", **headers)
+    with nullcontext() if accepted else pytest.raises(AccessError, match="refused"):
+        check_form(sent, form_secret(COOKIE))
+    with_port = request(
+        host="localhost:8090", scheme="http", cookie=f"dsf_page={COOKIE}", origin="http://localhost:8090"
+    )
+    check_form(with_port, form_secret(COOKIE))
