@@ -51,7 +51,7 @@ class Sessions:
     def open(self, token: str) -> str:
         """Open a session with a token that was just checked; returns the value of its cookie."""
         cookie = self.fresh()
-        seconds = min(LIFETIME, max(1, int(_expiry(token) - time.time())))
+        seconds = int(min(LIFETIME, max(1.0, _expiry(token) - time.time())))
         self._redis.set(_key(cookie), _seal(cookie, self._epoch()).encrypt(token.encode()), ex=seconds)
         return cookie
 
