@@ -64,6 +64,8 @@ def _render(report: StatusReport, named: str | None) -> RenderableType:
     parts: list[RenderableType] = []
     if report.scorers:
         parts.append(_scorer_table(report.scorers))
+    elif names := sorted({one.scorer for one in report.conditions}):
+        parts.append(Text(flat(f"None of {len(names)} DynamicScorers can run yet: {', '.join(names)}")))
     else:
         parts.append(Text("No scorer is registered. Apply a DynamicScorer and a DynamicScoringConfig."))
     if named and report.scores:
@@ -108,6 +110,7 @@ def _interval(scorer: ScorerView) -> str:
 
 def _cluster_table(report: StatusReport) -> RenderableType:
     rows: list[list[str | tuple[str, str]]] = []
+    unhealthy = {one.name: one.problem for one in report.scorers if one.health_status == "Inactive"}
     for score in report.scores or []:
         reason = f"{score.failure.stage} {score.failure.reason}".strip() if score.failure else ""
         if score.remark and not reason:
@@ -115,6 +118,9 @@ def _cluster_table(report: StatusReport) -> RenderableType:
         if score.skips and not reason:
             reason = f"{score.skips.reason}, {score.skips.ticks} not sent"
         state = score.state.value
+        if state == "paused" and score.scorer in unhealthy:
+            # The cause first: nobody paused it.
+            state, reason = "unhealthy", unhealthy[score.scorer].partition(":")[0]
         rows.append(
             [
                 score.cluster,

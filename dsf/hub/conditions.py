@@ -28,6 +28,7 @@ INVALID: Final = "Invalid"
 _OF_UNREADABLE: Final = (ConditionType.ConfigSynced, ConditionType.Distributed, ConditionType.Scoring)
 #: Characters allowed by the CRD.
 MESSAGE_LIMIT: Final = 32768
+NOT_DISTRIBUTED: Final = "NotDistributed"
 _NO_CONFIG: Final = "NoScoringConfig"
 _DISTRIBUTING: Final = "Distributing"
 
@@ -82,6 +83,15 @@ def scorer_status(
         ConditionType.Distributed: distributed(plan, health, spread),
         ConditionType.Scoring: scoring(plan, spread, cycles, pace.pauses if pace else Pauses()) if cycles else None,
     }
+    spread_out, scored = statements[ConditionType.Distributed], statements[ConditionType.Scoring]
+    if (
+        scored is not None
+        and scored.reason == NOT_DISTRIBUTED
+        and spread_out is not None
+        and spread_out.status == "False"
+    ):
+        # The cause first: this is the reason that kubectl shows.
+        statements[ConditionType.Scoring] = scored._replace(reason=spread_out.reason, message=spread_out.message)
     if (verified := tls_verified(plan, previous)) is not None:
         statements[ConditionType.TLSVerified] = verified
     generation = plan.scorer.metadata.generation
@@ -286,7 +296,7 @@ def _paused(pauses: Pauses) -> str:
 
 def _scoring(plan: ScorerPlan, spread: Spread, cycles: Cycles) -> Statement:
     if spread.desired == 0:
-        return Statement("False", "NotDistributed", "it runs on no cluster; see the other conditions")
+        return Statement("False", NOT_DISTRIBUTED, "it runs on no cluster; see the other conditions")
     if plan.is_suspended:
         if plan.suspended_until is None:
             return Statement("False", "Suspended", "spec.execution.suspend is true")

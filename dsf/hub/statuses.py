@@ -41,9 +41,13 @@ def write_status(backend: Backend, key: ObjectKey, before: Sequence[Condition], 
     if not _write(backend, key, found, status.to_manifest()):
         return
     told = {condition.type: (condition.status, condition.reason) for condition in before}
+    events: set[tuple[str, str]] = set()
     for condition in status.conditions:
         is_news = told.get(condition.type) != (condition.status, condition.reason)
+        # Several conditions may have one cause.
+        is_news = is_news and (condition.reason, condition.message) not in events
         if is_news and condition.status != "Unknown" and condition.reason not in _QUIET:
+            events.add((condition.reason, condition.message))
             is_good = (condition.status == "True") != (condition.type in _BAD_WHEN_TRUE)
             backend.event(key, "Normal" if is_good else "Warning", condition.reason, condition.message)
 

@@ -112,6 +112,8 @@ def test_the_hub_can_do_its_work(
         wait_for(lambda: backend.get(Kind.WORK, cluster, CREDENTIALS_WORK_NAME))
         backend.remove_credentials(cluster)
         backend.delete(Kind.WORK, cluster, MANIFESTWORK_NAME)
+        backend.keep_name_claims(backend.name_claims() or "{}")
+        assert backend.name_claims() == "{}"
         assert backend.outages == {}
     finally:
         backend.stop()
@@ -150,6 +152,8 @@ def test_the_hub_is_refused_what_others_own(as_account: Callable[..., Session], 
             hub.get(path)
     with pytest.raises(ForbiddenError):
         hub.create(ADDON_PLACEMENT_SCORES.path(cluster), SCORE)
+    with pytest.raises(ForbiddenError):
+        hub.merge(DYNAMIC_SCORERS.path(HUB_NAMESPACE, "any"), {"spec": {"description": "d"}})
     with pytest.raises(ForbiddenError):
         hub.merge(MANAGED_CLUSTERS.path(name=cluster), {"spec": {"hubAcceptsClient": False}})
 

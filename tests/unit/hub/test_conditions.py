@@ -114,7 +114,16 @@ def test_scoring_counts_clusters_and_shows_the_newest_failures_first() -> None:
     assert said(status(cycles=Cycles(failing=2)), "Scoring") == ("False", "AllClustersFail")
     assert said(status(cycles=Cycles(succeeding=1)), "Scoring") == ("True", "CyclesSucceed")
     assert said(status(), "Scoring") == ("Unknown", "NoCyclesYet")
-    assert said(status(spread=replace(EVERYWHERE, desired=0)), "Scoring") == ("False", "NotDistributed")
+
+
+def test_scoring_says_why_it_runs_nowhere() -> None:
+    nowhere = replace(EVERYWHERE, desired=0, distributed=0)
+    assert said(status(spread=nowhere), "Scoring") == ("False", "Masked")
+    # All three say the same, so kubectl's column does.
+    found = status(scorer(scoring={}), spread=nowhere)
+    kinds = ("ConfigSynced", "Distributed", "Scoring")
+    assert {said(found, kind) for kind in kinds} == {("False", "MissingScoreName")}
+    assert len({one.message for one in found.conditions if one.type in kinds}) == 1
 
 
 def test_cycles_that_only_expire_are_a_failure_with_a_reason() -> None:
