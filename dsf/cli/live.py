@@ -109,4 +109,6 @@ def _sentence(line: Line) -> str:
         return start + "waiting for the first cycle"
     if not line.items:
         return start + "no results"
+    if line.items == 1:
+        return start + f"1 item: {line.lowest}"
     return start + f"{line.items} items, {line.lowest} to {line.highest}"

@@ -189,9 +189,9 @@ def test_alerts_are_there_and_can_be_parsed(tmp_path: Path) -> None:
     assert {rule["alert"] for rule in rules} == ALERTS
     for rule in rules:
         assert rule["labels"]["team"] == "platform"
-        assert rule["labels"]["severity"] in ("warning", "critical")
+        assert rule["labels"]["severity"] in ("info", "warning", "critical")
         assert set(rule["annotations"]) == {"summary", "description"}
-    assert {rule["labels"]["severity"] for rule in rules} == {"warning", "critical"}
+    assert {rule["labels"]["severity"] for rule in rules} == {"info", "warning", "critical"}
     _check_rules({"groups": [{"name": "alerts", "rules": rules}]}, tmp_path)
 
 
