@@ -9,8 +9,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from dsf.api.authentication import CaKind
 from dsf.api.resolve import ResolvedScorer
 from dsf.api.resolvereason import Reason
+from dsf.api.summary import ScorerSummary
 from dsf.api.types import DELIVER_LABEL, MANAGED_BY, MANAGED_BY_LABEL, USABLE_FOR
 from dsf.backends.protocol import Manifest
 from dsf.errors import ResolutionError
@@ -31,11 +33,16 @@ class Delivery:
     #: For each labelled Secret there: name, why it is not delivered (empty if it is), bytes of the delivered Secret;
     #: None: delivery is off.
     secrets: tuple[tuple[str, str, int], ...] | None = None
+    #: Names of those that do not say themselves which servers may receive them.
+    unreleased: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, namespace: str, secrets: Iterable[Manifest]) -> Delivery:
         """From the labelled Secrets."""
-        return cls(namespace, tuple(sorted((one["metadata"]["name"], _problem(one), _size(one)) for one in secrets)))
+        listed = list(secrets)
+        known = sorted((one["metadata"]["name"], _problem(one), _size(one)) for one in listed)
+        unreleased = frozenset(one["metadata"]["name"] for one in listed if not _usable_for(one))
+        return cls(namespace, tuple(known), unreleased)
 
     def sizes(self, names: Iterable[str]) -> dict[str, int]:
         """Bytes of these deliverable Secrets."""
@@ -53,6 +60,10 @@ def _problem(secret: Manifest) -> str:
     if sum(len(value) for value in (secret.get("data") or {}).values()) > MAX_SIZE:
         return f"has more than {MAX_SIZE // 1024} KiB in base64"
     return ""
+
+
+def _usable_for(secret: Manifest) -> str:
+    return (secret["metadata"].get("annotations") or {}).get(USABLE_FOR) or ""
 
 
 def _size(secret: Manifest) -> int:
@@ -74,6 +85,18 @@ def check(resolved: ResolvedScorer, delivery: Delivery) -> None:
                 Reason.SecretNotDelivered,
                 f"secretDelivery of ScoringAuthentication {authentication!r}: Secret {name!r} {problem}",
             )
+
+
+def check_foreign(summary: ScorerSummary, delivery: Delivery) -> None:
+    """Raise ResolutionError if a scorer of another namespace uses a Secret of the hub's that is released for no server:
+    a ScoringAuthentication there could bind it to any."""
+    names = {reference.name for reference in summary.references if reference.kind is CaKind.Secret}
+    for name in sorted(names & delivery.unreleased):
+        raise ResolutionError(
+            Reason.SecretNotDelivered,
+            f"Secret {name!r} is delivered for scorers in namespace {delivery.namespace} only; its owner may "
+            f"release it for servers with the annotation {USABLE_FOR}",
+        )
 
 
 def _refusal(namespace: str, name: str, delivery: Delivery) -> str:
@@ -103,8 +126,7 @@ def copy_for(agent_namespace: str, secret: Manifest) -> Manifest:
     """The Secret as delivered. Other metadata stays on the hub: kubectl records all values in an annotation."""
     metadata: dict[str, Any] = {"name": secret["metadata"]["name"], "namespace": agent_namespace}
     # Also without one, which releases it for nothing: an annotation that is only left out stays on the cluster.
-    usable = (secret["metadata"].get("annotations") or {}).get(USABLE_FOR) or ""
-    metadata["annotations"] = {USABLE_FOR: usable}
+    metadata["annotations"] = {USABLE_FOR: _usable_for(secret)}
     data = secret.get("data") or {}
     return {
         "apiVersion": "v1",

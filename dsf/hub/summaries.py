@@ -536,6 +536,9 @@ def _plan_scorer(
     try:
         resolved, told = resolve_everywhere(scorer, token_hosts, authentications, clusters, memory)
         secretdelivery.check(resolved, delivery)
+        if scorer.metadata.namespace != delivery.namespace and delivery.unreleased:
+            for summary in (resolved.summary, *(one for one in told.values() if isinstance(one, ScorerSummary))):
+                secretdelivery.check_foreign(summary, delivery)
         variants = {name: _variant(found) for name, found in told.items()}
         secrets = delivery.sizes(secretdelivery.wanted(resolved))
         plan = replace(_resolved_plan(scorer, resolved, now), variants=variants, secrets=secrets, unhealthy=unhealthy)

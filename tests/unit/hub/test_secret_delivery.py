@@ -119,3 +119,35 @@ def test_a_key_that_is_taken_away_on_the_hub_is_a_difference() -> None:
     assert carries(before, before)
     assert not carries(before, after)
     assert not carries(after, before)
+
+
+@pytest.mark.parametrize("usable", ["", "thanos.example"])
+@pytest.mark.parametrize("namespace", ["hub", "team"])
+@pytest.mark.parametrize("where", ["spec", "override"])
+def test_another_namespace_cannot_bind_a_delivered_secret_to_its_own_host(
+    usable: str, namespace: str, where: str
+) -> None:
+    known = secret("thanos")
+    known["metadata"]["annotations"] = {USABLE_FOR: usable}
+    theirs: dict[str, Any] = {"tokenSecretRef": {"name": "thanos", "key": "token"}}
+    override = {"clusterSelector": {"matchLabels": {"region": "eu"}}, **theirs}
+    spec = theirs if where == "spec" else {"tokenSecretRef": {"name": "own", "key": "token"}, "overrides": [override]}
+    bound = authentication(allowedHosts=["https://thanos.example"], **spec)
+    metadata = bound.metadata.model_copy(update={"namespace": namespace})
+    one = scorer("s", metadata={"namespace": namespace}, source=SOURCE)
+    found = make_plan(
+        [one],
+        config(),
+        [cluster("a", labels={"region": "eu"})],
+        NOW,
+        authentications=[bound.model_copy(update={"metadata": metadata})],
+        delivery=Delivery.of("hub", [known]),
+    )
+    obstacle = found.scorers[f"{namespace}/s"].obstacle
+    if usable or namespace == "hub":
+        # The agent compares the server with what the Secret says itself.
+        assert obstacle is None
+    else:
+        assert obstacle is not None
+        assert obstacle.reason == "SecretNotDelivered"
+        assert "'thanos' is delivered for scorers in namespace hub only" in obstacle.message
