@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import dsf.log
 from dsf.listening import Listening
+from dsf.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
 
@@ -116,7 +117,7 @@ class InThread:
         self._server = server
         # `serve_forever` would poll for a request to stop.
         self._wake, self._woken = socket.socketpair()
-        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread = SupervisedThread(self._serve, name)
 
     @property
     def port(self) -> int:

@@ -8,6 +8,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from dsf import threads
 from dsf.connections import BoundedServer, InThread, TimedHandler
 
 _Start = Callable[..., Any]
@@ -36,15 +37,15 @@ def _nothing_wrong() -> str:
 class Exposition(InThread):
     """An HTTP server in a thread. The constructor binds the port and raises OSError if it is in use.
 
-    `checks` are by path; the default passes as long as the process serves. A failed check is answered with 503 and its
-    message.
+    `checks` are by path. Without them /healthz passes as long as the process serves, and /readyz as long as no thread
+    fails again and again. A failed check is answered with 503 and its message.
     """
 
     def __init__(
         self, registry: CollectorRegistry, host: str, port: int, checks: Mapping[str, Check] | None = None
     ) -> None:
         metrics = make_wsgi_app(registry)
-        pages = dict(checks or {"/healthz": _nothing_wrong})
+        pages = dict(checks or {"/healthz": _nothing_wrong, "/readyz": threads.problem})
         help_text = f"not found; there are {', '.join(['/metrics', *pages])}\n"
 
         def application(environ: dict[str, Any], start: _Start) -> Iterable[bytes]:

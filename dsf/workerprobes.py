@@ -16,6 +16,7 @@ import redis
 from celery import bootsteps
 from celery.worker.consumer import Consumer
 
+from dsf import threads
 from dsf.settings import settings
 
 #: Seconds.
@@ -30,12 +31,15 @@ def liveness_file() -> Path | None:
 
 
 def keep_alive() -> None:
-    """Touch the file, if configured; also called while the main loop waits for Redis."""
+    """Touch the file, if configured; also called while the main loop waits for Redis.
+
+    It is empty while the process is ready, else it says which threads fail.
+    """
     file = liveness_file()
     if file is not None:
         # A full or read-only disk is no reason to stop working; the probe will report it.
         with contextlib.suppress(OSError):
-            file.touch()
+            file.write_text(threads.problem())
 
 
 def lives_no_more() -> None:

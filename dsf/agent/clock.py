@@ -16,6 +16,7 @@ import redis
 
 import dsf.log
 from dsf.agent.line import Line
+from dsf.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
 
@@ -38,7 +39,7 @@ class HubClock:
         self._offset = 0.0
         self._is_refused = False
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = SupervisedThread(self._run, "dsf-clock")
 
     @property
     def offset(self) -> float:
@@ -51,14 +52,12 @@ class HubClock:
 
     def start(self) -> None:
         """Measure now and then periodically."""
-        self._thread = threading.Thread(target=self._run, name="dsf-clock", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """Stop measuring."""
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join(5)
+        self._thread.join(5)
 
     def measure(self) -> bool:
         """Ask Redis for its time; says whether the answer was of use. Raises redis.RedisError."""

@@ -15,6 +15,7 @@ from dsf.api import kubeyaml
 from dsf.api.summary import ScorerSummary, parse_summaries
 from dsf.api.types import CONFIGMAP_NAME, REDIS_URL_KEY, SUMMARIES_KEY
 from dsf.errors import ManifestError
+from dsf.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
 
@@ -123,7 +124,7 @@ class FileConfig:
         self._file = WatchedFile(path, _parse, max_bytes=_MAX_BYTES)
         self._in_force = InForce(file=str(path))
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = SupervisedThread(self._watch, "dsf-config")
 
     @property
     def problem(self) -> str:
@@ -157,14 +158,12 @@ class FileConfig:
 
     def start(self) -> None:
         """Watch the file, so that changes and errors are reported at once."""
-        self._thread = threading.Thread(target=self._watch, name="dsf-config", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """Stop the watch."""
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join(5)
+        self._thread.join(5)
 
     def _watch(self) -> None:
         # A check is one stat(), and each tick makes its own: this one finds changes between ticks. Kernel notifications

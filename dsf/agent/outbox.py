@@ -148,6 +148,9 @@ class Outbox:
                 self.send(result, time.monotonic() + seconds)
             except CycleError as error:
                 log.error("result not sent", scorer=result.scorer, run=result.run, reason=error.reason)
+            except Exception:
+                # Nobody looks at this pool's futures.
+                log.exception("result not sent", scorer=result.scorer, run=result.run)
 
         self._background.submit(work)
 

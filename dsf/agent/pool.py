@@ -11,6 +11,7 @@ from typing import Any
 from celery.concurrency.base import BasePool, apply_target
 
 import dsf.log
+from dsf.threads import SupervisedThread
 from dsf.workerprobes import keep_alive, lives_no_more
 
 log = dsf.log.get(__name__)
@@ -69,8 +70,7 @@ class StagePool(BasePool):
             missing = self.limit + self._hanging - self._threads
             self._threads += max(missing, 0)
         for _ in range(missing):
-            # Daemons: a hanging thread must not block the process's exit.
-            threading.Thread(target=self._run, name="dsf-stage", daemon=True).start()
+            SupervisedThread(self._run, "dsf-stage").start()
         if missing > 0:
             self.on_room()
 

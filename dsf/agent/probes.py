@@ -1,7 +1,7 @@
 """The readiness file of an agent: ready means *scoring*, not that a process runs.
 
-The file exists while the agent takes ticks and at least one of its scorers has had a recent successful cycle. An agent
-without scorers is ready. Liveness is in `dsf.workerprobes`.
+The file exists while the agent takes ticks, no thread fails again and again, and at least one of its scorers has had a
+recent successful cycle. An agent without scorers is ready. Liveness is in `dsf.workerprobes`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import dsf.log
+from dsf import threads
 from dsf.agent.config import ConfigSource
+from dsf.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
 
@@ -38,7 +40,7 @@ class ScoringProbe:
         self._is_ready: bool | None = None
         self._wake = threading.Event()
         self._is_stopped = False
-        self._thread = threading.Thread(target=self._run, name="dsf-readiness", daemon=True)
+        self._thread = SupervisedThread(self._run, "dsf-readiness")
 
     def start(self) -> None:
         """Start checking. A file of an earlier process is removed at once."""
@@ -51,8 +53,7 @@ class ScoringProbe:
         self.consuming(False)
         self._is_stopped = True
         self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join(5)
+        self._thread.join(5)
 
     def consuming(self, yes: bool) -> None:
         """The worker takes ticks, or no longer does; takes effect at once."""
@@ -82,7 +83,7 @@ class ScoringProbe:
             # Without scorers there is nothing to do; a configuration that was never read says nothing.
             is_idle = not summaries and not (self._config.problem and not self._config.loaded_at)
             scores = is_idle or any(until > now for until in self._fresh_until.values())
-            self._put(self._is_consuming and scores)
+            self._put(self._is_consuming and scores and not threads.problem())
 
     def _put(self, ready: bool) -> None:
         """Write or remove the file. The lock is held."""
@@ -93,7 +94,8 @@ class ScoringProbe:
         else:
             # Reason first: it must be in the log before the agent is seen not ready.
             if self._is_ready and self._is_consuming:
-                log.warning("not ready: no scorer had a good cycle for 3 intervals", scorers=len(self._fresh_until))
+                why = threads.problem() or "no scorer had a good cycle for 3 intervals"
+                log.warning("not ready", why=why, scorers=len(self._fresh_until))
             self._file.unlink(missing_ok=True)
         self._is_ready = ready
 

@@ -13,6 +13,7 @@ from dsf.agent import runtime
 from dsf.agent.ending import is_ending
 from dsf.agent.tracer import tracer
 from dsf.messages import FETCH_TASK, PUBLISH_TASK, SCORE_TASK
+from dsf.threads import SupervisedThread
 
 #: Seconds between checks for hanging stages and removed scorers.
 _LOOK_EVERY = 1.0
@@ -92,9 +93,7 @@ class EventBatches(bootsteps.StartStopStep):
             self._end = threading.Event()
             dispatcher.on_send_buffered = partial(_set, self._is_some)
             dispatcher.buffer_limit = _MOST_EVENTS
-            threading.Thread(
-                target=_send_batches, args=(dispatcher, self._is_some, self._end), name="dsf-events", daemon=True
-            ).start()
+            SupervisedThread(partial(_send_batches, dispatcher, self._is_some, self._end), "dsf-events").start()
 
     def stop(self, consumer: Any) -> None:
         """The connection ends; later events are sent over the next one."""

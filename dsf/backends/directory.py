@@ -32,6 +32,7 @@ from dsf.backends.workagent import WorkAgent
 from dsf.cells import Cells
 from dsf.errors import BackendError, ObjectNotFoundError, SettingsError
 from dsf.settings import Settings
+from dsf.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
 
@@ -73,7 +74,7 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
         # Whether an object could not be stored at the last scan.
         self._is_behind = False
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = SupervisedThread(self._watch, "manifests")
         self._claim: Claim | None = None
         self._on_change: OnChange = _untold
 
@@ -87,7 +88,6 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
         self._restore()
         self._on_change = on_change
         self._refresh((), everything=True)
-        self._thread = threading.Thread(target=self._watch, name="manifests", daemon=True)
         self._thread.start()
 
     def interrupt(self) -> None:
@@ -96,8 +96,7 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
     def stop(self) -> None:
         """See the protocol."""
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
+        self._thread.join()
         if self._claim is not None:
             self._claim.release()
             self._claim = None

@@ -18,6 +18,7 @@ from dsf.backends.protocol import EventType
 from dsf.errors import BackendError, ObjectNotFoundError
 from dsf.kube.resources import EVENTS
 from dsf.kube.session import Session
+from dsf.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
 
@@ -89,7 +90,7 @@ class EventRecorder:
         # The first one is being written. Guarded by `_changed`, like all below.
         self._waiting: deque[_Said] = deque()
         self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
+        self._thread: SupervisedThread | None = None
         self._dropped = 0
         self._is_closed = False
 
@@ -105,7 +106,7 @@ class EventRecorder:
                 return
             self._waiting.append(_Said(regarding, type_, reason, message))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="events", daemon=True)
+                self._thread = SupervisedThread(self._work, "events")
                 self._thread.start()
             self._changed.notify_all()
 

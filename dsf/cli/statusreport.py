@@ -18,6 +18,7 @@ from dsf.settings import Settings
 from dsf.store.agents import Agents
 from dsf.store.notices import Notices
 from dsf.store.schedule import ScheduleStore
+from dsf.store.ticking import ticks_problem
 
 if TYPE_CHECKING:
     from dsf.client import Client
@@ -64,6 +65,7 @@ def read_report(client: redis.Redis, settings: Settings, named: str | None) -> S
                 raise
             # Known, but it cannot run: the conditions say why.
             found = fleet.scorers().model_copy(update={"scorers": []})
+    problems += _stopped(ticks_problem(client, time.time()))
     problems += [ProblemView(message=f"cluster {name}: {text}") for name, text in Agents(client).problems().items()]
     report = _report(found, scores, total, conditions, problems)
     shown, now = {one.name for one in found.scorers}, time.time()
@@ -92,7 +94,13 @@ def ask_reports(clients: Clients, named: str | None) -> StatusReport:
         if condition.type != _DISTRIBUTED or condition.scorer in own or condition.scorer not in set().union(*running)
     ]
     conditions = list(dict.fromkeys(conditions))
-    return _report(found, None if named is None else scores, total, conditions, [])
+    return _report(
+        found,
+        None if named is None else scores,
+        total,
+        conditions,
+        list(dict.fromkeys(problem for one in reports for problem in one.problems)),
+    )
 
 
 def ask_report(client: Client, named: str | None) -> StatusReport:
@@ -115,7 +123,11 @@ def ask_report(client: Client, named: str | None) -> StatusReport:
             raise
         found = client.scorers().model_copy(update={"scorers": []})
     conditions = [one for name in sorted(told) if named in (None, name) for one in unmet(name, told[name])]
-    return _report(found, scores, total, conditions, [])
+    return _report(found, scores, total, conditions, _stopped(summary.ticks_problem))
+
+
+def _stopped(problem: str) -> list[ProblemView]:
+    return [ProblemView(message=problem)] if problem else []
 
 
 def _report(

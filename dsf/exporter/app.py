@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import gzip
+import time
 from collections.abc import Sequence
 from importlib import metadata
 from typing import Annotated
 
 import redis
-from fastapi import FastAPI, Header, Query, Response
+from fastapi import FastAPI, Header, HTTPException, Query, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
 from prometheus_client.exposition import gzip_accepted
 
-from dsf import keys
+from dsf import threads
 from dsf.errors import QueryError
 from dsf.exporter.collector import FleetCollector
 from dsf.exporter.exposing import NO_LIMIT
@@ -20,6 +21,7 @@ from dsf.exporter.scrape import Scraper
 from dsf.fleet.api import ERRORS, add_problems, make_router
 from dsf.http.apidocs import add_docs
 from dsf.http.hosts import ScrapedHosts
+from dsf.store.ticking import ticks_problem
 
 #: Maximum shards of a scrape.
 MAX_SHARDS = 64
@@ -34,7 +36,7 @@ _PLACES = {
     "api/v1/scores": "the newest scores",
     "api/v1/schedule": "what runs when",
     "metrics": "for Prometheus",
-    "readyz": "whether Redis answers",
+    "readyz": "whether Redis answers and ticks are sent",
 }
 
 
@@ -81,8 +83,9 @@ def _add_probes(app: FastAPI, client: redis.Redis) -> None:
 
     @app.get("/readyz", tags=["probes"], response_class=PlainTextResponse, responses={503: ERRORS[503]})
     def readyz() -> str:
-        """200 while Redis can be read."""
-        client.hlen(keys.CLUSTERS)
+        """200 while Redis answers, every thread works and ticks are sent."""
+        if problem := threads.problem() or ticks_problem(client, time.time()):
+            raise HTTPException(503, problem)
         return "ok\n"
 
 

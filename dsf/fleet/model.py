@@ -45,6 +45,7 @@ from dsf.store.notices import Notices, ScorerNotice
 from dsf.store.pairs import Pairs
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
+from dsf.store.ticking import ticks_problem
 
 #: Most rows in one answer.
 MAX_ROWS: Final = 200
@@ -112,6 +113,7 @@ class FleetModel:
             pairs=states.total,
             states=states,
             overdue=overdue,
+            ticks_problem=ticks_problem(self._redis, now),
             lags=_lags(stats, "lag:"),
             scorers=scorers,
             scorers_total=len(scorers),

@@ -144,6 +144,7 @@ class FleetOverview(View):
     pairs: int
     states: StateCounts
     overdue: int = Field(description="Pairs that are due and whose tick was not sent within five seconds.")
+    ticks_problem: str = Field(default="", description="Why no ticks are sent; empty while they are.")
     lags: list[Bucket] = Field(default=[], description="Ticks by seconds that they were sent late, since ever.")
     scorers: list[ScorerOverview] = Field(description="Worst first; /api/v1/scorers has all of them.")
     scorers_total: int = Field(default=0, description="How many there are.")

@@ -10,7 +10,6 @@ import contextlib
 import ipaddress
 import queue
 import socket
-import threading
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -20,6 +19,7 @@ from urllib3.exceptions import NameResolutionError
 from dsf.errors import HttpError
 from dsf.http.deadline import Exchange
 from dsf.text import cleaned
+from dsf.threads import background
 
 #: Seconds to connect to one address. A server in the same cluster takes milliseconds; the rest is for its work.
 CONNECT_TIMEOUT: Final = 3.0
@@ -132,18 +132,18 @@ def _refuse(host: str, found: _Found) -> None:
 
 def _resolve(host: str, port: int, seconds: float) -> _Found:
     """The host's addresses. In a thread: an unresponsive name server would block the caller for half a minute."""
-    answers: queue.SimpleQueue[_Found | OSError | UnicodeError] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[_Found | Exception] = queue.SimpleQueue()
 
     def look_up() -> None:
         try:
             answers.put(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-        except (OSError, UnicodeError) as error:
+        except Exception as error:  # noqa: BLE001 (raised below, in the thread that asked)
             answers.put(error)
 
     if _is_numeric(host):
         look_up()
     else:
-        threading.Thread(target=look_up, name="dsf-http-names", daemon=True).start()
+        background(look_up, "dsf-http-names")
     try:
         found = answers.get(timeout=seconds)
     except queue.Empty:
@@ -152,7 +152,7 @@ def _resolve(host: str, port: int, seconds: float) -> _Found:
         raise NameResolutionError(host, HTTPConnection(host), found) from found
     if isinstance(found, UnicodeError):
         raise HttpError("connection_failed", f"{cleaned(host, 100)}: the host name is no name that a host can have")
-    if isinstance(found, OSError):
+    if isinstance(found, Exception):
         raise found
     return found
 

@@ -23,6 +23,7 @@ from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 from dsf.http import addresses, proxies, trust
 from dsf.http.answer import Answer
 from dsf.http.deadline import current
+from dsf.threads import SupervisedThread
 
 #: Servers to which connections are kept, and connections to each. Threads that need more make their own for a request.
 _SERVERS: Final = 100
@@ -178,12 +179,12 @@ class _Idle:
     """A thread that closes idle connections, from the first connection on."""
 
     def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
+        self._thread: SupervisedThread | None = None
 
     def start(self) -> None:
         """Start it, if it does not run."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="dsf-http-idle", daemon=True)
+            self._thread = SupervisedThread(self._run, "dsf-http-idle")
             self._thread.start()
 
     def _run(self) -> None:

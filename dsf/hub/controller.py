@@ -16,6 +16,7 @@ from dsf.backends.protocol import ObjectKey
 from dsf.errors import BackendError, DsfError
 from dsf.hub.outage import Outage
 from dsf.hub.workqueue import RETRY_MAX, WorkQueue
+from dsf.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
 
@@ -46,9 +47,7 @@ class Controller:
         self.name = name
         self._reconcile = reconcile
         self._outage = outage
-        self._threads = [
-            threading.Thread(target=self._work, name=f"{name}-{number}", daemon=True) for number in range(workers)
-        ]
+        self._threads = [SupervisedThread(self._work, f"{name}-{number}") for number in range(workers)]
         self._lock = threading.Lock()
         # Seen by `is_moving`: finished keys, and since when unchanged while work waits.
         self._seen: tuple[int, float] = (-1, 0.0)
@@ -71,7 +70,7 @@ class Controller:
         """Take no more keys and wait for work in progress."""
         self.queue.shutdown()
         deadline = time.monotonic() + STOP_TIMEOUT
-        for thread in (thread for thread in self._threads if thread.is_alive()):
+        for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         log.info("controller stopped", controller=self.name, **self.results)
 

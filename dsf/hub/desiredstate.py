@@ -42,6 +42,9 @@ log = dsf.log.get(__name__)
 #: refuses unknown fields as typos before this.
 _FORGIVEN: Final = (DynamicScorer, DynamicScoringConfig)
 
+#: OCM's annotation of a ManagedClusterAddOn whose agent runs on another cluster.
+_HOSTING: Final = "addon.open-cluster-management.io/hosting-cluster-name"
+
 _Object = TypeVar("_Object", DynamicScorer, DynamicScoringConfig, ScoringAuthentication, ManagedCluster)
 
 
@@ -81,6 +84,8 @@ class DesiredState:
         self._parsed: dict[ObjectKey, tuple[str, ApiObject | None, str]] = {}
         # Object -> last message logged about its unknown fields.
         self._ignored: dict[ObjectKey, str] = {}
+        # Clusters whose hosted add-on is reported.
+        self._hosted: set[str] = set()
         self._memory = Memory()
         # Scorer -> last logged error.
         self._reported: dict[str, str] = {}
@@ -181,11 +186,13 @@ class DesiredState:
         clusters = [cluster for cluster in clusters if cluster.metadata.name not in elsewhere]
         without_addon = 0
         if self._settings.addon_mode:
-            having = {
-                manifest["metadata"]["namespace"]
+            addons = {
+                manifest["metadata"]["namespace"]: manifest["metadata"].get("annotations") or {}
                 for manifest in self._backend.list(Kind.ADDON)
                 if manifest["metadata"]["name"] == ADDON_NAME and not manifest["metadata"].get("deletionTimestamp")
             }
+            self._report_hosted({name for name, annotations in addons.items() if annotations.get(_HOSTING)})
+            having = addons.keys()
             without_addon = sum(cluster.is_served and cluster.metadata.name not in having for cluster in clusters)
             clusters = [cluster for cluster in clusters if cluster.metadata.name in having]
         plan = make_plan(
@@ -312,6 +319,18 @@ class DesiredState:
             return None
         self._parsed[key] = (version, parsed, text)
         return parsed
+
+    def _report_hosted(self, clusters: set[str]) -> None:
+        """Report add-ons in hosted mode once: their agents would run on another cluster than the one they score."""
+        for cluster in sorted(clusters - self._hosted):
+            log.warning("a hosted add-on is not supported", cluster=cluster, annotation=_HOSTING)
+            self._backend.event(
+                ObjectKey(Kind.ADDON, cluster, ADDON_NAME),
+                "Warning",
+                "HostedModeNotSupported",
+                f"annotation {_HOSTING}: the agent must run on the cluster that it scores; remove the annotation",
+            )
+        self._hosted = clusters
 
     def _tell_ignored(self, key: ObjectKey, fields: list[str]) -> None:
         """Log ignored fields once: each status change gives the object a new version."""

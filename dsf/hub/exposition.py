@@ -13,7 +13,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 import dsf.log
-from dsf import metrics
+from dsf import metrics, threads
 from dsf.backends.protocol import Election
 from dsf.errors import SettingsError
 from dsf.exposition import Exposition
@@ -39,7 +39,7 @@ class HubExposition:
         ProcessCollector(registry=registry)
         registry.register(_HubCollector(hub, election))
         try:
-            self._server = Exposition(registry, EVERYWHERE, port, {"/healthz": self._problem, "/readyz": self._problem})
+            self._server = Exposition(registry, EVERYWHERE, port, {"/healthz": self._problem, "/readyz": self._unready})
         except OSError as error:
             raise SettingsError(
                 f"DSF_HUB_METRICS_PORT: cannot listen on port {port} ({error.strerror}); 0 takes a free one"
@@ -55,6 +55,9 @@ class HubExposition:
         """Stop serving."""
         if self._server is not None:
             self._server.stop()
+
+    def _unready(self) -> str:
+        return self._problem() or threads.problem()
 
     def _problem(self) -> str:
         if not self._election.campaigning:

@@ -29,6 +29,7 @@ from dsf.hub.discretion import NOT_SHOWN, kind_of
 from dsf.hub.workqueue import WorkQueue
 from dsf.settings import Settings
 from dsf.text import cleaned
+from dsf.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
 
@@ -190,8 +191,7 @@ class HealthMonitor:
         self._known: dict[ObjectKey, Health] = {}
         self._lock = threading.Lock()
         self._threads = [
-            threading.Thread(target=self._work, name=f"health-{number}", daemon=True)
-            for number in range(settings.health_concurrency)
+            SupervisedThread(self._work, f"health-{number}") for number in range(settings.health_concurrency)
         ]
 
     def start(self) -> None:
@@ -203,7 +203,7 @@ class HealthMonitor:
         """Start no more checks; hanging ones end with the process."""
         self._queue.shutdown()
         deadline = time.monotonic() + STOP_TIMEOUT
-        for thread in (thread for thread in self._threads if thread.is_alive()):
+        for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def track(self, key: ObjectKey, target: Target, known: Health) -> Health:

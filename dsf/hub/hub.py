@@ -32,6 +32,7 @@ from dsf.hub.summaries import Differences, Plan
 from dsf.redislink import address
 from dsf.settings import Settings
 from dsf.store.client import connect
+from dsf.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
 
@@ -89,7 +90,8 @@ class Hub:
         self._seen: dict[ObjectKey, tuple[object, ...]] = {}
         self._resync = threading.Event()
         self._is_stopping = False
-        self._thread = threading.Thread(target=self._resync_forever, name="resync", daemon=True)
+        self._has_begun = False
+        self._thread = SupervisedThread(self._resync_forever, "resync")
 
     def start(self) -> None:
         """Start working. Raises BackendError and SettingsError."""
@@ -102,13 +104,14 @@ class Hub:
         self._clusters.start()
         self._news.start()
         self._thread.start()
+        self._has_begun = True
         self._look_now()
         log.info("hub controller started", backend=self._settings.backend, namespace=self._settings.namespace)
 
     def problem(self) -> str:
         """Why work has stalled; empty if it progresses or has not begun. To be called every few seconds."""
         # Not an unreachable API server or Redis: a restart would not help.
-        if not self._thread.ident:
+        if not self._has_begun:
             return ""
         if not (self._thread.is_alive() and self._news.is_moving()):
             return "the threads that listen for changes have ended or are stuck"
@@ -137,8 +140,7 @@ class Hub:
         self._health.stop()
         self._clusters.stop()
         self._others.stop()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._thread.join()
         self._news.stop()
         # Last: threads may write until here.
         self._backend.stop()

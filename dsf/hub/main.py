@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 from queue import SimpleQueue
 from typing import Final
 
@@ -20,6 +19,7 @@ from dsf.hub.exposition import HubExposition
 from dsf.hub.hub import Hub
 from dsf.launch import FAILED, USAGE
 from dsf.settings import Settings
+from dsf.threads import background
 
 log = dsf.log.get(__name__)
 
@@ -79,8 +79,7 @@ def _work(hub: Hub, happened: SimpleQueue[_Happened]) -> int:
         except BaseException as error:  # noqa: BLE001 (handed over to the main thread)
             happened.put(error)
 
-    starting = threading.Thread(target=start, name="start", daemon=True)
-    starting.start()
+    starting = background(start, "start")
     while isinstance(news := happened.get(), _Leading):
         log.debug("leading already")
     if isinstance(news, SettingsError):

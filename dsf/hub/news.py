@@ -13,6 +13,7 @@ import redis
 import dsf.log
 from dsf import keys
 from dsf.hub.outage import Outage
+from dsf.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
 
@@ -48,7 +49,7 @@ class News:
         # time.monotonic() of the newest round.
         self._alive_at = time.monotonic()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="news", daemon=True)
+        self._thread = SupervisedThread(self._run, "news")
 
     def start(self) -> None:
         """Start listening."""
@@ -65,8 +66,7 @@ class News:
     def stop(self) -> None:
         """Stop listening."""
         self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(2 * WAIT)
+        self._thread.join(2 * WAIT)
 
     def _run(self) -> None:
         while not self._stop.is_set():

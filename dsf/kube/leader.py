@@ -19,6 +19,7 @@ import dsf.log
 from dsf.errors import BackendError, ObjectConflictError, ObjectNotFoundError
 from dsf.kube.resources import LEASES
 from dsf.kube.session import Session
+from dsf.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
 
@@ -72,8 +73,8 @@ class LeaderElector:
         #: The lease as last read or written.
         self._lease: dict[str, Any] = {}
         self._said = ""
-        self._thread = threading.Thread(target=self._campaign, name="leader", daemon=True)
-        self._watchdog = threading.Thread(target=self._watch_deadline, name="leader-watchdog", daemon=True)
+        self._thread = SupervisedThread(self._campaign, "leader")
+        self._watchdog = SupervisedThread(self._watch_deadline, "leader-watchdog")
 
     @property
     def leading(self) -> bool:
@@ -96,8 +97,7 @@ class LeaderElector:
         Call it after all work has stopped. An unresponsive API server delays it by a few seconds.
         """
         self._stop.set()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(timeout=sum(_TIMEOUT))
+        self._thread.join(timeout=sum(_TIMEOUT))
         with self._lock:
             self._is_leading = False
         # Not `if leading`: the lease may have been acquired during the stop. Not after a loss: work may go on.

@@ -21,6 +21,7 @@ from dsf.errors import BackendError, ObjectNotFoundError
 from dsf.kube.resources import Resource
 from dsf.kube.session import ApiError, ExpiredError, ForbiddenError, Session, UnreachableError, Watch
 from dsf.kube.store import Key, Object, Store, key_of, version_of
+from dsf.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
 
@@ -100,7 +101,7 @@ class Reflector:
         # Guards _watch.
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"reflector-{resource}", daemon=True)
+        self._thread = SupervisedThread(self._run, f"reflector-{resource}")
 
     def start(self) -> None:
         """Start to list and watch in a separate thread."""
@@ -113,8 +114,7 @@ class Reflector:
             watch = self._watch
         if watch is not None:
             watch.close()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(_JOIN)
+        self._thread.join(_JOIN)
 
     @property
     def stopped(self) -> bool:

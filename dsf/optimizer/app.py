@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 import dsf.log
+from dsf import threads
 from dsf.api.problems import brief
 from dsf.errors import (
     AccessError,
@@ -114,9 +115,11 @@ def _add_probes(app: FastAPI, service: OptimizerService) -> None:
         """200 while the process serves. It does not check the hub: a restart of this process would not help there."""
         return "ok\n"
 
-    @app.get("/readyz", tags=["probes"], response_class=PlainTextResponse, responses=_errors(502))
+    @app.get("/readyz", tags=["probes"], response_class=PlainTextResponse, responses=_errors(502, 503))
     async def readyz() -> str:
-        """200 while the hub answers."""
+        """200 while the hub answers and every thread works."""
+        if problem := threads.problem():
+            raise HTTPException(503, problem)
         await to_thread.run_sync(service.check, limiter=own_threads)
         return "ok\n"
 

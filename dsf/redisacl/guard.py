@@ -16,6 +16,7 @@ import dsf.log
 from dsf.redisacl.rules import cluster_of_user
 from dsf.redisacl.users import DEFAULT_OFF
 from dsf.store.looping import repeat
+from dsf.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
 
@@ -38,7 +39,7 @@ class Guard:
         self._settled = 0
         self._is_checked = False
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="redis-guard", daemon=True)
+        self._thread = SupervisedThread(self._run, "redis-guard")
 
     def start(self) -> None:
         """Start to check every few seconds."""
@@ -47,8 +48,7 @@ class Guard:
     def stop(self) -> None:
         """End."""
         self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._thread.join()
 
     def _run(self) -> None:
         repeat(self._turn, self._stopping, doing="look after connections in redis", pause=EVERY)

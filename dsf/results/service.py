@@ -7,7 +7,7 @@ complete results worker. Missing settings are reported before it takes the first
 from __future__ import annotations
 
 import sys
-import threading
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -24,6 +24,7 @@ from dsf.results.sweeper import Sweeper
 from dsf.results.writer import Writer
 from dsf.settings import Settings, settings
 from dsf.store.client import connect
+from dsf.threads import SupervisedThread
 
 # Longest time in seconds that a write in progress may delay shutdown.
 _STOP_WAIT = 10.0
@@ -48,7 +49,7 @@ class Service(bootsteps.StartStopStep):
         # in a signal handler, which may interrupt its own thread inside an Event's set().
         told: SimpleQueue[None] = SimpleQueue()
         signals.worker_shutting_down.connect(lambda **_: told.put(None), weak=False)
-        self._teller = threading.Thread(target=_pass_on, args=(told,), name="stop-teller", daemon=True)
+        self._teller = SupervisedThread(partial(_pass_on, told), "stop-teller")
 
     def start(self, worker: Any) -> None:
         """Start the threads."""
@@ -61,9 +62,7 @@ class Service(bootsteps.StartStopStep):
         del worker
         _tell_to_stop()
         for thread in self._threads:
-            # They are not started if the worker ended before it was ready.
-            if thread.is_alive():
-                thread.join(_STOP_WAIT)
+            thread.join(_STOP_WAIT)
         self._client.close()
 
     def terminate(self, parent: Any) -> None:
@@ -71,7 +70,7 @@ class Service(bootsteps.StartStopStep):
         self.stop(parent)
 
 
-def _prepared(config: Settings) -> tuple[list[threading.Thread], redis.Redis]:
+def _prepared(config: Settings) -> tuple[list[SupervisedThread], redis.Redis]:
     """The threads, not started, and their Redis client. Raises DsfError."""
     master_secret(config)
     client: redis.Redis = connect(config, name="dsf-results")
@@ -81,7 +80,7 @@ def _prepared(config: Settings) -> tuple[list[threading.Thread], redis.Redis]:
         "run-sweeper": Sweeper(client, config, stopping).run,
         "mail-collector": Collector(client, config, stopping).run,
     }
-    return [threading.Thread(target=run, name=name, daemon=True) for name, run in work.items()], client
+    return [SupervisedThread(run, name) for name, run in work.items()], client
 
 
 def _pass_on(told: SimpleQueue[None]) -> None:

@@ -28,6 +28,7 @@ from dsf.store.looping import repeat
 from dsf.store.pairs import Score
 from dsf.store.registry import Registry
 from dsf.store.writes import LONGEST_BACKOFF, Claim, Facts, Finish, Writes, WrittenRecord
+from dsf.threads import background
 from dsf.throttle import Throttle
 
 #: Seconds after which another writer takes over a dead writer's pairs.
@@ -156,8 +157,7 @@ class Writer:
         while batch and len(helpers) < _AT_ONCE:
             if not helpers or not self._together.is_waiting:
                 # Daemons: a hanging write must not delay shutdown.
-                helpers.append(threading.Thread(target=look, daemon=True))
-                helpers[-1].start()
+                helpers.append(background(look, "score-write"))
             helpers[-1].join(_ALONE)
         for helper in helpers:
             helper.join()

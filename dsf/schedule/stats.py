@@ -12,6 +12,7 @@ Fields of the hash `dsf.keys.BEAT_STATS`, all counted by `lua/dispatch.lua`:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 
 import redis
@@ -21,6 +22,7 @@ from prometheus_client.registry import Collector
 import dsf.log
 from dsf import keys, metrics
 from dsf.store import skips
+from dsf.store.ticking import ticks_problem
 
 log = dsf.log.get(__name__)
 
@@ -29,7 +31,8 @@ BOUNDS = tuple(f"{bound:g}" for bound in metrics.LAG_BUCKETS)
 
 
 def schedule_families(client: redis.Redis) -> Iterable[Metric]:
-    """Lag, ticks, skips, number of entries, and the length of the results queue and of every cluster's queue.
+    """Lag, ticks, skips, whether ticks are sent, number of entries, and the lengths of the results queue and of every
+    cluster's queue.
 
     Raises redis.RedisError if Redis is unreachable, before yielding any family.
     """
@@ -43,12 +46,14 @@ def schedule_families(client: redis.Redis) -> Iterable[Metric]:
         for queue in queues:
             pipe.llen(queue)
         lengths = pipe.execute()
+    stopped = metrics.TICKS_STOPPED.gauge()
+    stopped.add_metric((), float(bool(ticks_problem(client, time.time()))))
     count = metrics.ENTRIES.gauge()
     count.add_metric((), entries)
     waiting = metrics.QUEUE_LENGTH.gauge()
     for queue, length in zip(queues, lengths, strict=True):
         waiting.add_metric((queue,), length)
-    return [*_counted(stats), count, waiting]
+    return [*_counted(stats), stopped, count, waiting]
 
 
 def _counted(stats: Mapping[str, str]) -> list[Metric]:

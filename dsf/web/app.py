@@ -13,6 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
 
 import dsf.log
+from dsf import threads
 from dsf.errors import (
     AccessError,
     BackendError,
@@ -78,7 +79,8 @@ def _add_probes(app: FastAPI, sources: Sources) -> None:
             sources.reading.ping()
         except redis.RedisError as error:
             return PlainTextResponse(f"Redis cannot be read: {type(error).__name__}\n", status_code=503)
-        return PlainTextResponse("ok\n")
+        problem = threads.problem()
+        return PlainTextResponse(f"{problem or 'ok'}\n", status_code=503 if problem else 200)
 
 
 def _add_static(app: FastAPI) -> None:

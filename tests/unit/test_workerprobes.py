@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from dsf import workerprobes
+from dsf import threads, workerprobes
+from dsf.threads import SupervisedThread
+from tests.support.wait import wait_for
 
 
 class Timer:
@@ -49,3 +51,18 @@ def test_a_file_that_cannot_be_touched_stops_no_worker(
     monkeypatch.setattr(workerprobes, "liveness_file", lambda: tmp_path / "alive")
     workerprobes.keep_alive()
     assert (tmp_path / "alive").exists()
+
+
+def test_the_file_says_which_threads_fail_and_is_empty_while_none_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "alive"
+    monkeypatch.setattr(workerprobes, "liveness_file", lambda: file)
+    broken = SupervisedThread(lambda: 1 / 0, "run-sweeper")
+    broken.start()
+    wait_for(threads.problem, 60, "it to be noticed")
+    workerprobes.keep_alive()
+    assert "run-sweeper" in file.read_text()
+    broken.join(60)
+    workerprobes.keep_alive()
+    assert file.read_text() == ""

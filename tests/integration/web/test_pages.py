@@ -516,3 +516,9 @@ def test_it_listens_on_ipv6(redis_server: RedisServer, redis_client: redis.Redis
     with WebProcess(redis_server.url, tmp_path / "log", web_host="::1") as page:
         assert page.url.startswith("http://[::1]:")
         fetch(page, "/", "All 2 scores are fresh")
+
+
+def test_the_headline_says_that_no_ticks_are_sent(page: WebProcess, redis_client: redis.Redis) -> None:
+    good_fleet(redis_client)
+    redis_client.zadd(keys.DUE, {"worker01/sample-scorer": time.time() - 60})
+    fetch(page, "/", "No ticks are sent: worker01/sample-scorer has been due for")

@@ -26,6 +26,7 @@ KUBE = {
 ALERTS = {
     "DynamicScoringNoScore",
     "DynamicScoringScheduleLag",
+    "DynamicScoringNoTicks",
     "DynamicScoringQueueFull",
     "DynamicScoringResultsRejected",
     "DynamicScoringMessagesDropped",
@@ -269,6 +270,7 @@ def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
         ('dynamic_scoring_hub_leading{pod="hub-2"}', "0x120"),
         ('dynamic_scoring_hub_redis_up{pod="hub-1"}', "1x70 0x50"),
         ('dynamic_scoring_hub_redis_up{pod="hub-2"}', "0x120"),
+        ("dynamic_scoring_ticks_stopped", "0x59 1x10 0x100"),
         ("dynamic_scoring_series_limit", "30000x120"),
         ("dynamic_scoring_series_wanted", "20000x80 40000x40"),
     ]
@@ -288,7 +290,11 @@ def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
         },
         115: {"DynamicScoringBlind": {""}, "DynamicScoringHubAway": {""}, "DynamicScoringSeriesLeftOut": {""}},
         # One message of a person is no attack.
-        62: {"DynamicScoringMessagesDropped": {"stale"}, "DynamicScoringResultsRejected": {"bad_signature"}},
+        62: {
+            "DynamicScoringMessagesDropped": {"stale"},
+            "DynamicScoringResultsRejected": {"bad_signature"},
+            "DynamicScoringNoTicks": {""},
+        },
     }
     cases = []
     for minute, alerts in expected.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
+from dsf.api.types import ADDON_NAME
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
 from dsf.cells import Cells
 from dsf.hub.desiredstate import DesiredState
@@ -41,8 +42,8 @@ class Place:
         self.events.append((about.kind, reason, message))
 
 
-def _desired(place: Place, settings_factory: Callable[..., Settings]) -> DesiredState:
-    settings = settings_factory(namespace="hub", addon_mode=False)
+def _desired(place: Place, settings_factory: Callable[..., Settings], *, addon_mode: bool = False) -> DesiredState:
+    settings = settings_factory(namespace="hub", addon_mode=addon_mode)
     return DesiredState(cast("Backend", place), settings, lambda key: None, lambda news: None)
 
 
@@ -100,3 +101,19 @@ def test_an_authentication_with_an_unknown_field_is_not_used(settings_factory: C
         },
     )
     assert _desired(place, settings_factory).authentication("hub", "x") is None
+
+
+def test_a_hosted_addon_is_reported_once(settings_factory: Callable[..., Settings]) -> None:
+    place = Place()
+    place.put(Kind.CLUSTER, cluster("a").to_manifest())
+    addon: dict[str, Any] = {"metadata": {"name": ADDON_NAME, "namespace": "a"}}
+    place.put(Kind.ADDON, addon)
+    desired = _desired(place, settings_factory, addon_mode=True)
+    desired.update()
+    assert place.events == []
+    addon["metadata"]["annotations"] = {"addon.open-cluster-management.io/hosting-cluster-name": "host"}
+    place.put(Kind.ADDON, addon)
+    for _ in range(2):
+        desired.invalidate()
+        assert desired.update().clusters.keys() == {"a"}
+    assert [(kind, reason) for kind, reason, _ in place.events] == [(Kind.ADDON, "HostedModeNotSupported")]

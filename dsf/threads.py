@@ -1,0 +1,114 @@
+"""Threads of a process. None ends unnoticed: after an unexpected exception its work starts again, and readiness looks.
+
+No other module starts a thread; `tests/unit/test_threads.py` holds that.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+import dsf.log
+
+log = dsf.log.get(__name__)
+
+#: Seconds before failed work starts again: first, and at most. The pause doubles with each failure in a row.
+_FIRST_PAUSE: Final = 0.1
+_LONGEST_PAUSE: Final = 30.0
+#: Seconds after which work that started again counts as recovered.
+_RECOVERED: Final = 10.0
+#: Failures in a row from which readiness fails: one that passes is only logged.
+_FAILURES: Final = 3
+
+_lock = threading.Lock()
+_running: set[SupervisedThread] = set()
+
+
+class SupervisedThread:
+    """Runs `work` in a daemon thread until it returns, and again after an exception.
+
+    The owner makes `work` return (by an event, a queue) and then calls `join`.
+    """
+
+    def __init__(self, work: Callable[[], object], name: str) -> None:
+        self.name = name
+        self._work = work
+        self._is_joined = threading.Event()
+        self._failures = 0
+        # time.monotonic() from which the current run counts as recovered; never while it waits for its next start.
+        self._recovered_at = math.inf
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the work."""
+        with _lock:
+            _running.add(self)
+        self._thread.start()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until the work has returned. Work that waits for its next start does not start again."""
+        self._is_joined.set()
+        # Not if it never started, and not in itself: an owner may be stopped by its own work.
+        if self.is_alive() and not self.is_current():
+            self._thread.join(timeout)
+
+    def is_alive(self) -> bool:
+        """Whether it has started and not returned."""
+        return self._thread.is_alive()
+
+    def is_current(self) -> bool:
+        """Whether the caller runs in it."""
+        return self._thread is threading.current_thread()
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether its work fails again and again."""
+        return self._failures >= _FAILURES and time.monotonic() < self._recovered_at
+
+    def _run(self) -> None:
+        try:
+            while not self._is_done():
+                pause = min(_FIRST_PAUSE * 2.0 ** min(self._failures - 1, 30), _LONGEST_PAUSE)
+                self._is_joined.wait(pause)
+                if self._is_joined.is_set():
+                    return
+        finally:
+            with _lock:
+                _running.discard(self)
+
+    def _is_done(self) -> bool:
+        """Run the work once; returns whether it returned."""
+        self._recovered_at = time.monotonic() + _RECOVERED
+        try:
+            self._work()
+        except BaseException:  # also SystemExit, which would end this thread silently
+            is_first = time.monotonic() >= self._recovered_at
+            self._recovered_at = math.inf
+            self._failures = 1 if is_first else self._failures + 1
+            log.exception("a thread failed, its work starts again", thread=self.name, failures=self._failures)
+            return False
+        return True
+
+
+def background(work: Callable[[], object], name: str) -> threading.Thread:
+    """Start one piece of work that hands over its own outcome; an exception that it lets out is logged."""
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException:
+            log.exception("work in the background failed", thread=name)
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+def problem() -> str:
+    """Which threads of this process fail again and again, for readiness probes; empty if none."""
+    with _lock:
+        names = sorted(thread.name for thread in _running if thread.is_failing)
+    return f"threads fail again and again: {', '.join(names)}; the log says why" if names else ""

@@ -1,0 +1,83 @@
+"""Threads that fail: their work goes on, and readiness says so while it does not."""
+
+from __future__ import annotations
+
+import ast
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dsf import threads
+from dsf.threads import SupervisedThread
+from tests.support.wait import wait_for
+
+_DSF = Path(threads.__file__).parent
+
+
+@pytest.mark.parametrize("error", [OverflowError("timeout value is too large"), SystemExit(1)])
+def test_work_that_fails_starts_again_until_it_returns(error: BaseException) -> None:
+    went_on, stop = threading.Event(), threading.Event()
+    errors = [error]
+
+    def work() -> None:
+        if errors:
+            raise errors.pop()
+        went_on.set()
+        stop.wait()
+
+    thread = SupervisedThread(work, "t")
+    thread.start()
+    assert went_on.wait(60)
+    assert threads.problem() == ""
+    stop.set()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_work_that_fails_again_and_again_is_reported_until_it_ends_or_recovers(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_mended, stop = threading.Event(), threading.Event()
+
+    def work() -> None:
+        if not is_mended.is_set():
+            raise RuntimeError("broken")
+        stop.wait()
+
+    mended, broken = SupervisedThread(work, "mended"), SupervisedThread(lambda: 1 / 0, "broken")
+    mended.start()
+    broken.start()
+    wait_for(lambda: "broken, mended" in threads.problem(), 60, "readiness to say it")
+    broken.join(60)
+    assert threads.problem() == "threads fail again and again: mended; the log says why"
+    monkeypatch.setattr(threads, "_RECOVERED", 0.0)
+    is_mended.set()
+    wait_for(lambda: threads.problem() == "", 60, "recovery")
+    stop.set()
+    mended.join(60)
+
+
+def test_a_thread_may_be_joined_before_it_starts_and_by_itself() -> None:
+    SupervisedThread(lambda: None, "never").join()
+    joined = threading.Event()
+
+    def work() -> None:
+        thread.join()
+        joined.set()
+
+    thread = SupervisedThread(work, "itself")
+    thread.start()
+    assert joined.wait(60)
+
+
+def _starts_thread(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        called = node.func if isinstance(node, ast.Call) else None
+        name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
+        if name in ("Thread", "Timer", "start_new_thread"):
+            yield f"{file.relative_to(_DSF)}:{node.lineno}"  # type: ignore[attr-defined]
+
+
+def test_no_other_module_starts_a_thread() -> None:
+    starts = [start for file in _DSF.rglob("*.py") for start in _starts_thread(file)]
+    assert {start.partition(":")[0] for start in starts} == {"threads.py"}
