@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from dsf.web.rendering import advice, duration, link, render, with_ages
+from dsf.web.rendering import advice, duration, link, prepare, render, with_ages
+
+
+def test_all_templates_compile() -> None:
+    prepare()
 
 
 def test_ages_are_put_in_last() -> None:
