@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from typing import Final
@@ -16,6 +17,7 @@ _NOT_ALLOWED = re.compile(r"[^a-z0-9.]+")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 
+@functools.lru_cache(maxsize=8192)
 def sanitize_resource_name(name: str) -> str:
     """The object name for the score `name`; always a DNS-1123 subdomain.
 

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from dsf.api.summary import ScorerSummary, dump_summaries
-
 #: Bytes of all manifests in one ManifestWork until the API server refuses that many. A ConfigMap holds 1 MiB, and etcd
 #: 1.5 MiB per object. OCM's webhook allows 500 KiB by default; the refusal names its limit.
 MOST: Final = 1024 * 1024
@@ -59,11 +57,6 @@ def size_of(manifest: Any) -> int:
     """Bytes of a manifest, or of a part of one, at the API server; never less than there."""
     text = json.dumps(manifest, separators=(",", ":"))
     return len(text) + _EXTRA_BYTES * len(_ESCAPED_BY_GO.findall(text))
-
-
-def size_of_summary(summary: ScorerSummary) -> int:
-    """Bytes of one scorer in the ConfigMap, where its JSON is a text, and in the Role."""
-    return size_of(dump_summaries([summary])) + sum(size_of(reference.name) + 1 for reference in summary.references)
 
 
 def fit(loads: Iterable[Load], limit: int) -> bool:

@@ -10,7 +10,6 @@ from typing import Final
 import redis
 
 import dsf.log
-from dsf.api.summary import ScorerSummary, dump_summaries
 from dsf.api.types import CELL_LABEL, CREDENTIALS_WORK_NAME, MANIFESTWORK_NAME
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
 from dsf.errors import BackendError, DsfError
@@ -19,7 +18,7 @@ from dsf.hub.desiredstate import DesiredState
 from dsf.hub.distribute import carries, is_applied, manifest_work
 from dsf.hub.registrar import Registrar
 from dsf.hub.secretdelivery import copy_for
-from dsf.hub.summaries import Plan, ScorerPlan
+from dsf.hub.summaries import Plan
 from dsf.store.entries import Entry
 
 log = dsf.log.get(__name__)
@@ -59,8 +58,6 @@ class ClusterReconciler:
         self._looked_at: set[str] = set()
         # Cluster -> why delivery failed, and whether that was a refusal.
         self._problems: dict[str, tuple[str, bool]] = {}
-        # A plan, and its summaries as text by the names of running scorers.
-        self._texts: tuple[Plan, dict[tuple[str, ...], str]] = Plan(), {}
         # Clusters whose last run failed.
         self._unsettled: set[str] = set()
         # Cluster -> end (monotonic clock) of its new entries' wait.
@@ -279,13 +276,10 @@ class ClusterReconciler:
             self._note(cluster, None)
             return False
         running = plan.running(cluster)
-        told = plan.summaries(cluster)
         wanted = manifest_work(
             cluster,
             self._agent_namespace,
-            self._summaries(plan, cluster, running, told),
-            frozenset().union(*(summary.references for summary in told)),
-            uses_account=any(summary.uses_account for summary in told),
+            [scorer.part_on(cluster) for scorer in running],
             secrets=self._secrets(plan.delivered(cluster)),
             redis_url=self._redis_url,
             cell=self._desired.cells.own,
@@ -307,18 +301,6 @@ class ClusterReconciler:
         # One deleted just now will trigger an event, and then leave the plan.
         found = (self._backend.get(Kind.SECRET, namespace, name) for name in sorted(names))
         return [copy_for(self._agent_namespace, secret) for secret in found if secret is not None]
-
-    def _summaries(self, plan: Plan, cluster: str, running: list[ScorerPlan], told: list[ScorerSummary]) -> str:
-        """As text. Most clusters share one, which is built once per plan."""
-        names = tuple(scorer.name for scorer in running)
-        if any(scorer.is_varied for scorer in running):
-            names = (*names, f"on {cluster}")
-        of_plan, texts = self._texts
-        if of_plan is not plan:
-            self._texts = of_plan, texts = plan, {}
-        if names not in texts:
-            texts[names] = dump_summaries(told)
-        return texts[names]
 
     def _delete_work(self, cluster: str) -> None:
         work = self._backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME)

@@ -14,7 +14,7 @@ from dsf.api.scoringconfig import DynamicScoringConfig, DynamicScoringConfigStat
 from dsf.api.types import ADDON_NAME, CONFIG_NAME, ConditionType, ConfigSyncMode, HealthStatus
 from dsf.hub.cycles import ITEMS_REPLACED, NO_ITEMS, Cycles
 from dsf.hub.health import Health
-from dsf.hub.summaries import Obstacle, ScorerPlan
+from dsf.hub.scorerplan import Obstacle, ScorerPlan
 from dsf.store.entries import Override, Pace, Pauses
 
 #: Condition of a DynamicScoringConfig that is ignored.

@@ -23,7 +23,6 @@ from dsf.api.scoringauthentication import ScoringAuthentication
 from dsf.api.scoringconfig import DynamicScoringConfig
 from dsf.api.tokenhosts import TokenHosts
 from dsf.api.types import ADDON_NAME, CONFIG_NAME
-from dsf.api.variants import Memory
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
 from dsf.errors import ObjectConflictError, SettingsError
 from dsf.hub import capacity
@@ -31,8 +30,10 @@ from dsf.hub.cellstatus import own
 from dsf.hub.discretion import server_refusal
 from dsf.hub.health import Health
 from dsf.hub.names import NameRules
+from dsf.hub.planmemory import PlanMemory
+from dsf.hub.scorerplan import INTERNAL_ERROR, Obstacle
 from dsf.hub.secretdelivery import NO_DELIVERY, Delivery
-from dsf.hub.summaries import INTERNAL_ERROR, Differences, Obstacle, Plan, differences, make_plan
+from dsf.hub.summaries import Differences, Plan, differences, make_plan
 from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
@@ -86,7 +87,9 @@ class DesiredState:
         self._ignored: dict[ObjectKey, str] = {}
         # Clusters whose hosted add-on is reported.
         self._hosted: set[str] = set()
-        self._memory = Memory()
+        self._memory = PlanMemory()
+        # Scorer as stored, its health, and the scorer with that.
+        self._healthy: dict[str, tuple[DynamicScorer, Health, DynamicScorer]] = {}
         # Scorer -> last logged error.
         self._reported: dict[str, str] = {}
         # The stored claims of names; None if they must be read.
@@ -180,6 +183,8 @@ class DesiredState:
         read = self._all(Kind.SCORER, DynamicScorer)
         scorers = [self._in_force(scorer) for scorer in read if self.counts(scorer.metadata.namespace)]
         unreadable = self._present(Kind.SCORER) - {scorer.key for scorer in read}
+        counted = {scorer.key for scorer in scorers}
+        self._healthy = {key: known for key, known in self._healthy.items() if key in counted}
         clusters = self._all(Kind.CLUSTER, ManagedCluster)
         cells = {one.metadata.name: self.cells.of(one.metadata.name, one.metadata.labels) for one in clusters}
         elsewhere = {name: cell for name, cell in cells.items() if cell != self.cells.own}
@@ -273,8 +278,13 @@ class DesiredState:
         health = self._health(ObjectKey(Kind.SCORER, scorer.metadata.namespace, scorer.metadata.name))
         if health is None:
             return scorer
-        update = {"health_status": health.status, "last_synced_config": health.config}
-        return scorer.model_copy(update={"status": scorer.status.model_copy(update=update)})
+        known = self._healthy.get(scorer.key)
+        if known is None or known[0] is not scorer or known[1] is not health:
+            update = {"health_status": health.status, "last_synced_config": health.config}
+            status = scorer.status.model_copy(update=update)
+            known = (scorer, health, scorer.model_copy(update={"status": status}))
+            self._healthy[scorer.key] = known
+        return known[2]
 
     def _all(self, kind: Kind, model: type[_Object]) -> list[_Object]:
         found = [(_key(kind, manifest), manifest) for manifest in self._backend.list(kind)]

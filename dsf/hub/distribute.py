@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from dsf.api.authentication import CaKind, Reference
+from dsf.api.summary import ScorerSummary, dump_summaries
 from dsf.api.types import (
     AGENT_ACCOUNT,
     CELL_LABEL,
@@ -18,6 +20,7 @@ from dsf.api.types import (
 )
 from dsf.backends.compare import covers
 from dsf.backends.protocol import Kind, Manifest
+from dsf.hub.capacity import size_of
 
 _WORK_API_VERSION = "work.open-cluster-management.io/v1"
 
@@ -26,23 +29,45 @@ _WORK_API_VERSION = "work.open-cluster-management.io/v1"
 SCORERS_ROLE: Final = "dynamic-scoring-agent-scorers"
 
 
+@dataclass(frozen=True)
+class Part:
+    """One scorer's part of a cluster's ManifestWork, without Secrets."""
+
+    #: Its element of the ConfigMap's JSON array.
+    text: str
+    #: The Secrets and ConfigMaps that the agent must be allowed to read for it.
+    references: frozenset[Reference]
+    #: Whether it needs tokens of the agent's account.
+    uses_account: bool
+    #: Bytes in the ManifestWork.
+    size: int
+
+
+def part_of(summary: ScorerSummary) -> Part:
+    """A scorer's part."""
+    text = dump_summaries([summary])[1:-1]
+    # In the ConfigMap the text is escaped once more; the Role has the names.
+    size = size_of(text) + sum(size_of(reference.name) + 1 for reference in summary.references)
+    return Part(text, summary.references, summary.uses_account, size)
+
+
 def manifest_work(
     cluster: str,
     agent_namespace: str,
-    summaries: str,
-    references: Iterable[Reference] = (),
+    parts: Collection[Part],
     *,
-    uses_account: bool = False,
     secrets: Iterable[Manifest] = (),
     redis_url: str = "",
     cell: str = "",
 ) -> Manifest:
-    """The ManifestWork with the ConfigMap that the cluster's agent reads. `summaries` are from `dump_summaries`.
+    """The ManifestWork with the ConfigMap that the cluster's agent reads; `parts` are its scorers', sorted by name.
 
-    `references` are the Secrets and ConfigMaps that these name: a Role lets the agent read only them. `uses_account`
-    lets it request tokens of its own account. `secrets` are delivered with it. `redis_url` is the agent's Redis, `cell`
-    the delivering cell; each may be empty.
+    A Role lets the agent read only the Secrets and ConfigMaps that these name. `secrets` are delivered with it.
+    `redis_url` is the agent's Redis, `cell` the delivering cell; each may be empty.
     """
+    summaries = f"[{','.join(part.text for part in parts)}]"
+    references = frozenset().union(*(part.references for part in parts))
+    uses_account = any(part.uses_account for part in parts)
     labels = {MANAGED_BY_LABEL: MANAGED_BY}
     config_map = {
         "apiVersion": "v1",

@@ -17,7 +17,8 @@ from dsf import keys
 from dsf.hub.cycles import Cycles
 from dsf.hub.names import is_owner
 from dsf.hub.outage import Outage, StillAwayError
-from dsf.hub.summaries import Plan, ScorerPlan
+from dsf.hub.scorerplan import ScorerPlan
+from dsf.hub.summaries import Plan
 from dsf.settings import Settings
 from dsf.store.agents import Agents
 from dsf.store.client import hub_time

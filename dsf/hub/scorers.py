@@ -28,8 +28,9 @@ from dsf.hub.desiredstate import DesiredState
 from dsf.hub.discretion import without_answers
 from dsf.hub.health import Health, HealthMonitor, Target
 from dsf.hub.registrar import Registrar
+from dsf.hub.scorerplan import ScorerPlan, internal_obstacle
 from dsf.hub.statuses import write_status
-from dsf.hub.summaries import Plan, ScorerPlan, internal_obstacle
+from dsf.hub.summaries import Plan
 from dsf.store.entries import Pace
 from dsf.store.notices import Said, ScorerNotice, cut
 

@@ -16,7 +16,8 @@ from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
 from dsf.errors import BackendError
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.registrar import Registrar
-from dsf.hub.summaries import Plan, ScorerPlan
+from dsf.hub.scorerplan import ScorerPlan
+from dsf.hub.summaries import Plan
 
 log = dsf.log.get(__name__)
 

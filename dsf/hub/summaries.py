@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import cached_property
+from functools import partial
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from dsf.api.cluster import ManagedCluster
 from dsf.api.nameclaims import NameClaims
@@ -19,178 +19,18 @@ from dsf.api.scoringauthentication import Authentications, ClusterFacts, Scoring
 from dsf.api.scoringconfig import ANY, DynamicScoringConfig, Mask
 from dsf.api.summary import ScorerSummary
 from dsf.api.tokenhosts import NO_HOSTS, TokenHosts
-from dsf.api.types import HealthStatus
-from dsf.api.variants import Memory, resolve_everywhere
+from dsf.api.variants import resolve_everywhere
 from dsf.errors import ResolutionError
 from dsf.hub import capacity, secretdelivery
-from dsf.hub.capacity import Load
 from dsf.hub.discretion import server_refusal, servers_of
-from dsf.hub.names import NAME_CONFLICT, NAME_NOT_ALLOWED, NO_RULES, Named, NameRules, decide, is_owner
+from dsf.hub.distribute import part_of
+from dsf.hub.names import NO_RULES, NameRules, decide, is_owner
+from dsf.hub.planmemory import PlanMemory
+from dsf.hub.scorerplan import Obstacle, ScorerPlan, internal_obstacle
 from dsf.hub.secretdelivery import NO_DELIVERY, Delivery
 from dsf.store.entries import Entry
 from dsf.store.notices import ClusterNotice, cut, told_labels
-from dsf.store.registry import ScorerRecord, WhenEmpty, WhenFailing
-
-
-@dataclass(frozen=True)
-class Obstacle:
-    """Why a scorer runs nowhere: its condition's reason and message."""
-
-    reason: str
-    message: str
-    #: The hub's internal error; None if the scorer has to be changed.
-    error: Exception | None = field(default=None, compare=False)
-
-
-#: Condition reason for an internal error with a scorer.
-INTERNAL_ERROR: Final = "InternalError"
-
-
-def internal_obstacle(error: Exception, doing: str) -> Obstacle:
-    """For an internal error with a scorer while `doing` something."""
-    text = f"the hub cannot go on with this scorer: {type(error).__name__} while {doing}; the hub's log says where"
-    return Obstacle(INTERNAL_ERROR, text, error)
-
-
-@dataclass(frozen=True)
-class ScorerPlan:
-    """One scorer and its resolution."""
-
-    scorer: DynamicScorer
-    #: None if it could not be resolved (see `obstacle`).
-    resolved: ResolvedScorer | None
-    obstacle: Obstacle | None
-    is_suspended: bool = False
-    #: Unix seconds until which it is suspended; None without an end.
-    suspended_until: float | None = None
-    #: Why the scoring API is Inactive, as far as known.
-    unhealthy: Obstacle | None = None
-    #: If clusters differ: each one's summary, why it cannot run there, or None if not selected.
-    variants: Mapping[str, ScorerSummary | Obstacle | None] = field(default_factory=dict)
-    #: Bytes of the hub's Secrets that are delivered with it, by name.
-    secrets: Mapping[str, int] = field(default_factory=dict)
-
-    @cached_property
-    def loads(self) -> Mapping[str, Load]:
-        """What it needs in a cluster's ManifestWork, by cluster if they differ; "" for all other clusters."""
-        usual = self.resolved.summary if self.resolved is not None else None
-        return {
-            cluster: Load(
-                self.scorer.key,
-                self.scorer.metadata.creation_timestamp,
-                capacity.size_of_summary(summary),
-                self.secrets,
-            )
-            for cluster, summary in (("", usual), *self.variants.items())
-            if isinstance(summary, ScorerSummary)
-        }
-
-    def load_on(self, cluster: str) -> Load:
-        """What it needs in this cluster's ManifestWork."""
-        return self.loads.get(cluster, self.loads[""])
-
-    @property
-    def is_varied(self) -> bool:
-        """Whether summaries differ between clusters."""
-        return bool(self.variants)
-
-    def summary_on(self, cluster: str) -> ScorerSummary | None:
-        """A cluster's summary; None if it does not run there now."""
-        if self.runnable is None:
-            return None
-        found = self.variants.get(cluster, self.runnable.summary)
-        return None if isinstance(found, Obstacle) else found
-
-    @property
-    def obstacles(self) -> dict[str, Obstacle]:
-        """Why it cannot run on some clusters."""
-        return {cluster: found for cluster, found in self.variants.items() if isinstance(found, Obstacle)}
-
-    @property
-    def name(self) -> str:
-        """The scorer's own name, as used by agents and Redis."""
-        return self.scorer.metadata.name
-
-    @property
-    def namespace(self) -> str:
-        """Namespace of its object."""
-        return self.scorer.metadata.namespace
-
-    @property
-    def names(self) -> Named:
-        """For the decision about names."""
-        score_name = self.resolved.score_name if self.resolved is not None else None
-        return Named(self.scorer.metadata.creation_timestamp, score_name)
-
-    @property
-    def has_no_name(self) -> bool:
-        """Whether it was refused its name: nothing under that name is its own."""
-        return self.obstacle is not None and self.obstacle.reason in (NAME_CONFLICT, NAME_NOT_ALLOWED)
-
-    @property
-    def runnable(self) -> ResolvedScorer | None:
-        """The resolution for agents, or None if it runs nowhere now."""
-        is_active = self.scorer.status.health_status is HealthStatus.Active
-        return self.resolved if self.obstacle is None and is_active else None
-
-    @property
-    def problem(self) -> str:
-        """Why it runs nowhere now, as `<reason>: <sentence>`; empty if it can, or if unknown."""
-        found = self.obstacle
-        if found is None and self.scorer.status.health_status is HealthStatus.Inactive:
-            found = self.unhealthy
-        return f"{found.reason}: {found.message}" if found is not None else ""
-
-    def record(self) -> ScorerRecord | None:
-        """Record for the results worker and users; None if nothing is known yet."""
-        if self.resolved is None or self.obstacle is not None:
-            return None
-        spec, resolved = self.scorer.spec, self.resolved
-        return ScorerRecord(
-            name=self.name,
-            namespace=self.namespace,
-            score_name=resolved.score_name,
-            description=spec.description,
-            dimension_format=resolved.summary.score_dimension_format,
-            more_dimension_formats=resolved.summary.more_dimension_formats or (),
-            aggregate_with=spec.aggregate.how.value if spec.aggregate is not None else "",
-            aggregate_by=tuple(spec.aggregate.by) if spec.aggregate is not None else (),
-            destination=spec.score_destination.value,
-            location=spec.location.value,
-            interval=resolved.interval_seconds,
-            validity=resolved.validity_seconds,
-            rate_limit=spec.execution.rate_limit,
-            exposition=spec.exposition.value if spec.exposition is not None else "",
-            suspended=self.is_suspended,
-            health=self.scorer.status.health_status.value,
-            problem=self.problem,
-            when_failing=WhenFailing(
-                failure_threshold=resolved.when_failing.failure_threshold,
-                behavior=resolved.when_failing.behavior.value,
-                value=resolved.when_failing.value,
-            ),
-            when_empty=WhenEmpty(
-                behavior=resolved.when_empty.behavior.value,
-                value=resolved.when_empty.value,
-                items=tuple((item.name, item.value) for item in resolved.when_empty.items or ()),
-            ),
-        )
-
-    def entry(self, cluster: str) -> Entry | None:
-        """Its schedule entry on one unmasked cluster; None if it does not run now."""
-        resolved = self.runnable
-        if resolved is None:
-            return None
-        return Entry(
-            cluster=cluster,
-            scorer=self.name,
-            namespace=self.namespace,
-            score_name=resolved.score_name,
-            interval=resolved.interval_seconds,
-            rate_limit=self.scorer.spec.execution.rate_limit,
-            suspended=self.is_suspended,
-            suspended_until=self.suspended_until,
-        )
+from dsf.store.registry import ScorerRecord
 
 
 def _by_name(masks: Iterable[Mask], clusters: Iterable[ClusterFacts]) -> Iterator[tuple[str, str]]:
@@ -401,12 +241,17 @@ def differences(old: Plan, new: Plan) -> Differences:
     scorers = {
         key
         for key in old.scorers.keys() | new.scorers.keys()
-        if _footprint(old.scorers.get(key)) != _footprint(new.scorers.get(key))
+        if (before := old.scorers.get(key)) is not (after := new.scorers.get(key))
+        and _footprint(before) != _footprint(after)
     }
     clusters = {name for name, _ in old.clusters.items() ^ new.clusters.items()}
     relabelled = {name for name, labels in new.labels.items() if old.labels.get(name) != labels}
     # Their keys are all clusters: a new or relabelled one must not trigger all others.
-    varied = {key: _varied(old.scorers[key], plan) for key, plan in new.scorers.items() if key not in scorers}
+    varied = {
+        key: _varied(old.scorers[key], plan)
+        for key, plan in new.scorers.items()
+        if key not in scorers and old.scorers[key] is not plan
+    }
     is_general = old.is_enabled != new.is_enabled or old.masks != new.masks
     # A scorer's status shows where it runs; a cluster's delivery contains what runs there.
     every_scorer = new.scorers.keys() if is_general or clusters else set()
@@ -443,7 +288,7 @@ def make_plan(
     authentications: Iterable[ScoringAuthentication] = (),
     delivery: Delivery = NO_DELIVERY,
     mistaken: Mapping[str, str] = MappingProxyType({}),
-    memory: Memory | None = None,
+    memory: PlanMemory | None = None,
     limit: int = capacity.MOST,
     names: NameRules = NO_RULES,
     scorer_hosts: TokenHosts = NO_HOSTS,
@@ -464,12 +309,18 @@ def make_plan(
     facts = [cluster.facts for cluster in served.values()]
     present = [scorer for scorer in scorers if scorer.metadata.deletion_timestamp is None]
     is_enabled = config is not None and config.metadata.deletion_timestamp is None
+    memory = memory or PlanMemory()
+    memory.begin(token_hosts, known, facts, delivery)
     plans = {
-        scorer.key: _plan_scorer(scorer, unhealthy.get(scorer.key), now, token_hosts, known, facts, delivery, memory)
+        scorer.key: memory.plan(
+            scorer,
+            cause := unhealthy.get(scorer.key),
+            now,
+            partial(_plan_scorer, scorer, cause, now, token_hosts, known, facts, delivery, memory),
+        )
         for scorer in present
     }
-    if memory is not None:
-        memory.forget_others(plans)
+    memory.forget_others(plans)
     if scorer_hosts:
         plans = {
             key: plan if plan.namespace == names.home else _bound(plan, scorer_hosts) for key, plan in plans.items()
@@ -505,16 +356,17 @@ def _bound(plan: ScorerPlan, allowed: TokenHosts) -> ScorerPlan:
 
 def _bounded(plan: Plan, own_namespace: str) -> Plan:
     """The plan without the scorers that have no room on a cluster."""
-    most = (max(one.loads.values(), key=lambda load: load.whole) for one in plan.scorers.values() if one.runnable)
+    most = (one.largest for one in plan.scorers.values() if one.runnable)
     if not plan.is_enabled or capacity.fit(most, plan.limit):
         return plan
     found = dict(plan.scorers)
     # Most clusters run the same scorers.
     known: dict[tuple[int, ...], dict[str, str]] = {}
     for cluster in plan.clusters:
-        loads = tuple(one.load_on(cluster) for one in plan.running(cluster))
-        shared = tuple(map(id, loads))
+        running = plan.running(cluster)
+        shared = tuple(id(one.part_on(cluster)) for one in running)
         if shared not in known:
+            loads = (one.load_on(cluster) for one in running)
             known[shared] = dict(capacity.left_out(loads, own_namespace, plan.limit))
         for key, why in known[shared].items():
             old = found[key]
@@ -530,22 +382,28 @@ def _plan_scorer(
     authentications: Authentications,
     clusters: Iterable[ClusterFacts],
     delivery: Delivery,
-    memory: Memory | None,
+    memory: PlanMemory,
 ) -> ScorerPlan:
     """One scorer's plan for any input of author and scoring API: an error here would break the whole plan."""
     try:
-        resolved, told = resolve_everywhere(scorer, token_hosts, authentications, clusters, memory)
+        resolved, told = resolve_everywhere(scorer, token_hosts, authentications, clusters, memory.variants)
         secretdelivery.check(resolved, delivery)
         if scorer.metadata.namespace != delivery.namespace and delivery.unreleased:
             for summary in (resolved.summary, *(one for one in told.values() if isinstance(one, ScorerSummary))):
                 secretdelivery.check_foreign(summary, delivery)
         variants = {name: _variant(found) for name, found in told.items()}
         secrets = delivery.sizes(secretdelivery.wanted(resolved))
-        plan = replace(_resolved_plan(scorer, resolved, now), variants=variants, secrets=secrets, unhealthy=unhealthy)
+        told_by_cluster = {"": resolved.summary, **variants}
+        plan = replace(
+            _resolved_plan(scorer, resolved, now),
+            unhealthy=unhealthy,
+            variants=variants,
+            parts={name: part_of(one) for name, one in told_by_cluster.items() if isinstance(one, ScorerSummary)},
+            secrets=secrets,
+        )
         # Tried alone first: later, with all scorers together, an error would stop those too.
         plan.record()
         plan.entry("any")
-        _ = plan.loads
         sanitize_resource_name(resolved.score_name)
     except ResolutionError as error:
         return ScorerPlan(scorer, None, Obstacle(str(error.reason), str(error)))

@@ -33,7 +33,7 @@ FINALIZER = "dynamic-scoring.open-cluster-management.io/cleanup"
 
 
 def _work(cluster: str) -> dict[str, Any]:
-    return manifest_work(cluster, "dynamic-scoring", "[]")
+    return manifest_work(cluster, "dynamic-scoring", [])
 
 
 def test_a_manifest_work_keeps_what_others_added_and_is_repaired(

@@ -96,7 +96,7 @@ def test_the_hub_can_do_its_work(
         backend.start(lambda key: None)
         assert backend.get(Kind.CLUSTER, "", cluster)
         assert backend.get(Kind.ADDON, cluster, ADDON_NAME)
-        backend.apply(manifest_work(cluster, AGENT_NAMESPACE, "[]"))
+        backend.apply(manifest_work(cluster, AGENT_NAMESPACE, []))
         backend.deliver_credentials(cluster, Credentials(KeyIds(), "1:00", "password"))
         backend.add_finalizer(Kind.CONFIG, HUB_NAMESPACE, CONFIG_NAME, FINALIZER)
         backend.remove_finalizer(Kind.CONFIG, HUB_NAMESPACE, CONFIG_NAME, FINALIZER)
@@ -136,7 +136,7 @@ def test_the_hub_can_be_elected(as_account: Callable[..., Session], settings_fac
 
 def test_the_hub_is_refused_what_others_own(as_account: Callable[..., Session], plane: ControlPlane) -> None:
     hub, cluster = as_account("dynamic-scoring-hub"), plane.cluster("c")
-    work = manifest_work(cluster, AGENT_NAMESPACE, "[]")
+    work = manifest_work(cluster, AGENT_NAMESPACE, [])
     work["metadata"]["name"] = "anything"
     with pytest.raises(ForbiddenError):
         hub.apply(MANIFEST_WORKS.path(cluster, "anything"), work, field_manager="test")

@@ -8,7 +8,6 @@ from datetime import datetime
 
 import pytest
 
-from dsf.api.summary import dump_summaries
 from dsf.hub.capacity import Load, fit, left_out, lower, size_of
 from dsf.hub.distribute import manifest_work
 from dsf.hub.secretdelivery import copy_for
@@ -67,9 +66,8 @@ def test_what_is_planned_for_a_scorer_is_no_less_than_what_it_takes(query: str) 
         return make_plan(scorers, config(), [cluster("c")], NOW, authentications=[authentication()])
 
     def written(plan: Plan) -> int:
-        told = plan.summaries("c")
-        references = frozenset().union(*(one.references for one in told))
-        work = manifest_work("c", "agents", dump_summaries(told), references, secrets=[copy_for("agents", secret())])
+        parts = [one.part_on("c") for one in plan.running("c")]
+        work = manifest_work("c", "agents", parts, secrets=[copy_for("agents", secret())])
         text = json.dumps(work["spec"]["workload"]["manifests"], separators=(",", ":"), ensure_ascii=False)
         # As Go writes it.
         for character in "<>&":

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from dsf.api.types import ADDON_NAME
+import pytest
+
+from dsf.api.types import ADDON_NAME, HealthStatus
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
 from dsf.cells import Cells
+from dsf.hub import summaries
 from dsf.hub.desiredstate import DesiredState
+from dsf.hub.health import Health
+from dsf.hub.summaries import Differences
 from dsf.settings import Settings
 from tests.unit.hub.builders import cluster, config, scorer
 
@@ -117,3 +122,85 @@ def test_a_hosted_addon_is_reported_once(settings_factory: Callable[..., Setting
         desired.invalidate()
         assert desired.update().clusters.keys() == {"a"}
     assert [(kind, reason) for kind, reason, _ in place.events] == [(Kind.ADDON, "HostedModeNotSupported")]
+
+
+class Fleet:
+    """Objects and scoring APIs of which one changes at a time."""
+
+    shared_by = Cells()
+
+    def __init__(self) -> None:
+        self.objects: dict[ObjectKey, Manifest] = {}
+        self.health: dict[ObjectKey, Health] = {}
+        self._version = 0
+
+    def put(self, kind: Kind, manifest: Manifest) -> ObjectKey:
+        self._version += 1
+        metadata = {**manifest["metadata"], "resourceVersion": str(self._version)}
+        key = ObjectKey(kind, metadata.get("namespace") or "", metadata["name"])
+        self.objects[key] = {**manifest, "metadata": metadata}
+        return key
+
+    def list(self, kind: Kind) -> list[Manifest]:
+        return [manifest for key, manifest in self.objects.items() if key.kind is kind]
+
+    def get(self, *key: Any) -> Manifest | None:
+        return self.objects.get(ObjectKey(*key))
+
+
+def test_what_changes_for_one_scorer_is_worked_out_for_that_one_only(
+    settings_factory: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worked: list[str] = []
+
+    def counted(module: Any, name: str, label: Callable[[Any], str]) -> None:
+        true = getattr(module, name)
+
+        def called(first: Any, *arguments: Any, **named: Any) -> Any:
+            worked.append(f"{name} {label(first)}")
+            return true(first, *arguments, **named)
+
+        monkeypatch.setattr(module, name, called)
+
+    counted(summaries, "resolve_everywhere", lambda one: str(one.metadata.name))
+    counted(summaries, "part_of", lambda one: str(one.name))
+    fleet = Fleet()
+    settings = settings_factory(namespace="hub", addon_mode=False)
+    affected: list[Differences] = []
+    desired = DesiredState(cast("Backend", fleet), settings, fleet.health.get, affected.append)
+    fleet.put(Kind.CLUSTER, cluster("a").to_manifest())
+    fleet.put(Kind.CONFIG, config().to_manifest())
+    made = {f"s{number}": scorer(f"s{number}").to_manifest() for number in range(20)}
+    keys = {name: fleet.put(Kind.SCORER, manifest) for name, manifest in made.items()}
+    desired.update()
+    assert len(worked) == 40
+
+    def changed(name: str) -> list[str]:
+        """What is worked out after a change of this one, beyond its own."""
+        worked.clear()
+        affected.clear()
+        desired.invalidate()
+        plan = desired.update()
+        # As if it was made from nothing.
+        count = worked.copy()
+        anew = DesiredState(cast("Backend", fleet), settings, fleet.health.get, lambda _: None).update()
+        assert plan == anew
+        assert affected[0].scorers <= {f"hub/{name}"}
+        return count
+
+    # The hub writes its status: nothing of the plan comes from it but the health.
+    status = {"conditions": [], "failures": [], "interval": 30, "healthStatus": "Active"}
+    fleet.put(Kind.SCORER, {**made["s3"], "status": status})
+    assert changed("s3") == []
+    fleet.health[keys["s4"]] = Health(status=HealthStatus.Inactive, is_checked=True)
+    assert changed("s4") == ["resolve_everywhere s4", "part_of s4"]
+    fleet.health[keys["s4"]] = Health(status=HealthStatus.Active, is_checked=True)
+    assert changed("s4") == ["resolve_everywhere s4", "part_of s4"]
+    edited = _spec(made["s5"], execution={"maxRetries": 7})
+    fleet.put(Kind.SCORER, {**edited, "metadata": {**edited["metadata"], "generation": 2}})
+    assert changed("s5") == ["resolve_everywhere s5", "part_of s5"]
+    fleet.put(Kind.SCORER, scorer("s20").to_manifest())
+    assert changed("s20") == ["resolve_everywhere s20", "part_of s20"]
+    del fleet.objects[keys["s6"]]
+    assert changed("s6") == []
+    assert changed("none") == []

@@ -9,11 +9,11 @@ import pytest
 from dsf.api.authentication import CaKind, Reference
 from dsf.api.summary import ScorerSummary, dump_summaries
 from dsf.backends.compare import covers
-from dsf.hub.distribute import is_applied, manifest_work
+from dsf.hub.distribute import Part, is_applied, manifest_work, part_of
 
 
 def test_an_empty_list_is_distributed_too() -> None:
-    work = manifest_work("c", "agents", "[]")
+    work = manifest_work("c", "agents", [])
     assert work["apiVersion"] == "work.open-cluster-management.io/v1"
     assert work["metadata"]["name"] == "dynamic-scoring-config-manifestwork"
     assert work["metadata"]["namespace"] == "c"
@@ -23,9 +23,10 @@ def test_an_empty_list_is_distributed_too() -> None:
     assert config_map["data"] == {"summaries": "[]"}
 
 
-def test_summaries_are_sorted_and_complete() -> None:
-    summaries = [ScorerSummary(name=name, score_name=name) for name in ("b", "a")]
-    [config_map] = manifest_work("c", "agents", dump_summaries(summaries))["spec"]["workload"]["manifests"]
+def test_summaries_are_complete() -> None:
+    summaries = [ScorerSummary(name=name, score_name=name) for name in ("a", "b")]
+    [config_map] = manifest_work("c", "agents", [*map(part_of, summaries)])["spec"]["workload"]["manifests"]
+    assert config_map["data"]["summaries"] == dump_summaries(summaries)
     found = json.loads(config_map["data"]["summaries"])
     assert [item["name"] for item in found] == ["a", "b"]
     assert list(found[0])[:16] == [
@@ -37,7 +38,8 @@ def test_summaries_are_sorted_and_complete() -> None:
 
 def test_the_agent_may_read_what_its_scorers_name_and_no_more() -> None:
     named = [Reference(CaKind.Secret, "b"), Reference(CaKind.Secret, "a"), Reference(CaKind.ConfigMap, "ca")]
-    _, role, binding = manifest_work("c", "agents", "[]", named, uses_account=True)["spec"]["workload"]["manifests"]
+    part = Part("{}", frozenset(named), uses_account=True, size=0)
+    _, role, binding = manifest_work("c", "agents", [part])["spec"]["workload"]["manifests"]
     assert [(rule["resources"], rule["resourceNames"], rule["verbs"]) for rule in role["rules"]] == [
         (["secrets"], ["a", "b"], ["get", "list", "watch"]),
         (["configmaps"], ["ca"], ["get", "list", "watch"]),

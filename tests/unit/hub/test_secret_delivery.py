@@ -114,8 +114,8 @@ def test_what_clusters_get() -> None:
 def test_a_key_that_is_taken_away_on_the_hub_is_a_difference() -> None:
     both = copy_for("agents", secret())
     both["data"] = {**both["data"], "old": "eA=="}
-    before = manifest_work("a", "agents", "[]", secrets=[both])
-    after = manifest_work("a", "agents", "[]", secrets=[copy_for("agents", secret())])
+    before = manifest_work("a", "agents", [], secrets=[both])
+    after = manifest_work("a", "agents", [], secrets=[copy_for("agents", secret())])
     assert carries(before, before)
     assert not carries(before, after)
     assert not carries(after, before)

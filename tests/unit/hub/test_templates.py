@@ -11,9 +11,9 @@ from dsf.api import variants
 from dsf.api.cluster import ManagedCluster
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringconfig import DynamicScoringConfig, Mask
-from dsf.api.variants import Memory
 from dsf.hub.conditions import Spread, distributed
 from dsf.hub.health import Health
+from dsf.hub.planmemory import PlanMemory
 from dsf.hub.summaries import Plan, make_plan
 from tests.unit.hub.builders import NOW, cluster, config, scorer
 
@@ -170,7 +170,7 @@ def test_only_what_changed_is_worked_out_again(monkeypatch: pytest.MonkeyPatch) 
         return resolve(one, *arguments)
 
     monkeypatch.setattr(variants, "resolve", counted)
-    memory = Memory()
+    memory = PlanMemory()
     query = 'up{c="${cluster}",r="${label:region}"}'
     # Of the first one that it runs on the whole is needed each time; "x" lacks the label.
     fleet = [cluster("x"), *(cluster(name, labels=EU) for name in "abc")]
@@ -178,7 +178,7 @@ def test_only_what_changed_is_worked_out_again(monkeypatch: pytest.MonkeyPatch) 
     suspended = {"source": source(query), "execution": {"suspend": True}}
     steps: list[tuple[list[ManagedCluster], dict[str, Any], int]] = [
         (fleet, {"source": source(query)}, 3),
-        (fleet, {"source": source(query)}, 1),
+        (fleet, {"source": source(query)}, 0),
         ([*fleet, cluster("d", labels=US)], {"source": source(query)}, 2),
         (moved, {"source": source(query)}, 2),
         (fleet[2:], {"source": source(query)}, 2),

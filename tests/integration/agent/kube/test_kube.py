@@ -19,7 +19,7 @@ from dsf.api.summary import parse_summaries
 from dsf.api.tokenhosts import TokenHosts
 from dsf.api.types import AGENT_ACCOUNT, CREDENTIALS_NAME, MANAGED_BY, MANAGED_BY_LABEL, USABLE_FOR
 from dsf.auth.secrets import AccountToken, SecretError, Use
-from dsf.hub.distribute import manifest_work
+from dsf.hub.distribute import manifest_work, part_of
 from dsf.kube.resources import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS
 from dsf.kube.session import ForbiddenError, Session
 from dsf.settings import Settings
@@ -363,7 +363,7 @@ def test_the_role_that_the_hub_makes_is_enough(
     spoke.session.create(
         CONFIG_MAPS.path(spoke.namespace), {"metadata": {"name": "private-ca"}, "data": {"ca.crt": f"x\n{pem}\ny"}}
     )
-    work = manifest_work("c", spoke.namespace, "[]", summary.references, uses_account=summary.uses_account)
+    work = manifest_work("c", spoke.namespace, [part_of(summary)])
     role = work["spec"]["workload"]["manifests"][1]
     objects = KubeObjects(settings_factory(kubeconfig=spoke.kubeconfig, agent_namespace=spoke.namespace))
     try:

@@ -106,7 +106,7 @@ class Server:
 
 
 def _listed(cluster: str) -> dict[str, Any]:
-    work = manifest_work(cluster, "agent", "")
+    work = manifest_work(cluster, "agent", [])
     return {**work, "metadata": {**work["metadata"], "uid": f"uid-{cluster}"}}
 
 

@@ -1,0 +1,182 @@
+"""One scorer's part of the desired state. Pure, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+from dsf.api.resolve import ResolvedScorer
+from dsf.api.scorer import DynamicScorer
+from dsf.api.summary import ScorerSummary
+from dsf.api.types import HealthStatus
+from dsf.hub.capacity import Load
+from dsf.hub.distribute import Part
+from dsf.hub.names import NAME_CONFLICT, NAME_NOT_ALLOWED, Named
+from dsf.store.entries import Entry
+from dsf.store.registry import ScorerRecord, WhenEmpty, WhenFailing
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Why a scorer runs nowhere: its condition's reason and message."""
+
+    reason: str
+    message: str
+    #: The hub's internal error; None if the scorer has to be changed.
+    error: Exception | None = field(default=None, compare=False)
+
+
+#: Condition reason for an internal error with a scorer.
+INTERNAL_ERROR: Final = "InternalError"
+
+
+def internal_obstacle(error: Exception, doing: str) -> Obstacle:
+    """For an internal error with a scorer while `doing` something."""
+    text = f"the hub cannot go on with this scorer: {type(error).__name__} while {doing}; the hub's log says where"
+    return Obstacle(INTERNAL_ERROR, text, error)
+
+
+@dataclass(frozen=True)
+class ScorerPlan:
+    """One scorer and its resolution."""
+
+    scorer: DynamicScorer
+    #: None if it could not be resolved (see `obstacle`).
+    resolved: ResolvedScorer | None
+    obstacle: Obstacle | None
+    is_suspended: bool = False
+    #: Unix seconds until which it is suspended; None without an end.
+    suspended_until: float | None = None
+    #: Why the scoring API is Inactive, as far as known.
+    unhealthy: Obstacle | None = None
+    #: If clusters differ: each one's summary, why it cannot run there, or None if not selected.
+    variants: Mapping[str, ScorerSummary | Obstacle | None] = field(default_factory=dict)
+    #: Its part of a cluster's ManifestWork, by cluster if they differ; "" for all other clusters.
+    parts: Mapping[str, Part] = field(default_factory=dict)
+    #: Bytes of the hub's Secrets that are delivered with it, by name.
+    secrets: Mapping[str, int] = field(default_factory=dict)
+
+    def part_on(self, cluster: str) -> Part:
+        """Its part of this cluster's ManifestWork."""
+        return self.parts.get(cluster, self.parts[""])
+
+    @cached_property
+    def largest(self) -> Load:
+        """The room that it needs on the cluster where it needs most."""
+        return self._load(max(part.size for part in self.parts.values()))
+
+    def load_on(self, cluster: str) -> Load:
+        """The room that it needs in this cluster's ManifestWork."""
+        return self._load(self.part_on(cluster).size)
+
+    def _load(self, size: int) -> Load:
+        return Load(self.scorer.key, self.scorer.metadata.creation_timestamp, size, self.secrets)
+
+    @property
+    def is_varied(self) -> bool:
+        """Whether summaries differ between clusters."""
+        return bool(self.variants)
+
+    def summary_on(self, cluster: str) -> ScorerSummary | None:
+        """A cluster's summary; None if it does not run there now."""
+        if self.runnable is None:
+            return None
+        found = self.variants.get(cluster, self.runnable.summary)
+        return None if isinstance(found, Obstacle) else found
+
+    @property
+    def obstacles(self) -> dict[str, Obstacle]:
+        """Why it cannot run on some clusters."""
+        return {cluster: found for cluster, found in self.variants.items() if isinstance(found, Obstacle)}
+
+    @property
+    def name(self) -> str:
+        """The scorer's own name, as used by agents and Redis."""
+        return self.scorer.metadata.name
+
+    @property
+    def namespace(self) -> str:
+        """Namespace of its object."""
+        return self.scorer.metadata.namespace
+
+    @property
+    def names(self) -> Named:
+        """For the decision about names."""
+        score_name = self.resolved.score_name if self.resolved is not None else None
+        return Named(self.scorer.metadata.creation_timestamp, score_name)
+
+    @property
+    def has_no_name(self) -> bool:
+        """Whether it was refused its name: nothing under that name is its own."""
+        return self.obstacle is not None and self.obstacle.reason in (NAME_CONFLICT, NAME_NOT_ALLOWED)
+
+    @property
+    def runnable(self) -> ResolvedScorer | None:
+        """The resolution for agents, or None if it runs nowhere now."""
+        is_active = self.scorer.status.health_status is HealthStatus.Active
+        return self.resolved if self.obstacle is None and is_active else None
+
+    @property
+    def problem(self) -> str:
+        """Why it runs nowhere now, as `<reason>: <sentence>`; empty if it can, or if unknown."""
+        found = self.obstacle
+        if found is None and self.scorer.status.health_status is HealthStatus.Inactive:
+            found = self.unhealthy
+        return f"{found.reason}: {found.message}" if found is not None else ""
+
+    def record(self) -> ScorerRecord | None:
+        """Record for the results worker and users; None if nothing is known yet."""
+        return self._record
+
+    @cached_property
+    def _record(self) -> ScorerRecord | None:
+        if self.resolved is None or self.obstacle is not None:
+            return None
+        spec, resolved = self.scorer.spec, self.resolved
+        return ScorerRecord(
+            name=self.name,
+            namespace=self.namespace,
+            score_name=resolved.score_name,
+            description=spec.description,
+            dimension_format=resolved.summary.score_dimension_format,
+            more_dimension_formats=resolved.summary.more_dimension_formats or (),
+            aggregate_with=spec.aggregate.how.value if spec.aggregate is not None else "",
+            aggregate_by=tuple(spec.aggregate.by) if spec.aggregate is not None else (),
+            destination=spec.score_destination.value,
+            location=spec.location.value,
+            interval=resolved.interval_seconds,
+            validity=resolved.validity_seconds,
+            rate_limit=spec.execution.rate_limit,
+            exposition=spec.exposition.value if spec.exposition is not None else "",
+            suspended=self.is_suspended,
+            health=self.scorer.status.health_status.value,
+            problem=self.problem,
+            when_failing=WhenFailing(
+                failure_threshold=resolved.when_failing.failure_threshold,
+                behavior=resolved.when_failing.behavior.value,
+                value=resolved.when_failing.value,
+            ),
+            when_empty=WhenEmpty(
+                behavior=resolved.when_empty.behavior.value,
+                value=resolved.when_empty.value,
+                items=tuple((item.name, item.value) for item in resolved.when_empty.items or ()),
+            ),
+        )
+
+    def entry(self, cluster: str) -> Entry | None:
+        """Its schedule entry on one unmasked cluster; None if it does not run now."""
+        resolved = self.runnable
+        if resolved is None:
+            return None
+        return Entry(
+            cluster=cluster,
+            scorer=self.name,
+            namespace=self.namespace,
+            score_name=resolved.score_name,
+            interval=resolved.interval_seconds,
+            rate_limit=self.scorer.spec.execution.rate_limit,
+            suspended=self.is_suspended,
+            suspended_until=self.suspended_until,
+        )
