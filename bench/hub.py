@@ -1,4 +1,5 @@
-"""What the hub controller costs for a whole fleet: to bring it about, at rest, for one new scorer, at a restart.
+"""What the hub controller costs for a whole fleet: to bring it about, at rest, for one new scorer, at a
+restart, and for many new scorers at once.
 
     python -m bench.hub [--clusters N] [--seconds S] [--quick] [--strict] [--json FILE]
 
@@ -35,6 +36,8 @@ from dsf.demo.supervisor import Supervisor
 from dsf.settings import child_environment
 
 CLUSTERS, QUICK_CLUSTERS, SCORERS, ITEMS = 1000, 100, 10, 10
+#: Scorers that are created at once, and the few clusters that get them.
+MANY, QUICK_MANY, FEW_CLUSTERS = 1000, 100, 5
 #: Seconds of the measurement at rest: several looks of the hub at everything.
 REST, QUICK_REST = 90.0, 35.0
 #: Seconds that the hub gets until it is done with a start, and the least time without work that says so.
@@ -239,7 +242,32 @@ def measure_fleet(fleet: Fleet, rest: float) -> list[Figure]:
     return figures
 
 
-def measure(clusters: int, rest: float) -> Measurement:
+def measure_many(fleet: Fleet, many: int) -> list[Figure]:
+    """Many scorers at once, and an edit of another one meanwhile."""
+    fleet.manifests()
+    with fleet.hub():
+        fleet.arrivals("scorer-0")
+        fleet.settle()
+        began, before = time.monotonic(), fleet.cpu()
+        names = [f"many-{number:04}" for number in range(many)]
+        for name in names:
+            fleet.scorer(name)
+        fleet.scorer("scorer-0", rateLimit="900/s")
+        edit = max(fleet.arrivals("scorer-0", lambda entry: entry.get("rate_limit") == "900/s"))
+        for name in names:
+            fleet.arrivals(name)
+        took, now = time.monotonic() - began, fleet.cpu()
+    config = f"{many} scorers, {len(fleet.clusters)} clusters"
+    spent = f"CPU: hub {now[0] - before[0]:.2f} s, Redis {now[1] - before[1]:.2f} s"
+    return [
+        Figure(
+            "many scorers at once until all clusters have all", f"{took:.1f} s; {spent}", took, "s", config, most=30
+        ),
+        Figure("an edit of another scorer meanwhile", f"{edit:.1f} s", edit, "s", config, most=2),
+    ]
+
+
+def measure(clusters: int, rest: float, many: int) -> Measurement:
     """Everything, with processes of its own."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -254,6 +282,10 @@ def measure(clusters: int, rest: float) -> Measurement:
             url = f"http://127.0.0.1:{api.server_address[1]}"
             fleet = Fleet(folder, server, supervisor.pid(program.name), url, clusters)
             figures = measure_fleet(fleet, rest)
+            fleet.client.flushall()
+            other = folder / "many"
+            other.mkdir()
+            figures += measure_many(Fleet(other, server, supervisor.pid(program.name), url, FEW_CLUSTERS), many)
         finally:
             api.shutdown()
             supervisor.stop_all()
@@ -268,7 +300,7 @@ def main() -> int:
     arguments = parser.parse_args()
     clusters = arguments.clusters or (QUICK_CLUSTERS if arguments.quick else CLUSTERS)
     rest = arguments.seconds or (QUICK_REST if arguments.quick else REST)
-    return report(arguments, measure(clusters, rest))
+    return report(arguments, measure(clusters, rest, QUICK_MANY if arguments.quick else MANY))
 
 
 if __name__ == "__main__":
