@@ -87,7 +87,7 @@ def _split(text: str) -> Iterator[tuple[int, str]]:
             yield start + 1, "\n".join(chunk)
 
 
-def _read(root: yaml.Node, source: str, first_line: int) -> list[ParsedDocument | Problem]:
+def _read(root: yaml.Node, source: str, first_line: int, *, is_item: bool = False) -> list[ParsedDocument | Problem]:
     document = kubeyaml.construct(root)
     line = first_line + root.start_mark.line
     if document is None:
@@ -101,6 +101,8 @@ def _read(root: yaml.Node, source: str, first_line: int) -> list[ParsedDocument 
     kind, version = document.get("kind"), document.get("apiVersion")
     if not isinstance(kind, str) or not kind:
         return [problem(("kind",), f"is required; kinds that are read are {', '.join(KINDS)}")]
+    if kind == "List" and not is_item:
+        return [found for item in _items(root) for found in _read(item, source, first_line, is_item=True)]
     if kind not in KINDS or (kind == CLUSTER_KIND and _group(version) != _group(CLUSTER_API_VERSION)):
         return [problem(("kind",), f"{kind!r} of apiVersion {version!r} is not read here; ignored", "note")]
     wanted, model = KINDS[kind]
@@ -111,6 +113,13 @@ def _read(root: yaml.Node, source: str, first_line: int) -> list[ParsedDocument 
     except ValidationError as error:
         problems = [problem(mistake.location, mistake.text) for mistake in explain(error, model, document)]
         return sorted(problems, key=lambda found: found.line)
+
+
+def _items(root: yaml.Node) -> list[yaml.Node]:
+    """The objects of a list, as `kubectl get -o yaml` prints several."""
+    fields = root.value if isinstance(root, yaml.MappingNode) else []
+    items = next((value for key, value in fields if key.value == "items"), None)
+    return list(items.value) if isinstance(items, yaml.SequenceNode) else []
 
 
 def _group(version: Any) -> str:

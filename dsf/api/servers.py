@@ -63,6 +63,15 @@ def endpoint(
     return endpoint, Way(authentication, path)
 
 
+def unused_endpoint(stage: Stage) -> str:
+    """The URL of a stage that nothing is sent to; empty if it is invalid."""
+    try:
+        host = stage.synced.host or stage.spec.host or base_url(stage.config_url)
+        return join_url(host, stage.synced.path or stage.spec.path)
+    except ValueError:
+        return ""
+
+
 def _check_token_host(stage: str, synced_host: str, spec_host: str, fallback: str) -> None:
     """Refuse a host from `/config` that the user did not name: a scoring API must not redirect a user's token."""
     try:

@@ -10,7 +10,7 @@ from dsf.api.remoteconfig import MAX_SOURCES, RemoteConfig, RemoteSource
 from dsf.api.resolvereason import Reason
 from dsf.api.scorer import DynamicScorer, DynamicScorerSpec, Source
 from dsf.api.scoringauthentication import Authentications
-from dsf.api.servers import Stage, endpoint, secret
+from dsf.api.servers import Stage, endpoint, secret, unused_endpoint
 from dsf.api.sourcetype import is_plugin_type
 from dsf.api.summary import SourceSummary
 from dsf.api.tokenhosts import TokenHosts
@@ -113,8 +113,8 @@ def _source(
             f"spec.{said.field}.options: the type is {kind}, and only the types of plug-ins have options",
         )
     if kind is SourceType.None_:
-        # Nothing is fetched, so its other settings and its token are ignored.
-        return SourceFields(SourceSummary(name=said.name, type=str(kind)))
+        # Nothing is fetched, so its other settings and its token are ignored; upstream fills in the endpoint.
+        return SourceFields(SourceSummary(name=said.name, type=str(kind), endpoint=unused_endpoint(stage)))
     range_ = first_positive(synced.params.range, params.range if params else 0)
     step = first_positive(synced.params.step, params.step if params else 0)
     if kind is SourceType.Prometheus:

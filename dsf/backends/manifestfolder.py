@@ -19,7 +19,7 @@ from dsf.backends.files import Stamp, size_of, stamp_of
 from dsf.backends.outfolder import PRIVATE, key_of
 from dsf.backends.protocol import Kind, Manifest, ObjectKey
 
-SUFFIXES: Final = (".yaml", ".yml")
+SUFFIXES: Final = (".yaml", ".yml", ".json")
 #: Most bytes of a manifest file.
 MAX_BYTES: Final = 4 * 1024 * 1024
 

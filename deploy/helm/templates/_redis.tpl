@@ -19,7 +19,9 @@ dynamic-scoring-redis.{{ include "dsf.namespace" . }}.svc
 {{/* Host that agents use for the bundled Redis; empty when it is not known (yet). */}}
 {{- define "dsf.redis.exposedHost" -}}
 {{- $exposure := .Values.redis.exposure -}}
-{{- if $exposure.host -}}
+{{- if regexMatch "^[^:]*:[0-9]*$" $exposure.host -}}
+{{- fail (printf "redis.exposure.host: %s has a port: give the host alone; the port is that of redis.exposure.type, and redis.agentUrl sets another one" $exposure.host) -}}
+{{- else if $exposure.host -}}
 {{ $exposure.host }}
 {{- else if eq $exposure.type "ClusterIP" -}}
 {{ include "dsf.redis.host" . }}

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import json
 import re
 from textwrap import dedent
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,6 +77,30 @@ def only(text: str) -> DynamicScorer | DynamicScoringConfig | ManagedCluster:
     (document,) = parse_documents(text, "f.yaml")
     assert isinstance(document, ParsedDocument), str(document)
     return document.object
+
+
+@pytest.mark.parametrize("is_json", [False, True])
+def test_a_list_as_kubectl_prints_it(is_json: bool) -> None:
+    stored = {"uid": "1", "resourceVersion": "7", "generation": 2, "creationTimestamp": "2026-01-01T00:00:00Z"}
+    items = [yaml.safe_load(text) for text in (SCORER, CONFIG)]
+    for item in items:
+        item["metadata"] |= {**stored, "namespace": "hub"}
+    items[0]["status"] = {"healthStatus": "Active"}
+    items += [{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "x"}}]
+    items += [{**items[0], "spec": {}}, {"apiVersion": "v1", "kind": "List", "items": items[:1]}]
+    whole = {"apiVersion": "v1", "items": items, "kind": "List", "metadata": {"resourceVersion": ""}}
+    text = json.dumps(whole, indent=4) if is_json else yaml.safe_dump(whole)
+    scorer, config, secret, *mistakes, nested = parse_documents(text, "f")
+    assert isinstance(scorer, ParsedDocument)
+    assert isinstance(config, ParsedDocument)
+    assert (scorer.object.metadata.name, config.object.metadata.name) == ("sample-scorer", "dynamic-scoring-config")
+    assert scorer.line < config.line
+    assert isinstance(secret, Problem)
+    assert isinstance(nested, Problem)
+    assert (secret.severity, nested.severity) == ("note", "note")
+    fields = {found.field for found in mistakes if isinstance(found, Problem)}
+    assert {"spec.configURL", "spec.configSyncMode"} <= fields
+    assert parse_documents("kind: List\nitems: 7", "f") == []
 
 
 def test_a_cluster() -> None:

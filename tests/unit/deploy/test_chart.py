@@ -84,6 +84,11 @@ def test_no_object_is_there_twice(objects: list[chart.Object]) -> None:
         ({"redis": {"agentUrl": "rediss://user:password@h:1/0"}}, "agentUrl"),
         ({"redis": {"exposure": {"type": "Route"}}}, "redis.exposure.host: required"),
         ({"redis": {"exposure": {"type": "NodePort"}}}, "redis.exposure.host: required"),
+        (
+            {"redis": {"exposure": {"type": "NodePort", "host": "192.0.2.1:30379"}}},
+            "redis.exposure.host: 192.0.2.1:30379 has a port",
+        ),
+        ({"redis": {"exposure": {"type": "LoadBalancer", "host": "redis.example:6379"}}}, "has a port"),
         ({"redis": {"exposure": {"type": "NodePort", "host": "h", "nodePort": None}}}, "redis.agentUrl: required"),
         ({"redis": {"tls": {"source": "certManager"}}}, "issuerName: required"),
         ({"redis": {"tls": {"source": "existingSecret"}}}, "existingSecret: required"),

@@ -132,6 +132,7 @@ class Fleet:
     def __init__(self) -> None:
         self.objects: dict[ObjectKey, Manifest] = {}
         self.health: dict[ObjectKey, Health] = {}
+        self.claims = ""
         self._version = 0
 
     def put(self, kind: Kind, manifest: Manifest) -> ObjectKey:
@@ -146,6 +147,12 @@ class Fleet:
 
     def get(self, *key: Any) -> Manifest | None:
         return self.objects.get(ObjectKey(*key))
+
+    def name_claims(self) -> str:
+        return self.claims
+
+    def keep_name_claims(self, text: str) -> None:
+        self.claims = text
 
 
 def test_what_changes_for_one_scorer_is_worked_out_for_that_one_only(

@@ -164,3 +164,8 @@ def test_a_new_or_relabelled_cluster_is_looked_at_alone() -> None:
     # Only where it ran so far.
     assert differences(plan({}), base) == ({"hub/s"}, {"b"})
     assert differences(base, plan({})) == ({"hub/s"}, {"b"})
+
+
+def test_without_a_source_the_endpoint_is_the_host_of_config_url_as_upstreams() -> None:
+    [summary] = make_plan([scorer("s")], config(), [cluster("c")], NOW).summaries("c")
+    assert (summary.source_type, summary.source_endpoint) == ("None", "http://scorer.test")
