@@ -19,7 +19,7 @@ dynamic-scoring-redis.{{ include "dsf.namespace" . }}.svc
 {{/* Host that agents use for the bundled Redis; empty when it is not known (yet). */}}
 {{- define "dsf.redis.exposedHost" -}}
 {{- $exposure := .Values.redis.exposure -}}
-{{- if regexMatch "^[^:]*:[0-9]*$" $exposure.host -}}
+{{- if regexMatch "^[^:]*:[0-9]*$" (default "" $exposure.host) -}}
 {{- fail (printf "redis.exposure.host: %s has a port: give the host alone; the port is that of redis.exposure.type, and redis.agentUrl sets another one" $exposure.host) -}}
 {{- else if $exposure.host -}}
 {{ $exposure.host }}
