@@ -134,13 +134,7 @@ def agent(url: str, scorers: int, milliseconds: float = 0.0) -> Iterator[Agent]:
         wait_for((folder / "ready").exists, 60, "the agent to be ready", interval=0.01)
         cpu = float(sum(psutil.Process(started.pid).cpu_times()[:2]))
         client = redis_server.client()
-        # The collector listens: without it an agent looks for another way.
-        bells = client.pubsub()  # type: ignore[no-untyped-call]
-        bells.psubscribe(keys.mail_bell("*"))
-        try:
-            yield Agent(client, started.pid, cpu)
-        finally:
-            bells.close()
+        yield Agent(client, started.pid, cpu)
 
 
 def measure(seconds: float, milliseconds: float, rounds: int) -> Measurement:

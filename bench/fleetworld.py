@@ -30,6 +30,7 @@ from dsf.demo.supervisor import Supervisor
 from dsf.messages import run_time
 from dsf.schedule.stats import BOUNDS
 from dsf.settings import Settings, child_environment
+from dsf.store.mail import results_waiting
 from dsf.store.pairs import OUTCOMES, Pairs
 
 #: Seconds; what the scoring APIs of `bench.hub` say.
@@ -439,9 +440,8 @@ class World:
     # --- details ---------------------------------------------------------------------------------------------------
 
     def waiting(self) -> int:
-        """Results in the queue."""
-        # One element of the hash is one task, of up to 100 results that are being worked on.
-        return int(self.client.llen(keys.RESULTS_QUEUE))
+        """Results in the mailboxes."""
+        return results_waiting(self.client, sorted({cluster for cluster, _ in self.pairs}))
 
     def _ok(self) -> int:
         return sum(state.count("ok") for state in Pairs(self.client).states(self.pairs))

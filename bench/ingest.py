@@ -2,22 +2,23 @@
 
     python -m bench.ingest [--count 2500] [--rounds 5] [--two] [--quick] [--strict] [--json FILE]
 
-A real Redis and a real worker process, with its writer and sweeper. The queue is filled first; then the worker is let
-loose on it, in turns with no-op tasks and with results of 10 items each from 200 pairs. The worker is one process and
-so uses one core; Redis has another. `--two` measures two workers in turns with one, on results alone: as they are, and
-with root each with half a core, as pods of such a limit have it. Else two cores are not enough for three processes.
+A real Redis and a real worker process, with its writer and sweeper. Mailboxes, or the worker's queue, are filled first;
+then the worker is let loose on them, in turns with no-op tasks and with results of 10 items each from 2,000 pairs. The
+worker is one process and so uses one core; Redis has another. `--two` measures two workers in turns with one, on
+results alone: as they are, and with root each with half a core, as pods of such a limit have it. Else two cores are not
+enough for three processes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 import statistics
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ import redis
 from bench.common import Figure, Measurement, cpu, options, process, report, spread
 from dsf import keys, messages
 from dsf.settings import Settings, child_environment
+from dsf.store.mail import results_waiting
 from dsf.store.pairs import Pairs
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from dsf.store.schedule import Entry
@@ -36,8 +38,8 @@ from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
 
 SECRET = "5e" * 32
-CLUSTERS, SCORERS, ITEMS = 20, 10, 10
-#: All of `PAIRS` twice: the first results write every object; those that are measured change nothing.
+CLUSTERS, SCORERS, ITEMS = 200, 10, 10
+#: All of `PAIRS` once: the first results write every object; those that are measured change nothing.
 PAIRS = CLUSTERS * SCORERS
 NOOP_TASK, NOOP_QUEUE = "bench.noop", "bench.noop"
 LIMIT = 0.5
@@ -62,7 +64,7 @@ def serve(queue: str) -> int:
     from dsf.results.worker import run
     from dsf.settings import settings
 
-    @app.task(name=NOOP_TASK, acks_late=True, ignore_result=True)
+    @app.task(name=NOOP_TASK, ignore_result=True)
     def noop(envelope: object) -> None:
         """Nothing."""
 
@@ -110,25 +112,37 @@ class Feeder:
         self._at = time.time() - 600
 
     def fill(self, queue: str, count: int) -> None:
-        """Put `count` messages into a queue; results open their runs, as beat does."""
-        task = NOOP_TASK if queue == NOOP_QUEUE else messages.INGEST_TASK
-        target: Any = self._queue(queue)
-        members: dict[str, float] = {}
-        scheduled: Counter[str] = Counter()
-        with self._app.connection_for_write() as connection, self._app.amqp.Producer(connection) as producer:
+        """Put `count` no-op messages into their queue, or results into mailboxes, with their runs open."""
+        if queue == NOOP_QUEUE:
+            target: Any = self._queue(queue)
+            with self._app.connection_for_write() as connection, self._app.amqp.Producer(connection) as producer:
+                for n in range(count):
+                    self._app.send_task(
+                        NOOP_TASK, args=[self._envelope(n)], queue=target, producer=producer, retry=False
+                    )
+            return
+        if count > CLUSTERS * keys.MAIL_SLOTS:
+            raise SystemExit(f"--count: the mailboxes take {CLUSTERS * keys.MAIL_SLOTS} results")
+        with self._client.pipeline() as pipe:
             for n in range(count):
-                result = self._result(f"cluster{n % CLUSTERS}", f"scorer{n // CLUSTERS % SCORERS}")
-                envelope = messages.sign(result, self._keys[n % CLUSTERS])
-                if task == messages.INGEST_TASK:
-                    members[keys.run_member(result.cluster, result.scorer, result.run)] = time.time() + 3600
-                    scheduled[keys.pair_key(result.cluster, result.scorer)] += 1
-                self._app.send_task(task, args=[envelope], queue=target, producer=producer, retry=False)
-        if members:
-            with self._client.pipeline() as pipe:
-                pipe.zadd(keys.OPEN_RUNS, members)
-                for pair, number in scheduled.items():
-                    pipe.hincrby(pair, "n:scheduled", number)
-                pipe.execute()
+                cluster, envelope = f"cluster{n % CLUSTERS}", self._envelope(n)
+                run = json.loads(envelope["body"])
+                pipe.zadd(keys.OPEN_RUNS, {keys.run_member(cluster, run["scorer"], run["run"]): time.time() + 3600})
+                pipe.hincrby(keys.pair_key(cluster, run["scorer"]), "n:scheduled", 1)
+                pipe.set(keys.mail_slot(cluster, n // CLUSTERS), json.dumps(envelope))
+                pipe.set(keys.mail_flag(cluster), 1)
+            pipe.execute()
+
+    def _envelope(self, number: int) -> dict[str, Any]:
+        cluster = number % CLUSTERS
+        result = self._result(f"cluster{cluster}", f"scorer{number // CLUSTERS % SCORERS}")
+        return messages.sign(result, self._keys[cluster])
+
+    def left(self, queue: str) -> int:
+        """How much of it waits."""
+        if queue == NOOP_QUEUE:
+            return int(self._client.llen(queue))
+        return results_waiting(self._client, [f"cluster{c}" for c in range(CLUSTERS)])
 
     def _result(self, cluster: str, scorer: str) -> messages.Result:
         self._at += 0.005
@@ -144,18 +158,16 @@ class Feeder:
         )
 
 
-def drain(url: str, log: Path, client: redis.Redis, queue: str, count: int) -> tuple[float, float]:
-    """(tasks per second, CPU milliseconds per task) of a worker that empties the queue."""
+def drain(url: str, log: Path, feeder: Feeder, queue: str, count: int) -> tuple[float, float]:
+    """(tasks per second, CPU milliseconds per task) of a worker that takes all that waits."""
     warm = count // 4
     command = [sys.executable, "-m", "bench.ingest", "--serve", queue]
     environment = child_environment(redis_url=url, signing_secret=SECRET, role="results", log_level="WARNING")
     with process(command, environment, log) as running:
         worker = psutil.Process(running.pid)
-        wait_for(lambda: client.llen(queue) < count - warm, 60, "the worker to warm up", interval=0.005)
-        start, left, before = time.monotonic(), client.llen(queue), cpu(worker)
-        wait_for(
-            lambda: client.llen(queue) == 0 and client.hlen(keys.UNACKED) == 0, 300, "an empty queue", interval=0.005
-        )
+        wait_for(lambda: feeder.left(queue) < count - warm, 60, "the worker to warm up", interval=0.005)
+        start, left, before = time.monotonic(), feeder.left(queue), cpu(worker)
+        wait_for(lambda: feeder.left(queue) == 0, 300, "nothing to wait", interval=0.02)
         seconds, used = time.monotonic() - start, cpu(worker) - before
     return left / seconds, 1000 * used / left
 
@@ -185,6 +197,11 @@ def limited(running: psutil.Process, share: float) -> Iterator[None]:
         group.rmdir()
 
 
+def _listeners(client: redis.Redis) -> int:
+    """Results workers that look into mailboxes."""
+    return sum(one["name"] == "dsf-results-mail" for one in client.client_list())
+
+
 def together(
     url: str, log: Path, client: redis.Redis, feeder: Feeder, count: int, workers: int, share: float = 1.0
 ) -> tuple[float, float]:
@@ -197,7 +214,7 @@ def together(
         processes = [psutil.Process(one.pid) for one in running]
         for one in processes:
             stack.enter_context(limited(one, share))
-        wait_for(lambda: client.zcard(keys.TAKERS) >= workers, 60, "the workers", interval=0.05)
+        wait_for(lambda: _listeners(client) >= workers, 60, "the workers", interval=0.05)
         for one in processes:
             one.suspend()
         feeder.fill(keys.RESULTS_QUEUE, count)
@@ -206,7 +223,6 @@ def together(
             one.resume()
         wait_for(lambda: client.zcard(keys.OPEN_RUNS) == 0, 300, "all results in the books", interval=0.005)
         seconds, used = time.monotonic() - start, cpu(*processes, server) - before
-    client.delete(keys.TAKERS)
     return count / seconds, 1000 * used / count
 
 
@@ -218,7 +234,7 @@ def measure_two(count: int, rounds: int) -> Measurement:
         client = server.client()
         register(client)
         feeder = Feeder(server.url, client)
-        together(server.url, Path(folder) / "log", client, feeder, 2 * PAIRS, 1)
+        together(server.url, Path(folder) / "log", client, feeder, PAIRS, 1)
         for _ in range(rounds):
             for share, turns in found.items():
                 for workers, figures in turns.items():
@@ -249,16 +265,16 @@ def measure(count: int, rounds: int) -> Measurement:
         feeder = Feeder(server.url, client)
         rates: dict[str, list[float]] = {NOOP_QUEUE: [], keys.RESULTS_QUEUE: []}
         used: dict[str, list[float]] = {NOOP_QUEUE: [], keys.RESULTS_QUEUE: []}
-        feeder.fill(keys.RESULTS_QUEUE, 2 * PAIRS)
-        drain(server.url, log, client, keys.RESULTS_QUEUE, 2 * PAIRS)
+        feeder.fill(keys.RESULTS_QUEUE, PAIRS)
+        drain(server.url, log, feeder, keys.RESULTS_QUEUE, PAIRS)
         for _ in range(rounds):
             for queue in rates:
                 feeder.fill(queue, count)
-                rate, each = drain(server.url, log, client, queue, count)
+                rate, each = drain(server.url, log, feeder, queue, count)
                 rates[queue].append(rate)
                 used[queue].append(each)
         ok = sum(state.count("ok") for state in Pairs(client).states(Pairs(client).names()))
-        expected = rounds * count + 2 * PAIRS
+        expected = rounds * count + PAIRS
         if ok != expected:
             raise SystemExit(f"{ok} results in the books, {expected} were sent: {client.hgetall(keys.REJECTED)}")
     noop, results = rates[NOOP_QUEUE], rates[keys.RESULTS_QUEUE]
@@ -288,7 +304,7 @@ def main() -> int:
         return serve(arguments.serve)
     count, rounds = (1000, 3) if arguments.quick else (2500, 5)
     if arguments.two:
-        return report(arguments, measure_two(arguments.count or 10_000, arguments.rounds or 3))
+        return report(arguments, measure_two(arguments.count or 3_000, arguments.rounds or 3))
     return report(arguments, measure(arguments.count or count, arguments.rounds or rounds))
 
 

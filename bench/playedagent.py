@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import time
@@ -11,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from bench.redisline import Connection, command
-from dsf import keys, messages, wire
+from dsf import keys, messages
 from dsf.settings import settings
 
 if TYPE_CHECKING:
@@ -32,8 +33,6 @@ class Letter:
 
     scorer: str
     run: str
-    is_score: bool
-    superseded: list[str]
     data: bytes
 
 
@@ -50,16 +49,13 @@ class Agent:
         self.is_quiet = False
         self._player = player
         self._slots = keys.mail_slots(name)
-        self._bell = keys.mail_bell(name)
+        self._flag = keys.mail_flag(name)
         self._pop = command("BRPOP", keys.spoke_queue(name), str(settings().redis_polling_interval))
         self._values: Counter[str] = Counter()
-        # Scorer -> its slot; the run that was put there last, and what that one says was superseded.
+        # Scorer -> its slot.
         self._places: dict[str, int] = {}
-        self._held: dict[str, tuple[str, list[str]]] = {}
         # Scorer -> the run of its last tick: beat sends some once more after an outage.
         self._last: dict[str, str] = {}
-        #: Runs that gave way, for the next result to say.
-        self._superseded: list[str] = []
         # What was sent and not answered, in order, and which of its answers comes next.
         self._sent: deque[Letter] = deque()
         self._answers = 0
@@ -71,16 +67,8 @@ class Agent:
 
     def give_over(self, connection: Connection) -> None:
         """Put results over this connection from now on, those first that were not answered."""
-        newest: dict[str, Letter] = {letter.scorer: letter for letter in self._sent}
-        again: deque[Letter] = deque()
-        for letter in self._sent:
-            # As an agent's outbox: a newer one that waits as well says more, unless it only says why there is none.
-            other = newest[letter.scorer]
-            if other is not letter and (other.is_score or not letter.is_score):
-                self._superseded += [*letter.superseded, f"{letter.scorer}/{letter.run}"]
-                self._player.counts["superseded"] += 1
-            else:
-                again.append(letter)
+        # Of each scorer the newest: they share a slot.
+        again = deque({letter.scorer: letter for letter in self._sent}.values())
         self._sent, self._answers = again, 0
         for letter in again:
             self._player.counts["again"] += 1
@@ -103,18 +91,10 @@ class Agent:
             connection.send(self._pop)
 
     def gave(self, connection: Connection) -> None:
-        """Each result has three answers: whether one of its scorer was still there, that it is there, and who heard."""
-        for answer in connection.answers():
-            number = self._answers
-            self._answers = (number + 1) % 3
-            if number == 0:
-                letter = self._sent[0]
-                if answer == 1 and letter.scorer in self._held and self._held[letter.scorer][0] != letter.run:
-                    before, carried = self._held[letter.scorer]
-                    self._superseded += [f"{letter.scorer}/{before}", *carried]
-                    self._player.counts["superseded"] += 1
-                self._held[letter.scorer] = letter.run, letter.superseded
-            elif number == 2:
+        """Each result has two answers: that it is there, and that the flag is set."""
+        for _ in connection.answers():
+            self._answers = (self._answers + 1) % 2
+            if self._answers == 0:
                 # Only now is it known to be there.
                 letter = self._sent.popleft()
                 self._player.put(self.name, letter.scorer, letter.run)
@@ -144,8 +124,6 @@ class Agent:
             )
 
     def _send(self, scorer: str, run: str, **said: Any) -> None:
-        superseded = self._superseded[: messages.MOST_SUPERSEDED]
-        del self._superseded[: messages.MOST_SUPERSEDED]
         result = messages.Result.model_construct(
             cluster=self.name,
             scorer=scorer,
@@ -153,19 +131,12 @@ class Agent:
             at=time.time(),
             agent=f"agent-{self.name}",
             version="1.0.0",
-            superseded=superseded,
             **said,
         )
-        envelope = messages.sign(result, self._player.key(self.name))
-        text = repr((self.name, scorer, run))
-        message = wire.call(messages.INGEST_TASK, (envelope,), keys.RESULTS_QUEUE, argsrepr=text)
+        text = json.dumps(messages.sign(result, self._player.key(self.name)), ensure_ascii=False)
         slot = self._slots[self._places.setdefault(scorer, len(self._places) % len(self._slots))]
-        data = (
-            command("EXISTS", slot)
-            + command("SET", slot, message)
-            + command("PUBLISH", self._bell, slot.rpartition(".")[2])
-        )
-        self._sent.append(Letter(scorer, run, said["outcome"] == "ok", superseded, data))
+        data = command("SET", slot, text) + command("SET", self._flag, "1")
+        self._sent.append(Letter(scorer, run, data))
         if self.giving is not None:
             try:
                 self.giving.send(data)

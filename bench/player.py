@@ -252,10 +252,10 @@ class Player:
             seconds = _PACE
         most = min(int(seconds * self._rate), self._rate)
         item = b'{"headers":' + b"x" * 1000
-        slots, bell = keys.mail_slots(self._flood), keys.mail_bell(self._flood)
+        slots, flag = keys.mail_slots(self._flood), keys.mail_flag(self._flood)
         for start in range(0, most, 20):
             part = b"".join(
-                command("SET", slots[number % len(slots)], item) + command("PUBLISH", bell, str(number % len(slots)))
+                command("SET", slots[number % len(slots)], item) + command("SET", flag, "1")
                 for number in range(start, min(start + 20, most))
             )
             connection.socket.setblocking(True)

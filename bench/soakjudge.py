@@ -19,6 +19,7 @@ from redis.retry import Retry
 from bench.fleetworld import INTERVAL, World
 from dsf import keys
 from dsf.messages import run_time
+from dsf.store.mail import results_waiting
 from dsf.store.pairs import Pairs
 
 #: Seconds between two looks at all pairs, and two lines that say where it is.
@@ -155,7 +156,7 @@ class Judge:
                     self.survey()
                 else:
                     self._look()
-                self.seen.waiting.append(int(self._client.llen(keys.RESULTS_QUEUE)))
+                self.seen.waiting.append(results_waiting(self._client, map(str, self._client.hkeys(keys.CLUSTERS))))
                 if resident.get("redis", (0, 0.0))[1] >= _SETTLED:
                     self._weigh({"used by Redis": int(self._client.info("memory")["used_memory"])})
             except redis.RedisError:

@@ -5,7 +5,7 @@
 3,500 clusters with 10 scorers every 30 s send 1,167 results a second. Here `--clusters` clusters send as many, each of
 its 10 scorers that much more often; the objects are fewer, and renewals are left out with them, but each result and
 each write costs the same. `--changing` percent of the results have other values than the one before. Every result has
-10 items. The messages are made before; while it is measured they only move from one list in Redis to another.
+10 items. They are made before; while it is measured they are only put into mailboxes.
 
 Seen are the results taken in per second, the writes, how many objects were waiting for theirs, and the CPU of each
 process. On a machine with two cores it is the machine that is measured.
@@ -14,6 +14,7 @@ process. On a machine with two cores it is the machine that is measured.
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import sys
 import tempfile
@@ -30,7 +31,8 @@ from bench.common import Figure, Measurement, cpu, options, process, report
 from bench.ingest import ITEMS, SECRET
 from dsf import keys, messages
 from dsf.kube.resources import Resource
-from dsf.settings import Settings, child_environment
+from dsf.settings import child_environment
+from dsf.store.mail import results_waiting
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from dsf.store.schedule import Entry
 from tests.support.controlplane import ControlPlane
@@ -40,25 +42,14 @@ from tests.support.wait import wait_for
 SCORERS, INTERVAL = 10, 30
 #: Seconds between two portions of results.
 _PACE = 0.05
-_STAGED = "bench.staged"
 _NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
-_MOVE = """
-for _ = 1, tonumber(ARGV[1]) do
-    if not redis.call('LMOVE', KEYS[1], KEYS[2], 'RIGHT', 'LEFT') then return 0 end
-end
-return 1
-"""
 
 
 class Fleet:
     """Clusters that send results."""
 
-    def __init__(self, client: redis.Redis, url: str, clusters: int) -> None:
-        from dsf.celery import _queue, make_app
-
+    def __init__(self, client: redis.Redis, clusters: int) -> None:
         self._client = client
-        self._queue = _queue
-        self._app = make_app(Settings(role="agent", cluster="cluster0", redis_url=url))
         self.clusters = [f"cluster{number}" for number in range(clusters)]
         self._keys = {name: messages.derive_key(bytes.fromhex(SECRET), name, 1) for name in self.clusters}
         self.pairs = [(name, f"scorer{number}") for number in range(SCORERS) for name in self.clusters]
@@ -88,27 +79,26 @@ class Fleet:
                 pipe.hset(keys.ENTRIES, entry.pair, entry.dump())
             pipe.execute()
 
-    def send(self, queue: str, count: int, changing: float) -> None:
-        """Put results of all pairs in turn into a queue, and open their runs as beat does."""
-        target: Any = self._queue(queue)
+    def results(self, count: int, changing: float) -> list[tuple[str, str]]:
+        """(cluster, result) of all pairs in turn; their runs are opened as beat does."""
+        made: list[tuple[str, str]] = []
         opened: dict[str, float] = {}
         scheduled: Counter[str] = Counter()
-        with self._app.connection_for_write() as connection, self._app.amqp.Producer(connection) as producer:
-            for number in range(count):
-                pair = self.pairs[number % len(self.pairs)]
-                if random.random() < changing:
-                    self._values[pair] = (self._values[pair] + 1) % 90
-                    self.changes += 1
-                result = self._result(*pair)
-                opened[keys.run_member(*pair, result.run)] = time.time() + 3600
-                scheduled[keys.pair_key(*pair)] += 1
-                envelope = messages.sign(result, self._keys[pair[0]])
-                self._app.send_task(messages.INGEST_TASK, args=[envelope], queue=target, producer=producer, retry=False)
+        for number in range(count):
+            pair = self.pairs[number % len(self.pairs)]
+            if random.random() < changing:
+                self._values[pair] = (self._values[pair] + 1) % 90
+                self.changes += 1
+            result = self._result(*pair)
+            opened[keys.run_member(*pair, result.run)] = time.time() + 3600
+            scheduled[keys.pair_key(*pair)] += 1
+            made.append((pair[0], json.dumps(messages.sign(result, self._keys[pair[0]]))))
         with self._client.pipeline() as pipe:
             pipe.zadd(keys.OPEN_RUNS, opened)
             for name, number in scheduled.items():
                 pipe.hincrby(name, "n:scheduled", number)
             pipe.execute()
+        return made
 
     def _result(self, cluster: str, scorer: str) -> messages.Result:
         self._at += 0.001
@@ -136,25 +126,30 @@ def waiting(client: redis.Redis) -> int:
     return int(client.zcount(keys.WRITES, "-inf", time.time()))
 
 
-def feed(client: redis.Redis, rate: int, seconds: int) -> tuple[int, int]:
+def feed(client: redis.Redis, fleet: Fleet, made: list[tuple[str, str]], rate: float) -> tuple[int, int]:
     """Let the results arrive at this pace; the largest number of results and of objects that waited."""
-    move = client.register_script(_MOVE)
-    results = objects = sent = 0
+    most = objects = sent = 0
+    turns: Counter[str] = Counter()
     began = time.monotonic()
-    while sent < rate * seconds:
-        due = min(int((time.monotonic() - began) * rate), rate * seconds)
-        move(keys=[_STAGED, keys.RESULTS_QUEUE], args=[due - sent])
+    while sent < len(made):
+        due = min(int((time.monotonic() - began) * rate), len(made))
+        with client.pipeline(transaction=False) as pipe:
+            for cluster, text in made[sent:due]:
+                pipe.set(keys.mail_slot(cluster, turns[cluster] % keys.MAIL_SLOTS), text)
+                pipe.set(keys.mail_flag(cluster), 1)
+                turns[cluster] += 1
+            pipe.execute()
         sent = due
-        results, objects = max(results, client.llen(keys.RESULTS_QUEUE)), max(objects, waiting(client))
+        most, objects = max(most, results_waiting(client, fleet.clusters)), max(objects, waiting(client))
         time.sleep(_PACE)
-    return results, objects
+    return most, objects
 
 
 def measure(clusters: int, rate: int, seconds: int, workers: int, changing: float) -> Measurement:
     """All figures of one run."""
     with ControlPlane() as plane, RedisServer() as server, tempfile.TemporaryDirectory() as folder:
         client, session = server.client(), plane.session()
-        fleet = Fleet(client, server.url, clusters)
+        fleet = Fleet(client, clusters)
         with ThreadPoolExecutor(8) as pool:
             list(
                 pool.map(lambda name: session.create(_NAMESPACES.path(), {"metadata": {"name": name}}), fleet.clusters)
@@ -168,22 +163,23 @@ def measure(clusters: int, rate: int, seconds: int, workers: int, changing: floa
             kubeconfig=plane.kubeconfig,
             log_level="WARNING",
         )
-        fleet.send(keys.RESULTS_QUEUE, len(fleet.pairs), 0.0)
+        first = fleet.results(len(fleet.pairs), 0.0)
         with contextlib.ExitStack() as stack:
             command = [sys.executable, "-m", "dsf.results"]
             log = Path(folder) / "log"
             started = [
                 psutil.Process(stack.enter_context(process(command, environment, log)).pid) for _ in range(workers)
             ]
+            feed(client, fleet, first, 1000.0)
             wait_for(lambda: client.hlen(keys.WRITTEN) == len(fleet.pairs), 600, "every object once", interval=0.5)
             fleet.changes = 0
-            fleet.send(_STAGED, rate * seconds, changing)
+            made = fleet.results(rate * seconds, changing)
             processes = {"results workers": started, "redis": [psutil.Process(server.pid)]}
             processes |= {name: [psutil.Process(pid)] for name, pid in plane.pids.items()}
             before = {name: cpu(*found) for name, found in processes.items()}
             counted, began = stats(client), time.monotonic()
-            results, objects = feed(client, rate, seconds)
-            wait_for(lambda: client.llen(keys.RESULTS_QUEUE) + client.hlen(keys.UNACKED) == 0, 600, "an empty queue")
+            results, objects = feed(client, fleet, made, rate)
+            wait_for(lambda: results_waiting(client, fleet.clusters) == 0, 600, "empty mailboxes")
             took = time.monotonic() - began
             wait_for(lambda: waiting(client) == 0, 600, "all objects written")
             settled = time.monotonic() - began

@@ -23,7 +23,7 @@ from dsf.settings import Settings, settings
 
 _TASK_MODULES: dict[str, list[str]] = {
     "agent": ["dsf.tasks.fetch", "dsf.tasks.score", "dsf.tasks.publish"],
-    # Only ingest: messages that a cluster pushes into hub.results run with the hub's rights.
+    # Only ingest: a message in its queue could run nothing else.
     "results": ["dsf.tasks.ingest"],
 }
 
@@ -33,7 +33,7 @@ _WORKER_STEPS: dict[str, list[str]] = {
 }
 
 #: Roles that consume messages, and the module of their kombu transport.
-_TRANSPORTS = {"agent": "dsf.agent.transport", "results": "dsf.results.transport"}
+_TRANSPORTS = {"agent": "dsf.agent.transport", "results": "dsf.redislink.transport"}
 
 
 def _queue(name: str) -> Queue:
@@ -76,24 +76,11 @@ def transport_options(config: Settings) -> dict[str, Any]:
     }
     if link.address.is_sentinel:
         options |= {"master_name": config.redis_sentinel_master, "sentinel_kwargs": link.sentinel_options()}
-    if config.role == "results":
-        # At least once: an unfinished result is redelivered. Separate bookkeeping keys, as all workers on the server
-        # share the default ones.
-        options |= {
-            "visibility_timeout": config.results_visibility_timeout,
-            "unacked_key": keys.UNACKED,
-            "unacked_index_key": keys.UNACKED_INDEX,
-            "unacked_mutex_key": keys.UNACKED_MUTEX,
-            # A worker that dies while restoring messages must not block the others for five minutes.
-            "unacked_mutex_expire": 15,
-            "unacked_restore_interval": 5,
-            "unacked_restore_throttle": 1,
-        }
-    else:
-        # At most once: a lost tick is replaced by the next one, and an agent needs no right on bookkeeping keys.
-        options["ack_emulation"] = False
-        # The default, Base64, makes messages a third longer and only protects bytes that JSON does not have.
-        options["body_encoding"] = None
+    # At most once: a lost tick is replaced by the next one, and an agent needs no right on bookkeeping keys. Results do
+    # not come through a queue.
+    options["ack_emulation"] = False
+    # The default, Base64, makes messages a third longer and only protects bytes that JSON does not have.
+    options["body_encoding"] = None
     return options
 
 
@@ -136,8 +123,7 @@ def configuration(config: Settings) -> dict[str, Any]:
         "worker_proc_alive_timeout": 10.0,
         # Celery's future default, set to avoid a warning at each lost connection. It cancels late-acknowledged tasks:
         # agents have none, a single thread runs no other, and multiple threads do not support it.
-        "worker_cancel_long_running_tasks_on_connection_loss": config.role != "results"
-        or config.results_concurrency == 1,
+        "worker_cancel_long_running_tasks_on_connection_loss": True,
         "beat_scheduler": "dsf.beat_schedule:BeatScheduler",
         "beat_max_loop_interval": config.beat_max_wait,
         "task_publish_retry": True,
@@ -158,12 +144,8 @@ def configuration(config: Settings) -> dict[str, Any]:
     }
     if config.role == "results":
         values |= {
-            "task_acks_late": True,
-            "task_reject_on_worker_lost": True,
-            "worker_prefetch_multiplier": 4,
-            # One process: the writer and the sweeper run in it too, and a result takes well under 1 ms.
-            "worker_pool": "solo" if config.results_concurrency == 1 else "threads",
-            "worker_concurrency": config.results_concurrency,
+            # Its tasks run in a thread of their own, as results do not come through its queue.
+            "worker_pool": "solo",
             "worker_consumer": "dsf.workerprobes:PatientConsumer",
         }
     if config.role in _TRANSPORTS:

@@ -19,8 +19,7 @@ def is_supported(version: int) -> bool:
 
 # --- queues (lists, owned by Celery) -------------------------------------------------------------------------
 
-#: Results of all clusters: the collector moves them here from the mailboxes, the results worker pops them. Agents
-#: without mailboxes push here.
+#: The results worker's own queue. Nothing is sent to it: results come through the mailboxes.
 RESULTS_QUEUE = "hub.results"
 _SPOKE_PREFIX = "spoke."
 
@@ -35,18 +34,18 @@ def cluster_of_queue(queue: str) -> str | None:
     return queue.removeprefix(_SPOKE_PREFIX) if queue.startswith(_SPOKE_PREFIX) else None
 
 
-# --- mailboxes (agents put results in, the collector of the results workers takes them out) -------------------
+# --- mailboxes (agents put results in, results workers take them out) -----------------------------------------
 
 #: Most waiting results of one cluster. It limits the memory of Redis that one credential can occupy.
 MAIL_SLOTS = 16
-#: Prefix of all slots, and of the channels on which agents announce mail.
+#: Prefix of all slots and flags.
 MAIL_PREFIX = "hub.mail."
-#: string, token of the results worker with the active collector; expires.
-COLLECTOR = "dsf:collector"
+#: Prefix of strings, cluster -> token of the results worker that reads this mailbox; they expire.
+MAIL_CLAIM_PREFIX = "dsf:mail:claim:"
 
 
 def mail_slot(cluster: str, slot: int) -> str:
-    """String with one result of a cluster in the format of the results queue; slots count from 0."""
+    """String with one signed result of a cluster, as JSON; slots count from 0."""
     return f"{MAIL_PREFIX}{cluster}.{slot}"
 
 
@@ -55,22 +54,15 @@ def mail_slots(cluster: str) -> list[str]:
     return [mail_slot(cluster, slot) for slot in range(MAIL_SLOTS)]
 
 
-def mail_bell(cluster: str) -> str:
-    """Channel on which a cluster's agent announces a filled slot."""
-    return MAIL_PREFIX + cluster
+def mail_flag(cluster: str) -> str:
+    """String that a cluster's agent sets when it has filled a slot: only flagged mailboxes are looked into."""
+    return f"{MAIL_PREFIX}{cluster}.flag"
 
 
-# --- bookkeeping of the results workers ----------------------------------------------------------------------
+def mail_claim(cluster: str) -> str:
+    """String with the token of the results worker that reads this cluster's mailbox; expires."""
+    return MAIL_CLAIM_PREFIX + cluster
 
-#: Messages that results workers have taken and not acknowledged (late acknowledgement).
-UNACKED = "dsf:unacked.results"
-UNACKED_INDEX = "dsf:unacked_index.results"
-UNACKED_MUTEX = "dsf:unacked_mutex.results"
-
-#: zset of lists (names by `taken_list`) -> unix time at which its worker was last alive. A message is in such a list
-#: between its pop and its entry in UNACKED.
-TAKERS = "dsf:takers"
-_TAKEN_PREFIX = "dsf:taken:"
 
 # --- registry (written by the hub controller) ----------------------------------------------------------------
 
@@ -220,11 +212,6 @@ def split_pair(member: str) -> tuple[str, str]:
 def run_member(cluster: str, scorer: str, run_id: str) -> str:
     """Member for one run of a pair in OPEN_RUNS and LOST_RUNS."""
     return f"{cluster}/{scorer}/{run_id}"
-
-
-def taken_list(token: str) -> str:
-    """List in which a connection of a results worker keeps a message that it has just popped."""
-    return _TAKEN_PREFIX + token
 
 
 def pair_key(cluster: str, scorer: str) -> str:

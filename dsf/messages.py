@@ -29,8 +29,8 @@ SCORE_TASK = "dsf.score"
 PUBLISH_TASK = "dsf.publish"
 INGEST_TASK = "dsf.ingest"
 
-#: Most bytes of a message in the results queue per character of the longest result: quotes are escaped twice, and a
-#: character may have three bytes. The hub refuses longer ones unread.
+#: Most bytes of a slot per character of the longest result: quotes are escaped, and a character may have three bytes.
+#: The hub refuses longer ones unread.
 PACKING = 3
 
 _RUN_ID = re.compile(r"[0-9]{13}-[0-9a-f]{8}")
@@ -41,8 +41,6 @@ MESSAGE_LIMIT = 1024
 LARGEST_COUNT = 2**53
 #: Most reasons for refused single results; some ten are known.
 _MOST_REFUSALS = 64
-#: Most superseded runs in one result.
-MOST_SUPERSEDED = 64
 _VERSION_LIMIT = 64
 _HOST_LIMIT = 255
 
@@ -122,8 +120,6 @@ class Result(BaseModel):
     #: Host name of the agent, and the version of its software.
     agent: str = ""
     version: str = ""
-    #: Runs of this cluster (`<scorer>/<run id>`) whose results were superseded before the hub took them.
-    superseded: Annotated[list[str], Field(max_length=MOST_SUPERSEDED)] = []
 
     @field_validator("cluster", "scorer")
     @classmethod

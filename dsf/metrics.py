@@ -106,7 +106,12 @@ LAG_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.
 TICKS = Metric("dynamic_scoring_ticks", "counter", "Ticks sent by beat.")
 TICKS_STOPPED = Metric("dynamic_scoring_ticks_stopped", "gauge", "1 while no beat sends the ticks that are due.")
 TICKS_SKIPPED = Metric("dynamic_scoring_ticks_skipped", "counter", "Due ticks that were not sent.", ("reason",))
-QUEUE_LENGTH = Metric("dynamic_scoring_queue_length", "gauge", "Messages waiting in a queue.", ("queue",))
+QUEUE_LENGTH = Metric(
+    "dynamic_scoring_queue_length",
+    "gauge",
+    "Ticks waiting in a queue; as hub.results, results in all mailboxes.",
+    ("queue",),
+)
 ENTRIES = Metric("dynamic_scoring_entries", "gauge", "Entries of the schedule.")
 REJECTED = Metric("dynamic_scoring_results_rejected", "counter", "Result messages that the hub refused.", ("reason",))
 MAIL_REJECTED = Metric(

@@ -130,12 +130,6 @@ class FailureReason(Reason):
         "check that the results workers run and keep up",
         "publish",
     )
-    SUPERSEDED = (
-        "superseded",
-        "the scorer had a newer result before this one was sent",
-        "check that the results workers run and keep up",
-        "publish",
-    )
     NO_SIGNING_KEY = (
         "no_signing_key",
         "the agent has no signing key",
@@ -158,11 +152,6 @@ class SkipReason(Reason):
         "results_behind",
         "the cluster's mailbox is full: no results worker empties it",
         "check the results workers",
-    )
-    SUPERSEDED = (
-        "superseded",
-        "the scorer had a newer result before the hub processed this one",
-        "check that the results workers keep up",
     )
     RATE_LIMIT = (
         "rate_limit",

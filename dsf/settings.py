@@ -313,40 +313,14 @@ class Settings(BaseSettings):
         description="AddOnPlacementScore writes per second for the whole hub, shared by all workers. Each costs the "
         "API server some milliseconds. 3,500 clusters x 10 scorers every 30 s, 5 % changing: 58 and the renewals.",
     )
-    results_concurrency: int = Field(
-        default=1,
-        ge=1,
-        description="Threads that process results. One, the main thread, is the fastest by a quarter, as it needs no "
-        "thread switches; more only help if Redis is far away. For more throughput start more workers.",
-    )
-    results_group: int = Field(
-        default=100,
-        ge=1,
-        le=1000,
-        description="Most waiting results per Celery task: a task has a fixed cost. Flower shows them as one. With 1 "
-        "each result has its own task.",
-    )
-    results_queue_limit: int = Field(
-        default=100,
-        ge=1,
-        description="Most results that wait in the queue; the others stay in the mailboxes of their clusters, which "
-        "are emptied in turn and hold the newest of each scorer. Queued results are not replaced by newer ones, so a "
-        "long queue makes scores old if the workers lack CPU.",
-    )
-    results_visibility_timeout: int = Field(
-        default=30,
-        ge=1,
-        description="A result that a dead worker had taken is redelivered after this. Ingest takes milliseconds; too "
-        "short a time only duplicates results, which is harmless.",
-    )
     results_liveness_file: Path | None = Field(
         default=None, description="Touched every 10 s by the worker's main loop; a probe checks its age."
     )
     lost_after: float = Field(
         default=15.0,
         ge=0,
-        description="A run without a result is lost this long after its deadline, once every queued result is read; "
-        "if results always wait, a minute later.",
+        description="A run without a result is lost this long after its deadline, once its cluster's mailbox is "
+        "empty; if that never is, a minute later.",
     )
     history_length: int = Field(default=50, ge=1, description="Cycles kept per cluster and scorer for `dsf history`.")
 

@@ -28,7 +28,6 @@ from dsf.cycle.cycle import Cycle
 from dsf.errors import CycleError
 from dsf.keys import spoke_queue
 from dsf.messages import FETCH_TASK, PUBLISH_TASK, SCORE_TASK, Outcome, Result, Stage, new_run_id, run_time
-from dsf.reasons import FailureReason
 from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
@@ -248,9 +247,7 @@ class Flow:
             cycle.scorer, cycle.run_id, outcome, failure.reason, failure.message, stage=stage, cycle=cycle
         )
         self._cycles.leave(cycle.scorer, cycle.run_id)
-        # A superseded run is reported by the next result sent; its own message would be in the way.
-        if failure.reason != FailureReason.SUPERSEDED:
-            self._report(result)
+        self._report(result)
 
     def _report(self, result: Result) -> None:
         try:

@@ -12,9 +12,9 @@ from dsf import keys
 from dsf.errors import QueueFullError, UnknownScorerError
 from dsf.fleet.reader import score_view
 from dsf.fleet.views import ScoreView, Time, View
-from dsf.reasons import SkipReason
 from dsf.settings import Settings
 from dsf.store.history import HistoryEntry
+from dsf.store.mail import results_waiting
 from dsf.store.pairs import SUCCESSES, Pairs
 from dsf.store.registry import Registry
 from dsf.store.schedule import ScheduleStore, effective
@@ -85,10 +85,7 @@ def sent(scorer: str, runs: Sequence[RunView]) -> RescoreReport:
 
 
 def wait(client: redis.Redis, scorer: str, runs: Sequence[RunView], deadline: float) -> RescoreReport:
-    """Wait until each run has ended, at most until `deadline` (time.monotonic()). Raises redis.RedisError.
-
-    For a run that was superseded by a newer one of its cluster, the newer one is reported.
-    """
+    """Wait until each run has ended, at most until `deadline` (time.monotonic()). Raises redis.RedisError."""
     pairs = Pairs(client)
     waiting = {run.cluster: run.run_id for run in runs if run.run_id}
     ended: dict[str, RunView] = {run.cluster: run for run in runs if not run.run_id}
@@ -96,21 +93,13 @@ def wait(client: redis.Redis, scorer: str, runs: Sequence[RunView], deadline: fl
         for cluster in sorted(waiting.keys() - ended.keys()):
             run = waiting[cluster]
             if (entry := answer(pairs.history(cluster, scorer), run)) is not None:
-                view = _run(cluster, entry)
-                why = f"run {run} gave way to this one"
-                message = view.message if entry.run == run else f"{why}: {view.message}" if view.message else why
-                ended[cluster] = view.model_copy(update={"message": message})
+                ended[cluster] = _run(cluster, entry)
         if len(ended) == len(runs) or time.monotonic() >= deadline:
             break
         time.sleep(_LOOK)
     for cluster in waiting.keys() - ended.keys():
-        run = waiting[cluster]
-        entry = next((entry for entry in pairs.history(cluster, scorer) if entry.run == run), None)
-        ended[cluster] = (
-            RunView(cluster=cluster, run_id=run, message=_nothing_heard(client, cluster, scorer))
-            if entry is None
-            else _run(cluster, entry)
-        )
+        message = _nothing_heard(client, cluster, scorer)
+        ended[cluster] = RunView(cluster=cluster, run_id=waiting[cluster], message=message)
     return _with_scores(client, scorer, [ended[run.cluster] for run in runs])
 
 
@@ -119,21 +108,8 @@ def _run(cluster: str, entry: HistoryEntry) -> RunView:
 
 
 def answer(history: Iterable[HistoryEntry], run: str) -> HistoryEntry | None:
-    """The cycle of a run, or the next one if it was superseded; None while neither has ended."""
-    given_way = False
-    others = []
-    for entry in history:
-        if entry.reason == SkipReason.SUPERSEDED:
-            given_way = given_way or entry.run == run
-        elif entry.run == run:
-            return entry
-        elif entry.outcome != "skipped":
-            # One that was skipped took nobody's place.
-            others.append(entry)
-    if not given_way:
-        return None
-    # Later runs have greater ids. They may have been stored before the superseded one.
-    return min((entry for entry in others if entry.run > run), key=lambda entry: entry.run, default=None)
+    """The cycle of a run; None while it has not ended."""
+    return next((entry for entry in history if entry.run == run), None)
 
 
 def _with_scores(client: redis.Redis, scorer: str, runs: list[RunView]) -> RescoreReport:
@@ -159,11 +135,11 @@ def _with_scores(client: redis.Redis, scorer: str, runs: list[RunView]) -> Resco
 def _nothing_heard(client: redis.Redis, cluster: str, scorer: str) -> str:
     """Probable location of a missing run, from the queue lengths."""
     waiting = client.llen(keys.spoke_queue(cluster))
-    results = client.llen(keys.RESULTS_QUEUE)
+    results = results_waiting(client, [cluster])
     if waiting:
         return f"not heard of in time; {waiting} messages wait in spoke.{cluster}: does its agent run?"
     if results:
-        return f"not heard of in time; {results} results wait in hub.results: does a results worker run?"
+        return f"not heard of in time; {results} results wait in its mailbox: does a results worker run?"
     return (
         "not heard of in time; the agent has taken the tick, so the cycle is slow or the agent has died; "
         f"`dsf history {scorer} --cluster {cluster}` will say how it ended"

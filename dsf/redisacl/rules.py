@@ -58,8 +58,8 @@ _NOTHING: Final = ("resetkeys", "resetchannels", "clearselectors", "-@all")
 _SPOKES: Final = keys.spoke_queue("*")
 _PAIRS: Final = keys.pair_key("*", "*").removesuffix("/*")
 _HISTORIES: Final = keys.history_key("*", "*").removesuffix("/*")
-_TAKEN: Final = keys.taken_list("*")
 _MAIL: Final = keys.MAIL_PREFIX + "*"
+_CLAIMS: Final = keys.mail_claim("*")
 _MODEL: Final = keys.MODEL_PREFIX + "*"
 _SPECIAL: Final = re.compile(r"([*?\[\]\\])")
 
@@ -97,11 +97,9 @@ def cluster_rules(cluster: str) -> list[str]:
         *_NOTHING,
         *_commands("ping time client|setname"),
         _selector("brpop llen", rw=[queue]),
-        _selector("set", w=slots),
+        _selector("set", w=[*slots, _exactly(keys.mail_flag(cluster))]),
         _selector("exists", r=slots),
-        _selector(
-            "publish", channels=[*(EVENTS.removesuffix("*") + kind for kind in _EVENT_KINDS), keys.mail_bell(cluster)]
-        ),
+        _selector("publish", channels=[EVENTS.removesuffix("*") + kind for kind in _EVENT_KINDS]),
     ]
 
 
@@ -199,12 +197,6 @@ _RESULTS: Final = [
     _selector(
         "evalsha",
         rw=[
-            keys.RESULTS_QUEUE,
-            keys.UNACKED,
-            keys.UNACKED_INDEX,
-            keys.UNACKED_MUTEX,
-            keys.TAKERS,
-            _TAKEN,
             keys.OPEN_RUNS,
             keys.LOST_RUNS,
             keys.ENTRIES,
@@ -217,7 +209,9 @@ _RESULTS: Final = [
             keys.WRITE_BUDGET,
             keys.REJECTED,
             keys.REJECTED_MAIL,
-            keys.COLLECTOR,
+            keys.CLUSTERS,
+            _MAIL,
+            _CLAIMS,
             keys.HUB_CHANGED,
             keys.HUB_WAKE,
             keys.KNOWN_PAIRS,
@@ -237,15 +231,10 @@ _RESULTS: Final = [
     # Leftovers of pairs that are not in the schedule any more.
     _selector("smembers sadd srem", rw=[keys.KNOWN_PAIRS]),
     _selector("del", w=[_PAIRS, _HISTORIES]),
-    _selector("blmove lmove lpush rpush lpop llen lrange", rw=[keys.RESULTS_QUEUE, _TAKEN]),
-    _selector("hset hget hdel hlen watch", rw=[keys.UNACKED]),
-    _selector("zadd zrem zrange zrangebyscore", rw=[keys.UNACKED_INDEX, keys.TAKERS]),
-    _selector("set get del", rw=[keys.UNACKED_MUTEX]),
-    # From the mailboxes to the queue.
-    _selector("psubscribe punsubscribe", channels=[keys.mail_bell("*")]),
-    _selector("exists strlen getdel del", rw=[_MAIL]),
-    _selector("memory|usage", r=[keys.RESULTS_QUEUE]),
-    _selector("get set del pttl pexpire", rw=[keys.COLLECTOR]),
+    # Its own queue, to which nothing is sent.
+    _selector("brpop llen", rw=[keys.RESULTS_QUEUE]),
+    _selector("exists strlen get getrange del", rw=[_MAIL]),
+    _selector("get set del", rw=[_CLAIMS]),
     _selector("hgetall hget hkeys", r=[keys.SCORERS, keys.CLUSTERS]),
     _selector("hset", w=[keys.KEYS_USED, keys.AGENTS]),
     _selector("hexists hkeys", r=[keys.ENTRIES]),

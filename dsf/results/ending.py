@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from dsf.api.aggregate import aggregated
@@ -23,14 +23,13 @@ from dsf.api.scoring import REFUSALS
 from dsf.api.types import USED_LABELS
 from dsf.api.validity import valid_until, validity_at
 from dsf.errors import CycleError, ScoreObjectTooLargeError
-from dsf.keys import is_name
-from dsf.messages import LARGEST_COUNT, Result, is_run_id, run_time
-from dsf.reasons import RefusalReason, SkipReason
+from dsf.messages import LARGEST_COUNT, Result, run_time
+from dsf.reasons import RefusalReason
 from dsf.settings import Settings
 from dsf.store.history import HistoryEntry
 from dsf.store.pairs import SUCCESSES, Failure, Score
 from dsf.store.registry import ScorerRecord
-from dsf.store.runs import Ending, GivenWay
+from dsf.store.runs import Ending
 
 # Relevant labels, and the score as returned by the API.
 _Kept = tuple[dict[str, str], float]
@@ -76,17 +75,15 @@ def ending_of(
         return _failed(result, scorer, error, now)
     if result.outcome == "skipped":
         reason = result.reason or "unknown"
-        # Only a run that the hub waits for can be superseded.
-        refusal = "replayed" if reason == SkipReason.SUPERSEDED else ""
         counters: dict[str, float] = {"n:skipped:" + reason: 1}
-        return _ending(result, scorer, "skipped", counters, reason=reason, message=result.message, refusal=refusal)
+        return _ending(result, scorer, "skipped", counters, reason=reason, message=result.message)
     validity = validity_at(interval or scorer.interval, scorer.validity, scorer.interval)
     until = valid_until(min(result.at, now), validity, factor)
     if now > until:
         message = (
             f"measured {now - result.at:.0f} s before it arrived, and its score may be used for "
             f"{validity * factor:.0f} s only; "
-            "check that the results worker keeps up with the queue hub.results"
+            "check that the results workers keep up with the clusters' mailboxes"
         )
         return _failed(result, scorer, CycleError("publish", STALE, message), now, refusal="stale")
     try:
@@ -94,24 +91,6 @@ def ending_of(
     except CycleError as error:
         return _failed(result, scorer, error, now)
     return _succeeded(result, scorer, scored)
-
-
-def superseded_by(result: Result) -> Iterator[GivenWay]:
-    """Runs reported by this verified result as superseded before the hub took their results."""
-    for member in result.superseded:
-        scorer, _, run = member.partition("/")
-        if is_name(scorer) and is_run_id(run):
-            yield GivenWay(
-                result.cluster,
-                scorer,
-                HistoryEntry(
-                    run=run,
-                    at=run_time(run),
-                    outcome="skipped",
-                    reason=SkipReason.SUPERSEDED.value,
-                    message="the scorer had a newer result before the hub took this one in",
-                ),
-            )
 
 
 def digest_of(score_name: str, items: Iterable[Item]) -> str:

@@ -11,13 +11,13 @@ import redis
 import dsf.log
 from dsf.errors import MessageRejectedError, SchemaMismatchError, SettingsError
 from dsf.messages import Result, verify
-from dsf.results.ending import ending_of, superseded_by
+from dsf.results.ending import ending_of
 from dsf.results.registrycache import RegistryCache
 from dsf.settings import Settings
 from dsf.store.agents import AgentRecord, Agents
 from dsf.store.entries import interval_in_force, targets_of
 from dsf.store.registry import ScorerRecord
-from dsf.store.runs import GivenWay, Runs
+from dsf.store.runs import Runs
 from dsf.store.schedule import ScheduleStore
 from dsf.throttle import Throttle
 
@@ -33,7 +33,7 @@ _LEAST_SECRET = 16
 _NOTE_AGAIN = 30.0
 
 # Versions of an agent's messages and software.
-_Said = tuple[int, str]
+_Versions = tuple[int, str]
 
 log = dsf.log.get(__name__)
 
@@ -63,7 +63,7 @@ class Ingest:
         self._throttle = Throttle()
         self._agents = Agents(client)
         # Cluster -> newest key id used, its agent's versions, and until when these need not be stored again.
-        self._noted: dict[str, tuple[int, _Said, float]] = {}
+        self._noted: dict[str, tuple[int, _Versions, float]] = {}
 
     def handle(self, envelope: object) -> str:
         """Ingest one envelope; returns what became of it.
@@ -87,9 +87,8 @@ class Ingest:
         factor = self._registry.validity_factor()
         answers: dict[int, str | redis.ResponseError] = {}
         results: dict[int, tuple[Result, ScorerRecord]] = {}
-        given_way: list[GivenWay] = []
         refused: Counter[str] = Counter()
-        news: dict[str, tuple[_Said, int]] = {}
+        news: dict[str, tuple[_Versions, int]] = {}
         for number, envelope in enumerate(envelopes):
             try:
                 results[number] = self._examine(envelope, news)
@@ -97,8 +96,13 @@ class Ingest:
                 refused[error.reason] += 1
                 answers[number] = error.reason
                 self._log(error.reason, envelope, str(error))
-            else:
-                given_way += superseded_by(results[number][0])
+            except redis.RedisError:
+                raise
+            except Exception:
+                # A mistake of ours must not keep this result, and those behind it, waiting for ever.
+                log.exception("result dropped")
+                refused["malformed"] += 1
+                answers[number] = "malformed"
         self._note(news)
         intervals = self._intervals([result for result, _ in results.values()])
         endings = {
@@ -107,7 +111,6 @@ class Ingest:
         }
         ended = self._runs.end_all(
             list(endings.values()),
-            given_way=given_way,
             refused=refused,
             now=now,
             history_length=self._settings.history_length,
@@ -136,7 +139,7 @@ class Ingest:
         """Count a result dropped without ingestion. Raises redis.RedisError."""
         self._runs.refuse({reason: 1})
 
-    def _examine(self, envelope: object, news: dict[str, tuple[_Said, int]]) -> tuple[Result, ScorerRecord]:
+    def _examine(self, envelope: object, news: dict[str, tuple[_Versions, int]]) -> tuple[Result, ScorerRecord]:
         """The result and its scorer; adds its sender's data to `news`. Raises MessageRejectedError."""
         try:
             result = verify(envelope, self._secret, limit=self._settings.max_result_message_bytes)
@@ -155,7 +158,7 @@ class Ingest:
             raise MessageRejectedError("stale", f"no scorer {result.scorer} runs any more")
         return result, scorer
 
-    def _sender(self, name: str, key_id: int, said: _Said, news: dict[str, tuple[_Said, int]]) -> None:
+    def _sender(self, name: str, key_id: int, said: _Versions, news: dict[str, tuple[_Versions, int]]) -> None:
         """Check that a cluster may send with this key; adds to `news`. Raises MessageRejectedError."""
         cluster = self._registry.cluster(name)
         if cluster is None:
@@ -168,7 +171,7 @@ class Ingest:
         # A rotation waits for the new key; a result signed with the old one may come later.
         news[name] = said, max(key_id, noted_id, news[name][1] if name in news else 0)
 
-    def _note(self, news: dict[str, tuple[_Said, int]]) -> None:
+    def _note(self, news: dict[str, tuple[_Versions, int]]) -> None:
         """Store versions for the hub."""
         if not news:
             return

@@ -1,5 +1,5 @@
-"""Recovers results taken by dead workers, declares overdue runs lost, and removes leftovers of deleted pairs. It also
-updates the read model after changes by time or users."""
+"""Declares overdue runs lost, and removes leftovers of deleted pairs. It also updates the read model after changes by
+time or users."""
 
 from __future__ import annotations
 
@@ -9,18 +9,14 @@ import time
 import redis
 
 import dsf.log
-from dsf.results import lifetime
 from dsf.settings import Settings
 from dsf.store.looping import repeat
 from dsf.store.model import ModelKeeper
 from dsf.store.runs import Runs
 
-#: Seconds between sweeps, and between them while waiting results may be the missing ones.
+#: Seconds between sweeps, and between them while there is more to do.
 EVERY = 1.0
-EVERY_WHILE_WAITING = 0.2
-# Seconds to wait for queued results beyond the put-back time of dead workers: after that the queue is never empty, but
-# no longer holds results sent before.
-_PATIENCE = 60.0
+EVERY_WHILE_MORE = 0.2
 #: Seconds between checks for leftovers of removed pairs. Only those found twice are removed.
 LEFTOVERS_EVERY = 60.0
 # Names per log line; the books have all.
@@ -39,8 +35,6 @@ class Sweeper:
         self._stopping = stopping
         self._left: set[str] = set()
         self._next_leftovers = 0.0
-        # Since when (unix seconds) each sweep found waiting results.
-        self._waiting_since: float | None = None
 
     def run(self) -> None:
         """Sweep until stopped."""
@@ -48,34 +42,19 @@ class Sweeper:
             repeat(self._turn, self._stopping, doing="look for what is missing", pause=EVERY)
 
     def _turn(self) -> float:
-        self.put_back(time.time())
         again = self.sweep(time.time())
         again = self._model.turn(time.time()) or again
         if time.monotonic() >= self._next_leftovers:
             self._next_leftovers = time.monotonic() + LEFTOVERS_EVERY
             self.forget_leftovers()
             self._model.forget_lags()
-        return EVERY_WHILE_WAITING if again else EVERY
-
-    def put_back(self, now: float) -> None:
-        """Send this worker's heartbeat, and put results of dead workers back into the queue."""
-        count = self._runs.put_back(
-            tuple(lifetime.takers), now=now, dead_after=self._settings.results_visibility_timeout
-        )
-        if count:
-            log.warning("results of a dead worker put back", count=count)
+        return EVERY_WHILE_MORE if again else EVERY
 
     def sweep(self, now: float) -> bool:
-        """Find lost runs once; returns whether to check again soon."""
-        patience = _PATIENCE + self._settings.results_visibility_timeout
-        since = now if self._waiting_since is None else self._waiting_since
+        """Find lost runs once; returns whether to look again soon."""
         lost, again = self._runs.sweep(
-            now=now,
-            lost_after=self._settings.lost_after,
-            history_length=self._settings.history_length,
-            is_patient=now - since < patience,
+            now=now, lost_after=self._settings.lost_after, history_length=self._settings.history_length
         )
-        self._waiting_since = since if again else None
         if lost:
             log.warning("runs lost", count=len(lost), first=lost[:_NAMED])
         return again

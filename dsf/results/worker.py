@@ -33,7 +33,6 @@ def run(config: Settings) -> int:
         hostname=f"results@{socket.gethostname()}",
         queues=[keys.RESULTS_QUEUE],
         pool=app.conf.worker_pool,
-        concurrency=config.results_concurrency,
         loglevel=config.log_level,
         task_events=True,
         without_gossip=True,

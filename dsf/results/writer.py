@@ -48,8 +48,6 @@ _AT_ONCE, _ALONE = 4, 0.1
 # While results wait, writing gets a quarter of this process's CPU: for each second of a batch the rest of the worker
 # gets this many seconds before the next one, within at most this long.
 _OTHERS, _LONGEST_YIELD = 3.0, 2.0
-# Waiting results up to this number are normal.
-_FEW = 32
 _YIELD_STEP = 0.1
 # Seconds between audits by all writers together.
 _AUDIT_EVERY = 30.0
@@ -64,7 +62,7 @@ log = dsf.log.get(__name__)
 class Writer:
     """Checks due pairs until stopped. Any number of workers may have one.
 
-    `clock` gives unix seconds.
+    `is_behind` says whether this process takes in results more slowly than they come; `clock` gives unix seconds.
     """
 
     def __init__(
@@ -75,6 +73,7 @@ class Writer:
         *,
         stopping: threading.Event,
         wake: threading.Event,
+        is_behind: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._redis = client
@@ -86,7 +85,7 @@ class Writer:
         self._clock = clock
         self._writes = Writes(client)
         self._registry = Registry(client)
-        self._few = min(_FEW, settings.results_queue_limit // 2)
+        self._is_behind = is_behind
         self._attempts: dict[str, int] = {}
         self._factor = 1.0
         self._throttle = Throttle(_LOG_EVERY)
@@ -130,7 +129,7 @@ class Writer:
         """Yield to waiting results after a batch that used this much CPU (seconds): a score written later is newer, and
         is written once."""
         cpu, until = time.process_time() + _OTHERS * spent, time.monotonic() + _LONGEST_YIELD
-        while time.process_time() < cpu and time.monotonic() < until and self._writes.results_waiting() > self._few:
+        while time.process_time() < cpu and time.monotonic() < until and self._is_behind():
             if self._stopping.wait(_YIELD_STEP):
                 return
 

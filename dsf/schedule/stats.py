@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 import dsf.log
 from dsf import keys, metrics
 from dsf.store import skips
+from dsf.store.mail import results_waiting
 from dsf.store.ticking import ticks_problem
 
 log = dsf.log.get(__name__)
@@ -31,8 +32,7 @@ BOUNDS = tuple(f"{bound:g}" for bound in metrics.LAG_BUCKETS)
 
 
 def schedule_families(client: redis.Redis) -> Iterable[Metric]:
-    """Lag, ticks, skips, whether ticks are sent, number of entries, and the lengths of the results queue and of every
-    cluster's queue.
+    """Lag, ticks, skips, whether ticks are sent, number of entries, waiting ticks, and waiting results.
 
     Raises redis.RedisError if Redis is unreachable, before yielding any family.
     """
@@ -41,7 +41,7 @@ def schedule_families(client: redis.Redis) -> Iterable[Metric]:
         pipe.hlen(keys.ENTRIES)
         pipe.hkeys(keys.CLUSTERS)
         stats, entries, clusters = pipe.execute()
-    queues = [keys.RESULTS_QUEUE, *map(keys.spoke_queue, sorted(clusters))]
+    queues = list(map(keys.spoke_queue, sorted(clusters)))
     with client.pipeline(transaction=False) as pipe:
         for queue in queues:
             pipe.llen(queue)
@@ -51,6 +51,7 @@ def schedule_families(client: redis.Redis) -> Iterable[Metric]:
     count = metrics.ENTRIES.gauge()
     count.add_metric((), entries)
     waiting = metrics.QUEUE_LENGTH.gauge()
+    waiting.add_metric((keys.RESULTS_QUEUE,), results_waiting(client, clusters))
     for queue, length in zip(queues, lengths, strict=True):
         waiting.add_metric((queue,), length)
     return [*_counted(stats), stopped, count, waiting]

@@ -104,4 +104,4 @@ class AgentKeys:
 
     def empty(self, cluster: str) -> None:
         """Remove what a cluster's invalid credential may have written or taken: its mail and its queue."""
-        self._redis.delete(keys.spoke_queue(cluster), *keys.mail_slots(cluster))
+        self._redis.delete(keys.spoke_queue(cluster), *keys.mail_slots(cluster), keys.mail_flag(cluster))

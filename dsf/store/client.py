@@ -22,12 +22,15 @@ _Item = TypeVar("_Item")
 _RETRIES = 3
 
 
-def connect(settings: Settings, *, name: str = "dsf", retries: int = _RETRIES) -> redis.Redis:
-    """A thread-safe client that decodes answers to str and reconnects by itself, with the current password.
+def connect(
+    settings: Settings, *, name: str = "dsf", retries: int = _RETRIES, decode_responses: bool = True
+) -> redis.Redis:
+    """A thread-safe client that reconnects by itself, with the current password. It decodes answers to str or not.
 
     Connecting happens at the first command. Raises SettingsError if the URL or a named file is unusable.
     """
-    return Link(settings).client(**_options(settings, name, retries))
+    options = _options(settings, name, retries) | {"decode_responses": decode_responses}
+    return Link(settings).client(**options)
 
 
 def connect_to(settings: Settings, host: str, port: int, *, name: str = "dsf", retries: int = 0) -> redis.Redis:

@@ -1,82 +1,100 @@
-"""The hub's side of the clusters' mailboxes: waiting results, and their move into the results queue."""
+"""The hub's side of the clusters' mailboxes: the results that wait there.
+
+A result stays in its slot until it is in the books, so a results worker that dies loses none. The one that reads a
+mailbox claims it for seconds; meanwhile others read other mailboxes.
+"""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
 import redis
 
 from dsf import keys
 from dsf.messages import PACKING
-from dsf.store.client import lua
+from dsf.store.client import batched, lua
 
-#: Min. bytes of a result message: the shortest has an envelope with a signature.
-SHORTEST = 200
-#: Bytes in the results queue from which collection stops.
-_MOST_BYTES = 32 * 1024 * 1024
-# Clusters per script call: it blocks Redis for other clients.
+#: Bytes of the shortest result: it has an envelope with a signature.
+SHORTEST: Final = 200
+# Results and bytes read at once: together they are one task, and Redis serves nobody else while it reads them.
+_MOST, _MOST_BYTES = 100, 32 * 1024 * 1024
+# Milliseconds after which others may read the mailbox of a worker that died: longer than results take to be ingested.
+_CLAIM = 10_000
+# Bytes at the end of a result that tell it from every other one: they hold its signature.
+_ENDING = 80
+# Clusters per round trip.
 _BATCH = 500
 
 
-@dataclass(frozen=True)
-class Collected:
-    """Result of one collection."""
+class Waiting(NamedTuple):
+    """Results that were read: slots, the texts in them, and whether there are more."""
 
-    moved: int
-    #: Index of the next cluster if there was no more room for results, plus the number of clusters if all have had a
-    #: turn; None if all were moved.
-    next: int | None
-    #: Number of emptied leading slots, for each cluster.
-    empty: tuple[int, ...]
-    #: Clusters with an invalid message in their mailbox.
-    refused: tuple[str, ...]
+    slots: list[bytes]
+    texts: list[bytes]
+    is_more: bool
 
 
 class Mail:
-    """Methods raise redis.RedisError if Redis is unreachable; they may then be repeated."""
+    """The mailboxes of all clusters. Methods raise redis.RedisError if Redis is unreachable; they may be repeated.
 
-    def __init__(self, client: redis.Redis, *, queue_limit: int, message_limit: int) -> None:
-        """The queue takes `queue_limit` results of at most `message_limit` characters each."""
+    For one thread. The client must not decode answers: agents may write any bytes.
+    """
+
+    def __init__(self, client: redis.Redis, message_limit: int) -> None:
+        """A result has at most `message_limit` characters."""
         self._redis = client
-        self.queue_limit = queue_limit
         self._longest = message_limit * PACKING
-        self._collect = client.register_script(lua("collect"))
-        self._find = client.register_script(lua("mail"))
-        self._lease = client.register_script(lua("lease"))
+        self._read = client.register_script(lua("mail_read"))
+        self._empty = client.register_script(lua("mail_empty"))
         self._token = secrets.token_hex(16)
+        self._first = 0
 
-    def is_ours(self, seconds: float) -> bool:
-        """Whether this process collects; takes or extends its lease for `seconds`."""
-        return bool(self._lease(keys=[keys.COLLECTOR], args=[self._token, round(seconds * 1000)]))
+    def read(self, *, everywhere: bool = False) -> Waiting:
+        """Results that wait, some of each cluster; they stay in their slots.
 
-    def give_up(self) -> None:
-        """Release the lease if this process holds it."""
-        if self._redis.get(keys.COLLECTOR) == self._token:
-            self._redis.delete(keys.COLLECTOR)
-
-    def waiting(self) -> list[str]:
-        """Registered clusters with a non-empty mailbox."""
-        clusters = sorted(map(str, self._redis.hkeys(keys.CLUSTERS)))
-        found: list[str] = []
-        for start in range(0, len(clusters), _BATCH):
-            batch = clusters[start : start + _BATCH]
-            found += map(str, self._find(args=[keys.MAIL_PREFIX, keys.MAIL_SLOTS, *batch]))
-        return found
-
-    def room(self) -> int:
-        """Number of results that the queue can take; its limit of bytes may allow fewer."""
-        return max(0, self.queue_limit - int(self._redis.llen(keys.RESULTS_QUEUE)))
-
-    def collect(self, slots: Mapping[str, Sequence[int]]) -> Collected:
-        """Move these slots of these clusters into the results queue, round-robin, while there is room."""
-        named = [part for cluster, taken in slots.items() for part in (cluster, " ".join(map(str, taken)))]
-        answer: list[object] = self._collect(
-            keys=[keys.RESULTS_QUEUE, keys.REJECTED, keys.REJECTED_MAIL],
-            args=[self.queue_limit, _MOST_BYTES, SHORTEST, self._longest, keys.MAIL_PREFIX, *named],
+        `everywhere` also looks into mailboxes whose flag is missing: an agent's connection may break before it is set.
+        """
+        answer: Any = self._read(
+            keys=[keys.CLUSTERS, keys.REJECTED, keys.REJECTED_MAIL],
+            args=[
+                keys.MAIL_PREFIX,
+                keys.MAIL_SLOTS,
+                keys.MAIL_CLAIM_PREFIX,
+                self._token,
+                _CLAIM,
+                _MOST,
+                _MOST_BYTES,
+                SHORTEST,
+                self._longest,
+                self._first,
+                int(everywhere),
+            ],
         )
-        moved, following, empty, *refused = answer
-        place = int(str(following))
-        counts = tuple(map(int, str(empty).split()))
-        return Collected(int(str(moved)), place - 1 if place else None, counts, tuple(map(str, refused)))
+        self._first, is_more, *results = answer
+        return Waiting(results[::2], results[1::2], bool(is_more))
+
+    def empty(self, slots: Sequence[bytes], texts: Sequence[bytes]) -> None:
+        """Empty slots that still hold these texts, and let other workers read their mailboxes."""
+        claims = {keys.mail_claim(cluster_of(slot)) for slot in slots}
+        self._empty(
+            keys=[*slots, *claims],
+            args=[self._token, len(slots), *(text[-_ENDING:] for text in texts)],
+        )
+
+
+def cluster_of(slot: bytes) -> str:
+    """The cluster to whose mailbox this slot belongs."""
+    return slot.decode().removeprefix(keys.MAIL_PREFIX).rpartition(".")[0]
+
+
+def results_waiting(client: redis.Redis, clusters: Iterable[str]) -> int:
+    """The number of results in the mailboxes of these clusters. Raises redis.RedisError."""
+    waiting = 0
+    for batch in batched(clusters, _BATCH):
+        with client.pipeline(transaction=False) as pipe:
+            for cluster in batch:
+                pipe.exists(*keys.mail_slots(cluster))
+            waiting += sum(pipe.execute())
+    return waiting

@@ -24,7 +24,7 @@ from dsf.store.slots import CLOCK_SKEW
 LOST_MEMORY = 3600
 # Key prefixes of pair hashes and histories.
 _PREFIXES = keys.pair_key("", "").removesuffix("/"), keys.history_key("", "").removesuffix("/")
-# Runs declared lost or superseded per script call: it blocks Redis for other clients.
+# Runs declared lost per script call: it blocks Redis for other clients.
 _SWEEP_BATCH = 500
 # Likewise for pairs.
 _FORGET_BATCH = 500
@@ -73,23 +73,13 @@ class Ending(NamedTuple):
     counters: Mapping[str, float] = MappingProxyType({})
 
 
-class GivenWay(NamedTuple):
-    """A run superseded by a newer one before the hub took its result, and its history row."""
-
-    cluster: str
-    scorer: str
-    history: HistoryEntry
-
-
 class Runs:
     """Ends runs. Methods raise redis.RedisError if Redis is unreachable; they may then be repeated."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
         self._ingest = client.register_script(lua("ingest"))
-        self._superseded = client.register_script(lua("superseded"))
         self._sweep = client.register_script(lua("sweep"))
-        self._put_back = client.register_script(lua("putback"))
         self._forget = client.register_script(lua("forget"))
         self._count = client.register_script(lua("count"))
 
@@ -97,28 +87,20 @@ class Runs:
         self,
         endings: Sequence[Ending],
         *,
-        given_way: Sequence[GivenWay] = (),
         refused: Mapping[str, int],
         now: float,
         history_length: int,
     ) -> list[tuple[str, bool] | redis.ResponseError]:
         """Close the books of runs in order, and store the state and score of each that is its pair's newest.
 
-        Then those of superseded runs, as skipped ones; they occur on a hub that is behind, so they are nearly free.
         `refused` counts results by reason that were refused before their run was known. One round trip for many
-        endings, and one for each of the other kinds if any.
+        endings, and one for the refused if any.
 
         Returns for each of `endings` its outcome; `late` if it had been declared lost (its score counts, the books
         stay); `replayed` or `stale` if it was refused; `removed` if the pair no longer exists; and whether a writer
         must check the pair now. A Redis error of one ending is in its place and does not affect the others.
         """
         ended = [one for batch in batched(endings, _INGEST_BATCH) for one in self._end(batch, now, history_length)]
-        for rows in batched(given_way, _SWEEP_BATCH):
-            try:
-                self._superseded(keys=[keys.OPEN_RUNS, keys.ENTRIES], args=_rows(rows, now, history_length))
-            except redis.ResponseError as error:
-                # They will be declared lost.
-                log.warning("the books of runs that gave way cannot be closed", error=str(error)[:500])
         # Rare, so in a separate round trip.
         self.refuse(refused)
         return ended
@@ -146,26 +128,21 @@ class Runs:
         if refused:
             self._count(keys=[keys.REJECTED], args=[part for item in refused.items() for part in item])
 
-    def sweep(
-        self, *, now: float, lost_after: float, history_length: int, is_patient: bool = True
-    ) -> tuple[list[str], bool]:
+    def sweep(self, *, now: float, lost_after: float, history_length: int) -> tuple[list[str], bool]:
         """Declare runs lost whose deadline passed `lost_after` seconds ago.
 
-        Only while no result waits: it could be theirs. Without `is_patient` also while some wait, but only runs a
-        minute late. Returns the runs as `<pair>/<run id>`, and whether there may be more to do once the queue is empty.
+        While a result waits in their cluster's mailbox, which could be theirs, only those a minute later than that.
+        Returns the runs as `<pair>/<run id>`, and whether there may be more.
         """
         answer: list[object] = self._sweep(
             keys=[
                 keys.OPEN_RUNS,
                 keys.LOST_RUNS,
-                keys.RESULTS_QUEUE,
-                keys.UNACKED,
                 keys.ENTRIES,
                 keys.SCORERS,
                 keys.WRITES,
                 keys.HUB_CHANGED,
                 keys.HUB_WAKE,
-                keys.TAKERS,
             ],
             args=[
                 _number(now),
@@ -176,12 +153,11 @@ class Runs:
                 LOST_MEMORY,
                 keys.MAIL_PREFIX,
                 keys.MAIL_SLOTS,
-                0 if is_patient else 1,
                 _latest(now),
             ],
         )
         overdue = int(str(answer[0]))
-        return [str(member) for member in answer[1:]], overdue < 0 or overdue == _SWEEP_BATCH
+        return [str(member) for member in answer[1:]], overdue == _SWEEP_BATCH
 
     def leftovers(self) -> set[str]:
         """Pairs formerly in the schedule that may still have data.
@@ -204,17 +180,6 @@ class Runs:
             answer: list[object] = self._forget(keys=[keys.ENTRIES, keys.KNOWN_PAIRS], args=[*_PREFIXES, *batch])
             found += [str(pair) for pair in answer]
         return found
-
-    def put_back(self, lists: Iterable[str], *, now: float, dead_after: float) -> int:
-        """Send the heartbeat of the worker with these lists, and put results of dead workers back into the queue.
-
-        A worker counts as dead after `dead_after` seconds without heartbeat. Returns the number of results.
-        """
-        answer = self._put_back(
-            keys=[keys.TAKERS, keys.RESULTS_QUEUE, keys.UNACKED_INDEX],
-            args=[_number(now), _number(now - dead_after), _number(now + CLOCK_SKEW), *lists],
-        )
-        return int(str(answer))
 
 
 def _row(ending: Ending) -> Iterable[_Argument]:
@@ -241,14 +206,6 @@ def _row(ending: Ending) -> Iterable[_Argument]:
         "" if history.value is None else f"{history.value:.6g}",
         ending.remark.model_dump_json() if ending.remark is not None else "",
     )
-
-
-def _rows(given_way: Iterable[GivenWay], now: float, history_length: int) -> list[_Argument]:
-    """Arguments of the script."""
-    values: list[_Argument] = [history_length, *_PREFIXES, _latest(now)]
-    for one in given_way:
-        values += [keys.pair(one.cluster, one.scorer), one.history.run, one.history.row()]
-    return values
 
 
 def _latest(now: float) -> str:

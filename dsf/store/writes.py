@@ -220,10 +220,6 @@ class Writes:
             elif isinstance(answer, Exception):
                 raise answer
 
-    def results_waiting(self) -> int:
-        """Number of results waiting for a worker."""
-        return int(self._redis.llen(keys.RESULTS_QUEUE))
-
     def put_back(self, claim: Claim, now: float) -> None:
         """Release a claimed pair for the next writer, unchanged."""
         at_once(self._redis, ("ZADD", keys.WRITES, _time(now), claim.pair), ("ZREM", keys.WRITE_LEASES, claim.pair))

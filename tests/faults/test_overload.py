@@ -1,4 +1,4 @@
-"""The results worker gets less CPU than it needs: what waits is the newest of each pair, and all is well afterwards."""
+"""The results worker gets less CPU than it needs: every pair gets scores, and all is well afterwards."""
 
 from __future__ import annotations
 
@@ -66,10 +66,6 @@ def slow(process: Child, *, runs: float, waits: float) -> Iterator[None]:
         process.signal(signal.SIGCONT)
 
 
-def _superseded(fleet: Fleet) -> int:
-    return sum(fleet.state(scorer, cluster).skipped().get("superseded", 0) for cluster, scorer in PAIRS)
-
-
 def _has_more(fleet: Fleet, cluster: str, scorer: str, number: int) -> bool:
     return fleet.state(scorer, cluster).count("ok") > number
 
@@ -79,9 +75,9 @@ def _waiting(fleet: Fleet) -> int:
     return int(fleet.redis.exists(*slots))
 
 
-def test_what_waits_is_the_newest_of_each_pair(fleet: Fleet) -> None:
+def test_nothing_is_lost_while_the_results_worker_stands_still(fleet: Fleet) -> None:
     with stopped(fleet.processes["results"]):
-        # Each agent goes on: it has a newer result of each scorer than the one that waits.
+        # Each agent goes on, and puts its results beside those that wait.
         runs = {pair: fleet.state(pair[1], pair[0]).scheduled for pair in PAIRS}
         fleet.until(
             lambda: all(
@@ -90,10 +86,7 @@ def test_what_waits_is_the_newest_of_each_pair(fleet: Fleet) -> None:
             "three more ticks of each pair",
             60,
         )
-        # A slot for each scorer.
-        assert _waiting(fleet) <= len(PAIRS)
-    # Each of those that gave way ends in the books with that reason; none is lost and none is an error.
-    fleet.until(lambda: _superseded(fleet) > 0, "runs that gave way", 60)
+        assert _waiting(fleet) > len(PAIRS)
     for cluster, scorer in PAIRS:
         before = fleet.state(scorer, cluster).count("ok")
         fleet.until(functools.partial(_has_more, fleet, cluster, scorer, before + 1), "new scores", 60)
@@ -112,7 +105,6 @@ def test_every_pair_gets_scores_with_too_little_cpu_and_all_is_normal_afterwards
             runs = [(cluster, scorer, fleet.state(scorer, cluster).last_run) for cluster, scorer in PAIRS]
             for one in runs:
                 fleet.until(functools.partial(is_newer, *one), f"a newer score than {one}", 60)
-        assert fleet.redis.llen(keys.RESULTS_QUEUE) <= 100
     for cluster, scorer in PAIRS:
         fleet.wait_success(scorer, cluster)
         fleet.check_books(scorer, cluster)

@@ -16,6 +16,7 @@ import pytest
 
 from dsf import keys
 from dsf.errors import QueueFullError
+from dsf.store.mail import results_waiting
 from dsf.store.pairs import OUTCOMES
 from dsf.ticks import send_now
 from tests.faults.fleet import SERIES, Fleet, scores
@@ -203,7 +204,10 @@ class Mix:
 
     def garbage(self) -> None:
         """Somebody with a credential pushes what is no result."""
-        self.fleet.redis.lpush(keys.RESULTS_QUEUE, self.random.choice(("", "{}", "[1]", "no json", '{"body": 1}')))
+        cluster = self.random.choice(CLUSTERS)
+        garbage = self.random.choice(("", "{}", "[1]" * 100, "no json" * 50, '{"body": 1}'))
+        self.fleet.redis.set(keys.mail_slot(cluster, self.random.randrange(keys.MAIL_SLOTS)), garbage)
+        self.fleet.redis.set(keys.mail_flag(cluster), 1)
 
 
 def test_the_books_balance_after_a_mix_of_faults(fleet: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
@@ -213,7 +217,7 @@ def test_the_books_balance_after_a_mix_of_faults(fleet: Fleet, capsys: pytest.Ca
     fleet.stop("beat")
     started = time.monotonic()
     fleet.until(
-        lambda: not fleet.open_runs() and not fleet.redis.llen(keys.RESULTS_QUEUE),
+        lambda: not fleet.open_runs() and not results_waiting(fleet.redis, CLUSTERS),
         "all runs to end",
         60,
     )

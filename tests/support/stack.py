@@ -47,7 +47,6 @@ _SETTINGS: dict[str, object] = {
     "beat_lock_timeout": 2,
     "lost_after": 1,
     "redis_polling_interval": 1,
-    "results_visibility_timeout": 2,
     "retry_backoff": 0.1,
 }
 

@@ -5,18 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
 from celery import Celery
 from kombu import Connection, Exchange, Queue
 from kombu.transport import virtual
 
-from dsf import keys, wire
-from dsf.errors import MessageRejectedError
-from dsf.messages import INGEST_TASK, Result, derive_key, sign, verify
-from dsf.results import inbox
+from dsf import wire
 from dsf.ticks import iso
-
-MASTER = bytes(range(32))
 
 
 def test_a_message_says_what_celery_would_say() -> None:
@@ -50,35 +44,6 @@ def test_what_celery_sends_can_be_read() -> None:
     call = wire.Call.open(json.dumps(_by_celery(expires)).encode(), 10_000)
     assert (call.task, call.arguments()) == ("dsf.score", (["s", "r"], {}))
     assert (call.root_id, call.parent_id, call.expires, call.retries) == ("root", "parent", 4102444800.0, 0)
-
-
-@pytest.mark.parametrize("text", ["東", "é", "a", '"'])
-def test_results_in_any_script_are_not_much_longer_as_messages(text: str) -> None:
-    item, body = _sent(text * 100)
-    least = len(body.encode())
-    # A quote is escaped once in the result and twice more as it is packed.
-    assert len(item) < least * (4.5 if text == '"' else 1.3)
-
-
-def test_half_a_character_travels() -> None:
-    item, _ = _sent("\ud800", count=1)
-    envelope = json.loads(inbox.Letter.open(item, 10_000).envelope)
-    with pytest.raises(MessageRejectedError) as refused:
-        verify(envelope, MASTER, limit=10_000)
-    assert refused.value.reason == "malformed"
-
-
-def _sent(label: str, count: int = 1000) -> tuple[bytes, str]:
-    """The message with a result, and the body of its envelope; the hub can read it."""
-    results = [({"meta": f"{label}{i}", "node": f"node-{i}"}, float(i)) for i in range(count)]
-    # As an agent of somebody else's making would send it: nothing is cleaned.
-    result = Result.model_construct(
-        cluster="c1", scorer="s", run="1799999999000-0123abcd", at=1.0, outcome="ok", results=results
-    )
-    envelope = sign(result, derive_key(MASTER, "c1", 1))
-    item = wire.call(INGEST_TASK, (envelope,), keys.RESULTS_QUEUE, argsrepr="x")
-    assert json.loads(inbox.Letter.open(item, len(item)).envelope) == envelope
-    return item, envelope["body"]
 
 
 def _by_celery(expires: str) -> dict[str, Any]:

@@ -1,31 +1,22 @@
--- Declares open runs lost, once nothing that was sent can still be on its way through the results queue; or, when that is
--- never empty, those that are long overdue.
--- KEYS  1 open runs, 2 lost runs, 3 results queue, 4 unacknowledged results, 5 entries, 6 scorers, 7 writes,
---       8 hub changed, 9 hub wake, 10 takers
+-- Declares open runs lost, once no result waits in their cluster's mailbox; or, should that never be empty, those that
+-- are long overdue.
+-- KEYS  1 open runs, 2 lost runs, 3 entries, 4 scorers, 5 writes, 6 hub changed, 7 hub wake
 -- ARGV  1 now, 2 seconds after the deadline, 3 most runs per call, 4 history length, 5 prefix of pair hashes,
 --       6 prefix of histories, 7 seconds for which lost runs are remembered, 8 prefix of mailboxes, 9 number of slots,
---       10 whether results were waited for long enough (1 or 0), 11 what sorts after every run id that can be
---       remembered, as in ingest.lua
--- Returns {runs overdue or -1 when results are still waiting, pair/run of each lost run, ...}.
+--       10 what sorts after every run id that can be remembered, as in ingest.lua
+-- Returns {runs overdue, pair/run of each lost run, ...}.
 local now = tonumber(ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now - tonumber(ARGV[7]))
 local overdue = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now - tonumber(ARGV[2]), 'LIMIT', 0, tonumber(ARGV[3]))
 if #overdue == 0 then
     return {0}
 end
-local has_waiting = redis.call('LLEN', KEYS[3]) > 0 or redis.call('HLEN', KEYS[4]) > 0
-for _, list in ipairs(redis.call('ZRANGE', KEYS[10], 0, -1)) do
-    has_waiting = has_waiting or redis.call('LLEN', list) > 0
-end
-if has_waiting and ARGV[10] ~= '1' then
-    return {-1}
-end
 
--- Likewise in the mailbox of a cluster, for its own runs; but not for ever, should somebody keep putting things there.
+-- What waits may be the missing result; but not for ever, should somebody keep putting things there.
 local patience = now - tonumber(ARGV[2]) - 60
 local has_mail = {}
 local function remembered(run)
-    return run and run <= ARGV[11] and run or ''
+    return run and run <= ARGV[10] and run or ''
 end
 local function mail(cluster)
     if cluster and has_mail[cluster] == nil then
@@ -38,16 +29,16 @@ local function mail(cluster)
     return cluster and has_mail[cluster]
 end
 
-local lost = {has_waiting and -1 or #overdue}
+local lost = {#overdue}
 local news = false
 for _, member in ipairs(overdue) do
     local pair, run = string.match(member, '^(.*)/([^/]*)$')
-    local is_awaited = (has_waiting or mail(string.match(member, '^([^/]*)/')))
+    local is_awaited = mail(string.match(member, '^([^/]*)/'))
         and tonumber(redis.call('ZSCORE', KEYS[1], member)) > patience
     if not is_awaited then
         redis.call('ZREM', KEYS[1], member)
     end
-    if pair and not is_awaited and redis.call('HEXISTS', KEYS[5], pair) == 1 then
+    if pair and not is_awaited and redis.call('HEXISTS', KEYS[3], pair) == 1 then
         local cluster, scorer = string.match(pair, '^([^/]*)/(.*)$')
         local key = ARGV[5] .. pair
         local message = 'sent to the queue of ' .. cluster .. ' and nothing was heard of it in time; check that the agent'
@@ -72,14 +63,14 @@ for _, member in ipairs(overdue) do
             -- Of cycles that expired the agent told at least.
             redis.call('HDEL', key, 'expired', 'expired_run', 'expired_at')
             if failing == 1 or old.reason ~= 'lost' then
-                redis.call('SADD', KEYS[8], scorer)
+                redis.call('SADD', KEYS[6], scorer)
                 news = true
             end
-            local record = redis.call('HGET', KEYS[6], scorer)
+            local record = redis.call('HGET', KEYS[4], scorer)
             local policy = record and cjson.decode(record).when_failing or nil
             if policy and policy.behavior ~= 'Keep' and failing == policy.failure_threshold then
                 redis.call('HINCRBY', key, 'changes', 1)
-                redis.call('ZADD', KEYS[7], 'LT', now, pair)
+                redis.call('ZADD', KEYS[5], 'LT', now, pair)
             end
             model_place(cluster, scorer, now)
         end
@@ -87,7 +78,7 @@ for _, member in ipairs(overdue) do
     end
 end
 if news then
-    redis.call('LPUSH', KEYS[9], '1')
-    redis.call('LTRIM', KEYS[9], 0, 0)
+    redis.call('LPUSH', KEYS[7], '1')
+    redis.call('LTRIM', KEYS[7], 0, 0)
 end
 return lost

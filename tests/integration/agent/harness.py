@@ -182,10 +182,8 @@ class Agent:
 
 
 def envelope(raw: str) -> Any:
-    """The envelope in a message of the results queue."""
-    message = json.loads(raw)
-    assert message["headers"]["task"] == "dsf.ingest"
-    return json.loads(message["body"])[0][0]
+    """The envelope in a slot of the mailbox."""
+    return json.loads(raw)
 
 
 def replace(path: Path, text: str) -> None:

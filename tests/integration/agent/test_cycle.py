@@ -8,7 +8,6 @@ import time
 from celery import Celery
 
 from dsf.messages import verify
-from dsf.results.inbox import Letter
 from tests.integration.agent.conftest import SERIES, AgentFactory
 from tests.integration.agent.harness import CLUSTER, MASTER, Agent, summary
 from tests.support import httpserver
@@ -191,11 +190,10 @@ def test_results_in_any_script_reach_the_hub_or_are_said_to_be_too_large(
         with agent:
             agent.tick("sample")
             raw = wait_for(agent.sent.take)
-            letter = Letter.open(str(raw).encode(), limit)
-            result = verify(json.loads(letter.envelope), MASTER, limit=limit)
+            result = verify(json.loads(str(raw)), MASTER, limit=limit)
             assert (result.outcome, result.results[7][0]["meta"]) == ("ok", "東" * 100)
-            # Fewer characters than the hub takes, but each of these becomes eight on the way.
-            scorer.script(results('"' * 96))
+            # Fewer characters than the hub takes, but each of these has four bytes.
+            scorer.script(results("\N{GRINNING FACE}" * 180))
             agent.tick("sample")
             result = agent.result()
             assert (result.outcome, result.stage, result.reason) == ("error", "publish", "too_large")

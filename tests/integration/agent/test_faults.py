@@ -33,7 +33,8 @@ def test_a_stage_is_tried_again_with_its_arguments(
     run_id = agent.tick("sample")
     result = agent.result()
     assert (result.run, result.outcome) == (run_id, "ok")
-    assert result.counts["retries"] == 4
+    # A kept connection that ends without an answer is none of the stage's tries: the HTTP client asks once more.
+    assert result.counts["retries"] == 3
     assert len(source.requests) == 3
     assert len(scorer.requests) == 3
     assert agent.no_result(0.3)
@@ -334,7 +335,7 @@ def test_no_token_is_ever_shown(make_agent: AgentFactory, redis_client: redis.Re
     assert CANARY not in page
     assert CANARY[:12] not in agent.log()
     assert CANARY[:12] not in "".join(monitored)
-    assert any("dsf.ingest" in command for command in monitored)
+    assert any("hub.mail" in command for command in monitored)
 
 
 @pytest.mark.parametrize("part", ["source", "scorer"])

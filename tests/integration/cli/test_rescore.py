@@ -19,7 +19,6 @@ from dsf.fleet import changes
 from dsf.fleet import rescore as rescoring
 from dsf.fleet.actions import Actions
 from dsf.fleet.changes import Actor
-from dsf.messages import new_run_id, run_time
 from dsf.store.pairs import Pairs
 from tests.conftest import SettingsFactory
 from tests.integration.cli.conftest import Dsf, loaded
@@ -125,54 +124,6 @@ def test_wait_for_a_success_without_a_score(
     assert "some_reason: the cause" in result.stdout
 
 
-def gives_way(fleet: Fleet, run_id: str) -> None:
-    fleet.cycle("worker01", run=run_id, outcome="skipped", stage="publish", reason="superseded", message="newer")
-
-
-def after(run_id: str, seconds: float) -> str:
-    return new_run_id(run_time(run_id) + seconds)
-
-
-def test_a_run_that_gave_way_is_answered_by_the_newer_one(dsf: Dsf, fleet: Fleet) -> None:
-    newer = []
-
-    def play(scorer: str, run_id: str) -> None:
-        # Newer ones may be written down before it.
-        fleet.cycle("worker01", run=after(run_id, 3), outcome="error", reason="timeout", message="later still")
-        newer.append(after(run_id, 2))
-        fleet.cycle("worker01", run=newer[0], outcome="ok")
-        fleet.cycle("worker01", run=after(run_id, 0.5), outcome="skipped", reason="overlap")
-        gives_way(fleet, after(run_id, 1))
-        gives_way(fleet, run_id)
-        fleet.cycle("worker01", run=after(run_id, -1), outcome="error", reason="timeout", message="an earlier one")
-
-    with playing(fleet.redis, "worker01", play):
-        result = dsf("rescore", SAMPLE, "--cluster", "worker01", "--wait", "-o", "json")
-    assert result.exit_code == 0, result.output
-    (run,) = loaded(result)["runs"]
-    assert (run["runId"], run["outcome"]) == (newer[0], "ok")
-    assert run["message"].endswith(" gave way to this one")
-    assert loaded(result)["scores"]
-
-
-def test_a_newer_run_that_fails_says_why(dsf: Dsf, fleet: Fleet) -> None:
-    def play(scorer: str, run_id: str) -> None:
-        gives_way(fleet, run_id)
-        fleet.cycle("worker01", run=after(run_id, 1), outcome="error", stage="fetch", reason="timeout", message="3 s")
-
-    with playing(fleet.redis, "worker01", play):
-        result = dsf("rescore", SAMPLE, "--cluster", "worker01", "--wait")
-    assert result.exit_code == 1
-    assert "gave way to this one: 3 s" in result.stdout
-
-
-def test_a_run_that_gave_way_waits_for_the_newer_one(dsf: Dsf, fleet: Fleet) -> None:
-    with playing(fleet.redis, "worker01", lambda _, run_id: gives_way(fleet, run_id)):
-        result = dsf("rescore", SAMPLE, "--cluster", "worker01", "--wait", "--timeout", "2")
-    assert result.exit_code == 1
-    assert "superseded" in result.stdout
-
-
 def test_waiting_ends_and_says_where_the_tick_is(dsf: Dsf, fleet: Fleet) -> None:
     result = dsf("rescore", SAMPLE, "--cluster", "worker01", "--wait", "--timeout", "1")
     assert result.exit_code == 1
@@ -210,7 +161,7 @@ def test_an_interrupted_wait_says_what_came(fleet: Fleet, redis_url: str, tmp_pa
 
 
 def test_results_that_nobody_takes_are_said(dsf: Dsf, fleet: Fleet) -> None:
-    with playing(fleet.redis, "worker01", lambda *_: fleet.redis.lpush(keys.RESULTS_QUEUE, "result") and None):
+    with playing(fleet.redis, "worker01", lambda *_: fleet.redis.set(keys.mail_slot("worker01", 3), "result") and None):
         # More where the tick was not taken in that time: machines are busy.
         for seconds in ("1", "5", "20"):
             result = dsf("rescore", SAMPLE, "--cluster", "worker01", "--wait", "--timeout", seconds)

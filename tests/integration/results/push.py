@@ -1,42 +1,34 @@
-"""Messages in the results queue, as agents send them and as anybody could make them."""
+"""Results in a cluster's mailbox, as its agent puts them there and as anybody with its credential could."""
 
 from __future__ import annotations
 
-import base64
 import json
-import uuid
-from typing import Any
+import time
+from collections.abc import Iterable
 
-from dsf import keys, messages
-from dsf.celery import make_app
-from tests.integration.results.bed import Bed
+import redis
 
-
-def push(bed: Bed, url: str, envelopes: list[object]) -> None:
-    """Send results as an agent does."""
-    app = make_app(bed.settings.model_copy(update={"role": "agent", "cluster": "c1"}))
-    app.conf.broker_url = url
-    with app.connection_for_write() as connection, app.amqp.Producer(connection) as producer:
-        for envelope in envelopes:
-            app.send_task(messages.INGEST_TASK, args=[envelope], queue=keys.RESULTS_QUEUE, producer=producer)
-    app.close()
+from dsf import keys
 
 
-def message(arguments: object, embed: object = None, **headers: object) -> dict[str, Any]:
-    """A handmade Celery message."""
-    body = json.dumps([arguments, {}, embed or {}]).encode()
-    task_id = str(uuid.uuid4())
-    return {
-        "body": base64.b64encode(body).decode(),
-        "content-type": "application/json",
-        "content-encoding": "utf-8",
-        "headers": {"lang": "py", "task": messages.INGEST_TASK, "id": task_id, "root_id": task_id, **headers},
-        "properties": {
-            "correlation_id": task_id,
-            "delivery_mode": 2,
-            "delivery_info": {"exchange": "", "routing_key": keys.RESULTS_QUEUE},
-            "priority": 0,
-            "body_encoding": "base64",
-            "delivery_tag": str(uuid.uuid4()),
-        },
-    }
+def put(client: redis.Redis, slot: int, content: object, cluster: str = "c1") -> None:
+    """Fill one slot, whatever is in it, and set the flag. `content` is text, bytes, or anything that JSON has."""
+    raw = content if isinstance(content, str | bytes) else json.dumps(content)
+    client.set(keys.mail_slot(cluster, slot), raw)
+    client.set(keys.mail_flag(cluster), 1)
+
+
+def push(client: redis.Redis, envelopes: Iterable[object], cluster: str = "c1", seconds: float = 300.0) -> None:
+    """Put all of these into free slots, as soon as there are any."""
+    deadline = time.monotonic() + seconds
+    for envelope in envelopes:
+        text = json.dumps(envelope)
+        while not any(client.set(slot, text, nx=True) for slot in keys.mail_slots(cluster)):
+            assert time.monotonic() < deadline, "the mailbox stays full"
+            time.sleep(0.01)
+        client.set(keys.mail_flag(cluster), 1)
+
+
+def waiting(client: redis.Redis, cluster: str = "c1") -> int:
+    """How many results wait there."""
+    return int(client.exists(*keys.mail_slots(cluster)))

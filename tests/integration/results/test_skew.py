@@ -8,14 +8,11 @@ from typing import Any
 
 import pytest
 
-from dsf import keys, wire
+from dsf import keys
 from dsf.cli.statusreport import read_report
 from dsf.keys import SCHEMA_VERSION
-from dsf.messages import INGEST_TASK
-from dsf.results.inbox import Letter
 from dsf.results.ingest import Ingest
 from dsf.store.agents import AgentRecord, Agents
-from dsf.store.mail import Mail
 from dsf.store.schedule import ScheduleStore
 from tests.cases.skew import NAMES, recorded
 from tests.integration.results.bed import START, Bed
@@ -59,19 +56,6 @@ def test_what_a_neighbouring_version_wrote_is_understood(bed: Bed, store: Any, n
     agent = Agents(bed.client).all()[CLUSTER]
     assert (agent.schema_version, agent.problem) == (case["schema"], "")
     assert read_report(bed.client, bed.settings, None).problems == []
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_results_of_a_neighbouring_version_come_by_mailbox(bed: Bed, store: Any, name: str) -> None:
-    case = recorded(name)
-    ingest = store(case)
-    message = wire.call(INGEST_TASK, (case["result"],), keys.RESULTS_QUEUE, argsrepr="recorded")
-    bed.client.set(keys.mail_slot(CLUSTER, 3), message)
-    mail = Mail(bed.client, queue_limit=10, message_limit=bed.settings.max_result_message_bytes)
-    assert mail.collect({CLUSTER: (3,)}).moved == 1
-    item = str(bed.client.rpop(keys.RESULTS_QUEUE)).encode()
-    letter = Letter.open(item, bed.settings.max_result_message_bytes)
-    assert ingest.handle(json.loads(letter.envelope)) == "ok"
 
 
 @pytest.mark.parametrize(

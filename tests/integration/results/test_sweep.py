@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
-
 from dsf import keys
 from dsf.results.sweeper import Sweeper
 from dsf.store.client import connect
@@ -29,67 +27,6 @@ def test_lost_after_its_deadline_and_not_before(bed: Bed) -> None:
     assert (entry.run, entry.outcome, entry.reason) == (run, "lost", "lost")
     assert bed.news() == {"s1"}
     assert bed.sweep() == []
-
-
-def test_not_while_results_wait(bed: Bed) -> None:
-    bed.open(deadline=1)
-    bed.now += 100
-    bed.client.lpush(keys.RESULTS_QUEUE, "something")
-    assert bed.sweep() == []
-    assert bed.runs.sweep(now=bed.now, lost_after=15, history_length=5) == ([], True)
-    bed.client.delete(keys.RESULTS_QUEUE)
-    bed.client.hset(keys.UNACKED, "tag", "taken by a worker that is gone")
-    assert bed.sweep() == []
-    bed.client.delete(keys.UNACKED)
-    assert len(bed.sweep()) == 1
-
-
-@pytest.mark.parametrize("where", [keys.RESULTS_QUEUE, keys.UNACKED, keys.taken_list("other")])
-def test_what_never_ceases_to_wait_is_not_waited_for_for_ever(bed: Bed, where: str) -> None:
-    sweeper = Sweeper(bed.client, bed.settings, threading.Event())
-    run = bed.open(deadline=1)
-    bed.now += 1000
-    newer = bed.open(deadline=60)
-    if where == keys.UNACKED:
-        bed.client.hset(where, "tag", "something")
-    else:
-        bed.client.lpush(where, "something")
-        bed.client.zadd(keys.TAKERS, {keys.taken_list("other"): bed.now})
-    # However old a run is: after an outage of the results workers its result may be among these.
-    assert sweeper.sweep(bed.now)
-    bed.now += 60 + bed.settings.results_visibility_timeout - 1
-    assert sweeper.sweep(bed.now)
-    assert bed.state().count("lost") == 0
-    bed.now += 1
-    assert sweeper.sweep(bed.now)
-    assert [entry.run for entry in bed.history()] == [run]
-    assert bed.client.zrange(keys.OPEN_RUNS, 0, -1) == [f"c1/s1/{newer}"]
-    # As soon as nothing waits there is patience again.
-    bed.client.delete(where)
-    bed.open(deadline=1)
-    assert not sweeper.sweep(bed.now)
-    bed.now += 1000
-    bed.client.lpush(keys.RESULTS_QUEUE, "something")
-    assert sweeper.sweep(bed.now)
-    assert bed.state().count("lost") == 2
-
-
-def test_results_of_a_dead_worker_are_put_back_and_waited_for(bed: Bed) -> None:
-    bed.open(deadline=1)
-    dead, alive = keys.taken_list("dead"), keys.taken_list("alive")
-    bed.client.zadd(keys.TAKERS, {dead: bed.now})
-    bed.client.rpush(dead, "newer", "older")
-    bed.client.lpush(keys.RESULTS_QUEUE, "waiting")
-    bed.now += 100
-    assert bed.runs.put_back([alive], now=bed.now, dead_after=200) == 0
-    bed.client.delete(keys.RESULTS_QUEUE)
-    assert bed.sweep() == []
-    bed.client.lpush(keys.RESULTS_QUEUE, "waiting")
-    assert bed.runs.put_back([alive], now=bed.now, dead_after=30) == 2
-    assert bed.client.lrange(keys.RESULTS_QUEUE, 0, -1) == ["waiting", "newer", "older"]
-    assert bed.client.zrange(keys.TAKERS, 0, -1) == [alive]
-    bed.client.delete(keys.RESULTS_QUEUE)
-    assert len(bed.sweep()) == 1
 
 
 def test_an_older_lost_run_does_not_fail_the_pair(bed: Bed) -> None:

@@ -95,17 +95,15 @@ def test_results_that_wait_go_before_scores(bed: Bed, monkeypatch: pytest.Monkey
     monkeypatch.setattr(writer_module, "_OTHERS", 1e9)
     monkeypatch.setattr(writer_module, "_LONGEST_YIELD", 600.0)
     fill(bed, 40, write_rate=100_000.0)
-    bed.client.lpush(keys.RESULTS_QUEUE, *range(writer_module._FEW + 1))
-    writer = bed.writer()
+    writer, is_behind, looks = bed.writer(), threading.Event(), []
+    is_behind.set()
+    monkeypatch.setattr(writer, "_is_behind", lambda: looks.append(is_behind.is_set()) or looks[-1])
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(writer.step)
         wait_for(lambda: len(bed.backend.log) == 32, 10, "a batch")
-        looks = []
-        waiting = writer._writes.results_waiting
-        monkeypatch.setattr(writer._writes, "results_waiting", lambda: looks.append(waiting()) or looks[-1])
         wait_for(lambda: len(looks) >= 3, 10, "looks at what waits")
         assert not first.done()
-        bed.client.delete(keys.RESULTS_QUEUE)
+        is_behind.clear()
         first.result(60)
     writer.step()
     assert len(bed.backend.log) == 40

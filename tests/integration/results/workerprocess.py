@@ -27,7 +27,6 @@ class WorkerProcess:
             "DSF_SIGNING_SECRET": SECRET,
             "DSF_BACKEND": "dir",
             "DSF_MANIFESTS": str(folder),
-            "DSF_RESULTS_VISIBILITY_TIMEOUT": "2",
             **settings,
         }
         self.process: Child | None = None

@@ -11,7 +11,7 @@ from typing import Any
 import redis
 
 from dsf import keys, messages
-from dsf.agent.mailbox import Letter, Mailbox
+from dsf.agent.mailbox import Mail, Mailbox
 from dsf.messages import Result, new_run_id
 from tests.integration.security.fleet import SCORER, Fleet
 from tests.support.wait import wait_for
@@ -32,7 +32,7 @@ def result(cluster: str = "c1", run: str | None = None, **values: Any) -> Result
 
 
 def message(envelope: object, embed: object = None, task: str = messages.INGEST_TASK) -> str:
-    """A Celery message as an agent, or somebody with its credential, pushes it."""
+    """A Celery message, which nobody expects in a mailbox."""
     task_id = str(uuid.uuid4())
     body = base64.b64encode(json.dumps([[envelope], {}, embed or {}]).encode()).decode()
     headers = {"lang": "py", "task": task, "id": task_id, "root_id": task_id}
@@ -67,5 +67,6 @@ def send(client: redis.Redis, *items: str) -> None:
     """Send as c1 whatever this is, as an agent sends its results."""
     box = Mailbox(client, "c1")
     for number, item in enumerate(items):
-        letter = Letter(f"s{number}", "", is_score=True, message=item.encode("utf-8", "surrogatepass"))
-        wait_for(lambda letter=letter: box.put(letter)[0], 30, "room in the mailbox")  # type: ignore[misc]
+        text = item.encode("utf-8", "surrogatepass")
+        mail = Mail(f"s{number}", "", is_score=True)
+        wait_for(lambda mail=mail, text=text: box.put(mail, text), 30, "room in the mailbox")  # type: ignore[misc]

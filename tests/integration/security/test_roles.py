@@ -26,6 +26,7 @@ from dsf.schedule.lock import BeatLock
 from dsf.schedule.repeats import Repeats, Tick
 from dsf.schedule.stats import schedule_families
 from dsf.settings import Settings
+from dsf.store.mail import Mail, results_waiting
 from dsf.store.pairs import Pairs
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from dsf.store.runs import Runs
@@ -83,7 +84,7 @@ def test_nobody_is_refused_in_its_own_work(secure_redis: SecureRedis) -> None:
     FleetReader(operator).schedule()
     run = send_now(operator, "c1", "s1", 60)
     operator.llen(keys.spoke_queue("c1"))
-    operator.llen(keys.RESULTS_QUEUE)
+    results_waiting(operator, ["c1"])
     operator.zrange(keys.DUE, 0, -1, withscores=True)
 
     # beat: its lock, every kind of row, waiting
@@ -101,7 +102,13 @@ def test_nobody_is_refused_in_its_own_work(secure_redis: SecureRedis) -> None:
     list(schedule_families(beat))
     lock.release()
 
-    # results worker: every outcome, the sweeper, the writer
+    # results worker: a mailbox, every outcome, the sweeper, the writer
+    mail = Mail(results, 1000)
+    secure_redis.client().set(keys.mail_slot("c1", 0), "x" * 300)
+    secure_redis.client().set(keys.mail_slot("c1", 1), "too short")
+    waiting = mail.read(everywhere=True)
+    assert len(waiting.slots) == 1
+    mail.empty([slot.encode() for slot in waiting.slots], waiting.texts)  # type: ignore[attr-defined]
     ingest = Ingest(results, settings)
 
     def send(run_id: str, scorer: str = "s1", **values: object) -> str:
@@ -122,8 +129,6 @@ def test_nobody_is_refused_in_its_own_work(secure_redis: SecureRedis) -> None:
     runs = Runs(results)
     lost, _ = runs.sweep(now=time.time() + 10_000, lost_after=0, history_length=5)
     assert lost
-    runs.put_back(["dsf:taken:mine"], now=now, dead_after=30)
-    runs.put_back([], now=now + 100, dead_after=30)
     assert runs.leftovers() == set()
     secure_redis.client().hdel(keys.ENTRIES, "gone/s1")
     assert runs.forget(runs.leftovers()) == ["gone/s1"]

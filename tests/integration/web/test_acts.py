@@ -12,7 +12,6 @@ import redis
 
 from dsf import keys
 from dsf.fleet import changes
-from dsf.messages import new_run_id, run_time
 from dsf.settings import Settings
 from dsf.store.schedule import ScheduleStore
 from dsf.web.access import Caller
@@ -120,19 +119,6 @@ def test_an_outcome_is_read_once_for_all_who_look_at_it(
         assert outcome["open"] == 1
         counted.append(int(redis_client.info("commandstats")["cmdstat_lrange"]["calls"]))
     assert counted == [2, 1]
-
-
-def test_a_run_that_gave_way_shows_what_came_of_the_newer_one(acting: WebProcess, redis_client: redis.Redis) -> None:
-    fleet = good_fleet(redis_client)
-    visitor = Visitor(acting)
-    form = visitor.get(f"/act/rescore?scorer={SAMPLE}&cluster=worker01")
-    place = visitor.post("/act/rescore", form)[2]
-    (change,) = changes.read(redis_client).changes
-    run, newer = change.reference, new_run_id(run_time(change.reference) + 1)
-    fleet.cycle("worker01", outcome="skipped", stage="publish", reason="superseded", message="newer", run=run)
-    fleet.cycle("worker01", outcome="ok", run=newer)
-    wait_for(lambda: f"gave way to run <code>{newer}</code>" in visitor.get(place), 10)
-    assert "1 of 1 run has ended" in visitor.get(place)
 
 
 def test_a_pause_may_have_an_end_and_a_reason(acting: WebProcess, redis_client: redis.Redis) -> None:

@@ -43,7 +43,7 @@ def test_the_page_says_of_each_reason_what_it_means(kind: type[Reason]) -> None:
 
 
 def test_reasons_of_skipped_ticks_are_those_of_beat() -> None:
-    assert set(skips.REASONS) | {SkipReason.OVERLAP, SkipReason.SUPERSEDED} == set(SkipReason)
+    assert set(skips.REASONS) | {SkipReason.OVERLAP} == set(SkipReason)
 
 
 def literals() -> Iterator[tuple[str, type[Reason], str]]:

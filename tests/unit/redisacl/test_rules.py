@@ -34,9 +34,9 @@ def test_a_clusters_rules() -> None:
         "+time",
         "+client|setname",
         "(+brpop +llen %RW~spoke.c1)",
-        f"(+set {' '.join(f'%W~hub.mail.c1.{n}' for n in range(16))})",
+        f"(+set {' '.join(f'%W~hub.mail.c1.{n}' for n in (*range(16), 'flag'))})",
         f"(+exists {' '.join(f'%R~hub.mail.c1.{n}' for n in range(16))})",
-        f"(+publish {' '.join(f'&/0.celeryev/{kind}' for kind in EVENT_KINDS)} &hub.mail.c1)",
+        f"(+publish {' '.join(f'&/0.celeryev/{kind}' for kind in EVENT_KINDS)})",
     ]
 
 
@@ -66,7 +66,7 @@ def test_keys_are_named_one_by_one(role: HubRole) -> None:
     with_star = {pattern for pattern in patterns if "*" in pattern}
     of_pairs = {"dsf:pair:*", "dsf:history:*", "dsf:model:*"}
     of_web = {"dsf:web:session:*", "dsf:web:outcome:*"} if role == "web" else set()
-    assert with_star <= {"spoke.*", "hub.mail.*", *of_pairs, *of_web, "dsf:taken:*", "celeryev.*"}
+    assert with_star <= {"spoke.*", "hub.mail.*", *of_pairs, *of_web, "dsf:mail:claim:*", "celeryev.*"}
     # Only who keeps the model may write all of it.
     assert ("%RW~dsf:model:*" in " ".join(hub_rules(role))) == (role == "results")
 

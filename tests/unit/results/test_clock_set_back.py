@@ -103,17 +103,6 @@ def test_a_pair_that_a_dead_writer_had_is_taken_over(back: Bed) -> None:
     assert [one.pair for one in claims] == [claim.pair]
 
 
-def test_what_a_dead_worker_had_is_put_back(back: Bed) -> None:
-    back.client.lpush("taken", "a result")
-    back.client.zadd(keys.TAKERS, {"taken": START + AHEAD})
-    back.client.zadd(keys.UNACKED_INDEX, {"tag": START + AHEAD})
-    assert back.runs.put_back(["alive"], now=back.now, dead_after=30) == 0
-    back.now += 31
-    assert back.runs.put_back(["alive"], now=back.now, dead_after=30) == 1
-    # For the library, which restores these.
-    assert back.client.zscore(keys.UNACKED_INDEX, "tag") == START
-
-
 def test_a_little_ahead_is_not_touched(bed: Bed, keeper: ModelKeeper) -> None:
     """Clocks of two hosts differ."""
     bed.now = START + 20

@@ -13,20 +13,27 @@ from tests.integration.results.bed import SECRET
 CODE = """
 import signal
 from celery import signals
-from dsf.results import lifetime, service
+from dsf.celery import app
+from dsf.results import service
 
-made = service.Service(None)
+class Worker:
+    consumer = None
+
+
+Worker.app = app
+app.loader.import_default_modules()
+made = service.Service(Worker)
 made._threads.clear()
 made.start(None)
 signal.signal(signal.SIGTERM, lambda *_: signals.worker_shutting_down.send(sender="worker"))
-for event in (lifetime.stopping, lifetime.wake):
+for event in (made._stopping, made._wake):
     def notify_all(event=event, real=event._cond.notify_all):
         event._cond.notify_all = real
         signal.raise_signal(signal.SIGTERM)
         real()
     event._cond.notify_all = notify_all
-lifetime.wake.set()
-assert lifetime.stopping.wait(60)
+made._wake.set()
+assert made._stopping.wait(60)
 made.stop(None)
 print("stopped")
 """

@@ -14,9 +14,8 @@ from typing import Any
 
 import redis
 
-from dsf import keys, messages
+from dsf import messages
 from dsf.api.types import ADDON_NAME, MANIFESTWORK_NAME
-from dsf.celery import make_app
 from dsf.errors import ObjectNotFoundError
 from dsf.hub.distribute import is_applied
 from dsf.kube.resources import (
@@ -34,6 +33,7 @@ from dsf.results.ingest import Ingest
 from dsf.settings import ENV_PREFIX, Settings, child_environment
 from dsf.store.registry import Registry
 from dsf.store.schedule import ScheduleStore
+from tests.integration.results.push import push
 from tests.support import forked
 from tests.support.child import Child
 from tests.support.controlplane import ControlPlane
@@ -240,10 +240,7 @@ class HubWorld:
     def push(self, cluster: str, value: float, name: str = "cpu-scorer") -> None:
         """The same on its way to the results worker."""
         envelope = self._result(cluster, value, name)
-        app = make_app(self._as_settings(role="agent", cluster=cluster, agent_redis_url=""))
-        with app.connection_for_write() as connection, app.amqp.Producer(connection) as producer:
-            app.send_task(messages.INGEST_TASK, args=[envelope], queue=keys.RESULTS_QUEUE, producer=producer)
-        app.close()
+        push(self.client, [envelope], cluster)
 
     def _result(self, cluster: str, value: float, name: str) -> dict[str, Any]:
         now = time.time()
