@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 
-from dsf.web.rendering import advice, duration, link, prepare, render, with_ages
+from dsf.web import rendering
+from dsf.web.rendering import advice, duration, environment, link, prepare, render, with_ages
 
 
 def test_all_templates_compile() -> None:
@@ -55,3 +59,55 @@ def test_advice_is_words() -> None:
     assert advice("bad_query") == "correct the query"
     assert "](" not in advice("secret_refused")
     assert advice("no such reason") == ""
+
+
+#: Objects: Jinja reads `items` of a dictionary as its method.
+ITEMS = SimpleNamespace(items=[("a", 1)], results=1)
+NO_ITEMS = SimpleNamespace(items=[], results=0)
+
+
+@pytest.mark.parametrize(
+    ("state", "score", "expired", "in_use"),
+    [
+        ("failing", ITEMS, False, True),
+        ("failing", ITEMS, True, False),
+        ("failing", NO_ITEMS, False, False),
+        ("failing", None, False, False),
+        ("empty", NO_ITEMS, False, False),
+        ("ok", ITEMS, False, False),
+    ],
+)
+def test_a_pair_without_items_is_never_in_use(
+    state: str, score: SimpleNamespace | None, expired: bool, in_use: bool
+) -> None:
+    row = {"state": {"name": state}, "score": score, "expired": expired}
+    assert ("still in use" in _macro("still_in_use", row)) is in_use
+
+
+@pytest.mark.parametrize(
+    ("states", "text"),
+    [
+        ({"empty": 2}, "took the place of older scores"),
+        ({"empty": 1, "failing": 1}, "where a cluster has one"),
+        ({"failing": 2}, "where a cluster has one"),
+        ({"paused": 2}, "where a cluster has one"),
+    ],
+)
+def test_a_scorer_without_scores_says_older_ones_are_in_use_only_where_there_may_be_some(
+    states: dict[str, int], text: str
+) -> None:
+    said = _macro("no_fresh_score", {"pairs": 2, "states": {"empty": 0, "paused": 0, **states}})
+    assert text in said
+    assert ("in use" in said) is ("empty" not in states or states["empty"] < 2)
+
+
+def test_pages_say_so_in_no_other_words() -> None:
+    """The two sentences are in the macros above, which the tests above look at."""
+    folder = Path(rendering.__file__).parent / "templates"
+    others = [file.name for file in folder.glob("*.html") if file.name != "macros.html"]
+    assert {"pair.html", "scorer.html"} <= set(others)
+    assert [name for name in others if "in use" in (folder / name).read_text(encoding="utf-8")] == []
+
+
+def _macro(name: str, argument: object) -> str:
+    return str(getattr(environment().get_template("macros.html").module, name)(argument))
