@@ -178,7 +178,7 @@ def test_a_check_that_fails_in_an_unexpected_way_is_a_failed_check(
 
 
 def test_a_scorer_of_another_namespace_does_not_count_unless_it_is_listed(running: World) -> None:
-    with scoring_api("cpu") as theirs:
+    with scoring_api("theirs") as theirs:
         running.scorer("theirs", theirs, metadata={"namespace": "team", "creationTimestamp": "2020-01-01T00:00:00Z"})
         running.until(lambda: running.condition("team_theirs", "Scoring")[:2] == ("False", "OtherNamespace"))
         assert "open-cluster-management" in running.condition("team_theirs", "Scoring")[2]
