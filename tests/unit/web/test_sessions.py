@@ -52,6 +52,8 @@ def seconds(client: redis.Redis) -> int:
         (jwt(exp="soon"), LIFETIME - 60, LIFETIME),
         ("a.!.c", LIFETIME - 60, LIFETIME),
     ],
+    # The tokens contain the time, and test processes compare names.
+    ids=["opaque", "ten minutes", "beyond the lifetime", "no expiry", "no time", "no token"],
 )
 def test_a_session_ends_with_its_token(client: redis.Redis, token: str, least: int, most: int) -> None:
     cookie = Sessions(client).open(token)
