@@ -40,9 +40,8 @@ def run(settings: Settings) -> int:
         app = make_app(client, series_limit=settings.exporter_series_limit, hosts=settings.exporter_hosts)
         server = uvicorn.Server(configured(app, shutdown_seconds=_SHUTDOWN_TIMEOUT))
         memory.settle()
-        log.info("exporter listens", host=host, port=port)
         try:
-            serve(server, listener)
+            serve(server, listener, lambda: log.info("exporter listens", host=host, port=port))
         finally:
             client.close()
     log.info("exporter ended")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -59,8 +60,8 @@ def configured(app: ASGIApp, *, shutdown_seconds: int) -> uvicorn.Config:
     )
 
 
-def serve(server: uvicorn.Server, listener: socket.socket) -> None:
-    """Serve until SIGTERM or SIGINT.
+def serve(server: uvicorn.Server, listener: socket.socket, announce: Callable[[], None]) -> None:
+    """Serve until SIGTERM or SIGINT. `announce` says that the service listens: from then on signals are obeyed.
 
     The server has its own handlers while it runs. These handle a signal before that, and the one that it raises again
     at its end, which would otherwise kill the process before its caller could clean up.
@@ -71,4 +72,5 @@ def serve(server: uvicorn.Server, listener: socket.socket) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
+    announce()
     server.run(sockets=[listener])

@@ -97,5 +97,5 @@ def _serve(listener: socket.socket, service: OptimizerService, mounted: Mounted 
     server = _Server(configured(make_app(service, mounted), shutdown_seconds=_SHUTDOWN_TIMEOUT), service)
     host, port = listener.getsockname()[:2]
     service.warm_up()
-    log.info("optimizer listens", host=host, port=port, auth=type(service.access).__name__)
-    serve(server, listener)
+    auth = type(service.access).__name__
+    serve(server, listener, lambda: log.info("optimizer listens", host=host, port=port, auth=auth))

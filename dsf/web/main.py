@@ -70,9 +70,8 @@ def run(settings: Settings) -> int:
         app = make_app(sources, options, access, client, acting)
         server = uvicorn.Server(configured(app, shutdown_seconds=_SHUTDOWN_TIMEOUT))
         memory.settle()
-        log.info("page listens", host=host, port=port, auth=settings.web_auth)
         try:
-            serve(server, listener)
+            serve(server, listener, lambda: log.info("page listens", host=host, port=port, auth=settings.web_auth))
         finally:
             client.close()
     log.info("page ended")
