@@ -83,5 +83,5 @@ def test_sentinels_have_passwords_of_their_own(settings_factory: SettingsFactory
     assert "mine" not in repr(link)
     values = configuration(settings)
     assert values["broker_url"] == "sentinel://a:1/0"
-    assert values["broker_transport"] == "dsf.results.transport:SentinelTransport"
+    assert values["broker_transport"] == "dsf.redislink.transport:SentinelTransport"
     assert values["broker_transport_options"]["master_name"] == "hub"
