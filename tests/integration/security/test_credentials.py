@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from json import dumps
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from dsf import keys
 from dsf.messages import derive_key, sign
 from dsf.redisacl.rules import cluster_user
 from dsf.store.registry import Registry
-from tests.integration.security.attacks import message, result, send
+from tests.integration.security.attacks import result, send
 from tests.integration.security.fleet import CLUSTERS, MASTER, Fleet
 from tests.integration.security.proofs import failures, undisturbed
 from tests.support.wait import wait_for
@@ -109,7 +110,7 @@ def test_a_rotation_loses_no_cycle_and_restarts_nothing(fleet: Fleet) -> None:
         fleet.spoke("c1", 1).ping()
     refused = fleet.rejected("bad_signature")
     with undisturbed(fleet):
-        send(fleet.spoke("c1", fleet.newest_key), message(sign(result("c1"), derive_key(MASTER, "c1", 1))))
+        send(fleet.spoke("c1", fleet.newest_key), dumps(sign(result("c1"), derive_key(MASTER, "c1", 1))))
         fleet.until(lambda: fleet.rejected("bad_signature") == refused + 1, "the old key to be refused")
     assert before_others <= connections(fleet, "c10"), "the others are left alone"
 

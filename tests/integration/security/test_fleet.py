@@ -232,7 +232,7 @@ class TestCredentials:
         # Within a second the results worker knows.
         time.sleep(MAX_AGE + 0.2)
         with counted(fleet, "bad_signature"):
-            send(fleet.spoke("c1", new), message(sign(result("c1"), derive_key(MASTER, "c1", 1))))
+            send(fleet.spoke("c1", new), dumps(sign(result("c1"), derive_key(MASTER, "c1", 1))))
 
     def test_a_revoked_credential_ends_at_once_and_the_agent_waits_for_its_new_one(self, rotated: Fleet) -> None:
         fleet, new = rotated, rotated.fresh_key()
