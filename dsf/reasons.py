@@ -29,7 +29,7 @@ class Reason(StrEnum):
 class FailureReason(Reason):
     """Why a cycle ended with the outcome `error`."""
 
-    BAD_QUERY = "bad_query", "the source refused the query; the message is its own text", "correct the query", "fetch"
+    BAD_QUERY = "bad_query", "the source refused the query; the message says why", "correct the query", "fetch"
     CONNECTION_FAILED = (
         "connection_failed",
         "the connection failed or broke; in publish: Redis is unreachable",

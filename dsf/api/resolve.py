@@ -105,6 +105,7 @@ def resolve(
         source_endpoint=source.endpoint,
         source_endpoint_auth_name=source.endpoint_auth_name,
         source_endpoint_auth_key=source.endpoint_auth_key,
+        source_method=source.method,
         source_query=source.query,
         source_range=source.range,
         source_step=source.step,

@@ -32,6 +32,7 @@ from dsf.api.types import (
     HealthStatus,
     Location,
     ScoreDestination,
+    SourceMethod,
     SourceType,
 )
 
@@ -60,6 +61,7 @@ _IS_COMPLETE: Final = (
 )
 _OBJECT_RULE: Final = "object goes with type Object and only with it"
 _QUERY_RULE: Final = "params.query is required, but for the types Kubernetes and Object"
+_METHOD_RULE: Final = "method goes with type Prometheus only"
 _LABEL_PATTERN: Final = r"\$\{(" + "|".join(USED_LABELS) + r")\}"
 _LABEL_RULE: Final = "only ${cluster} and ${scoreName} are known without results; write the labels out"
 
@@ -106,6 +108,7 @@ class Source(SpecModel):
                 ),
                 _QUERY_RULE,
             ),
+            ("!has(self.method) || !has(self.type) || self.type == 'Prometheus'", _METHOD_RULE),
         )
     )
 
@@ -116,6 +119,11 @@ class Source(SpecModel):
     )
     host: str = Field(default="", description="URL of the source without its path; unset: the host of configURL.")
     path: str = Field(default="", description="Path below host; unset, for Prometheus: /api/v1/query_range.")
+    method: SourceMethod | None = Field(
+        default=None,
+        description="HTTP method of a Prometheus' range query; unset: GET. POST is for queries that are too long for "
+        "a URL.",
+    )
     params: SourceParams | None = Field(default=None, description="Query of the source.")
     options: SourceOptions | None = Field(
         default=None, description="Options of a plug-in's type; its documentation says which. No secrets: see auth."
@@ -133,6 +141,8 @@ class Source(SpecModel):
         may_be_without = self.type in (SourceType.Kubernetes, SourceType.Object)
         if self.params and self.params.query is None and not may_be_without:
             raise ValueError(_QUERY_RULE)
+        if self.method is not None and self.type not in (None, SourceType.Prometheus):
+            raise ValueError(_METHOD_RULE)
         return self
 
 

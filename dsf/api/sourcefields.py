@@ -14,7 +14,7 @@ from dsf.api.servers import Stage, endpoint, secret, unused_endpoint
 from dsf.api.sourcetype import is_plugin_type
 from dsf.api.summary import SourceSummary
 from dsf.api.tokenhosts import TokenHosts
-from dsf.api.types import SourceType
+from dsf.api.types import SourceMethod, SourceType
 from dsf.api.ways import NO_WAY, Way, access_of
 from dsf.errors import ResolutionError
 
@@ -112,6 +112,11 @@ def _source(
             Reason.InvalidSources,
             f"spec.{said.field}.options: the type is {kind}, and only the types of plug-ins have options",
         )
+    if spec.method is not None and kind not in (SourceType.Prometheus, SourceType.None_):
+        raise ResolutionError(
+            Reason.InvalidSources,
+            f"spec.{said.field}.method: the type in /config is {kind}, and only a Prometheus is asked by a method",
+        )
     if kind is SourceType.None_:
         # Nothing is fetched, so its other settings and its token are ignored; upstream fills in the endpoint.
         return SourceFields(SourceSummary(name=said.name, type=str(kind), endpoint=unused_endpoint(stage)))
@@ -130,7 +135,14 @@ def _source(
         # An agent that does not know a part of it only fails this scorer, as with a query.
         query = spec.object.model_dump_json(by_alias=True, exclude_unset=True, exclude_none=True)
     told = SourceSummary(
-        name=said.name, type=str(kind), query=query, range=range_, step=step, options=spec.options or None
+        name=said.name,
+        type=str(kind),
+        # What an agent of another version does too is not written.
+        method=spec.method if spec.method is SourceMethod.POST else None,
+        query=query,
+        range=range_,
+        step=step,
+        options=spec.options or None,
     )
     if kind in (SourceType.Kubernetes, SourceType.Object):
         # The agent's own cluster and account.

@@ -45,6 +45,7 @@ class SourceSummary(BaseModel):
     range: StrictInt = Field(default=0, ge=0)
     step: StrictInt = Field(default=0, ge=0)
     access: Annotated[Access | None, BeforeValidator(_access)] = None
+    method: str | None = None
     options: dict[str, Any] | None = None
 
 
@@ -90,6 +91,8 @@ class ScorerSummary(BaseModel):
     # Only with several sources: the name of the first, which is the one above, and the others.
     source_name: str | None = None
     sources: tuple[SourceSummary, ...] | None = None
+    # Only for range queries by POST.
+    source_method: str | None = None
     # Only for a plug-in's type with parameters.
     source_options: dict[str, Any] | None = None
 

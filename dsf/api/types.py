@@ -127,6 +127,13 @@ class SourceType(StrEnum):
     None_ = "None"
 
 
+class SourceMethod(StrEnum):
+    """HTTP method of a range query: parameters in the URL, or as a form in the body."""
+
+    GET = "GET"
+    POST = "POST"
+
+
 class FailingBehavior(StrEnum):
     """The published score while cycles fail."""
 

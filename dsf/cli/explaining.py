@@ -177,7 +177,7 @@ class _Seen(Observer):
             query=question.query,
             method=question.method,
             url=_url(question),
-            sent=self.sent.get(("fetch", question.source), []) if "://" in question.url else [],
+            sent=[*_form(question), *(self.sent.get(("fetch", question.source), []) if "://" in question.url else [])],
             head=self.head(question.pieces),
             warnings=list(question.warnings),
             reason=error.reason if error else "",
@@ -299,7 +299,13 @@ def _url(question: Question) -> str:
     """The requested URL, readable."""
     if "://" not in question.url:
         return question.url
-    return _without_user(question.url) + (f"?{urlencode(question.params)}" if question.params else "")
+    in_url = question.params and question.method == "GET"
+    return _without_user(question.url) + (f"?{urlencode(question.params)}" if in_url else "")
+
+
+def _form(question: Question) -> list[str]:
+    """The parameters in the body of a request by POST."""
+    return [f"form {urlencode(question.params)}"] if question.params and question.method == "POST" else []
 
 
 def _without_user(url: str) -> str:

@@ -59,6 +59,9 @@ def check(
     prometheus: Annotated[
         str, typer.Option("--prometheus", help="URL of a Prometheus server that runs the queries of /config.")
     ] = "",
+    post: Annotated[
+        bool, typer.Option("--post", help="Send them by POST, as a source with `method: POST` does.")
+    ] = False,
     skip: Annotated[
         list[str] | None, typer.Option("--skip", help="Skip an item, such as determinism; may be repeated.")
     ] = None,
@@ -73,6 +76,7 @@ def check(
 
     Example: dsf scorer check http://127.0.0.1:8000/config --dimension '${node};${pod}'
     """
+    from dsf.api.types import SourceMethod
     from dsf.api.urls import is_valid_url
     from dsf.cli.conformance import samples
     from dsf.cli.conformance.case import Case
@@ -94,6 +98,7 @@ def check(
         path=path,
         dimension=dimension,
         prometheus=prometheus,
+        method=SourceMethod.POST if post else SourceMethod.GET,
         recorded=samples.load(sample) if sample is not None else None,
     )
     report = run(case, skip or ())

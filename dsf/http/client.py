@@ -73,12 +73,14 @@ def post(
     max_bytes: int,
     access: Access = PLAIN,
     content_type: str = "application/json",
+    explain: failures.Explain | None = None,
 ) -> bytes:
     """The body of the answer to a POST of `body`, decompressed. Arguments and errors as for `get`."""
 
     def send(access: Access) -> bytes:
         headers = {"Content-Type": content_type}
-        return _Request("POST", url, deadline, max_bytes, access, headers=headers, body=body).good().body
+        request = _Request("POST", url, deadline, max_bytes, access, headers=headers, body=body, explain=explain)
+        return request.good().body
 
     return _renewed(send, access, deadline)
 

@@ -92,6 +92,8 @@ def settings_of(scorer: DynamicScorer, override: Override | None = None, validit
             continue
         pick(f"source host{mark}", theirs.host, ours.host, _host(spec.config_url))
         pick(f"source path{mark}", theirs.path, ours.path, "that of the source's type")
+        if ours.method is not None:
+            pick(f"source method{mark}", None, ours.method)
         if ours.options:
             pick(f"source options{mark}", None, json.dumps(ours.options, ensure_ascii=False))
         pick(f"query{mark}", theirs.params.query, params and params.query)

@@ -7,12 +7,12 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
-from urllib.parse import urlencode
 
 from dsf.api.remoteconfig import RemoteConfig, RemoteSource, parse_remote_config
 from dsf.api.resolve import DEFAULT_SCORING_PATH
 from dsf.api.scoring import ScoringResponse, parse_response
-from dsf.api.types import SourceType
+from dsf.api.sourcefields import DEFAULT_PROMETHEUS_PATH
+from dsf.api.types import SourceMethod, SourceType
 from dsf.api.urls import base_url, join_url
 from dsf.cli.conformance import samples
 from dsf.cli.conformance.report import fail
@@ -20,8 +20,6 @@ from dsf.cli.conformance.samples import RawSeries, Samples
 from dsf.cli.conformance.target import HUB_TIMEOUT, Reply, Target
 from dsf.errors import HttpError, RemoteConfigError, ScoringResponseError
 
-#: Where Prometheus answers range queries, unless /config says another path.
-_QUERY_RANGE = "/api/v1/query_range"
 #: HttpError.reason -> what to do.
 _MEND = {
     "connection_failed": "start the service, and check in its log whether it crashes on this request",
@@ -48,6 +46,8 @@ class Case:
     recorded: list[RawSeries] | None = None
     #: URL of a Prometheus server that runs the queries; empty: none does.
     prometheus: str = ""
+    #: The HTTP method of these queries, which a DynamicScorer's spec sets.
+    method: SourceMethod = SourceMethod.GET
     _replies: dict[bytes, list[Reply]] = field(default_factory=dict)
 
     @cached_property
@@ -106,8 +106,9 @@ class Case:
         """The number of series that the Prometheus server has for a query now. Raises a Verdict if it refuses it."""
         end, params = int(time.time()), source.params
         length, step = max(params.range, 1), max(params.step, 1)
-        asked = urlencode({"query": query, "start": end - length, "end": end, "step": step})
-        reply = self.target.get(f"{join_url(self.prometheus, source.path or _QUERY_RANGE)}?{asked}")
+        asked: dict[str, str | int] = {"query": query, "start": end - length, "end": end, "step": step}
+        url = join_url(self.prometheus, source.path or DEFAULT_PROMETHEUS_PATH)
+        reply = self.target.range_query(url, asked, self.method)
         if reply.error is not None:
             raise fail(f"{query}: {reply.error}", "correct the query, or the URL of --prometheus")
         try:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dsf import http
+from dsf.api.types import SourceMethod
 from dsf.errors import HttpError
 from dsf.http.access import bearer
 from dsf.settings import Settings
+from dsf.sources.prometheus import range_query
 
 #: Seconds that the hub waits for /healthz and /config.
 HUB_TIMEOUT: float = Settings.model_fields["health_timeout"].default
@@ -50,6 +52,13 @@ class Target:
     def get(self, url: str) -> Reply:
         """GET as the hub does, without a token."""
         return _timed(HUB_TIMEOUT, lambda deadline: http.get(url, deadline=deadline, max_bytes=MAX_BYTES))
+
+    def range_query(self, url: str, params: Mapping[str, str | int], method: SourceMethod) -> Reply:
+        """A range query as an agent sends it, without a token."""
+        return _timed(
+            HUB_TIMEOUT,
+            lambda deadline: range_query(url, params, method, deadline=deadline, max_bytes=MAX_BYTES),
+        )
 
     def post(self, url: str, body: bytes, token: str | None) -> Reply:
         """POST as an agent does."""

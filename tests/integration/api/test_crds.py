@@ -291,6 +291,12 @@ TOKEN_WITHOUT_KEY = {"auth": {"tokenSecretRef": {"name": "a"}}}
             for source in ({"source": {"params": params}}, {"sources": [{"name": "a", "params": params}]})
         ),
         (
+            {"source": {"method": "PUT"}},
+            'spec.source.method: Unsupported value: "PUT": supported values: "GET", "POST"',
+        ),
+        ({"source": {"type": "OpenTelemetry", "method": "POST"}}, "spec.source: Invalid value: method goes with type"),
+        ({"sources": [{"name": "a", "type": "Kubernetes", "method": "GET"}]}, "method goes with type Prometheus only"),
+        (
             {"configSyncMode": "None", "source": {"type": "Prometheus"}},
             "a source of type Prometheus needs params.query",
         ),
@@ -306,7 +312,14 @@ def test_a_wrong_scorer_is_refused_with_a_helpful_message(
 
 @pytest.mark.parametrize(
     "source",
-    [{}, {"type": "None"}, {"type": "Kubernetes"}, {"params": {"query": "up", "range": 60, "step": 5}}, None],
+    [
+        {},
+        {"type": "None"},
+        {"type": "Kubernetes"},
+        {"params": {"query": "up", "range": 60, "step": 5}},
+        {"type": "Prometheus", "method": "POST", "params": {"query": "up", "range": 60, "step": 5}},
+        None,
+    ],
 )
 @pytest.mark.parametrize("mode", ["None", "Full"])
 def test_a_complete_scorer_is_accepted(control_plane: ControlPlane, mode: str, source: dict[str, Any] | None) -> None:

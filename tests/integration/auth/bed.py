@@ -34,6 +34,8 @@ class Bed:
         self.shown: tuple[str, ...] = ()
         #: For a stage; long, for a machine that does much else.
         self.seconds = 30
+        #: HTTP method of range queries; None for the default.
+        self.method: str | None = None
         self.stages = Stages(settings, self.secrets, observer=self)  # type: ignore[arg-type]
 
     def put(self, name: str, usable_for: str = "127.0.0.1, localhost", **keys: str | bytes) -> None:
@@ -64,6 +66,7 @@ class Bed:
                 "sourceEndpoint": f"{url}/api/v1/query_range",
                 "scoringEndpoint": f"{url}/scoring",
                 "sourceAccess": access,
+                "sourceMethod": self.method,
                 "timeoutSeconds": self.seconds,
             }
         )

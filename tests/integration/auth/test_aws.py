@@ -95,6 +95,14 @@ def test_a_query_is_signed(bed: Bed, amazon: ScriptedServer) -> None:
     assert any("Credential=AKIDEXAMPLE/eu-west-1/aps/aws4_request, Signature=***" in line for line in bed.shown)
 
 
+def test_a_query_by_post_is_signed_with_its_body(bed: Bed, amazon: ScriptedServer) -> None:
+    bed.method = "POST"
+    assert bed.fetch(amazon.url, METHODS) == 1
+    (request,) = amazon.requests
+    assert (request.method, request.query) == ("POST", {})
+    assert dict(parse_qsl(request.body.decode()))["query"] == "up"
+
+
 def test_a_query_in_the_path_is_signed_as_the_server_reads_it(bed: Bed, amazon: ScriptedServer) -> None:
     access = Authenticator(bed.secrets).access(bed.summary(amazon.url, METHODS), "fetch", 0.0)
     url = f"{amazon.url}/prod/score?model=team/llama:8b@x,y&b=1+2&empty"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 
@@ -64,20 +65,26 @@ def filled(bed: Bed) -> Bed:
         ),
     ],
 )
+@pytest.mark.parametrize("verb", ["GET", "POST"])
 def test_headers(
-    filled: Bed, source: ScriptedServer, methods: dict[str, Any], headers: dict[str, str], shown: str
+    filled: Bed, source: ScriptedServer, methods: dict[str, Any], headers: dict[str, str], shown: str, verb: str
 ) -> None:
+    filled.method = verb
     assert filled.fetch(source.url, methods) == 1
     (request,) = source.requests
+    assert request.method == verb
     assert headers.items() <= request.headers.items()
     assert shown in filled.shown
 
 
-def test_parameters_of_the_url(filled: Bed, source: ScriptedServer) -> None:
+@pytest.mark.parametrize("verb", ["GET", "POST"])
+def test_parameters_of_the_url(filled: Bed, source: ScriptedServer, verb: str) -> None:
     parameters = [{"name": "tenant", "value": "a&b=c d"}, {"name": "api_key", **ref("s", "key")}]
+    filled.method = verb
     assert filled.fetch(source.url, {"queryParameters": parameters}) == 1
     (request,) = source.requests
-    assert {"tenant": "a&b=c d", "api_key": "k3y-of-api", "query": "up"}.items() <= request.query.items()
+    assert {"tenant": "a&b=c d", "api_key": "k3y-of-api"}.items() <= request.query.items()
+    assert (request.query if verb == "GET" else dict(parse_qsl(request.body.decode())))["query"] == "up"
     assert filled.shown == ("?tenant=a&b=c d", "?api_key=***")
 
 

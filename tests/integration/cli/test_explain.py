@@ -70,6 +70,15 @@ def deliver(folder: Path, servers: tuple[ScriptedServer, ScriptedServer], **fiel
     return file
 
 
+def test_a_query_by_post_is_shown_with_its_form(
+    dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer]
+) -> None:
+    deliver(folder, servers, source_method="POST", source_query="up")
+    text = dsf("explain", "sample-scorer", "--cluster", "worker01").stdout
+    assert f"POST     {servers[0].url}/api/v1/query_range\n   with     form query=up&start=" in text
+    assert servers[0].requests[0].method == "POST"
+
+
 def test_every_step_is_shown(dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer]) -> None:
     deliver(folder, servers)
     result = dsf("explain", "sample-scorer", "--cluster", "worker01")

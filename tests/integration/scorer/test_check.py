@@ -6,9 +6,10 @@ import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from typer.testing import CliRunner, Result
 
@@ -366,3 +367,19 @@ def test_queries_run_on_a_prometheus(status: int, answer: object, outcome: str, 
     assert message in points["query"]["message"]
     assert without["query"]["outcome"] == "skipped"
     assert without["query"]["message"].startswith("not run")
+
+
+def test_queries_run_by_post_as_a_source_may_say() -> None:
+    prometheus = FastAPI()
+    asked = []
+
+    @prometheus.post("/api/v1/query_range")
+    async def query_range(request: Request) -> JSONResponse:
+        asked.append(parse_qs((await request.body()).decode()))
+        return JSONResponse({"status": "success", "data": {"resultType": "matrix", "result": [{}]}})
+
+    skipped = [part for name in NAMES if name not in ("config", "query") for part in ("--skip", name)]
+    with served(api()) as url, served(prometheus) as server:
+        code, points = check(f"{url}/config", *skipped, "--prometheus", server, "--post")
+        assert (code, points["query"]["message"], asked[0].keys()) == (0, "1 series", {"query", "start", "end", "step"})
+        assert check(f"{url}/config", *skipped, "--prometheus", server)[0] == 1

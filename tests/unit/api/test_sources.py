@@ -201,6 +201,27 @@ def test_built_in_types_have_no_options() -> None:
     )
 
 
+def test_the_method_of_each_source_reaches_the_agents_where_it_is_post() -> None:
+    found = resolve(several([one("a", method="GET"), one("b", method="POST")], [one("b"), one("c")])).summary
+    assert [source.source_method for source in found.each_source] == ["POST", None, None]
+    told = json.loads(dump_summaries([found]))[0]
+    assert told["sourceMethod"] == "POST"
+    assert not any("method" in source for source in told["sources"])
+    said_by_config = resolve(several([one("a")], [one("a", method="POST")])).summary
+    assert said_by_config.source_method is None, "only the spec sets it"
+
+
+@pytest.mark.parametrize("kind", ["OpenTelemetry", "Kubernetes", "csv.example.com"])
+def test_only_a_prometheus_has_a_method(kind: str) -> None:
+    with pytest.raises(ValidationError, match="method goes with type Prometheus only"):
+        several([one("a") | {"type": kind, "method": "POST"}], None)
+    found = several([{"name": "a", "method": "POST"}], [one("a") | {"type": kind}])
+    with pytest.raises(ResolutionError) as raised:
+        resolve(found)
+    assert raised.value.reason == Reason.InvalidSources
+    assert str(raised.value).startswith("spec.sources[a].method")
+
+
 def test_options_that_are_too_large_are_named() -> None:
     source = {**PLUGIN, "options": {"a": "x" * MAX_SUMMARY_BYTES}}
     with pytest.raises(ResolutionError, match="most of it is sourceOptions"):

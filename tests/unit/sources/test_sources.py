@@ -105,7 +105,38 @@ def test_a_bad_answer_is_shown_without_the_token(monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_prometheus_own_words(status: int, body: bytes, expected: tuple[str, str] | None) -> None:
-    assert _explain(status, body) == expected
+    for method in ("GET", "POST"):
+        assert _explain(status, body, method, 10) == expected
+
+
+@pytest.mark.parametrize(
+    ("method", "status", "body", "length", "expected"),
+    [
+        (
+            "GET",
+            414,
+            b"<html>414 Request-URI Too Large</html>",
+            9000,
+            ("bad_query", "set `method: POST` for the source"),
+        ),
+        ("GET", 431, b"", 70_000, ("bad_query", "a query of 70000 characters")),
+        # HAProxy's and gunicorn's words for the same.
+        ("GET", 400, b"<html><h1>400 Bad request</h1>", 9000, ("bad_query", "set `method: POST` for the source")),
+        ("GET", 400, b'{"status":"error","error":"parse error"}', 9000, ("bad_query", "parse error")),
+        ("GET", 405, b"", 10, None),
+        ("POST", 414, b"", 9000, None),
+        ("POST", 400, b"<html>", 9000, ("bad_query", "<html>")),
+        ("POST", 405, b"", 10, ("http_error", "remove `method: POST`")),
+    ],
+)
+def test_the_method_that_a_refusal_asks_for(
+    method: str, status: int, body: bytes, length: int, expected: tuple[str, str] | None
+) -> None:
+    explained = _explain(status, body, method, length)
+    assert (explained is None) == (expected is None)
+    if explained is not None and expected is not None:
+        assert explained[0] == expected[0]
+        assert expected[1] in explained[1]
 
 
 def test_none_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,94 @@
+"""Long queries on a real Prometheus behind a real nginx, with the limits that both come with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+from dsf.demo.binaries import find
+from dsf.demo.stack import http_ready
+from dsf.errors import HttpError
+from tests.integration.sources.common import ask, summary
+from tests.support.child import Child
+from tests.support.redisserver import free_port, listens
+from tests.support.wait import wait_for
+
+#: nginx takes a request line of 8 kB.
+LONG = "vector(1)" + " or vector(1)" * 800
+_CONF = """
+daemon off; master_process off; pid {folder}/pid; error_log stderr;
+events {{}}
+http {{
+    access_log off;
+    client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
+    server {{
+        listen 127.0.0.1:{port};
+        location / {{ proxy_pass http://127.0.0.1:{prometheus}; }}
+    }}
+}}
+"""
+
+
+class Servers(NamedTuple):
+    """URLs of Prometheus, and of the nginx before it."""
+
+    prometheus: str
+    nginx: str
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """Prometheus scrapes nothing: the queries need no data."""
+    folder = tmp_path_factory.mktemp("servers")
+    prometheus, port = free_port(), free_port()
+    (folder / "prometheus.yml").write_text("scrape_configs: []\n")
+    (folder / "conf").write_text(_CONF.format(folder=folder, port=port, prometheus=prometheus))
+    options = (f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}")
+    children = [
+        Child([str(find("prometheus")), *options, f"--web.listen-address=127.0.0.1:{prometheus}"], folder / "log"),
+        Child([str(find("nginx")), "-p", str(folder), "-e", "stderr", "-c", str(folder / "conf")], folder / "nginx"),
+    ]
+    try:
+        wait_for(http_ready(f"http://127.0.0.1:{prometheus}/-/ready"), 60, children[0].tail())
+        wait_for(lambda: listens(port), 30, children[1].tail())
+        yield Servers(f"http://127.0.0.1:{prometheus}", f"http://127.0.0.1:{port}")
+    finally:
+        for child in children:
+            child.kill()
+
+
+def _ask(url: str, query: str, method: str | None = None, path: str = "/api/v1/query_range") -> list[int]:
+    """The number of samples of each series."""
+    one = summary(
+        "Prometheus", query, source_endpoint=url + path, source_range=60, source_step=15, source_method=method
+    )
+    return [len(series["values"]) for series in ask(one)]
+
+
+def test_both_methods_have_the_same_answer(servers: Servers) -> None:
+    for url in servers:
+        assert _ask(url, "vector(1); vector(2)") == _ask(url, "vector(1); vector(2)", "POST") == [5, 5]
+
+
+def test_a_query_that_is_too_long_for_a_url(servers: Servers) -> None:
+    with pytest.raises(HttpError) as caught:
+        _ask(servers.nginx, LONG)
+    assert (caught.value.reason, caught.value.status, caught.value.retryable) == ("bad_query", 414, False)
+    assert f"a query of {len(LONG)} characters" in str(caught.value)
+    assert "set `method: POST` for the source" in str(caught.value)
+    assert _ask(servers.nginx, LONG, "POST") == _ask(servers.prometheus, LONG) == [5]
+
+
+def test_prometheus_own_words_for_a_wrong_query_by_post(servers: Servers) -> None:
+    with pytest.raises(HttpError, match=r"POST .*/api/v1/query_range: HTTP 400: .*parse error") as caught:
+        _ask(servers.nginx, "sum(", "POST")
+    assert caught.value.reason == "bad_query"
+
+
+def test_a_path_that_cannot_be_asked_by_post(servers: Servers) -> None:
+    with pytest.raises(HttpError, match=r"remove `method: POST` from the source") as caught:
+        _ask(servers.prometheus, "vector(1)", "POST", "/-/healthy")
+    assert caught.value.status == 405
