@@ -54,10 +54,16 @@ class TestCa:
         self._config = folder / "ca.cnf"
         self._config.write_text(_CONFIG.format(folder=folder, name=name))
         (folder / "index.txt").touch()
+        self._sign_itself(*_new_key(self._key))
+
+    def renew(self) -> None:
+        """Make the authority's certificate again, with its name and key."""
+        self._sign_itself("-key", str(self._key))
+
+    def _sign_itself(self, *key: str) -> None:
         _openssl(
             *("req", "-x509", "-config", str(self._config), "-extensions", "v3_ca", "-days", "2"),
-            *_new_key(self._key),
-            *("-out", str(self.cert)),
+            *(*key, "-out", str(self.cert)),
         )
 
     def issue(

@@ -88,47 +88,64 @@ dynamic-scoring-redis-tls
 {{- end }}
 
 {{/*
-Certificates that are made here, once per rendering: (ca, cert), and whether the certificate is a new one. Kept ones are
-those in the cluster; a new certificate is made when names were added or a year or less is left of its ten.
+CA and certificate that are made here, once per rendering. Kept are those in the cluster. The certificate is a new one
+when names are added, or when half of the CA's ten years is over: the CA is then made again for ten years with the same
+name and key. Who still has the CA as it was trusts the new certificate, and who has the new one the old certificate:
+it does not matter who is renewed first.
 */}}
 {{- define "dsf.redis.makeTls" -}}
 {{- if not (hasKey .Values "generatedTls") -}}
 {{- $namespace := include "dsf.namespace" . -}}
 {{- $names := include "dsf.redis.names" . -}}
 {{- $days := 3650 -}}
-{{- $ca := dict -}}
-{{- $keptCa := (lookup "v1" "Secret" $namespace "dynamic-scoring-redis-ca").data -}}
+{{- $now := now | unixEpoch | int64 -}}
+{{- $until := add $now (mul 86400 (div $days 2)) -}}
+{{- $prefix := "dynamic-scoring.open-cluster-management.io" -}}
+{{- $keptCa := lookup "v1" "Secret" $namespace "dynamic-scoring-redis-ca" -}}
 {{- $kept := lookup "v1" "Secret" $namespace "dynamic-scoring-redis-tls" -}}
-{{- $annotations := ((($kept).metadata).annotations) | default dict -}}
-{{- $until := get $annotations "dynamic-scoring.open-cluster-management.io/renew-after" | default "0" | int64 -}}
-{{- $isKept := and $keptCa ($kept).data (eq (get $annotations "dynamic-scoring.open-cluster-management.io/names") $names) (gt $until (now | unixEpoch | int64)) -}}
-{{- if $isKept -}}
-{{- $_ := set .Values "generatedTls" (dict "caCert" (get $keptCa "tls.crt") "caKey" (get $keptCa "tls.key") "cert" (get $kept.data "tls.crt") "key" (get $kept.data "tls.key") "names" $names "renewAfter" (toString $until)) -}}
-{{- else -}}
-{{- if $keptCa -}}
-{{- $ca = buildCustomCert (get $keptCa "tls.crt") (get $keptCa "tls.key") -}}
+{{- $keptUntil := get ((($keptCa).metadata).annotations | default dict) (print $prefix "/renew-after") | default "0" | int64 -}}
+{{- $keptNames := get ((($kept).metadata).annotations | default dict) (print $prefix "/names") -}}
+{{- $ca := dict -}}
+{{- $caIsKept := and ($keptCa).data (gt $keptUntil $now) -}}
+{{- if $caIsKept -}}
+{{- $until = $keptUntil -}}
+{{- $ca = buildCustomCert (get $keptCa.data "tls.crt") (get $keptCa.data "tls.key") -}}
+{{- else if ($keptCa).data -}}
+{{- $ca = genCAWithKey "dynamic-scoring-redis-ca" $days (get $keptCa.data "tls.key" | b64dec) -}}
 {{- else -}}
 {{- $ca = genCA "dynamic-scoring-redis-ca" $days -}}
 {{- end -}}
+{{- $made := dict "caCert" (b64enc $ca.Cert) "caKey" (b64enc $ca.Key) "names" $names "renewAfter" (toString $until) -}}
+{{- if and $caIsKept ($kept).data (eq $keptNames $names) -}}
+{{- $_ := merge $made (dict "cert" (get $kept.data "tls.crt") "key" (get $kept.data "tls.key")) -}}
+{{- else -}}
 {{- $dns := list -}}
 {{- $ips := list -}}
 {{- range fromJsonArray $names -}}
 {{- if or (regexMatch "^[0-9.]+$" .) (contains ":" .) -}}{{- $ips = append $ips . -}}{{- else -}}{{- $dns = append $dns . -}}{{- end -}}
 {{- end -}}
 {{- $cert := genSignedCert "dynamic-scoring-redis" $ips $dns $days $ca -}}
-{{- $renew := add (now | unixEpoch | int64) (mul 86400 (sub $days 365)) -}}
-{{- $_ := set .Values "generatedTls" (dict "caCert" (b64enc $ca.Cert) "caKey" (b64enc $ca.Key) "cert" (b64enc $cert.Cert) "key" (b64enc $cert.Key) "names" $names "renewAfter" (toString $renew)) -}}
+{{- $_ := merge $made (dict "cert" (b64enc $cert.Cert) "key" (b64enc $cert.Key)) -}}
 {{- end -}}
+{{- $_ := set .Values "generatedTls" $made -}}
 {{- end -}}
 {{- end }}
 
+{{/* CA (PEM) of a certificate that is made here, and those that are to be trusted besides. */}}
+{{- define "dsf.redis.generatedCa" -}}
+{{- include "dsf.redis.makeTls" . -}}
+{{ .Values.generatedTls.caCert | b64dec | trim }}
+{{- with .Values.redis.tls.ca }}
+{{ trim . }}
+{{- end }}
+{{ end }}
+
 {{/* CA (PEM) that agents trust; empty: the system's. */}}
 {{- define "dsf.redis.agentCa" -}}
-{{- if .Values.redis.tls.ca -}}
+{{- if and (include "dsf.redis.bundled" .) .Values.redis.tls.enabled (eq .Values.redis.tls.source "generated") -}}
+{{ include "dsf.redis.generatedCa" . }}
+{{- else if .Values.redis.tls.ca -}}
 {{ .Values.redis.tls.ca }}
-{{- else if and (include "dsf.redis.bundled" .) .Values.redis.tls.enabled (eq .Values.redis.tls.source "generated") -}}
-{{- include "dsf.redis.makeTls" . -}}
-{{ .Values.generatedTls.caCert | b64dec }}
 {{- else if include "dsf.redis.caSecret" . -}}
 {{- $secret := lookup "v1" "Secret" (include "dsf.namespace" .) (include "dsf.redis.caSecret" .) -}}
 {{- get (($secret).data | default dict) "ca.crt" | b64dec -}}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,6 +88,78 @@ def test_an_upgrade_keeps_what_was_generated(hub: HubCluster, session: Session) 
         assert after["dynamic-scoring-hub-signing"] == before["dynamic-scoring-hub-signing"]
         again = session.get(STATEFUL_SETS.path(HUB_NAMESPACE, "dynamic-scoring-redis"))
         assert again["metadata"]["generation"] > redis["metadata"]["generation"], "Redis reads it at its start"
+
+
+def test_a_renewed_ca_and_the_old_one_take_each_others_certificates(
+    hub: HubCluster, session: Session, tmp_path: Path
+) -> None:
+    """It has the same name and key, so that nothing has to be renewed before anything else."""
+    tls, ca = "dynamic-scoring-redis-tls", "dynamic-scoring-redis-ca"
+    with hub.release() as release:
+        before, template = _secrets(session), _template(session)
+        # As if half of its life were over.
+        past = {"metadata": {"annotations": {"dynamic-scoring.open-cluster-management.io/renew-after": None}}}
+        for name in (ca, tls):
+            session.merge(SECRETS.path(HUB_NAMESPACE, name), past)
+        release.upgrade()
+        after = _secrets(session)
+        assert after[ca]["tls.crt"] != before[ca]["tls.crt"]
+        assert after[ca]["tls.key"] == before[ca]["tls.key"]
+        assert after[tls]["tls.crt"] != before[tls]["tls.crt"]
+        for trusted in (before, after):
+            for shown in (before, after):
+                _verify(tmp_path, trusted[tls]["ca.crt"], shown[tls]["tls.crt"])
+        old, new = (_agent_part(objects, "ConfigMap", "-ca") for objects in (template, _template(session)))
+        assert old["data"]["redis-ca.crt"] != new["data"]["redis-ca.crt"]
+        old, new = (_agent_part(objects, "Deployment") for objects in (template, _template(session)))
+        assert old == new, "agents read it at the next connection, without a restart"
+        release.upgrade()
+        assert _secrets(session) == after
+
+
+def test_another_key_comes_by_the_commands_of_the_page(hub: HubCluster, session: Session, tmp_path: Path) -> None:
+    page = (chart.ROOT / "docs" / "rotation.md").read_text()
+    section = page.partition("A CA with another key")[2].partition("\n## ")[0]
+    commands = section.partition("```console\n")[2].partition("```")[0].replace("\\\n", "").splitlines()
+    texts = [command.removeprefix("$ ") for command in commands]
+    tls = "dynamic-scoring-redis-tls"
+    with hub.release() as release:
+        before = _secrets(session)[tls]
+        for text in texts:
+            if text.startswith("openssl "):
+                subprocess.run(["sh", "-c", text], cwd=tmp_path, check=True, capture_output=True)
+            elif text.startswith("kubectl "):
+                said = subprocess.run(["sh", "-c", f"echo {text}"], capture_output=True, text=True, check=True).stdout
+                hub.plane.kubectl(*(str(tmp_path / w) if w.startswith("new.") else w for w in said.split()[1:]))
+            elif "--set-file redis.tls.ca=new.crt" in text:
+                release.upgrade({"redis": {"tls": {"ca": (tmp_path / "new.crt").read_text()}}})
+                both = _secrets(session)[tls]
+                assert both["tls.crt"] == before["tls.crt"]
+            else:
+                assert text.endswith("--set redis.tls.ca="), text
+                release.upgrade()
+        after = _secrets(session)[tls]
+        _verify(tmp_path, both["ca.crt"], before["tls.crt"])
+        _verify(tmp_path, both["ca.crt"], after["tls.crt"])
+        _verify(tmp_path, after["ca.crt"], after["tls.crt"])
+        assert base64.b64decode(after["ca.crt"]).decode().strip() == (tmp_path / "new.crt").read_text().strip()
+        agents = _agent_part(_template(session), "ConfigMap", "-ca")["data"]["redis-ca.crt"]
+        assert agents.strip() == (tmp_path / "new.crt").read_text().strip()
+
+
+def _agent_part(objects: list[dict[str, Any]], kind: str, suffix: str = "") -> dict[str, Any]:
+    name = f"dynamic-scoring-agent{suffix}"
+    (found,) = [o for o in objects if o["kind"] == kind and o["metadata"]["name"] == name]
+    return found
+
+
+def _verify(folder: Path, authority: str, certificate: str) -> None:
+    for name, encoded in (("ca.crt", authority), ("tls.crt", certificate)):
+        (folder / name).write_bytes(base64.b64decode(encoded))
+    # As strict as Python is.
+    command = ["openssl", "verify", "-x509_strict", "-purpose", "sslserver", "-CAfile", "ca.crt", "tls.crt"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_an_address_of_the_load_balancer_is_used_by_the_next_upgrade(hub: HubCluster, session: Session) -> None:

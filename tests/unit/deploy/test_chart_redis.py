@@ -82,6 +82,14 @@ def test_the_certificate_is_good_for_every_name(tmp_path: Path) -> None:
     ssl.create_default_context().load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
 
 
+def test_other_authorities_are_trusted_besides_the_generated_one() -> None:
+    objects = chart.render({"redis": {"tls": {"ca": _CA}}})
+    own = chart.secret_text(chart.one(objects, "Secret", "dynamic-scoring-redis-ca"), "tls.crt").strip()
+    hub = chart.secret_text(chart.one(objects, "Secret", "dynamic-scoring-redis-tls"), "ca.crt")
+    agents = chart.one(chart.agent_objects(objects), "ConfigMap", "dynamic-scoring-agent-ca")["data"]["redis-ca.crt"]
+    assert hub.strip() == agents.strip() == f"{own}\n{_CA}"
+
+
 def test_passwords_differ_and_are_long() -> None:
     secret = chart.one(chart.render(), "Secret", "dynamic-scoring-redis-users")
     passwords = {chart.secret_text(secret, key) for key in secret["data"]}

@@ -1,0 +1,49 @@
+"""Redis' authority is renewed or replaced: cycles go on, and only Redis restarts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.integration.security.fleet import CLUSTERS, Fleet, replace
+from tests.support.tlsca import TestCa
+
+_PROCESSES = ("hub", "beat", "results", "exporter", "flower", *(f"agent-{cluster}" for cluster in CLUSTERS))
+
+
+def _cycles_go_on(fleet: Fleet) -> None:
+    before = {cluster: fleet.state(cluster).count("ok") for cluster in CLUSTERS}
+    for cluster in CLUSTERS:
+        fleet.until(lambda c=cluster: fleet.state(c).count("ok") >= before[c] + 2, f"cycles of {cluster}", 60)
+    assert [name for name in _PROCESSES if not fleet.process(name).is_running] == []
+
+
+def test_a_renewed_authority_needs_no_order(fleet: Fleet) -> None:
+    """It is not the same certificate, but has the same name and key."""
+    file = fleet.redis.ca.cert
+    old = file.read_text()
+    fleet.redis.ca.renew()
+    new = file.read_text()
+    assert old != new
+    # The server first, and nobody has the new one.
+    replace(file, old)
+    fleet.redis.restart(fleet.redis.ca.issue("localhost", "127.0.0.1"))
+    _cycles_go_on(fleet)
+    # It arrives, and everybody connects anew.
+    replace(file, new)
+    fleet.redis.restart()
+    _cycles_go_on(fleet)
+
+
+def test_another_authority_comes_while_both_are_trusted(fleet: Fleet, tmp_path: Path) -> None:
+    file = fleet.redis.ca.cert
+    other = TestCa(tmp_path / "other", "another CA")
+    replace(file, file.read_text() + other.cert.read_text())
+    fleet.redis.restart()
+    _cycles_go_on(fleet)
+    fleet.redis.restart(other.issue("localhost", "127.0.0.1"))
+    _cycles_go_on(fleet)
+    replace(file, other.cert.read_text())
+    fleet.redis.restart()
+    _cycles_go_on(fleet)
+    for role in _PROCESSES:
+        assert "the certificate of Redis" not in fleet.log(role)
