@@ -1,8 +1,8 @@
 """Claims of names: which scorer holds a name, and which ones wait for it. Pure functions.
 
 The holder of a name keeps it until it gives it up: by claiming another one, or by its deletion. A deleted holder's name
-is kept for it for some minutes, because tools of GitOps replace an object by deleting and re-creating it. When a name
-is free, the hub's own namespace goes before others, then the claim that waits longest, then the older object. So
+is kept for it for some minutes, because tools of GitOps replace an object by deleting and re-creating it; only a scorer
+of its namespace that is as new as the deletion takes the name over, since that is a rename. When a name is free, the hub's own namespace goes before others, then the claim that waits longest, then the older object. So
 neither the age of an object nor a changed `/config` takes a name away from another scorer.
 
 The hub stores the claims outside of the objects: their authors cannot edit them, and they outlive the objects.
@@ -21,6 +21,9 @@ from dsf.api.meta import rfc3339
 #: Seconds for which the name of a deleted scorer is kept for its re-creation. A tool that deletes and creates in two
 #: passes needs minutes.
 KEPT: Final = 300
+#: Seconds before a scorer's deletion from which on a new one of its namespace counts as the same under another name.
+#: Tools of GitOps create the new object first and remove the old one in a later pass.
+RENAMED: Final = 300
 #: Max. characters of the stored claims of one kind by other namespaces than the hub's. A ConfigMap has 1 MiB for both
 #: kinds: the hub's own namespace always has room.
 ROOM_OF_OTHERS: Final = 200_000
@@ -101,9 +104,12 @@ def settle(before: Queues, wishes: Iterable[Wish], now: int, home: str) -> dict[
     holders: dict[str, Claim] = {}
     waiting: dict[str, list[Claim]] = {}
     for name, queue in before.items():
-        if (holder := _still_held(queue[0], name, wished, now)) is not None:
+        holder = _still_held(queue[0], name, wished, now)
+        if holder is not None and holder.gone:
+            holder = _renamed(holder, name, queue[1:], wished.values(), now) or holder
+        if holder is not None:
             holders[name] = holder
-        waiting[name] = [claim for claim in queue[1:] if _is_wished(claim, name, wished)]
+        waiting[name] = [claim for claim in queue[1:] if claim != holder and _is_wished(claim, name, wished)]
     known = {claim.owner for claim in holders.values()}
     known |= {claim.owner for queue in waiting.values() for claim in queue}
     room = ROOM_OF_OTHERS - sum(
@@ -154,13 +160,34 @@ def _still_held(claim: Claim, name: str, wished: Mapping[str, Wish], now: int) -
     return claim._replace(gone=gone) if now < gone + KEPT else None
 
 
+def _renamed(holder: Claim, name: str, waiting: tuple[Claim, ...], wishes: Iterable[Wish], now: int) -> Claim | None:
+    """The claim of the deleted holder under another name: of its namespace, and created just before or after.
+
+    An older one that claims the name now is not: it, or its scoring API, would take the name away.
+    """
+    new = [
+        wish.owner
+        for wish in wishes
+        if wish.name == name
+        and _namespace(wish.owner) == _namespace(holder.owner)
+        and (wish.created or _NOT_CREATED).timestamp() > holder.gone - RENAMED
+    ]
+    if not new:
+        return None
+    return next((claim for claim in waiting if claim.owner in new), Claim(min(new), now))
+
+
 def _is_wished(claim: Claim, name: str, wished: Mapping[str, Wish]) -> bool:
     wish = wished.get(claim.owner)
     return wish is not None and wish.name == name
 
 
 def _is_others(claim: Claim, home: str) -> bool:
-    return claim.owner.partition("/")[0] != home
+    return _namespace(claim.owner) != home
+
+
+def _namespace(owner: str) -> str:
+    return owner.partition("/")[0]
 
 
 def _size(name: str, claim: Claim) -> int:

@@ -72,7 +72,9 @@ def test_rescore_returns_the_new_score(fleet: Fleet) -> None:
 
 def test_rescore_says_why_there_is_none(fleet: Fleet) -> None:
     fleet.api.script(scores(), path="/sample")
-    assert fleet.dsf("rescore", "sample", "--cluster", "c1", "--wait").returncode == 0
+    done = fleet.dsf("rescore", "sample", "--cluster", "c1", "--wait")
+    assert done.returncode == 1
+    assert "no_results" in done.stdout
     fleet.api.script(lambda exchange: exchange.send(b"no licence", 500), path="/sample")
     done = fleet.dsf("rescore", "sample", "--cluster", "c1", "--wait")
     assert done.returncode == 1

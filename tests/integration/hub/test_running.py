@@ -171,27 +171,28 @@ def test_overrides_go_with_the_scorer_and_stay_through_a_mask(running: World) ->
 
 def test_the_holder_keeps_its_score_name(running: World, monkeypatch: pytest.MonkeyPatch) -> None:
     with scoring_api("cpu", 5) as other:
-        # Sorts before the holder: it is not the name that decides.
-        running.scorer("a-newer", other)
-        running.until(lambda: running.condition("a-newer", "ConfigSynced")[1] == "ScoreNameConflict")
-        assert running.condition("a-newer", "ConfigSynced")[2].startswith(
+        # Sorts before the holder: it is not the name that decides. It shall be older than a rename may be.
+        monkeypatch.setattr(nameclaims, "RENAMED", -3600)
+        running.scorer("an-older", other)
+        running.until(lambda: running.condition("an-older", "ConfigSynced")[1] == "ScoreNameConflict")
+        assert running.condition("an-older", "ConfigSynced")[2].startswith(
             "score name 'cpu' belongs to open-cluster-management/cpu-scorer, which holds it since "
         )
-        assert running.condition("a-newer", "Distributed")[1] == "ScoreNameConflict"
+        assert running.condition("an-older", "Distributed")[1] == "ScoreNameConflict"
         assert running.pairs() == ["a/cpu-scorer", "b/cpu-scorer"]
-        running.until(lambda: ("a-newer", "ScoreNameConflict", "Warning") in running.events())
+        running.until(lambda: ("an-older", "ScoreNameConflict", "Warning") in running.events())
         # Replaced by deleting and re-creating it, also while the hub restarts.
         manifest = (running.folder / "scorers/cpu-scorer.yaml").read_text()
         running.remove("scorers/cpu-scorer.yaml")
         running.until(lambda: running.pairs() == [])
-        running.until(lambda: "is kept until" in running.condition("a-newer", "ConfigSynced")[2])
+        running.until(lambda: "is kept until" in running.condition("an-older", "ConfigSynced")[2])
         running.restart()
         (running.folder / "scorers/cpu-scorer.yaml").write_text(manifest)
         running.until(lambda: running.pairs() == ["a/cpu-scorer", "b/cpu-scorer"])
         monkeypatch.setattr(nameclaims, "KEPT", 1)
         running.remove("scorers/cpu-scorer.yaml")
-        running.until(lambda: running.pairs() == ["a/a-newer", "b/a-newer"])
-        running.until(lambda: running.condition("a-newer", "Distributed")[0] == "True")
+        running.until(lambda: running.pairs() == ["a/an-older", "b/an-older"])
+        running.until(lambda: running.condition("an-older", "Distributed")[0] == "True")
 
 
 def test_a_token_goes_to_no_host_that_the_scoring_api_chose(running: World, api: ScriptedServer) -> None:

@@ -84,7 +84,10 @@ def unavailable(url: str) -> str:
 def test_the_score_is_what_the_model_says(model: LanguageModel, scorer: str) -> None:
     model.says = " 2.25\n\nThe series rises."
     before = refused(scorer)
-    assert ask("POST", f"{scorer}/scoring", TWO) == {"results": [{"metric": {"pod": "web"}, "score": 2.25}]}
+    assert ask("POST", f"{scorer}/scoring", TWO) == {
+        "results": [{"metric": {"pod": "web"}, "score": 2.25}],
+        "dropped": {"no_samples": 1},
+    }
     assert counted(scorer, before) == {"no_samples": 1}
     (prompt,) = model.prompts
     assert '{"pod": "web"}' in prompt
@@ -99,15 +102,17 @@ def test_the_score_is_what_the_model_says(model: LanguageModel, scorer: str) -> 
 def test_an_answer_without_a_number_is_a_refused_result(model: LanguageModel, scorer: str, says: str) -> None:
     model.says = says
     before = refused(scorer)
-    assert ask("POST", f"{scorer}/scoring", TWO) == {"results": []}
-    assert counted(scorer, before) == {"no_samples": 1, "no_number": 1}
+    dropped = {"no_samples": 1, "no_number": 1}
+    assert ask("POST", f"{scorer}/scoring", TWO) == {"results": [], "dropped": dropped}
+    assert counted(scorer, before) == dropped
 
 
 def test_a_number_far_from_all_samples_is_a_refused_result(model: LanguageModel, scorer: str) -> None:
     model.says = "1718600120"
     before = refused(scorer)
-    assert ask("POST", f"{scorer}/scoring", TWO) == {"results": []}
-    assert counted(scorer, before) == {"no_samples": 1, "out_of_range": 1}
+    dropped = {"no_samples": 1, "out_of_range": 1}
+    assert ask("POST", f"{scorer}/scoring", TWO) == {"results": [], "dropped": dropped}
+    assert counted(scorer, before) == dropped
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ class TestSampleScorer:
 
     def test_two_huge_values_do_not_become_infinite_scores(self, sample: str) -> None:
         body = {"data": [series(["1e308", "1e308"], pod="huge")]}
-        assert ask("POST", f"{sample}/scoring", body) == {"results": []}
+        assert ask("POST", f"{sample}/scoring", body) == {"results": [], "dropped": {"infinite": 1}}
 
     @pytest.mark.parametrize(
         ("body", "where"),

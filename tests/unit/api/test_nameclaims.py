@@ -66,6 +66,24 @@ def test_a_replaced_holder_keeps_its_name(attacker: str) -> None:
     assert settle(deleted, [waits], AT + 10 + KEPT, HOME)["x"] == (Claim(attacker, AT + 1),)
 
 
+@pytest.mark.parametrize("seconds", [-1, 0, 30], ids=["created-before", "at-once", "created-after"])
+def test_a_rename_takes_the_name_over_and_no_older_scorer_does(seconds: int) -> None:
+    attacker = Wish("hub/attacker", "x", OLD)
+    created = datetime.fromtimestamp(AT + 10 + seconds, UTC)
+    renamed, stranger = Wish("hub/renamed", "x", created), Wish("team/stranger", "x", created)
+    queues = settle({}, [Wish("hub/victim", "x", NEW)], AT, HOME)
+    queues = settle(queues, [Wish("hub/victim", "x", NEW), attacker], AT + 1, HOME)
+    if seconds < 0:
+        queues = settle(queues, [Wish("hub/victim", "x", NEW), attacker, renamed], AT + 9, HOME)
+    queues = settle(queues, [attacker, stranger], AT + 10, HOME)
+    assert queues["x"][0].owner == "hub/victim"
+    queues = settle(queues, [attacker, stranger, renamed], AT + 40, HOME)
+    assert [claim.owner for claim in queues["x"]] == ["hub/renamed", "hub/attacker", "team/stranger"]
+    # The old one, re-created: its name has been taken over.
+    queues = settle(queues, [attacker, renamed, Wish("hub/victim", "x", NEW)], AT + 50, HOME)
+    assert queues["x"][0].owner == "hub/renamed"
+
+
 def test_a_name_that_is_given_up_is_free_at_once_for_the_one_that_waits_longest() -> None:
     everyone = [Wish("hub/a", "x", NEW)]
     queues = settle({}, everyone, AT, HOME)
@@ -89,9 +107,9 @@ def test_two_scorers_swap_their_names() -> None:
 
 def test_a_clock_that_was_ahead_keeps_no_name_longer() -> None:
     before = {"x": (Claim("hub/a", AT, AT + 10_000), Claim("hub/b", AT))}
-    kept = settle(before, [Wish("hub/b", "x")], AT, HOME)
+    kept = settle(before, [Wish("hub/b", "x", OLD)], AT, HOME)
     assert kept["x"][0] == Claim("hub/a", AT, AT)
-    assert settle(kept, [Wish("hub/b", "x")], AT + KEPT, HOME)["x"] == (Claim("hub/b", AT),)
+    assert settle(kept, [Wish("hub/b", "x", OLD)], AT + KEPT, HOME)["x"] == (Claim("hub/b", AT),)
 
 
 def test_other_namespaces_cannot_fill_the_store() -> None:
@@ -155,7 +173,8 @@ class Names(RuleBasedStateMachine):
         self.now = AT
         self.wishes: dict[str, Wish] = {}
         self.queues: dict[str, tuple[Claim, ...]] = {}
-        self.ages = itertools.cycle([OLD, NEW, OLD - timedelta(days=9)])
+        # None is the newest.
+        self.ages = itertools.cycle([OLD, NEW, None])
 
     def settle(self) -> None:
         before, self.queues = self.queues, settle(self.queues, self.wishes.values(), self.now, HOME)
@@ -164,7 +183,13 @@ class Names(RuleBasedStateMachine):
             wish = self.wishes.get(holder.owner)
             gave_up = wish is not None and wish.name not in (name, None)
             is_forgotten = wish is None and holder.gone and self.now >= holder.gone + KEPT
-            if gave_up or is_forgotten:
+            is_renamed = wish is None and any(
+                other.name == name
+                and other.owner.partition("/")[0] == holder.owner.partition("/")[0]
+                and other.created is None
+                for other in self.wishes.values()
+            )
+            if gave_up or is_forgotten or is_renamed:
                 continue
             assert self.queues[name][0].owner == holder.owner
             assert self.queues[name][0].since == holder.since

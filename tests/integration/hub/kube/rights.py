@@ -22,6 +22,7 @@ HUB = {
     "scores": rule(_CLUSTER, "addonplacementscores", "list watch delete"),
     "works": rule("work.open-cluster-management.io", "manifestworks", "get list watch create patch delete"),
     "events": rule("events.k8s.io", "events", "create patch"),
+    "names": rule("", "configmaps", "get create update"),
     "leases": rule("coordination.k8s.io", "leases", "get create update"),
 }
 RESULTS = {

@@ -188,8 +188,5 @@ def test_a_result_whose_cluster_is_deleted_meanwhile_leaves_nothing(world: HubWo
     world.push(other, 3)
     world.until(lambda: world.scores() == {other: [3]}, 10)
 
-    def rejected() -> int:
-        return sum(int(number) for number in world.client.hgetall("dsf:rejected").values())
-
-    world.until(lambda: rejected() >= 2)
-    assert rejected() == 2
+    # The registry's record may wait for the cluster's return; no result may.
+    assert [key for key in world.client.scan_iter(f"*{gone}/cpu-scorer*")] == []
