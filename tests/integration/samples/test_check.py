@@ -29,7 +29,7 @@ SAMPLES = {
 #: No token is wanted, and there is no Prometheus to run the query.
 SKIPPED = {"token", "query"}
 #: The source type is None.
-SKIPPED_WITHOUT_SOURCE = {"one-series", "many-series", "gaps", "nan", "unknown-labels", "large", "bad-json", "token"}
+SKIPPED_WITHOUT_SOURCE = SKIPPED | {"one-series", "many-series", "gaps", "nan", "unknown-labels", "large", "bad-json"}
 
 
 @pytest.fixture(autouse=True)
@@ -87,4 +87,6 @@ def test_real_names_of_accelerators_pass_too(start: Start, tmp_path: Path) -> No
     labels = {"Hostname": "n1", "GPU_I_ID": "1", "GPU_I_PROFILE": "3g.47gb", "exported_pod": "app02-0"}
     file = tmp_path / "recorded.json"
     file.write_text(json.dumps({"data": [series(watts, **labels), series(watts, Hostname="n2")]}))
-    check(f"{start('ai-workload-scorer')}/power/config", "--sample", str(file), "--dimension", "${app};${device}")
+    # The second series is of no app, so it gets no score.
+    options = ("--sample", str(file), "--dimension", "${app};${device}")
+    check(f"{start('ai-workload-scorer')}/power/config", *options, warned={"many-series"})
