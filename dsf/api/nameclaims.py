@@ -2,8 +2,9 @@
 
 The holder of a name keeps it until it gives it up: by claiming another one, or by its deletion. A deleted holder's name
 is kept for it for some minutes, because tools of GitOps replace an object by deleting and re-creating it; only a scorer
-of its namespace that is as new as the deletion takes the name over, since that is a rename. When a name is free, the hub's own namespace goes before others, then the claim that waits longest, then the older object. So
-neither the age of an object nor a changed `/config` takes a name away from another scorer.
+of its namespace that was created about then takes the name over, since that is a rename. When a name is free, the hub's
+own namespace goes before others, then the claim that waits longest, then the older object. So neither the age of an
+object nor a changed `/config` takes a name away from another scorer.
 
 The hub stores the claims outside of the objects: their authors cannot edit them, and they outlive the objects.
 """

@@ -189,4 +189,4 @@ def test_a_result_whose_cluster_is_deleted_meanwhile_leaves_nothing(world: HubWo
     world.until(lambda: world.scores() == {other: [3]}, 10)
 
     # The registry's record may wait for the cluster's return; no result may.
-    assert [key for key in world.client.scan_iter(f"*{gone}/cpu-scorer*")] == []
+    assert list(world.client.scan_iter(f"*{gone}/cpu-scorer*")) == []
