@@ -113,7 +113,7 @@ class Clusters:
     def _typed(self, script: str, render: bool) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             ["/bin/bash", "-o", "pipefail", "-euc", script],
-            cwd=self.folder, env=self._environment(render), capture_output=True, text=True, timeout=60, check=False,
+            cwd=self.folder, env=self._environment(render), capture_output=True, text=True, timeout=180, check=False,
         )  # fmt: skip
 
     def _environment(self, render: bool) -> dict[str, str]:

@@ -139,7 +139,7 @@ class StackWorld(Fleet):
         text = re.sub(r"--interval 5\b", f"--interval {INTERVAL}", text)
         done = subprocess.run(
             ["/bin/bash", "-o", "pipefail", "-euc", text],
-            cwd=self.folder, env=environment, capture_output=True, text=True, timeout=90, check=False,
+            cwd=self.folder, env=environment, capture_output=True, text=True, timeout=180, check=False,
         )  # fmt: skip
         assert done.returncode == 0, f"{command.page}:{command.line}\n$ {command.text}\n{done.stdout}{done.stderr}"
         return done.stdout

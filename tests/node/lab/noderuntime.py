@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 PAUSE = "registry.k8s.io/pause:3.10"
 _CGROUPS = Path("/sys/fs/cgroup")
+#: CPU of all pods of a node where there is too little, in shares of a process that is in no group: without it they
+#: together would get as much as one of the many processes of the other tests.
+_SHARES = 10
 #: Where Debian's containernetworking-plugins puts them.
 _CNI = "/usr/lib/cni"
 
@@ -245,6 +248,9 @@ class NodeRuntime:
                 own = folder / name
                 if not host.cgroup_v2() and own.exists() and not own.read_text().strip():
                     own.write_text((folder.parent / name).read_text())
+            for name, default in (("cpu.weight", 100), ("cpu.shares", 1024)):
+                if (own := folder / name).exists():
+                    own.write_text(str(default * _SHARES))
         if host.cgroup_v2():
             controllers = (_CGROUPS / "cgroup.controllers").read_text().split()
             (_CGROUPS / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in controllers))
