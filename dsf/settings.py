@@ -393,6 +393,13 @@ class Settings(BaseSettings):
         description="Least seconds for which the old credentials of a cluster stay valid beside the new ones. "
         "Kubernetes updates a mounted Secret within some 90 s; until then the agent connects with the old password.",
     )
+    departure_grace: float = Field(
+        default=300.0,
+        ge=0,
+        description="Seconds for which scores, histories and credentials of a cluster stay after its ManagedCluster, "
+        "its ManagedClusterAddOn or the DynamicScoringConfig is gone, and objects of an emptied manifest file: such "
+        "things come back. A cluster that is not accepted any more loses its credentials at once.",
+    )
     health_interval: float = Field(default=30.0, gt=0, description="Time between two checks of a scoring API.")
     health_timeout: float = Field(default=5.0, gt=0, description="Timeout of one check.")
     health_failure_threshold: int = Field(

@@ -61,7 +61,9 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
         if settings.manifests is None or not settings.manifests.is_dir():
             raise SettingsError(f"DSF_MANIFESTS: {settings.manifests} is not a folder; create it or name another one")
         self._root = settings.manifests.resolve()
-        self._folder = ManifestFolder(self._root, self._out.of_all_cells, settings.namespace)
+        self._folder = ManifestFolder(
+            self._root, self._out.of_all_cells, settings.namespace, grace=settings.departure_grace
+        )
         self._events = EventLog(self._out.root / "events.yaml")
         self._objects: dict[ObjectKey, Manifest] = {}
         self._claims = self._out.root / PRIVATE / "names.json"

@@ -1,7 +1,8 @@
 """The users' folder of manifests: objects in force, and problems.
 
 While a file has mistakes, its valid documents count, and its earlier objects that it does not contain now stay in
-force: a half-written file changes nothing. Deleting or emptying a file removes its objects after a short delay.
+force: a half-written file changes nothing. Deleting a file removes its objects after a second. An empty file, and a
+folder without any file, look like a mistake of an editor or a mount: their objects stay for a longer grace.
 """
 
 from __future__ import annotations
@@ -23,8 +24,7 @@ SUFFIXES: Final = (".yaml", ".yml", ".json")
 #: Most bytes of a manifest file.
 MAX_BYTES: Final = 4 * 1024 * 1024
 
-#: Seconds for which a missing or emptied file still counts: editors remove the old file before they write the new one,
-#: and a shell empties a file before it redirects output there.
+#: Seconds for which a missing file still counts: editors remove the old file before they write the new one.
 GRACE: Final = 1.0
 
 
@@ -42,6 +42,8 @@ class _File:
     stamp: Stamp | None = None
     #: Monotonic time at which it was found missing or emptied.
     missing_since: float | None = None
+    #: It is empty, or the whole folder is: probably not what its author wanted.
+    is_doubted: bool = False
     objects: dict[ObjectKey, Declared] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
@@ -49,12 +51,14 @@ class _File:
 class ManifestFolder:
     """Reads the folder. Not thread-safe; its contents never cause an exception."""
 
-    def __init__(self, root: Path, ignored: Path, namespace: str) -> None:
-        """`ignored` is a folder to skip, `namespace` the default namespace of objects."""
+    def __init__(self, root: Path, ignored: Path, namespace: str, *, grace: float = GRACE) -> None:
+        """`ignored` is a folder to skip, `namespace` the default namespace of objects, `grace` the seconds for which
+        the objects of an empty file, or of a folder without files, stay in force."""
         self._root = root
         self._ignored = ignored
         self._top, self._out = (f"{folder}/".replace("//", "/") for folder in (root, ignored))
         self._namespace = namespace
+        self._grace = max(grace, GRACE)
         self._files: dict[str, _File] = {}
         self._owners: dict[ObjectKey, str] = {}
         #: Objects in force.
@@ -86,18 +90,18 @@ class ManifestFolder:
 
     @property
     def is_settling(self) -> bool:
-        """Whether objects of a missing file are still in force: scan again soon."""
-        return any(file.missing_since is not None for file in self._files.values())
+        """Whether objects of a missing file are still in force for a moment: scan again soon."""
+        return any(file.missing_since is not None and not file.is_doubted for file in self._files.values())
 
     def refresh(self, changed: Collection[str] = (), *, grace: float = GRACE) -> bool:
         """Read files with a new stamp, and those in `changed` (absolute paths); returns whether there were any.
 
-        Objects of files that are missing or empty for `grace` seconds are removed; those of a folder that cannot be
-        listed stay.
+        Objects of files that are missing for `grace` seconds are removed, those of empty ones later; those of a folder
+        that cannot be listed stay.
         """
         self._unnamed, self._unlisted = set(), {}
         try:
-            found = {name: seen for name, seen in self._scan() if not self._is_emptied(name, seen[1])}
+            listed = dict(self._scan())
         except OSError as error:
             # Unlike an empty folder: an unmounted share must not end all scoring.
             text = f"the folder {self._root} cannot be read ({error.strerror}); nothing is changed until it can"
@@ -106,18 +110,20 @@ class ManifestFolder:
             return True
         differs = not self.is_readable or (self._unnamed, self._unlisted) != (self._skipped, self._closed)
         self.is_readable, self._skipped, self._closed = True, self._unnamed, self._unlisted
+        found = {name: seen for name, seen in listed.items() if not self._is_emptied(name, seen[1])}
         now = time.monotonic()
         closed = tuple(self._closed)
         for name in [name for name in self._files if name not in found and not name.startswith(closed)]:
             file = self._files[name]
             differs = True
             file.missing_since = file.missing_since or now
-            if now - file.missing_since >= grace:
+            file.is_doubted = name in listed or not listed
+            if now - file.missing_since >= (self._grace if file.is_doubted else grace):
                 del self._files[name]
         for name, (path, stamp) in found.items():
             file = self._files.setdefault(name, _File())
             differs = differs or file.missing_since is not None
-            file.missing_since = None
+            file.missing_since, file.is_doubted = None, False
             if file.stamp != stamp or stamp is None or path in changed:
                 differs = True
                 file.stamp = stamp
@@ -174,8 +180,8 @@ class ManifestFolder:
             with path.open("rb") as opened:
                 data = opened.read(MAX_BYTES + 1)
             if not data and file.objects:
-                # Emptied since it was listed: as one that is missing.
-                file.missing_since = time.monotonic()
+                # Emptied since it was listed.
+                file.missing_since, file.is_doubted = time.monotonic(), True
                 return
             if len(data) > MAX_BYTES:
                 parsed: list[ParsedDocument | Problem] = [
@@ -236,6 +242,13 @@ class ManifestFolder:
                     candidates.setdefault(key, [held])
         problems = [problem for file in self._files.values() for problem in file.problems]
         problems += (Problem(name, 0, "", "its name is not UTF-8; give it another one") for name in self._skipped)
+        problems += (
+            Problem(
+                name, 0, "", f"is empty or gone with all other files; what it had stays for {self._grace:g} s", "note"
+            )
+            for name, file in self._files.items()
+            if file.is_doubted and file.objects
+        )
         problems += (
             Problem(folder.rstrip("/"), 0, "", f"cannot be listed ({why}); what it had stays until it can")
             for folder, why in self._closed.items()

@@ -17,6 +17,7 @@ from dsf.fleet.views import OverrideView, ScorerList, ScorerView, ScoreView, Tim
 from dsf.settings import Settings
 from dsf.store.agents import Agents
 from dsf.store.notices import Notices
+from dsf.store.registry import Registry
 from dsf.store.schedule import ScheduleStore
 from dsf.store.ticking import ticks_problem
 
@@ -66,7 +67,10 @@ def read_report(client: redis.Redis, settings: Settings, named: str | None) -> S
             # Known, but it cannot run: the conditions say why.
             found = fleet.scorers().model_copy(update={"scorers": []})
     problems += _stopped(ticks_problem(client, time.time()))
-    problems += [ProblemView(message=f"cluster {name}: {text}") for name, text in Agents(client).problems().items()]
+    refused = Agents(client).problems(Registry(client).clusters().values())
+    problems += [ProblemView(message=f"cluster {name}: {text}") for name, text in refused.items()]
+    gone = {name: one.problem for name, one in sorted(Notices(client).clusters().items()) if one.problem}
+    problems += [ProblemView(message=f"cluster {name}: {text}", severity="note") for name, text in gone.items()]
     report = _report(found, scores, total, conditions, problems)
     shown, now = {one.name for one in found.scorers}, time.time()
     pauses = [

@@ -240,7 +240,8 @@ class FleetModel:
         return ClusterDetail(
             **{field: getattr(overview, field) for field in ClusterOverview.model_fields},
             agent_version=agent.version if agent else "",
-            agent_problem=agent.problem if agent else "",
+            agent_problem=Agents(self._redis).problem(record),
+            problem=notice.problem if notice else "",
             last_seen=max((float(age) for age in ages if age is not None), default=None),
             queue=queue,
             mail=mail,
@@ -275,13 +276,14 @@ class FleetModel:
     def pair(self, cluster: str, scorer: str) -> PairDetail:
         """One pair with its newest cycles; counters are zero if it never ran."""
         record = self._registry.scorer(scorer)
-        self._registry.cluster(cluster)
+        about = self._registry.cluster(cluster)
+        notice = self._notices.cluster(cluster)
         now = self._clock()
         name = keys.pair(cluster, scorer)
         overrides = self._schedule.overrides_of(scorer, [cluster])
         place = self._redis.zscore(keys.model_states(scorer), cluster)
         due = self._schedule.due_times([name]).get(name)
-        return pair_detail(
+        found = pair_detail(
             self._pairs.state(cluster, scorer),
             judged(float(place), now) if place is not None else None,
             record=record,
@@ -291,6 +293,8 @@ class FleetModel:
             history=self._pairs.history(cluster, scorer),
             now=now,
         )
+        problem = (notice.problem if notice else "") or Agents(self._redis).problem(about)
+        return found.model_copy(update={"cluster_problem": problem})
 
     def changes(self, since: int, limit: int = 5000) -> Changes:
         """Pairs that changed after this sequence number; the newest number is `FleetOverview.sequence`."""

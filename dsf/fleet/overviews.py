@@ -180,6 +180,7 @@ class ClusterDetail(ClusterOverview):
 
     agent_version: str = Field(default="", description="Empty when it does not say, or was never heard of.")
     agent_problem: str = Field(default="", description="Why its results are refused; empty when they are not.")
+    problem: str = Field(default="", description="Why nothing runs there and until when it is kept, if it is gone.")
     last_seen: Time | None = Field(default=None, description="Newest successful cycle of any scorer.")
     queue: int = Field(description="Ticks that wait for its agent.")
     mail: int = Field(description="Results of it that wait in its mailbox.")
@@ -235,6 +236,9 @@ class PairDetail(PairRow):
     paused_until: Time | None = None
     note: str = Field(default="", description="What was said when it was paused, or its interval was changed.")
     unwritten: str = Field(default="", description="Why its AddOnPlacementScore was refused; empty when it was not.")
+    cluster_problem: str = Field(
+        default="", description="Why its cluster is not served or its results are refused; empty if neither."
+    )
     books: Books
     score_items: list[ItemView] = Field(default=[], description="At most 1,000 of them.")
     cycles: list[CycleView] = Field(default=[], description="Newest first, at most 50.")

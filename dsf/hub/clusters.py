@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Final
 
 import redis
 
 import dsf.log
-from dsf.api.types import CELL_LABEL, CREDENTIALS_WORK_NAME, MANIFESTWORK_NAME
+from dsf.api.naming import sanitize_resource_name
+from dsf.api.types import ADDON_NAME, CELL_LABEL, CREDENTIALS_WORK_NAME, MANIFESTWORK_NAME
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
 from dsf.errors import BackendError, DsfError
 from dsf.hub.credentials import AgentCredentials
+from dsf.hub.departures import Departures
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.distribute import carries, is_applied, manifest_work
 from dsf.hub.registrar import Registrar
 from dsf.hub.secretdelivery import copy_for
 from dsf.hub.summaries import Plan
 from dsf.store.entries import Entry
+from dsf.store.notices import ClusterNotice
 
 log = dsf.log.get(__name__)
 
 #: Longest time in seconds that new entries wait for OCM's delivery to the agent. An unreachable cluster gets them after
 #: this; its agent then reports an unknown scorer.
 HOLD: Final = 2.0
+#: Stands for the DynamicScoringConfig among clusters that are gone: no cluster has this name.
+_CONFIG: Final = "/"
 
 
 class ClusterReconciler:
@@ -40,10 +46,11 @@ class ClusterReconciler:
         credentials: AgentCredentials,
         agent_namespace: str,
         redis_url: str = "",
+        departures: Departures | None = None,
         on_distributed: Callable[[frozenset[str]], None],
     ) -> None:
         """`on_distributed` gets the names of the scorers added to or removed from a cluster; `redis_url` is the Redis
-        URL delivered to agents."""
+        URL delivered to agents; without `departures` what is gone is forgotten at once."""
         self._backend = backend
         self._registrar = registrar
         self._desired = desired
@@ -66,6 +73,7 @@ class ClusterReconciler:
         self._served: set[str] = set()
         # Clusters of the plan taken over by another cell.
         self._let_go: set[str] = set()
+        self._departures = departures or Departures(0.0)
 
     def __call__(self, key: ObjectKey) -> float | None:
         """Raises BackendError and redis.RedisError; a failure of one does not prevent the other's work."""
@@ -84,8 +92,10 @@ class ClusterReconciler:
                     # Also if the rest of it failed: else two cells whose work is refused would take turns.
                     if self._has_credentials(key.name):
                         self._served.add(key.name)
+            elif elsewhere:
+                self._hand_over(key.name, elsewhere)
             else:
-                self._leave(key.name, elsewhere)
+                look = self._leave(key.name, plan)
             with self._lock:
                 self._unsettled.discard(key.name)
             return look
@@ -157,11 +167,17 @@ class ClusterReconciler:
             # Also without a configuration: credentials are the agent's identity, not its work. They are removed when
             # the cluster is no longer accepted.
             look = self._credentials.ensure(cluster, plan.clusters[cluster])
+            self._departures.forget(cluster)
         except redis.RedisError as error:
             # Deliveries without Redis are done.
             unreachable = error
         try:
-            wanted = plan.entries(cluster, self._registrar.present(cluster))
+            present = self._registrar.present(cluster)
+            wanted = plan.entries(cluster, present)
+            if plan.is_enabled:
+                self._departures.forget(_CONFIG)
+            elif left := self._departures.left(_CONFIG):
+                wanted, look = plan.stopped(cluster, present), min(left, look or left)
             # Before the agent forgets the scorer: a tick for an unknown scorer would be a failed cycle.
             self._registrar.remove_other_entries(cluster, wanted)
         except redis.RedisError as error:
@@ -179,6 +195,7 @@ class ClusterReconciler:
         # After the ManifestWork for the same reason.
         wait = self._hold(cluster, wanted, has_arrived=has_arrived)
         self._registrar.put_entries(cluster, wanted)
+        self._restore_scores(cluster, present, wanted)
         self._registrar.notices.tell_cluster(plan.notice(cluster))
         waits = [seconds for seconds in (wait, look) if seconds is not None]
         return min(waits, default=None)
@@ -221,24 +238,84 @@ class ClusterReconciler:
         work = self._backend.get(Kind.WORK, cluster, CREDENTIALS_WORK_NAME)
         return work is not None and _cell(work) == self._desired.cells.own
 
-    def _leave(self, cluster: str, elsewhere: str = "") -> None:
-        """The cluster is gone or not accepted: remove everything created for it. One of another cell is only forgotten
-        here; its objects are left to that cell."""
+    def _restore_scores(self, cluster: str, present: Mapping[str, Entry], wanted: Mapping[str, Entry]) -> None:
+        """Have scores written again that are missing although their pairs run again: those of a cluster are deleted
+        with its namespace."""
+        for name, entry in wanted.items():
+            if entry.runnable and name in present and not present[name].runnable:
+                score = sanitize_resource_name(entry.score_name)
+                if self._backend.get(Kind.SCORE, cluster, score) is None:
+                    self._registrar.rewrite_score(cluster, name)
+
+    def grace_of(self, cluster: str) -> float:
+        """Seconds for which a cluster without the hub's service is still kept; 0 if it is refused."""
+        found = self._backend.get(Kind.CLUSTER, "", cluster)
+        if found is not None and (found.get("spec") or {}).get("hubAcceptsClient") is not True:
+            # A person's decision, perhaps about a cluster that is not trusted any more.
+            return 0.0
+        return self._departures.left(cluster)
+
+    def _leave(self, cluster: str, plan: Plan) -> float | None:
+        """The cluster is gone or not accepted: nothing runs there any more; when its grace is over, all of it is
+        removed. Returns the seconds until then."""
+        left = self.grace_of(cluster)
+        unreachable: redis.RedisError | None = None
+        has_agent = self._may_have_agent(cluster)
+        try:
+            if left:
+                self._pause(cluster, plan, left, has_agent=has_agent)
+            else:
+                self._credentials.withdraw(cluster)
+                self._registrar.remove_cluster(cluster)
+                self._registrar.notices.forget_cluster(cluster)
+                self._departures.forget(cluster)
+        except redis.RedisError as error:
+            unreachable = error
+        self._held.pop(cluster, None)
+        self._delete_work(cluster)
+        if not (left and has_agent):
+            self._backend.remove_credentials(cluster)
+        self._note(cluster, None)
+        if unreachable is not None:
+            raise unreachable
+        return left if left and cluster in self._registrar.known_clusters() else None
+
+    def _may_have_agent(self, cluster: str) -> bool:
+        """Whether only the add-on is missing: OCM waits for no ManifestWork then, and the credentials may stay."""
+        found = self._backend.get(Kind.CLUSTER, "", cluster)
+        return found is not None and not found["metadata"].get("deletionTimestamp")
+
+    def _pause(self, cluster: str, plan: Plan, left: float, *, has_agent: bool) -> None:
+        """Run nothing on a cluster that is gone for a moment. Costs nothing for an unknown one."""
+        if cluster not in self._registrar.known_clusters():
+            return
+        self._credentials.keep(cluster, deliver=has_agent)
+        stopped = plan.stopped(cluster, self._registrar.present(cluster))
+        self._registrar.remove_other_entries(cluster, stopped)
+        self._registrar.put_entries(cluster, stopped)
+        what = f"its ManagedClusterAddOn {ADDON_NAME} is gone" if has_agent else "its ManagedCluster is gone"
+        until = datetime.fromtimestamp(time.time() + left, UTC)
+        self._registrar.notices.tell_cluster(
+            ClusterNotice(
+                name=cluster,
+                problem=f"{what}, so nothing runs there; its scores, history and credentials are kept until "
+                f"{until:%H:%M} UTC",
+            )
+        )
+
+    def _hand_over(self, cluster: str, cell: str) -> None:
+        """Another cell has the cluster: it is only forgotten here; its objects are left to that cell."""
         unreachable: redis.RedisError | None = None
         try:
-            if elsewhere:
-                self._registrar.leave_scores(cluster)
+            self._registrar.leave_scores(cluster)
             self._credentials.withdraw(cluster)
             self._registrar.remove_cluster(cluster)
             self._registrar.notices.forget_cluster(cluster)
         except redis.RedisError as error:
             unreachable = error
+        self._departures.forget(cluster)
         self._held.pop(cluster, None)
-        if elsewhere:
-            self._backend.hand_over(cluster, elsewhere)
-        else:
-            self._delete_work(cluster)
-            self._backend.remove_credentials(cluster)
+        self._backend.hand_over(cluster, cell)
         self._note(cluster, None)
         if unreachable is not None:
             raise unreachable
@@ -262,9 +339,8 @@ class ClusterReconciler:
             return None
         for name in begins:
             if name in present:
-                # Not runnable: even an override "not paused" must not send the tick.
-                held = {"suspended": True, "suspended_until": None, "runnable": False}
-                wanted[name] = wanted[name].model_copy(update=held)
+                # Even an override "not paused" must not send the tick.
+                wanted[name] = wanted[name].stopped()
             else:
                 del wanted[name]
         return wait

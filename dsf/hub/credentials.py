@@ -3,6 +3,9 @@
 A cluster's key ids are stored with its delivery (`Backend.delivered_key_ids`), so that neither a lost Redis nor a new
 hub forgets a withdrawn credential. Keys and passwords are derived from the master secret and stored nowhere.
 
+A cluster that is gone keeps its credentials for a grace; one that is made again by then gets others, which its old ones
+overlap, as in a rotation. A revocation has neither.
+
 A rotation loses no cycle: Redis and the results worker accept the new credentials before the agent can have them, and
 the old ones are removed once it has used the new ones. Steps may be repeated after a crash at any point.
 """
@@ -72,8 +75,8 @@ class AgentCredentials:
             self._guard = Guard(client, connections=settings.cluster_connections_limit)
             self._guard.start()
 
-    def ensure(self, cluster: str, uid: str) -> float | None:
-        """Make the cluster's credentials valid and deliver them; returns seconds until the next check.
+    def ensure(self, cluster: str, uid: str, *, deliver: bool = True) -> float | None:
+        """Make the cluster's credentials valid and `deliver` them; returns seconds until the next check.
 
         Without Redis only credentials valid before are delivered. Raises BackendError and redis.RedisError.
         """
@@ -84,17 +87,27 @@ class AgentCredentials:
             ids = self._admit(cluster, uid, registered, request)
         except redis.RedisError:
             known = self._ids.get(cluster) or self._backend.delivered_key_ids(cluster)
-            if known is not None:
+            if known is not None and deliver:
                 self._deliver(cluster, known)
             raise
-        self._deliver(cluster, ids)
+        if deliver:
+            self._deliver(cluster, ids)
         if request is not None and request.key_id < ids.current:
             self._keys.done(cluster, request)
             self._forget(cluster, request)
         return self._look if ids.previous is not None else None
 
+    def keep(self, cluster: str, *, deliver: bool) -> None:
+        """The cluster is gone for a moment: its credentials stay as they are, but for a revocation, which counts now.
+
+        Raises BackendError and redis.RedisError. Costs nothing for an unknown cluster.
+        """
+        if self._registrar.key_ids(cluster):
+            self.ensure(cluster, self._registrar.uid(cluster), deliver=deliver)
+
     def withdraw(self, cluster: str) -> None:
-        """The cluster is gone: delete its user, which closes its connections; its credentials never become valid again.
+        """The cluster is gone for good: delete its user and close its connections; its credentials never become valid
+        again.
 
         Raises redis.RedisError. Costs nothing for an unknown cluster.
         """
@@ -166,15 +179,18 @@ class AgentCredentials:
         """Have Redis and the results worker accept the currently valid credentials."""
         now = time.time()
         known = None
-        if self._is_another(cluster, uid):
+        is_another = self._is_another(cluster, uid)
+        if is_another:
             log.info("a cluster was deleted and made again", cluster=cluster)
+        if is_another and cluster not in self._ids:
+            # Nobody knows how long ago.
             self.withdraw(cluster)
             # It holds the valid ids; before the registration, after which this would not be repeated.
             self._backend.remove_credentials(cluster)
         else:
             known = self._known(cluster, registered)
         before = known or self._new(cluster, now)
-        ids = before
+        ids = before.rotated(now) if is_another and known is not None else before
         if ids.previous is not None:
             ids = ids.settled(now, self._keys.last_used(cluster), least=self._overlap)
         if request is not None and request.key_id == ids.current:
@@ -202,14 +218,14 @@ class AgentCredentials:
         return found or (KeyIds(max(registered)) if registered else None)
 
     def _is_another(self, cluster: str, uid: str) -> bool:
-        """Whether the registered cluster is an earlier one of this name, removed while no hub controller ran."""
+        """Whether the registered cluster is an earlier one of this name."""
         registered = self._registrar.uid(cluster)
         return bool(registered and uid and registered != uid)
 
     def _in_force(self, cluster: str, uid: str) -> KeyIds | None:
         """The credentials of a cluster that Redis is to accept, also if a hub died between a revocation's two steps:
         what Redis already refuses must not become valid again even briefly."""
-        if self._is_another(cluster, uid):
+        if cluster not in self._ids and self._is_another(cluster, uid):
             return None
         ids, request = self._known(cluster, self._registrar.key_ids(cluster)), self._request(cluster)
         if ids is not None and request is not None and (request.action, request.key_id) == ("revoke", ids.current):

@@ -6,7 +6,7 @@ import itertools
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import redis
@@ -21,6 +21,7 @@ from dsf.hub.clusters import ClusterReconciler
 from dsf.hub.configs import ConfigReconciler
 from dsf.hub.controller import Controller, Reconcile
 from dsf.hub.credentials import AgentCredentials
+from dsf.hub.departures import Departures
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.health import HealthMonitor
 from dsf.hub.news import News
@@ -89,6 +90,7 @@ class Hub:
         self._scores = ScoreReconciler(backend, self._registrar, self._desired)
         self._reconcilers: dict[Kind, Reconcile] = {}
         self._unsettled: Callable[[], set[str]] = set
+        self._grace_of: Callable[[str], float] = lambda _: 0.0
         # Last seen by `_is_news` of each object; only used in the backend's one thread.
         self._seen: dict[ObjectKey, tuple[object, ...]] = {}
         self._resync = threading.Event()
@@ -163,9 +165,11 @@ class Hub:
             credentials=self._credentials,
             agent_namespace=self._settings.agent_namespace,
             redis_url=self._settings.agent_redis_url,
+            departures=Departures(self._settings.departure_grace),
             on_distributed=self._on_distributed,
         )
         self._unsettled = clusters.unsettled
+        self._grace_of = clusters.grace_of
         threshold = self._settings.health_failure_threshold
         self._reconcilers = {
             Kind.CLUSTER: clusters,
@@ -319,8 +323,9 @@ class Hub:
             # Listing took a while, and entries not in the plan are forgotten.
             plan = self._desired.update()
             self._registrar.sync_scorers(plan)
-            self._registrar.notices.keep(plan.scorer_names(), plan.clusters.keys())
-            self._sync_credentials(plan)
+            kept = {**plan.clusters, **self._gone(plan)}
+            self._registrar.notices.keep(plan.scorer_names(), kept.keys())
+            self._sync_credentials(kept)
             self._changes.tell()
         finally:
             clusters |= self._unsettled()
@@ -329,11 +334,17 @@ class Hub:
             for key in (*orphans, *map(_cluster, clusters)):
                 self._clusters.queue.add_after(key, random.uniform(0, spread))  # noqa: S311
 
-    def _sync_credentials(self, plan: Plan) -> None:
-        """Correct the users in Redis after any change or loss. Raises redis.RedisError."""
+    def _gone(self, plan: Plan) -> dict[str, str]:
+        """The clusters (name -> uid) that are gone for a moment. Raises redis.RedisError."""
+        known = self._registrar.known_clusters() - plan.clusters.keys() - plan.elsewhere.keys()
+        return {name: self._registrar.uid(name) for name in known if self._grace_of(name)}
+
+    def _sync_credentials(self, clusters: Mapping[str, str]) -> None:
+        """Correct the users of these clusters (name -> uid) in Redis after any change or loss. Raises
+        redis.RedisError."""
         if self._credentials is None:
             return
-        for cluster in self._credentials.read_requests() | self._credentials.sync(plan.clusters):
+        for cluster in self._credentials.read_requests() | self._credentials.sync(clusters):
             # Something may have changed during this pass: each is reconciled once more by itself.
             self._clusters.queue.add(_cluster(cluster))
 

@@ -88,7 +88,9 @@ class Registrar:
             others = _differing(self._entries, entries) | _differing(self._clusters, clusters)
             self._entries, self._clusters, self._scorers = entries, clusters, self._registry.scorers()
             self._parsed, self._skew, self._synced = parsed, skew, None
-            self._agent_problems = self._agents.problems()
+            self._agent_problems = {
+                name: one.problem for name, one in sorted(self._agents.all().items()) if one.problem
+            }
             # The first time there is nothing to compare with.
             others, self._is_read = others if self._is_read else set(), True
         return others
@@ -101,10 +103,10 @@ class Registrar:
             return frozenset(scheduled) | frozenset(self._clusters)
 
     def has_entries(self) -> bool:
-        """Whether anything is scheduled."""
+        """Whether anything is scheduled that runs."""
         self._ensure_read()
         with self._lock:
-            return any(self._entries.values())
+            return any(entry.runnable for entries in self._entries.values() for entry in entries.values())
 
     def sync_scorers(self, plan: Plan) -> Mapping[str, Exception]:
         """Make the registry's scorers those of the plan. Overrides of removed scorers are deleted.

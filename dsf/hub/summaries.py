@@ -146,19 +146,23 @@ class Plan:
         wanted = {plan.name: entry for plan in self.running(cluster) if (entry := plan.entry(cluster)) is not None}
         if not self.is_enabled or cluster not in self.clusters:
             return wanted
+        for plan, entry in self._kept(cluster, present):
+            if plan.name not in wanted and (plan.runnable is None or isinstance(plan.variants.get(cluster), Obstacle)):
+                wanted[plan.name] = entry.stopped()
+        return wanted
+
+    def stopped(self, cluster: str, present: Mapping[str, Entry]) -> dict[str, Entry]:
+        """The entries by scorer while a cluster or the configuration is gone for a moment: none runs, none is lost."""
+        return {plan.name: entry.stopped() for plan, entry in self._kept(cluster, present)}
+
+    def _kept(self, cluster: str, present: Mapping[str, Entry]) -> Iterator[tuple[ScorerPlan, Entry]]:
+        """The scorers that still have an entry on a cluster, and no mask there."""
         for plan in self.scorers.values():
             entry = present.get(plan.name)
-            if entry is None or plan.name in wanted:
-                continue
-            if plan.runnable is not None and not isinstance(plan.variants.get(cluster), Obstacle):
-                continue
-            if plan.has_no_name or not is_owner(entry.namespace, plan.namespace):
+            if entry is None or plan.has_no_name or not is_owner(entry.namespace, plan.namespace):
                 continue
             if not self.masks.hides(cluster, entry.score_name):
-                wanted[plan.name] = entry.model_copy(
-                    update={"suspended": True, "suspended_until": None, "runnable": False}
-                )
-        return wanted
+                yield plan, entry
 
     def clusters_of(self, plan: ScorerPlan) -> list[str]:
         """The clusters that a scorer runs on, sorted."""
@@ -199,7 +203,7 @@ class Plan:
         """The records of all scorers by the scorer's name; `present` are those in the registry now.
 
         A scorer that cannot be resolved at the moment keeps its record, suspended. One that lost its score name to
-        another has none.
+        another has none. Without a configuration no score is published.
         """
         wanted = {record.name: record for plan in self.scorers.values() if (record := plan.record()) is not None}
         for plan in self.scorers.values():
@@ -211,6 +215,8 @@ class Plan:
                 wanted[plan.name] = old.model_copy(
                     update={"suspended": True, "health": health, "problem": plan.problem}
                 )
+        if not self.is_enabled:
+            return {name: record.model_copy(update={"destination": "None"}) for name, record in wanted.items()}
         return wanted
 
     def scorer_names(self) -> frozenset[str]:

@@ -1,15 +1,18 @@
-"""Agents' protocol versions from their signed results, so that too old ones are reported, not ignored."""
+"""Agents by their signed results: versions and credentials, so that refused ones are reported, not ignored."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import redis
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 import dsf.log
 from dsf import keys
+from dsf.api.types import CREDENTIALS_WORK_NAME
 from dsf.store.client import at_once
+from dsf.store.registry import ClusterRecord
 
 log = dsf.log.get(__name__)
 
@@ -67,9 +70,34 @@ class Agents:
                 log.error("record of an agent cannot be read", cluster=cluster, problems=error.error_count())
         return found
 
-    def problems(self) -> Mapping[str, str]:
-        """Cluster -> why its agent's results are refused; only those with a problem, by name."""
-        return {cluster: record.problem for cluster, record in sorted(self.all().items()) if record.problem}
+    def problems(self, clusters: Iterable[ClusterRecord]) -> Mapping[str, str]:
+        """Cluster -> why its agent's results are refused; only those of these with a problem, by name."""
+        used: dict[Any, Any] = self._redis.hgetall(keys.KEYS_USED)
+        agents = self.all()
+        found = {one.name: problem(one, agents.get(one.name), _number(used.get(one.name))) for one in clusters}
+        return {name: text for name, text in sorted(found.items()) if text}
+
+    def problem(self, cluster: ClusterRecord) -> str:
+        """The same for one cluster; empty if its results are not refused."""
+        used = self._redis.hget(keys.KEYS_USED, cluster.name)
+        return problem(cluster, self.one(cluster.name), _number(used))
+
+
+def problem(cluster: ClusterRecord, agent: AgentRecord | None, used: int | None) -> str:
+    """Why the results of a cluster's agent are refused; `used` is the key id of its newest valid signature."""
+    if agent is not None and agent.problem:
+        return agent.problem
+    if used is None or not cluster.key_ids or used in cluster.key_ids:
+        return ""
+    return (
+        f"its agent was last seen with the credentials {used}, which are withdrawn: Redis and the hub refuse it until "
+        f"it has the credentials {max(cluster.key_ids)}, which come with the ManifestWork {CREDENTIALS_WORK_NAME} in "
+        f"the namespace {cluster.name} of the hub"
+    )
+
+
+def _number(text: object) -> int | None:
+    return None if text is None else int(str(text))
 
 
 def _read(text: object) -> AgentRecord | None:

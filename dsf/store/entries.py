@@ -52,6 +52,10 @@ class Entry(BaseModel):
         """`<cluster>/<scorer>`."""
         return keys.pair(self.cluster, self.scorer)
 
+    def stopped(self) -> Entry:
+        """The entry of a pair that cannot run now, whatever overrides say; its score expires, its books stay."""
+        return self.model_copy(update={"suspended": True, "suspended_until": None, "runnable": False})
+
     def dump(self) -> str:
         """The stored text: one per pair, so only deviations from the defaults, which are those of version 1."""
         return self.model_dump_json(exclude_defaults=True)

@@ -62,6 +62,8 @@ class ClusterNotice(BaseModel):
     labels: dict[str, str] = {}
     #: Running scorer -> why it does not run there: masked, not selected, or what is missing.
     absent: dict[str, str] = {}
+    #: Why nothing runs there now, and until when it is kept; empty while it is served.
+    problem: str = ""
 
 
 def told_labels(labels: Mapping[str, str]) -> dict[str, str]:

@@ -107,7 +107,8 @@ class World:
         }
         self.node.run(self._workload(STATEFUL_SETS, "redis"), "redis")
         for name in ("hub", "hub-2", "beat", "results", "exporter", "flower"):
-            self.node.run(self._workload(DEPLOYMENTS, name.removesuffix("-2")), name)
+            # A test is about a cluster that has left for good.
+            self.node.run(self._workload(DEPLOYMENTS, name.removesuffix("-2")), name, DSF_DEPARTURE_GRACE="0")
         # Its port is the default one.
         port = self.node.port("optimizer", 8338)
         self.node.run(self._workload(DEPLOYMENTS, "optimizer"), "optimizer", DSF_OPTIMIZER_PORT=str(port))

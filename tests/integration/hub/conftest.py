@@ -26,6 +26,8 @@ def world(
         manifests=folder,
         redis_url=redis_url,
         health_interval=0.2,
+        # What follows it is tested; the grace itself in tests/unit/hub/test_departures.py.
+        departure_grace=0,
         # One that is over before the server could answer would be one more failed check.
         health_timeout=30.0,
         hub_workers=2,

@@ -187,6 +187,7 @@ class Fleet:
             health_interval=1,
             hub_resync=2,
             redis_manage_users=True,
+            departure_grace=0,
             credentials_overlap=1,
         )
 

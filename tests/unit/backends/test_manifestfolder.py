@@ -25,34 +25,61 @@ def _empty(path: Path) -> None:
     path.write_text("")
 
 
-@pytest.mark.parametrize("lose", [_empty, Path.unlink], ids=["emptied", "removed"])
+def _lose_all(path: Path) -> None:
+    for one in path.parent.glob("*.yaml"):
+        one.unlink()
+
+
+@pytest.mark.parametrize(
+    ("lose", "grace"),
+    [(_empty, 300), (Path.unlink, 1), (_lose_all, 300)],
+    ids=["emptied", "removed", "all removed"],
+)
 def test_what_is_away_for_a_moment_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lose: Callable[[Path], None]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lose: Callable[[Path], None], grace: int
 ) -> None:
     now = 100.0
     monkeypatch.setattr(manifestfolder.time, "monotonic", lambda: now)
-    folder = ManifestFolder(tmp_path, tmp_path / "out", "default")
-    path = tmp_path / "clusters.yaml"
+    folder = ManifestFolder(tmp_path, tmp_path / "out", "default", grace=300)
+    path, other = tmp_path / "clusters.yaml", tmp_path / "other.yaml"
     path.write_text(CLUSTER % "one")
+    other.write_text(CLUSTER % "other")
     folder.refresh()
     held = dict(folder.objects)
-    assert [key.name for key in held] == ["one"]
-    # As `yq ... > clusters.yaml` does, or an editor.
+    assert [key.name for key in held] == ["one", "other"]
+    # As `yq ... > clusters.yaml` does, an editor, or a share that is unmounted.
     lose(path)
     folder.refresh()
-    now += 0.9
+    now += grace - 0.1
     folder.refresh()
-    assert (folder.objects, folder.is_settling) == (held, True)
+    # Only a short grace is worth many looks.
+    assert (folder.objects, folder.is_settling) == (held, grace == 1)
+    assert all(problem.severity == "note" for problem in folder.problems)
+    assert bool(folder.problems) == (grace == 300)
     path.write_text(CLUSTER % "two")
+    other.write_text(CLUSTER % "other")
     folder.refresh()
-    assert ([key.name for key in folder.objects], folder.is_settling) == (["two"], False)
+    assert (sorted(key.name for key in folder.objects), folder.is_settling) == (["other", "two"], False)
+    assert not folder.problems
     # Not for ever.
     lose(path)
     folder.refresh()
-    now += 1.1
+    now += grace + 0.1
     folder.refresh()
-    assert (folder.objects, folder.is_settling) == ({}, False)
-    assert not folder.problems
+    assert "two" not in [key.name for key in folder.objects]
+    assert (folder.is_settling, folder.problems) == (False, [])
+
+
+def test_a_file_that_is_empty_when_the_hub_starts_keeps_what_it_had(tmp_path: Path) -> None:
+    path = tmp_path / "clusters.yaml"
+    path.write_text(CLUSTER % "one")
+    before = ManifestFolder(tmp_path, tmp_path / "out", "default")
+    before.refresh()
+    _empty(path)
+    folder = ManifestFolder(tmp_path, tmp_path / "out", "default", grace=300)
+    folder.restore(before.objects)
+    folder.refresh(grace=0)
+    assert folder.objects == before.objects
 
 
 class _Late(ManifestFolder):
@@ -69,6 +96,7 @@ class _Late(ManifestFolder):
 @pytest.mark.parametrize("lose", [_empty, Path.unlink], ids=["emptied", "removed"])
 def test_what_is_lost_between_two_looks_stays_for_a_moment(tmp_path: Path, lose: Callable[[Path], None]) -> None:
     folder = _Late(tmp_path, tmp_path / "out", "default")
+    (tmp_path / "notes.yaml").write_text("# No object.")
     path = tmp_path / "clusters.yaml"
     path.write_text(CLUSTER % "one")
     folder.refresh()
@@ -79,7 +107,7 @@ def test_what_is_lost_between_two_looks_stays_for_a_moment(tmp_path: Path, lose:
     for _ in range(2):
         assert [key.name for key in folder.objects] == ["one"]
         folder.refresh()
-    assert folder.is_settling
+    assert folder.is_settling == (lose is Path.unlink)
     path.write_text(CLUSTER % "two")
     folder.refresh()
     assert ([key.name for key in folder.objects], folder.is_settling) == (["two"], False)

@@ -48,7 +48,7 @@ _LEFTOVERS = (DYNAMIC_SCORING_CONFIGS, DYNAMIC_SCORERS, MANAGED_CLUSTERS, ADDON_
 
 
 class HubWorld:
-    """Everything is as in production but the pause between health checks, and a resync that comes after the test."""
+    """Everything is as in production but the pause between health checks, a resync after the test, and no grace."""
 
     def __init__(self, plane: ControlPlane, client: redis.Redis, url: str, logs: Path, **settings: object) -> None:
         self.plane = plane
@@ -64,6 +64,7 @@ class HubWorld:
             "signing_secret": SECRET,
             "health_interval": 0.3,
             "hub_resync": 600,
+            "departure_grace": 0,
             **settings,
         }
         self._logs = logs

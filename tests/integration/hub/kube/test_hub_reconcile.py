@@ -9,11 +9,13 @@ from collections.abc import Callable
 
 import pytest
 
+from dsf import keys
 from dsf.api.types import API_VERSION, CREDENTIALS_WORK_NAME, MANIFESTWORK_NAME
 from dsf.cli.statusreport import StatusReport, read_report
 from dsf.hub.clusters import HOLD
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, DYNAMIC_SCORERS, MANAGED_CLUSTERS, MANIFEST_WORKS
 from dsf.settings import Settings
+from dsf.store.registry import Registry
 from tests.integration.hub.kube.hubworld import HubWorld, addon
 from tests.integration.hub.world import remote_config, scoring_api
 from tests.support.httpserver import ScriptedServer, answer
@@ -228,6 +230,33 @@ def test_with_the_addon_only_clusters_that_have_it_get_ticks(world: HubWorld, ap
     world.plane.kubectl("delete", "managedclusteraddon", "-n", first, "--all", "--wait=false")
     world.until(lambda: world.pairs() == [f"{second}/cpu-scorer"], 3)
     world.until(lambda: world.work(first) is None, 3)
+
+
+def test_an_add_on_that_flaps_costs_neither_score_nor_history_nor_credentials(
+    world: HubWorld, api: ScriptedServer
+) -> None:
+    (name,) = world.setup(api.url, "flapping")
+    world.apply(addon(name))
+    world.hub(addon_mode=True, departure_grace=300)
+    world.results()
+    world.until(lambda: world.told(name) == ["cpu-scorer"], 20)
+    assert world.send(name, 42.0) == "ok"
+    world.until(lambda: world.score(name) == [42], 15)
+    record = Registry(world.client).clusters()[name]
+    uid = world.session.get(ADDON_PLACEMENT_SCORES.path(name, "cpu"))["metadata"]["uid"]
+    world.plane.kubectl("delete", "managedclusteraddon", "-n", name, "--all", "--wait=false")
+    world.until(lambda: world.work(name) is None, 5)
+    world.until(lambda: not world.schedule.entries()[0].runnable, 5)
+    # What was under way is taken.
+    assert world.send(name, 43.0) == "ok"
+    world.until(lambda: world.score(name) == [43], 15)
+    world.apply(addon(name))
+    world.until(lambda: world.told(name) == ["cpu-scorer"], 5)
+    world.until(lambda: world.schedule.entries()[0].runnable, 5)
+    assert Registry(world.client).clusters()[name] == record
+    assert world.session.get(ADDON_PLACEMENT_SCORES.path(name, "cpu"))["metadata"]["uid"] == uid
+    assert world.send(name, 44.0) == "ok"
+    assert world.client.hget(keys.pair_key(name, "cpu-scorer"), "n:ok") == "3"
 
 
 def test_scores_changed_by_hand_are_repaired_and_nobodys_are_removed(running: HubWorld) -> None:

@@ -1,0 +1,280 @@
+"""Clusters, add-ons and configurations that are gone for a moment lose nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+
+from dsf import keys
+from dsf.api.types import ADDON_NAME, CREDENTIALS_WORK_NAME, MANIFESTWORK_NAME
+from dsf.backends.protocol import Backend, Credentials, Kind, Manifest, ObjectKey
+from dsf.cells import Cells
+from dsf.fleet.model import FleetModel
+from dsf.hub.clusters import ClusterReconciler
+from dsf.hub.credentials import AgentCredentials
+from dsf.hub.departures import Departures
+from dsf.hub.desiredstate import DesiredState
+from dsf.hub.outage import Outage
+from dsf.hub.registrar import Registrar
+from dsf.redisacl.keyids import KeyIds
+from dsf.settings import Settings
+from dsf.store.agentkeys import AgentKeys
+from dsf.store.agents import Agents
+from dsf.store.registry import Registry
+from dsf.store.schedule import ScheduleStore
+from tests.support.memorystore import memory_client
+from tests.unit.hub.builders import cluster, config, scorer
+
+KEY = ObjectKey(Kind.CLUSTER, "", "c")
+PAIR = keys.pair_key("c", "cpu")
+GRACE = 300.0
+
+
+class Api:
+    """The objects of a hub, and OCM's add-on."""
+
+    shared_by = Cells()
+
+    def __init__(self) -> None:
+        self.objects: dict[ObjectKey, Manifest] = {}
+        self.ids: KeyIds | None = None
+        self._version = 0
+        self.put(cluster("c").to_manifest())
+        self.put(config().to_manifest())
+        self.put(scorer("cpu").to_manifest())
+        self.put(self.addon())
+
+    def addon(self) -> Manifest:
+        return {"kind": "ManagedClusterAddOn", "metadata": {"name": ADDON_NAME, "namespace": "c"}}
+
+    def put(self, manifest: Manifest) -> None:
+        metadata = manifest["metadata"]
+        self._version += 1
+        metadata["resourceVersion"] = str(self._version)
+        kind = Kind(manifest["kind"])
+        self.objects[ObjectKey(kind, metadata.get("namespace", ""), metadata["name"])] = manifest
+
+    def take(self, kind: Kind) -> Manifest:
+        [key] = self.keys(kind)
+        return self.objects.pop(key)
+
+    def list(self, kind: Kind) -> list[Manifest]:
+        return [self.objects[key] for key in self.keys(kind)]
+
+    def keys(self, kind: Kind) -> list[ObjectKey]:
+        return [key for key in self.objects if key.kind is kind]
+
+    def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
+        return self.objects.get(ObjectKey(kind, namespace, name))
+
+    def apply(self, manifest: Manifest) -> None:
+        self.put(manifest | {"metadata": {**manifest["metadata"], "generation": 1}})
+
+    def delete(self, kind: Kind, namespace: str, name: str) -> None:
+        del self.objects[ObjectKey(kind, namespace, name)]
+
+    def deliver_credentials(self, cluster: str, credentials: Credentials) -> None:
+        del cluster
+        self.ids = credentials.key_ids
+
+    def remove_credentials(self, cluster: str) -> None:
+        del cluster
+        self.ids = None
+
+    def delivered_key_ids(self, cluster: str) -> KeyIds | None:
+        del cluster
+        return self.ids
+
+    def name_claims(self) -> str:
+        return ""
+
+    def keep_name_claims(self, text: str) -> None:
+        del text
+
+
+class World:
+    """One cluster with a scorer that has run, and the hub's part that serves it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.client = memory_client()
+        self.api = Api()
+        self.now = 1000.0
+        self.schedule = ScheduleStore(self.client)
+        self.registry = Registry(self.client)
+        self._settings = settings
+        self.start()
+        self.look()
+        self.client.hset(PAIR, mapping={"n:scheduled": 7, "n:ok": 7})
+        self.client.hset(keys.KEYS_USED, "c", 1)
+
+    def start(self) -> None:
+        """Also anew."""
+        backend = cast("Backend", self.api)
+        self.registrar = Registrar(self.client, self._settings, Outage("redis"))
+        self.credentials = AgentCredentials(backend, self.registrar, self.client, self._settings, b"m" * 32)
+        self.desired = DesiredState(backend, self._settings, lambda key: None, lambda news: None)
+        self.clusters = ClusterReconciler(
+            backend,
+            self.registrar,
+            self.desired,
+            credentials=self.credentials,
+            agent_namespace="agent",
+            departures=Departures(GRACE, lambda: self.now),
+            on_distributed=lambda names: None,
+        )
+
+    def look(self) -> float | None:
+        """As after an event; with entries that wait for no delivery."""
+        self.desired.invalidate()
+        self.registrar.sync_scorers(self.desired.update())
+        again = self.clusters(KEY)
+        self.clusters._held["c"] = 0.0
+        return self.clusters(KEY) if again is not None and again <= 2.0 else again
+
+    def runs(self) -> bool | None:
+        """Whether the pair gets ticks; None if it is forgotten."""
+        entry = self.schedule.entry("c/cpu")
+        return entry.runnable if entry is not None else None
+
+    def key_ids(self) -> tuple[int, ...]:
+        record = self.registry.clusters().get("c")
+        return record.key_ids if record is not None else ()
+
+    def cycles(self) -> str | None:
+        return cast("str | None", self.client.hget(PAIR, "n:ok"))
+
+    def told(self) -> bool:
+        return self.api.get(Kind.WORK, "c", MANIFESTWORK_NAME) is not None
+
+
+@pytest.fixture
+def world(settings_factory: Callable[..., Settings]) -> World:
+    settings = settings_factory(role="hub", namespace="hub", addon_mode=True, redis_manage_users=False)
+    made = World(settings)
+    assert (made.runs(), made.key_ids(), made.told()) == (True, (1,), True)
+    return made
+
+
+GONE = pytest.mark.parametrize("kind", [Kind.ADDON, Kind.CLUSTER, Kind.CONFIG])
+
+
+@GONE
+def test_what_is_gone_for_a_moment_loses_nothing(world: World, kind: Kind) -> None:
+    taken = world.api.take(kind)
+    again = world.look()
+    assert (world.runs(), world.told(), world.cycles(), world.key_ids()) == (False, False, "7", (1,))
+    assert again is not None
+    assert 0 < again <= GRACE
+    # Not shorter by other looks, and a restart does not end it.
+    world.now += GRACE - 1
+    world.look()
+    world.start()
+    world.look()
+    assert (world.runs(), world.cycles(), world.key_ids()) == (False, "7", (1,))
+    world.api.put(taken)
+    world.look()
+    assert (world.runs(), world.told(), world.cycles(), world.key_ids()) == (True, True, "7", (1,))
+
+
+@GONE
+def test_what_stays_away_is_forgotten_when_its_grace_is_over(world: World, kind: Kind) -> None:
+    world.api.take(kind)
+    world.look()
+    world.now += GRACE
+    assert world.look() is None
+    assert (world.runs(), world.told(), world.cycles()) == (None, False, None)
+    assert world.key_ids() == ((1,) if kind is Kind.CONFIG else ())
+    assert (world.api.ids is None) == (kind is not Kind.CONFIG)
+
+
+def test_a_cluster_that_is_not_accepted_any_more_loses_everything_at_once(world: World) -> None:
+    world.api.take(Kind.CLUSTER)
+    world.api.put(cluster("c", accepted=False).to_manifest())
+    assert world.look() is None
+    assert (world.runs(), world.cycles(), world.key_ids(), world.api.ids) == (None, None, (), None)
+
+
+@GONE
+def test_a_revocation_waits_for_nobody(world: World, kind: Kind) -> None:
+    taken = world.api.take(kind)
+    world.look()
+    AgentKeys(world.client).ask("c", "revoke")
+    world.credentials.read_requests()
+    world.look()
+    assert world.key_ids() == (2,)
+    assert not world.client.hgetall(keys.KEY_REQUESTS)
+    world.api.put(taken)
+    world.look()
+    assert world.key_ids() == (2,)
+    assert world.api.ids is not None
+    assert world.api.ids.valid == (2,)
+
+
+def test_a_cluster_that_was_made_again_gets_other_credentials_and_the_old_ones_overlap(world: World) -> None:
+    world.api.take(Kind.CLUSTER)
+    world.look()
+    world.api.put(cluster("c", uid="another").to_manifest())
+    assert world.look() is not None, "the overlap is looked at again"
+    assert (world.runs(), world.cycles(), world.key_ids()) == (True, "7", (2, 1))
+    assert world.registry.clusters()["c"].uid == "another"
+
+
+def test_a_scorer_that_a_person_deletes_meanwhile_goes_at_once(world: World) -> None:
+    world.schedule.set_override("c/cpu", interval=7)
+    world.api.take(Kind.ADDON)
+    world.look()
+    assert world.schedule.overrides()
+    world.api.take(Kind.SCORER)
+    world.look()
+    assert (world.runs(), world.cycles(), world.schedule.overrides()) == (None, None, {})
+    assert world.key_ids() == (1,)
+
+
+def test_a_missing_score_is_written_again_after_the_return(world: World) -> None:
+    taken = world.api.take(Kind.CLUSTER)
+    world.look()
+    world.client.delete(keys.WRITES)
+    world.api.put(taken)
+    world.look()
+    assert world.client.zscore(keys.WRITES, "c/cpu") is not None
+
+
+def test_without_a_configuration_no_score_is_published(world: World) -> None:
+    taken = world.api.take(Kind.CONFIG)
+    world.look()
+    assert world.registry.scorers()["cpu"].destination == "None"
+    assert not world.registrar.has_entries()
+    world.api.put(taken)
+    world.look()
+    assert world.registry.scorers()["cpu"].destination == "AddOnPlacementScore"
+
+
+def test_people_are_told_what_is_gone_and_why_results_are_refused(world: World) -> None:
+    fleet = FleetModel(world.client)
+    assert (fleet.cluster("c").problem, fleet.pair("c", "cpu").cluster_problem) == ("", "")
+    taken = world.api.take(Kind.ADDON)
+    world.look()
+    said = fleet.pair("c", "cpu").cluster_problem
+    assert said.startswith(f"its ManagedClusterAddOn {ADDON_NAME} is gone, so nothing runs there; its scores, history")
+    assert fleet.cluster("c").problem == said
+    world.api.put(taken)
+    world.look()
+    assert fleet.pair("c", "cpu").cluster_problem == ""
+    AgentKeys(world.client).ask("c", "revoke")
+    world.credentials.read_requests()
+    world.look()
+    said = fleet.pair("c", "cpu").cluster_problem
+    assert "last seen with the credentials 1, which are withdrawn" in said
+    assert CREDENTIALS_WORK_NAME in said
+    assert Agents(world.client).problems(world.registry.clusters().values()) == {"c": said}
+    world.client.hset(keys.KEYS_USED, "c", 2)
+    assert fleet.pair("c", "cpu").cluster_problem == ""
+
+
+def test_nothing_is_done_for_a_cluster_that_nobody_knew(world: World) -> None:
+    world.api.take(Kind.CLUSTER)
+    world.clusters(ObjectKey(Kind.CLUSTER, "", "stranger"))
+    assert "stranger" not in world.registry.clusters()
+    assert world.client.hget(keys.CLUSTER_NOTICES, "stranger") is None
