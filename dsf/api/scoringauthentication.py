@@ -97,21 +97,40 @@ class Override(Methods):
         return self.cluster_selector is not None and self.cluster_selector.matches(cluster.labels)
 
 
+_CLUSTER: Final = "${cluster}"
+
+
 def _delivered(name: str) -> str:
-    if not is_dns_subdomain(name):
-        raise ValueError(f"{name!r} is not a valid name of a Secret")
+    if not is_dns_subdomain(name.replace(_CLUSTER, "c")):
+        raise ValueError(f"{name!r} is not a valid name of a Secret; {_CLUSTER} is the only template here")
     if name in (CREDENTIALS_NAME, PULL_SECRET_NAME):
         raise ValueError(f"{name} is the agents' own Secret")
     return name
 
 
+_SecretName = Annotated[str, AfterValidator(_delivered), Field(min_length=1, max_length=253)]
+
+
 class DeliveredSecret(SpecModel):
     """A Secret of the hub that is delivered to clusters."""
 
-    name: Annotated[str, AfterValidator(_delivered), Field(min_length=1, max_length=253)] = Field(
+    name: _SecretName = Field(
         description="Name of the Secret in the hub's own namespace, which has the label "
-        f"{DELIVER_LABEL}=true, and of what the agents' namespace gets."
+        f"{DELIVER_LABEL}=true. {_CLUSTER} is the cluster's name, for a Secret of each cluster."
     )
+    target_name: _SecretName | None = Field(
+        default=None, description="Name in the agents' namespace; unset: the same. With the same template."
+    )
+
+    @property
+    def is_per_cluster(self) -> bool:
+        """Whether its names depend on the cluster."""
+        return _CLUSTER in self.name or _CLUSTER in (self.target_name or "")
+
+    def names_on(self, cluster: str) -> tuple[str, str]:
+        """The names on the hub and there. Raises ValueError if one is not a valid name, or reserved."""
+        there = self.target_name or self.name
+        return _delivered(self.name.replace(_CLUSTER, cluster)), _delivered(there.replace(_CLUSTER, cluster))
 
 
 class ScoringAuthenticationSpec(Methods):

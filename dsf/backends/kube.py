@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import dsf.log
@@ -53,15 +53,20 @@ class KubeBackend(KubeScoreBackend):
         self._stopping = threading.Event()
         self._namespace = settings.namespace
         unwanted = {Kind.ADDON: not settings.addon_mode, Kind.SECRET: not settings.secret_delivery}
-        self._reflectors = {kind: self._reflector(kind) for kind in WATCHED if not unwanted.get(kind)}
+        # By name for kinds of which only some are watched; by "" for the others.
+        self._reflectors = {
+            kind: {name: self._reflector(kind, name) for name in watched.names or ("",)}
+            for kind, watched in WATCHED.items()
+            if not unwanted.get(kind)
+        }
 
     def start(self, on_change: OnChange) -> None:
         """See the protocol. Raises BackendError when a kind cannot be listed within a minute, or after `stop`."""
         self._on_change = on_change
-        for reflector in self._reflectors.values():
+        for reflector in self._each_reflector():
             reflector.start()
         began = warned = time.monotonic()
-        while missing := [reflector for reflector in self._reflectors.values() if not reflector.synced.is_set()]:
+        while missing := [reflector for reflector in self._each_reflector() if not reflector.synced.is_set()]:
             now = time.monotonic()
             if now - warned > _SYNC_WARNING:
                 warned = now
@@ -83,7 +88,7 @@ class KubeBackend(KubeScoreBackend):
         with self._telling:
             self._on_change = None
         self._events.close()
-        for reflector in self._reflectors.values():
+        for reflector in self._each_reflector():
             reflector.stop()
         self.close()
 
@@ -92,23 +97,22 @@ class KubeBackend(KubeScoreBackend):
         """Kinds whose local copy is outdated, and why; for probes and users."""
         return {
             str(reflector.resource): reflector.error
-            for reflector in self._reflectors.values()
+            for reflector in self._each_reflector()
             if reflector.error is not None
         }
 
     def list(self, kind: Kind) -> list[Manifest]:
         """See the protocol."""
-        reflector = self._reflectors.get(kind)
-        return reflector.store.list() if reflector else []
+        return [found for reflector in self._reflectors.get(kind, {}).values() for found in reflector.store.list()]
 
     def keys(self, kind: Kind) -> Sequence[ObjectKey]:
         """See the protocol."""
-        reflector = self._reflectors.get(kind)
-        return [ObjectKey(kind, *key) for key in reflector.store.names()] if reflector else []
+        reflectors = self._reflectors.get(kind, {}).values()
+        return [ObjectKey(kind, *key) for reflector in reflectors for key in reflector.store.names()]
 
     def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
         """See the protocol."""
-        reflector = self._reflectors.get(kind)
+        reflector = self._reflector_of(kind, name)
         return reflector.store.get((namespace, name)) if reflector else None
 
     def apply(self, manifest: Manifest) -> None:
@@ -212,8 +216,15 @@ class KubeBackend(KubeScoreBackend):
             except ObjectNotFoundError:
                 log.debug("nothing to hand over any more", cluster=cluster, name=name)
 
-    def _reflector(self, kind: Kind) -> Reflector:
+    def _each_reflector(self) -> Iterator[Reflector]:
+        return (reflector for reflectors in self._reflectors.values() for reflector in reflectors.values())
+
+    def _reflector_of(self, kind: Kind, name: str) -> Reflector | None:
+        return self._reflectors.get(kind, {}).get(name if WATCHED[kind].names else "")
+
+    def _reflector(self, kind: Kind, name: str) -> Reflector:
         watched = WATCHED[kind]
+        by_name = {"fieldSelector": f"metadata.name={name}"} if name else {}
 
         def changed(key: Key, old: Object | None, new: Object | None) -> None:
             if old is not None and new is not None and not watched.matters(old, new):
@@ -227,12 +238,12 @@ class KubeBackend(KubeScoreBackend):
             watched.resource,
             changed,
             namespace=self._namespace if kind is Kind.SECRET else "",
-            selectors=watched.selectors,
+            selectors={**watched.selectors, **by_name},
             transform=watched.keep,
         )
 
     def _observe(self, kind: Kind, answer: Object) -> None:
-        if (reflector := self._reflectors.get(kind)) is not None:
+        if (reflector := self._reflector_of(kind, answer["metadata"]["name"])) is not None:
             reflector.observe(answer)
 
     def _fresh(self, kind: Kind, namespace: str, name: str) -> Object | None:

@@ -11,7 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from dsf.api.types import ADDON_NAME, DELIVER_LABEL, MANAGED_BY, MANAGED_BY_LABEL
+from dsf.api.types import (
+    ADDON_NAME,
+    CREDENTIALS_WORK_NAME,
+    DELIVER_LABEL,
+    MANAGED_BY,
+    MANAGED_BY_LABEL,
+    MANIFESTWORK_NAME,
+)
 from dsf.backends.protocol import Kind
 from dsf.kube.reflector import without_managed_fields
 from dsf.kube.resources import (
@@ -103,24 +110,25 @@ class Watched:
 
     resource: Resource
     selectors: Mapping[str, str] = field(default_factory=dict)
+    #: If given, only objects of these names, each listed and watched by itself, so that RBAC can name them.
+    names: tuple[str, ...] = ()
     #: Reduces an object to its used parts.
     keep: Callable[[Object], Object] = without_managed_fields
     #: Whether a change is relevant to the hub.
     matters: Callable[[Object, Object], bool] = _is_any_other
 
 
+_OURS: Final = {"labelSelector": f"{MANAGED_BY_LABEL}={MANAGED_BY}"}
+
 WATCHED: Final[Mapping[Kind, Watched]] = {
     Kind.SCORER: Watched(DYNAMIC_SCORERS),
     Kind.CONFIG: Watched(DYNAMIC_SCORING_CONFIGS),
     Kind.AUTHENTICATION: Watched(SCORING_AUTHENTICATIONS),
     Kind.CLUSTER: Watched(MANAGED_CLUSTERS, keep=_cluster),
-    # Two names, which a field selector cannot express. A work without the label is reported as deleted, and gets it
-    # back.
-    Kind.WORK: Watched(MANIFEST_WORKS, {"labelSelector": f"{MANAGED_BY_LABEL}={MANAGED_BY}"}, _work),
-    Kind.SCORE: Watched(
-        ADDON_PLACEMENT_SCORES, {"labelSelector": f"{MANAGED_BY_LABEL}={MANAGED_BY}"}, _score, _is_edited
-    ),
+    # A work without the label is reported as deleted, and gets it back.
+    Kind.WORK: Watched(MANIFEST_WORKS, _OURS, names=(MANIFESTWORK_NAME, CREDENTIALS_WORK_NAME), keep=_work),
+    Kind.SCORE: Watched(ADDON_PLACEMENT_SCORES, _OURS, keep=_score, matters=_is_edited),
     # Only in the hub's namespace. Secrets without the label are never read.
     Kind.SECRET: Watched(SECRETS, {"labelSelector": f"{DELIVER_LABEL}=true"}),
-    Kind.ADDON: Watched(MANAGED_CLUSTER_ADDONS, {"fieldSelector": f"metadata.name={ADDON_NAME}"}),
+    Kind.ADDON: Watched(MANAGED_CLUSTER_ADDONS, names=(ADDON_NAME,)),
 }

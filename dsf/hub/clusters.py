@@ -371,12 +371,12 @@ class ClusterReconciler:
         self._note(cluster, frozenset(scorer.name for scorer in running) if has_arrived else None)
         return has_arrived
 
-    def _secrets(self, names: Iterable[str]) -> list[Manifest]:
-        """The hub's Secrets as delivered to this cluster."""
+    def _secrets(self, names: Mapping[str, str]) -> list[Manifest]:
+        """The hub's Secrets as delivered to a cluster: name there -> name on the hub."""
         namespace = self._desired.config_key.namespace
         # One deleted just now will trigger an event, and then leave the plan.
-        found = (self._backend.get(Kind.SECRET, namespace, name) for name in sorted(names))
-        return [copy_for(self._agent_namespace, secret) for secret in found if secret is not None]
+        found = ((there, self._backend.get(Kind.SECRET, namespace, name)) for there, name in sorted(names.items()))
+        return [copy_for(self._agent_namespace, secret, there) for there, secret in found if secret is not None]
 
     def _delete_work(self, cluster: str) -> None:
         work = self._backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME)

@@ -24,7 +24,7 @@ _DEPLOYMENT: Final = "dynamic-scoring-hub"
 #: The controller's pods, as the chart labels them.
 _PODS: Final = "app.kubernetes.io/name=dynamic-scoring-framework,app.kubernetes.io/component=hub"
 _DELIVERED: Final = (MANIFESTWORK_NAME, CREDENTIALS_WORK_NAME)
-#: Selector: all of the hub's ManifestWorks would exceed this process's memory.
+#: Selector: those of another owner with these names are not the hub's.
 _OURS: Final = f"{MANAGED_BY_LABEL}={MANAGED_BY}"
 #: Seconds for the controller's shutdown, and for OCM's removal from the clusters; normally each takes a few.
 _PATIENCE: Final = 90.0
@@ -109,9 +109,13 @@ def _delete(session: Session, metadata: dict[str, Any]) -> None:
 
 
 def _works(session: Session, cell: str) -> list[dict[str, Any]]:
+    labels = f"{_OURS},{CELL_LABEL}={cell}" if cell else _OURS
     # Only metadata: thousands of summaries need not be held.
-    found = lists.objects(session, MANIFEST_WORKS, labels=f"{_OURS},{CELL_LABEL}={cell}" if cell else _OURS)
-    return [{"metadata": work["metadata"]} for work in found if work["metadata"]["name"] in _DELIVERED]
+    return [
+        {"metadata": work["metadata"]}
+        for name in _DELIVERED
+        for work in lists.objects(session, MANIFEST_WORKS, labels=labels, name=name)
+    ]
 
 
 def _until(condition: Callable[[], bool], patience: float) -> bool:

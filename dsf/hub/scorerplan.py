@@ -55,8 +55,8 @@ class ScorerPlan:
     variants: Mapping[str, ScorerSummary | Obstacle | None] = field(default_factory=dict)
     #: Its part of a cluster's ManifestWork, by cluster if they differ; "" for all other clusters.
     parts: Mapping[str, Part] = field(default_factory=dict)
-    #: Bytes of the hub's Secrets that are delivered with it, by name.
-    secrets: Mapping[str, int] = field(default_factory=dict)
+    #: Bytes of the hub's Secrets that are delivered with it, by name there; by cluster as `parts`.
+    secrets: Mapping[str, Mapping[str, int]] = field(default_factory=lambda: {"": {}})
 
     def part_on(self, cluster: str) -> Part:
         """Its part of this cluster's ManifestWork."""
@@ -65,14 +65,15 @@ class ScorerPlan:
     @cached_property
     def largest(self) -> Load:
         """The room that it needs on the cluster where it needs most."""
-        return self._load(max(part.size for part in self.parts.values()))
+        most = max(self.secrets.values(), key=lambda sizes: sum(sizes.values()))
+        return self._load(max(part.size for part in self.parts.values()), most)
 
     def load_on(self, cluster: str) -> Load:
         """The room that it needs in this cluster's ManifestWork."""
-        return self._load(self.part_on(cluster).size)
+        return self._load(self.part_on(cluster).size, self.secrets.get(cluster, self.secrets[""]))
 
-    def _load(self, size: int) -> Load:
-        return Load(self.scorer.key, self.scorer.metadata.creation_timestamp, size, self.secrets)
+    def _load(self, size: int, secrets: Mapping[str, int]) -> Load:
+        return Load(self.scorer.key, self.scorer.metadata.creation_timestamp, size, secrets)
 
     @property
     def is_varied(self) -> bool:

@@ -5,13 +5,15 @@ Both owners must agree: the ScoringAuthentication names the Secret, and the Secr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from dsf.api.authentication import CaKind
 from dsf.api.resolve import ResolvedScorer
 from dsf.api.resolvereason import Reason
+from dsf.api.scoringauthentication import ClusterFacts, DeliveredSecret, ScoringAuthentication
 from dsf.api.summary import ScorerSummary
 from dsf.api.types import DELIVER_LABEL, MANAGED_BY, MANAGED_BY_LABEL, USABLE_FOR
 from dsf.backends.protocol import Manifest
@@ -44,10 +46,27 @@ class Delivery:
         unreleased = frozenset(one["metadata"]["name"] for one in listed if not _usable_for(one))
         return cls(namespace, tuple(known), unreleased)
 
-    def sizes(self, names: Iterable[str]) -> dict[str, int]:
-        """Bytes of these deliverable Secrets."""
-        sizes = {name: size for name, _, size in self.secrets or ()}
-        return {name: sizes[name] for name in names}
+    def sizes(self, names: Mapping[str, str]) -> dict[str, int]:
+        """Bytes of these deliverable Secrets (name there -> name on the hub), by name there."""
+        sizes = {name: size - len(name) for name, _, size in self.secrets or ()}
+        return {there: sizes[name] + len(there) for there, name in names.items()}
+
+    def with_targets(self, authentications: Iterable[object], clusters: Iterable[ClusterFacts]) -> Delivery:
+        """Unreleased are also the names under which clusters get Secrets that are released for no server."""
+        names = [cluster.name for cluster in clusters]
+        found: set[str] = set()
+        for one in authentications:
+            if isinstance(one, ScoringAuthentication) and one.metadata.namespace == self.namespace:
+                for secret in one.spec.secret_delivery:
+                    found.update(self._unreleased_targets(secret, names))
+        return replace(self, unreleased=self.unreleased | found)
+
+    def _unreleased_targets(self, secret: DeliveredSecret, clusters: Iterable[str]) -> Iterator[str]:
+        for cluster in clusters if secret.is_per_cluster else ("",):
+            with contextlib.suppress(ValueError):
+                name, there = secret.names_on(cluster)
+                if name in self.unreleased:
+                    yield there
 
 
 #: For a hub that delivers no Secrets.
@@ -71,20 +90,71 @@ def _size(secret: Manifest) -> int:
     return capacity.size_of(copy_for("x" * MAX_NAMESPACE, secret))
 
 
-def wanted(resolved: ResolvedScorer | None) -> frozenset[str]:
-    """Names of the Secrets delivered with this scorer."""
-    return frozenset(name for _, _, name in _named(resolved))
+def wanted(resolved: ResolvedScorer | None, cluster: str = "") -> dict[str, str]:
+    """The Secrets delivered with this scorer: name on this cluster -> name on the hub.
+
+    Raises ValueError for a name that is none on this cluster.
+    """
+    names = (secret.names_on(cluster) for _, secret in _named(resolved))
+    return {there: name for name, there in names}
 
 
-def check(resolved: ResolvedScorer, delivery: Delivery) -> None:
-    """Raise ResolutionError unless all Secrets of the scorer's ScoringAuthentications are deliverable."""
-    for namespace, authentication, name in _named(resolved):
-        problem = _refusal(namespace, name, delivery)
+def delivers(resolved: ResolvedScorer | None) -> bool:
+    """Whether any Secret is delivered with this scorer."""
+    return next(_named(resolved), None) is not None
+
+
+def is_per_cluster(resolved: ResolvedScorer | None) -> bool:
+    """Whether these Secrets depend on the cluster."""
+    return any(secret.is_per_cluster for _, secret in _named(resolved))
+
+
+def is_renaming(resolved: ResolvedScorer | None) -> bool:
+    """Whether a Secret may have another name on a cluster."""
+    return any(secret.target_name is not None for _, secret in _named(resolved))
+
+
+def check(resolved: ResolvedScorer, delivery: Delivery, cluster: str = "") -> None:
+    """Raise ResolutionError unless all Secrets of the scorer's ScoringAuthentications are deliverable.
+
+    Without a cluster those of each cluster are left out.
+    """
+    names: dict[str, str] = {}
+    for one, secret in _named(resolved):
+        known, problem = secret.name, _general_refusal(one.metadata.namespace, delivery)
+        if not problem and (cluster or not secret.is_per_cluster):
+            try:
+                known, there = secret.names_on(cluster)
+            except ValueError as error:
+                problem = f"has no possible name on cluster {cluster}: {error}"
+            else:
+                problem = _refusal(known, delivery)
+                if names.setdefault(there, known) != known:
+                    problem = f"and Secret {names[there]!r} would both be {there!r} there: set another targetName"
         if problem:
             raise ResolutionError(
                 Reason.SecretNotDelivered,
-                f"secretDelivery of ScoringAuthentication {authentication!r}: Secret {name!r} {problem}",
+                f"secretDelivery of ScoringAuthentication {one.metadata.name!r}: Secret {known!r} {problem}",
             )
+
+
+class Targets:
+    """The Secrets of one cluster by their names there: OCM refuses a ManifestWork with two of one name."""
+
+    def __init__(self) -> None:
+        self._taken: dict[str, tuple[str, str]] = {}
+
+    def take(self, scorer: str, names: Mapping[str, str]) -> str:
+        """Add a scorer's; why not, if one of these names is another's."""
+        for there, name in names.items():
+            source, owner = self._taken.get(there, (name, ""))
+            if source != name:
+                return (
+                    f"Secret {name!r} would be {there!r} there, as Secret {source!r} of scorer {owner} is already: set "
+                    "another targetName in secretDelivery"
+                )
+        self._taken |= {there: (name, scorer) for there, name in names.items()}
+        return ""
 
 
 def check_foreign(summary: ScorerSummary, delivery: Delivery) -> None:
@@ -99,32 +169,36 @@ def check_foreign(summary: ScorerSummary, delivery: Delivery) -> None:
         )
 
 
-def _refusal(namespace: str, name: str, delivery: Delivery) -> str:
+def _general_refusal(namespace: str, delivery: Delivery) -> str:
     if delivery.secrets is None:
         return "is not delivered: this hub delivers no Secrets (hubSetting.secretDelivery of the chart)"
     if namespace != delivery.namespace:
         return f"is not delivered: only ScoringAuthentications in namespace {delivery.namespace} may have that"
-    found = next((problem for known, problem, _ in delivery.secrets if known == name), None)
+    return ""
+
+
+def _refusal(name: str, delivery: Delivery) -> str:
+    found = next((problem for known, problem, _ in delivery.secrets or () if known == name), None)
     if found is None:
         return (
-            f"is not in namespace {namespace} with the label {DELIVER_LABEL}=true: create it, and label it if clusters "
-            "may have it"
+            f"is not in namespace {delivery.namespace} with the label {DELIVER_LABEL}=true: create it, and label it if "
+            "clusters may have it"
         )
     return found
 
 
-def _named(resolved: ResolvedScorer | None) -> Iterator[tuple[str, str, str]]:
-    """(namespace, ScoringAuthentication, Secret)."""
+def _named(resolved: ResolvedScorer | None) -> Iterator[tuple[ScoringAuthentication, DeliveredSecret]]:
     ways = (*resolved.source_ways, resolved.scoring_way) if resolved is not None else ()
     for way in ways:
         if (one := way.authentication) is not None:
             for secret in one.spec.secret_delivery:
-                yield one.metadata.namespace, one.metadata.name, secret.name
+                yield one, secret
 
 
-def copy_for(agent_namespace: str, secret: Manifest) -> Manifest:
-    """The Secret as delivered. Other metadata stays on the hub: kubectl records all values in an annotation."""
-    metadata: dict[str, Any] = {"name": secret["metadata"]["name"], "namespace": agent_namespace}
+def copy_for(agent_namespace: str, secret: Manifest, name: str = "") -> Manifest:
+    """The Secret as delivered, by another name if given. Other metadata stays on the hub: kubectl records all values in
+    an annotation."""
+    metadata: dict[str, Any] = {"name": name or secret["metadata"]["name"], "namespace": agent_namespace}
     # Also without one, which releases it for nothing: an annotation that is only left out stays on the cluster.
     metadata["annotations"] = {USABLE_FOR: _usable_for(secret)}
     data = secret.get("data") or {}

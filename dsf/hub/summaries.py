@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
@@ -175,14 +175,22 @@ class Plan:
             if not self.masks.hides(name, resolved.score_name) and plan.summary_on(name) is not None
         )
 
-    def delivered(self, cluster: str) -> frozenset[str]:
-        """Names of the hub's Secrets delivered to a cluster."""
-        return frozenset().union(*(secretdelivery.wanted(plan.runnable) for plan in self.running(cluster)))
+    def delivered(self, cluster: str) -> dict[str, str]:
+        """The hub's Secrets delivered to a cluster: name there -> name on the hub."""
+        found: dict[str, str] = {}
+        for plan in self.running(cluster):
+            found |= secretdelivery.wanted(plan.runnable, cluster)
+        return found
 
     def having(self, secret: str) -> set[str]:
         """The clusters that get this hub Secret."""
-        scorers = [plan for plan in self.scorers.values() if secret in secretdelivery.wanted(plan.runnable)]
-        return {cluster for plan in scorers for cluster in self.clusters_of(plan)}
+        return {
+            cluster
+            for plan in self.scorers.values()
+            if secretdelivery.delivers(plan.runnable)
+            for cluster in self.clusters_of(plan)
+            if secret in secretdelivery.wanted(plan.runnable, cluster).values()
+        }
 
     def without_room(self) -> list[ScorerPlan]:
         """The scorers that are left out on some clusters because the others fill the ManifestWork."""
@@ -315,6 +323,7 @@ def make_plan(
     facts = [cluster.facts for cluster in served.values()]
     present = [scorer for scorer in scorers if scorer.metadata.deletion_timestamp is None]
     is_enabled = config is not None and config.metadata.deletion_timestamp is None
+    delivery = delivery.with_targets(known.values(), facts)
     memory = memory or PlanMemory()
     memory.begin(token_hosts, known, facts, delivery)
     plans = {
@@ -343,7 +352,7 @@ def make_plan(
         limit=limit,
         claims=claims,
     )
-    return _bounded(plan, config.metadata.namespace if config is not None else "")
+    return _bounded(_undisputed(plan), config.metadata.namespace if config is not None else "")
 
 
 def _bound(plan: ScorerPlan, allowed: TokenHosts) -> ScorerPlan:
@@ -358,6 +367,29 @@ def _bound(plan: ScorerPlan, allowed: TokenHosts) -> ScorerPlan:
         if isinstance(found, ScorerSummary) and (why := server_refusal(allowed, servers_of(found))):
             variants[cluster] = Obstacle(str(Reason.HostNotAllowed), why)
     return replace(plan, variants=variants)
+
+
+def _undisputed(plan: Plan) -> Plan:
+    """The plan without the scorers, on a cluster, whose Secrets would take the place of an older scorer's there."""
+    delivering = [one for one in plan.scorers.values() if secretdelivery.delivers(one.runnable)]
+    if not any(secretdelivery.is_renaming(one.runnable) for one in delivering):
+        return plan
+    delivering.sort(key=lambda one: (one.names.created or datetime.max.replace(tzinfo=UTC), one.scorer.key))
+    found = dict(plan.scorers)
+    for cluster in plan.clusters:
+        targets = secretdelivery.Targets()
+        for one in delivering:
+            if (
+                one.runnable is None
+                or plan.masks.hides(cluster, one.runnable.score_name)
+                or not one.summary_on(cluster)
+            ):
+                continue
+            if why := targets.take(one.name, secretdelivery.wanted(one.runnable, cluster)):
+                old = found[one.scorer.key]
+                obstacle = Obstacle(str(Reason.SecretNotDelivered), why)
+                found[one.scorer.key] = replace(old, variants={**old.variants, cluster: obstacle})
+    return replace(plan, scorers=found)
 
 
 def _bounded(plan: Plan, own_namespace: str) -> Plan:
@@ -398,8 +430,8 @@ def _plan_scorer(
             for summary in (resolved.summary, *(one for one in told.values() if isinstance(one, ScorerSummary))):
                 secretdelivery.check_foreign(summary, delivery)
         variants = {name: _variant(found) for name, found in told.items()}
-        secrets = delivery.sizes(secretdelivery.wanted(resolved))
         told_by_cluster = {"": resolved.summary, **variants}
+        secrets = _secret_sizes(resolved, clusters, delivery, variants)
         plan = replace(
             _resolved_plan(scorer, resolved, now),
             unhealthy=unhealthy,
@@ -416,6 +448,27 @@ def _plan_scorer(
     except Exception as error:  # noqa: BLE001 (its caller logs it)
         return ScorerPlan(scorer, None, internal_obstacle(error, "planning"))
     return plan
+
+
+def _secret_sizes(
+    resolved: ResolvedScorer,
+    clusters: Iterable[ClusterFacts],
+    delivery: Delivery,
+    variants: dict[str, ScorerSummary | Obstacle | None],
+) -> dict[str, Mapping[str, int]]:
+    """Bytes of the Secrets by cluster; adds to `variants` the clusters for which one is missing."""
+    if not secretdelivery.is_per_cluster(resolved):
+        return {"": delivery.sizes(secretdelivery.wanted(resolved))}
+    sizes: dict[str, Mapping[str, int]] = {"": {}}
+    for cluster in clusters:
+        if not isinstance(variants.get(cluster.name, resolved.summary), ScorerSummary):
+            continue
+        try:
+            secretdelivery.check(resolved, delivery, cluster.name)
+            sizes[cluster.name] = delivery.sizes(secretdelivery.wanted(resolved, cluster.name))
+        except ResolutionError as error:
+            variants[cluster.name] = Obstacle(str(error.reason), str(error))
+    return sizes
 
 
 def _variant(found: ScorerSummary | ResolutionError | None) -> ScorerSummary | Obstacle | None:

@@ -57,9 +57,9 @@ def test_the_hub_has_no_right_that_its_code_does_not_use() -> None:
         for resource in rule["resources"]
         for verb in rule["verbs"]
     }
-    # Reflectors list and watch whole kinds, but the addons by one name.
+    # Reflectors list and watch whole kinds, or some names.
     used: set[tuple[str, str, tuple[str, ...]]] = {
-        (watched.resource.plural, verb, (ADDON_NAME,) if kind is Kind.ADDON else ())
+        (watched.resource.plural, verb, watched.names)
         for kind, watched in WATCHED.items()
         if kind is not Kind.SECRET
         for verb in ("list", "watch")
@@ -76,10 +76,9 @@ def test_the_hub_has_no_right_that_its_code_does_not_use() -> None:
 def test_the_hub_may_touch_its_own_manifestworks_only() -> None:
     objects = chart.render()
     rules = _rules(chart.one(objects, "ClusterRole", "dynamic-scoring-hub"))
-    named = [rule for rule in rules["manifestworks"] if "resourceNames" in rule]
-    assert [set(rule["resourceNames"]) for rule in named] == [{MANIFESTWORK_NAME, CREDENTIALS_WORK_NAME}]
-    anywhere = [rule for rule in rules["manifestworks"] if "resourceNames" not in rule]
-    assert _verbs(anywhere) == {"list", "watch"}
+    uninstall = _rules(chart.one(objects, "ClusterRole", "dynamic-scoring-uninstall"))
+    for rule in (*rules["manifestworks"], *uninstall["manifestworks"]):
+        assert set(rule["resourceNames"]) == {MANIFESTWORK_NAME, CREDENTIALS_WORK_NAME}
     assert [rule["resourceNames"] for rule in rules["managedclusteraddons"]] == [[ADDON_NAME]]
     assert "secrets" not in rules
     role = chart.one(objects, "Role", "dynamic-scoring-hub")

@@ -9,8 +9,9 @@ import pytest
 from pydantic import ValidationError
 
 from dsf.api.types import DELIVER_LABEL, MANAGED_BY, MANAGED_BY_LABEL, USABLE_FOR
+from dsf.hub.capacity import size_of
 from dsf.hub.distribute import carries, manifest_work
-from dsf.hub.secretdelivery import MAX_SIZE, NO_DELIVERY, Delivery, copy_for
+from dsf.hub.secretdelivery import MAX_NAMESPACE, MAX_SIZE, NO_DELIVERY, Delivery, copy_for
 from dsf.hub.summaries import Plan, make_plan
 from tests.unit.hub.builders import NOW, cluster, config, scorer
 from tests.unit.hub.test_authentications import SOURCE, authentication
@@ -40,7 +41,7 @@ def plan(delivery: Delivery, name: str = "fleet", masks: Any = ()) -> Plan:
 
 def test_it_goes_where_its_scorer_goes() -> None:
     found = plan(Delivery.of("hub", [secret()]), masks=[("b", "s")])
-    assert (found.delivered("a"), found.delivered("b")) == ({"fleet"}, frozenset())
+    assert (found.delivered("a"), found.delivered("b")) == ({"fleet": "fleet"}, {})
     assert (found.having("fleet"), found.having("other")) == ({"a"}, set())
 
 
@@ -63,7 +64,94 @@ def test_why_not(delivery: Delivery, said: str) -> None:
     assert said in obstacle.message
     # Nobody else is concerned.
     assert [one.name for one in found.running("a")] == ["other"]
-    assert found.delivered("a") == frozenset()
+    assert found.delivered("a") == {}
+
+
+def wanting(name: str, created: str, *secrets: dict[str, str]) -> tuple[Any, Any]:
+    """A scorer and its ScoringAuthentication with these Secrets."""
+    one = authentication(secretDelivery=list(secrets))
+    metadata = one.metadata.model_copy(update={"name": name})
+    source = {**SOURCE, "auth": {"authenticationRef": {"name": name}}}
+    return scorer(name, source=source, created=created), one.model_copy(update={"metadata": metadata})
+
+
+def test_each_cluster_gets_its_own_under_another_name() -> None:
+    one, wants = wanting("s", "2026-01-01T00:00:00Z", {"name": "thanos-${cluster}", "targetName": "thanos"})
+    secrets = [secret("thanos-a"), secret("thanos-b", 20_000), secret("thanos")]
+    clusters = [cluster("a"), cluster("b"), cluster("c")]
+
+    def made(*known: Any) -> Plan:
+        delivery = Delivery.of("hub", known)
+        return make_plan([one], config(), clusters, NOW, authentications=[wants], delivery=delivery)
+
+    found = made(*secrets)
+    assert [found.delivered(name) for name in "abc"] == [{"thanos": "thanos-a"}, {"thanos": "thanos-b"}, {}]
+    assert [found.having(name) for name in ("thanos-a", "thanos-b", "thanos")] == [{"a"}, {"b"}, set()]
+    # The others go on.
+    obstacle = found.scorers["hub/s"].obstacles["c"]
+    assert found.scorers["hub/s"].obstacles.keys() == {"c"}
+    assert obstacle.reason == "SecretNotDelivered"
+    assert "Secret 'thanos-c' is not in namespace hub with the label" in obstacle.message
+    assert found.clusters_of(found.scorers["hub/s"]) == ["a", "b"]
+    # What counts against the limit is what is written.
+    for name, known in zip("ab", secrets, strict=False):
+        size = size_of(copy_for("x" * MAX_NAMESPACE, known, "thanos"))
+        assert found.scorers["hub/s"].load_on(name).secrets == {"thanos": size}
+    assert found.scorers["hub/s"].largest.secrets["thanos"] > 20_000
+    assert not made(*secrets, secret("thanos-c")).scorers["hub/s"].obstacles
+
+
+def test_two_secrets_cannot_have_one_name_on_a_cluster() -> None:
+    first = wanting("first", "2026-01-01T00:00:00Z", {"name": "thanos-${cluster}", "targetName": "thanos"})
+    same = wanting("same", "2026-03-01T00:00:00Z", {"name": "thanos-${cluster}", "targetName": "thanos"})
+    other = wanting("other", "2026-02-01T00:00:00Z", {"name": "other", "targetName": "thanos"})
+    both = wanting("both", "2026-01-01T00:00:00Z", {"name": "other"}, {"name": "thanos-a", "targetName": "other"})
+    delivery = Delivery.of("hub", [secret("thanos-a"), secret("other")])
+    scorers, wants = zip(first, same, other, both, strict=True)
+    found = make_plan(scorers, config(), [cluster("a")], NOW, authentications=wants, delivery=delivery)
+    assert [one.name for one in found.running("a")] == ["first", "same"]
+    assert found.delivered("a") == {"thanos": "thanos-a"}
+    assert found.scorers["hub/other"].obstacles["a"].message == (
+        "Secret 'other' would be 'thanos' there, as Secret 'thanos-a' of scorer first is already: set another "
+        "targetName in secretDelivery"
+    )
+    obstacle = found.scorers["hub/both"].obstacle
+    assert obstacle is not None
+    assert "Secret 'thanos-a' and Secret 'other' would both be 'other' there" in obstacle.message
+
+
+@pytest.mark.parametrize(
+    ("secrets", "name"),
+    [
+        ({"name": "own-${cluster}", "targetName": "${cluster}"}, "dynamic-scoring-agent-credentials"),
+        ({"name": "${cluster}", "targetName": "token"}, "dynamic-scoring-agent-credentials"),
+        ({"name": "a" * 243 + "${cluster}"}, "long-cluster-name"),
+    ],
+)
+def test_a_name_that_is_none_on_one_cluster_concerns_only_that(secrets: dict[str, str], name: str) -> None:
+    one, wants = wanting("s", "2026-01-01T00:00:00Z", secrets)
+    delivery = Delivery.of("hub", [secret(secrets["name"].replace("${cluster}", at)) for at in ("a", name)])
+    clusters = [cluster("a"), cluster(name)]
+    found = make_plan([one], config(), clusters, NOW, authentications=[wants], delivery=delivery)
+    assert found.scorers["hub/s"].obstacles.keys() == {name}
+    assert f"has no possible name on cluster {name}: " in found.scorers["hub/s"].obstacles[name].message
+    assert len(found.delivered("a")) == 1
+
+
+@pytest.mark.parametrize("target", ["theirs", "${cluster}-theirs"])
+def test_another_namespace_cannot_bind_a_renamed_secret_either(target: str) -> None:
+    known = secret("thanos")
+    known["metadata"]["annotations"] = {}
+    _, wants = wanting("s", "2026-01-01T00:00:00Z", {"name": "thanos", "targetName": target})
+    token = {"tokenSecretRef": {"name": target.replace("${cluster}", "a"), "key": "token"}}
+    bound = authentication(allowedHosts=["https://thanos.example"], **token)
+    bound = bound.model_copy(update={"metadata": bound.metadata.model_copy(update={"namespace": "team"})})
+    theirs = scorer("s", metadata={"namespace": "team"}, source=SOURCE)
+    delivery = Delivery.of("hub", [known])
+    found = make_plan([theirs], config(), [cluster("a")], NOW, authentications=[wants, bound], delivery=delivery)
+    obstacle = found.scorers["team/s"].obstacle
+    assert obstacle is not None
+    assert obstacle.reason == "SecretNotDelivered"
 
 
 def test_secrets_need_room_once_and_older_scorers_come_first() -> None:
@@ -90,7 +178,7 @@ def test_secrets_need_room_once_and_older_scorers_come_first() -> None:
     found = made(("y", "b-old"), ("y", "c-new"))
     # A Secret that is there already needs no more room.
     assert [one.name for one in found.running("x")] == ["b-old", "c-new", "plain"]
-    assert found.delivered("x") == set(names)
+    assert found.delivered("x").keys() == set(names)
     assert [one.name for one in found.running("y")] == ["a-new", "plain"]
     obstacles = found.scorers["hub/a-new"].obstacles
     assert obstacles["x"].reason == "NoRoom"
@@ -98,10 +186,13 @@ def test_secrets_need_room_once_and_older_scorers_come_first() -> None:
     assert len(made(last=300).running("x")) == 4
 
 
-@pytest.mark.parametrize("name", ["dynamic-scoring-agent-credentials", "hub-registry-secret", "../x", ""])
+@pytest.mark.parametrize(
+    "name", ["dynamic-scoring-agent-credentials", "hub-registry-secret", "../x", "", "${label:x}", "$${cluster}"]
+)
 def test_what_is_never_delivered(name: str) -> None:
-    with pytest.raises(ValidationError, match="name"):
-        authentication(secretDelivery=[{"name": name}])
+    for names in ({"name": name}, {"name": "fine", "targetName": name}):
+        with pytest.raises(ValidationError, match="ame"):
+            authentication(secretDelivery=[names])
 
 
 def test_what_clusters_get() -> None:

@@ -239,7 +239,7 @@ def test_an_add_on_that_flaps_costs_neither_score_nor_history_nor_credentials(
     world.apply(addon(name))
     world.hub(addon_mode=True, departure_grace=300)
     world.results()
-    world.until(lambda: world.told(name) == ["cpu-scorer"], 20)
+    world.until(lambda: world.pairs() == [f"{name}/cpu-scorer"], 20)
     assert world.send(name, 42.0) == "ok"
     world.until(lambda: world.score(name) == [42], 15)
     record = Registry(world.client).clusters()[name]

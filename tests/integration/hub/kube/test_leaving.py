@@ -92,8 +92,9 @@ class Server:
         query = query or {}
         self.queries.append(query)
         place = int(query.get("continue", "0"))
-        more = str(place + 1) if place + 1 < len(self.works) else ""
-        return {"items": self.works[place : place + 1], "metadata": {"continue": more}}
+        named = [work for work in self.works if query["fieldSelector"] == f"metadata.name={work['metadata']['name']}"]
+        more = str(place + 1) if place + 1 < len(named) else ""
+        return {"items": named[place : place + 1], "metadata": {"continue": more}}
 
     def delete(self, path: str, *, uid: str) -> None:
         self._fail()
