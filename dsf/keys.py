@@ -73,6 +73,8 @@ CLUSTERS = "dsf:clusters"
 #: hash scorer -> ScorerNotice, hash cluster -> ClusterNotice: messages for users; by the hub controller.
 SCORER_NOTICES = "dsf:scorers:notices"
 CLUSTER_NOTICES = "dsf:clusters:notices"
+#: hash scorer -> ConfigRead: when its /config was last read; by the hub controller, with each check.
+CONFIG_READS = "dsf:scorers:reads"
 #: hash cluster -> key id that its newest accepted result was signed with; by the results worker.
 KEYS_USED = "dsf:clusters:keys"
 #: hash cluster -> KeyRequest: requested credentials that the hub controller has not created yet.

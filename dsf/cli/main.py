@@ -23,6 +23,7 @@ from dsf.cli import (
     scorer,
     scores,
     status,
+    sync,
     up,
 )
 from dsf.cli.group import CommandGroup, FleetCommand
@@ -50,6 +51,7 @@ app.command(cls=FleetCommand, rich_help_panel=_LOOK)(changes.changes)
 app.command(cls=FleetCommand, rich_help_panel=_LOOK)(explain.explain)
 app.command(rich_help_panel=_LOOK)(placement.placement)
 app.command(cls=FleetCommand, rich_help_panel=_CHANGE)(rescore.rescore)
+app.command(cls=FleetCommand, rich_help_panel=_CHANGE)(sync.sync)
 app.command(rich_help_panel=_CHANGE)(optimize.optimize)
 app.add_typer(schedule.app, name="schedule", rich_help_panel=_CHANGE)
 app.add_typer(fleet.app, name="fleet", rich_help_panel=_CHANGE)

@@ -71,6 +71,8 @@ def _render(report: StatusReport, named: str | None) -> RenderableType:
     if named and report.scores:
         parts += ["", _cluster_table(report)]
     reasons = _reasons(report)
+    if named:
+        reasons = [Text(line) for line in _config_reads(report)] + reasons
     if reasons:
         parts += ["", *reasons]
     return Group(*parts)
@@ -147,6 +149,16 @@ def _pauses(report: StatusReport) -> list[str]:
         where = "" if cluster == "*" else f" on {cluster}"
         lines.append(f"{scorer}{where}: paused by {one.by or 'unknown'}{until}{note}")
     return lines
+
+
+def _config_reads(report: StatusReport) -> list[str]:
+    """How old the settings of /config are: a change there counts from the next read on."""
+    return [
+        f"{one.name}: config read {age((report.at - one.config_read).total_seconds())} ago; "
+        f"`dsf sync {one.name}` reads it now"
+        for one in report.scorers
+        if one.config_read is not None
+    ]
 
 
 def _clusters(idle: IdleClusters) -> str:

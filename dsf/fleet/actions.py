@@ -18,6 +18,8 @@ from dsf.fleet.rescore import RunView
 from dsf.fleet.schedule import reset, target_of
 from dsf.settings import Settings
 from dsf.store.agentkeys import AgentKeys, KeyRequest
+from dsf.store.notices import Notices
+from dsf.store.registry import Registry
 from dsf.store.schedule import Override, ScheduleStore
 
 
@@ -84,6 +86,16 @@ class Actions:
         reset(self._store, scorer, cluster)
         self._record(Action.RESET, scorer, _named(cluster), note=note)
 
+    def sync(self, scorer: str, *, note: str = "") -> str:
+        """Ask the hub controller to read /config now; returns the id of the request, see `dsf.store.notices`."""
+        if Notices(self._redis).scorer(scorer) is None:
+            # Raises UnknownScorerError. A scorer that could not run yet has a notice.
+            Registry(self._redis).scorer(scorer)
+        request = self._record(Action.SYNC, scorer, [], note=note)
+        if not request:
+            raise redis.exceptions.NoPermissionError("this user may not record changes, see docs/upgrade.md")
+        return request
+
     def ask_credentials(
         self, action: Literal["rotate", "revoke"], clusters: Sequence[str], *, note: str = ""
     ) -> dict[str, KeyRequest]:
@@ -109,7 +121,7 @@ class Actions:
         detail: str = "",
         reference: str = "",
         note: str = "",
-    ) -> None:
+    ) -> str:
         deed = Deed(
             action=action,
             scorer=scorer,
@@ -119,7 +131,7 @@ class Actions:
             reference=reference,
             note=note,
         )
-        record(self._redis, self._actor, deed)
+        return record(self._redis, self._actor, deed)
 
 
 def _named(cluster: str | None) -> list[str]:

@@ -45,6 +45,7 @@ class Action(StrEnum):
     RESUME = "resume"
     INTERVAL = "interval"
     RESET = "reset"
+    SYNC = "sync"
     ROTATE = "rotate"
     REVOKE = "revoke"
     PLAN_APPLIED = "plan-applied"
@@ -130,6 +131,7 @@ _DONE: Final = {
     Action.RESUME: "resumed",
     Action.INTERVAL: "interval set",
     Action.RESET: "changes of people removed",
+    Action.SYNC: "/config read now",
     Action.ROTATE: "new credentials asked for",
     Action.REVOKE: "credentials revoked",
     Action.PLAN_APPLIED: "plan applied",
@@ -224,6 +226,12 @@ def after(client: redis.Redis, last: str, limit: int = _BATCH) -> Sequence[tuple
     """Changes after the one with id `last`, oldest first, with ids; None for an unreadable one."""
     entries: Any = client.xrange(keys.CHANGES, f"({last}", "+", limit)
     return [(id_, _parsed(id_, fields)) for id_, fields in entries]
+
+
+def moment(id_: str) -> tuple[int, int]:
+    """Milliseconds and sequence number of a change's id: later ones are greater."""
+    milliseconds, _, number = id_.partition("-")
+    return int(milliseconds), int(number or 0)
 
 
 def _newest_first(client: redis.Redis, cursor: str | None, since: float | None) -> Iterator[Change]:

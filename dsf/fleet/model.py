@@ -37,7 +37,7 @@ from dsf.fleet.overviews import (
 from dsf.fleet.pairindex import Place, Source
 from dsf.fleet.places import Cursor, judged, no_cursor, segments
 from dsf.fleet.reasongroups import reason_groups
-from dsf.fleet.rows import pair_detail, pair_row
+from dsf.fleet.rows import pair_detail, pair_row, read_at
 from dsf.fleet.verdict import Verdict
 from dsf.store.agents import Agents
 from dsf.store.entries import ALL_CLUSTERS, interval_in_force
@@ -147,6 +147,7 @@ class FleetModel:
             score_destination=record.destination,
             validity_seconds=record.validity,
             rate_limit=record.rate_limit,
+            config_read=read_at(self._notices.read(name)),
             values=values,
             top=_values(top),
             bottom=_values(bottom),

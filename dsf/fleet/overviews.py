@@ -125,6 +125,9 @@ class ScorerDetail(ScorerOverview):
     score_destination: str = ""
     validity_seconds: int = 0
     rate_limit: str | None = None
+    config_read: Time | None = Field(
+        default=None, description="When the hub last read a valid /config; null if it never did, or does not read it."
+    )
     values: Spread = Field(description="The one number per cluster, of clusters whose state is ok.")
     top: list[ClusterValue] = Field(default=[], description="Highest first, at most 10.")
     bottom: list[ClusterValue] = Field(default=[], description="Lowest first, at most 10.")

@@ -17,7 +17,7 @@ from dsf.fleet import changes
 from dsf.fleet.model import FleetModel, PairFilter
 from dsf.fleet.pages import Page, model_page
 from dsf.fleet.places import judged
-from dsf.fleet.rows import age_of, books_of, cycle_view, failure_view, remark_view, skips_view
+from dsf.fleet.rows import age_of, books_of, cycle_view, failure_view, read_at, remark_view, skips_view
 from dsf.fleet.schedule import entry_view
 from dsf.fleet.scorerviews import MAX_FAILURES, remark_order, scorer_views
 from dsf.fleet.verdict import Verdict, verdict
@@ -37,6 +37,7 @@ from dsf.fleet.views import (
 )
 from dsf.store.entries import interval_in_force
 from dsf.store.model import VERSION
+from dsf.store.notices import Notices
 from dsf.store.pairs import Pairs, PairState
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import Override, ScheduleStore
@@ -67,6 +68,7 @@ class FleetReader:
         self._registry = Registry(client)
         self._pairs = Pairs(client)
         self._schedule = ScheduleStore(client)
+        self._notices = Notices(client)
         self._clock = clock
 
     def scores(
@@ -169,6 +171,8 @@ class FleetReader:
             for state in self._pairs.states(pair for pair in self._pairs_of(None, scorer) if pair[1] in shown):
                 by_scorer[state.scorer].append(state)
             views = [scorer_view(record, by_scorer[record.name], overrides, now) for record in records]
+        reads = self._notices.reads() if scorer is None else {scorer: self._notices.read(scorer)}
+        views = [one.model_copy(update={"config_read": read_at(reads.get(one.name))}) for one in views]
         more = bool(records) and records[-1] is not asked[-1]
         return ScorerList(at=now, scorers=views, total=len(asked), cursor=records[-1].name if more else None)
 

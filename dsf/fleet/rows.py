@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from dsf import keys
@@ -16,12 +17,18 @@ from dsf.fleet.verdict import Verdict, verdict
 from dsf.fleet.views import Books, CycleView, FailureView, SkipsView
 from dsf.store.entries import effective, scorer_target
 from dsf.store.history import HistoryEntry
+from dsf.store.notices import ConfigRead
 from dsf.store.pairs import Failure, PairState, Score
 from dsf.store.registry import ScorerRecord
 from dsf.store.schedule import Entry, Override
 
 #: Most shown items of a pair.
 MAX_ITEMS: Final = 1000
+
+
+def read_at(read: ConfigRead | None) -> datetime | None:
+    """Time of the last valid answer of a /config."""
+    return datetime.fromtimestamp(read.at, UTC) if read is not None and read.at else None
 
 
 def pair_row(state: PairState, judged: Verdict, record: ScorerRecord | None, due: float | None, now: float) -> PairRow:

@@ -162,6 +162,9 @@ class ScorerView(View):
     suspended: bool
     health_status: Literal["Active", "Inactive", "Unknown"]
     problem: str = Field(default="", description="Why it runs nowhere now, `<reason>: <sentence>`; empty while it can.")
+    config_read: Time | None = Field(
+        default=None, description="When the hub last read a valid /config; null if it never did, or does not read it."
+    )
     clusters: ClusterCounts
     last_success: Time | None = Field(default=None, description="The newest one of all clusters.")
     age_seconds: float | None = None
@@ -185,6 +188,14 @@ class ScorerList(View):
     total: int = Field(default=0, description="How many there are on all pages together.")
     cursor: str | None = Field(default=None, description="Ask again with it for the next page; null on the last.")
     scorers: list[ScorerView]
+
+
+class SyncReport(View):
+    """A /config that was read because a person asked for it."""
+
+    scorer: str
+    config_read: Time | None = Field(default=None, description="When a valid /config was last read.")
+    problem: str = Field(default="", description="Why there was no valid answer now; empty if there was.")
 
 
 class OverrideView(View):

@@ -28,6 +28,7 @@ from dsf.http.failures import TLS_FAILED, place
 from dsf.hub.discretion import NOT_SHOWN, kind_of
 from dsf.hub.workqueue import WorkQueue
 from dsf.settings import Settings
+from dsf.store.notices import NOT_READ, ConfigRead, cut
 from dsf.text import cleaned
 from dsf.threads import SupervisedThread
 
@@ -153,6 +154,16 @@ def check(target: Target, *, timeout: float) -> Check:
     return Check(health_failure, config, config_failure)
 
 
+def config_read(name: str, target: Target, found: Check, request: str) -> ConfigRead:
+    """For people: whether a check of this scorer brought its /config."""
+    if found.config is not None:
+        return ConfigRead(name=name, at=time.time(), request=request)
+    failure = found.config_failure or found.health_failure
+    if target.mode is not ConfigSyncMode.Full:
+        return ConfigRead(name=name, problem=NOT_READ, request=request)
+    return ConfigRead(name=name, problem=cut(failure.message) if failure else "", request=request)
+
+
 def _failure_of(url: str, answer: http.Answer | CheckFailure, target: Target) -> CheckFailure | None:
     if isinstance(answer, CheckFailure):
         return answer
@@ -182,10 +193,18 @@ def _camel_case(words: str) -> str:
 class HealthMonitor:
     """Checks all tracked scorers concurrently; a hanging one holds one thread and delays no other."""
 
-    def __init__(self, settings: Settings, on_change: Callable[[ObjectKey], None]) -> None:
-        """`on_change` is called in the checking threads, outside of any lock, when a scorer's Health changes."""
+    def __init__(
+        self,
+        settings: Settings,
+        on_change: Callable[[ObjectKey], None],
+        on_check: Callable[[ObjectKey, Target, Check, str], None] = lambda *_: None,
+    ) -> None:
+        """Both are called in the checking threads, outside of any lock: `on_change` when a scorer's Health changes,
+        `on_check` with each check and the newest request (`ask`) that came before it."""
         self._settings = settings
         self._on_change = on_change
+        self._on_check = on_check
+        self._requests: dict[ObjectKey, str] = {}
         self._queue: WorkQueue[ObjectKey] = WorkQueue()
         self._targets: dict[ObjectKey, Target] = {}
         self._known: dict[ObjectKey, Health] = {}
@@ -221,9 +240,18 @@ class HealthMonitor:
         self._queue.add(key)
         return health
 
+    def ask(self, key: ObjectKey, request: str) -> None:
+        """Check a tracked scorer at once, for the request with this id."""
+        with self._lock:
+            if key not in self._targets:
+                return
+            self._requests[key] = request
+        self._queue.add(key)
+
     def forget(self, key: ObjectKey) -> None:
         """Stop checking this scorer."""
         with self._lock:
+            self._requests.pop(key, None)
             self._targets.pop(key, None)
             self._known.pop(key, None)
         self._queue.drop(key)
@@ -251,7 +279,7 @@ class HealthMonitor:
 
     def _check(self, key: ObjectKey) -> None:
         with self._lock:
-            target = self._targets.get(key)
+            target, request = self._targets.get(key), self._requests.get(key, "")
         if target is None:
             return
         try:
@@ -270,6 +298,7 @@ class HealthMonitor:
             before = self._known[key]
             after = before.after(found, self._settings.health_failure_threshold)
             self._known[key] = after
+        self._on_check(key, target, found, request)
         if after != before:
             log.info("health checked", scorer=key.name, status=after.status.value, failures=after.failures)
             self._on_change(key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import threading
@@ -23,7 +24,7 @@ from dsf.hub.controller import Controller, Reconcile
 from dsf.hub.credentials import AgentCredentials
 from dsf.hub.departures import Departures
 from dsf.hub.desiredstate import DesiredState
-from dsf.hub.health import HealthMonitor
+from dsf.hub.health import Check, HealthMonitor, Target, config_read
 from dsf.hub.news import News
 from dsf.hub.outage import Outage
 from dsf.hub.registrar import Registrar
@@ -77,10 +78,10 @@ class Hub:
             self._news_client, self._outage, on_news=self._on_news, on_wake=self._on_wake, on_back=self._look_now
         )
         self._credentials: AgentCredentials | None = None
-        self._health = HealthMonitor(settings, self._on_health)
+        self._health = HealthMonitor(settings, self._on_health, self._on_check)
         self._desired = DesiredState(backend, settings, self._health.health, self._on_new_plan)
         self._registrar = Registrar(self._client, settings, self._outage)
-        self._changes = ChangeTeller(self._client, backend, self._scorers_called)
+        self._changes = ChangeTeller(self._client, backend, self._scorers_called, self._health.ask)
         workers = settings.hub_workers or _WORKERS[settings.backend]
         # Two queues: thousands of waiting clusters must not delay a scorer's status.
         self._clusters = Controller("clusters", self._reconcile, workers=workers, outage=self._outage)
@@ -247,6 +248,14 @@ class Hub:
     def _on_health(self, key: ObjectKey) -> None:
         self._desired.invalidate()
         self._others.queue.add(key)
+
+    def _on_check(self, key: ObjectKey, target: Target, found: Check, request: str) -> None:
+        """Tell people when /config was read. Nothing depends on it: during an outage of Redis it is left out."""
+        own = f"{key.namespace}/{key.name}"
+        if self._outage.is_on or self._desired.plan.called(key.name) not in (own, None):
+            return
+        with contextlib.suppress(redis.ConnectionError, redis.TimeoutError):
+            self._registrar.notices.tell_read(config_read(key.name, target, found, request))
 
     def _on_new_plan(self, affected: Differences) -> None:
         for scorer in affected.scorers:

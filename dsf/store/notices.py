@@ -26,6 +26,8 @@ CLUSTER_SET: Final = "cluster.open-cluster-management.io/clusterset"
 _UNTOLD: Final = "feature.open-cluster-management.io/"
 _MOST_LABELS: Final = 32
 _LONGEST_MESSAGE: Final = 2000
+#: `problem` of a ConfigRead that has no time for this reason.
+NOT_READ: Final = "configSyncMode is None: /config is not read"
 
 
 class Said(BaseModel):
@@ -50,6 +52,21 @@ class ScorerNotice(BaseModel):
     name: str
     namespace: str = ""
     conditions: tuple[Said, ...] = ()
+
+
+class ConfigRead(BaseModel):
+    """The newest check of a scoring API's /config."""
+
+    model_config = ConfigDict(frozen=True)
+
+    v: int = keys.SCHEMA_VERSION
+    name: str
+    #: Unix seconds of the last valid answer; 0 for none.
+    at: float = 0.0
+    #: Why the newest check brought no valid answer; empty if it did.
+    problem: str = ""
+    #: Id of the newest request by a person (`dsf sync`) that came before this check.
+    request: str = ""
 
 
 class ClusterNotice(BaseModel):
@@ -79,7 +96,7 @@ def cut(message: str) -> str:
     return message if len(message) <= _LONGEST_MESSAGE else message[: _LONGEST_MESSAGE - 1] + "…"
 
 
-_Notice = TypeVar("_Notice", ScorerNotice, ClusterNotice)
+_Notice = TypeVar("_Notice", ScorerNotice, ClusterNotice, ConfigRead)
 
 
 class Notices:
@@ -103,13 +120,32 @@ class Notices:
         """Write a cluster's notice."""
         self._tell(keys.CLUSTER_NOTICES, notice)
 
+    def tell_read(self, read: ConfigRead) -> None:
+        """Write a scorer's newest check of /config; one that failed keeps the time of the last good one."""
+        if read.problem not in ("", NOT_READ) and (before := self.read(read.name)) is not None:
+            read = read.model_copy(update={"at": before.at})
+        text = read.model_dump_json(exclude_defaults=True)
+        self._asked(lambda: self._redis.hset(keys.CONFIG_READS, read.name, text))
+
+    def read(self, name: str) -> ConfigRead | None:
+        """A scorer's newest check of /config."""
+        return _one(ConfigRead, name, self._asked(lambda: self._redis.hget(keys.CONFIG_READS, name)))
+
+    def reads(self) -> dict[str, ConfigRead]:
+        """All of them by name."""
+        return _read(ConfigRead, self._asked(lambda: self._redis.hgetall(keys.CONFIG_READS)))
+
     def forget_cluster(self, name: str) -> None:
         """Remove a cluster's notice."""
         self._forget(keys.CLUSTER_NOTICES, [name])
 
     def keep(self, scorers: Collection[str], clusters: Collection[str] | None = None) -> None:
         """Forget all scorers but these, and all clusters but these (None: forget none)."""
-        for key, names in ((keys.SCORER_NOTICES, scorers), (keys.CLUSTER_NOTICES, clusters)):
+        for key, names in (
+            (keys.SCORER_NOTICES, scorers),
+            (keys.CONFIG_READS, scorers),
+            (keys.CLUSTER_NOTICES, clusters),
+        ):
             if names is not None:
                 known: Any = self._asked(partial(self._redis.hkeys, key))
                 self._forget(key, [str(name) for name in known or () if name not in names])
@@ -152,7 +188,7 @@ class Notices:
             self._asked(lambda: self._redis.hdel(key, *names))
         with self._lock:
             for name in names:
-                self._told[key].pop(name, None)
+                self._told.get(key, {}).pop(name, None)
 
     def _asked(self, command: Callable[[], Any]) -> Any:
         """Redis' answer; None if this user lacks the right."""

@@ -25,6 +25,8 @@ from dsf.web.planning import plans
 from dsf.web.reading import Reading, Row, Rows
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from dsf.fleet.placementreader import PlacementReader
 
 #: Most rows of a page. A row has at most some 20 elements, and a page may have 5,000.
@@ -145,8 +147,8 @@ def _scorer(sources: Sources, names: Mapping[str, str], query: Query) -> dict[st
             "config": config,
         }
     found = sources.objects.scorer(name, record.namespace)
-    config = _config(found)
     scorer = sources.reading.scorer(name)
+    config = _config(found, scorer.config_read)
     # Overrides for all clusters first.
     overrides = sorted(sources.reading.overrides(name).items(), key=lambda one: (one[0] != scorer_target(name), one[0]))
     return {
@@ -172,14 +174,14 @@ def _told(found: DynamicScorer) -> list[ConditionView]:
     ]
 
 
-def _config(found: DynamicScorer | None) -> dict[str, Any]:
-    """The last known /config: its text, since when, and whether it is still valid."""
+def _config(found: DynamicScorer | None, read: datetime | None = None) -> dict[str, Any]:
+    """The last known /config: its text, since when, when it was last read, and whether it is still valid."""
     synced = found.status.last_synced_config if found else None
     if found is None or synced is None:
         return {}
     said = next((one for one in found.status.conditions if one.type == "ConfigSynced"), None)
     text = json.dumps(synced.model_dump(mode="json", by_alias=True, exclude_none=True), indent=2)
-    return {"text": text, "since": found.status.last_synced_config_time, "said": said}
+    return {"text": text, "since": found.status.last_synced_config_time, "read": read, "said": said}
 
 
 def _cluster(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:

@@ -1,0 +1,94 @@
+"""When a /config was read, and reading it now: from a request on the command line to a running hub and back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from dsf.cli.main import app
+from dsf.fleet.reader import FleetReader
+from dsf.store.notices import Notices
+from tests.integration.hub.world import World, remote_config
+from tests.support.httpserver import ScriptedServer, answer
+
+
+@pytest.fixture
+def slow(world: World, api: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> World:
+    """A hub that checks each scoring API once, and from then on when it is asked; commands use its Redis."""
+    world.settings = world.settings.model_copy(update={"health_interval": 3600.0})
+    world.config()
+    world.cluster("a")
+    world.scorer("cpu-scorer", api)
+    world.start()
+    world.until(lambda: world.pairs() == ["a/cpu-scorer"])
+    monkeypatch.setenv("DSF_REDIS_URL", world.settings.redis_url.get_secret_value())
+    return world
+
+
+def dsf(*words: str) -> Result:
+    return CliRunner().invoke(app, [*words, "-o", "json"])
+
+
+def status(result: Result) -> dict[str, Any]:
+    assert result.stdout, result.output
+    [found] = json.loads(result.stdout)["scorers"]
+    return dict(found)
+
+
+def test_a_change_is_read_now_and_the_time_of_the_read_is_shown(slow: World, api: ScriptedServer) -> None:
+    slow.until(lambda: Notices(slow.client).read("cpu-scorer") is not None)
+    first = status(dsf("status", "cpu-scorer"))["configRead"]
+    assert first is not None
+    api.script(answer(remote_config("cpu", 17)), path="/config")
+    done = dsf("sync", "cpu-scorer", "--note", "new query")
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    assert (report["problem"], report["configRead"] > first) == ("", True)
+    slow.until(lambda: slow.record("cpu-scorer").interval == 17)
+    assert status(dsf("status", "cpu-scorer"))["configRead"] == report["configRead"]
+    text = CliRunner().invoke(app, ["status", "cpu-scorer"]).stdout
+    assert "cpu-scorer: config read " in text
+    [change] = json.loads(dsf("changes", "cpu-scorer").stdout)["changes"]
+    assert (change["action"], change["note"]) == ("sync", "new query")
+    assert len([one for one in api.requests if one.path == "/config"]) == 2
+
+
+def test_an_answer_that_is_no_configuration_is_said_and_keeps_the_time_of_the_last_good_one(
+    slow: World, api: ScriptedServer
+) -> None:
+    slow.until(lambda: Notices(slow.client).read("cpu-scorer") is not None)
+    [before] = FleetReader(slow.client).scorers().scorers
+    api.script(answer("not json"), path="/config")
+    done = dsf("sync", "cpu-scorer")
+    assert done.exit_code == 1
+    report = json.loads(done.stdout)
+    assert "not JSON" in report["problem"]
+    [after] = FleetReader(slow.client).scorers("cpu-scorer").scorers
+    assert after.config_read == before.config_read is not None
+
+
+def test_without_a_hub_the_command_ends_with_what_to_check(slow: World) -> None:
+    slow.stop()
+    done = dsf("sync", "cpu-scorer", "--timeout", "1")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "check that the hub controller runs" in done.stderr
+    assert dsf("sync", "nobody").exit_code == 1
+
+
+def test_a_configuration_that_is_not_read_is_no_success(slow: World, api: ScriptedServer) -> None:
+    scoring = {"params": {"name": "cpu", "interval": 30}}
+    slow.scorer("cpu-scorer", api, mode="None", scoring=scoring)
+    slow.until(lambda: "not read" in (_read(slow).problem))
+    done = dsf("sync", "cpu-scorer")
+    assert (done.exit_code, json.loads(done.stdout)["configRead"]) == (1, None)
+    slow.remove("scorers/cpu-scorer.yaml")
+    slow.until(lambda: Notices(slow.client).read("cpu-scorer") is None)
+
+
+def _read(world: World) -> Any:
+    found = Notices(world.client).read("cpu-scorer")
+    assert found is not None
+    return found
