@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, NamedTuple, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
 
-from dsf.api.clouds import Azure, Gcp
+from dsf.api.clouds import CLOUD_SERVERS, Azure, Gcp
 from dsf.api.meta import SpecModel
 from dsf.api.plain import MAX_PAIRS, Name, Plain, SecretKeyRef, Url, cel_rule, matches
 
@@ -281,6 +281,17 @@ class Methods(SpecModel):
         if self.gcp is not None and self.gcp.key is not None:
             return (self.gcp.server,)
         return (self.oauth2.token_url,) if self.oauth2 is not None else ()
+
+    @property
+    def named_servers(self) -> tuple[str, ...]:
+        """URLs of all servers that agents ask for tokens and that a person named here; not the clouds' own."""
+        found = [
+            self.oauth2.token_url if self.oauth2 is not None else None,
+            self.aws.sts_url if self.aws is not None else None,
+            self.azure.authority_url if self.azure is not None else None,
+            *((self.gcp.token_url, self.gcp.credentials_url) if self.gcp is not None else ()),
+        ]
+        return tuple(url for url in found if url and url not in CLOUD_SERVERS)
 
 
 _GIVEN: Final = (

@@ -9,6 +9,10 @@ from pydantic import ConfigDict, Field, model_validator
 from dsf.api.meta import SpecModel
 from dsf.api.plain import MAX_PAIRS, HttpsUrl, Plain, SecretKeyRef, Url, cel_rule
 
+#: Servers for tokens of Azure, and for tokens of Google's service accounts, unless others are named.
+_ENTRA: Final = "https://login.microsoftonline.com"
+_IAM: Final = "https://iamcredentials.googleapis.com"
+CLOUD_SERVERS: Final = frozenset({_ENTRA, _IAM})
 _ONE_RULE: Final = "either audience or key"
 _ACCOUNT_RULE: Final = "serviceAccount goes with audience alone"
 
@@ -36,7 +40,7 @@ class Azure(SpecModel):
         default="api://AzureADTokenExchange", description="Audience of the ServiceAccount's token.", min_length=1
     )
     authority_url: HttpsUrl = Field(
-        default="https://login.microsoftonline.com",
+        default=_ENTRA,
         alias="authorityURL",
         description="Token server; another one in national clouds.",
     )
@@ -74,7 +78,7 @@ class Gcp(SpecModel):
     )
     token_url: Url | None = Field(default=None, alias="tokenURL", description="Token server; unset: Google's.")
     credentials_url: Url = Field(
-        default="https://iamcredentials.googleapis.com",
+        default=_IAM,
         alias="credentialsURL",
         description="Server that issues tokens of the service account.",
     )

@@ -157,7 +157,7 @@ def _steps(page: _Page, report: ExplainReport) -> None:
             page.line("source", shown)
         if query.query:
             page.line("query", query.query)
-        page.line(query.method, query.url)
+        page.line(query.method, query.url + _here(query.here))
         for sent in query.sent:
             page.line("with", sent)
         page.line("answer", f"{_answer(query.status, query.seconds, query.bytes)}, {query.series} series")
@@ -167,7 +167,7 @@ def _steps(page: _Page, report: ExplainReport) -> None:
             page.line("head", query.head)
     if report.request:
         page.title("2. Score")
-        page.line("POST", report.request.url)
+        page.line("POST", report.request.url + _here(report.request.here))
         for sent in report.request.sent:
             page.line("with", sent)
         page.line("request", f"{report.request.bytes} bytes, {report.request.series} series")
@@ -176,6 +176,11 @@ def _steps(page: _Page, report: ExplainReport) -> None:
         page.line("answer", _answer(report.response.status, report.response.seconds, report.response.bytes))
         if report.response.head:
             page.line("head", report.response.head)
+
+
+def _here(address: str) -> str:
+    """Where a cluster's name leads to on this machine, which cannot resolve it."""
+    return f" (here: {address})" if address else ""
 
 
 def _answer(status: int | None, seconds: float, size: int) -> str:

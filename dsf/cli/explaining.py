@@ -29,6 +29,7 @@ from dsf.errors import CycleError, ScoreObjectTooLargeError
 from dsf.fleet.views import View
 from dsf.http.access import Access
 from dsf.http.failures import place
+from dsf.http.transport import alias_of
 from dsf.reasons import RefusalReason
 from dsf.settings import Settings
 from dsf.sources import Payload
@@ -47,6 +48,7 @@ class QueryView(View):
     query: str
     method: str = "GET"
     url: str
+    here: str = Field(default="", description="Address that stands for the URL's host on this machine, as in a demo.")
     sent: list[str] = Field(default_factory=list, description="What goes along with it, without what is secret.")
     status: int | None = None
     seconds: float
@@ -62,6 +64,7 @@ class RequestView(View):
     """The request to the scoring API."""
 
     url: str
+    here: str = Field(default="", description="As in a query.")
     sent: list[str] = Field(default_factory=list, description="What goes along with it, without what is secret.")
     bytes: int
     series: int
@@ -135,6 +138,7 @@ def run(
     if seen.exchanges["score"]:
         values["request"] = RequestView(
             url=_without_user(summary.scoring_endpoint),
+            here=alias_of(summary.scoring_endpoint),
             sent=seen.sent.get(("score", None), []),
             bytes=len(request),
             series=payload.series,
@@ -177,6 +181,7 @@ class _Seen(Observer):
             query=question.query,
             method=question.method,
             url=_url(question),
+            here=alias_of(question.url) if "://" in question.url else "",
             sent=[*_form(question), *(self.sent.get(("fetch", question.source), []) if "://" in question.url else [])],
             head=self.head(question.pieces),
             warnings=list(question.warnings),

@@ -68,6 +68,13 @@ def set_aliases(aliases: Mapping[str, str]) -> None:
     _aliases.update(parsed)
 
 
+def alias_of(url: str) -> str:
+    """`address:port` where a request to this URL goes to instead of its host; empty if it goes there."""
+    parts = urlsplit(url)
+    host, port = _aliases.get(f"{parts.hostname}:{parts.port or proxies.PORTS.get(parts.scheme, 0)}", ("", 0))
+    return f"{host}:{port}" if host else ""
+
+
 def proxy_for(url: str, *, has_token: bool, own: str | None = None) -> proxies.Proxy | None:
     """The proxy for a request to this URL, None for a direct one; `own` is a configured one. Raises HttpError."""
     if own is not None:

@@ -36,10 +36,10 @@ def server_refusal(allowed: TokenHosts, urls: Iterable[str]) -> str:
 
 
 def servers_of(summary: ScorerSummary) -> list[str]:
-    """URLs of all servers that agents request for a scorer."""
+    """URLs of all servers that agents request for a scorer; of token servers, those that its author named."""
     urls = [summary.scoring_endpoint, *(one.source_endpoint for one in summary.each_source)]
     for access in summary.accesses:
-        urls += [access.proxy_url or "", *access.methods.token_urls]
+        urls += [access.proxy_url or "", *access.methods.named_servers]
     return [url for url in urls if url]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from contextlib import AbstractAsyncContextManager
-from importlib import metadata
 from importlib.resources import files
 from typing import Annotated, Any, Final, Protocol
 
@@ -74,7 +73,8 @@ def make_app(service: OptimizerService, mounted: Mounted | None = None) -> FastA
 
     app = FastAPI(
         title="Dynamic scoring: optimiser",
-        version=metadata.version("dynamic-scoring-framework"),
+        # Of the API, which is described to everybody; that of the program is for people who are logged in.
+        version="1",
         summary="Plans of workloads from scores, demands and selectable configurations.",
         docs_url=None,
         redoc_url=None,

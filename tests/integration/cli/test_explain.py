@@ -323,6 +323,9 @@ def test_a_name_that_leads_elsewhere_on_this_cluster(
         context.remove()
     assert result.exit_code == 0, result.output
     assert "GET      http://prometheus.test:9090/api/v1/query_range" in result.stdout
+    shown = [line for line in result.stdout.splitlines() if line.strip().startswith(("GET", "POST"))]
+    assert shown[0].endswith(f" (here: 127.0.0.1:{servers[0].port})")
+    assert "here" not in shown[-1], "the scoring API's address is its own"
 
 
 # --- where the configuration comes from ------------------------------------------------------------------------------

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from dsf.api.scorer import Failure
+from dsf.api.summary import ScorerSummary
 from dsf.api.tokenhosts import TokenHosts
 from dsf.api.types import ConfigSyncMode
-from dsf.hub.discretion import server_refusal, without_answers
+from dsf.hub.discretion import server_refusal, servers_of, without_answers
 from dsf.hub.health import Check, Target, check
 from dsf.hub.names import NameRules
 from dsf.hub.summaries import Plan, make_plan
@@ -103,6 +104,38 @@ def test_scorers_of_other_namespaces_name_only_listed_servers(spec: dict[str, An
     assert reason(planned(listed, **spec)) == ("HostNotAllowed" if wrong else "")
     assert reason(planned(listed, namespace="hub", **spec)) == ""
     assert reason(planned([], **spec)) == ""
+
+
+AUDIENCE = "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/q"
+KEY = {"name": "s", "key": "k"}
+AWS_ROLE = {"region": "eu-west-1", "roleARN": "arn:aws:iam::123456789012:role/reader"}
+ENTRA = {"tenantID": "t", "clientID": "c"}
+OAUTH2 = {"clientID": {"value": "c"}, "clientSecret": KEY}
+
+
+@pytest.mark.parametrize(
+    ("methods", "named"),
+    [
+        ({"oauth2": {**OAUTH2, "tokenURL": "http://inside.test/t"}}, "http://inside.test/t"),
+        ({"aws": {**AWS_ROLE, "stsURL": "http://inside.test"}}, "http://inside.test"),
+        ({"azure": {**ENTRA, "authorityURL": "https://inside.test"}}, "https://inside.test"),
+        ({"gcp": {"audience": AUDIENCE, "tokenURL": "http://inside.test/t"}}, "http://inside.test/t"),
+        ({"gcp": {"audience": AUDIENCE, "credentialsURL": "http://inside.test"}}, "http://inside.test"),
+        ({"gcp": {"key": KEY, "tokenURL": "http://inside.test/t"}}, "http://inside.test/t"),
+        # The clouds' own servers, which no author chose.
+        ({"aws": AWS_ROLE}, None),
+        ({"azure": ENTRA}, None),
+        ({"gcp": {"audience": AUDIENCE}}, None),
+        ({"gcp": {"key": KEY}}, None),
+    ],
+)
+def test_token_servers_obey_the_list(methods: dict[str, Any], named: str | None) -> None:
+    values = {"name": "s", "scoreName": "s", "scoringEndpoint": "http://scorer.test/scoring"}
+    told = ScorerSummary.model_validate(values | {"scoringAccess": {"methods": methods}})
+    assert told.scoring_access is not None
+    assert told.scoring_access.problem == ""
+    assert servers_of(told) == ["http://scorer.test/scoring", *([named] if named else [])]
+    assert bool(server_refusal(TokenHosts(["scorer.test"]), servers_of(told))) == (named is not None)
 
 
 def test_a_servers_name_may_differ_between_clusters() -> None:

@@ -1,0 +1,33 @@
+"""What the service shows before a login."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from dsf.optimizer.access import TokenAccess
+from dsf.optimizer.app import make_app
+from dsf.optimizer.middleware import PUBLIC
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> TestClient:
+    """A service that wants a token."""
+    (tmp_path / "token").write_text("t0ken-of-optimiser")
+    service: Any = SimpleNamespace(access=TokenAccess(tmp_path / "token"), check=lambda: None)
+    return TestClient(make_app(service), raise_server_exceptions=False)
+
+
+@pytest.mark.parametrize("path", PUBLIC)
+def test_no_version_is_shown(client: TestClient, path: str) -> None:
+    assert client.get("/plans").status_code == 401
+    shown = client.get(path)
+    text = f"{shown.headers} {'' if path.endswith(('.js', '.css')) else shown.text}"
+    assert metadata.version("dynamic-scoring-framework") not in text
+    if path == "/openapi.json":
+        assert shown.json()["info"]["version"] == "1"
