@@ -406,7 +406,10 @@ class Settings(BaseSettings):
         default=3, ge=1, description="Failed checks in a row that make an Active scorer Inactive."
     )
     health_concurrency: int = Field(
-        default=16, ge=1, description="Parallel checks: one hung scoring API must not delay the others."
+        default=16,
+        ge=1,
+        description="Parallel checks, shared equally by the namespaces of scorers: hung scoring APIs of one must not "
+        "delay the others.",
     )
     allow_link_local: bool = Field(
         default=False,

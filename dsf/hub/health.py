@@ -26,6 +26,7 @@ from dsf.errors import HttpError, RemoteConfigError
 from dsf.http.access import PLAIN, Access
 from dsf.http.failures import TLS_FAILED, place
 from dsf.hub.discretion import NOT_SHOWN, kind_of
+from dsf.hub.shares import Shares
 from dsf.hub.workqueue import WorkQueue
 from dsf.settings import Settings
 from dsf.store.notices import NOT_READ, ConfigRead, cut
@@ -191,7 +192,7 @@ def _camel_case(words: str) -> str:
 
 
 class HealthMonitor:
-    """Checks all tracked scorers concurrently; a hanging one holds one thread and delays no other."""
+    """Checks all tracked scorers concurrently. A hanging one holds one thread, and a namespace has only its share."""
 
     def __init__(
         self,
@@ -209,6 +210,7 @@ class HealthMonitor:
         self._targets: dict[ObjectKey, Target] = {}
         self._known: dict[ObjectKey, Health] = {}
         self._lock = threading.Lock()
+        self._shares = Shares(settings.health_concurrency)
         self._threads = [
             SupervisedThread(self._work, f"health-{number}") for number in range(settings.health_concurrency)
         ]
@@ -234,6 +236,8 @@ class HealthMonitor:
             before = self._targets.get(key)
             if before == target:
                 return self._known[key]
+            if before is None:
+                self._shares.add(key)
             health = known if before is None else self._known[key].elsewhere()
             self._targets[key] = target
             self._known[key] = health
@@ -252,7 +256,8 @@ class HealthMonitor:
         """Stop checking this scorer."""
         with self._lock:
             self._requests.pop(key, None)
-            self._targets.pop(key, None)
+            if self._targets.pop(key, None) is not None:
+                self._shares.remove(key)
             self._known.pop(key, None)
         self._queue.drop(key)
 
@@ -263,12 +268,17 @@ class HealthMonitor:
 
     def _work(self) -> None:
         while (key := self._queue.get()) is not None:
+            if not self._shares.enter(key):
+                self._queue.done(key)
+                continue
             try:
                 self._check(key)
             except Exception:
                 log.exception("the outcome of a health check is lost", scorer=key.name)
             finally:
                 self._queue.done(key)
+                if (waiting := self._shares.leave(key)) is not None:
+                    self._queue.add(waiting)
                 self._plan_next(key)
 
     def _plan_next(self, key: ObjectKey) -> None:

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
 from dsf.api.remoteconfig import RemoteConfig
-from dsf.api.types import HealthStatus
-from dsf.hub.health import Check, CheckFailure, Health
+from dsf.api.types import ConfigSyncMode, HealthStatus
+from dsf.backends.protocol import Kind, ObjectKey
+from dsf.hub import health
+from dsf.hub.health import Check, CheckFailure, Health, HealthMonitor, Target
+from dsf.settings import Settings
+from tests.support.wait import wait_for
 
 GOOD = RemoteConfig(name="good")
 BAD = CheckFailure("ConfigInvalid", "not JSON")
@@ -65,3 +75,49 @@ def test_what_an_earlier_hub_found_counts() -> None:
 def test_a_threshold_of_one() -> None:
     health = Health().after(FINE, 1).after(SICK, 1)
     assert health.status is HealthStatus.Inactive
+
+
+class _Apis:
+    """Scoring APIs of which those of one namespace hang until they are let go."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.begun: Counter[str] = Counter()
+
+    def check(self, target: Target, *, timeout: float) -> Check:
+        del timeout
+        self.begun[target.uid] += 1
+        if target.uid == "tenant":
+            assert self.gate.wait(60)
+        return FINE
+
+
+def test_a_namespaces_hanging_scoring_apis_delay_no_others(
+    monkeypatch: pytest.MonkeyPatch, settings_factory: Callable[..., Settings]
+) -> None:
+    apis = _Apis()
+    changed: list[ObjectKey] = []
+    monkeypatch.setattr(health, "check", apis.check)
+    monitor = HealthMonitor(settings_factory(health_concurrency=4, health_interval=600), changed.append)
+
+    def track(namespace: str, number: int) -> ObjectKey:
+        key = ObjectKey(Kind.SCORER, namespace, f"{namespace}-{number}")
+        monitor.track(key, Target("http://s.test/config", ConfigSyncMode.Full, uid=namespace), Health())
+        return key
+
+    theirs = [track("tenant", number) for number in range(20)]
+    own = [track("hub", 0)]
+    monitor.start()
+    try:
+        wait_for(lambda: set(changed) == set(own), 10, "the check behind twenty that hang")
+        own += [track("hub", number) for number in range(1, 20)]
+        wait_for(lambda: set(changed) == set(own), 10, "more of them")
+        assert apis.begun["tenant"] == 2
+        monitor.forget(theirs[-1])
+        apis.gate.set()
+        # None is forgotten that had to wait, and each is checked once.
+        wait_for(lambda: set(changed) == {*own, *theirs[:-1]}, 10, "the others")
+        assert apis.begun == {"hub": 20, "tenant": 19}
+    finally:
+        apis.gate.set()
+        monitor.stop()
