@@ -21,6 +21,9 @@ SEED ?= 7
 # Test processes at once: most tests wait for other processes. With three, two cores are idle for half of the time.
 WORKERS ?= 5
 
+# Programs that tests run: each is fetched before the first test, not in the middle of the others.
+PROGRAMS = $(PYTHON) -m tests.support.programs
+
 .PHONY: help setup demo test test-fast node controlplane soak lint compiled types bench bench-fleet format clean
 
 help: ## list the targets
@@ -32,9 +35,11 @@ demo: $(SYNCED) ## run two clusters with real Prometheus servers; ARGS=--once en
 	@$(VENV)/bin/dsf demo $(ARGS)
 
 test: $(SYNCED) ## run all tests but those on real pods; ARGS="-k words" or a path chooses some
+	@$(PROGRAMS)
 	@WORKERS=$(WORKERS) scripts/test $(ARGS)
 
 test-fast: $(SYNCED) ## run the tests of single modules, in 3 minutes; ARGS="-k words" chooses some
+	@$(PROGRAMS)
 	@$(PYTHON) -m pytest -n $(WORKERS) --dist loadgroup tests/unit $(ARGS)
 
 node: $(SYNCED) ## run the tests on real pods, with root on Debian; NODE=kind takes docker and kind
@@ -44,6 +49,7 @@ controlplane: ## find the API server for the tests, or build it once with Go (mi
 	@scripts/test --controlplane
 
 soak: $(SYNCED) ## random faults for an hour, then the books; SECONDS=150 and SEED=7 choose how long and which
+	@$(PROGRAMS)
 	@DSF_SOAK_SECONDS=$(SECONDS) DSF_SOAK_SEED=$(SEED) $(PYTHON) -m pytest -n0 -s tests/faults/test_soak.py $(ARGS)
 
 lint: $(SYNCED) ## check format, style and layers

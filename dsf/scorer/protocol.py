@@ -7,9 +7,13 @@ connections. Here a header and the sending of an answer have a deadline, and con
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+_Message = MutableMapping[str, Any]
+_Send = Callable[[_Message], Awaitable[None]]
 
 #: Seconds for the header of a request, from the connection or its first byte on.
 HEAD_SECONDS: Final = 10.0
@@ -19,6 +23,9 @@ SEND_SECONDS: Final = 60.0
 MOST_CONNECTIONS: Final = 256
 #: Bytes of answers that all clients together have not read: a part of the smallest memory limit of the chart (256 MB).
 MOST_UNSENT: Final = 64 * 1024 * 1024
+#: Bytes of an answer that the connection gets at a time: it copies them, and an application may have one object for all
+#: its clients.
+_PIECE: Final = 64 * 1024
 
 
 class PatientProtocol(H11Protocol):
@@ -28,14 +35,21 @@ class PatientProtocol(H11Protocol):
     _since: float = 0.0
     _head: asyncio.TimerHandle | None = None
     _sending: asyncio.TimerHandle | None = None
+    #: Bytes of the answer that the connection was not given yet.
+    _rest: int = 0
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.app = self._in_pieces(self.app)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Also starts the timeout of the first header, and closes an idle connection if there are too many."""
+        """Also starts the timeout of the first header; if there are too many, closes an idle or the oldest one."""
         super().connection_made(transport)
         self._await_head()
         if len(self.connections) > MOST_CONNECTIONS:
-            idle = [one for one in self._all() if one is not self and one.is_idle]
-            (idle[0] if idle else self).transport.abort()
+            others = [one for one in self._all() if one is not self]
+            # What is not idle for longest waits for its client, who reads slowly or does not send the body.
+            next((one for one in others if one.is_idle), others[0]).transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Also starts the timeout at a new header, and cancels it when complete."""
@@ -49,7 +63,8 @@ class PatientProtocol(H11Protocol):
     def pause_writing(self) -> None:
         """Also starts the timeout of the answer, and closes the oldest such connections if too much is unsent."""
         super().pause_writing()
-        self._sending = self.loop.call_later(SEND_SECONDS, self.transport.abort)
+        if self._sending is None:
+            self._sending = self.loop.call_later(SEND_SECONDS, self.transport.abort)
         slow = [one for one in self._all() if one.unsent]
         total = sum(one.unsent for one in slow)
         # Never the only one: a single answer may be larger than the maximum.
@@ -59,9 +74,10 @@ class PatientProtocol(H11Protocol):
             oldest.transport.abort()
 
     def resume_writing(self) -> None:
-        """Also cancels the timeout of the answer."""
+        """Also cancels the timeout of the answer, if that is all of it."""
         super().resume_writing()
-        self._drop_sending()
+        if not self._rest:
+            self._drop_sending()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Also cancels the timeouts."""
@@ -77,7 +93,26 @@ class PatientProtocol(H11Protocol):
     @property
     def unsent(self) -> int:
         """Bytes of an answer that the client has not read, if it reads slowly."""
-        return 0 if self._sending is None else self.transport.get_write_buffer_size()
+        return 0 if self._sending is None else self.transport.get_write_buffer_size() + self._rest
+
+    def _in_pieces(self, app: Any) -> Any:
+        """The application, whose large answers are sent as fast as the client reads them."""
+
+        async def answer(scope: Any, receive: Any, send: _Send) -> None:
+            async def send_pieces(message: _Message) -> None:
+                body, start = message.get("body", b""), 0
+                while len(body) - start > _PIECE:
+                    self._rest = len(body) - start
+                    await send({**message, "body": body[start : start + _PIECE], "more_body": True})
+                    start += _PIECE
+                await send({**message, "body": body[start:]} if start else message)
+                self._rest = 0
+                if not self.flow.write_paused:
+                    self._drop_sending()
+
+            await app(scope, receive, send_pieces)
+
+        return answer
 
     def _all(self) -> list[PatientProtocol]:
         """The connections of this server, oldest first."""

@@ -66,7 +66,8 @@ class Sessions:
         if sealed is None:
             return ""
         try:
-            return _seal(cookie, self._epoch()).decrypt(str(sealed)).decode()
+            # Redis' own clock may be set back, which prolongs what it keeps; nor is a session from the future one.
+            return _seal(cookie, self._epoch()).decrypt(str(sealed), ttl=LIFETIME).decode()
         except InvalidToken:
             return ""
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import importlib
-import importlib.util
 import os
-import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +14,7 @@ import redis
 from prometheus_client.parser import text_string_to_metric_families
 
 from dsf import keys
+from dsf.demo.binaries import find
 from tests.integration.exporter.fleet import SAMPLE, STATIC, good_fleet
 from tests.integration.exporter.server import ExporterProcess
 from tests.support.redisserver import RedisServer
@@ -37,20 +35,6 @@ def samples(text: str) -> Samples:
 
 def value(found: Samples, name: str, **labels: str) -> float | None:
     return found.get((name, frozenset(labels.items())))
-
-
-def find_promtool() -> str:
-    """promtool from PATH or from the demo's cache; without it the test is skipped, and fails where CI=true."""
-    found = shutil.which("promtool")
-    if not found and importlib.util.find_spec("dsf.demo.binaries"):
-        binaries = importlib.import_module("dsf.demo.binaries")
-        path = binaries.find("promtool") if os.environ.get("CI") == "true" else binaries.cached("promtool")
-        found = str(path) if path else None
-    if found:
-        return found
-    if os.environ.get("CI") == "true":
-        pytest.fail("promtool must be there in CI: install Prometheus")
-    pytest.skip("no promtool on PATH or in the demo's cache")
 
 
 def test_metrics_of_the_fleet(exporter: ExporterProcess, redis_client: redis.Redis) -> None:
@@ -86,7 +70,7 @@ def test_metrics_of_the_fleet(exporter: ExporterProcess, redis_client: redis.Red
 
 @pytest.mark.parametrize("filled", [True, False])
 def test_promtool_finds_nothing_wrong(exporter: ExporterProcess, redis_client: redis.Redis, filled: bool) -> None:
-    promtool = find_promtool()
+    promtool = find("promtool")
     if filled:
         good_fleet(redis_client).failure("worker01")
     checked = subprocess.run(

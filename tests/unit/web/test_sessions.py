@@ -78,6 +78,20 @@ def test_redis_has_no_token_that_can_be_read(client: redis.Redis) -> None:
     assert Sessions(client).token(cookie) == ""
 
 
+@pytest.mark.parametrize(
+    ("later", "is_open"), [(-7200, False), (-30, True), (LIFETIME - 10, True), (LIFETIME + 10, False)]
+)
+def test_a_session_lasts_no_longer_when_clocks_are_set(
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch, later: float, is_open: bool
+) -> None:
+    """Those of the page and of Redis were ahead and are set right, or Redis keeps a session for too long."""
+    sessions = Sessions(client)
+    cookie = sessions.open("static")
+    opened = time.time()
+    monkeypatch.setattr(time, "time", lambda: opened + later)
+    assert bool(sessions.token(cookie)) is is_open
+
+
 def test_all_sessions_end(client: redis.Redis) -> None:
     known = Sessions(client)
     cookies = [known.open("token") for _ in range(2)]
