@@ -14,6 +14,7 @@ from dsf.api.types import API_VERSION, CREDENTIALS_WORK_NAME, MANIFESTWORK_NAME
 from dsf.cli.statusreport import StatusReport, read_report
 from dsf.hub.clusters import HOLD
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, DYNAMIC_SCORERS, MANAGED_CLUSTERS, MANIFEST_WORKS
+from dsf.redisacl.rules import cluster_user
 from dsf.settings import Settings
 from dsf.store.registry import Registry
 from tests.integration.hub.kube.hubworld import HubWorld, addon
@@ -237,7 +238,7 @@ def test_an_add_on_that_flaps_costs_neither_score_nor_history_nor_credentials(
 ) -> None:
     (name,) = world.setup(api.url, "flapping")
     world.apply(addon(name))
-    world.hub(addon_mode=True, departure_grace=300)
+    world.hub(addon_mode=True, departure_grace=300, redis_manage_users=True, hub_resync=1)
     world.results()
     world.until(lambda: world.pairs() == [f"{name}/cpu-scorer"], 20)
     assert world.send(name, 42.0) == "ok"
@@ -247,6 +248,10 @@ def test_an_add_on_that_flaps_costs_neither_score_nor_history_nor_credentials(
     world.plane.kubectl("delete", "managedclusteraddon", "-n", name, "--all", "--wait=false")
     world.until(lambda: world.work(name) is None, 5)
     world.until(lambda: not world.schedule.entries()[0].runnable, 5)
+    # Also looks at everything keep its user of Redis.
+    user = cluster_user(name)
+    assert world.client.execute_command("ACL", "DELUSER", user) == 1
+    world.until(lambda: world.client.acl_getuser(user) is not None, 10)
     # What was under way is taken.
     assert world.send(name, 43.0) == "ok"
     world.until(lambda: world.score(name) == [43], 15)
@@ -257,6 +262,7 @@ def test_an_add_on_that_flaps_costs_neither_score_nor_history_nor_credentials(
     assert world.session.get(ADDON_PLACEMENT_SCORES.path(name, "cpu"))["metadata"]["uid"] == uid
     assert world.send(name, 44.0) == "ok"
     assert world.client.hget(keys.pair_key(name, "cpu-scorer"), "n:ok") == "3"
+    world.client.execute_command("ACL", "DELUSER", user)
 
 
 def test_scores_changed_by_hand_are_repaired_and_nobodys_are_removed(running: HubWorld) -> None:
