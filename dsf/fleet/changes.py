@@ -19,7 +19,7 @@ import dsf.log
 from dsf import keys
 from dsf.errors import CursorError
 from dsf.fleet.views import Time, View
-from dsf.store.client import lua
+from dsf.store.client import at_once
 from dsf.text import cleaned
 
 log = dsf.log.get(__name__)
@@ -31,8 +31,6 @@ _MAX_TEXT: Final = 500
 _MAX_NAME: Final = 253
 #: Changes per round trip.
 _BATCH: Final = 500
-#: Elements of the list that wakes the hub controller; one is enough.
-_WAKE_LENGTH: Final = 2
 _FIELD: Final = "change"
 _ID: Final = re.compile(r"(?!0+-0+$)[0-9]{1,15}-[0-9]{1,19}")
 
@@ -170,9 +168,15 @@ def record(client: redis.Redis, actor: Actor, deed: Deed) -> str:
     ).model_dump()
     by = {"by": cleaned(actor.name, _MAX_NAME), "claimed": actor.claimed, "way": actor.way}
     text = _Stored.model_validate({**stored, **by}).model_dump_json(by_alias=True)
-    script = client.register_script(lua("change"))
     try:
-        return str(script(keys=[keys.CHANGES, keys.HUB_WAKE], args=[keys.CHANGES_KEPT, text, _WAKE_LENGTH]))
+        ident, *_ = at_once(
+            client,
+            ("XADD", keys.CHANGES, "MAXLEN", keys.CHANGES_KEPT, "*", _FIELD, text),
+            # The hub controller makes an Event of it.
+            ("LPUSH", keys.HUB_WAKE, "1"),
+            ("LTRIM", keys.HUB_WAKE, 0, 0),
+        )
+        return str(ident)
     except redis.exceptions.NoPermissionError as error:
         log.error(
             "the change cannot be recorded: this Redis user has the rights of an earlier version, see docs/upgrade.md",

@@ -14,13 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 import dsf.log
 from dsf import keys
 from dsf.errors import UnknownClusterError
-from dsf.store.client import at_once, lua
+from dsf.store.client import at_once
 from dsf.store.registry import Registry
 
 log = dsf.log.get(__name__)
-
-#: Elements of the hub controller's wake list; one is enough.
-_WAKE_LENGTH = 2
 
 
 class KeyRequest(BaseModel):
@@ -43,7 +40,6 @@ class AgentKeys:
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
-        self._ask = client.register_script(lua("ask"))
 
     def ask(self, cluster: str, action: Literal["rotate", "revoke"], *, by: str = "") -> KeyRequest:
         """Request new credentials; the hub controller creates them at once. An open request is replaced.
@@ -54,8 +50,13 @@ class AgentKeys:
         if not record.key_ids:
             raise UnknownClusterError(f"cluster {cluster!r} has no credentials yet; try again in a moment")
         request = KeyRequest(action=action, key_id=record.key_ids[0], by=by)
-        # A script: it must also work with a full Redis, which may be the reason for the request.
-        self._ask(keys=[keys.KEY_REQUESTS, keys.HUB_WAKE], args=[cluster, request.model_dump_json(), _WAKE_LENGTH])
+        # It must also work with a full Redis, which may be the reason for the request.
+        at_once(
+            self._redis,
+            ("HSET", keys.KEY_REQUESTS, cluster, request.model_dump_json()),
+            ("LPUSH", keys.HUB_WAKE, "1"),
+            ("LTRIM", keys.HUB_WAKE, 0, 0),
+        )
         return request
 
     def requests(self) -> dict[str, KeyRequest]:

@@ -81,7 +81,6 @@ class Runs:
         self._ingest = client.register_script(lua("ingest"))
         self._sweep = client.register_script(lua("sweep"))
         self._forget = client.register_script(lua("forget"))
-        self._count = client.register_script(lua("count"))
 
     def end_all(
         self,
@@ -126,7 +125,7 @@ class Runs:
     def refuse(self, refused: Mapping[str, int]) -> None:
         """Count results refused before their run was known, by reason."""
         if refused:
-            self._count(keys=[keys.REJECTED], args=[part for item in refused.items() for part in item])
+            at_once(self._redis, *(("HINCRBY", keys.REJECTED, reason, number) for reason, number in refused.items()))
 
     def sweep(self, *, now: float, lost_after: float, history_length: int) -> tuple[list[str], bool]:
         """Declare runs lost whose deadline passed `lost_after` seconds ago.
