@@ -11,6 +11,12 @@ from dsf.errors import SettingsError
 _PORTS = {"redis": 6379, "rediss": 6379, "sentinel": 26379}
 #: What some tools write for a Valkey.
 _ALIASES = {"valkey": "redis", "valkeys": "rediss"}
+#: Schemes of Unix sockets, as redis-py and kombu write them.
+_SOCKETS = frozenset({"unix", "redis+socket", "valkey+socket"})
+_NO_SOCKET = (
+    "a Unix socket reaches this machine only, and agents connect over the network to the same Redis: give it a port, "
+    "if need be on loopback (`bind 127.0.0.1`, `port 6379`)"
+)
 _HELP = "expected redis://host:port/0, rediss://host:port/0 (TLS) or sentinel://host:port;sentinel://host:port/0"
 
 
@@ -43,6 +49,8 @@ def parse(url: str) -> Address:
     if not texts:
         raise SettingsError(f"DSF_REDIS_URL: empty; {_HELP}")
     scheme = texts[0].partition("://")[0]
+    if any(text.partition("://")[0] in _SOCKETS for text in texts):
+        raise SettingsError(f"DSF_REDIS_URL: {_NO_SOCKET}; {_HELP}")
     # After the first, `host:port` will do.
     parts = [_split(text if "://" in text else f"{scheme}://{text}") for text in texts]
     if scheme not in _PORTS or any(part.scheme != scheme for part in parts):

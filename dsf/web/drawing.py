@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 from dsf.fleet.overviews import Spread, StateCounts
@@ -123,14 +125,98 @@ def histogram(spread: Spread, width: float = 400.0, height: float = 90.0) -> lis
     ]
 
 
-def sparkline(values: Sequence[float], width: float = 160.0, height: float = 32.0) -> str:
-    """The points of a polyline, oldest on the left; empty for fewer than two values."""
-    if len(values) < 2:
-        return ""
-    low, high = min(values), max(values)
-    span = (high - low) or 1.0
-    step = width / (len(values) - 1)
-    return " ".join(
-        f"{place * step:.1f},{height - 2 - (height - 4) * (value - low) / span:.1f}"
-        for place, value in enumerate(values)
+@dataclass(frozen=True)
+class Tick:
+    """A mark on an axis: its place in the picture, and its text."""
+
+    at: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Dot:
+    """One score."""
+
+    cycle: CycleView
+    x: float
+    y: float
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Scores over time, with both axes. Units of the picture; the plot is from `left`, `top` to `right`, `bottom`."""
+
+    dots: list[Dot]
+    #: Points of polylines; a cycle without a score ends one.
+    lines: list[str]
+    values: list[Tick]
+    times: list[Tick]
+    width: float = 640.0
+    height: float = 200.0
+    left: float = 52.0
+    top: float = 10.0
+    right: float = 626.0
+    bottom: float = 158.0
+
+
+#: Seconds between two marks on the axis of times, and most marks of an axis.
+_TIME_STEPS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 28_800, 43_200, 86_400)
+_MOST_TIMES: Final = 5
+_MOST_VALUES: Final = 5
+_DAY: Final = 86_400
+
+
+def scores_over_time(cycles: Sequence[CycleView]) -> Chart | None:
+    """The scores of cycles, newest first, as a chart; None for fewer than two scores."""
+    found = [cycle for cycle in reversed(cycles) if cycle.value is not None]
+    if len(found) < 2:
+        return None
+    numbers = [cycle.value for cycle in found if cycle.value is not None]
+    first, last = found[0].at.timestamp(), found[-1].at.timestamp()
+    steps = _value_steps(min(numbers), max(numbers))
+    low, high = steps[0], steps[-1]
+
+    def x(moment: float) -> float:
+        part = (moment - first) / (last - first) if last > first else 0.5
+        return round(Chart.left + part * (Chart.right - Chart.left), 1)
+
+    def y(number: float) -> float:
+        return round(Chart.bottom - (number - low) / (high - low) * (Chart.bottom - Chart.top), 1)
+
+    dots: list[Dot] = []
+    lines: list[list[str]] = []
+    open_line: list[str] = []
+    for cycle in reversed(cycles):
+        if cycle.value is None:
+            lines.append(open_line)
+            open_line = []
+            continue
+        dots.append(Dot(cycle, x(cycle.at.timestamp()), y(cycle.value)))
+        open_line = [*open_line, f"{dots[-1].x},{dots[-1].y}"]
+    return Chart(
+        dots,
+        [" ".join(line) for line in (*lines, open_line) if len(line) > 1],
+        [Tick(y(step), f"{step:.6g}") for step in steps],
+        [Tick(x(moment), text) for moment, text in _time_steps(first, last)],
     )
+
+
+def _value_steps(low: float, high: float) -> list[float]:
+    """Round numbers at equal distances, the first at or below all values and the last at or above them."""
+    if low == high:
+        low, high = low - 1, high + 1
+    rough = (high - low) / (_MOST_VALUES - 1)
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(one * power for one in (1, 2, 2.5, 5, 10) if one * power >= rough * (1 - 1e-9))
+    return [number * step for number in range(math.floor(low / step), math.ceil(high / step) + 1)]
+
+
+def _time_steps(first: float, last: float) -> list[tuple[float, str]]:
+    """Round times in UTC between both, with their texts; both themselves if there are no two round ones."""
+    span = last - first
+    step = next((one for one in _TIME_STEPS if span / one <= _MOST_TIMES), math.ceil(span / _MOST_TIMES / _DAY) * _DAY)
+    moments = [float(one) for one in range(math.ceil(first / step) * step, math.floor(last) + 1, step)]
+    if len(moments) < 2:
+        moments = [first, last]
+    form = "%m-%d %H:%M" if span >= _DAY else "%H:%M" if step >= 60 else "%H:%M:%S"
+    return [(moment, datetime.fromtimestamp(moment, UTC).strftime(form)) for moment in moments]

@@ -210,7 +210,6 @@ def _pair(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str,
         "cycles": cycles,
         "items": detail.score_items[:PAGE_ROWS],
         "more_items": max(0, len(detail.score_items) - PAGE_ROWS),
-        "spark": [one.value for one in reversed(cycles) if one.value is not None],
         "commands": _commands(_object(sources, names["scorer"]), row),
         "asked_for": query.get("run", ""),
     }

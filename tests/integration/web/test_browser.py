@@ -12,6 +12,7 @@ import redis
 from playwright.sync_api import Browser, Locator, expect
 
 from dsf import keys
+from dsf.messages import new_run_id
 from dsf.store.notices import CLUSTER_SET, ClusterNotice, Notices, Said, ScorerNotice
 from dsf.store.schedule import Entry, ScheduleStore
 from dsf.web.acting import ACTS
@@ -464,3 +465,38 @@ def open_counted(tab: Tab) -> None:
         return shown.locator(".matrix tbody tr").count() == 100
 
     wait_for(lambda: counted() and tab.page.get_by_label("ClusterSet").count() == 1, 60, "the fleet to be counted")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_score_over_time_has_both_axes(
+    redis_client: redis.Redis, page: WebProcess, browser: Browser, scheme: str
+) -> None:
+    fleet = good_fleet(redis_client)
+    for number in range(30):
+        value = None if number in (11, 12) else 40 + number % 7 * 5.5
+        outcome: dict[str, object] = {"value": value}
+        if value is None:
+            outcome = {"outcome": "error", "stage": "fetch", "reason": "timeout"}
+        at = fleet.now - (30 - number) * 60
+        fleet.cycle("worker01", run=new_run_id(at), at=at, **outcome)
+    with Tab(browser, page.url, color_scheme=scheme, viewport={"width": 1280, "height": 900}) as tab:
+        shown = tab.open(PAIR)
+        chart = shown.get_by_role("img", name="28 scores from 40 to 73")
+        expect(chart).to_be_visible()
+        expect(chart.locator("circle")).to_have_count(28)
+        expect(chart.locator("polyline")).to_have_count(2)
+        texts = chart.locator("text").all_text_contents()
+        assert {"40", "50", "60", "70", "80", "time (UTC)", "score"} <= set(texts)
+        assert len([text for text in texts if ":" in text]) >= 2
+        # What stands at an axis is inside of the picture, and no text over another.
+        boxes = [text.bounding_box() for text in chart.locator("text").all()]
+        outer = chart.bounding_box()
+        assert outer is not None
+        for box in boxes:
+            assert box is not None
+            assert outer["x"] <= box["x"], texts
+            assert box["x"] + box["width"] <= outer["x"] + outer["width"], texts
+        assert tab.violations() == []
+        assert tab.wrong == []
+        chart.scroll_into_view_if_needed()
+        tab.picture(f"score-{scheme}")

@@ -33,6 +33,11 @@ def test_right_ones(url: str, expected: Address) -> None:
         ("", "empty"),
         ("localhost:6379", "not a scheme"),
         ("http://secret:secret@h", "not a scheme"),
+        *(
+            (f"{scheme}:///run/secret.sock", "a Unix socket reaches")
+            for scheme in ("unix", "redis+socket", "valkey+socket")
+        ),
+        ("unix://user:secret@/run/redis.sock?db=1", "give it a port"),
         ("redis://h;rediss://g", "not a scheme for Redis, or several"),
         ("redis://a;redis://b", "sentinel:// only"),
         ("redis://u:se/cret@h:6379/0", "percent-encoded"),
