@@ -75,7 +75,6 @@ BENCHES = (
     Bench("hub", on_request=True),
     Bench("agent", on_request=True),
     Bench("fleet", on_request=True),
-    Bench("cells", on_request=True),
     Bench("readmodel", on_request=True),
     Bench("web", on_request=True),
 )

@@ -83,7 +83,6 @@ class BeatScheduler(Scheduler):
             batch=config.beat_batch,
             queue_limit=config.queue_limit,
             spread_rate=config.beat_spread_rate,
-            cells=len(config.cells) or 1,
         )
         # The pop must end before the socket's timeout.
         self._max_wait = min(config.beat_max_wait, config.redis_socket_timeout / 2)

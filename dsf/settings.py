@@ -12,13 +12,12 @@ import os
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
-from pydantic import Field, SecretStr, ValidationError, model_validator
+from pydantic import Field, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 from pydantic_settings import PydanticBaseSettingsSource as _Source
 
-from dsf.cells import Cell, Cells, check
 from dsf.errors import SettingsError
 
 ENV_PREFIX = "DSF_"
@@ -57,7 +56,7 @@ class Settings(BaseSettings):
     api_url: str = Field(
         default="",
         description="URL of the exporter or the page, such as http://localhost:8080, that read-only commands use "
-        "instead of Redis; with cells one URL of each, separated by spaces. Empty: Redis.",
+        "instead of Redis. Empty: Redis.",
     )
     api_token_file: Path | None = Field(
         default=None, description="File with the Bearer token for api_url, if it requires one."
@@ -160,22 +159,10 @@ class Settings(BaseSettings):
         default=30.0, ge=0, description="Largest clock difference of an agent whose results are accepted."
     )
 
-    # --- cells -------------------------------------------------------------------------------------------------
-    cell: str = Field(
-        default="",
-        description="Name of the cell that this process is of, one of DSF_CELLS. Empty: one hub serves all clusters.",
-    )
-    cells: list[Cell] = Field(
-        default=[],
-        description="JSON array of all cells, the same in each: "
-        '[{"name": "a", "clusterSets": ["gpu"]}, {"name": "b"}]. Clusters of a ManagedClusterSet go to the cell that '
-        "lists it, all others are divided among those that list none. The first one writes sums into statuses.",
-    )
     agent_redis_url: str = Field(
         default="",
         description="URL of Redis as agents reach it, without user and password; the hub controller delivers it with "
-        "the scorers, and it wins over an agent's own DSF_REDIS_URL. Required with DSF_CELL on Kubernetes. Empty: "
-        "agents have their own.",
+        "the scorers, and it wins over an agent's own DSF_REDIS_URL. Empty: agents have their own.",
     )
 
     # --- agent -------------------------------------------------------------------------------------------------
@@ -512,21 +499,10 @@ class Settings(BaseSettings):
         description="File with a token for it, whose user may `get` the nonResourceURL /debug/placements/*.",
     )
 
-    @model_validator(mode="after")
-    def _cells_are_a_rule(self) -> Self:
-        check(self.cell, self.cells)
-        return self
-
-    @property
-    def division(self) -> Cells:
-        """Assignment of clusters to cells, from the view of this cell."""
-        return Cells(self.cell, tuple(self.cells))
-
     @property
     def out(self) -> Path | None:
-        """The folder that this cell's hub on a folder writes into; None without such a hub."""
-        root = self.out_dir or (self.manifests / "_out" if self.manifests is not None else None)
-        return None if root is None else root / self.cell
+        """The folder that a hub on a folder writes into; None without such a hub."""
+        return self.out_dir or (self.manifests / "_out" if self.manifests is not None else None)
 
     def with_redis(self, url: str) -> Self:
         """These settings for the Redis at `url`, without the user and password of the configured Redis."""

@@ -17,7 +17,6 @@ from dsf.api.dimension import DimensionFormat
 from dsf.api.meta import Condition, rfc3339, set_condition
 from dsf.api.naming import label_value, sanitize_resource_name
 from dsf.api.types import (
-    CELL_LABEL,
     CLUSTER_API_VERSION,
     CLUSTER_KIND,
     MANAGED_BY,
@@ -168,20 +167,13 @@ def addon_placement_score(
     return {**body, "status": score_status(items, valid_until=valid_until, now=now, previous=previous)}
 
 
-def score_body(
-    cluster: str, scorer_name: str, score_name: str, *, owner_uid: str = "", cell: str = ""
-) -> dict[str, Any]:
-    """The object without its status. With the `owner_uid` of the ManagedCluster it is deleted with the cluster.
-
-    `cell` is the writing cell, if there are cells.
-    """
+def score_body(cluster: str, scorer_name: str, score_name: str, *, owner_uid: str = "") -> dict[str, Any]:
+    """The object without its status. With the `owner_uid` of the ManagedCluster it is deleted with the cluster."""
     metadata: dict[str, Any] = {
         "name": sanitize_resource_name(score_name),
         "namespace": cluster,
         "labels": {MANAGED_BY_LABEL: MANAGED_BY, SCORER_NAME_LABEL: label_value(scorer_name)},
     }
-    if cell:
-        metadata["labels"][CELL_LABEL] = cell
     if owner_uid:
         metadata["ownerReferences"] = [
             {"apiVersion": CLUSTER_API_VERSION, "kind": CLUSTER_KIND, "name": cluster, "uid": owner_uid}

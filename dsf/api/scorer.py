@@ -379,27 +379,8 @@ class Failure(_StatusModel):
     time: Time = Field(description="When it failed.")
 
 
-class CellStatus(_StatusModel):
-    """What one of several cells found, on its clusters."""
-
-    name: str = Field(description="Name of the cell.")
-    health_status: HealthStatus = Field(default=HealthStatus.Unknown, description="What its health checks said.")
-    clusters: ClusterCounts = Field(default_factory=ClusterCounts, description="Counts over its clusters.")
-    clusters_with_other_interval: StrictInt = Field(
-        default=0, description="Its clusters of their own interval, set by hand.", ge=0
-    )
-    conditions: list[Condition] = Field(
-        default_factory=list,
-        description="As it sees them.",
-        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
-    )
-    failures: list[Failure] = Field(
-        default_factory=list, description="The most recent failures, newest first.", max_length=MAX_FAILURES
-    )
-
-
 class DynamicScorerStatus(_StatusModel):
-    """State of a DynamicScorer; with several cells the first cell writes the sums, and each cell its own part."""
+    """State of a DynamicScorer."""
 
     health_status: HealthStatus = Field(
         default=HealthStatus.Unknown, description="Result of the last health checks of the scoring API."
@@ -432,11 +413,6 @@ class DynamicScorerStatus(_StatusModel):
     clusters: ClusterCounts = Field(default_factory=ClusterCounts, description="Counts over the managed clusters.")
     failures: list[Failure] = Field(
         default_factory=list, description="The most recent failures, newest first.", max_length=MAX_FAILURES
-    )
-    cells: list[CellStatus] | None = Field(
-        default=None,
-        description="What each of several cells found, on its clusters; not there without cells.",
-        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
     )
 
 

@@ -55,24 +55,8 @@ class DynamicScoringConfigSpec(ApiModel):
         return [*self.masks, *self.mask]
 
 
-class ConfigCellStatus(ApiModel):
-    """What one of several cells made of it, on its clusters."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    name: str = Field(description="Name of the cell.")
-    conditions: list[Condition] = Field(
-        default_factory=list,
-        description="As it sees them.",
-        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
-    )
-    clusters: StrictInt = Field(default=0, description="Managed clusters that it gives scorers.", ge=0)
-    scorers: StrictInt = Field(default=0, description="Scorers that run on at least one of these.", ge=0)
-    masked: StrictInt = Field(default=0, description="Pairs of cluster and scorer that the masks leave out.", ge=0)
-
-
 class DynamicScoringConfigStatus(ApiModel):
-    """State of the DynamicScoringConfig; with several cells the first writes the sums, and each its own part."""
+    """State of the DynamicScoringConfig."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -85,11 +69,6 @@ class DynamicScoringConfigStatus(ApiModel):
     clusters: StrictInt = Field(default=0, description="Managed clusters with scorers.", ge=0)
     scorers: StrictInt = Field(default=0, description="Scorers that run on at least one cluster.", ge=0)
     masked: StrictInt = Field(default=0, description="Pairs of cluster and scorer that the masks exclude.", ge=0)
-    cells: list[ConfigCellStatus] | None = Field(
-        default=None,
-        description="State in each cell, on its clusters; absent without cells.",
-        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
-    )
 
 
 class DynamicScoringConfig(ApiModel):

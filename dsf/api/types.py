@@ -64,8 +64,6 @@ MAX_SECONDS: Final = 2**31 - 1
 MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "dynamic-scoring-framework"
 SCORER_NAME_LABEL: Final = "dynamic-scoring.open-cluster-management.io/scorer-name"
-#: Label of objects written by cells: the name of the cell.
-CELL_LABEL: Final = "dynamic-scoring.open-cluster-management.io/cell"
 
 #: Label of a ManagedCluster: its ManagedClusterSet.
 CLUSTER_SET_LABEL: Final = "cluster.open-cluster-management.io/clusterset"

@@ -25,7 +25,7 @@ def _kube_scores(settings: Settings) -> ScoreBackend:
     from dsf.backends.kube_scores import KubeScoreBackend
     from dsf.kube.session import Session
 
-    return KubeScoreBackend(Session.load(settings.kubeconfig), settings.division)
+    return KubeScoreBackend(Session.load(settings.kubeconfig))
 
 
 def _kube_election(settings: Settings, on_started: Callable[[], None], on_lost: Callable[[], None]) -> Election:

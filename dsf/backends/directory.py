@@ -29,7 +29,6 @@ from dsf.backends.protocol import EventType, Kind, Manifest, ObjectKey, OnChange
 from dsf.backends.scores import DirectoryScores
 from dsf.backends.stored import FILE_ANNOTATION, as_written, generation, merged, now, origin
 from dsf.backends.workagent import WorkAgent
-from dsf.cells import Cells
 from dsf.errors import BackendError, ObjectNotFoundError, SettingsError
 from dsf.settings import Settings
 from dsf.threads import SupervisedThread
@@ -61,9 +60,7 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
         if settings.manifests is None or not settings.manifests.is_dir():
             raise SettingsError(f"DSF_MANIFESTS: {settings.manifests} is not a folder; create it or name another one")
         self._root = settings.manifests.resolve()
-        self._folder = ManifestFolder(
-            self._root, self._out.of_all_cells, settings.namespace, grace=settings.departure_grace
-        )
+        self._folder = ManifestFolder(self._root, self._out.root, settings.namespace, grace=settings.departure_grace)
         self._events = EventLog(self._out.root / "events.yaml")
         self._objects: dict[ObjectKey, Manifest] = {}
         self._claims = self._out.root / PRIVATE / "names.json"
@@ -79,9 +76,6 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
         self._thread = SupervisedThread(self._watch, "manifests")
         self._claim: Claim | None = None
         self._on_change: OnChange = _untold
-
-    #: Each cell has its own out folder, and its own copy of the statuses.
-    shared_by: Final = Cells()
 
     def start(self, on_change: OnChange) -> None:
         """See the protocol. Raises BackendError when another hub uses the out folder."""
@@ -168,12 +162,6 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
 
     def remove_finalizer(self, kind: Kind, namespace: str, name: str, finalizer: str) -> None:
         """See `add_finalizer`."""
-
-    def hand_over(self, cluster: str, cell: str) -> None:
-        """See the protocol. Each cell has its own out folder."""
-        del cell
-        self.delete(Kind.WORK, cluster, MANIFESTWORK_NAME)
-        self.remove_credentials(cluster)
 
     def event(self, about: ObjectKey, type_: EventType, reason: str, message: str) -> None:
         """See the protocol."""

@@ -10,7 +10,7 @@ from typing import Final
 
 import dsf.log
 from dsf.api.manifest import Problem
-from dsf.api.types import CELL_LABEL, CREDENTIALS_WORK_NAME, MANIFESTWORK_NAME
+from dsf.api.types import CREDENTIALS_WORK_NAME
 from dsf.backends.kube_claims import KubeClaims
 from dsf.backends.kube_credentials import KubeCredentials, carries, credentials_work, key_ids_of
 from dsf.backends.kube_events import EventRecorder
@@ -40,9 +40,7 @@ class KubeBackend(KubeScoreBackend):
     """
 
     def __init__(self, session: Session, settings: Settings) -> None:
-        super().__init__(session, settings.division)
-        #: See the protocol.
-        self.shared_by = settings.division
+        super().__init__(session)
         self._credentials = KubeCredentials(session, settings.namespace)
         self._claims = KubeClaims(session, settings.namespace)
         self._agent_namespace = settings.agent_namespace
@@ -125,7 +123,7 @@ class KubeBackend(KubeScoreBackend):
 
     def update_status(self, kind: Kind, namespace: str, name: str, status: Manifest) -> None:
         """See the protocol."""
-        answer = apply_status(self._session, WATCHED[kind].resource, namespace, name, status, self.shared_by)
+        answer = apply_status(self._session, WATCHED[kind].resource, namespace, name, status)
         self._observe(kind, answer)
 
     def delete(self, kind: Kind, namespace: str, name: str) -> None:
@@ -185,7 +183,7 @@ class KubeBackend(KubeScoreBackend):
 
     def deliver_credentials(self, cluster: str, credentials: Credentials) -> None:
         """See the protocol. A separate ManifestWork contains the agent's Secret."""
-        wanted = credentials_work(cluster, self._agent_namespace, credentials, self.shared_by.own)
+        wanted = credentials_work(cluster, self._agent_namespace, credentials)
         work = self.get(Kind.WORK, cluster, CREDENTIALS_WORK_NAME)
         if work is None or not carries(work, wanted):
             self.apply(wanted)
@@ -202,19 +200,6 @@ class KubeBackend(KubeScoreBackend):
         work = self.get(Kind.WORK, cluster, CREDENTIALS_WORK_NAME)
         if work is not None and not work["metadata"].get("deletionTimestamp"):
             self.delete(Kind.WORK, cluster, CREDENTIALS_WORK_NAME)
-
-    def hand_over(self, cluster: str, cell: str) -> None:
-        """See the protocol."""
-        for name in (MANIFESTWORK_NAME, CREDENTIALS_WORK_NAME):
-            work = self.get(Kind.WORK, cluster, name)
-            if work is None or (work["metadata"].get("labels") or {}).get(CELL_LABEL) != self.shared_by.own:
-                continue
-            body = {"metadata": {"labels": {CELL_LABEL: cell}}}
-            path = WATCHED[Kind.WORK].resource.path(cluster, name)
-            try:
-                self._observe(Kind.WORK, self._session.merge(path, body, field_manager=FIELD_MANAGER))
-            except ObjectNotFoundError:
-                log.debug("nothing to hand over any more", cluster=cluster, name=name)
 
     def _each_reflector(self) -> Iterator[Reflector]:
         return (reflector for reflectors in self._reflectors.values() for reflector in reflectors.values())

@@ -8,7 +8,6 @@ import secrets
 from typing import Final
 
 from dsf.api.types import (
-    CELL_LABEL,
     CREDENTIALS_KEY,
     CREDENTIALS_NAME,
     CREDENTIALS_WORK_NAME,
@@ -61,8 +60,8 @@ class KubeCredentials:
             return _read(self._session.get(path))
 
 
-def credentials_work(cluster: str, agent_namespace: str, credentials: Credentials, cell: str = "") -> Manifest:
-    """The ManifestWork with an agent's Secrets; it also stores the valid key ids, and the cluster's cell."""
+def credentials_work(cluster: str, agent_namespace: str, credentials: Credentials) -> Manifest:
+    """The ManifestWork with an agent's Secrets; it also stores the valid key ids."""
     data = {CREDENTIALS_KEY: _encoded(credentials.signing_key)}
     if credentials.redis_password:
         data[REDIS_PASSWORD_KEY] = _encoded(credentials.redis_password)
@@ -79,7 +78,7 @@ def credentials_work(cluster: str, agent_namespace: str, credentials: Credential
         "metadata": {
             "name": CREDENTIALS_WORK_NAME,
             "namespace": cluster,
-            "labels": _LABELS | ({CELL_LABEL: cell} if cell else {}),
+            "labels": _LABELS,
             "annotations": {KEY_IDS_ANNOTATION: credentials.key_ids.dump()},
         },
         "spec": {"workload": {"manifests": manifests}},

@@ -33,10 +33,7 @@ class KubeElection(LeaderElector):
         # A restarted container keeps its host name; this id is unique to the process.
         identity = f"{socket.gethostname()}_{uuid.uuid4()}"
         calls = {"on_started": on_started, "on_lost": on_lost}
-        # The first cell uses the Lease of a hub without cells, which it may replace or become: both must not lead
-        # together.
-        lease = LEASE_NAME if settings.division.is_first else f"{LEASE_NAME}-{settings.cell}"
-        super().__init__(session, settings.namespace, lease, identity, **calls, times=times)
+        super().__init__(session, settings.namespace, LEASE_NAME, identity, **calls, times=times)
 
     def stop(self) -> None:
         """Release the Lease. Call it after all work has stopped."""

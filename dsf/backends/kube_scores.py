@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import dsf.log
-from dsf.api.types import CELL_LABEL
 from dsf.backends.kube_kinds import FIELD_MANAGER
 from dsf.backends.protocol import Manifest
-from dsf.cells import Cells
 from dsf.errors import ObjectNotFoundError
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, Resource
 from dsf.kube.session import Session
@@ -19,9 +17,8 @@ log = dsf.log.get(__name__)
 class KubeScoreBackend:
     """See `dsf.backends.protocol.ScoreBackend`. One request for an existing score, three for a new one."""
 
-    def __init__(self, session: Session, cells: Cells = Cells()) -> None:  # noqa: B008
+    def __init__(self, session: Session) -> None:
         self._session = session
-        self._cells = cells
 
     def apply_score(self, manifest: Manifest, status: Manifest) -> None:
         """Write the status; create the object if it is missing or belongs to a deleted cluster."""
@@ -39,16 +36,9 @@ class KubeScoreBackend:
                 self._apply(manifest)
 
     def delete_score(self, namespace: str, name: str) -> None:
-        """Remove the object if it exists and does not belong to another cell."""
-        path = ADDON_PLACEMENT_SCORES.path(namespace, name)
+        """Remove the object if it exists."""
         try:
-            uid = ""
-            if self._cells.own:
-                metadata = self._session.get(path)["metadata"]
-                if self._cells.is_other(str((metadata.get("labels") or {}).get(CELL_LABEL, ""))):
-                    return
-                uid = metadata["uid"]
-            self._session.delete(path, uid=uid)
+            self._session.delete(ADDON_PLACEMENT_SCORES.path(namespace, name))
         except ObjectNotFoundError:
             log.debug("score already gone", namespace=namespace, name=name)
 
@@ -62,19 +52,11 @@ class KubeScoreBackend:
         self._session.apply(path, manifest, field_manager=FIELD_MANAGER)
 
 
-def apply_status(
-    session: Session,
-    resource: Resource,
-    namespace: str,
-    name: str,
-    status: Manifest,
-    cells: Cells = Cells(),  # noqa: B008
-) -> Manifest:
+def apply_status(session: Session, resource: Resource, namespace: str, name: str, status: Manifest) -> Manifest:
     """Replace the whole status; returns the object.
 
     Server-side apply only removes fields that it set. Another manager's additions take a second request, after the
-    first: then we own our values, and removing the rest leaves it without an owner. With several cells, the first one
-    does so; the existing cells' parts stay.
+    first: then we own our values, and removing the rest leaves it without an owner.
     """
     body = {
         "apiVersion": resource.api_version,
@@ -83,15 +65,9 @@ def apply_status(
         "status": status,
     }
     path = resource.path(namespace, name, "status")
-    manager = f"{FIELD_MANAGER}-{cells.own}" if cells.own else FIELD_MANAGER
-    answer = session.apply(path, body, field_manager=manager)
-    if not cells.is_first:
-        return answer
-    actual = answer.get("status") or {}
-    if cells.own and "cells" in actual:
-        status = {**status, "cells": [one for one in actual["cells"] if one["name"] in cells.names]}
-    surplus = _surplus(actual, status)
-    return session.merge(path, {"status": surplus}, field_manager=manager) if surplus else answer
+    answer = session.apply(path, body, field_manager=FIELD_MANAGER)
+    surplus = _surplus(answer.get("status") or {}, status)
+    return session.merge(path, {"status": surplus}, field_manager=FIELD_MANAGER) if surplus else answer
 
 
 def _surplus(actual: Manifest, wanted: Manifest) -> Manifest:

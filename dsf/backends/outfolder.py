@@ -11,8 +11,7 @@
     problems.yaml, events.yaml              for users
     .hub/                                   the hub's own: lock, master secret, and who holds which name
 
-The file name of an object outside of the hub's namespace includes the namespace: `<namespace>_<name>.yaml`. With
-several cells, each has such a folder, named after the cell, inside the folder of a single hub.
+The file name of an object outside of the hub's namespace includes the namespace: `<namespace>_<name>.yaml`.
 """
 
 from __future__ import annotations
@@ -48,11 +47,9 @@ _SUFFIX: Final = ".yaml"
 class OutFolder:
     """Reads and writes objects. Methods raise BackendError when a file cannot be read or written."""
 
-    def __init__(self, root: Path, namespace: str, cell: str = "") -> None:
+    def __init__(self, root: Path, namespace: str) -> None:
         """`namespace` is the hub's own, which is not in file names."""
-        #: Common folder of all cells.
-        self.of_all_cells = root
-        self.root = root / cell
+        self.root = root
         #: Cache of objects that the hub delivers to clusters. Objects of other writers are always read again.
         self.delivered = FileCache()
         self._namespace = namespace
@@ -68,7 +65,7 @@ class OutFolder:
             raise SettingsError(
                 f"DSF_OUT_DIR: {root} is or contains the folder of manifests; choose one inside it or elsewhere"
             )
-        return cls(root, settings.namespace, settings.cell)
+        return cls(root, settings.namespace)
 
     def path(self, key: ObjectKey) -> Path:
         """The file of an object."""

@@ -13,7 +13,6 @@ from enum import StrEnum
 from typing import Any, Literal, NamedTuple, Protocol
 
 from dsf.api.manifest import Problem
-from dsf.cells import Cells
 from dsf.redisacl.keyids import KeyIds
 
 Manifest = dict[str, Any]
@@ -74,15 +73,11 @@ class ScoreBackend(Protocol):
         """
 
     def delete_score(self, namespace: str, name: str) -> None:
-        """Remove the AddOnPlacementScore, unless another cell wrote it; no error if it does not exist."""
+        """Remove the AddOnPlacementScore; no error if it does not exist."""
 
 
 class Backend(ScoreBackend, Protocol):
     """Store of the hub's objects."""
-
-    @property
-    def shared_by(self) -> Cells:
-        """The cells that share this backend; none if each cell has its own."""
 
     def start(self, on_change: OnChange) -> None:
         """Start to watch. Returns when every object has been read; from then on `list` and `get` return all of them.
@@ -120,11 +115,7 @@ class Backend(ScoreBackend, Protocol):
         """
 
     def update_status(self, kind: Kind, namespace: str, name: str, status: Manifest) -> None:
-        """Set the object's status. Raises ObjectNotFoundError when the object does not exist.
-
-        If cells share this backend, the other cells' parts in `cells` stay; for all but the first cell everything else
-        stays, too.
-        """
+        """Set the object's status. Raises ObjectNotFoundError when the object does not exist."""
 
     def delete(self, kind: Kind, namespace: str, name: str) -> None:
         """Remove an object; no error if it does not exist."""
@@ -165,12 +156,6 @@ class Backend(ScoreBackend, Protocol):
 
     def remove_credentials(self, cluster: str) -> None:
         """Remove delivered credentials; without any it is no error and costs nothing."""
-
-    def hand_over(self, cluster: str, cell: str) -> None:
-        """Hand over delivered objects of a cluster to this other cell, which takes or has taken them over.
-
-        If cells have separate backends, they are removed: the other cell cannot find them here.
-        """
 
 
 class Election(Protocol):

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import redis
 
     from dsf.client import Client
-    from dsf.clients import Clients
     from dsf.fleet.reader import FleetReader
     from dsf.settings import Settings
 
@@ -114,11 +113,8 @@ def session() -> Iterator[Session]:
 
 
 @contextmanager
-def looking() -> Iterator[Client | Clients | FleetReader]:
-    """Data source of a read-only command: the JSON APIs of DSF_API_URL, else Redis.
-
-    The command ends with exit code 1 when a cell has not answered.
-    """
+def looking() -> Iterator[Client | FleetReader]:
+    """Data source of a read-only command: the JSON API of DSF_API_URL, else Redis."""
     from dsf.settings import Settings
 
     settings = Settings.load()
@@ -138,22 +134,13 @@ def asks_api(settings: Settings) -> bool:
 
 
 @contextmanager
-def api_client(settings: Settings) -> Iterator[Client | Clients]:
-    """The client for DSF_API_URL, or for all of them. Raises SettingsError when the token cannot be read."""
+def api_client(settings: Settings) -> Iterator[Client]:
+    """The client for DSF_API_URL. Raises SettingsError when the token cannot be read."""
     import dsf.log
     from dsf.client import Client
-    from dsf.clients import Clients
 
     dsf.log.prepare(for_a_person(settings))
-    token = settings.resolved_api_token()
-    clients = {url: Client(url, token=token) for url in settings.api_url.split()}
-    if len(clients) < 2:
-        yield from clients.values()
-        return
-    found = Clients(clients, lambda text: typer.echo(f"dsf: {flat(text)}", err=True))
-    yield found
-    if found.silent:
-        raise typer.Exit(1)
+    yield Client(settings.api_url.strip(), token=settings.resolved_api_token())
 
 
 def redis_hint(error: Exception) -> str:

@@ -29,16 +29,13 @@ def status(
     Example: dsf status sample-scorer
     """
     from dsf.cli.session import api_client, asks_api, session
-    from dsf.cli.statusreport import ask_report, ask_reports, read_report
+    from dsf.cli.statusreport import ask_report, read_report
     from dsf.settings import Settings
 
     settings = Settings.load()
     if asks_api(settings):
-        # Not above: a command that reads Redis needs no HTTP client.
-        from dsf.client import Client
-
         with api_client(settings) as client:
-            report = ask_report(client, scorer) if isinstance(client, Client) else ask_reports(client, scorer)
+            report = ask_report(client, scorer)
             _show(report, scorer, output)
     else:
         with session() as opened:

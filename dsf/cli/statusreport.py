@@ -23,7 +23,6 @@ from dsf.store.ticking import ticks_problem
 
 if TYPE_CHECKING:
     from dsf.client import Client
-    from dsf.clients import Clients
 
 
 class StatusReport(View):
@@ -79,32 +78,6 @@ def read_report(client: redis.Redis, settings: Settings, named: str | None) -> S
         if target.partition("/")[2] in shown and one.paused and (one.paused_until is None or one.paused_until > now)
     ]
     return report.model_copy(update={"pauses": pauses[:TABLE_PAIRS]})
-
-
-def ask_reports(clients: Clients, named: str | None) -> StatusReport:
-    """The same from the JSON APIs of several cells. Raises the errors of `ask_report` if no cell answers."""
-    from dsf.clients import together, worst_first
-
-    reports = clients.ask(lambda client: ask_report(client, named))
-    found = together([ScorerList(at=one.at, scorers=one.scorers) for one in reports])
-    scores = worst_first(score for one in reports for score in one.scores or ())[:TABLE_PAIRS]
-    total = sum(one.scores_total for one in reports)
-    running = [{scorer.name for scorer in one.scorers if scorer.clusters.desired} for one in reports]
-    # A cell without clusters for a scorer does not count while another cell has some.
-    conditions = [
-        condition
-        for one, own in zip(reports, running, strict=True)
-        for condition in one.conditions
-        if condition.type != _DISTRIBUTED or condition.scorer in own or condition.scorer not in set().union(*running)
-    ]
-    conditions = list(dict.fromkeys(conditions))
-    return _report(
-        found,
-        None if named is None else scores,
-        total,
-        conditions,
-        list(dict.fromkeys(problem for one in reports for problem in one.problems)),
-    )
 
 
 def ask_report(client: Client, named: str | None) -> StatusReport:

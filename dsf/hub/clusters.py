@@ -12,7 +12,7 @@ import redis
 
 import dsf.log
 from dsf.api.naming import sanitize_resource_name
-from dsf.api.types import ADDON_NAME, CELL_LABEL, CREDENTIALS_WORK_NAME, MANIFESTWORK_NAME
+from dsf.api.types import ADDON_NAME, MANIFESTWORK_NAME
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
 from dsf.errors import BackendError, DsfError
 from dsf.hub.credentials import AgentCredentials
@@ -69,10 +69,6 @@ class ClusterReconciler:
         self._unsettled: set[str] = set()
         # Cluster -> end (monotonic clock) of its new entries' wait.
         self._held: dict[str, float] = {}
-        # Clusters served by this process: a cell that takes one over has read a newer rule.
-        self._served: set[str] = set()
-        # Clusters of the plan taken over by another cell.
-        self._let_go: set[str] = set()
         self._departures = departures or Departures(0.0)
 
     def __call__(self, key: ObjectKey) -> float | None:
@@ -82,20 +78,8 @@ class ClusterReconciler:
         with self._lock:
             self._unsettled.add(key.name)
         try:
-            look: float | None = None
-            elsewhere = self._elsewhere(key.name, plan)
-            self._note_owner(key.name, plan, elsewhere)
-            if key.name in plan.clusters and not elsewhere:
-                try:
-                    look = self._serve_what_fits(key.name, plan)
-                finally:
-                    # Also if the rest of it failed: else two cells whose work is refused would take turns.
-                    if self._has_credentials(key.name):
-                        self._served.add(key.name)
-            elif elsewhere:
-                self._hand_over(key.name, elsewhere)
-            else:
-                look = self._leave(key.name, plan)
+            reconcile = self._serve_what_fits if key.name in plan.clusters else self._leave
+            look = reconcile(key.name, plan)
             with self._lock:
                 self._unsettled.discard(key.name)
             return look
@@ -116,11 +100,6 @@ class ClusterReconciler:
         """Number of clusters that this scorer was delivered to."""
         with self._lock:
             return sum(scorer in names for names in self._distributed.values())
-
-    def kept(self, clusters: Iterable[str]) -> list[str]:
-        """Without clusters taken over by another cell, whose list is newer: they count there."""
-        with self._lock:
-            return [name for name in clusters if name not in self._let_go]
 
     def have_looked_at(self, clusters: Iterable[str]) -> bool:
         """Whether the counts cover all of these clusters; not yet right after a start."""
@@ -215,29 +194,6 @@ class ClusterReconciler:
             # The delivery error is the one to report.
             log.warning("changes wait for redis", cluster=cluster, error=str(error))
 
-    def _elsewhere(self, cluster: str, plan: Plan) -> str:
-        """The other cell that owns this cluster; empty if this one does."""
-        if cluster in plan.elsewhere:
-            self._served.discard(cluster)
-            return plan.elsewhere[cluster]
-        # The cell that delivered credentials last owns it. Else two cells with different rules, because one is not
-        # restarted yet, would take it from each other again and again.
-        label = self._label(cluster, CREDENTIALS_WORK_NAME)
-        if cluster in plan.clusters:
-            return label if cluster in self._served else ""
-        return label or self._label(cluster, MANIFESTWORK_NAME)
-
-    def _label(self, cluster: str, name: str) -> str:
-        """The other cell in a ManifestWork's label; empty if none."""
-        work = self._backend.get(Kind.WORK, cluster, name)
-        label = _cell(work) if work is not None else ""
-        return label if self._desired.cells.is_other(label) else ""
-
-    def _has_credentials(self, cluster: str) -> bool:
-        """Whether this cell was the last to deliver the cluster's credentials."""
-        work = self._backend.get(Kind.WORK, cluster, CREDENTIALS_WORK_NAME)
-        return work is not None and _cell(work) == self._desired.cells.own
-
     def _restore_scores(self, cluster: str, present: Mapping[str, Entry], wanted: Mapping[str, Entry]) -> None:
         """Have scores written again that are missing although their pairs run again: those of a cluster are deleted
         with its namespace."""
@@ -303,23 +259,6 @@ class ClusterReconciler:
             )
         )
 
-    def _hand_over(self, cluster: str, cell: str) -> None:
-        """Another cell has the cluster: it is only forgotten here; its objects are left to that cell."""
-        unreachable: redis.RedisError | None = None
-        try:
-            self._registrar.leave_scores(cluster)
-            self._credentials.withdraw(cluster)
-            self._registrar.remove_cluster(cluster)
-            self._registrar.notices.forget_cluster(cluster)
-        except redis.RedisError as error:
-            unreachable = error
-        self._departures.forget(cluster)
-        self._held.pop(cluster, None)
-        self._backend.hand_over(cluster, cell)
-        self._note(cluster, None)
-        if unreachable is not None:
-            raise unreachable
-
     def _hold(self, cluster: str, wanted: dict[str, Entry], *, has_arrived: bool) -> float | None:
         """Take entries out of `wanted` that would start before delivery to the agent; returns the seconds until they
         start regardless, None if there are none. Delivery shows as a change of the ManifestWork."""
@@ -358,7 +297,6 @@ class ClusterReconciler:
             [scorer.part_on(cluster) for scorer in running],
             secrets=self._secrets(plan.delivered(cluster)),
             redis_url=self._redis_url,
-            cell=self._desired.cells.own,
         )
         work = self._backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME)
         if work is None or not carries(work, wanted):
@@ -391,15 +329,6 @@ class ClusterReconciler:
         # Statuses may have waited for this although it changed nothing.
         self._count_anew(cluster, plan)
 
-    def _note_owner(self, cluster: str, plan: Plan, elsewhere: str) -> None:
-        is_let_go = bool(elsewhere) and cluster in plan.clusters
-        with self._lock:
-            if is_let_go == (cluster in self._let_go):
-                return
-            (self._let_go.add if is_let_go else self._let_go.discard)(cluster)
-        # One that was never delivered here changes nothing else that the counts follow.
-        self._count_anew(cluster, plan)
-
     def _note_problem(self, cluster: str, plan: Plan, problem: tuple[str, bool] | None) -> None:
         with self._lock:
             before = self._problems.pop(cluster, None)
@@ -418,7 +347,3 @@ class ClusterReconciler:
                 self._distributed[cluster] = names
         if before != names:
             self._on_distributed((before or frozenset()) ^ (names or frozenset()))
-
-
-def _cell(work: Manifest) -> str:
-    return str((work["metadata"].get("labels") or {}).get(CELL_LABEL, ""))

@@ -13,7 +13,7 @@ from typing import Final
 import redis
 
 from dsf.api.scoringconfig import DynamicScoringConfig
-from dsf.api.types import CELL_LABEL, GROUP, MANIFESTWORK_NAME
+from dsf.api.types import GROUP, MANIFESTWORK_NAME
 from dsf.backends.protocol import Backend, Kind, ObjectKey
 from dsf.hub.clusters import ClusterReconciler
 from dsf.hub.conditions import config_status, ignored_config_status
@@ -22,8 +22,7 @@ from dsf.hub.registrar import Registrar
 from dsf.hub.scores import ScoreReconciler
 from dsf.hub.statuses import write_status
 
-#: Keeps the object until everything distributed is removed, if the backend has finalizers. One per cell:
-#: `<this>-<cell>`.
+#: Keeps the object until everything distributed is removed, if the backend has finalizers.
 FINALIZER: Final = f"{GROUP}/cleanup"
 #: Seconds between checks whether everything is removed.
 CLEANUP_LOOK: Final = 0.5
@@ -45,8 +44,6 @@ class ConfigReconciler:
         self._desired = desired
         self._clusters = clusters
         self._scores = scores
-        own = desired.cells.own
-        self._finalizer = f"{FINALIZER}-{own}" if own else FINALIZER
 
     def __call__(self, key: ObjectKey) -> float | None:
         """Raises BackendError and redis.RedisError."""
@@ -61,14 +58,14 @@ class ConfigReconciler:
         if not counts:
             status = ignored_config_status(config, self._desired.config_key.namespace, now=now)
         else:
-            if self._finalizer not in config.metadata.finalizers:
-                self._backend.add_finalizer(*key, self._finalizer)
+            if FINALIZER not in config.metadata.finalizers:
+                self._backend.add_finalizer(*key, FINALIZER)
             if config.status.conditions and not self._clusters.have_looked_at(plan.clusters):
                 # After a start: the counts are not yet complete. The last cluster's run triggers this again.
                 return None
             status = config_status(
                 config,
-                clusters=len(self._clusters.kept(plan.clusters)),
+                clusters=len(plan.clusters),
                 distributed=self._clusters.up_to_date(),
                 scorers=sum(bool(plan.clusters_of(scorer)) for scorer in plan.scorers.values()),
                 masked=plan.masked_pairs(),
@@ -89,31 +86,19 @@ class ConfigReconciler:
 
     def _end(self, key: ObjectKey, config: DynamicScoringConfig, *, counts: bool) -> float | None:
         """Being deleted: release it once everything created for it is removed."""
-        ours = self._finalizers(config)
-        if not ours:
+        if FINALIZER not in config.metadata.finalizers:
             return None
         if counts and not self._is_clean():
             return CLEANUP_LOOK
-        for finalizer in ours:
-            self._backend.remove_finalizer(*key, finalizer)
+        self._backend.remove_finalizer(*key, FINALIZER)
         return None
-
-    def _finalizers(self, config: DynamicScoringConfig) -> list[str]:
-        """The object's finalizers that this hub must remove: its own, and for the first of several cells also those of
-        a hub without cells and of removed cells."""
-        others = {f"{FINALIZER}-{name}" for name in self._desired.cells.names if name != self._desired.cells.own}
-        found = [one for one in config.metadata.finalizers if one.startswith(FINALIZER) and one not in others]
-        return found if self._desired.cells.is_first else [one for one in found if one == self._finalizer]
 
     def _is_clean(self) -> bool:
         # A work in deletion waits for its cluster, which may be unreachable for long.
         works = (
             work
             for work in self._backend.list(Kind.WORK)
-            if work["metadata"]["name"] == MANIFESTWORK_NAME
-            and not work["metadata"].get("deletionTimestamp")
-            and work["metadata"]["namespace"] not in self._desired.plan.elsewhere
-            and not self._desired.cells.is_other((work["metadata"].get("labels") or {}).get(CELL_LABEL, ""))
+            if work["metadata"]["name"] == MANIFESTWORK_NAME and not work["metadata"].get("deletionTimestamp")
         )
         if next(works, None) is not None or self._registrar.has_entries():
             return False

@@ -233,12 +233,9 @@ class AgentCredentials:
         return ids
 
     def _new(self, cluster: str, now: float) -> KeyIds:
-        """Credentials of a new cluster: different from those of a removed one of that name.
-
-        In a cell they begin with the time: what another cell knew of the removed one is not here.
-        """
+        """Credentials of a new cluster: different from those of a removed one of that name."""
         retired = self._keys.last_used(cluster) or 0
-        return KeyIds(max(retired + 1, int(now) if self._settings.cell else 1), None, now)
+        return KeyIds(retired + 1, None, now)
 
     def _deliver(self, cluster: str, ids: KeyIds) -> None:
         password = self._users.password(cluster, ids.current) if self._users is not None else ""

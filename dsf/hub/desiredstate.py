@@ -26,7 +26,6 @@ from dsf.api.types import ADDON_NAME, CONFIG_NAME
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
 from dsf.errors import ObjectConflictError, SettingsError
 from dsf.hub import capacity
-from dsf.hub.cellstatus import own
 from dsf.hub.discretion import server_refusal
 from dsf.hub.health import Health
 from dsf.hub.names import NameRules
@@ -76,8 +75,6 @@ class DesiredState:
             )
         self._backend = backend
         self._settings = settings
-        #: Division of clusters into cells.
-        self.cells = settings.division
         self._health = health
         self._on_new = on_new
         self._lock = threading.RLock()
@@ -186,9 +183,6 @@ class DesiredState:
         counted = {scorer.key for scorer in scorers}
         self._healthy = {key: known for key, known in self._healthy.items() if key in counted}
         clusters = self._all(Kind.CLUSTER, ManagedCluster)
-        cells = {one.metadata.name: self.cells.of(one.metadata.name, one.metadata.labels) for one in clusters}
-        elsewhere = {name: cell for name, cell in cells.items() if cell != self.cells.own}
-        clusters = [cluster for cluster in clusters if cluster.metadata.name not in elsewhere]
         without_addon = 0
         if self._settings.addon_mode:
             addons = {
@@ -216,7 +210,7 @@ class DesiredState:
             self._scorer_hosts,
         )
         self._keep_claims(plan.claims)
-        plan = replace(plan, without_addon=without_addon, unreadable=unreadable, elsewhere=elsewhere)
+        plan = replace(plan, without_addon=without_addon, unreadable=unreadable)
         self._report(plan)
         return plan
 
@@ -314,8 +308,6 @@ class DesiredState:
                 manifest, unknown = known(manifest, model)
             self._tell_ignored(key, unknown)
             parsed = read(manifest, model)
-            if isinstance(parsed, DynamicScorer | DynamicScoringConfig):
-                parsed = parsed.model_copy(update={"status": own(parsed.status, self._backend.shared_by)})
         except ValidationError as error:
             text = "; ".join(str(mistake) for mistake in explain(error, model, manifest))
             log.warning("object cannot be used", kind=key.kind.value, object=key.name, problem=text)

@@ -10,7 +10,6 @@ from dsf.api.authentication import CaKind, Reference
 from dsf.api.summary import ScorerSummary, dump_summaries
 from dsf.api.types import (
     AGENT_ACCOUNT,
-    CELL_LABEL,
     CONFIGMAP_NAME,
     MANAGED_BY,
     MANAGED_BY_LABEL,
@@ -58,12 +57,11 @@ def manifest_work(
     *,
     secrets: Iterable[Manifest] = (),
     redis_url: str = "",
-    cell: str = "",
 ) -> Manifest:
     """The ManifestWork with the ConfigMap that the cluster's agent reads; `parts` are its scorers', sorted by name.
 
     A Role lets the agent read only the Secrets and ConfigMaps that these name. `secrets` are delivered with it.
-    `redis_url` is the agent's Redis, `cell` the delivering cell; each may be empty.
+    `redis_url` is the agent's Redis, or empty.
     """
     summaries = f"[{','.join(part.text for part in parts)}]"
     references = frozenset().union(*(part.references for part in parts))
@@ -81,7 +79,7 @@ def manifest_work(
         "metadata": {
             "name": MANIFESTWORK_NAME,
             "namespace": cluster,
-            "labels": labels | ({CELL_LABEL: cell} if cell else {}),
+            "labels": labels,
         },
         "spec": {
             "workload": {"manifests": [config_map, *_rights(agent_namespace, references, uses_account), *secrets]}

@@ -16,7 +16,6 @@ import dsf.log
 from dsf.backends.protocol import Backend, Kind, ObjectKey
 from dsf.errors import BackendError, DsfError, SettingsError
 from dsf.http import addresses, trust
-from dsf.hub.cellstatus import others
 from dsf.hub.changes import ChangeTeller
 from dsf.hub.clusters import ClusterReconciler
 from dsf.hub.configs import ConfigReconciler
@@ -59,8 +58,6 @@ class Hub:
 
     def __init__(self, settings: Settings, backend: Backend, *, resync: float | None = None) -> None:
         """`resync` in seconds, by default from the settings. Raises SettingsError."""
-        if settings.cell and settings.backend == "kube" and not settings.agent_redis_url:
-            raise SettingsError("DSF_AGENT_REDIS_URL: required with DSF_CELL: agents must know whose Redis is theirs")
         if settings.agent_redis_url:
             said = address.parse(settings.agent_redis_url)
             if said.username or said.password:
@@ -229,10 +226,7 @@ class Hub:
             return True
         metadata = manifest["metadata"]
         fields = ("uid", "generation", "annotations", "deletionTimestamp", "finalizers")
-        cells = self._backend.shared_by
-        # The first cell sums up the others' parts.
-        parts = others(manifest.get("status") or {}, cells) if cells.is_first else None
-        now = (*(metadata.get(name) for name in fields), parts)
+        now = tuple(metadata.get(name) for name in fields)
         before, self._seen[key] = self._seen.get(key), now
         return before != now
 
@@ -345,7 +339,7 @@ class Hub:
 
     def _gone(self, plan: Plan) -> dict[str, str]:
         """The clusters (name -> uid) that are gone for a moment. Raises redis.RedisError."""
-        known = self._registrar.known_clusters() - plan.clusters.keys() - plan.elsewhere.keys()
+        known = self._registrar.known_clusters() - plan.clusters.keys()
         return {name: self._registrar.uid(name) for name in known if self._grace_of(name)}
 
     def _sync_credentials(self, clusters: Mapping[str, str]) -> None:

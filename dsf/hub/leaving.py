@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import dsf.log
-from dsf.api.types import CELL_LABEL, CREDENTIALS_WORK_NAME, MANAGED_BY, MANAGED_BY_LABEL, MANIFESTWORK_NAME
+from dsf.api.types import CREDENTIALS_WORK_NAME, MANAGED_BY, MANAGED_BY_LABEL, MANIFESTWORK_NAME
 from dsf.errors import BackendError, ObjectNotFoundError
 from dsf.kube import lists
 from dsf.kube.resources import DEPLOYMENTS, MANIFEST_WORKS, PODS
@@ -41,7 +41,7 @@ def run(settings: Settings) -> int:
     dsf.log.setup(settings)
     session = Session.load(settings.kubeconfig)
     try:
-        left = leave(session, settings.namespace, cell=settings.cell)
+        left = leave(session, settings.namespace)
     finally:
         session.close()
     for cluster in left:
@@ -49,18 +49,15 @@ def run(settings: Settings) -> int:
     return 0
 
 
-def leave(session: Session, namespace: str, patience: float = _PATIENCE, *, cell: str = "") -> list[str]:
-    """Stop the controller, delete its deliveries and wait until they are gone; returns the clusters still pending.
-
-    With `cell` only objects labelled with it.
-    """
+def leave(session: Session, namespace: str, patience: float = _PATIENCE) -> list[str]:
+    """Stop the controller, delete its deliveries and wait until they are gone; returns the clusters still pending."""
     if not _until(lambda: _has_ended(session, namespace), patience):
         log.warning("the hub controller has not ended yet", namespace=namespace)
     works: list[dict[str, Any]] = []
     asked: set[str] = set()
 
     def have_looked() -> bool:
-        works[:] = _works(session, cell)
+        works[:] = _works(session)
         return True
 
     def are_gone() -> bool:
@@ -108,13 +105,12 @@ def _delete(session: Session, metadata: dict[str, Any]) -> None:
         log.info("gone already", cluster=metadata["namespace"], name=metadata["name"])
 
 
-def _works(session: Session, cell: str) -> list[dict[str, Any]]:
-    labels = f"{_OURS},{CELL_LABEL}={cell}" if cell else _OURS
+def _works(session: Session) -> list[dict[str, Any]]:
     # Only metadata: thousands of summaries need not be held.
     return [
         {"metadata": work["metadata"]}
         for name in _DELIVERED
-        for work in lists.objects(session, MANIFEST_WORKS, labels=labels, name=name)
+        for work in lists.objects(session, MANIFEST_WORKS, labels=_OURS, name=name)
     ]
 
 

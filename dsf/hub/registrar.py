@@ -222,10 +222,6 @@ class Registrar:
                 self._registry.remove_cluster(cluster)
                 del self._clusters[cluster]
 
-    def leave_scores(self, cluster: str) -> None:
-        """Keep a cluster's scores until they expire although its entries go: another cell has it now."""
-        self._writes.leave((cluster, scorer) for scorer in self.present(cluster))
-
     def rewrite_score(self, cluster: str, scorer: str) -> None:
         """Have the writer write a pair's score unconditionally: it was changed or removed."""
         self._ensure_read()

@@ -14,7 +14,6 @@ from dsf.api.types import Location
 from dsf.backends.protocol import Backend, ObjectKey
 from dsf.errors import DsfError
 from dsf.http.access import DIRECT, PLAIN, Access
-from dsf.hub.cellstatus import own as own_status
 from dsf.hub.clusters import ClusterReconciler
 from dsf.hub.conditions import (
     Spread,
@@ -141,8 +140,7 @@ class ScorerReconciler:
         if not mistake or manifest is None or not self._desired.counts(key.namespace):
             return
         try:
-            stored = DynamicScorerStatus.model_validate(manifest.get("status") or {}, by_alias=True)
-            known = own_status(stored, self._backend.shared_by).conditions
+            known = DynamicScorerStatus.model_validate(manifest.get("status") or {}, by_alias=True).conditions
         except ValidationError:
             known = []
         generation = manifest["metadata"].get("generation") or 0
@@ -177,11 +175,11 @@ class ScorerReconciler:
 
     def _spread(self, plan: Plan, own: ScorerPlan) -> Spread:
         config = self._desired.config_key
-        clusters = self._clusters.kept(plan.clusters_of(own))
+        clusters = plan.clusters_of(own)
         desired = len(clusters)
         problem, is_refused = self._clusters.problem(clusters)
         return Spread(
-            clusters=len(self._clusters.kept(plan.clusters)),
+            clusters=len(plan.clusters),
             desired=desired,
             distributed=min(self._clusters.distributed(own.name), desired),
             config=f"{config.namespace}/{config.name}",

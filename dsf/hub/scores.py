@@ -11,7 +11,7 @@ from typing import Final
 
 import dsf.log
 from dsf.api.naming import label_value, sanitize_resource_name
-from dsf.api.types import CELL_LABEL, SCORER_NAME_LABEL
+from dsf.api.types import SCORER_NAME_LABEL
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
 from dsf.errors import BackendError
 from dsf.hub.desiredstate import DesiredState
@@ -39,8 +39,6 @@ class ScoreReconciler:
         """Raises BackendError and redis.RedisError."""
         plan = self._desired.update()
         manifest = self._backend.get(*key)
-        if self._is_others(key, manifest, plan):
-            return None
         owner = _Owners(plan).of(key, manifest)
         if owner is not None:
             self._registrar.rewrite_score(key.namespace, owner.name)
@@ -54,14 +52,14 @@ class ScoreReconciler:
         owners = _Owners(plan)
         for key in self._backend.keys(Kind.SCORE):
             # Most are recognised by name: only the others are read.
-            if key.namespace not in plan.elsewhere and owners.of(key, None) is None:
+            if owners.of(key, None) is None:
                 try:
                     manifest = self._backend.get(*key)
                 except BackendError as error:
                     # The others go on; so does whoever asked.
                     log.warning("a score cannot be read", cluster=key.namespace, score=key.name, error=str(error))
                     continue
-                if manifest is None or _is_going(manifest) or self._is_others(key, manifest, plan):
+                if manifest is None or _is_going(manifest):
                     continue
                 if owners.of(key, manifest) is None:
                     yield key
@@ -71,13 +69,12 @@ class ScoreReconciler:
 
         Raises BackendError; a refusal only after trying the others.
         """
-        plan = self._desired.update()
         tried = 0
         failure: BackendError | None = None
         # Failed ones come last the next time: they must not block the others.
         for key in sorted(self._backend.keys(Kind.SCORE), key=self._refused.__contains__):
             manifest = self._backend.get(*key)
-            if manifest is None or _is_going(manifest) or self._is_others(key, manifest, plan):
+            if manifest is None or _is_going(manifest):
                 continue
             tried += 1
             try:
@@ -94,11 +91,6 @@ class ScoreReconciler:
             raise failure
         self._refused.clear()
         return tried > 0
-
-    def _is_others(self, key: ObjectKey, manifest: Manifest | None, plan: Plan) -> bool:
-        """Whether a score is another cell's: by cluster, or by label while that cell still lets it expire."""
-        label = _label(manifest, CELL_LABEL) if manifest is not None else ""
-        return key.namespace in plan.elsewhere or self._desired.cells.is_other(label)
 
     def _is_writers(self, key: ObjectKey, manifest: Manifest) -> bool:
         """Whether the writer knows this score, and so will remove it."""

@@ -93,8 +93,6 @@ class Plan:
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     #: Keys of unreadable DynamicScorers.
     unreadable: frozenset[str] = frozenset()
-    #: Clusters of other cells -> the cell.
-    elsewhere: Mapping[str, str] = field(default_factory=dict)
     #: Most bytes of a cluster's ManifestWork.
     limit: int = capacity.MOST
     #: All claims of names, to be stored before this plan takes effect.

@@ -37,10 +37,10 @@ class ScoreObject:
         text = repr((self.name, self.scorer.name, self.cluster.uid, sorted(self.items)))
         return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
 
-    def manifest(self, cell: str = "") -> dict[str, Any]:
-        """The object without its status, as this cell writes it."""
+    def manifest(self) -> dict[str, Any]:
+        """The object without its status."""
         names = self.cluster.name, self.scorer.name, self.scorer.score_name
-        return score_body(*names, owner_uid=self.cluster.uid, cell=cell)
+        return score_body(*names, owner_uid=self.cluster.uid)
 
     def status(self, since: float) -> dict[str, Any]:
         """Its status; `since` is its creation time (unix seconds)."""

@@ -78,7 +78,6 @@ class Writer:
     ) -> None:
         self._redis = client
         self._rate = settings.write_rate
-        self._cell = settings.cell
         self._backend = backend
         self._stopping = stopping
         self._wake = wake
@@ -226,13 +225,6 @@ class Writer:
             counts["coalesced"] = facts.changes - 1
         written = facts.written
         now = self._clock()
-        if facts.is_left:
-            if target is None and (written is None or now < written.valid_until):
-                look = None if written is None else written.valid_until
-                self._together.finish(Finish(claim, facts, now, look, written, counts))
-                return
-            # Its current content is unknown.
-            written = written if target is None else None
         if self._is_needed(target, written):
             if written is not None and (target is None or target.name != written.name):
                 self._delete(claim, written.name, counts)
@@ -241,7 +233,7 @@ class Writer:
                 self._tell_hub(claim.scorer)
             else:
                 since = now if written is None else written.since
-                self._backend.apply_score(target.manifest(self._cell), target.status(since))
+                self._backend.apply_score(target.manifest(), target.status(since))
                 counts["written"] = 1
                 written = WrittenRecord(
                     name=target.name,

@@ -87,11 +87,9 @@ class Dispatcher:
         batch: int,
         queue_limit: int,
         spread_rate: float,
-        cells: int = 1,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`batch` pairs per round trip, `queue_limit` messages per queue, `spread_rate` late pairs per second; each of
-        `cells` has an equal share of scorers' rates."""
+        """`batch` pairs per round trip, `queue_limit` messages per queue, `spread_rate` late pairs per second."""
         self._redis = client
         self._ticks = ticks
         self._batch = min(batch, _MOST_TOGETHER)
@@ -102,8 +100,7 @@ class Dispatcher:
         self._commit = client.register_script(lua("dispatch"))
         #: Of what `run` sent; told and used by its caller.
         self.repeats = Repeats(client)
-        self._cells = cells
-        self._limiter = RateLimiter(cells)
+        self._limiter = RateLimiter()
         self._prune_at = 0.0
         self._stray_at = 0.0
         self._complain_at = 0.0
@@ -116,7 +113,7 @@ class Dispatcher:
         now = self._clock()
         if now < self._newest - CLOCK_SKEW:
             # The clock was set back: what is based on it is void.
-            self._limiter = RateLimiter(self._cells)
+            self._limiter = RateLimiter()
             self._prune_at = self._stray_at = self._late_free = self._complain_at = 0.0
         self._newest = now
         if now >= self._prune_at:

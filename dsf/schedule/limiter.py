@@ -34,9 +34,7 @@ class _Counter:
 class RateLimiter:
     """Assigns run times to pairs, evenly spaced for each scorer."""
 
-    def __init__(self, cells: int = 1) -> None:
-        """Each of `cells` has an equal share of every rate."""
-        self._cells = cells
+    def __init__(self) -> None:
         self._counters: dict[str, _Counter] = {}
 
     def ticket(self, scorer: str, pair: str, rate: str, now: float) -> float:
@@ -46,7 +44,7 @@ class RateLimiter:
         """
         counter = self._counters.get(scorer)
         if counter is None or counter.text != rate:
-            counter = self._counters[scorer] = _Counter(rate, self._cells * _gap(rate), now)
+            counter = self._counters[scorer] = _Counter(rate, _gap(rate), now)
         at = counter.tickets.get(pair)
         if at is not None and at >= now - TICKET_LIFE:
             return at

@@ -27,8 +27,6 @@ BURST = 5
 # for the first time could not detect the request to write again. For the same reason each gets a unique suffix: a
 # writer may be repairing the previous edit.
 _FORGOTTEN = "?"
-# Replaces no record: the cluster moved while its first object may be in the making.
-_LEFT = "left"
 # Members per command of an audit: it blocks Redis for other clients.
 _CHUNK = 1000
 #: Share of its validity after which an object is renewed. Not a half: a score is up to an interval old when written, so
@@ -56,8 +54,6 @@ class WrittenRecord(BaseModel):
     written_at: float
     #: Since when the object reports up-to-date scores.
     since: float
-    #: The cluster moved to another cell, which may have written it since; the object stays until it expires.
-    left: bool = False
 
     def is_ahead(self, now: float) -> bool:
         """Whether the clock of its writer was ahead."""
@@ -132,11 +128,6 @@ class Facts:
     written_text: str
     written: WrittenRecord | None
 
-    @property
-    def is_left(self) -> bool:
-        """Whether another cell has taken the pair over."""
-        return self.written_text == _LEFT if self.written is None else self.written.left
-
 
 class Writes:
     """The list of pairs to check. Methods raise redis.RedisError if Redis is unreachable."""
@@ -165,20 +156,6 @@ class Writes:
             if forget_written:
                 commands.insert(0, ("HSET", keys.WRITTEN, *(part for member in batch for part in (member, forgotten))))
             at_once(self._redis, *commands)
-
-    def leave(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Another cell takes over these pairs: their objects stay until they expire, also those being written now."""
-        members = [keys.pair(cluster, scorer) for cluster, scorer in pairs]
-        for batch in batched(members, _CHUNK):
-            texts: list[str | None] = self._redis.hmget(keys.WRITTEN, batch)  # type: ignore[assignment]
-            left: list[str] = []
-            for member, text in zip(batch, texts, strict=True):
-                record = _written(text)
-                left += (
-                    member,
-                    _LEFT if record is None else record.model_copy(update={"left": True}).model_dump_json(),
-                )
-            at_once(self._redis, ("HSET", keys.WRITTEN, *left))
 
     def claim(self, now: float, lease_seconds: float, limit: int) -> tuple[list[Claim], float | None]:
         """At most `limit` due pairs, longest waiting first, and the seconds until the next one is due (None: none)."""

@@ -57,10 +57,7 @@ spec:
             - name: DSF_ROLE
               value: {{ .component }}
             - name: DSF_NAMESPACE
-              value: {{ include "dsf.objectsNamespace" $root }}
-            {{- with include "dsf.cellEnv" $root | trim }}
-            {{- . | nindent 12 }}
-            {{- end }}
+              value: {{ include "dsf.namespace" $root }}
             - name: DSF_LOG_FORMAT
               value: {{ $values.log.format }}
             - name: DSF_LOG_LEVEL

@@ -4,41 +4,6 @@
 {{ .Values.hubSetting.namespace | default .Release.Namespace }}
 {{- end }}
 
-{{/* "true" or "": whether this release has what there is once for all cells: it is the first cell, or there are none. */}}
-{{- define "dsf.isFirstCell" -}}
-{{- $cell := .Values.cell -}}
-{{- $names := list -}}
-{{- range $cell.cells -}}{{- $names = append $names .name -}}{{- end -}}
-{{- if and $cell.name (not (has $cell.name $names)) -}}
-{{- fail (printf "cell.name: %s is not in cell.cells, which all cells have alike" $cell.name) -}}
-{{- end -}}
-{{- if or (not $cell.name) (eq $cell.name (first $names)) -}}true{{- end -}}
-{{- end }}
-
-{{/* Behind names of what has no namespace, so that several cells have one each. */}}
-{{- define "dsf.cellSuffix" -}}
-{{- if not (include "dsf.isFirstCell" .) }}-{{ .Values.cell.name }}{{ end -}}
-{{- end }}
-
-{{/* Where the DynamicScorers and the DynamicScoringConfig are, the same for all cells. */}}
-{{- define "dsf.objectsNamespace" -}}
-{{- if include "dsf.isFirstCell" . -}}
-{{ include "dsf.namespace" . }}
-{{- else -}}
-{{ required "cell.objectsNamespace: required in every cell but the first: the namespace of that one" .Values.cell.objectsNamespace }}
-{{- end -}}
-{{- end }}
-
-{{/* Environment of every process of a cell. */}}
-{{- define "dsf.cellEnv" -}}
-{{- if .Values.cell.name }}
-- name: DSF_CELL
-  value: {{ .Values.cell.name }}
-- name: DSF_CELLS
-  value: {{ toJson .Values.cell.cells | quote }}
-{{- end }}
-{{- end }}
-
 {{- define "dsf.labels" -}}
 app.kubernetes.io/name: dynamic-scoring-framework
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -166,9 +131,6 @@ affinity:
 
 {{/* Name of the Secret with the master secret of the signatures. */}}
 {{- define "dsf.signingSecret" -}}
-{{- if and (not (include "dsf.isFirstCell" .)) (not .Values.signing.existingSecret) -}}
-{{- fail "signing.existingSecret: required in every cell but the first: a copy of its Secret dynamic-scoring-hub-signing" -}}
-{{- end -}}
 {{ .Values.signing.existingSecret | default "dynamic-scoring-hub-signing" }}
 {{- end }}
 

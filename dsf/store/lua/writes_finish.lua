@@ -21,13 +21,8 @@ local look = redis.call('ZSCORE', KEYS[1], ARGV[1])
 local touched = not look or tonumber(look) ~= tonumber(ARGV[2])
 local stored = redis.call('HGET', KEYS[3], ARGV[1]) or ''
 if stored ~= ARGV[5] then
-    if ARGV[6] ~= '' and (stored == 'left' or string.find(stored, '"left":true', 1, true)) then
-        -- Another cell has the cluster now; what was written meanwhile stays, too, until it expires.
-        redis.call('HSET', KEYS[3], ARGV[1], (string.gsub(ARGV[6], '"left":false', '"left":true')))
-    else
-        -- The record was declared wrong meanwhile.
-        redis.call('HDEL', KEYS[3], ARGV[1])
-    end
+    -- The record was declared wrong meanwhile.
+    redis.call('HDEL', KEYS[3], ARGV[1])
     touched = true
 elseif ARGV[6] == '' then
     redis.call('HDEL', KEYS[3], ARGV[1])

@@ -262,7 +262,7 @@ def test_an_agent_follows_its_cluster_to_another_redis_and_back(
         deliver(redis_url)
         agent.tick("sample")
         assert agent.result().outcome == "ok"
-        # A hub that says nothing any more, as one without cells: back to where its own settings say.
+        # A hub that says nothing any more: back to where its own settings say.
         deliver(server.url)
         there.tick("sample")
         assert there.result().outcome == "ok"

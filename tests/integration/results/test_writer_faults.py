@@ -18,7 +18,7 @@ from dsf.store.registry import ClusterRecord
 from dsf.store.schedule import Entry
 from dsf.store.writes import Finish
 from tests.integration.results.bed import Bed
-from tests.integration.results.writes import APPLY, DELETE, NAME, stats
+from tests.integration.results.writes import APPLY, NAME, stats
 
 
 def test_a_backend_that_is_away(bed: Bed) -> None:
@@ -181,47 +181,5 @@ def test_a_record_of_another_version_is_written_again(bed: Bed) -> None:
     bed.client.hset(keys.WRITTEN, "c1/s1", '{"v":7}')
     bed.writes.touch("c1", "s1")
     bed.now = time.time()
-    bed.cycle()
-    assert bed.write() == [APPLY]
-
-
-@pytest.mark.parametrize("is_first", [True, False], ids=["first", "renewal"])
-def test_what_is_written_while_another_cell_takes_the_cluster_stays_until_it_expires(
-    bed: Bed, monkeypatch: pytest.MonkeyPatch, is_first: bool
-) -> None:
-    if not is_first:
-        bed.cycle()
-        bed.write()
-    apply_score = bed.backend.apply_score
-
-    def move(manifest: dict[str, Any], status: dict[str, Any]) -> None:
-        apply_score(manifest, status)
-        # What the hub does as soon as the cluster is another cell's.
-        bed.writes.leave([("c1", "s1")])
-        bed.schedule.remove(["c1/s1"])
-        bed.registry.remove_cluster("c1")
-
-    monkeypatch.setattr(bed.backend, "apply_score", move)
-    bed.cycle(results=[({"node": "a"}, 9.0)])
-    bed.write()
-    valid_until = bed.now + 300
-    for later in (0, 200, 99):
-        bed.now += later
-        assert bed.write() == []
-    assert bed.backend.scores("c1", NAME) == {"a": 9}
-    # One of another cell is not removed by the backend of this one.
-    bed.now = valid_until + 1
-    assert bed.write() == [DELETE]
-    bed.now += 1000
-    assert (bed.write(), bed.client.hgetall(keys.WRITTEN)) == ([], {})
-
-
-def test_a_pair_that_moves_before_its_first_object_leaves_nothing(bed: Bed) -> None:
-    bed.writes.leave([("c1", "s1")])
-    bed.schedule.remove(["c1/s1"])
-    assert (bed.write(), bed.client.hgetall(keys.WRITTEN)) == ([], {})
-    # And back again.
-    bed.writes.leave([("c1", "s1")])
-    bed.add()
     bed.cycle()
     assert bed.write() == [APPLY]

@@ -147,7 +147,6 @@ MATRIX: dict[str, Values] = {
     },
     "optimizer": {"optimizer": {"enabled": True}},
     "keda": {"results": {"keda": {"enabled": True}}},
-    "first-cell": {"cell": {"name": "a", "cells": [{"name": "a"}, {"name": "b", "clusterSets": ["edge"]}]}},
     "cert-manager": {
         "redis": {"tls": {"source": "certManager", "certManager": {"issuerName": "ca"}, "extraHosts": ["192.0.2.7"]}}
     },

@@ -10,9 +10,7 @@ from unittest.mock import Mock
 import pytest
 import redis
 
-from dsf.api.types import CELL_LABEL
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
-from dsf.cells import Cell, Cells
 from dsf.hub.clusters import ClusterReconciler
 from dsf.hub.credentials import AgentCredentials
 from dsf.hub.desiredstate import DesiredState
@@ -61,16 +59,13 @@ def test_an_entry_that_waits_runs_for_no_override() -> None:
     assert arrived == {"s": entry}
 
 
-def _working(
-    plan: Plan, cells: Cells, registrar: Mock, backend: Mock, counted: list[frozenset[str]]
-) -> ClusterReconciler:
+def _working(plan: Plan, registrar: Mock, backend: Mock, counted: list[frozenset[str]]) -> ClusterReconciler:
     """One whose credentials are always in place."""
     credentials = Mock(spec=AgentCredentials)
     credentials.ensure.return_value = None
     desired = Mock(spec=DesiredState)
     desired.update.return_value = plan
     desired.lower_limit.return_value = False
-    desired.cells = cells
     return ClusterReconciler(
         backend, registrar, desired, credentials=credentials, agent_namespace="agent", on_distributed=counted.append
     )
@@ -94,7 +89,7 @@ def test_an_agent_that_cannot_be_told_is_paused_and_paced_all_the_same(trouble: 
     backend = Mock(spec=Backend)
     backend.get.return_value = None
     backend.apply.side_effect = ForbiddenError("denied", 403)
-    reconcile = _working(plan, Cells(), registrar, backend, [])
+    reconcile = _working(plan, registrar, backend, [])
     with pytest.raises(ForbiddenError):
         reconcile(ObjectKey(Kind.CLUSTER, "", "c"))
     assert reconcile.problem(["c"]) == ("c: denied", True)
@@ -106,33 +101,8 @@ def test_an_agent_that_cannot_be_told_is_paused_and_paced_all_the_same(trouble: 
     }
 
 
-def test_a_cluster_that_another_cell_took_before_its_delivery_leaves_the_counts_at_once() -> None:
-    plan = make_plan([scorer("cpu")], config(), [cluster("c")], NOW)
-    owner = "a"
-    backend = Mock(spec=Backend)
-    backend.get.side_effect = lambda *_: {
-        "metadata": {"labels": {CELL_LABEL: owner}},
-        "spec": {"workload": {"manifests": []}},
-    }
-    registrar = Mock(spec=Registrar, notices=Mock())
-    registrar.present.return_value = {}
-    counted: list[frozenset[str]] = []
-    cells = Cells("a", (Cell(name="a"), Cell(name="b")))
-    reconcile = _working(plan, cells, registrar, backend, counted)
-    reconcile(ObjectKey(Kind.CLUSTER, "", "c"))
-    assert reconcile.kept(["c"]) == ["c"]
-    assert reconcile.distributed("cpu") == 0
-    counted.clear()
-    owner = "b"
-    reconcile(ObjectKey(Kind.CLUSTER, "", "c"))
-    assert reconcile.kept(["c"]) == []
-    assert counted == [{"cpu"}]
-
-
 class Api:
     """An API server whose webhook limits the manifests of a ManifestWork, as OCM's."""
-
-    shared_by = Cells()
 
     def __init__(self, objects: dict[Kind, list[Manifest]], limit: int) -> None:
         self.objects = objects

@@ -10,7 +10,6 @@ import pytest
 from dsf import keys
 from dsf.api.types import ADDON_NAME, CREDENTIALS_WORK_NAME, MANIFESTWORK_NAME
 from dsf.backends.protocol import Backend, Credentials, Kind, Manifest, ObjectKey
-from dsf.cells import Cells
 from dsf.fleet.model import FleetModel
 from dsf.hub.clusters import ClusterReconciler
 from dsf.hub.credentials import AgentCredentials
@@ -34,8 +33,6 @@ GRACE = 300.0
 
 class Api:
     """The objects of a hub, and OCM's add-on."""
-
-    shared_by = Cells()
 
     def __init__(self) -> None:
         self.objects: dict[ObjectKey, Manifest] = {}

@@ -9,7 +9,6 @@ import pytest
 
 from dsf.api.types import ADDON_NAME, HealthStatus
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
-from dsf.cells import Cells
 from dsf.hub import summaries
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.health import Health
@@ -20,8 +19,6 @@ from tests.unit.hub.builders import cluster, config, scorer
 
 class Place:
     """A backend with these objects."""
-
-    shared_by = Cells()
 
     def __init__(self) -> None:
         self.objects: dict[Kind, Manifest] = {}
@@ -126,8 +123,6 @@ def test_a_hosted_addon_is_reported_once(settings_factory: Callable[..., Setting
 
 class Fleet:
     """Objects and scoring APIs of which one changes at a time."""
-
-    shared_by = Cells()
 
     def __init__(self) -> None:
         self.objects: dict[ObjectKey, Manifest] = {}

@@ -12,7 +12,6 @@ from dsf.api.allowednames import AllowedNames
 from dsf.api.nameclaims import KEPT
 from dsf.api.scorer import DynamicScorer
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
-from dsf.cells import Cells
 from dsf.errors import BackendError, ObjectConflictError, SettingsError
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.names import NameRules
@@ -137,8 +136,6 @@ def test_books_and_overrides_do_not_go_to_another_namespace(settings_factory: Ca
 
 class Store:
     """A backend with scorers, whose claims another process may write."""
-
-    shared_by = Cells()
 
     def __init__(self) -> None:
         self.scorers: dict[str, Manifest] = {}

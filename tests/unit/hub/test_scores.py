@@ -9,7 +9,6 @@ import pytest
 
 from dsf.api.types import SCORER_NAME_LABEL
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
-from dsf.cells import Cells
 from dsf.errors import BackendError
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.registrar import Registrar
@@ -26,7 +25,6 @@ class Place:
 
     def __init__(self, plan: Plan, *scores: Manifest) -> None:
         self._plan = plan
-        self.cells = Cells()
         self.scores = {_key(score): score for score in scores}
         self.rewritten: list[tuple[str, str]] = []
         self.written: dict[tuple[str, str], str] = {}

@@ -112,9 +112,3 @@ def test_tickets_of_pairs_that_are_gone_are_forgotten() -> None:
 def test_a_rate_that_cannot_be_read_limits_nothing() -> None:
     limiter = RateLimiter()
     assert [limiter.ticket("s", f"c{n}/s", "many", START) for n in range(3)] == [START] * 3
-
-
-def test_cells_share_a_rate() -> None:
-    limiter = RateLimiter(cells=4)
-    moments = [limiter.ticket("s", f"c{number}/s", "2/s", START) for number in range(3)]
-    assert moments == [START, START + 2, START + 4]

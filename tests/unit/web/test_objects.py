@@ -55,11 +55,9 @@ def test_a_scorer_of_another_namespace_is_found_by_its_name(tmp_path: Path) -> N
     assert [one.scorer for one in conditions_in(tmp_path)] == ["mem"]
 
 
-@pytest.mark.parametrize(("name", "folder"), [("", "_out"), ("a", "_out/a")])
-def test_the_page_of_a_cell_reads_its_own_folder(tmp_path: Path, name: str, folder: str) -> None:
-    settings = Settings(manifests=tmp_path, cell=name, cells=[{"name": "a"}] if name else [])
-    assert settings.out == tmp_path / folder
-    assert Settings(out_dir=tmp_path, cell=name, cells=[{"name": "a"}] if name else []).out == tmp_path / name
+def test_the_page_reads_the_folder_of_the_hub(tmp_path: Path) -> None:
+    assert Settings(manifests=tmp_path).out == tmp_path / "_out"
+    assert Settings(out_dir=tmp_path).out == tmp_path
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from dsf.api.types import CELL_LABEL, CREDENTIALS_WORK_NAME, MANAGED_BY, MANAGED_BY_LABEL, MANIFESTWORK_NAME
+from dsf.api.types import CREDENTIALS_WORK_NAME, MANAGED_BY, MANAGED_BY_LABEL, MANIFESTWORK_NAME
 from dsf.errors import BackendError, ObjectConflictError, ObjectNotFoundError
 from dsf.hub import leaving
 from dsf.hub.distribute import manifest_work
@@ -19,7 +19,7 @@ CLEANUP = "cluster.open-cluster-management.io/manifest-work-cleanup"
 OTHERS = "addon-dynamic-scoring-framework-deploy-0"
 
 
-def _work(session: Session, cluster: str, name: str, finalizers: tuple[str, ...] = (), cell: str = "") -> None:
+def _work(session: Session, cluster: str, name: str, finalizers: tuple[str, ...] = ()) -> None:
     manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "b"}}
     body = {
         "apiVersion": MANIFEST_WORKS.api_version,
@@ -27,7 +27,7 @@ def _work(session: Session, cluster: str, name: str, finalizers: tuple[str, ...]
         "metadata": {
             "name": name,
             "namespace": cluster,
-            "labels": {MANAGED_BY_LABEL: MANAGED_BY} | ({CELL_LABEL: cell} if cell else {}),
+            "labels": {MANAGED_BY_LABEL: MANAGED_BY},
             "finalizers": list(finalizers),
         },
         "spec": {"workload": {"manifests": [manifest]}},
@@ -170,13 +170,3 @@ def test_a_server_that_has_no_time_is_not_asked_for_each() -> None:
     with pytest.raises(ApiError):
         leaving.leave(cast("Session", server), "hub", patience=0)
     assert server.deletions == 1
-
-
-def test_a_cell_takes_its_own_along(session: Session, control_plane: ControlPlane) -> None:
-    hub, own, other = (control_plane.namespace(name) for name in ("hub", "own", "other"))
-    for cluster, cell in ((own, "b"), (other, "a")):
-        for name in (MANIFESTWORK_NAME, CREDENTIALS_WORK_NAME):
-            _work(session, cluster, name, cell=cell)
-    assert leaving.leave(session, hub, 20, cell="b") == []
-    assert _names(session, own) == []
-    assert _names(session, other) == sorted([MANIFESTWORK_NAME, CREDENTIALS_WORK_NAME])
