@@ -134,7 +134,7 @@ def test_the_results_worker_loses_nothing_that_was_queued(fleet: Fleet) -> None:
         fleet.until(lambda seen=sent: seen.count() >= 4, "results in the queue")  # type: ignore[misc]
         # Not all open runs: a tick of a second may expire before an agent without CPU sees it.
         waiting = [run for run in runs_of(fleet, "steady") if any(run in text for text in sent.texts())]
-        assert waiting
+        assert waiting, (runs_of(fleet, "steady"), sent.texts())
         fleet.run("results")
 
         def taken_in() -> dict[str, HistoryEntry]:

@@ -25,6 +25,7 @@ from tests.support.wait import wait_for
 COMMANDS = (
     *(
         ("status",),
+        ("sync",),
         ("scores",),
         ("history",),
         ("changes",),
@@ -158,6 +159,7 @@ def test_what_goes_wrong_is_logged_all_the_same(tmp_path: Path) -> None:
     "command",
     [
         ("status",),
+        ("sync",),
         ("scores",),
         ("history", SAMPLE, "--cluster", "worker01"),
         ("rescore", SAMPLE),
