@@ -117,15 +117,15 @@ class Stack:
         if not self.options.agents:
             return
         try:
-            accepted = set(Registry(self.client).clusters())
+            # The hub remembers a cluster that is gone for some minutes, but takes its agent's credentials at once.
+            accepted = {name for name in Registry(self.client).clusters() if self._key_file(name).exists()}
         except redis.RedisError as error:
             # Agents stay as they are.
             self._tell(error)
             return
         self._told = False
         for cluster in sorted(accepted - self._agents):
-            delivered = self._key_file(cluster).exists() and self._config_file(cluster).exists()
-            if delivered and self.options.agent_may_start(cluster):
+            if self._config_file(cluster).exists() and self.options.agent_may_start(cluster):
                 self._supervisor.start(self._agent(cluster))
                 self._agents.add(cluster)
         for cluster in sorted(self._agents - accepted):
