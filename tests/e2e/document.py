@@ -62,7 +62,7 @@ def run(command: Command, *, cwd: Path, environment: Mapping[str, str], replace:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     return done.returncode, done.stdout

@@ -122,7 +122,7 @@ def bound(hub: Session, cluster: str) -> list[str]:
 
 def optimize(hub: ControlPlane, *arguments: str) -> None:
     command = [DSF, "optimize", *arguments]
-    done = subprocess.run(command, env=environment(hub), capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=environment(hub), capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
 

@@ -82,7 +82,7 @@ class Bench:
         """What the controller's scheduler makes of a Placement now."""
         address = f"{self.url}/debug/placements/{NAMESPACE}/{name}"
         request = urllib.request.Request(address, headers={"Authorization": "Bearer admin-token"})
-        with urllib.request.urlopen(request, context=self._context, timeout=60) as answer:
+        with urllib.request.urlopen(request, context=self._context, timeout=300) as answer:
             return told(answer.read())
 
     def situations(self) -> dict[str, Situation]:

@@ -282,7 +282,7 @@ def test_a_manifest_that_is_refused_is_said(world: World, name: str) -> None:
         said = world.data("status")["problems"]
         return next((one for one in said if one["file"] == f"scorer-{name}.yaml"), None)
 
-    found = world.until(problem, f"{name} in `dsf status`", timeout=60) or {}
+    found = world.until(problem, f"{name} in `dsf status`", timeout=300) or {}
     assert found["field"] == field
     assert words in found["message"]
 
@@ -291,13 +291,13 @@ def test_a_manifest_that_is_refused_is_said(world: World, name: str) -> None:
 def test_it_is_said(world: World, name: str) -> None:
     bad = BAD[name]
     if not bad.condition:
-        world.check_failure(name, "fetch", bad.reason, *bad.words, timeout=60)
+        world.check_failure(name, "fetch", bad.reason, *bad.words, timeout=300)
         return
 
     def condition() -> tuple[str, str, str]:
         return world.condition(name, bad.condition)
 
-    world.until(lambda: condition()[:2] == ("False", bad.reason), f"{bad.reason} in {world.status(name)}", timeout=60)
+    world.until(lambda: condition()[:2] == ("False", bad.reason), f"{bad.reason} in {world.status(name)}", timeout=300)
     for words in bad.words:
         assert words in condition()[2]
     done = world.dsf("status", name, "-o", "json")
@@ -308,7 +308,7 @@ def test_it_is_said(world: World, name: str) -> None:
 
 def test_it_did_well_before(world: World) -> None:
     """The one that is refused after a success: its first cycle was good, and each later one tries one renewal."""
-    world.until(lambda: world.state("refused-after-success").count("error") >= 2, "two refusals", timeout=60)
+    world.until(lambda: world.state("refused-after-success").count("error") >= 2, "two refusals", timeout=300)
     assert world.state("refused-after-success").count("ok") == 1
     tokens = [request.headers["Authorization"] for request in world.once.requests[:4]]
     # Good; refused, and again with a token that was got for it.
@@ -316,7 +316,7 @@ def test_it_did_well_before(world: World) -> None:
 
 
 def test_a_value_in_a_string_stays_in_it(world: World) -> None:
-    world.wait_success("escaped", timeout=60)
+    world.wait_success("escaped", timeout=300)
     asked = [request.query["query"] for request in world.source.requests if request.path == "/escaped"]
     assert asked[-1] == 'up{cluster="x\\"} or secret_metric{a=\\""}'
 

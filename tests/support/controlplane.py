@@ -209,7 +209,7 @@ class ControlPlane:
             text=True,
             # Its discovery cache must neither be that of the user nor that of another control plane.
             env={**os.environ, "KUBECACHEDIR": str(self.dir / "kubectl-cache")},
-            timeout=60,
+            timeout=300,
             check=False,
         )
         assert not check or answer.returncode == 0, f"kubectl {' '.join(arguments)}: {answer.stdout}"

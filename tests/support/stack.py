@@ -187,7 +187,7 @@ class Stack:
 
     def page(self, name: str, path: str) -> requests.Response:
         """The answer of a process's HTTP server."""
-        return self._http.get(f"http://127.0.0.1:{self.port(name)}{path}", timeout=60)
+        return self._http.get(f"http://127.0.0.1:{self.port(name)}{path}", timeout=300)
 
     def samples(self, name: str) -> Iterator[Sample]:
         """All samples of a process's /metrics, parsed as Prometheus' text format."""
@@ -207,7 +207,7 @@ class Stack:
 
     def dsf(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run the command line as a user does."""
-        return forked.dsf(arguments, self.environment("cli"), timeout=60)
+        return forked.dsf(arguments, self.environment("cli"), timeout=300)
 
     def data(self, *arguments: str) -> Any:
         """What a command prints with `-o json`. Raises AssertionError when it prints none."""

@@ -166,7 +166,7 @@ class Agent:
     def page(self, path: str = "/metrics") -> tuple[int, str]:
         """Status and body of a page of its HTTP server."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port()}{path}", timeout=60) as response:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port()}{path}", timeout=300) as response:
                 return response.status, response.read().decode()
         except urllib.error.HTTPError as error:
             with error:

@@ -153,11 +153,11 @@ def test_the_hub(server: ScriptedServer, start: Start) -> None:
     url, through = f"{server.url}/config", Access(proxy=f"http://{start().address}")
     for access, is_through in ((through, True), (DIRECT, False)):
         before = len(server.requests)
-        found = check(Target(url, ConfigSyncMode.Full, access), timeout=60)
+        found = check(Target(url, ConfigSyncMode.Full, access), timeout=300)
         assert found.health_failure is None
         assert {request.path for request in server.requests[before:]} == {"/healthz", "/config"}
         assert set(ways(server)[before:]) == {is_through}
     closed = Access(proxy=f"http://127.0.0.1:{free_port()}")
-    failure = check(Target(url, ConfigSyncMode.None_, closed), timeout=60).health_failure
+    failure = check(Target(url, ConfigSyncMode.None_, closed), timeout=300).health_failure
     assert failure is not None
     assert "proxy" in failure.message

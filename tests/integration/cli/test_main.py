@@ -67,7 +67,7 @@ def nobody(tmp_path: Path) -> dict[str, str]:
 
 def run(*arguments: str, **values: str) -> subprocess.CompletedProcess[str]:
     with dsf_process(*arguments, **values) as process:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=300)
     return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
 
@@ -113,7 +113,7 @@ def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
         "try:\n    app(['--help'])\nexcept SystemExit:\n    pass\n"
         "print([name for name in ('redis', 'celery', 'kubernetes', 'fastapi', 'structlog') if name in sys.modules])"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment())
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env=environment())
     assert ended.stdout.splitlines()[-1] == "[]"
 
 
@@ -150,7 +150,7 @@ def test_what_goes_wrong_is_logged_all_the_same(tmp_path: Path) -> None:
         "dsf.log.prepare(Settings(log_level='ERROR', log_format='json'))\n"
         "log.warning('not this')\nlog.error('this', cluster='worker01')"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment())
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env=environment())
     (line,) = ended.stderr.splitlines()
     assert (json.loads(line)["event"], json.loads(line)["cluster"]) == ("this", "worker01")
 
@@ -304,7 +304,7 @@ def _status(method: str, url: str) -> int | None:
     with requests.Session() as session:
         session.trust_env = False
         try:
-            return session.request(method, url, timeout=60).status_code
+            return session.request(method, url, timeout=300).status_code
         except requests.ConnectionError:
             return None
 

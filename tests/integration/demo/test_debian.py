@@ -27,7 +27,7 @@ def test_a_redis_with_libraries_that_this_machine_may_lack(
     monkeypatch.setattr("dsf.demo.binaries.shutil.which", lambda name: None)
     monkeypatch.setattr(debian, "available", lambda: True)
     found = binaries.find("redis-server")
-    said = subprocess.run([found, "--version"], capture_output=True, text=True, check=True, timeout=60).stdout
+    said = subprocess.run([found, "--version"], capture_output=True, text=True, check=True, timeout=300).stdout
     assert re.match(r"Redis server v=\d", said)
     # The program and the package whose link it is; more only if a library is missing here.
     progress = capfd.readouterr().err

@@ -93,7 +93,7 @@ class Demo:
         self.process = Child([*command, *DSF, "demo", "--keep", str(self.folder)], self.folder.parent / "demo.log")
 
     def dsf(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        return forked.dsf(arguments, self.environment | variables, timeout=60)
+        return forked.dsf(arguments, self.environment | variables, timeout=300)
 
     def data(self, *arguments: str) -> Any:
         done = self.dsf(*arguments, "-o", "json")
@@ -102,7 +102,7 @@ class Demo:
     def fresh(self) -> set[tuple[str, str]]:
         try:
             url = self.context()["exporter_url"]
-            scores = requests.get(f"{url}/api/v1/scores", timeout=60).json().get("scores", [])
+            scores = requests.get(f"{url}/api/v1/scores", timeout=300).json().get("scores", [])
         except (OSError, ValueError, requests.RequestException):
             return set()
         return {(score["cluster"], score["scorer"]) for score in scores if score["fresh"] and score["items"]}
@@ -128,7 +128,7 @@ class Demo:
 
     def stages(self, run: str = "") -> set[str]:
         """Names of the tasks, of this run if one is given, that Flower has heard of so far."""
-        tasks = requests.get(f"{self.context()['flower_url']}/api/tasks", timeout=60).json().values()
+        tasks = requests.get(f"{self.context()['flower_url']}/api/tasks", timeout=300).json().values()
         return {task["name"] for task in tasks if run in json.dumps(task)}
 
     def end(self) -> None:
@@ -220,7 +220,7 @@ def test_everything_that_is_promised(demo: Demo) -> None:
     wait_for(lambda: set(STAGES) <= demo.stages(), 60, "all stages in Flower", interval=0.5)
 
     def with_scorer() -> bool:
-        tasks = requests.get(f"{context['flower_url']}/api/tasks", timeout=60).json().values()
+        tasks = requests.get(f"{context['flower_url']}/api/tasks", timeout=300).json().values()
         return any((task["args"] or "").startswith("('sample-scorer', '") for task in tasks)
 
     wait_for(with_scorer, 60, "a task of sample-scorer in Flower", interval=0.5)
@@ -230,7 +230,7 @@ def test_everything_that_is_promised(demo: Demo) -> None:
     for url in (f"{context['exporter_url']}/metrics", f"http://127.0.0.1:{agent}/metrics"):
 
         def exposed(url: str = url) -> str:
-            text = requests.get(url, timeout=60).text
+            text = requests.get(url, timeout=300).text
             assert "dynamic_score{" in text
             return text
 

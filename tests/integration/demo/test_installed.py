@@ -29,7 +29,7 @@ def test_without_the_samples_it_says_at_once_what_to_do(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 1, done.stdout + done.stderr

@@ -73,7 +73,7 @@ def manifests(tmp_path: Path, scorer: ScorerService) -> Path:
 
 def run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*DSF, "up", *arguments], env=environment, capture_output=True, text=True, timeout=60, check=False
+        [*DSF, "up", *arguments], env=environment, capture_output=True, text=True, timeout=300, check=False
     )
 
 
@@ -156,7 +156,7 @@ def test_the_demo_takes_the_same_file(tmp_path: Path, environment: dict[str, str
     (tmp_path / "url").write_text("redis://:secret@[y")
     for more, word in (((), "not a URL"), (("--redis-url", "redis://h"), "one of")):
         command = [*DSF, "demo", "--redis-url-file", str(tmp_path / "url"), *more]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 2
         assert word in done.stderr
         assert "secret" not in done.stderr

@@ -60,7 +60,7 @@ class Pod:
             # A StatefulSet's claim is in no volume.
             self._fill(self.folder / name, volumes.get(name, {}))
         for container in self._spec.get("initContainers", []):
-            subprocess.run(self._command(container), env=self._environment(container), check=True, timeout=60)
+            subprocess.run(self._command(container), env=self._environment(container), check=True, timeout=300)
         environment = self._environment(self._container) | more
         if self._spec["automountServiceAccountToken"]:
             account = self._spec["serviceAccountName"]
@@ -82,7 +82,7 @@ class Pod:
     def get(self, port: int, path: str) -> tuple[int, str]:
         """Status and text of a page; 0 when nobody answers."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=300) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:

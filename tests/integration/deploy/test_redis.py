@@ -64,7 +64,7 @@ class Bundled:
         command = [*container["command"], *container["args"]]
         for theirs, ours in mounts.items():
             command = [text.replace(theirs, f"{self.folder}/{ours}") for text in command]
-        subprocess.run(command, check=True, timeout=60)
+        subprocess.run(command, check=True, timeout=300)
 
     def start(self) -> None:
         """Start it and wait until it answers the chart's probe."""
@@ -149,10 +149,10 @@ def test_probes_work_with_every_redis_that_will_do(bundled: Bundled, manifest: s
     commands = [container[f"{kind}Probe"]["exec"]["command"] for kind in ("startup", "liveness", "readiness")]
     asks = f"{find('redis-cli')} -p {bundled.port}"
     for *shell, text in commands:
-        subprocess.run([*shell, text.replace("redis-cli", asks)], check=True, timeout=60)
+        subprocess.run([*shell, text.replace("redis-cli", asks)], check=True, timeout=300)
     bundled.stop()
     for *shell, text in commands:
-        done = subprocess.run([*shell, text.replace("redis-cli", asks)], timeout=60)
+        done = subprocess.run([*shell, text.replace("redis-cli", asks)], timeout=300)
         assert done.returncode != 0
 
 
@@ -160,7 +160,7 @@ def test_nobody_gets_in_without_a_name_or_without_tls(bundled: Bundled) -> None:
     nobody = redis.Redis(port=bundled.port, ssl=True, ssl_ca_certs=str(bundled.folder / "ca.crt"))
     with contextlib.closing(nobody), pytest.raises(redis.AuthenticationError):
         nobody.ping()
-    plain = redis.Redis(port=bundled.port, socket_timeout=60)
+    plain = redis.Redis(port=bundled.port, socket_timeout=300)
     with contextlib.closing(plain), pytest.raises(redis.ConnectionError):
         plain.ping()
 

@@ -127,7 +127,7 @@ class World:
             json.dumps({"args": [scorer], "queue": f"spoke.{CLUSTER}"}).encode(),
             {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"},
         )
-        with urllib.request.urlopen(request, timeout=60) as done:
+        with urllib.request.urlopen(request, timeout=300) as done:
             assert done.status == 200
 
     def _join(self) -> None:
@@ -386,7 +386,7 @@ def test_the_optimiser_asks_who_calls(world: World, hub: HubCluster) -> None:
 
 def _status(request: urllib.request.Request) -> int:
     try:
-        with urllib.request.urlopen(request, timeout=60) as done:
+        with urllib.request.urlopen(request, timeout=300) as done:
             return int(done.status)
     except urllib.error.HTTPError as error:
         with error:

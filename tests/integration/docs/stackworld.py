@@ -67,7 +67,7 @@ class StackWorld(Fleet):
         """What Flower shows of a task; nothing before its first event."""
         user, _, password = _LOGIN.partition(":")
         url = f"http://127.0.0.1:{self.flower_port}/api/task/info/{task}"
-        answer = requests.get(url, auth=(user, password), timeout=60)
+        answer = requests.get(url, auth=(user, password), timeout=300)
         found: dict[str, Any] = answer.json() if answer.ok else {}
         return found
 
@@ -117,7 +117,7 @@ class StackWorld(Fleet):
     def query(self, expression: str, port: int | None = None) -> list[dict[str, Any]]:
         """What Prometheus answers. Raises AssertionError with its error."""
         url = f"http://127.0.0.1:{port or self.prometheus_port}/api/v1/query"
-        answered = requests.get(url, params={"query": expression}, timeout=60).json()
+        answered = requests.get(url, params={"query": expression}, timeout=300).json()
         assert answered["status"] == "success", f"{expression}: {answered.get('error')}"
         found: list[dict[str, Any]] = answered["data"]["result"]
         return found

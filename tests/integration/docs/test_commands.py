@@ -128,6 +128,6 @@ def test_what_needs_nothing_runs_here(command: Command) -> None:
     path = os.pathsep.join([str(Path(binaries.find("promtool")).parent), os.environ["PATH"]])
     done = subprocess.run(
         ["/bin/bash", "-euc", command.text],
-        cwd=ROOT, env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=60, check=False,
+        cwd=ROOT, env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -74,7 +74,7 @@ def test_promtool_finds_nothing_wrong(exporter: ExporterProcess, redis_client: r
     if filled:
         good_fleet(redis_client).failure("worker01")
     checked = subprocess.run(
-        [promtool, "check", "metrics"], input=exporter.get("/metrics").content, capture_output=True, timeout=60
+        [promtool, "check", "metrics"], input=exporter.get("/metrics").content, capture_output=True, timeout=300
     )
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
 
@@ -272,7 +272,7 @@ def test_a_port_in_use_is_said_in_one_line(exporter: ExporterProcess, redis_url:
     environment["DSF_EXPORTER_HOST"] = "127.0.0.1"
     environment["DSF_EXPORTER_PORT"] = str(exporter.port)
     ended = subprocess.run(
-        [sys.executable, "-m", "dsf.cli", "exporter"], env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "dsf.cli", "exporter"], env=environment, capture_output=True, text=True, timeout=300
     )
     assert ended.returncode == 1
     said = f"error: DSF_EXPORTER_PORT: cannot listen on 127.0.0.1:{exporter.port}"

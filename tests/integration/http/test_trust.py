@@ -87,13 +87,13 @@ def test_a_private_ca_is_trusted_while_it_is_in_the_folder(
 
 def test_the_hubs_health_check_says_whose_ca_counts_for_it(ca: TestCa, server: int, folder: Path) -> None:
     target = health.Target(f"https://localhost:{server}/config", ConfigSyncMode.None_)
-    failure = health.check(target, timeout=60).health_failure
+    failure = health.check(target, timeout=300).health_failure
     assert failure is not None
     assert "TLS failed" in failure.message
     assert failure.message.endswith("it trusts the CAs of trustedCA (docs/sources.md#what-the-hub-asks)")
     (folder / "ca.crt").write_text(ca.cert.read_text())
     trust.use_folder(folder)
-    assert health.check(target, timeout=60).health_failure is None
+    assert health.check(target, timeout=300).health_failure is None
 
 
 @pytest.mark.parametrize("ask", [by_agent, by_hub])

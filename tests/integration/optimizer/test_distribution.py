@@ -41,7 +41,7 @@ def test_the_framework_alone_says_what_is_missing_and_then_works(wheels: dict[st
     uv("pip", "install", "--quiet", "--no-deps", "--python", python, "-r", str(requirements), str(wheels["framework"]))
 
     def run(*command: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+        return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path)
 
     lacking = run(str(environment / "bin" / "dsf"), "optimize", "-f", "params.json")
     assert (lacking.returncode, lacking.stdout) == (1, "")

@@ -105,7 +105,7 @@ def test_objects_of_a_batch_are_written_side_by_side(bed: Bed, monkeypatch: pyte
         bed.add(cluster)
         bed.cycle(cluster)
     bed.cycle()
-    together, apply_score = threading.Barrier(4, timeout=60), bed.backend.apply_score
+    together, apply_score = threading.Barrier(4, timeout=300), bed.backend.apply_score
 
     def meet(manifest: dict[str, Any], status: dict[str, Any]) -> None:
         together.wait()

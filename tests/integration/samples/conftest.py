@@ -45,7 +45,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
 
 def ask(method: str, url: str, body: Any = None, **options: Any) -> Any:
     """The JSON that is answered with 200."""
-    answer = requests.request(method, url, json=body, timeout=60, **options)
+    answer = requests.request(method, url, json=body, timeout=300, **options)
     assert answer.status_code == 200, answer.text
     return answer.json()
 

@@ -62,7 +62,7 @@ def started(start: Start, model: LanguageModel, *, inference: str, scoring: str)
 
 def refused(url: str) -> dict[str, float]:
     """Results that were left out so far, by reason."""
-    lines = requests.get(f"{url}/metrics", timeout=60).text.splitlines()
+    lines = requests.get(f"{url}/metrics", timeout=300).text.splitlines()
     found = [line for line in lines if line.startswith("dynamic_scoring_api_results_refused_total{")]
     return {line.split('reason="')[1].split('"')[0]: float(line.split()[-1]) for line in found}
 
@@ -74,7 +74,7 @@ def counted(url: str, before: dict[str, float]) -> dict[str, float]:
 
 def unavailable(url: str) -> str:
     """Why there are no scores."""
-    found = requests.post(f"{url}/scoring", json=TWO, timeout=60)
+    found = requests.post(f"{url}/scoring", json=TWO, timeout=300)
     assert found.status_code == 503, found.text
     assert "Retry-After" in found.headers
     detail: str = found.json()["detail"]
@@ -169,7 +169,7 @@ def test_what_is_not_done_in_time_is_left_out(start: Start, model: LanguageModel
         scorer = started(start, model, inference="25", scoring=str(seconds))
         model.seconds = 0.35 * seconds
         before = refused(scorer)
-        found = requests.post(f"{scorer}/scoring", json=body, timeout=60)
+        found = requests.post(f"{scorer}/scoring", json=body, timeout=300)
         results = found.json().get("results", [])
         if len(results) >= 3:
             break
@@ -188,14 +188,14 @@ def test_both_tokens(start: Start, model: LanguageModel, tokens: Path) -> None:
         INFERENCE_TOKEN_FILE=str(tokens / "inference"),
         API_TOKEN_FILE=str(tokens / "api"),
     )
-    assert requests.post(f"{url}/scoring", json=TWO, timeout=60).status_code == 401
+    assert requests.post(f"{url}/scoring", json=TWO, timeout=300).status_code == 401
     assert not model.server.requests
     right = {"Authorization": "Bearer api-token"}
     assert len(ask("POST", f"{url}/scoring", TWO, headers=right)["results"]) == 1
 
     # Another one is taken at once, and no answer has it.
     (tokens / "inference").write_text("wrong\n")
-    found = requests.post(f"{url}/scoring", json=TWO, headers=right, timeout=60)
+    found = requests.post(f"{url}/scoring", json=TWO, headers=right, timeout=300)
     assert found.status_code == 503
     assert "HTTP 401" in found.json()["detail"]
     assert "wrong" not in found.text.replace("not the right one", "")

@@ -59,7 +59,7 @@ def series(resource: str, *values: object, **labels: str) -> dict[str, Any]:
 
 
 def items(url: str, *data: dict[str, Any]) -> dict[str, float]:
-    answer = requests.post(f"{url}/scoring", json={"data": data}, timeout=60)
+    answer = requests.post(f"{url}/scoring", json={"data": data}, timeout=300)
     assert answer.status_code == 200, answer.text
     results = answer.json()["results"]
     assert all(list(one["metric"]) == ["meta"] for one in results)
@@ -139,7 +139,7 @@ def test_gaps_do_not_count_as_nothing(url: str) -> None:
 
 
 def test_its_config(url: str) -> None:
-    body = requests.get(f"{url}/config", timeout=60).content
+    body = requests.get(f"{url}/config", timeout=300).content
     config = parse_remote_config(body)
     assert config.source.type is SourceType.Kubernetes
     assert (config.scoring.params.name, config.scoring.params.interval) == ("resource-usage-score", 60)
@@ -152,7 +152,7 @@ def test_it_passes_the_conformance_check(url: str) -> None:
 
 
 def test_its_script_runs(url: str) -> None:
-    done = subprocess.run([FOLDER / "test_scorer.sh", url], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([FOLDER / "test_scorer.sh", url], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert '"memClusterAvailable"' in done.stdout
 

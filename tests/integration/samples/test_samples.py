@@ -84,7 +84,7 @@ class TestSampleScorer:
         ],
     )
     def test_what_is_no_request_is_refused_with_the_place(self, sample: str, body: Any, where: str) -> None:
-        answer = requests.post(f"{sample}/scoring", json=body, timeout=60)
+        answer = requests.post(f"{sample}/scoring", json=body, timeout=300)
         assert answer.status_code == 422
         assert where in answer.json()["detail"]
 
@@ -171,7 +171,7 @@ class TestStaticScorer:
 
     def test_another_table_is_not_found(self, static: str) -> None:
         for method, path in (("GET", "colour/config"), ("POST", "colour/scoring")):
-            answer = requests.request(method, f"{static}/{path}", timeout=60)
+            answer = requests.request(method, f"{static}/{path}", timeout=300)
             assert answer.status_code == 404
             assert "/performance/config" in answer.json()["detail"]
 
@@ -189,7 +189,7 @@ class TestSimplePredictionScorer:
         assert found[1]["score"] == pytest.approx(100 / (1 + math.exp(-20 * 7 / 60)), rel=0.01)
         meta = json.loads(base64.b64decode(found[1]["metric"]["meta"]))
         assert meta == {"predictor_label": "n1_shop_web", "alpha": 20.0, "threshold": 1.0}
-        metrics = requests.get(f"{prediction}/metrics", timeout=60).text
+        metrics = requests.get(f"{prediction}/metrics", timeout=300).text
         assert 'results_refused_total{reason="too_short",scorer="simple-prediction-scorer"}' in metrics
 
     def test_its_config(self, prediction: str) -> None:
@@ -214,7 +214,7 @@ class TestAiWorkloadScorer:
         assert scores.pop("app01;2g.24gb") == 99.84616905277457
         assert set(scores.values()) == {10.0}
         assert len(scores) == 5
-        metrics = requests.get(f"{accelerators}/metrics", timeout=60).text
+        metrics = requests.get(f"{accelerators}/metrics", timeout=300).text
         assert 'results_refused_total{reason="no_exported_pod",scorer="ai-workload-power-scorer"} 1.0' in metrics
 
     def test_performance(self, accelerators: str, static: str) -> None:
@@ -235,8 +235,8 @@ class TestAiWorkloadScorer:
 def test_the_framework_reads_what_they_say(sample: str, static: str, prediction: str, accelerators: str) -> None:
     urls = [sample, prediction, *(f"{static}/{path}" for path in ("performance", "powerconsumption"))]
     for url in [*urls, *(f"{accelerators}/{path}" for path in ("power", "performance"))]:
-        parse_remote_config(requests.get(f"{url}/config", timeout=60).content)
-        answer = requests.post(f"{url}/scoring", json={"data": [series(["1"] * 30, node="n")]}, timeout=60)
+        parse_remote_config(requests.get(f"{url}/config", timeout=300).content)
+        answer = requests.post(f"{url}/scoring", json={"data": [series(["1"] * 30, node="n")]}, timeout=300)
         assert parse_response(answer.content).results
 
 
@@ -253,6 +253,6 @@ def test_the_script_of_the_language_model_scorer_runs(start: Start) -> None:
 def check_script(name: str, url: str) -> None:
     """What a person runs against a running sample."""
     script = samples_dir() / name / "test_scorer.sh"
-    done = subprocess.run([script, url], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([script, url], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert re.search(r'"score":-?[0-9]', done.stdout), done.stdout

@@ -190,7 +190,7 @@ def test_probe_file_metrics_and_rest(redis_url: str, redis_client: redis.Redis, 
         wait_for_ticks(redis_client, "c1", 0)
 
         def scrape() -> str:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=300) as answer:
                 return str(answer.read().decode())
 
         assert "dynamic_scoring_ticks_total 1.0" in scrape()

@@ -70,6 +70,6 @@ def test_it_works_alone_and_beside_the_framework(wheel: Path, tmp_path: Path) ->
             (packages / "dsf" / "__init__.py").touch()
         program = _PROGRAM.format(framework=framework)
         done = subprocess.run(
-            [str(python), "-I", "-c", program], capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path
+            [str(python), "-I", "-c", program], capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path
         )
         assert done.returncode == 0, done.stderr

@@ -433,7 +433,7 @@ class Fleet:
     def get(self, port: int, path: str) -> str:
         """A page of one of the HTTP services, be it that of an error."""
         try:
-            response = urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60)
+            response = urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=300)
         except urllib.error.HTTPError as error:
             response = error
         with response:

@@ -33,7 +33,7 @@ def dsf(fleet: Fleet, *arguments: str) -> Any:
         env={**fleet.environment("operator", log_level="ERROR"), "XDG_STATE_HOME": str(fleet.folder / "state")},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -75,7 +75,7 @@ class Sdk:
 
     def __init__(self, url: str, *, compression: Compression = Compression.Gzip, **options: Any) -> None:
         views = options.pop("views", [])
-        self.exporter = OTLPMetricExporter(endpoint=url, compression=compression, timeout=60, **options)
+        self.exporter = OTLPMetricExporter(endpoint=url, compression=compression, timeout=300, **options)
         self.reader = InMemoryMetricReader(preferred_temporality=options.get("preferred_temporality"))
         self.provider = MeterProvider([self.reader], resource=Resource(NODE), views=views, shutdown_on_exit=False)
         self.meter = self.provider.get_meter("test")
@@ -112,7 +112,7 @@ def request(*metrics: pb.Metric) -> ExportMetricsServiceRequest:
 def push(agent: Agent, body: ExportMetricsServiceRequest | bytes, **headers: str) -> requests.Response:
     """Send a request, or any bytes in its place."""
     data = body if isinstance(body, bytes) else body.SerializeToString()
-    return requests.post(agent.url, data, headers={"Content-Type": "application/x-protobuf", **headers}, timeout=60)
+    return requests.post(agent.url, data, headers={"Content-Type": "application/x-protobuf", **headers}, timeout=300)
 
 
 def partial(answer: requests.Response) -> tuple[int, str]:

@@ -155,7 +155,7 @@ def test_json_with_numbers_as_text_and_unknown_fields(make: Make) -> None:
         {"key": "list", "value": {"arrayValue": {"values": [{"intValue": "1"}, {"doubleValue": 0.5}]}}},
     ]
     document = {"resourceMetrics": [{"resource": {"attributes": attributes}, "scopeMetrics": [{"metrics": metrics}]}]}
-    answer = requests.post(agent.url, json=document, timeout=60)
+    answer = requests.post(agent.url, json=document, timeout=300)
     assert (answer.status_code, answer.json()) == (200, {})
     assert answer.headers["Content-Type"] == "application/json"
     found = {one["metric"]["__name__"]: one for one in agent.series()}
@@ -202,7 +202,7 @@ def test_a_point_without_a_value_in_json(make: Make, value: dict[str, None]) -> 
     point = {"timeUnixNano": str(time.time_ns())}
     metric = {"name": "m", "gauge": {"dataPoints": [point | value, point | {"asInt": "0"}]}}
     document = {"resourceMetrics": [{"scopeMetrics": [{"metrics": [metric]}]}]}
-    success = requests.post(agent.url, json=document, timeout=60).json()["partialSuccess"]
+    success = requests.post(agent.url, json=document, timeout=300).json()["partialSuccess"]
     assert success["rejectedDataPoints"] == "1"
     assert "without a value" in success["errorMessage"]
     assert agent.received.counts == {"no_value": 1, "kept": 1}

@@ -32,8 +32,8 @@ def test_gzip_bombs_large_bodies_and_lies_are_refused(make: Make) -> None:
     assert push(agent, b"{", **{"Content-Type": "application/json"}).json()["code"] == 3
     assert push(agent, b"", **{"Content-Type": "text/plain"}).status_code == 415
     assert push(agent, b"", **{"Content-Encoding": "br"}).status_code == 415
-    assert requests.get(agent.url, timeout=60).status_code == 405
-    assert requests.post(agent.url.replace("metrics", "traces"), b"", timeout=60).status_code == 404
+    assert requests.get(agent.url, timeout=300).status_code == 405
+    assert requests.post(agent.url.replace("metrics", "traces"), b"", timeout=300).status_code == 404
     # After all that it still works.
     assert push(agent, request()).status_code == 200
 
@@ -64,12 +64,12 @@ def test_chunked_bodies(make: Make) -> None:
     headers = {"Content-Type": "application/x-protobuf"}
 
     def chunked(*parts: bytes) -> int:
-        return requests.post(agent.url, iter(parts), headers=headers, timeout=60).status_code
+        return requests.post(agent.url, iter(parts), headers=headers, timeout=300).status_code
 
     assert chunked(body[:5], body[5:]) == 200
     assert len(agent.series()) == 1
     assert chunked(bytes(600), bytes(600)) == 413
-    connection = http.client.HTTPConnection("127.0.0.1", agent.receiver.port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", agent.receiver.port, timeout=300)
     connection.putrequest("POST", "/v1/metrics")
     connection.putheader("Content-Type", "application/x-protobuf")
     connection.putheader("Transfer-Encoding", "chunked")
@@ -96,14 +96,14 @@ def test_connections_are_kept(make: Make) -> None:
     with requests.Session() as session:
         for value in range(3):
             body = request(gauge("m", value)).SerializeToString()
-            answer = session.post(agent.url, body, headers={"Content-Type": "application/x-protobuf"}, timeout=60)
+            answer = session.post(agent.url, body, headers={"Content-Type": "application/x-protobuf"}, timeout=300)
             assert answer.status_code == 200
             assert "Connection" not in answer.headers or answer.headers["Connection"] != "close"
 
 
 def stalled(agent: Agent, length: int = 100) -> http.client.HTTPConnection:
     """A sender that says how much it will send, and sends nothing."""
-    connection = http.client.HTTPConnection("127.0.0.1", agent.receiver.port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", agent.receiver.port, timeout=300)
     connection.putrequest("POST", "/v1/metrics")
     connection.putheader("Content-Type", "application/x-protobuf")
     connection.putheader("Content-Length", str(length))
@@ -156,7 +156,7 @@ def _is_taken(agent: Agent) -> bool:
 
 def test_a_sender_that_says_nothing_does_not_keep_the_others_out(make: Make) -> None:
     agent = make()
-    silent = http.client.HTTPConnection("127.0.0.1", agent.receiver.port, timeout=60)
+    silent = http.client.HTTPConnection("127.0.0.1", agent.receiver.port, timeout=300)
     silent.connect()
     assert wait_for(lambda: push(agent, request()).status_code == 200, 5)
     silent.close()

@@ -49,9 +49,9 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         series += [(f'up{{tenant="{name}",pod="{pod}"}}', 1) for name, pods in TENANTS.items() for pod in range(pods)]
         for name, base in series:
             samples = (f"{name} {base + at} {(end - at * STEP) * 1000}\n" for at in range(COUNT))
-            requests.post(f"{url}/api/v1/import/prometheus", "".join(samples), timeout=60).raise_for_status()
+            requests.post(f"{url}/api/v1/import/prometheus", "".join(samples), timeout=300).raise_for_status()
         # What was imported is seen after a flush.
-        requests.get(f"{url}/internal/force_flush", timeout=60).raise_for_status()
+        requests.get(f"{url}/internal/force_flush", timeout=300).raise_for_status()
         yield url
     finally:
         child.kill()
@@ -103,7 +103,7 @@ def test_tenants_behind_a_gateway_get_their_own(url: str, tmp_path: Path, settin
             exchange.send(b"no org id", 401)
             return
         params = {**exchange.request.query, "extra_label": f"tenant={tenant}"}
-        found = requests.get(f"{url}{exchange.request.path}", params, timeout=60)
+        found = requests.get(f"{url}{exchange.request.path}", params, timeout=300)
         exchange.send(found.content, found.status_code)
 
     bed = Bed(tmp_path, settings_factory())

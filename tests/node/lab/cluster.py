@@ -104,7 +104,7 @@ class Cluster:
 
     def try_kubectl(self, *arguments: str | Path) -> bool:
         """Whether it succeeds."""
-        done = subprocess.run(self.command(*arguments), capture_output=True, timeout=60, check=False)
+        done = subprocess.run(self.command(*arguments), capture_output=True, timeout=300, check=False)
         return done.returncode == 0
 
     def get(self, *arguments: str) -> dict[str, Any]:

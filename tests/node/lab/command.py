@@ -45,4 +45,4 @@ def run(*command: str | Path, stdin: str | None = None, timeout: float = 120, lo
 def succeeds(*command: str | Path) -> bool:
     """Whether the command ends with 0; what it prints is for nobody."""
     words: Sequence[str] = [str(word) for word in command]
-    return subprocess.run(words, capture_output=True, timeout=60, check=False).returncode == 0
+    return subprocess.run(words, capture_output=True, timeout=300, check=False).returncode == 0

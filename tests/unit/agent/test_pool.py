@@ -43,7 +43,7 @@ def test_there_is_room_while_a_thread_is_free(pool: StagePool) -> None:
     run(pool, gate.wait)
     assert not pool.room()
     gate.set()
-    assert rooms.acquire(timeout=60)
+    assert rooms.acquire(timeout=300)
     wait_for(pool.room, 20, "room")
 
 
@@ -89,7 +89,7 @@ def test_what_follows_runs_in_the_same_thread_before_all_that_waits(pool: StageP
     run(pool, first)
     run(pool, other)
     for _ in range(2):
-        assert done.acquire(timeout=60)
+        assert done.acquire(timeout=300)
     assert [name for name, _ in ran] == ["first", "second", "other"]
     assert len({thread for _, thread in ran}) == 1
     gate.set()

@@ -37,7 +37,7 @@ def _folder() -> Path | None:
         [ROOT / "scripts" / "controlplane", "--no-build", "crds"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     return Path(done.stdout.strip()) if done.returncode == 0 else None

@@ -42,7 +42,7 @@ def _controlplane(home: Path, *arguments: str, **programs: str) -> subprocess.Co
         },
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 

@@ -15,7 +15,7 @@ FILES = sorted((ROOT / "samples").glob("*/manifests/deployment.yaml"))
 
 def work(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [str(SCRIPT), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.mark.parametrize("file", FILES, ids=[file.parent.parent.name for file in FILES])

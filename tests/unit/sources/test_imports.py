@@ -8,7 +8,7 @@ import sys
 
 def _printed(code: str) -> str:
     """What a process of its own prints; a traceback is at its end."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
     return done.stdout + done.stderr
 
 

@@ -55,7 +55,7 @@ def test_what_is_loaded_in_an_order_of_its_own_is_not_loaded_before(name: str) -
     code = f"import sys\nfrom dsf import lean\nlean.start()\nimport {', '.join(forkserver.LOADED[name])}\n"
     told = subprocess.run(
         [sys.executable, "-c", code + "print(*sys.modules)"],
-        cwd=ROOT, capture_output=True, text=True, timeout=60, check=True,
+        cwd=ROOT, capture_output=True, text=True, timeout=300, check=True,
     ).stdout.split()  # fmt: skip
     assert {"redis", "pydantic"} <= set(told)
     assert "dsf.celery" not in told

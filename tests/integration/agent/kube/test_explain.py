@@ -126,7 +126,7 @@ def test_in_the_pod_of_an_agent(
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, *arguments], env=shell, cwd=Path(__file__).parents[4], capture_output=True, text=True,
-            timeout=60, check=False,
+            timeout=300, check=False,
         )  # fmt: skip
 
     assert "Read-only file system" in run("-c", f"open({str(tmp_path / 'file')!r}, 'w')").stderr

@@ -133,7 +133,7 @@ def test_no_status_contradicts_itself(running: HubWorld) -> None:
         running.until(lambda: running.told(cluster) == ["cpu-scorer", *names], 10)
         running.until(lambda: all(running.status(name).get("healthStatus") == "Active" for name in names), 5)
         query = {"watch": "1", "resourceVersion": version, "timeoutSeconds": "1"}
-        seen = [event["object"] for event in running.session.watch(path, query, read_timeout=60)]
+        seen = [event["object"] for event in running.session.watch(path, query, read_timeout=300)]
     statuses = [one["status"] for one in seen if one["metadata"]["name"] in names and "status" in one]
     assert len(statuses) >= len(names)
     for status in statuses:

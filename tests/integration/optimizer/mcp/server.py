@@ -57,6 +57,6 @@ class Server:
     def _is_up(self) -> bool:
         assert self._child.is_running, self._child.tail()
         try:
-            return requests.get(f"{self.url}/healthz", timeout=60).status_code == 200
+            return requests.get(f"{self.url}/healthz", timeout=300).status_code == 200
         except requests.ConnectionError:
             return False

@@ -46,7 +46,7 @@ ACCEPT = {"Accept": "application/json, text/event-stream"}
 
 
 def post(url: str, body: Any = INITIALIZE, **headers: str) -> requests.Response:
-    return requests.post(url, json=body, headers=ACCEPT | headers, timeout=60)
+    return requests.post(url, json=body, headers=ACCEPT | headers, timeout=300)
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
@@ -106,7 +106,7 @@ def test_without_a_good_token_nothing_is_answered(guarded_server: Server, header
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "PUT", "OPTIONS"])
 def test_no_method_goes_around_the_token(guarded_server: Server, method: str) -> None:
     for path in ("/mcp", "/mcp/", "/mcp?x=1"):
-        answer = requests.request(method, guarded_server.url + path, timeout=60, allow_redirects=False)
+        answer = requests.request(method, guarded_server.url + path, timeout=300, allow_redirects=False)
         assert answer.status_code == 401, path
 
 

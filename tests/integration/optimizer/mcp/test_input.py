@@ -127,7 +127,7 @@ def test_what_is_not_the_protocol_is_refused(
     open_server: Server, body: bytes, headers: dict[str, str], status: int
 ) -> None:
     sent = {"Content-Type": "application/json"} | ACCEPT | headers
-    answer = requests.post(open_server.mcp, data=body, headers=sent, timeout=60)
+    answer = requests.post(open_server.mcp, data=body, headers=sent, timeout=300)
     assert answer.status_code == status, answer.text
     assert "Traceback" not in answer.text
 
@@ -135,15 +135,15 @@ def test_what_is_not_the_protocol_is_refused(
 def test_other_methods_and_paths(open_server: Server) -> None:
     # There are no sessions: nothing to listen to, nothing to end.
     for method in ("GET", "DELETE", "PUT"):
-        answer = requests.request(method, open_server.mcp, headers=ACCEPT, timeout=60)
+        answer = requests.request(method, open_server.mcp, headers=ACCEPT, timeout=300)
         assert (answer.status_code, answer.headers["Allow"]) == (405, "POST"), method
-    assert requests.get(f"{open_server.url}/nothing", timeout=60).status_code == 404
+    assert requests.get(f"{open_server.url}/nothing", timeout=300).status_code == 404
 
 
 def test_the_http_api_is_beside_it(open_server: Server, bed: Bed) -> None:
-    answer = requests.post(f"{open_server.url}/optimize", json=bed.body(dryRun=True), timeout=60)
+    answer = requests.post(f"{open_server.url}/optimize", json=bed.body(dryRun=True), timeout=300)
     assert (answer.status_code, answer.json()["objective_value"]) == (200, 115)
-    assert requests.get(f"{open_server.url}/readyz", timeout=60).status_code == 200
+    assert requests.get(f"{open_server.url}/readyz", timeout=300).status_code == 200
 
 
 def test_no_call_has_crashed(open_server: Server, near: Assistant) -> None:

@@ -57,7 +57,7 @@ class Talk:
 
     def end(self) -> tuple[int, str]:
         """Close its input, as clients do: exit code, and what it wrote after the last message that was read."""
-        rest, _ = self.process.communicate(timeout=60)
+        rest, _ = self.process.communicate(timeout=300)
         return self.process.returncode, rest
 
 
@@ -105,7 +105,7 @@ def test_signals_end_it_with_its_solver(talk: Talk, bed: Bed, number: signal.Sig
     children = psutil.Process(talk.process.pid).children(recursive=True)
     assert children
     talk.process.send_signal(number)
-    rest, _ = talk.process.communicate(timeout=60)
+    rest, _ = talk.process.communicate(timeout=300)
     assert rest == ""
     wait_for(lambda: not any(child.is_running() for child in children), 20, "its processes have ended")
 
@@ -118,7 +118,7 @@ def test_without_a_hub_it_says_what_to_set(tmp_path: Path) -> None:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert (answer.returncode, answer.stdout) == (1, "")
