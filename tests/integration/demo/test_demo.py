@@ -60,7 +60,9 @@ def make_environment(folder: Path) -> dict[str, str]:
         # Downloaded before the clock of a test runs.
         find(name)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
-    return kept | {"XDG_STATE_HOME": str(folder / "state"), "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"}
+    # A cluster that is gone is forgotten at once.
+    own = {"XDG_STATE_HOME": str(folder / "state"), "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"}
+    return kept | own | {"DSF_DEPARTURE_GRACE": "0"}
 
 
 def check_nothing_is_left(environment: dict[str, str]) -> None:

@@ -49,7 +49,9 @@ spec:
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
-    return kept | {"XDG_STATE_HOME": str(tmp_path / "state"), "PYTHONUNBUFFERED": "1"}
+    # A cluster that is gone is forgotten at once.
+    own = {"XDG_STATE_HOME": str(tmp_path / "state"), "PYTHONUNBUFFERED": "1", "DSF_DEPARTURE_GRACE": "0"}
+    return kept | own
 
 
 @pytest.fixture
