@@ -83,12 +83,17 @@ class Pods:
 pytestmark = pytest.mark.usefixtures("own_nodes")
 
 
-def _run_scraper(world: World) -> None:
-    """A pod in the network of which a Prometheus could run."""
+@contextlib.contextmanager
+def _scraper(world: World) -> Iterator[None]:
+    """A pod in the network of which a Prometheus could run, in a namespace that the chart lets in."""
     image = world.pods(world.hub, AGENT_NAMESPACE, "app=sample-scorer")[0]["spec"]["containers"][0]["image"]
-    world.hub.kubectl("create", "namespace", "monitoring")
-    asleep = ("--command", "--", "python3", "-c", "import time; time.sleep(1e6)")
-    world.hub.kubectl("run", "scraper", "-n", "monitoring", f"--image={image}", *asleep)
+    world.hub.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "monitoring"}})
+    options = (f"--image={image}", "--image-pull-policy=IfNotPresent", "--command", "--", "sleep", "infinity")
+    world.hub.kubectl("run", "scraper", "-n", "monitoring", *options)
+    try:
+        yield
+    finally:
+        world.hub.kubectl("delete", "pod", "scraper", "-n", "monitoring", "--now")
 
 
 @pytest.fixture(scope="module")
@@ -96,10 +101,10 @@ def hub_pods(world: World) -> Iterator[Pods]:
     component = "app.kubernetes.io/component={}"
     places = {name: (HUB_NAMESPACE, component.format(name)) for name in ("redis", *_NAMES)}
     places |= {"scorer": (AGENT_NAMESPACE, "app=sample-scorer"), "scraper": ("monitoring", "run=scraper")}
-    _run_scraper(world)
-    pods = Pods(world, world.hub, places)
-    with pods.listeners():
-        yield pods
+    with _scraper(world):
+        pods = Pods(world, world.hub, places)
+        with pods.listeners():
+            yield pods
 
 
 @pytest.fixture(scope="module")
