@@ -88,8 +88,16 @@ def _scraper(world: World) -> Iterator[None]:
     """A pod in the network of which a Prometheus could run, in a namespace that the chart lets in."""
     image = world.pods(world.hub, AGENT_NAMESPACE, "app=sample-scorer")[0]["spec"]["containers"][0]["image"]
     world.hub.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "monitoring"}})
-    options = (f"--image={image}", "--image-pull-policy=IfNotPresent", "--command", "--", "sleep", "infinity")
-    world.hub.kubectl("run", "scraper", "-n", "monitoring", *options)
+    container = {
+        "name": "scraper",
+        "image": image,
+        "command": ["sleep", "infinity"],
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+    security = {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}}
+    metadata = {"name": "scraper", "namespace": "monitoring", "labels": {"app": "scraper"}}
+    spec = {"containers": [container], "securityContext": security, "automountServiceAccountToken": False}
+    world.hub.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
     try:
         yield
     finally:
@@ -100,7 +108,7 @@ def _scraper(world: World) -> Iterator[None]:
 def hub_pods(world: World) -> Iterator[Pods]:
     component = "app.kubernetes.io/component={}"
     places = {name: (HUB_NAMESPACE, component.format(name)) for name in ("redis", *_NAMES)}
-    places |= {"scorer": (AGENT_NAMESPACE, "app=sample-scorer"), "scraper": ("monitoring", "run=scraper")}
+    places |= {"scorer": (AGENT_NAMESPACE, "app=sample-scorer"), "scraper": ("monitoring", "app=scraper")}
     with _scraper(world):
         pods = Pods(world, world.hub, places)
         with pods.listeners():

@@ -159,7 +159,6 @@ def test_what_goes_wrong_is_logged_all_the_same(tmp_path: Path) -> None:
     "command",
     [
         ("status",),
-        ("sync",),
         ("scores",),
         ("history", SAMPLE, "--cluster", "worker01"),
         ("rescore", SAMPLE),

@@ -134,6 +134,8 @@ class Mix:
                 stage, reason = state.trouble.stage, state.trouble.reason
             elif judged is Verdict.SKIPPED and state.skips is not None:
                 reason = state.skips.reason
+            elif judged in (Verdict.OK, Verdict.EMPTY) and state.remark is not None:
+                reason = state.remark.reason
             found[entry.cluster, entry.scorer] = (judged, stage, reason)
         return found
 

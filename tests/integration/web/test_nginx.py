@@ -77,7 +77,7 @@ def test_log_in_follow_and_act(proxied: str, browser: Browser, redis_client: red
         [cookie] = tab.context.cookies()
         assert (cookie["secure"], cookie["httpOnly"], cookie["sameSite"]) == (True, True, "Strict")
         # Nothing holds back what is sent little by little.
-        expect(shown.locator("html")).to_have_attribute("data-open", "yes")
+        expect(shown.locator("html")).to_have_attribute("data-polled", "yes")
         fleet.failure("worker02", message="unknown metric")
         expect(shown.locator("h1")).to_contain_text("sample-scorer fails on worker02: bad_query")
         tab.open(f"/scores/act/rescore?scorer={SAMPLE}")
