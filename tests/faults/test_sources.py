@@ -282,7 +282,7 @@ def test_a_manifest_that_is_refused_is_said(world: World, name: str) -> None:
         said = world.data("status")["problems"]
         return next((one for one in said if one["file"] == f"scorer-{name}.yaml"), None)
 
-    found = world.until(problem, f"{name} in `dsf status`", timeout=300) or {}
+    found = world.until(problem, f"{name} in `dsf status`", timeout=60) or {}
     assert found["field"] == field
     assert words in found["message"]
 
@@ -297,7 +297,7 @@ def test_it_is_said(world: World, name: str) -> None:
     def condition() -> tuple[str, str, str]:
         return world.condition(name, bad.condition)
 
-    world.until(lambda: condition()[:2] == ("False", bad.reason), f"{bad.reason} in {world.status(name)}", timeout=300)
+    world.until(lambda: condition()[:2] == ("False", bad.reason), f"{bad.reason} in {world.status(name)}", timeout=60)
     for words in bad.words:
         assert words in condition()[2]
     done = world.dsf("status", name, "-o", "json")
@@ -308,7 +308,7 @@ def test_it_is_said(world: World, name: str) -> None:
 
 def test_it_did_well_before(world: World) -> None:
     """The one that is refused after a success: its first cycle was good, and each later one tries one renewal."""
-    world.until(lambda: world.state("refused-after-success").count("error") >= 2, "two refusals", timeout=300)
+    world.until(lambda: world.state("refused-after-success").count("error") >= 2, "two refusals", timeout=60)
     assert world.state("refused-after-success").count("ok") == 1
     tokens = [request.headers["Authorization"] for request in world.once.requests[:4]]
     # Good; refused, and again with a token that was got for it.
