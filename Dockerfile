@@ -33,8 +33,12 @@ FROM ${PYTHON_IMAGE} AS base
 ARG VERSION=0.1.0
 LABEL org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.licenses="Apache-2.0"
+# One heap for two threads, not eight per core, and blocks of 1 MB and more go back to the system when they are freed: else
+# each thread would keep the memory of the largest answer that it has seen.
 ENV PATH=/opt/dsf/bin:$PATH \
     HOME=/tmp \
+    MALLOC_ARENA_MAX=2 \
+    MALLOC_MMAP_THRESHOLD_=1048576 \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
 WORKDIR /tmp

@@ -37,7 +37,7 @@ def cost(command: str, environment: dict[str, str]) -> float:
 
 def libraries(environment: dict[str, str]) -> float:
     """CPU-seconds of the libraries alone."""
-    return _cpu(f"from dsf import lean; lean.start(); import {LIBRARIES}", "", environment)
+    return _cpu(f"import {LIBRARIES}", "", environment)
 
 
 def _cpu(code: str, words: str, environment: dict[str, str]) -> float:

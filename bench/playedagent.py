@@ -8,7 +8,6 @@ import re
 import time
 from collections import Counter, deque
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from bench.redisline import Connection, command
@@ -21,10 +20,8 @@ if TYPE_CHECKING:
 ITEMS = 10
 #: Share of the cycles of a bad scorer that fail.
 _FAILING = 0.5
-#: A tick younger than this (seconds) cannot have expired: no scorer has a shorter interval.
-_FRESH = 1.0
-_TICK = re.compile(rb'\[\[\\"([^"\\]+)\\",\s*\\"([^"\\]+)\\"\]')
-_EXPIRES = re.compile(rb'"expires":\s*"([^"]+)"')
+#: Scorer, run id and deadline.
+_TICK = re.compile(rb'\[\[\\"([^"\\]+)\\",\s*\\"([^"\\]+)\\",\s*([0-9.]+)\]')
 
 
 @dataclass(frozen=True)
@@ -54,8 +51,6 @@ class Agent:
         self._values: Counter[str] = Counter()
         # Scorer -> its slot.
         self._places: dict[str, int] = {}
-        # Scorer -> the run of its last tick: beat sends some once more after an outage.
-        self._last: dict[str, str] = {}
         # What was sent and not answered, in order, and which of its answers comes next.
         self._sent: deque[Letter] = deque()
         self._answers = 0
@@ -82,12 +77,8 @@ class Agent:
                 tick = _TICK.search(answer[1])
                 if tick is None:
                     raise SystemExit(f"no tick: {answer[1]!r}")
-                scorer, run = tick[1].decode(), tick[2].decode()
-                is_repeated = self._last.get(scorer) == run
-                self._last[scorer] = run
-                self._player.counts["repeated" if is_repeated else "ticks"] += 1
-                if not is_repeated:
-                    self._cycle(scorer, run, answer[1])
+                self._player.counts["ticks"] += 1
+                self._cycle(tick[1].decode(), tick[2].decode(), float(tick[3]))
             connection.send(self._pop)
 
     def gave(self, connection: Connection) -> None:
@@ -99,9 +90,9 @@ class Agent:
                 letter = self._sent.popleft()
                 self._player.put(self.name, letter.scorer, letter.run)
 
-    def _cycle(self, scorer: str, run: str, tick: bytes) -> None:
+    def _cycle(self, scorer: str, run: str, deadline: float) -> None:
         """What a cycle of this tick would have ended with."""
-        if time.time() - messages.run_time(run) > _FRESH and _has_expired(tick):
+        if deadline <= time.time():
             self._player.counts["expired"] += 1
             self._send(scorer, run, outcome="skipped", reason="expired", message="it waited in the queue")
         elif scorer in self._player.bad and random.random() < _FAILING:
@@ -142,9 +133,3 @@ class Agent:
                 self.giving.send(data)
             except OSError:
                 self._player.lost(self, self.giving)
-
-
-def _has_expired(tick: bytes) -> bool:
-    """Whether an agent drops this tick, because the next one is due."""
-    expires = _EXPIRES.search(tick)
-    return expires is not None and datetime.fromisoformat(expires[1].decode()).timestamp() < time.time()

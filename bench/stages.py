@@ -10,6 +10,7 @@ the next.
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -24,13 +25,10 @@ import requests
 
 from bench.common import MEGABYTE, ROOT, Figure, Measurement, highest_memory, options, report, spread
 from bench.peers import POINTS, server, summary
-from dsf.agent.config import FileConfig
-from dsf.agent.cycles import Cycles
-from dsf.agent.metrics import AgentMetrics
+from dsf.agent import payload
 from dsf.agent.secrets import FileSecrets, Release
-from dsf.agent.spool import Spool
-from dsf.memory import give_back_large_blocks
-from dsf.messages import new_run_id
+from dsf.cycle.cycle import Cycle
+from dsf.cycle.stages import Stages
 from dsf.settings import Settings
 
 #: Series -> most of the CPU of moving the same bytes. The limits are for a scoring API that answers with few results.
@@ -54,10 +52,7 @@ def stages(url: str, series: int, results: int, rounds: int, seconds: float) -> 
     """One size: CPU of both in every round, and the memory of the stages."""
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(cluster=CLUSTER)
-        config = FileConfig(Path(folder) / "config.json")
-        spool = Spool(Path(folder) / "spool")
-        spool.prepare()
-        cycles = Cycles(settings, FileSecrets(None, Release(settings)), spool, AgentMetrics(CLUSTER, config))
+        both = Stages(settings, FileSecrets(None, Release(settings)))
         scorer = summary("bench", url, series, results)
         session = requests.Session()
         session.trust_env = False
@@ -69,14 +64,14 @@ def stages(url: str, series: int, results: int, rounds: int, seconds: float) -> 
             assert answer.content
 
         def cycle() -> None:
-            run = cycles.enter(new_run_id(), scorer, None)
-            cycles.fetch(run)
-            cycles.score(run)
-            cycles.leave(run.scorer, run.run_id)
+            run = Cycle(scorer.name, "run", scorer, math.inf)
+            request = payload.keep(Path(folder), both.fetch(run).pieces)
+            both.score(run, request)
+            if isinstance(request, payload.FilePayload):
+                request.close()
 
         # The peers make their answers at the first request.
         requests.get(scorer.source_endpoint, timeout=60, stream=True).close()
-        give_back_large_blocks()
         process = psutil.Process()
         at_rest = process.memory_info().rss
         cycle()

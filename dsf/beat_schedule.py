@@ -24,7 +24,7 @@ from dsf.schedule.dispatch import Dispatcher
 from dsf.schedule.lock import BeatLock
 from dsf.schedule.stats import ScheduleCollector
 from dsf.settings import Settings, settings
-from dsf.store.client import connect, on_connect
+from dsf.store.client import connect
 from dsf.ticks import TickFactory
 
 log = dsf.log.get(__name__)
@@ -68,7 +68,6 @@ class BeatScheduler(Scheduler):
         config = self._settings
         # Few retries: the loop itself retries, and its liveness file must stay fresh.
         self._redis = self._connect(config, retries=1)
-        on_connect(self._redis, self._reconnected)
         # A separate connection: the lock is released in a signal handler, which may interrupt any operation.
         timeout = min(config.redis_socket_timeout, _RELEASE_TIMEOUT)
         self._lock = BeatLock(
@@ -99,8 +98,6 @@ class BeatScheduler(Scheduler):
         self._touch()
         self._ticking = True
         try:
-            # Also by a beat that has lost the lock meanwhile: only it knows them.
-            self._dispatcher.repeats.send()
             if self._lock is None or not self._lock.ensure():
                 # Not on the wake list: its element is for the active beat.
                 time.sleep(self._lock.poll if self._lock else _BACKOFF_MAX)
@@ -161,7 +158,6 @@ class BeatScheduler(Scheduler):
         time.sleep(max(0.0, ends_at - time.monotonic()))
 
     def _outage(self, error: redis.RedisError) -> None:
-        self._dispatcher.repeats.cut_off()
         if self._away_since is None:
             self._away_since, self._away_because = time.monotonic(), ""
         if str(error) != self._away_because:
@@ -170,10 +166,6 @@ class BeatScheduler(Scheduler):
             log.error("redis cannot be used, nothing is scheduled until it is back", error=str(error))
         time.sleep(self._backoff)
         self._backoff = min(self._backoff * 2, _BACKOFF_MAX)
-
-    def _reconnected(self, _: object) -> None:
-        """Also where a retry hides that Redis was gone for a moment."""
-        self._dispatcher.repeats.cut_off()
 
     def _recovered(self) -> None:
         if self._away_since is not None:

@@ -6,34 +6,37 @@ messages are acknowledged.
 
 from __future__ import annotations
 
+import os
 import ssl
+import sys
 from typing import Any
 from urllib.parse import quote
 
 from celery import Celery, signals
 from celery.app.amqp import Queues
-from celery.app.control import Control
 from kombu import Exchange, Queue
 
 import dsf.log
-from dsf import keys
+from dsf import celerycommands, keys
 from dsf.redislink import broker, transport
 from dsf.redislink.link import Link
 from dsf.settings import Settings, settings
 
 _TASK_MODULES: dict[str, list[str]] = {
-    "agent": ["dsf.tasks.fetch", "dsf.tasks.score", "dsf.tasks.publish"],
+    "agent": ["dsf.tasks.cycle", "dsf.tasks.fetch", "dsf.tasks.score", "dsf.tasks.publish"],
     # Only ingest: a message in its queue could run nothing else.
     "results": ["dsf.tasks.ingest"],
 }
 
-#: Worker steps besides the tasks; an agent's process adds its own.
+#: Boot steps of workers besides Celery's.
 _WORKER_STEPS: dict[str, list[str]] = {
+    "agent": ["dsf.agent.steps:StartedByUs", "dsf.workerprobes:Liveness"],
     "results": ["dsf.workerprobes:Liveness", "dsf.results.service:Service"],
 }
 
-#: Roles that consume messages, and the module of their kombu transport.
-_TRANSPORTS = {"agent": "dsf.agent.transport", "results": "dsf.redislink.transport"}
+#: Modules with the kombu transport of a role, for those that others' messages reach; it checks them before Celery does.
+#: Flower derives the kind of broker from the transport's name, so all have the usual names.
+_TRANSPORTS = {"agent": "dsf.agent.transport", "flower": "dsf.flower"}
 
 
 def _queue(name: str) -> Queue:
@@ -58,10 +61,15 @@ def transport_options(config: Settings) -> dict[str, Any]:
 
     Raises SettingsError when the URL of Redis or a named file cannot be used.
     """
-    link = Link(config)
+    return _options(config, Link(config))
+
+
+def _options(config: Settings, link: Link) -> dict[str, Any]:
     options: dict[str, Any] = {
         # Credentials are read at each connect; the configuration has none.
-        "link": link,
+        broker.CREDENTIALS: link.credentials,
+        broker.LONGEST_WAIT: config.redis_reconnect_max_wait,
+        broker.ADDRESS: str(link.address),
         # (=) One list per queue, and a name without control characters.
         "sep": ":",
         "priority_steps": [0],
@@ -86,14 +94,11 @@ def transport_options(config: Settings) -> dict[str, Any]:
 
 def configuration(config: Settings) -> dict[str, Any]:
     """Celery's settings for this role, with reasons."""
-    queues = [_queue(keys.RESULTS_QUEUE)]
-    if config.role == "agent":
-        queues.insert(0, _queue(keys.spoke_queue(config.cluster)))
-    options = transport_options(config)
-    link: Link = options["link"]
+    queues = [_queue(keys.spoke_queue(config.cluster) if config.role == "agent" else keys.RESULTS_QUEUE)]
+    link = Link(config)
     values: dict[str, Any] = {
         "broker_url": _flower_url(link) if config.role == "flower" else link.url,
-        "broker_transport_options": options,
+        "broker_transport_options": _options(config, link),
         # The default gives up after 100 attempts, about 48 minutes.
         "broker_connection_max_retries": None,
         "broker_connection_retry_on_startup": True,
@@ -114,7 +119,7 @@ def configuration(config: Settings) -> dict[str, Any]:
         # Flower shows tasks by these events; without SENT events a tick is a single message.
         "worker_send_task_events": True,
         "task_send_sent_event": False,
-        # No remote control: a Redis client can neither shut down an agent nor make it run commands.
+        # `dsf.remotecontrol` stands in for Celery's way of it.
         "worker_enable_remote_control": False,
         # Flower's event queue is a subscription and leaves nothing that must expire.
         "event_queue_expires": None,
@@ -133,25 +138,25 @@ def configuration(config: Settings) -> dict[str, Any]:
             "interval_step": 0.4,
             "interval_max": 2.0,
         },
-        "task_annotations": {
-            name: {"rate_limit": limit}
-            for name, limit in {
-                "dsf.fetch": config.agent_fetch_rate_limit,
-                "dsf.score": config.agent_score_rate_limit,
-            }.items()
-            if limit
-        },
+        # A call without a cluster's queue is an error.
+        "task_routes": ["dsf.routing:route"],
     }
+    if config.role == "agent":
+        values |= {
+            # The stages wait for HTTP, and what they share is in memory.
+            "worker_pool": "threads",
+            "worker_concurrency": config.agent_concurrency,
+            # A tick is taken while a thread is free: in the queue it can expire.
+            "worker_disable_prefetch": True,
+            "worker_consumer": "dsf.workerprobes:PatientConsumer",
+            "task_annotations": {"dsf.cycle": {"rate_limit": config.agent_rate_limit}},
+        }
     if config.role == "results":
         values |= {
             # Its tasks run in a thread of their own, as results do not come through its queue.
             "worker_pool": "solo",
             "worker_consumer": "dsf.workerprobes:PatientConsumer",
         }
-    if config.role in _TRANSPORTS:
-        # Messages are validated before Celery sees them.
-        kind = "SentinelTransport" if link.address.is_sentinel else "Transport"
-        values["broker_transport"] = f"{_TRANSPORTS[config.role]}:{kind}"
     if link.uses_tls:
         values["broker_use_ssl"] = link.tls_options | {"ssl_cert_reqs": ssl.CERT_REQUIRED}
     return values
@@ -164,40 +169,43 @@ def _flower_url(link: Link) -> str:
     return link.url.replace("://", f"://{user}", 1)
 
 
-class NoControl(Control):
-    """Disables Celery's remote control, to which no worker of ours listens: nothing is sent.
-
-    So Flower, which queries all workers at startup and when a worker's page is opened, needs no right to send commands.
-    """
-
-    def broadcast(self, *_: Any, **__: Any) -> list[Any]:
-        """No answers."""
-        return []
-
-
 def make_app(config: Settings) -> Celery:
     """A Celery application for one role."""
-    # Events are validated before Flower sees them. Flower derives the kind of broker from the transport's name, so its
-    # own transport uses the usual names.
-    transport.install(*(["dsf.flower"] if config.role == "flower" else []))
+    transport.install(_TRANSPORTS.get(config.role, transport.__name__))
     modules = _TASK_MODULES.get(config.role, [])
     application = Celery(
-        "dsf", include=modules, control=NoControl, amqp=broker.Amqp, events=broker.Events, set_as_current=True
+        "dsf",
+        include=modules,
+        control=f"dsf.remotecontrol:{'FlowerControl' if config.role == 'flower' else 'RemoteControl'}",
+        amqp=broker.Amqp,
+        events=broker.Events,
+        set_as_current=True,
     )
     application.conf.update(configuration(config))
     application.steps["worker"].update(_WORKER_STEPS.get(config.role, []))
+    if config.role == "agent":
+        application.steps["consumer"].add("dsf.agent.steps:AgentStep")
+    if config.remote_control and config.role in _TASK_MODULES:
+        application.steps["consumer"].add("dsf.remotecontrol:Listener")
     if config.role in ("cli", "flower"):
         # `celery call` and Flower's API use a cluster's queue by name; in other processes this is an error.
         application.amqp.queues_cls = _SpokeQueues
     return application
 
 
+celerycommands.prepare(sys.argv, os.environ)
 app = make_app(settings())
 
 
 @signals.setup_logging.connect
 def _setup_logging(**_: Any) -> None:
     dsf.log.setup(settings())
+
+
+@signals.celeryd_init.connect
+def _refuse_workers(**_: Any) -> None:
+    if (role := settings().role) not in _TASK_MODULES:
+        sys.exit(f"DSF_ROLE={role} is no worker: `dsf agent` takes a cluster's queue, `dsf results` takes hub.results")
 
 
 @signals.worker_init.connect

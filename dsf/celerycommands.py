@@ -1,33 +1,61 @@
-"""Flower's command line, with a reason for each flag."""
+"""Celery's own commands: their roles, and Flower's options with a reason for each."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import MutableMapping, Sequence
+from pathlib import PurePath
+from typing import Final
 
 from dsf.listening import EVERYWHERE
 
 _CELERY = (sys.executable, "-m", "celery", "-A", "dsf.celery")
 
-#: Tasks that Flower keeps. Its default of 100,000 takes hundreds of MB.
-_FLOWER_TASKS = 10_000
-#: Seconds after which Flower removes a stopped worker from its list.
-_FLOWER_PURGE = 600
+#: Command of `celery` -> the role that its process has without DSF_ROLE. A worker is that of the results.
+_ROLES: Final = {
+    "beat": "beat",
+    "flower": "flower",
+    **dict.fromkeys(("call", "control", "events", "inspect", "report", "shell", "status"), "cli"),
+}
+
+_FLOWER: Final = {
+    # Otherwise every user of the page may start tasks.
+    "read_only": "True",
+    # It has no login by itself.
+    "address": "127.0.0.1",
+    # Workers always send events; the default requests them from every worker of the fleet every 5 s.
+    "enable_events": "False",
+    # Its default of 100,000 takes hundreds of MB.
+    "max_tasks": "10000",
+    # Seconds after which it removes a stopped worker from its list.
+    "purge_offline_workers": "600",
+    # The arguments are scorer and run id, which users search for.
+    "tasks_columns": "name,args,state,received,started,runtime,worker,uuid",
+}
 
 
 def flower(address: str, port: int, *, read_only: bool = True) -> list[str]:
     """Flower's command line; unless read-only, users may also start tasks."""
-    return [
-        *_CELERY,
-        "flower",
+    options = _FLOWER | {
+        "read_only": str(read_only),
         # Tornado takes `::` as IPv6 only, and an empty address as all addresses.
-        f"--address={'' if address == EVERYWHERE else address}",
-        f"--port={port}",
-        # Otherwise every user of the page may start tasks.
-        *(["--read_only"] if read_only else []),
-        # Workers always send events; the default requests them from every worker of the fleet every 5 s.
-        "--enable_events=False",
-        f"--max_tasks={_FLOWER_TASKS}",
-        f"--purge_offline_workers={_FLOWER_PURGE}",
-        # The arguments are scorer and run id, which users search for.
-        "--tasks_columns=name,args,state,received,started,runtime,worker,uuid",
-    ]
+        "address": "" if address == EVERYWHERE else address,
+        "port": str(port),
+    }
+    return [*_CELERY, "flower", *(f"--{name}={value}" for name, value in options.items())]
+
+
+def prepare(words: Sequence[str], environment: MutableMapping[str, str]) -> None:
+    """Make this process, started with these words, what the `dsf` command of that name would be.
+
+    `celery flower` would otherwise show made-up events and start tasks for everybody. What is set already stays.
+    """
+    program = PurePath(words[0])
+    role = next((_ROLES[word] for word in words[1:] if word in _ROLES), None)
+    # Also `python -m celery`.
+    if role is None or "celery" not in (program.name, program.parent.name):
+        return
+    environment.setdefault("DSF_ROLE", role)
+    if role == "flower":
+        for name, value in _FLOWER.items():
+            environment.setdefault(f"FLOWER_{name.upper()}", value)

@@ -21,6 +21,7 @@
     +-- QueryError               a query of the fleet is invalid
     +-- UnknownPlacementError    a command names an unknown Placement
     +-- CursorError              a cursor of a list is invalid
+    +-- RoutingError             a task was called without a queue, or is none that messages call
     +-- QueueFullError           a cluster's queue is full: its agent must be down
     +-- ContextError             several demos run and none is selected
     +-- ToolError                a program the demo or a test needs cannot be found or started
@@ -231,3 +232,7 @@ class AccessError(DsfError):
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
         self.status = status
+
+
+class RoutingError(DsfError):
+    """A task was called without a queue, or is none that messages call. The message names the queue to give."""

@@ -18,10 +18,13 @@ from typing import Any, Final
 import flower.views.monitor
 import redis
 import tornado.web
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 import dsf.log
 from dsf import keys
-from dsf.messages import FETCH_TASK, INGEST_TASK, PUBLISH_TASK, SCORE_TASK
+from dsf.messages import CYCLE_TASK, FETCH_TASK, INGEST_TASK, PUBLISH_TASK, SCORE_TASK
+from dsf.redislink import connection
 from dsf.redislink import transport as link
 from dsf.redislink.broker import MOST_EVENT_BYTES
 from dsf.settings import settings
@@ -39,7 +42,7 @@ _TYPES: Final = frozenset(
     {f"worker-{kind}" for kind in ("online", "heartbeat", "offline")}
     | {f"task-{kind}" for kind in ("received", "started", "succeeded", "failed", "retried", "revoked", "rejected")}
 )
-_TASKS: Final = frozenset({FETCH_TASK, SCORE_TASK, PUBLISH_TASK, INGEST_TASK})
+_TASKS: Final = frozenset({CYCLE_TASK, FETCH_TASK, SCORE_TASK, PUBLISH_TASK, INGEST_TASK})
 #: Fields of Celery's events besides type, hostname and uuid; the sender's clock is not used.
 _NUMBERS: Final = ("timestamp", "utcoffset", "pid", "freq", "active", "processed", "runtime", "retries", "signum")
 _FLAGS: Final = ("terminated", "expired", "requeue")
@@ -51,6 +54,8 @@ _TEXTS: Final = (
 _MOST: Final = 253_370_764_800
 _AGENT: Final = "spoke@"
 _RESULTS: Final = re.compile(r"results@[-A-Za-z0-9.]{1,253}")
+#: First part of an answer that is a published message.
+_PUBLISHED: Final = (b"message", b"pmessage")
 _UUID: Final = re.compile(r"[-0-9a-f]{1,64}")
 #: For pages, whose templates have inline scripts, and for everything else.
 _PAGE_POLICY: Final = (
@@ -69,25 +74,56 @@ log = dsf.log.get(__name__)
 
 
 class _Checked:
-    """Mixin of a channel that passes on only valid events of a message."""
+    """Mixin of a connection that passes on only valid events of a message.
+
+    Its end is an error, after which the whole channel is recreated. redis-py would reconnect by itself, without
+    subscribing again and on a socket that is not polled: Flower would receive no more events after Redis has
+    disconnected it as too slow.
+    """
 
     #: Set by `install`.
     workers: Workers
 
-    def _handle_message(self, client: Any, answer: Any) -> Any:
-        found = super()._handle_message(client, answer)  # type: ignore[misc]
-        data = found["data"]
-        if isinstance(data, bytes):
-            found["data"] = cleaned(data, self.workers)
-        return found
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options | {"retry": Retry(NoBackoff(), 0)})
+
+    def read_response(self, *args: Any, **options: Any) -> Any:
+        """Read an answer; of a published message only what is allowed."""
+        answer = super().read_response(*args, **options)  # type: ignore[misc]
+        if isinstance(answer, list) and len(answer) > 2 and answer[0] in _PUBLISHED:
+            # Kombu ignores a message without data.
+            answer[-1] = cleaned(answer[-1], self.workers)
+        return answer
 
 
-class Channel(_Checked, _BaseChannel):  # type: ignore[misc]
+class PlainConnection(_Checked, connection.PlainConnection):
+    """Without TLS."""
+
+
+class TlsConnection(_Checked, connection.TlsConnection):
+    """With TLS."""
+
+
+class MasterConnection(_Checked, connection.MasterConnection):
+    """To the server that Sentinel names, without TLS."""
+
+
+class MasterTlsConnection(_Checked, connection.MasterTlsConnection):
+    """To the server that Sentinel names, with TLS."""
+
+
+class Channel(_BaseChannel):  # type: ignore[misc]
     """A channel to one server."""
 
+    connection_class = PlainConnection
+    connection_class_ssl = TlsConnection
 
-class SentinelChannel(_Checked, _BaseSentinelChannel):  # type: ignore[misc]
+
+class SentinelChannel(_BaseSentinelChannel):  # type: ignore[misc]
     """A channel to the server that Sentinel names."""
+
+    connection_class = MasterConnection
+    connection_class_ssl = MasterTlsConnection
 
 
 class Transport(_BaseTransport):  # type: ignore[misc]

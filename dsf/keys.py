@@ -64,6 +64,18 @@ def mail_claim(cluster: str) -> str:
     return MAIL_CLAIM_PREFIX + cluster
 
 
+# --- remote control of Celery's workers -----------------------------------------------------------------------
+
+#: Channels of commands from people on the hub, and of those that only ask; all workers listen.
+CONTROL = "dsf:control"
+QUESTIONS = "dsf:control:ask"
+
+
+def control_reply(worker: str) -> str:
+    """Channel of the replies of one worker, by Celery's name of it."""
+    return f"{CONTROL}:reply:{worker}"
+
+
 # --- registry (written by the hub controller) ----------------------------------------------------------------
 
 #: hash scorer -> ScorerRecord: data of a scorer for ingest, exporter and CLI. No endpoint, no secret.

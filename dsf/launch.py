@@ -6,8 +6,6 @@ import pkgutil
 import sys
 from typing import Final
 
-from dsf import lean
-
 #: Exit codes of all roles: failure; a setting is missing or wrong.
 FAILED: Final = 1
 USAGE: Final = 2
@@ -18,7 +16,6 @@ def launch(role: str) -> int:
 
     The project's own errors are one line on standard error, not a traceback.
     """
-    lean.start()
     from dsf.errors import DsfError, SettingsError
     from dsf.settings import settings
 

@@ -10,7 +10,6 @@ import sys
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any, cast
 
-from dsf.lean import without
 from dsf.settings import Settings
 from dsf.text import visible
 
@@ -30,9 +29,7 @@ def prepare(settings: Settings) -> None:
 
 def setup(settings: Settings) -> None:
     """Send all logging of this process to standard error in the chosen format. Calling it again changes the format."""
-    # It would load rich (4 MB) for coloured tracebacks.
-    with without("rich"):
-        import structlog
+    import structlog
 
     global _prepared  # noqa: PLW0603
     _prepared = None
@@ -47,7 +44,9 @@ def setup(settings: Settings) -> None:
     renderer: Any = (
         structlog.processors.JSONRenderer()
         if settings.log_format == "json"
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        else structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
     )
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=shared,

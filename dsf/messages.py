@@ -1,7 +1,7 @@
 """The messages between hub and agents: run ids, signing keys, and the signed result.
 
-A tick is a Celery message with `(scorer, run id)` and nothing else. A result is JSON text; the agent's own HMAC key
-signs all of it: cluster, scorer, run id, time and payload.
+A tick is a Celery message with `(scorer, run id, deadline)` and nothing else. A result is JSON text; the agent's own
+HMAC key signs all of it: cluster, scorer, run id, time and payload.
 """
 
 from __future__ import annotations
@@ -24,9 +24,12 @@ from dsf.text import cleaned, spaced
 Outcome = Literal["ok", "empty", "partial", "error", "skipped"]
 Stage = Literal["", "fetch", "score", "publish"]
 
+CYCLE_TASK = "dsf.cycle"
 FETCH_TASK = "dsf.fetch"
 SCORE_TASK = "dsf.score"
 PUBLISH_TASK = "dsf.publish"
+#: The stages of a cycle, in their order.
+STAGE_TASKS = (FETCH_TASK, SCORE_TASK, PUBLISH_TASK)
 INGEST_TASK = "dsf.ingest"
 
 #: Most bytes of a slot per character of the longest result: quotes are escaped, and a character may have three bytes.

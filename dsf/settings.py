@@ -120,6 +120,10 @@ class Settings(BaseSettings):
         "interval a second) and slows the shutdown; it delays no message.",
     )
 
+    remote_control: bool = Field(
+        default=True,
+        description="Workers answer Celery's `status`, `inspect` and `control rate_limit|revoke` from the hub.",
+    )
     redis_manage_users: bool = Field(
         default=False,
         description="The hub controller creates a Redis user for each cluster and delivers its password with the "
@@ -200,11 +204,11 @@ class Settings(BaseSettings):
     agent_concurrency: int = Field(
         default=8,
         ge=1,
-        description="Threads. Stages mostly wait for HTTP, so threads are cheap; one agent serves one cluster.",
+        description="Threads, one per cycle. Cycles mostly wait for HTTP, so threads are cheap.",
     )
     agent_spool_dir: Path | None = Field(
         default=None,
-        description="Parent of the agent's private folder for payloads between stages; default the temp directory. "
+        description="Folder for large payloads between stages, in files without a name; default the temp directory. "
         "Any owner is allowed, such as root's emptyDir.",
     )
     agent_metrics_host: str = Field(
@@ -225,10 +229,10 @@ class Settings(BaseSettings):
         description="Seconds between heartbeats for Flower, over the WAN. Flower sees a worker that started earlier "
         "after at most this, or with its next task.",
     )
-    agent_fetch_rate_limit: str | None = Field(
-        default=None, description="Celery rate limit of fetch in this agent, such as 10/s. None is no limit."
+    agent_rate_limit: str | None = Field(
+        default=None,
+        description="Celery rate limit of dsf.cycle in this agent, such as 10/s or 30/m. None is no limit.",
     )
-    agent_score_rate_limit: str | None = Field(default=None, description="Celery rate limit of score in this agent.")
     max_source_bytes: int = Field(
         default=64 * 1024 * 1024, gt=0, description="Decoded bytes of all answers of a source in one cycle."
     )

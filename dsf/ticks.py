@@ -1,22 +1,23 @@
 """The tick: the message that starts a cycle, in the format that a Celery worker expects on its queue.
 
-A tick is a call of the task `dsf.fetch` with the arguments (scorer, run id), its queue and its own `expires`. Beat
-pushes the message in the script that also opens the run, so it is built here and not by `apply_async`.
+A tick is a call of the task `dsf.cycle` with the arguments (scorer, run id, deadline). It has no `expires` of Celery,
+which an agent would compare with its own clock: the deadline is by the hub's. Beat pushes the message in the script
+that also opens the run, so it is built here and not by `apply_async`.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import re
 import uuid
-from datetime import UTC, datetime
 
 import redis
 
-from dsf import keys, wire
+from dsf import keys
 from dsf.api.pauses import LATEST
 from dsf.errors import QueueFullError, UnknownScorerError
-from dsf.messages import FETCH_TASK, new_run_id
+from dsf.messages import CYCLE_TASK, new_run_id
 from dsf.settings import settings
 from dsf.store.client import hub_time, lua
 
@@ -25,11 +26,6 @@ from dsf.store.client import hub_time, lua
 RUN_SLACK = 60.0
 
 _FIELD = re.compile(r"<(\w+)>")
-
-
-def iso(at: float) -> str:
-    """Unix seconds as Celery's `expires`: ISO 8601 in UTC with milliseconds, LATEST (`dsf.api.pauses`) at most."""
-    return datetime.fromtimestamp(min(at, LATEST), UTC).isoformat(timespec="milliseconds")
 
 
 def run_deadline(expires_at: float) -> float:
@@ -41,19 +37,10 @@ class TickFactory:
     """Builds ticks by filling in a message template, in about 10 us each."""
 
     def __init__(self) -> None:
-        arguments = ("<scorer>", "<run>")
-        template = wire.call(
-            FETCH_TASK,
-            arguments,
-            "<queue>",
-            argsrepr=repr(arguments),
-            task_id="<id>",
-            expires="<expires>",
-            origin="dsf-beat",
-            delivery_tag="<id>",
-        )
+        # The deadline is a number, but text in the template. The body is JSON within JSON, so its quotes are escaped.
+        text = _json(_template()).replace('\\"<deadline>\\"', "<deadline>")
         # Alternating text and field names: [text, name, text, name, ..., text].
-        self._parts = _FIELD.split(template.decode())
+        self._parts = _FIELD.split(text)
 
     def message(self, cluster: str, scorer: str, run_id: str, expires_at: float) -> str:
         """The message for LPUSH onto `dsf.keys.spoke_queue(cluster)`; `expires_at` in unix seconds.
@@ -66,12 +53,48 @@ class TickFactory:
             "queue": keys.spoke_queue(cluster),
             "scorer": scorer,
             "run": run_id,
-            "expires": iso(expires_at),
+            "deadline": f"{min(expires_at, LATEST):.3f}",
             "id": str(uuid.uuid4()),
         }
         parts = self._parts.copy()
         parts[1::2] = [fields[name] for name in parts[1::2]]
         return "".join(parts)
+
+
+def _template() -> dict[str, object]:
+    """What `apply_async` of the task would push, with fields to fill in."""
+    nothing_follows = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
+    return {
+        "body": _json([["<scorer>", "<run>", "<deadline>"], {}, nothing_follows]),
+        "content-encoding": "utf-8",
+        "content-type": "application/json",
+        "headers": {
+            "lang": "py",
+            "task": CYCLE_TASK,
+            "id": "<id>",
+            "expires": None,
+            "retries": 0,
+            "root_id": "<id>",
+            "parent_id": None,
+            "argsrepr": "('<scorer>', '<run>', <deadline>)",
+            "kwargsrepr": "{}",
+            "origin": "dsf-beat",
+            "ignore_result": True,
+        },
+        "properties": {
+            "correlation_id": "<id>",
+            "delivery_mode": 2,
+            "delivery_info": {"exchange": "", "routing_key": "<queue>"},
+            "priority": 0,
+            # Plain text: the default, base64, only protects bytes that JSON does not have.
+            "body_encoding": None,
+            "delivery_tag": "<id>",
+        },
+    }
+
+
+def _json(document: object) -> str:
+    return json.dumps(document, separators=(",", ":"))
 
 
 @functools.cache

@@ -2,10 +2,10 @@
 
 config    watches the delivered summaries
 secrets   tokens and the signing key, read at each use
-spool     payloads between two stages, on the agent's own disk
-cycles    cycles without Celery: the stages of `dsf.cycle` and the spool between them
-flow      cycles as Celery tasks: hand-over to the next stage, retries, expired messages
-outbox    sends results to the hub
+ticks     what a message of the cluster's queue may be
+cycles    cycles: their stages, each a task, and what these keep between them
+payload   the scoring request between two stages, in memory or in a file
+outbox    puts results into the cluster's mailbox on the hub
 metrics   the agent's own /metrics; exposition serves them
 probes    the readiness file
 steps     attaches these to the worker's connection

@@ -15,7 +15,6 @@ from typing import Final
 import redis
 
 import dsf.log
-from dsf.agent.line import Line
 from dsf.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
@@ -33,8 +32,8 @@ _NOTABLE: Final = 1.0
 class HubClock:
     """Measures in its own thread; uses the agent's clock until the first measurement."""
 
-    def __init__(self, line: Line, clock: Callable[[], float] = time.time) -> None:
-        self._line = line
+    def __init__(self, client: redis.Redis, clock: Callable[[], float] = time.time) -> None:
+        self._redis = client
         self._clock = clock
         self._offset = 0.0
         self._is_refused = False
@@ -61,15 +60,13 @@ class HubClock:
 
     def measure(self) -> bool:
         """Ask Redis for its time; says whether the answer was of use. Raises redis.RedisError."""
-        with self._line.lock:
-            # First: a process that stands still between the two has taken that long.
-            began = time.monotonic()
-            asked = self._clock()
-            [answer] = self._line.exchange([("TIME",)])
-            took = time.monotonic() - began
-        if isinstance(answer, redis.RedisError):
-            raise answer
-        seconds, microseconds = map(int, answer)
+        # So that the next answer is not that to connecting, which takes more round trips.
+        self._redis.ping()
+        # First: a process that stands still between the two has taken that long.
+        began = time.monotonic()
+        asked = self._clock()
+        seconds, microseconds = self._redis.time()
+        took = time.monotonic() - began
         if took > _SLOWEST:
             return False
         before, self._offset = self._offset, seconds + microseconds / 1e6 - (asked + took / 2)

@@ -1,142 +1,247 @@
-"""This agent's cycles, without Celery: the stages of `dsf.cycle`, the spool between them, the message at the end."""
+"""The cycles of an agent: each runs its three stages, one after another, in the thread of its tick.
+
+Every cycle ends with exactly one result to the hub, unless the agent dies; then the hub declares it lost.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import random
 import socket
 import threading
 import time
 from collections.abc import Callable, Container
+from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+from celery import Task
 
 import dsf.log
-from dsf import memory
+from dsf.agent.config import ConfigSource
 from dsf.agent.metrics import AgentMetrics
+from dsf.agent.outbox import Outbox
+from dsf.agent.payload import FilePayload, keep
 from dsf.agent.running import Running
-from dsf.agent.spool import Spool
 from dsf.api.summary import ScorerSummary
-from dsf.auth.secrets import SecretSource
 from dsf.cycle.cycle import Cycle
 from dsf.cycle.stages import Stages
 from dsf.errors import CycleError
 from dsf.http.deadline import cut
-from dsf.messages import Outcome, Result, Stage
+from dsf.messages import Outcome, Result, Stage, new_run_id, run_time
 from dsf.settings import Settings
-from dsf.sources.held import Held
 
 log = dsf.log.get(__name__)
 
-#: A cycle may exceed its interval only if its message says so, but never this many time-outs.
-_TIMEOUTS = 3
-#: Seconds between purges of unfinished cycles and their files.
-_PURGE_EVERY = 60.0
-#: Age in seconds from which a spool file belongs to no cycle.
-_SPOOL_AGE = 3600.0
+AnyTask = Task[Any, Any]
+
+#: A tick may arrive before its new scorer's ConfigMap: seconds to wait for it, and between two looks.
+_UNKNOWN_WAIT: Final = 5.0
+_LOOK_EVERY: Final = 1.0
+#: Least seconds that must be left for another try.
+_SHORTEST_TRY: Final = 0.5
+#: A cycle may exceed its interval only if its tick says so, but never this many time-outs.
+_TIMEOUTS: Final = 3
+#: Seconds of attempts to send a result without a score.
+_SEND_SECONDS: Final = 30.0
+
+
+@dataclass(slots=True)
+class AgentCycle(Cycle):
+    """A cycle that runs in this agent."""
+
+    #: Seconds until the next tick: a person's override may exceed the scorer's own interval.
+    interval: float = 0.0
+    payload: bytes | FilePayload = b""
+    #: Seconds before the next try, and why the last one failed.
+    pause: float = 0.0
+    failure: CycleError | None = None
 
 
 class Cycles:
-    """Runs the stages of this cluster's cycles. Thread-safe; methods of one cycle are called one after another."""
+    """Runs cycles. Thread-safe."""
 
     def __init__(
         self,
         settings: Settings,
-        secrets: SecretSource,
-        spool: Spool,
+        config: ConfigSource,
+        stages: Stages,
+        outbox: Outbox,
         metrics: AgentMetrics,
+        *,
+        ending: threading.Event | None = None,
         hub_time: Callable[[], float] = time.time,
-        held: Held | None = None,
+        on_success: Callable[[str, float], None] = lambda *_: None,
     ) -> None:
-        """`hub_time` gives unix seconds by the hub's clock, which decides when a cycle expires; `held` is the sources'
-        state between cycles."""
-        self._hub_time = hub_time
+        """`ending` is set at shutdown: nothing is tried again then. `hub_time` gives unix seconds by the hub's clock.
+        `on_success` gets the scorer of each successful cycle, and the seconds until its next one is due."""
         self._settings = settings
-        self._spool = spool
+        self._config = config
+        self._stages = stages
+        self._outbox = outbox
+        self._metrics = metrics
+        self._hub_time = hub_time
+        self._on_success = on_success
         self._running = Running()
-        self._stages = Stages(settings, secrets, held, metrics)
+        self._thread = threading.local()
         self._agent = socket.gethostname()
         self._version = metadata.version("dynamic-scoring-framework")
-        self._purge_lock = threading.Lock()
-        self._purged_at = time.monotonic()
+        self._ending = ending or threading.Event()
 
-    def enter(self, run_id: str, summary: ScorerSummary, expires_at: float | None) -> Cycle:
-        """Begin or continue a cycle. `expires_at` (unix seconds) is when the next one may begin.
+    def run(self, scorer: str, run_id: str | None, deadline: float | None, stages: tuple[AnyTask, ...]) -> str:
+        """Run one cycle with the tasks of its stages, and return its outcome.
 
-        Raises OverlapError if another cycle of the scorer is running, DuplicateError if this one has ended.
+        `deadline` (unix seconds by the hub's clock) is when the next one may begin. A call by hand has neither that nor
+        a run id. Raises CycleError for a cycle without a score, once that is sent.
         """
-        self._purge()
-        # A message may shorten a cycle, but not block the scorer for ever.
-        left = float(max(summary.scoring_interval, 1) if expires_at is None else expires_at - self._hub_time())
-        longest = max(summary.scoring_interval, _TIMEOUTS * summary.timeout_seconds)
-        return self._running.enter(run_id, summary, time.monotonic() + min(left, longest))
+        # By the hub's clock: the hub refuses a run id that sorts before the last one.
+        run_id = run_id or new_run_id(self._hub_time())
+        if not self._running.is_new(scorer, run_id):
+            return "duplicate"
+        if deadline is not None and deadline <= self._hub_time():
+            message = "its tick waited in the queue until the next cycle was due"
+            return self._without_score(scorer, run_id, "skipped", "expired", message)
+        summary = self._find(scorer, deadline)
+        if summary is None:
+            message = f"scorer {scorer!r} is not in the configuration that was delivered to this cluster"
+            self._without_score(scorer, run_id, "error", "unknown_scorer", message, stage="fetch")
+            raise CycleError("fetch", "unknown_scorer", message)
+        cycle = self._begin(run_id, summary, deadline)
+        if not self._running.enter(cycle):
+            message = f"another cycle of {summary.score_name!r} is still running on this cluster"
+            return self._without_score(scorer, run_id, "skipped", "overlap", message)
+        self._thread.current = cycle
+        try:
+            outcome = ""
+            for task in stages:
+                # In this thread, with the tries that `_try` asks for; raises what the last one raised.
+                outcome = task.apply((scorer, run_id)).get(disable_sync_subtasks=False)
+        except Exception:
+            self._fail(cycle)
+            raise
+        else:
+            self._on_success(scorer, cycle.interval)
+            return outcome
+        finally:
+            self._running.leave(cycle)
+            if not isinstance(cycle.payload, bytes):
+                cycle.payload.close()
+            self._thread.current = None
 
-    def leave(self, scorer: str, run_id: str) -> None:
-        """End a cycle: the next one may begin; its payload is removed."""
-        self._running.leave(scorer, run_id)
-        with contextlib.suppress(OSError):
-            self._spool.remove(run_id)
+    def fetch(self, task: AnyTask) -> str:
+        """Ask the source, and keep the scoring request."""
 
-    def knows(self, scorer: str, run_id: str) -> bool:
-        """Whether this cycle is running, has ended, or was skipped."""
-        return self._running.knows(scorer, run_id)
+        def work(cycle: AgentCycle) -> str:
+            payload = self._stages.fetch(cycle)
+            folder: Path | None = self._settings.agent_spool_dir
+            try:
+                cycle.payload = keep(folder, payload.pieces)
+            except OSError as error:
+                message = f"cannot write {payload.size} bytes into {folder or 'the temp folder'}: {error.strerror}"
+                raise CycleError("fetch", "spool_failed", message) from None
+            return f"{payload.series} series, {payload.received} bytes"
 
-    def rest(self, cycle: Cycle) -> None:
-        """A stage of the cycle has ended."""
-        self._running.rest(cycle)
+        return self._try(task, "fetch", work)
 
-    def look(self, scorers: Container[str]) -> int:
-        """End the stages of all other scorers; returns the number of hanging stages. Called regularly."""
+    def score(self, task: AnyTask) -> str:
+        """Send the scoring request, and keep the answer."""
+
+        def work(cycle: AgentCycle) -> str:
+            self._stages.score(cycle, cycle.payload)
+            return f"{cycle.counts['results']} results"
+
+        return self._try(task, "score", work)
+
+    def publish(self, task: AnyTask) -> str:
+        """Expose the scores on the agent's /metrics and send them to the hub."""
+
+        def work(cycle: AgentCycle) -> str:
+            began = time.monotonic()
+            response = cycle.response
+            if response is None:
+                raise RuntimeError("the cycle was not scored")
+            self._metrics.publish(cycle.summary, response.results, round(cycle.interval))
+            outcome: Outcome = "partial" if response.refused else "ok" if response.results else "empty"
+            # As far as known before sending.
+            cycle.timings["publish"] = time.monotonic() - began
+            result = self._result(cycle.scorer, cycle.run_id, outcome, cycle=cycle)
+            # Before the result is visible: its reader may request the next cycle at once.
+            self._running.leave(cycle)
+            self._outbox.send(result, cycle.deadline)
+            self._metrics.timed(cycle.summary.score_name, "publish", time.monotonic() - began)
+            self._metrics.succeeded(cycle.summary.score_name, response.refused.items())
+            return outcome
+
+        return self._try(task, "publish", work)
+
+    def end_others(self, scorers: Container[str]) -> None:
+        """End the cycles of all other scorers."""
         for cycle in self._running.end_others(scorers):
             log.info("cycle ended, its scorer was removed", scorer=cycle.scorer, run=cycle.run_id)
             cut(cycle)
-        return self._running.stuck()
 
-    def fetch(self, cycle: Cycle) -> None:
-        """Query the source and spool the scoring request. Raises CycleError."""
-        payload = self._stages.fetch(cycle)
+    def _begin(self, run_id: str, summary: ScorerSummary, deadline: float | None) -> AgentCycle:
+        declared = float(max(summary.scoring_interval, 1))
+        left = declared if deadline is None else deadline - self._hub_time()
+        # A tick may shorten a cycle, but not block the scorer for ever.
+        longest = max(declared, _TIMEOUTS * summary.timeout_seconds)
+        interval = declared if deadline is None else max(declared, deadline - run_time(run_id))
+        return AgentCycle(summary.name, run_id, summary, time.monotonic() + min(left, longest), interval=interval)
+
+    def _find(self, scorer: str, deadline: float | None) -> ScorerSummary | None:
+        until = time.monotonic() + _UNKNOWN_WAIT
+        if deadline is not None:
+            until = min(until, time.monotonic() + deadline - self._hub_time() - _LOOK_EVERY - _SHORTEST_TRY)
+        while (summary := self._config.get(scorer)) is None and time.monotonic() < until:
+            if self._ending.wait(_LOOK_EVERY):
+                break
+        return summary
+
+    def _try(self, task: AnyTask, stage: Stage, work: Callable[[AgentCycle], str]) -> str:
+        """One try of a stage. Raises CycleError, or Celery's Retry for another try after `cycle.pause`."""
+        cycle: AgentCycle | None = getattr(self._thread, "current", None)
+        if cycle is None:
+            raise RuntimeError(f"{task.name} runs within dsf.cycle only")
+        if task.request.retries:
+            # A task that runs within another one is tried again at once.
+            self._ending.wait(cycle.pause)
         try:
-            self._spool.write(cycle.run_id, payload.pieces)
-        except OSError as error:
-            message = f"cannot write {payload.size} bytes into the spool {self._spool.folder}: {error.strerror}"
-            raise CycleError("fetch", "spool_failed", message) from None
-        cycle.fetched = True
+            return work(cycle)
+        except CycleError as error:
+            failure = error
+        except BaseException:
+            # Also what sys.exit() raises in a plug-in: the cycle would have no result.
+            log.exception("stage failed unexpectedly", stage=stage, scorer=cycle.scorer, run=cycle.run_id)
+            failure = CycleError(stage, "internal_error", "a mistake in the agent; its log has the details")
+        cycle.failure = failure
+        pause = self._pause(task.request.retries, cycle, failure)
+        if pause is None:
+            raise failure
+        cycle.pause = pause
+        cycle.counts["retries"] = cycle.counts.get("retries", 0) + 1
+        raise task.retry(exc=failure, countdown=pause) from None
 
-    def score(self, cycle: Cycle) -> None:
-        """Send the payload to the scoring API and keep the response. A missing payload is fetched again.
+    def _pause(self, tries: int, cycle: AgentCycle, failure: CycleError) -> float | None:
+        """Seconds until another try; None if that cannot help, or if there is no time for it."""
+        if not failure.retryable or tries >= cycle.summary.max_retries or self._ending.is_set():
+            return None
+        # Exponential, with jitter: scorers that failed together are not tried again together.
+        longest = min(self._settings.retry_backoff * 2.0**tries, self._settings.retry_backoff_max)
+        pause = longest * random.uniform(0.5, 1.0) if failure.retry_after is None else failure.retry_after  # noqa: S311
+        # After a time-out another try needs a whole time-out, or it would only fail sooner.
+        needed = cycle.summary.timeout_seconds if failure.reason == "timeout" else _SHORTEST_TRY
+        return pause if time.monotonic() + pause + needed <= cycle.deadline else None
 
-        Raises CycleError.
-        """
-        body = self._spool.read(cycle.run_id)
-        if body is None:
-            self.fetch(cycle)
-            body = self._spool.read(cycle.run_id)
-            if body is None:
-                raise CycleError("score", "spool_failed", f"the payload vanished from the spool {self._spool.folder}")
-        self._stages.score(cycle, body)
-        with contextlib.suppress(OSError):
-            self._spool.remove(cycle.run_id)
+    def _fail(self, cycle: AgentCycle) -> None:
+        """Count and send why there is no score."""
+        failure = cycle.failure or CycleError("fetch", "internal_error", "a mistake in the agent; see its log")
+        self._metrics.failed(cycle.summary.score_name, failure.stage, failure.reason)
+        self._running.leave(cycle)
+        stage: Stage = failure.stage  # type: ignore[assignment]
+        scorer, run_id = cycle.scorer, cycle.run_id
+        self._without_score(scorer, run_id, "error", failure.reason, failure.message, stage=stage, cycle=cycle)
 
-    def result(self, cycle: Cycle) -> Result:
-        """The message for a scored cycle."""
-        response = cycle.response
-        if response is None:
-            raise RuntimeError("the cycle was not scored")
-        outcome: Outcome = "partial" if response.refused else "ok" if response.results else "empty"
-        # model_construct: everything in it was validated when the response was read.
-        return Result.model_construct(
-            cluster=self._settings.cluster,
-            scorer=cycle.scorer,
-            run=cycle.run_id,
-            at=cycle.scored_at,
-            outcome=outcome,
-            results=list[tuple[dict[str, str], float]](response.results),
-            refused=dict(response.refused),
-            timings=_rounded(cycle.timings),
-            counts=cycle.counts,
-            agent=self._agent,
-            version=self._version,
-        )
-
-    def ended(
+    def _without_score(
         self,
         scorer: str,
         run_id: str,
@@ -145,40 +250,45 @@ class Cycles:
         message: str,
         *,
         stage: Stage = "",
-        cycle: Cycle | None = None,
+        cycle: AgentCycle | None = None,
+    ) -> str:
+        result = self._result(scorer, run_id, outcome, reason, message, stage=stage, cycle=cycle)
+        try:
+            self._outbox.send(result, time.monotonic() + _SEND_SECONDS)
+        except CycleError as error:
+            # The hub will declare the cycle lost; this line has the content of its result.
+            log.error(
+                "result not sent", scorer=scorer, run=run_id, outcome=outcome, result_reason=reason, reason=error.reason
+            )
+        return f"{outcome}: {reason}"
+
+    def _result(
+        self,
+        scorer: str,
+        run_id: str,
+        outcome: Outcome,
+        reason: str = "",
+        message: str = "",
+        *,
+        stage: Stage = "",
+        cycle: AgentCycle | None = None,
     ) -> Result:
-        """The message for a cycle without scores: reason, and timings so far."""
-        return Result(
+        response = None if cycle is None or reason else cycle.response
+        # model_construct: everything in a response was validated when it was read.
+        return Result.model_construct(
             cluster=self._settings.cluster,
             scorer=scorer,
             run=run_id,
-            at=time.time(),
+            at=cycle.scored_at if cycle is not None and response is not None else time.time(),
             outcome=outcome,
             stage=stage,
             reason=reason,
             message=message,
-            timings=_rounded(cycle.timings) if cycle is not None else {},
-            counts=cycle.counts if cycle is not None else {},
+            results=[] if response is None else list[tuple[dict[str, str], float]](response.results),
+            refused={} if response is None else dict(response.refused),
+            # Microseconds are enough, and shorter.
+            timings={} if cycle is None else {name: round(value, 6) for name, value in cycle.timings.items()},
+            counts={} if cycle is None else cycle.counts,
             agent=self._agent,
             version=self._version,
         )
-
-    def _purge(self) -> None:
-        now = time.monotonic()
-        if now - self._purged_at < _PURGE_EVERY:
-            return
-        with self._purge_lock:
-            if now - self._purged_at < _PURGE_EVERY:
-                return
-            self._purged_at = now
-        for run_id in self._running.purge():
-            with contextlib.suppress(OSError):
-                self._spool.remove(run_id)
-        with contextlib.suppress(OSError):
-            self._spool.sweep(_SPOOL_AGE)
-        memory.give_back()
-
-
-def _rounded(timings: dict[str, float]) -> dict[str, float]:
-    """Rounded to microseconds, which is shorter."""
-    return {stage: round(seconds, 6) for stage, seconds in timings.items()}

@@ -56,45 +56,35 @@ def _run(config: Settings) -> int:
     # Only now: importing it creates the application for the role in the settings.
     from celery import signals
 
-    from dsf import memory, workerprobes
-    from dsf.agent import consumer, pool, runtime, steps
+    from dsf import memory
+    from dsf.agent import runtime
     from dsf.agent.moving import Moving
     from dsf.celery import app
 
-    def _on_revoked(request: Any, *, expired: bool = False, **_: Any) -> None:
-        if expired:
-            agent.flow.expired(request)
-
     if config.log_level != "DEBUG":
-        # Two lines for each task, one here and one in `dsf.agent.tracer`, would be a fifth of a cycle's CPU.
-        logging.getLogger("celery.worker.strategy").setLevel(logging.WARNING)
+        # Celery logs two lines for each task, which would be a fifth of a cycle's CPU. Failures are in its result.
+        for name in ("celery.worker.strategy", "celery.app.trace"):
+            logging.getLogger(name).setLevel(logging.WARNING)
     memory.prepare()
-    memory.give_back_large_blocks()
     agent = runtime.Runtime(config)
     moving = Moving(config)
     agent.config.on_redis(moving.heard)
     agent.start()
     runtime.install(agent)
 
-    signals.task_revoked.connect(_on_revoked, weak=False)
     signals.worker_ready.connect(lambda **_: memory.settle(), weak=False)
-    app.steps["worker"].add(workerprobes.Liveness)
-    app.steps["consumer"].add(steps.EventBatches)
-    app.steps["consumer"].add(steps.AgentStep)
+    signals.worker_shutting_down.connect(lambda **_: agent.ending.set(), weak=False)
     log.info("agent starts", cluster=config.cluster, concurrency=config.agent_concurrency)
     try:
         worker: Any = app.Worker(
             hostname=f"spoke@{config.cluster}",
-            pool_cls=pool.StagePool,
-            consumer_cls=consumer.AgentConsumer,
-            concurrency=config.agent_concurrency,
-            queues=[agent.queue],
             loglevel=config.log_level,
             task_events=True,
             # With either every worker listens to every other one, over the WAN.
             without_gossip=True,
             without_mingle=True,
-            heartbeat_interval=config.agent_heartbeat_interval,
+            # `dsf.taskevents` sends them.
+            without_heartbeat=True,
             quiet=True,
         )
         worker.start()

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import redis
 
-import dsf.log
-from dsf.agent.ending import is_ending
-from dsf.agent.line import Line
 from dsf.agent.mailbox import Mail, Mailbox
 from dsf.agent.secrets import KeyRing
 from dsf.errors import CycleError, SettingsError
 from dsf.messages import PACKING, Result, sign
 from dsf.store.pairs import SUCCESSES
-
-log = dsf.log.get(__name__)
 
 #: Seconds between tries while Redis is unreachable; the client itself retries briefly.
 _WAIT = 1.0
@@ -28,13 +23,14 @@ _FULL_WAIT = 0.25
 class Outbox:
     """Signs results and puts them into the mailbox. Thread-safe."""
 
-    def __init__(self, client: redis.Redis, keyring: KeyRing, cluster: str, max_bytes: int) -> None:
+    def __init__(
+        self, client: redis.Redis, keyring: KeyRing, cluster: str, max_bytes: int, ending: threading.Event | None = None
+    ) -> None:
+        """`ending` is set at shutdown: what cannot be sent then is given up."""
         self._mailbox = Mailbox(client, cluster)
-        #: For what else this agent asks of Redis.
-        self.line = Line(client)
         self._keyring = keyring
         self._max_bytes = max_bytes
-        self._background = ThreadPoolExecutor(1, thread_name_prefix="dsf-outbox")
+        self._ending = ending or threading.Event()
 
     def send(self, result: Result, deadline: float) -> None:
         """Send with retries until `deadline` (time.monotonic()) or the agent's shutdown.
@@ -57,9 +53,8 @@ class Outbox:
                 wait = _WAIT
                 failure = CycleError("publish", "connection_failed", "the result cannot be sent, Redis is away")
                 failure.__cause__ = error
-            if is_ending() or time.monotonic() + wait >= deadline:
+            if time.monotonic() + wait >= deadline or self._ending.wait(wait):
                 raise failure
-            time.sleep(wait)
 
     def _signed(self, result: Result) -> bytes:
         """The envelope, as JSON. Raises CycleError without a key, and for a result that the hub would refuse unread."""
@@ -81,21 +76,3 @@ class Outbox:
                     "return fewer results or shorter labels",
                 )
         return text
-
-    def send_later(self, result: Result, seconds: float) -> None:
-        """Send from another thread: the caller, the worker's main loop, must not wait for Redis."""
-
-        def work() -> None:
-            try:
-                self.send(result, time.monotonic() + seconds)
-            except CycleError as error:
-                log.error("result not sent", scorer=result.scorer, run=result.run, reason=error.reason)
-            except Exception:
-                # Nobody looks at this pool's futures.
-                log.exception("result not sent", scorer=result.scorer, run=result.run)
-
-        self._background.submit(work)
-
-    def close(self) -> None:
-        """Wait for pending sends."""
-        self._background.shutdown(wait=True)

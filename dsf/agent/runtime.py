@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import threading
+
 import dsf.log
 from dsf import http
+from dsf.agent import payload, ticks
 from dsf.agent.clock import HubClock
 from dsf.agent.config import FileConfig, Watching
 from dsf.agent.cycles import Cycles
-from dsf.agent.flow import Flow
-from dsf.agent.handover import HandOver
 from dsf.agent.metrics import AgentMetrics
 from dsf.agent.outbox import Outbox
 from dsf.agent.probes import ScoringProbe
 from dsf.agent.secrets import FileSecrets, KeyRing, Release
 from dsf.agent.sources import SourceState
-from dsf.agent.spool import Spool, own_folder
 from dsf.auth.secrets import SecretSource
+from dsf.cycle.stages import Stages
 from dsf.errors import SettingsError
 from dsf.exposition import Exposition
-from dsf.keys import is_name, spoke_queue
+from dsf.keys import is_name
 from dsf.settings import Settings
 from dsf.sources.cluster import ClusterView
 from dsf.store.client import connect
+from dsf.taskevents import GatheredEvents
 
 log = dsf.log.get(__name__)
 
@@ -50,36 +52,32 @@ class Runtime:
             self.config, secrets, cluster = objects.config, objects.secrets, objects.cluster
         else:
             self.config, secrets = _files(settings)
-        self.spool = Spool(own_folder(settings.agent_spool_dir, settings.cluster))
         self.metrics = AgentMetrics(settings.cluster, self.config)
-        #: The agent's queue, the hand-over between stages, and other connections to Redis.
-        self.queue = spoke_queue(settings.cluster)
-        self.handover = HandOver()
+        ticks.on_refused.append(self.metrics.refused_message)
+        #: Set at shutdown: cycles that have begun are finished, and nothing is tried again.
+        self.ending = threading.Event()
         self.redis = connect(settings, name=f"dsf-agent-{settings.cluster}")
-        self.outbox = Outbox(self.redis, keyring, settings.cluster, settings.max_result_message_bytes)
-        self.clock = HubClock(self.outbox.line)
+        self.clock = HubClock(self.redis)
         #: What sources keep between cycles.
         self.sources = SourceState(settings, self.config, cluster, self.metrics.registry)
-        self.cycles = Cycles(settings, secrets, self.spool, self.metrics, self.clock.now, held=self.sources.held)
         self.readiness = ScoringProbe(settings.agent_readiness_file, self.config)
-        self.flow = Flow(
+        self.events = GatheredEvents(settings.agent_heartbeat_interval)
+        self.cycles = Cycles(
             settings,
             self.config,
-            self.cycles,
-            self.outbox,
+            Stages(settings, secrets, self.sources.held, self.metrics),
+            Outbox(self.redis, keyring, settings.cluster, settings.max_result_message_bytes, self.ending),
             self.metrics,
-            self.handover,
-            self.clock.now,
+            ending=self.ending,
+            hub_time=self.clock.now,
             on_success=self.readiness.succeeded,
         )
         self._settings = settings
         self._exposition: Exposition | None = None
 
     def start(self) -> None:
-        """Empty the spool, watch the configuration, serve /metrics. Raises SettingsError."""
-        left = self.spool.prepare()
-        if left:
-            log.info("spool cleaned", files=left)
+        """Watch the configuration, serve /metrics. Raises SettingsError."""
+        payload.prepare(self._settings.agent_spool_dir)
         host, port = self._settings.agent_metrics_host, self._settings.agent_metrics_port
         try:
             self._exposition = Exposition(self.metrics.registry, host, port)
@@ -93,11 +91,15 @@ class Runtime:
         self.readiness.start()
         log.info("metrics served", host=host, port=self._exposition.port)
 
+    def look(self) -> None:
+        """End cycles of removed scorers. Called regularly."""
+        self.cycles.end_others(self.config.summaries())
+
     def stop(self) -> None:
-        """Send pending results, then stop serving."""
+        """Stop serving; all cycles have ended."""
         self.readiness.stop()
+        self.events.stop()
         self.sources.stop()
-        self.outbox.close()
         self.clock.stop()
         self.redis.close()
         self.config.stop()
@@ -121,6 +123,11 @@ def install(runtime: Runtime) -> None:
     """Make this the runtime of the tasks."""
     global _current  # noqa: PLW0603
     _current = runtime
+
+
+def is_installed() -> bool:
+    """Whether this process is an agent."""
+    return _current is not None
 
 
 def current() -> Runtime:

@@ -1,148 +1,89 @@
-"""Consumption of the cluster's queue: ticks are taken while a thread is free, and validated before Celery sees them.
+"""Kombu's Redis transport for a worker that nothing in its queue may end.
 
-At most once: a popped message is gone from Redis and never put back, so that an agent needs no right to write to its
-queue. Unreadable messages are counted and dropped; the others go to the worker directly, bypassing kombu's delivery.
+Kombu reads a message's parts before Celery or a task can check them, and lets what fails there end the worker's main
+loop (https://github.com/celery/celery/issues/7975): anybody who may push into a queue could stop its agent for good.
+Here such a message is dropped. Only public names of kombu are overridden.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+import uuid
 from queue import Empty
 from typing import Any
 
 from kombu.transport import virtual
 
-import dsf.log
-from dsf.agent import inbox
-from dsf.agent.call import StageCall
-from dsf.errors import MessageRejectedError
+from dsf.agent import ticks
 from dsf.redislink import transport as link
-from dsf.throttle import Throttle
 
-# The overridden members are missing in kombu's type stubs.
-_BaseChannel: Any = link.Channel
-_BaseSentinelChannel: Any = link.SentinelChannel
-_BaseTransport: Any = link.Transport
-_BaseSentinelTransport: Any = link.SentinelTransport
-_BaseQoS: Any = virtual.QoS
+# Kombu's published types lack the overridden members.
+_Message: Any = virtual.Message
+_Transport: Any = link.Transport
+_SentinelTransport: Any = link.SentinelTransport
+_Channel: Any = link.Channel
+_SentinelChannel: Any = link.SentinelChannel
 
-log = dsf.log.get(__name__)
-
-#: Pops pending in Redis at a time: ticks per round trip.
-_MOST_POPS = 8
-
-_throttle = Throttle()
+#: What a worker reconnects after.
+_LOST: tuple[type[Exception], ...] = (Empty, *_Transport.connection_errors, *_Transport.channel_errors)
 
 
-class QoS(_BaseQoS):  # type: ignore[misc]
-    """Prefetches only while there is room. Taken ticks run even if the connection is lost."""
+class Message(_Message):  # type: ignore[misc]
+    """A call of a task. What Celery's consumer would fail on is an error here, before it counts as unacknowledged."""
 
-    def can_consume(self) -> bool:
-        """Whether one more tick may be taken."""
-        return bool(self.channel.room() > 0)
-
-
-class Channel(_BaseChannel):  # type: ignore[misc]
-    """A channel that passes only stage calls to the worker."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        #: Number of free threads, receiver of calls, counter of refused messages; set by the worker.
-        self.room: Callable[[], int] = lambda: 1
-        self.on_call: Callable[[StageCall], object] = lambda _: None
-        self.on_refused: Callable[[], None] = lambda: None
-        # Pops that Redis has not answered; it answers them one after another.
-        self._asked = 0
-        super().__init__(*args, **kwargs)
-        self.QoS = QoS
-
-    def _brpop_start(self, timeout: float | None = None) -> None:
-        """Ask for as many ticks as there are free threads, a few at most.
-
-        Redis answers each pop before it looks at the next one, so while the queue is empty they cost as much as one.
-        Without pipelining a slow link would allow only one tick per round trip.
-        """
-        connection = self.client.connection
-        self._asked = 0 if connection is not self._in_poll else self._asked
-        while self._asked < max(1, min(self.room(), _MOST_POPS)):
-            super()._brpop_start(timeout)
-            self._asked += 1
-
-    def _brpop_read(self, **_: Any) -> Any:
-        connection = self.client.connection
-        was_taken = False
+    def __init__(self, payload: Any, *args: Any, **options: Any) -> None:
+        parts = payload if isinstance(payload, dict) else {}
+        headers, properties = parts.get("headers"), parts.get("properties")
+        if not (isinstance(headers, dict) and isinstance(properties, dict) and isinstance(headers.get("task"), str)):
+            raise ValueError("not a call of a task")
+        # A message that cannot be acknowledged would take the place of a tick for ever.
+        properties |= {"delivery_tag": str(uuid.uuid4()), "delivery_info": {}}
+        # Kombu would decompress without a limit.
+        headers.pop("compression", None)
         try:
-            # Drain at once: the main loop is not notified of data in the client's buffer.
-            while True:
-                popped = connection.read_response()
-                self._asked -= 1
-                if popped is not None:
-                    was_taken = True
-                    self._take(*popped)
-                if self._asked <= 0 or not connection.can_read(0):
-                    break
-        except BaseException as error:
-            self._asked, self._in_poll = 0, None
-            if isinstance(error, self.connection_errors):
-                # The next poll reconnects.
-                connection.disconnect()
+            super().__init__(payload, *args, **options)
+        except KeyError as error:
+            # Kombu takes a KeyError for a lost connection.
+            raise ValueError(f"a message without {error}") from None
+        # Kombu keeps some errors for Celery, which logs them with the message.
+        if self.errors or not isinstance(self.body, bytes | str):
+            raise ValueError("not a call of a task")
+
+
+class _Tolerant:
+    """Mixin of a transport."""
+
+    def on_readable(self, fileno: int) -> None:
+        """Something came from Redis: what is no message is dropped."""
+        try:
+            super().on_readable(fileno)  # type: ignore[misc]
+        except _LOST:
             raise
-        self._brpop_sent_at = time.monotonic()
-        if self._asked <= 0:
-            self._in_poll = None
-            self._flush_brpop_reauth()
-        elif self.room() > 0:
-            self._brpop_start()
-        if not was_taken:
-            raise Empty
-        return True
-
-    def _take(self, key: bytes, item: bytes) -> None:
-        queue = key.decode()
-        try:
-            call = inbox.accept(item, queue)
-        except MessageRejectedError as error:
-            self.on_refused()
-            if (not_logged := _throttle.take(error.reason)) is not None:
-                log.warning("message refused", queue=queue, why=str(error), not_logged=not_logged)
-            return
-        self.on_call(call)
-
-    def stop_taking(self) -> None:
-        """Take no more ticks. One that has arrived is handed to the worker.
-
-        The base class waits for the answer to its pop and would lose that message.
-        """
-        connection: Any = self._in_poll
-        if not connection:
-            return
-        # No more requests.
-        self.room = lambda: 0
-        try:
-            if connection.can_read(0):
-                self._brpop_read()
-        except (Empty, *self.connection_errors) as error:
-            log.debug("nothing taken any more", error=repr(error))
-        connection.disconnect()
-        self._asked, self._in_poll = 0, None
-
-    def close(self) -> None:
-        """Close without waiting."""
-        self.stop_taking()
-        super().close()
+        except Exception as error:  # noqa: BLE001 (whatever it is, it is no message)
+            ticks.refuse(error)
 
 
-class Transport(_BaseTransport):  # type: ignore[misc]
-    """Redis with that channel."""
+class Channel(_Channel):  # type: ignore[misc]
+    """A channel with these messages."""
+
+    Message = Message
+    #: A tick that was taken is never put back: an agent has no right to write to its queue.
+    do_restore = False
+
+
+class Transport(_Tolerant, _Transport):  # type: ignore[misc]
+    """Redis."""
 
     Channel = Channel
 
 
-class SentinelChannel(Channel, _BaseSentinelChannel):  # type: ignore[misc]
+class SentinelChannel(_SentinelChannel):  # type: ignore[misc]
     """That channel to the server named by Sentinel."""
 
+    Message = Message
+    do_restore = False
 
-class SentinelTransport(_BaseSentinelTransport):  # type: ignore[misc]
-    """Redis behind Sentinel with that channel."""
+
+class SentinelTransport(_Tolerant, _SentinelTransport):  # type: ignore[misc]
+    """Redis behind Sentinel."""
 
     Channel = SentinelChannel

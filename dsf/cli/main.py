@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import typer
 
-from dsf import lean
 from dsf.cli import (
     changes,
     credentials,
@@ -74,5 +73,4 @@ app.command(rich_help_panel=_LOOK)(info.version)
 
 def run() -> None:
     """Run the command line."""
-    lean.start()
     app(prog_name="dsf")

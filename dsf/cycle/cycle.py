@@ -14,19 +14,13 @@ class Cycle:
 
     scorer: str
     run_id: str
-    #: As of the current stage: a configuration change takes effect from the next stage.
     summary: ScorerSummary
     #: By time.monotonic(): when the next cycle may begin.
     deadline: float
-    #: Stage -> number of retries.
-    tries: dict[str, int] = field(default_factory=dict)
     #: Stage -> seconds, all tries in total.
     timings: dict[str, float] = field(default_factory=dict)
     #: `series`, `bytes_in` (from the source), `bytes_out` (to the scoring API), `results`, `retries`.
     counts: dict[str, int] = field(default_factory=dict)
-    #: Whether a stage is running, and whether fetch is done: each detects duplicate messages.
-    busy: bool = True
-    fetched: bool = False
     #: The scoring API's response, and its time (unix seconds).
     response: ScoringResponse | None = None
     scored_at: float = 0.0

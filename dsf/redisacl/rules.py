@@ -85,9 +85,10 @@ def cluster_of_user(user: str) -> str | None:
 def cluster_rules(cluster: str) -> list[str]:
     """Rules of a managed cluster's user, for ACL SETUSER.
 
-    Take ticks from its own queue, put results into its own mailbox, publish events, compare clocks. No scripts, no
-    transactions, no subscriptions, no access to other clusters, and no list to fill: it can only store data in
-    its slots. They are the same whatever the cluster has done so far. Raises ValueError for an invalid cluster name.
+    Take ticks from its own queue, put results into its own mailbox, publish events, compare clocks, hear commands of
+    people on the hub and reply. No scripts, no transactions, no access to other clusters, and no list to fill: it can
+    only store data in its slots. They are the same whatever the cluster has done so far. Raises ValueError for an
+    invalid cluster name.
     """
     if not keys.is_name(cluster):
         raise ValueError(f"not the name of a cluster: {cluster!r}")
@@ -99,7 +100,14 @@ def cluster_rules(cluster: str) -> list[str]:
         _selector("brpop llen", rw=[queue]),
         _selector("set", w=[*slots, _exactly(keys.mail_flag(cluster))]),
         _selector("exists", r=slots),
-        _selector("publish", channels=[EVENTS.removesuffix("*") + kind for kind in _EVENT_KINDS]),
+        _selector(
+            "publish",
+            channels=[
+                *(EVENTS.removesuffix("*") + kind for kind in _EVENT_KINDS),
+                keys.control_reply(f"spoke@{_exactly(cluster)}"),
+            ],
+        ),
+        _selector("subscribe unsubscribe", channels=[keys.CONTROL, keys.QUESTIONS]),
     ]
 
 
@@ -174,14 +182,12 @@ _BEAT: Final = [
     _selector("zrangebyscore zrange zscore zadd zrem", rw=[keys.DUE]),
     _selector("hmget hlen", r=[keys.ENTRIES, keys.OVERRIDES]),
     _selector("zadd", w=[keys.OPEN_RUNS]),
-    _selector("zscore", r=[keys.OPEN_RUNS]),
     # Counters only: beat cannot write a score or a state.
     _selector("hincrby", rw=[_PAIRS]),
     _selector("hincrby hincrbyfloat hgetall", rw=[keys.BEAT_STATS]),
     # Marks pairs as changed for readers, without a verdict.
     _selector("hincrby", rw=[keys.BEAT_LAGS, keys.MODEL_MARKED]),
     _selector("lpush llen", w=[_SPOKES]),
-    _selector("lpos", r=[_SPOKES]),
     _selector("exists", r=[_MAIL]),
     _selector("set get del pttl pexpire", rw=[keys.BEAT_LOCK]),
     _selector("blpop", rw=[keys.BEAT_WAKE]),
@@ -251,7 +257,8 @@ _RESULTS: Final = [
     *_commands("time"),
     _selector("sadd", w=[keys.HUB_CHANGED]),
     _selector("lpush ltrim", w=[keys.HUB_WAKE]),
-    _selector("publish", channels=[EVENTS]),
+    _selector("publish", channels=[EVENTS, keys.control_reply("results@*")]),
+    _selector("subscribe unsubscribe", channels=[keys.CONTROL, keys.QUESTIONS]),
 ]
 
 _HUB: Final = [
@@ -322,6 +329,12 @@ _OVERRIDE: Final = [
     _selector("lpush ltrim", w=[keys.BEAT_WAKE]),
 ]
 
+_QUESTIONS: Final = [
+    _selector("publish", channels=[keys.QUESTIONS]),
+    _selector("psubscribe punsubscribe", channels=[keys.control_reply("*")]),
+]
+_CONTROL: Final = [*_QUESTIONS, _selector("publish", channels=[keys.CONTROL])]
+
 _OPERATOR: Final = [
     *_CLIENT,
     *_SCRIPTS,
@@ -337,6 +350,8 @@ _OPERATOR: Final = [
     *_PLANS,
     # `dsf rescore`, and `celery call` with a cluster's queue
     *_SEND_NOW,
+    # `celery status`, `celery inspect` and `celery control`
+    *_CONTROL,
 ]
 
 #: Acts for authorised users; their sessions are its own keys.
@@ -368,6 +383,8 @@ _FLOWER: Final = [
     _selector("psubscribe punsubscribe", channels=[EVENTS]),
     # Events of unknown clusters are dropped.
     _selector("hkeys", r=[keys.CLUSTERS]),
+    # A worker's page
+    *_QUESTIONS,
     # Kombu asks for the length of its subscription as if it were a queue, and removes it; it is never there.
     _selector("llen del", rw=["celeryev.*"]),
     _selector("sadd srem exists", rw=["_kombu.binding.celeryev", "_kombu.binding_permanent.celeryev"]),
@@ -380,7 +397,7 @@ _RULES: Final[dict[HubRole, list[str]]] = {
     "web": _WEB,
     "flower": _FLOWER,
     # Agents take what is pushed there as a tick, and a tick only names a scorer.
-    "flower-tasks": [*_FLOWER, _selector("lpush", w=[_SPOKES])],
+    "flower-tasks": [*_FLOWER, *_CONTROL, _selector("lpush", w=[_SPOKES])],
     "optimizer": _OPTIMIZER,
     "hub": _HUB,
     "operator": _OPERATOR,

@@ -16,7 +16,6 @@ from kombu import serialization
 from kombu.utils.json import JSONEncoder
 
 import dsf.log
-from dsf.redislink.link import Link
 
 log = dsf.log.get(__name__)
 
@@ -25,6 +24,10 @@ _encode = JSONEncoder().encode
 _WRITTEN: Final = "written-json"
 serialization.register(_WRITTEN, str, None, "application/json", "utf-8")
 
+#: Names in `broker_transport_options`.
+CREDENTIALS: Final = "credential_provider"
+LONGEST_WAIT: Final = "reconnect_max_wait"
+ADDRESS: Final = "address"
 #: The first wait and the increment after each further attempt, in seconds; upper bounds of the random waits.
 _FIRST = 1.0
 _STEP = 1.0
@@ -40,31 +43,35 @@ class Connection(kombu.Connection):
     """A connection that reconnects soon: Redis restarts, and passwords are rotated.
 
     Kombu's own waits grow to half a minute, equal for all. Here they end at `DSF_REDIS_RECONNECT_MAX_WAIT`, and
-    have jitter, so that a fleet does not reconnect at one moment when Redis is back.
+    have jitter, so that a fleet does not reconnect at one moment when Redis is back. Both that and the credential
+    provider are in Celery's `broker_transport_options`: Celery passes on no others.
     """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        options.setdefault("credential_provider", (options.get("transport_options") or {}).get(CREDENTIALS))
+        super().__init__(*args, **options)
 
     def ensure_connection(self, *args: Any, **options: Any) -> kombu.Connection:  # type: ignore[override]
         """Connect, retrying forever; `options` are those of kombu. Raises kombu's OperationalError."""
         return super().ensure_connection(*args, **(self._waits() | options))
 
     def as_uri(self, include_password: bool = False, *args: Any, **options: Any) -> str:
-        """Address of Redis, for logs without user and password; kombu would name the transport's class."""
-        link = self._link
-        if link is None or include_password:
+        """Address of Redis, for logs; that of all Sentinels."""
+        address = (self.transport_options or {}).get(ADDRESS)
+        if address is None or include_password:
             return super().as_uri(include_password, *args, **options)
-        return str(link.address)
+        return str(address)
 
     def _waits(self) -> dict[str, float]:
-        if self._link is None:
+        longest = (self.transport_options or {}).get(LONGEST_WAIT)
+        if longest is None:
+            # Another library's connection in this process.
             return {}
-        longest = self._link.reconnect_max_wait * _drawn()
-        return {"interval_start": _FIRST * _drawn(), "interval_step": _STEP * _drawn(), "interval_max": longest}
-
-    @property
-    def _link(self) -> Link | None:
-        # None for another library's connection in this process.
-        found: Link | None = (self.transport_options or {}).get("link")
-        return found
+        return {
+            "interval_start": _FIRST * _drawn(),
+            "interval_step": _STEP * _drawn(),
+            "interval_max": longest * _drawn(),
+        }
 
 
 class Amqp(amqp.AMQP):

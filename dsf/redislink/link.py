@@ -33,14 +33,8 @@ class Link:
 
     @property
     def url(self) -> str:
-        """The URL without user and password; the first of several Sentinels, as kombu must not choose one."""
-        host, port = self.address.hosts[0]
-        return str(address.Address(self.address.scheme, ((host, port),), self.address.db))
-
-    @property
-    def reconnect_max_wait(self) -> float:
-        """Maximum seconds that a worker waits between attempts to connect."""
-        return self._settings.redis_reconnect_max_wait
+        """The URL without user and password, or those of all Sentinels."""
+        return str(self.address)
 
     @property
     def connection_class(self) -> type[Any]:

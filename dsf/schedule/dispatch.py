@@ -19,7 +19,6 @@ from dsf import keys
 from dsf.messages import new_run_id
 from dsf.schedule import stats
 from dsf.schedule.limiter import RateLimiter
-from dsf.schedule.repeats import Repeats, Tick
 from dsf.store import skips
 from dsf.store.client import lua
 from dsf.store.entries import Effective, Entry, Override, effective, read, scorer_target
@@ -98,8 +97,6 @@ class Dispatcher:
         self._clock = clock
         self._look: Any = client.register_script(lua("look"))
         self._commit = client.register_script(lua("dispatch"))
-        #: Of what `run` sent; told and used by its caller.
-        self.repeats = Repeats(client)
         self._limiter = RateLimiter()
         self._prune_at = 0.0
         self._stray_at = 0.0
@@ -270,13 +267,6 @@ class Dispatcher:
         for row in rows:
             # The script compares due times: repr reproduces exactly the number read.
             arguments += [repr(field) if isinstance(field, float) else field for field in row]
-        self.repeats.note(
-            [
-                Tick(queue, row.run, row.message)
-                for row, queue in zip(rows, touched[1::2], strict=True)
-                if row.action == _SEND
-            ]
-        )
         # Time of sending, for the lag: as late as possible.
         arguments.insert(0, repr(self._clock()))
         left = self._commit(keys=[keys.DUE, keys.OPEN_RUNS, keys.BEAT_STATS, keys.BEAT_LAGS, *touched], args=arguments)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import resources
 from itertools import islice
 from typing import Any, Final, TypeVar
@@ -36,20 +36,6 @@ def connect(
 def connect_to(settings: Settings, host: str, port: int, *, name: str = "dsf", retries: int = 0) -> redis.Redis:
     """The same for a specific server, such as a replica."""
     return Link(settings).client_of(host, port, **_options(settings, name, retries))
-
-
-def on_connect(client: redis.Redis, tell: Callable[[Any], None]) -> None:
-    """Call `tell`, a bound method, with each connection that this client makes from now on."""
-    pool: Any = client.connection_pool
-    make = pool.make_connection
-
-    def made() -> Any:
-        connection = make()
-        # Keeps a weak reference.
-        connection.register_connect_callback(tell)
-        return connection
-
-    pool.make_connection = made
 
 
 def _options(settings: Settings, name: str, retries: int) -> dict[str, Any]:

@@ -7,12 +7,12 @@ from typing import Any
 from celery import Task, shared_task
 
 from dsf.agent import runtime
-from dsf.agent.stagetask import StageTask
-from dsf.errors import CycleError
 from dsf.messages import PUBLISH_TASK
+from dsf.tasks.base import StageTask
 
 
-@shared_task(base=StageTask, bind=True, name=PUBLISH_TASK, throws=(CycleError,), max_retries=None, ignore_result=True)
+@shared_task(base=StageTask, bind=True, name=PUBLISH_TASK)
 def publish(self: Task[Any, Any], scorer: str, run_id: str) -> str:
     """Put the scores on the agent's own /metrics and send one signed message to the hub."""
-    return runtime.current().flow.publish(self, scorer, run_id)
+    del scorer, run_id
+    return runtime.current().cycles.publish(self)

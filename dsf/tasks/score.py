@@ -7,12 +7,12 @@ from typing import Any
 from celery import Task, shared_task
 
 from dsf.agent import runtime
-from dsf.agent.stagetask import StageTask
-from dsf.errors import CycleError
 from dsf.messages import SCORE_TASK
+from dsf.tasks.base import StageTask
 
 
-@shared_task(base=StageTask, bind=True, name=SCORE_TASK, throws=(CycleError,), max_retries=None, ignore_result=True)
+@shared_task(base=StageTask, bind=True, name=SCORE_TASK)
 def score(self: Task[Any, Any], scorer: str, run_id: str) -> str:
-    """Send what fetch got to the scoring API of `scorer`. If it is gone, it is fetched again."""
-    return runtime.current().flow.score(self, scorer, run_id)
+    """Send what fetch got to the scoring API of `scorer`."""
+    del scorer, run_id
+    return runtime.current().cycles.score(self)

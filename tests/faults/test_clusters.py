@@ -99,7 +99,7 @@ def test_away(fleet: Fleet) -> None:
 
 def test_an_agent_that_is_too_slow(fleet: Fleet) -> None:
     """It takes every tick after the next one is due. That is no failed cycle, and yet there is no new score."""
-    fleet.settings["agent remote"] = {"agent_fetch_rate_limit": "40/m"}
+    fleet.settings["agent remote"] = {"agent_rate_limit": "40/m"}
     fleet.restart("agent remote")
     with fleet.unaffected("calm", "here"):
 

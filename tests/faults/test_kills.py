@@ -83,13 +83,12 @@ def release(fleet: Fleet) -> None:
 @pytest.mark.parametrize("stage", ["fetch", "score", "publish"])
 def test_an_agent_in_each_stage(fleet: Fleet, stage: str) -> None:
     run = hold(fleet, stage)
-    assert (run in fleet.spooled("c1")) == (stage == "score")
     fleet.kill("agent c1")
     release(fleet)
     assert fleet.items("held") == {"n1": 50}
 
     fleet.restart("agent c1")
-    assert run not in fleet.spooled("c1")
+    assert fleet.spooled("c1") == []
     assert fleet.wait_success("held", timeout=INTERVAL + 5) < INTERVAL + 5 + STALL
     fleet.wait_success("steady")
 
@@ -97,7 +96,6 @@ def test_an_agent_in_each_stage(fleet: Fleet, stage: str) -> None:
     fleet.redis.zadd(keys.OPEN_RUNS, {keys.run_member("c1", "held", run): time.time()}, xx=True)
     fleet.until(lambda: run not in runs_of(fleet, "held"), "the killed run to be declared lost")
     assert [entry.outcome for entry in fleet.history("held") if entry.run == run] == ["lost"]
-    fleet.until(lambda: fleet.spooled("c1") == [], "an empty spool")
     fleet.check_cleared("held")
     fleet.check_books("steady")
     assert fleet.api.paths().count("/held") <= fleet.state("held").scheduled

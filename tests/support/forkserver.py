@@ -30,7 +30,14 @@ _WORKER = (
     "celery.utils.debug",
     "dsf.workerprobes",
 )
-_AGENT = ("dsf.agent.main", "dsf.settings", *_WORKER, "dsf.agent.pool", "dsf.agent.runtime", "dsf.agent.steps")
+_AGENT = (
+    "dsf.agent.main",
+    "dsf.settings",
+    *_WORKER,
+    "celery.concurrency.thread",
+    "dsf.agent.runtime",
+    "dsf.agent.steps",
+)
 _RESULTS = ("dsf.results.worker", *_WORKER, "dsf.backends", "dsf.results.service", "dsf.redislink.transport")
 _COMMANDS = ("dsf.cli.explaining", "dsf.cli.main", "dsf.cli.session", "dsf.cli.statusreport")
 #: Module, or module and first argument -> what is loaded for it, in the order in which it would be.
@@ -63,10 +70,6 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     name = sys.argv[2]
     libc = ctypes.CDLL(None)
-    from dsf import lean
-
-    # As every one of them begins.
-    lean.start()
     for module in LOADED[name]:
         importlib.import_module(module)
     request = _serve(control)

@@ -22,7 +22,6 @@ import requests
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from dsf.agent.spool import own_folder
 from dsf.demo.stack import http_ready
 from dsf.settings import ENV_PREFIX
 from tests.support import forked
@@ -182,8 +181,9 @@ class Stack:
         return self._client
 
     def spooled(self, cluster: str) -> list[str]:
-        """Names of the files in an agent's spool."""
-        return sorted(path.name for path in self._spool(cluster).iterdir())
+        """Names of the files in the agents' folder for payloads, which have none."""
+        del cluster
+        return sorted(path.name for path in (self.folder / "spool").iterdir())
 
     def page(self, name: str, path: str) -> requests.Response:
         """The answer of a process's HTTP server."""
@@ -271,9 +271,6 @@ class Stack:
 
     def _ready_file(self, name: str) -> Path:
         return self.folder / f"ready-{name.replace(' ', '-')}"
-
-    def _spool(self, cluster: str) -> Path:
-        return own_folder(self.folder / "spool", cluster)
 
 
 def _role(name: str) -> str:

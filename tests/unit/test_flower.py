@@ -11,9 +11,18 @@ from unittest import mock
 
 import pytest
 
-from dsf.flower import Channel, Workers, cleaned, taken
+from dsf.flower import (
+    MasterConnection,
+    MasterTlsConnection,
+    PlainConnection,
+    TlsConnection,
+    Workers,
+    cleaned,
+    taken,
+)
 from dsf.messages import FETCH_TASK
 from dsf.redislink.broker import MOST_EVENT_BYTES
+from dsf.redislink.connection import ReadableErrors
 
 #: What is no number, no short text and no flag.
 STRANGE: list[Any] = [[], {}, [["x"]], {"a": 1}, math.inf, math.nan, -math.inf, 10**400, -(10**30)]
@@ -122,10 +131,15 @@ def test_of_a_message_that_cannot_be_ours_nothing_is_left(workers: Workers, data
     assert cleaned(data, workers) == b""
 
 
-def test_of_a_message_only_the_events_are_left() -> None:
-    channel = Channel.__new__(Channel)
-    channel.workers = mock.Mock(**{"has.side_effect": lambda name: name == "spoke@c1"})
+@pytest.mark.parametrize("kind", [PlainConnection, TlsConnection, MasterConnection, MasterTlsConnection])
+def test_of_a_message_only_the_events_are_left(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = kind.__new__(kind)
+    connection.workers = mock.Mock(**{"has.side_effect": lambda name: name == "spoke@c1"})
     events = [_event(clock="x"), _event(hostname="spoke@made-up")]
     data = _message(base64.b64encode(json.dumps(events).encode()).decode(), properties={"body_encoding": "base64"})
-    found = json.loads(channel._handle_message(None, [b"pmessage", b"p", b"c", data])["data"])
-    assert json.loads(found["body"]) == [_event()]
+    answers: list[object] = [[b"pmessage", b"p", b"c", data], [b"message", b"c", b"["], [b"psubscribe", b"p", 1], 5]
+    monkeypatch.setattr(ReadableErrors, "read_response", lambda _: answers.pop(0))
+    published = connection.read_response()
+    assert published[:-1] == [b"pmessage", b"p", b"c"]
+    assert json.loads(json.loads(published[-1])["body"]) == [_event()]
+    assert [connection.read_response() for _ in range(3)] == [[b"message", b"c", b""], [b"psubscribe", b"p", 1], 5]

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
+from celery import Celery
+from kombu import Connection, Exchange, Queue
+from kombu.transport import virtual
 
 from dsf.messages import new_run_id
-from dsf.ticks import RUN_SLACK, TickFactory, iso, run_deadline
+from dsf.ticks import RUN_SLACK, TickFactory, run_deadline
 
 EXPIRES = 1_795_000_030.25
 RUN = new_run_id(1_795_000_000.25)
@@ -16,14 +20,29 @@ RUN = new_run_id(1_795_000_000.25)
 def test_a_tick_carries_names_and_nothing_else() -> None:
     message = json.loads(TickFactory().message("worker01", "sample-scorer", RUN, EXPIRES))
     args, kwargs, embedded = json.loads(message["body"])
-    assert (args, kwargs) == (["sample-scorer", RUN], {})
+    assert (args, kwargs) == (["sample-scorer", RUN, EXPIRES], {})
     assert not any(embedded.values())
     headers = message["headers"]
-    assert headers["task"] == "dsf.fetch"
-    assert headers["expires"] == iso(EXPIRES) == "2026-11-18T11:07:10.250+00:00"
-    assert headers["argsrepr"] == f"('sample-scorer', '{RUN}')"
+    assert headers["task"] == "dsf.cycle"
+    # The agent looks at the third argument, by the hub's clock; Celery would use the agent's.
+    assert headers["expires"] is None
+    assert headers["argsrepr"] == f"('sample-scorer', '{RUN}', {EXPIRES:.3f})"
     assert headers["id"] == headers["root_id"] == message["properties"]["correlation_id"]
     assert message["properties"]["delivery_info"] == {"exchange": "", "routing_key": "spoke.worker01"}
+
+
+def test_a_tick_is_what_celery_would_send() -> None:
+    text = TickFactory().message("worker01", "sample-scorer", RUN, EXPIRES)
+    ours, theirs = json.loads(text), _by_celery()
+    for part in ("content-type", "content-encoding"):
+        assert ours[part] == theirs[part]
+    assert json.loads(ours["body"]) == json.loads(theirs["body"])
+    for name in ("lang", "task", "expires", "retries", "parent_id", "kwargsrepr", "ignore_result"):
+        assert ours["headers"][name] == theirs["headers"][name]
+    assert theirs["headers"]["root_id"] == theirs["headers"]["id"] == theirs["properties"]["correlation_id"]
+    assert ours["properties"]["delivery_info"] == theirs["properties"]["delivery_info"]
+    assert set(ours["properties"]) <= set(theirs["properties"])
+    assert len(text) < len(json.dumps(theirs))
 
 
 def test_a_tick_is_small() -> None:
@@ -47,3 +66,32 @@ def test_a_stage_that_begins_at_the_last_moment_still_counts() -> None:
     # Two time-outs of 30 s, the default of spec.execution.timeoutSeconds.
     assert run_deadline(EXPIRES) == EXPIRES + RUN_SLACK
     assert RUN_SLACK >= 60
+
+
+def _by_celery() -> dict[str, Any]:
+    pushed: list[dict[str, Any]] = []
+
+    class Recorder(virtual.Channel):
+        def _put(self, queue: str, message: dict[str, Any], **_: object) -> None:
+            assert queue == "spoke.worker01"
+            pushed.append(message)
+
+    class Transport(virtual.Transport):
+        Channel = Recorder
+
+    queue = Queue(
+        "spoke.worker01", Exchange("spoke.worker01", no_declare=True), routing_key="spoke.worker01", no_declare=True
+    )
+    with (
+        Celery("test", set_as_current=False) as app,
+        Connection(transport=Transport, transport_options={"body_encoding": None}) as connection,
+    ):
+        app.conf.task_queues = [queue]
+        app.send_task(
+            "dsf.cycle",
+            args=("sample-scorer", RUN, EXPIRES),
+            ignore_result=True,
+            queue="spoke.worker01",
+            producer=app.amqp.Producer(connection, auto_declare=False),
+        )
+    return pushed[0]

@@ -14,7 +14,6 @@ from typing import Any
 import redis
 
 from dsf import keys
-from dsf.agent.spool import own_folder
 from dsf.messages import Result, derive_key, new_run_id, verify
 from dsf.settings import ENV_PREFIX
 from dsf.ticks import TickFactory
@@ -48,7 +47,7 @@ class Agent:
         self.folder = folder
         self.config = folder / "config.json"
         self.secrets = folder / "secrets"
-        self.spool = own_folder(folder / "spool", CLUSTER)
+        self.spool = folder / "spool"
         self.key_file = folder / "signing-key"
         self.ready = folder / "ready"
         self.alive = folder / "alive"
@@ -62,7 +61,7 @@ class Agent:
             "cluster": CLUSTER,
             "agent_config": self.config,
             "agent_secrets_dir": self.secrets,
-            "agent_spool_dir": self.spool.parent,
+            "agent_spool_dir": self.spool,
             "agent_metrics_host": "127.0.0.1",
             "agent_metrics_port": 0,
             "agent_liveness_file": self.alive,

@@ -192,8 +192,6 @@ def test_killed_in_any_stage_the_next_tick_scores(
         (source if stage == "fetch" else scorer).script(gate)
     agent.tick("sample")
     assert gate.entered.wait(60)
-    if stage == "score":
-        assert len(agent.spooled()) == 1
     if stage == "publish":
         redis_client.execute_command("CLIENT", "PAUSE", "1500", "WRITE")
         gate.opened.set()

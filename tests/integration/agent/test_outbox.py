@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -30,11 +29,9 @@ def full(redis_client: redis.Redis) -> redis.Redis:
 
 
 @pytest.fixture
-def outbox(full: redis.Redis, settings_factory: SettingsFactory) -> Iterator[Outbox]:
+def outbox(full: redis.Redis, settings_factory: SettingsFactory) -> Outbox:
     settings = settings_factory(role="agent", cluster=CLUSTER, signing_key=derive_key(MASTER, CLUSTER, 1).dump())
-    made = Outbox(full, KeyRing(settings), CLUSTER, 10_000)
-    yield made
-    made.close()
+    return Outbox(full, KeyRing(settings), CLUSTER, 10_000)
 
 
 def _result(at: float, scorer: str = "sample", outcome: Outcome = "ok") -> Result:

@@ -44,7 +44,7 @@ PAIRS = [
 ]
 
 #: Tasks of one cycle.
-STAGES = ("dsf.fetch", "dsf.score", "dsf.publish")
+STAGES = ("dsf.cycle", "dsf.fetch", "dsf.score", "dsf.publish")
 #: A query that Prometheus does not take.
 WRONG = """configSyncMode: None
   source:

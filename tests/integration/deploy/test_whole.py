@@ -123,7 +123,7 @@ class World:
         secret = self.session.get(SECRETS.path(HUB_NAMESPACE, "dynamic-scoring-flower"))["data"]
         login = ":".join(base64.b64decode(secret[key]).decode() for key in ("username", "password"))
         request = urllib.request.Request(
-            f"http://127.0.0.1:{self.node.pods['flower'].ports['http']}/api/task/send-task/dsf.fetch",
+            f"http://127.0.0.1:{self.node.pods['flower'].ports['http']}/api/task/send-task/dsf.cycle",
             json.dumps({"args": [scorer], "queue": f"spoke.{CLUSTER}"}).encode(),
             {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"},
         )

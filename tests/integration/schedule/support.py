@@ -20,7 +20,7 @@ START = 1_795_000_000.0
 TICKS = TickFactory()
 #: Where the worker of `agentapp` says what it was called with. That module is a process of its own: imported here, its
 #: tasks would be in the way of the project's.
-SEEN, REVOKED = "test:seen", "test:revoked"
+SEEN = "test:seen"
 
 
 def entry(cluster: str, scorer: str = "s", interval: int = 30, **values: object) -> Entry:
@@ -39,7 +39,7 @@ def register(client: redis.Redis, clusters: Iterable[str], scorers: Iterable[str
 def pushed(client: redis.Redis, cluster: str) -> list[tuple[str, str]]:
     """(scorer, run id) of the ticks that wait in a cluster's queue, oldest first."""
     messages = client.lrange(keys.spoke_queue(cluster), 0, -1)
-    return [tuple(json.loads(json.loads(message)["body"])[0]) for message in reversed(messages)]
+    return [tuple(json.loads(json.loads(message)["body"])[0][:2]) for message in reversed(messages)]
 
 
 def books(client: redis.Redis, cluster: str, scorer: str = "s") -> PairState:

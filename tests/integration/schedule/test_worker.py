@@ -12,9 +12,9 @@ import redis
 
 from dsf.messages import new_run_id
 from dsf.store.schedule import ScheduleStore
-from dsf.ticks import TickFactory, iso, send_now
+from dsf.ticks import TickFactory, send_now
 from tests.integration.schedule.processes import celery
-from tests.integration.schedule.support import REVOKED, SEEN, entry
+from tests.integration.schedule.support import SEEN, entry
 from tests.support.wait import wait_for
 
 
@@ -43,13 +43,12 @@ def rows(client: redis.Redis, key: str, number: int, timeout: float = 30) -> lis
     return [json.loads(row) for row in client.lrange(key, 0, -1)]
 
 
-def test_a_tick_calls_fetch(worker: None, redis_client: redis.Redis) -> None:
+def test_a_tick_calls_a_cycle(worker: None, redis_client: redis.Redis) -> None:
     run, expires = new_run_id(), time.time() + 60
     redis_client.lpush("spoke.worker01", TickFactory().message("worker01", "sample-scorer", run, expires))
     (row,) = rows(redis_client, SEEN, 1)
-    assert (row["task"], row["args"]) == ("dsf.fetch", ["sample-scorer", run])
-    assert row["shown"] == f"('sample-scorer', '{run}')"
-    assert row["expires"] == iso(expires)
+    assert (row["task"], row["args"]) == ("dsf.cycle", ["sample-scorer", run, pytest.approx(expires, abs=0.001)])
+    assert row["shown"] == f"('sample-scorer', '{run}', {expires:.3f})"
     assert row["queue"] == "spoke.worker01"
 
 
@@ -61,10 +60,3 @@ def test_beat_and_worker_together(worker: None, redis_url: str, redis_client: re
     assert {row["args"][0] for row in seen} == {"sample-scorer", "other"}
     run = send_now(redis_client, "worker01", "other", 30)
     wait_for(lambda: run in [row["args"][1] for row in rows(redis_client, SEEN, 1)])
-
-
-def test_an_expired_tick_is_revoked(worker: None, redis_client: redis.Redis) -> None:
-    run = new_run_id()
-    redis_client.lpush("spoke.worker01", TickFactory().message("worker01", "s", run, time.time() - 1))
-    assert rows(redis_client, REVOKED, 1) == [["dsf.fetch", True, f"('s', '{run}')"]]
-    assert not redis_client.exists(SEEN)

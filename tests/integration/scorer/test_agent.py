@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -11,17 +12,15 @@ import numpy as np
 import pytest
 
 from dsf import http
-from dsf.agent.config import FileConfig
-from dsf.agent.cycles import Cycles
-from dsf.agent.metrics import AgentMetrics
 from dsf.agent.secrets import FileSecrets, Release
-from dsf.agent.spool import Spool
 from dsf.api.remoteconfig import parse_remote_config
 from dsf.api.resolve import resolve
 from dsf.api.scorer import DynamicScorer
+from dsf.api.scoring import ScoringResponse
 from dsf.api.summary import ScorerSummary
+from dsf.cycle.cycle import Cycle
+from dsf.cycle.stages import Stages
 from dsf.errors import CycleError, HttpError
-from dsf.messages import Result, new_run_id
 from dsf.scorer import Bearer, Limits, Prometheus, Score, Scorer, Series, Unavailable
 from dsf.settings import Settings
 from tests.integration.scorer.server import served
@@ -55,46 +54,37 @@ def summary_of(url: str, *, token: bool = False) -> ScorerSummary:
 
 
 @pytest.fixture
-def cycle(tmp_path: Path, settings_factory: Callable[..., Settings]) -> Callable[[ScorerSummary], Result]:
-    """Runs a whole cycle, as the tasks do."""
-    (tmp_path / "spool").mkdir()
+def cycle(tmp_path: Path, settings_factory: Callable[..., Settings]) -> Callable[[ScorerSummary], ScoringResponse]:
+    """Runs fetch and score, as the tasks do; returns the scoring API's answer."""
     settings = settings_factory(
         cluster="worker01", agent_secrets_dir=tmp_path / "secrets", agent_token_secrets={"mine": ["127.0.0.1"]}
     )
-    cycles = Cycles(
-        settings,
-        FileSecrets(settings.agent_secrets_dir, Release(settings)),
-        Spool(tmp_path / "spool"),
-        AgentMetrics("worker01", FileConfig(tmp_path / "none")),
-    )
+    stages = Stages(settings, FileSecrets(settings.agent_secrets_dir, Release(settings)))
 
-    def run(summary: ScorerSummary) -> Result:
-        run = cycles.enter(new_run_id(), summary, None)
-        try:
-            cycles.fetch(run)
-            cycles.score(run)
-            return cycles.result(run)
-        finally:
-            cycles.leave(summary.name, run.run_id)
+    def run(summary: ScorerSummary) -> ScoringResponse:
+        cycle = Cycle(summary.name, "run", summary, math.inf)
+        stages.score(cycle, b"".join(stages.fetch(cycle).pieces))
+        assert cycle.response is not None
+        return cycle.response
 
     return run
 
 
-def test_a_cycle(cycle: Callable[[ScorerSummary], Result]) -> None:
+def test_a_cycle(cycle: Callable[[ScorerSummary], ScoringResponse]) -> None:
     answers = (matrix(series("x", "1", "3"), series("spoilt", "NaN", "1")), matrix(series("y", "-1")))
     with ScriptedServer(*answers) as prometheus, served(scorer(prometheus.url)) as url:
         result = cycle(summary_of(url))
     assert [request.query["query"] for request in prometheus.requests] == ["a", "b"]
-    assert (result.outcome, result.refused) == ("ok", {})
-    assert result.results == [({"pod": "x", "meta": "m"}, 2.0), ({"pod": "y", "meta": "m"}, -1.0)]
+    assert result.refused == {}
+    assert list(result.results) == [({"pod": "x", "meta": "m"}, 2.0), ({"pod": "y", "meta": "m"}, -1.0)]
 
 
-def test_no_series(cycle: Callable[[ScorerSummary], Result]) -> None:
+def test_no_series(cycle: Callable[[ScorerSummary], ScoringResponse]) -> None:
     with ScriptedServer(matrix()) as prometheus, served(scorer(prometheus.url)) as url:
-        assert cycle(summary_of(url)).outcome == "empty"
+        assert not cycle(summary_of(url)).results
 
 
-def test_a_token(cycle: Callable[[ScorerSummary], Result], tmp_path: Path) -> None:
+def test_a_token(cycle: Callable[[ScorerSummary], ScoringResponse], tmp_path: Path) -> None:
     secret = tmp_path / "secrets" / "mine" / "token"
     secret.parent.mkdir(parents=True)
     secret.write_text("right")
@@ -104,13 +94,13 @@ def test_a_token(cycle: Callable[[ScorerSummary], Result], tmp_path: Path) -> No
         ScriptedServer(matrix(series("x", "1"))) as prometheus,
         served(scorer(prometheus.url, token=Bearer(file=known))) as url,
     ):
-        assert cycle(summary_of(url, token=True)).outcome == "ok"
+        assert cycle(summary_of(url, token=True)).results
         with pytest.raises(CycleError) as caught:
             cycle(summary_of(url))
     assert (caught.value.stage, caught.value.reason, caught.value.retryable) == ("score", "unauthorized", False)
 
 
-def test_unavailable_is_tried_again(cycle: Callable[[ScorerSummary], Result]) -> None:
+def test_unavailable_is_tried_again(cycle: Callable[[ScorerSummary], ScoringResponse]) -> None:
     made = Scorer(name="away", description="d", score_name="away", interval=30)
 
     @made.score

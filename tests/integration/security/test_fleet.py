@@ -36,10 +36,15 @@ def test_every_process_works_with_its_own_user_and_is_refused_nothing(fleet: Fle
     assert "dynamic_scoring_up 1.0" in fleet.get(fleet.exporter_port, "/metrics")
     expected = {"dsf-hub", "dsf-beat", "dsf-results", "dsf-exporter", "dsf-flower", "spoke-c1", "spoke-c10"}
     fleet.until(lambda: {client["user"] for client in fleet.admin.client_list()} - {"admin"} == expected, "all users")
-    ours = {"dsf.fetch", "dsf.score", "dsf.publish", "dsf.ingest"}
+    ours = {"dsf.cycle", "dsf.fetch", "dsf.score", "dsf.publish", "dsf.ingest"}
     fleet.until(lambda: _seen_by_flower(fleet) >= ours, "Flower to show every task")
     fleet.get(fleet.flower_port, "/broker")
     fleet.get(fleet.flower_port, "/workers")
+    # Flower asks these workers: their registered tasks.
+    workers = json.loads(fleet.get(fleet.flower_port, "/workers?json=1"))["data"]
+    (results,) = (worker["hostname"] for worker in workers if worker["hostname"].startswith("results@"))
+    for worker, task in (("spoke@c1", "dsf.publish"), (results, "dsf.ingest")):
+        assert task in fleet.get(fleet.flower_port, f"/worker/{worker}")
     assert fleet.acl_log() == []
 
 
@@ -72,7 +77,7 @@ class TestResults:
     def test_as_messages_of_celery(self, fleet: Fleet) -> None:
         with counted(fleet, "malformed", 4) as thief:
             good = sign(result("c1"), derive_key(MASTER, "c1", 1))
-            for task in ("dsf.fetch", "celery.chord_unlock", "os.system", "celery.map"):
+            for task in ("dsf.cycle", "celery.chord_unlock", "os.system", "celery.map"):
                 send(thief, message(good, task=task))
 
     def test_truncated_and_oversized(self, fleet: Fleet) -> None:
@@ -100,7 +105,7 @@ class TestResults:
     def test_a_chain_in_a_result_is_not_sent_on(self, fleet: Fleet) -> None:
         marker = "chained-scorer"
         evil = [
-            {"task": "dsf.fetch", "args": [marker, "x"], "kwargs": {}, "options": {"queue": queue}, "immutable": True}
+            {"task": "dsf.cycle", "args": [marker, "x"], "kwargs": {}, "options": {"queue": queue}, "immutable": True}
             for queue in ("spoke.c10", "spoke.c1", "hub.results")
         ]
         with counted(fleet, "malformed", 3) as thief:
@@ -129,11 +134,11 @@ class TestTicks:
         steal = f"{fleet.source.url}/steal"
         names: list[object] = ["unknown", trap, steal, f"../{SCORER}", "", None, 7, {"url": steal}, [steal], "x" * 9000]
         for name in names:
-            push_tick(fleet, "dsf.fetch", [name, new_run_id()])
+            push_tick(fleet, "dsf.cycle", [name, new_run_id()])
         for run_id in (steal, "../../etc/passwd", "", None, 7, {"url": steal}):
-            push_tick(fleet, "dsf.fetch", [SCORER, run_id])
-            push_tick(fleet, "dsf.score", [SCORER, run_id])
-        push_tick(fleet, "dsf.fetch", [SCORER, new_run_id(), steal])
+            push_tick(fleet, "dsf.cycle", [SCORER, run_id])
+            push_tick(fleet, "dsf.score", [SCORER, new_run_id()])
+        push_tick(fleet, "dsf.cycle", [SCORER, new_run_id(), steal])
         for task in ("os.system", "celery.chord_unlock", "celery.map", "dsf.ingest"):
             push_tick(fleet, task, [steal])
         fleet.until(lambda: fleet.admin.llen("spoke.c1") == 0, "all of it to be taken")
@@ -148,7 +153,7 @@ class TestTicks:
             {"task": task, "args": ["smuggled", new_run_id()], "kwargs": {}, "options": options, "immutable": True}
             for task in ("dsf.publish", "dsf.score")
         ]
-        push_tick(fleet, "dsf.fetch", [SCORER, new_run_id()], {"chain": steps})
+        push_tick(fleet, "dsf.cycle", [SCORER, new_run_id()], {"chain": steps})
         works(fleet, "c10")
         assert "smuggled" not in fleet.log("agent-c10")
         # The agent did not even try: its transport drops what comes with a call.
@@ -277,7 +282,7 @@ class TestCredentials:
 
 def test_no_secret_is_anywhere(fleet: Fleet) -> None:
     """After all that happened above. A source that refuses the token is one more occasion to show it."""
-    places = dict(traffic(fleet, "good cycles", "dsf.fetch", "dsf.score", "dsf.publish"))
+    places = dict(traffic(fleet, "good cycles", "dsf.cycle", "dsf.fetch", "dsf.score", "dsf.publish"))
     fleet.source.script(answer({"error": "no such token"}, 401))
     fleet.until(lambda: fleet.state("c1").failing > 0, "a failed cycle")
     secrets = dict(CANARIES)

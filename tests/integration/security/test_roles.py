@@ -23,7 +23,6 @@ from dsf.redisacl.rules import HubRole, hub_user
 from dsf.results.ingest import Ingest
 from dsf.results.writer import Writer
 from dsf.schedule.lock import BeatLock
-from dsf.schedule.repeats import Repeats, Tick
 from dsf.schedule.stats import schedule_families
 from dsf.settings import Settings
 from dsf.store.mail import Mail, results_waiting
@@ -90,11 +89,6 @@ def test_nobody_is_refused_in_its_own_work(secure_redis: SecureRedis) -> None:
     # beat: its lock, every kind of row, waiting
     lock = BeatLock(beat, 10)
     assert lock.ensure()
-    again = Repeats(beat)
-    again.note([Tick(keys.spoke_queue("c1"), keys.run_member("c1", "s1", run), "a tick")])
-    again.cut_off()
-    again.send()
-    assert secure_redis.client().lpop(keys.spoke_queue("c1")) == "a tick"
     bench = Bench(beat, queue_limit=3, now=now)
     secure_redis.client().hdel(keys.ENTRIES, "gone/s2")
     bench.run(45)

@@ -6,14 +6,13 @@ import pytest
 import redis
 
 from dsf.agent.clock import HubClock
-from dsf.agent.line import Line
 from tests.support.wait import wait_for
 
 
 @pytest.mark.parametrize("off", [-90.0, 0.0, 90.0])
 def test_the_difference_is_measured(redis_client: redis.Redis, off: float) -> None:
-    hub = HubClock(Line(redis_client))
-    agent = HubClock(Line(redis_client), clock=lambda: hub.now() + off)
+    hub = HubClock(redis_client)
+    agent = HubClock(redis_client, clock=lambda: hub.now() + off)
     assert agent.offset == 0.0
     # An answer that takes long is of no use, or of less.
     wait_for(lambda: agent.measure() and agent.offset == pytest.approx(-off, abs=0.5))
@@ -21,8 +20,8 @@ def test_the_difference_is_measured(redis_client: redis.Redis, off: float) -> No
 
 
 def test_it_measures_by_itself_and_ends(redis_client: redis.Redis) -> None:
-    hub = HubClock(Line(redis_client))
-    agent = HubClock(Line(redis_client), clock=lambda: hub.now() - 60)
+    hub = HubClock(redis_client)
+    agent = HubClock(redis_client, clock=lambda: hub.now() - 60)
     agent.start()
     wait_for(lambda: agent.offset > 59, message="no measurement")
     agent.stop()
@@ -33,7 +32,7 @@ def test_without_the_right_to_ask_the_own_clock_counts(redis_client: redis.Redis
     try:
         info = redis_client.connection_pool.connection_kwargs
         with redis.Redis(host=info["host"], port=info["port"], username="timeless", password="x") as client:
-            agent = HubClock(Line(client))
+            agent = HubClock(client)
             with pytest.raises(redis.exceptions.NoPermissionError):
                 agent.measure()
             assert agent.offset == 0.0

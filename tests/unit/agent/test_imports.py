@@ -8,31 +8,30 @@ import sys
 
 #: Distributions' modules that an agent needs, or that one of these brings with it.
 KNOWN = {
-    # Celery looks whether greenlet is there; tools of the tests bring it.
-    "greenlet",
+    # Celery, billiard and rich look whether these are there; tools of the tests bring them.
+    *("greenlet", "cffi", "psutil", "attr"),
     *("celery", "kombu", "billiard", "vine", "amqp", "click", "dateutil", "six", "tzlocal"),
     # All but the first for what is off; they come where installed.
     *("redis", "hiredis", "opentelemetry", "cryptography", "greenlet"),
     *("pydantic", "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection"),
     *("pydantic_settings", "dotenv"),
-    *("requests", "urllib3", "idna", "certifi", "brotli", "zstandard", "h2", "socks"),
-    "structlog",
+    *("requests", "charset_normalizer", "urllib3", "idna", "certifi", "brotli", "zstandard", "h2", "socks"),
+    # For tracebacks, which structlog imports and does not use here.
+    *("structlog", "rich", "pygments", "markdown_it", "mdurl"),
     *("prometheus_client", "yaml", "msgspec", "orjson"),
     *("_cffi_backend", "_brotli", "zipp", "packaging", "wrapt", "deprecated", "tzdata"),
 }
 #: Parts of this project that belong to other processes.
 OTHERS = {"hub", "results", "exporter", "optimizer", "cli", "demo", "scorer", "schedule", "kube", "redisacl"}
 #: Parts of the standard library and of packages that cost much and that nobody uses.
-UNUSED = {"redis.asyncio", "opentelemetry.sdk", "typer", "rich", "unittest", "email.mime", "celery.bin"}
+UNUSED = {"typer", "unittest", "email.mime", "celery.bin"}
 _SAY = """
 import json, sys
-from dsf import lean
-lean.start()
 import dsf.log
 from dsf import memory, workerprobes
 from dsf.settings import settings
 dsf.log.setup(settings())
-from dsf.agent import main, pool, runtime, steps, transport
+from dsf.agent import main, runtime, steps, transport
 from dsf.celery import app
 app.loader.import_default_modules()
 print(json.dumps(sorted(sys.modules)))

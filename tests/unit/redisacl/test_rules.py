@@ -36,7 +36,8 @@ def test_a_clusters_rules() -> None:
         "(+brpop +llen %RW~spoke.c1)",
         f"(+set {' '.join(f'%W~hub.mail.c1.{n}' for n in (*range(16), 'flag'))})",
         f"(+exists {' '.join(f'%R~hub.mail.c1.{n}' for n in range(16))})",
-        f"(+publish {' '.join(f'&/0.celeryev/{kind}' for kind in EVENT_KINDS)})",
+        f"(+publish {' '.join(f'&/0.celeryev/{kind}' for kind in EVENT_KINDS)} &dsf:control:reply:spoke@c1)",
+        "(+subscribe +unsubscribe &dsf:control &dsf:control:ask)",
     ]
 
 

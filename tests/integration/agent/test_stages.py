@@ -1,4 +1,4 @@
-"""The stages of a cycle follow each other inside the worker: Redis sees one pop and one push."""
+"""The stages of a cycle are tasks inside one worker: Redis sees one pop and one push."""
 
 from __future__ import annotations
 
@@ -56,25 +56,27 @@ def test_each_stage_is_a_task_for_whoever_listens(
         for outcome in ("ok", "error"):
             runs.append(agent.tick("sample"))
             assert agent.result().outcome == outcome
-        events = _events(listener, 15)
+        events = _events(listener, 20)
     whole, failed = ([event for event in events if event["run"] == run] for run in runs)
+    begun = [(f"task-{what}", "dsf.cycle") for what in ("received", "started")]
     stages = [
         (f"task-{what}", f"dsf.{name}")
         for name in ("fetch", "score", "publish")
         for what in ("received", "started", "succeeded")
     ]
-    assert [(event["type"], event["name"]) for event in whole] == stages
-    assert [(event["type"], event["name"]) for event in failed] == [*stages[:5], ("task-failed", "dsf.score")]
+    assert [(event["type"], event["name"]) for event in whole] == [*begun, *stages, ("task-succeeded", "dsf.cycle")]
+    ended = [("task-failed", "dsf.score"), ("task-failed", "dsf.cycle")]
+    assert [(event["type"], event["name"]) for event in failed] == [*begun, *stages[:5], *ended]
     received = [event for event in whole if event["type"] == "task-received"]
     ids = [event["uuid"] for event in received]
-    assert len(set(ids)) == 3
-    assert [event["root_id"] for event in received] == [ids[0]] * 3
-    assert [event["parent_id"] for event in received] == [None, *ids[:2]]
+    assert len(set(ids)) == 4
+    assert [event["root_id"] for event in received] == [ids[0]] * 4
+    assert [event["parent_id"] for event in received] == [None, *[ids[0]] * 3]
     assert {event["hostname"] for event in events} == {f"spoke@{CLUSTER}"}
-    ended = [event for event in whole if event["type"] == "task-succeeded"]
-    assert [event["result"] for event in ended] == [ANY, "'1 results'", "'ok'"]
-    assert all(event["runtime"] > 0 for event in ended)
-    assert "404" in failed[-1]["exception"]
+    results = [event for event in whole if event["type"] == "task-succeeded"]
+    assert [event["result"] for event in results] == [ANY, "'1 results'", "'ok'", "'ok'"]
+    assert all(event["runtime"] > 0 for event in results)
+    assert all("404" in event["exception"] for event in failed[-2:])
 
 
 def _events(listener: Any, number: int) -> list[dict[str, Any]]:

@@ -1,0 +1,116 @@
+"""What a message in this cluster's queue may say: score this scorer, in this run, until then.
+
+Any holder of an agent's credential, or of a right to start tasks, may push anything there. So Celery gets only these
+three arguments and the id, each checked; a chain, callbacks, times and everything else in the message is dropped. What
+is no tick is counted and dropped.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Callable
+from typing import Any, Final
+
+from celery.worker import strategy
+
+import dsf.log
+from dsf.keys import is_name
+from dsf.messages import is_run_id
+from dsf.throttle import Throttle
+
+log = dsf.log.get(__name__)
+
+#: Bytes of a message's body; that of a tick has 150, with base64 200.
+_LONGEST: Final = 4096
+_NAMES: Final = ("scorer", "run_id", "deadline")
+_ID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.:@-]{0,99}")
+#: Unix seconds: the year 5138.
+_LATEST: Final = 1e11
+#: The worker itself decides what follows a tick.
+_NOTHING_FOLLOWS: Final = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
+
+_throttle = Throttle()
+#: Called for each message that is refused; the agent counts them.
+on_refused: list[Callable[[], object]] = []
+
+Handler = Callable[..., Any]
+
+
+def accept(task: Any, app: Any, consumer: Any) -> Handler:
+    """Celery's strategy for a task that ticks call."""
+    receive = strategy.default(task, app, consumer)
+
+    def handle(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any) -> Any:
+        del body
+        try:
+            reduce(message, task.name)
+        except Exception as error:  # noqa: BLE001 (whatever it says, it is no tick)
+            refuse(error)
+            return message.ack()
+        return receive(message, None, ack, reject, callbacks)
+
+    return handle
+
+
+def forbid(task: Any, app: Any, consumer: Any) -> Handler:
+    """Celery's strategy for a task that no message may call."""
+    del task, app, consumer
+    return refuse_message
+
+
+def refuse_message(message: Any, *_: Any) -> Any:
+    """Drop a call of another task, or of none."""
+    refuse(ValueError("not a call of dsf.cycle"))
+    return message.ack()
+
+
+def refuse(error: Exception) -> None:
+    """Count a message, and log it now and then. Nothing of its content is in the log."""
+    for call in on_refused:
+        call()
+    why = f"{type(error).__name__}: {error}" if type(error) is ValueError else type(error).__name__
+    if (not_logged := _throttle.take(why)) is not None:
+        log.warning("message refused", why=why, not_logged=not_logged)
+
+
+def reduce(message: Any, task: str) -> None:
+    """Leave only the tick in a message, and make it a call of `task`. Raises ValueError and others if it is none."""
+    if len(message.body) > _LONGEST:
+        raise ValueError("it is longer than a tick")
+    args, kwargs, *_ = json.loads(message.body)
+    given = tuple(arguments(args, kwargs))
+    task_id = message.headers.get("id")
+    if not (isinstance(task_id, str) and _ID.fullmatch(task_id)):
+        task_id = str(uuid.uuid4())
+    message.body = json.dumps([given, {}, _NOTHING_FOLLOWS])
+    message.content_type, message.content_encoding = "application/json", "utf-8"
+    message.headers = {
+        "lang": "py",
+        "task": task,
+        "id": task_id,
+        "root_id": task_id,
+        # Shown by Flower and `inspect`.
+        "argsrepr": repr(given),
+        "kwargsrepr": "{}",
+    }
+    message.properties = {"correlation_id": task_id, "priority": 0}
+
+
+def arguments(args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """Scorer, run id and deadline, positional or named: `["sample", null]` is `{"scorer": "sample"}`.
+
+    Raises ValueError, TypeError and AttributeError.
+    """
+    given = dict(zip(_NAMES, args, strict=False))
+    if len(args) > len(given) or given.keys() & kwargs.keys() or kwargs.keys() - set(_NAMES):
+        raise ValueError("an argument that a tick does not have")
+    scorer, run_id, deadline = map((given | kwargs).get, _NAMES)
+    if not (isinstance(scorer, str) and is_name(scorer)):
+        raise ValueError("not the name of a scorer")
+    if run_id is not None and not is_run_id(run_id):
+        raise ValueError("not a run id")
+    if deadline is not None and not (type(deadline) in (int, float) and 0 <= deadline < _LATEST):
+        raise ValueError("not a time")
+    return [scorer, run_id, deadline]

@@ -1,0 +1,211 @@
+"""Celery's remote control: `celery -A dsf.celery status`, `inspect ...` and `control ...`, for people on the hub.
+
+Commands and their handlers are Celery's. The way there is not: kombu's needs the right to fill lists and sets in Redis,
+for replies and bindings, which one stolen credential could use to fill Redis. Here a command is published on a channel
+that agents may only read, and each worker publishes its reply on a channel of its own. Nothing is stored. Commands that
+only ask have a channel of their own: Flower may send nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
+
+import redis
+from celery import bootsteps
+from celery.app.control import Control
+from celery.utils.serialization import jsonify
+from kombu import pidbox
+
+import dsf.log
+from dsf import keys
+from dsf.settings import settings
+from dsf.store.client import connect
+from dsf.store.looping import repeat
+from dsf.threads import SupervisedThread
+
+log = dsf.log.get(__name__)
+
+#: What may be asked of a worker, and changed in it. The rest of Celery's commands end a worker, let it consume other
+#: queues, or are not possible with its pool.
+QUESTIONS: Final = (
+    "active",
+    "active_queues",
+    "clock",
+    "ping",
+    "query_task",
+    "registered",
+    "reserved",
+    "revoked",
+    "scheduled",
+    "stats",
+)
+CHANGES: Final = ("rate_limit", "revoke")
+COMMANDS: Final = (*QUESTIONS, *CHANGES)
+#: What everybody who listens to events asks for; our workers always send them.
+_BY_ITSELF: Final = ("enable_events", "heartbeat")
+#: Bytes of a command, and of a reply, which any holder of an agent's credential can send.
+_LONGEST: Final = 64 * 1024
+_LONGEST_REPLY: Final = 1024 * 1024
+#: Seconds after which the listener looks whether it should end, and that the subscription of a caller may take.
+_LOOK: Final = 1.0
+_SUBSCRIBED: Final = 5.0
+
+
+class RemoteControl(Control):
+    """The callers' half: `app.control`."""
+
+    def broadcast(
+        self,
+        command: str,
+        arguments: Any = None,
+        destination: Any = None,
+        connection: Any = None,
+        reply: bool = False,
+        timeout: float | None = 1.0,
+        limit: int | None = None,
+        callback: Any = None,
+        channel: Any = None,
+        pattern: str | None = None,
+        matcher: Any = None,
+        **extra: Any,
+    ) -> list[dict[str, Any]] | None:
+        """Send a command to all workers or some; returns their replies if asked for. Raises redis.RedisError."""
+        del connection, channel
+        if command in _BY_ITSELF:
+            return None
+        ticket = uuid.uuid4().hex
+        # Workers refuse what is neither, and say so.
+        where = keys.CONTROL if command in CHANGES else keys.QUESTIONS
+        if destination and limit is None:
+            # More will not come.
+            limit = len(destination)
+        body = {
+            "method": command,
+            "arguments": dict(arguments or {}, **extra),
+            "destination": destination,
+            "pattern": pattern,
+            "matcher": matcher,
+            "ticket": ticket,
+            # The handler of a command asks for both; the worker knows where its replies go.
+            "reply_to": {"exchange": "", "routing_key": ticket} if reply else None,
+        }
+        with connect(settings(), name="dsf-control") as client, _subscriber(client) as replies:
+            if not reply:
+                client.publish(where, json.dumps(body))
+                return None
+            replies.psubscribe(keys.control_reply("*"))
+            # Before the command, so that no reply is missed.
+            replies.get_message(timeout=_SUBSCRIBED)
+            client.publish(where, json.dumps(body))
+            found: list[dict[str, Any]] = []
+            until = time.monotonic() + (timeout or 1.0)
+            while (left := until - time.monotonic()) > 0 and (limit is None or len(found) < limit):
+                message = replies.get_message(ignore_subscribe_messages=True, timeout=left)
+                answer = None if message is None else _answer(message, ticket)
+                if answer is not None and (not destination or answer.keys() <= set(destination)):
+                    found.append(answer)
+                    if callback is not None:
+                        callback(answer)
+            return found
+
+
+class FlowerControl(RemoteControl):
+    """Asks one worker for its page. At its start Flower would ask all, which a large fleet need not answer."""
+
+    def broadcast(self, command: str, *arguments: Any, **options: Any) -> list[dict[str, Any]] | None:
+        """Send a command to some workers, or one without replies to all. Raises redis.RedisError."""
+        if options.get("reply") and not options.get("destination"):
+            return []
+        return super().broadcast(command, *arguments, **options)
+
+
+class Node(pidbox.Node):
+    """Runs commands in a worker and publishes its replies."""
+
+    client: redis.Redis
+
+    def reply(self, data: Any, exchange: Any, routing_key: Any, ticket: Any, **_: Any) -> None:
+        """Publish a reply, as kombu's own node does in its way."""
+        del exchange, routing_key
+        # Some answers hold objects, such as the one that reads the password.
+        said = jsonify(data[self.hostname], unknown_type_filter=object.__repr__)
+        self.client.publish(keys.control_reply(str(self.hostname)), json.dumps({"ticket": ticket, "reply": said}))
+
+
+class Listener(bootsteps.StartStopStep):
+    """The workers' half: a thread that runs commands, also while the main loop is busy."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, consumer: Any, **options: Any) -> None:
+        super().__init__(consumer, **options)
+        self._end = threading.Event()
+
+    def start(self, consumer: Any) -> None:
+        """New connection."""
+        from celery.utils.collections import AttributeDict
+        from celery.worker.control import Panel
+
+        state = AttributeDict(app=consumer.app, hostname=consumer.hostname, consumer=consumer, tset=set)
+        handlers = {name: Panel.data[name] for name in COMMANDS}
+        node = Node(consumer.hostname, state, None, handlers, consumer.app.control.mailbox)
+        node.client = connect(settings(), name="dsf-control")
+        self._end = threading.Event()
+        SupervisedThread(partial(_listen, node, self._end), "dsf-control").start()
+
+    def stop(self, consumer: Any) -> None:
+        """The connection ends."""
+        del consumer
+        self._end.set()
+
+
+def _listen(node: Node, end: threading.Event) -> None:
+    def turn() -> float:
+        with _subscriber(node.client) as commands:
+            commands.subscribe(keys.CONTROL, keys.QUESTIONS)
+            while not end.is_set():
+                message = commands.get_message(ignore_subscribe_messages=True, timeout=_LOOK)
+                if message is not None:
+                    _run(node, str(message["data"]), COMMANDS if message["channel"] == keys.CONTROL else QUESTIONS)
+        return 0.0
+
+    repeat(turn, end, doing="listen to remote control", pause=_LOOK)
+    node.client.close()
+
+
+def _subscriber(client: redis.Redis) -> Any:
+    # Not in redis-py's published types.
+    subscriber: Any = client.pubsub()  # type: ignore[no-untyped-call]
+    return subscriber
+
+
+def _run(node: Node, text: str, allowed: Sequence[str]) -> None:
+    try:
+        body = json.loads(text) if len(text) <= _LONGEST else None
+        if isinstance(body, dict) and isinstance(body.get("arguments"), dict):
+            if body.get("method") in allowed:
+                node.handle_message(body)
+            elif body.get("reply_to"):
+                refusal = {"error": f"{body.get('method')} is not possible here; possible are {', '.join(allowed)}"}
+                node.reply({node.hostname: refusal}, "", "", str(body.get("ticket")))
+    except redis.RedisError:
+        raise
+    except Exception as error:  # noqa: BLE001 (a mistake in a command must not end the listener)
+        log.warning("command not understood", error=repr(error))
+
+
+def _answer(message: dict[str, Any], ticket: str) -> dict[str, Any] | None:
+    """A worker's name and its reply, if it is one to this ticket. By its channel, on which only that worker writes."""
+    try:
+        said = json.loads(message["data"]) if len(message["data"]) <= _LONGEST_REPLY else {}
+        if said["ticket"] != ticket:
+            return None
+        return {str(message["channel"]).removeprefix(keys.control_reply("")): said["reply"]}
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None

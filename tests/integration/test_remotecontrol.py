@@ -1,0 +1,200 @@
+"""Celery's own commands from the hub: what people may ask of agents and change in them, and what agents may not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import redis
+from celery import Celery
+
+from dsf import keys
+from dsf.redisacl.rules import cluster_rules, hub_rules
+from dsf.remotecontrol import FlowerControl
+from dsf.settings import Settings
+from tests.integration.agent.conftest import SERIES, scorer, source
+from tests.integration.agent.harness import CLUSTER, Agent, summary
+from tests.support.httpserver import Gate, ScriptedServer, matrix
+from tests.support.redisserver import RedisServer
+from tests.support.wait import wait_for
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKER = f"spoke@{CLUSTER}"
+
+__all__ = ["scorer", "source"]
+
+
+class Bed:
+    """An agent and a person, each with a Redis user of its own."""
+
+    def __init__(self, server: RedisServer, agent: Agent) -> None:
+        self.server, self.agent = server, agent
+
+    def url(self, user: str) -> str:
+        return f"redis://{user}:secret@127.0.0.1:{self.server.port}/0"
+
+    def celery(self, *words: str) -> subprocess.CompletedProcess[str]:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("DSF_")}
+        environment |= {"DSF_ROLE": "cli", "DSF_REDIS_URL": self.url("dsf-operator")}
+        command = [sys.executable, "-m", "celery", "-A", "dsf.celery", *words]
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=120, check=False, env=environment, cwd=ROOT
+        )
+
+    def asked(self, *words: str) -> Any:
+        done = self.celery("inspect", *words, "--json", "--timeout", "10", "--destination", WORKER)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return json.loads(done.stdout)[WORKER]
+
+
+@pytest.fixture
+def bed(tmp_path: Path, source: ScriptedServer, scorer: ScriptedServer) -> Iterator[Bed]:
+    with RedisServer(aof=False) as server:
+        with server.client() as admin:
+            for user, rules in (("spoke", cluster_rules(CLUSTER)), ("dsf-operator", hub_rules("operator"))):
+                admin.execute_command("ACL", "SETUSER", user, "reset", "on", ">secret", *rules)
+        agent = Agent(tmp_path, server.url)
+        agent._settings["redis_url"] = f"redis://spoke:secret@127.0.0.1:{server.port}/0"
+        # A machine with other work takes its time for each command.
+        agent.configure(summary("sample", source.url, scorer.url, timeoutSeconds=300, scoringInterval=600))
+        with agent:
+            wait_for(lambda: agent.redis.pubsub_numsub(keys.CONTROL)[0][1], 30, "the agent to listen")
+            yield Bed(server, agent)
+            # Neither the agent nor the person was refused anything.
+            assert agent.redis.acl_log() == []
+
+
+def test_people_look_into_an_agent_and_change_it(bed: Bed, source: ScriptedServer) -> None:
+    gate = Gate(matrix(SERIES))
+    source.script(gate)
+    run = bed.agent.tick("sample", expires=600)
+    assert gate.entered.wait(60)
+    (active,) = bed.asked("active")
+    assert active["name"] == "dsf.cycle"
+    assert run in str(active["args"])
+    assert {f"dsf.{name}" for name in ("cycle", "fetch", "score", "publish")} <= set(bed.asked("registered"))
+    assert bed.asked("stats")["pool"]["max-concurrency"] == 8
+    assert bed.asked("reserved") == []
+    done = bed.celery("status")
+    assert (done.returncode, "1 node online" in done.stdout) == (0, True), done.stdout + done.stderr
+    gate.opened.set()
+    assert bed.agent.result().outcome == "ok"
+    source.script(matrix(SERIES))
+    # One an hour: the first has its turn, and the second one waits.
+    done = bed.celery("control", "rate_limit", "dsf.cycle", "1/h")
+    assert "new rate limit set successfully" in done.stdout, done.stdout + done.stderr
+    before = len(source.requests)
+    for _ in range(2):
+        bed.agent.tick("sample")
+    wait_for(lambda: not bed.agent.redis.exists(keys.spoke_queue(CLUSTER)), 30, "both to be taken")
+    assert bed.agent.result().outcome == "ok"
+    assert bed.agent.no_result()
+    assert len(source.requests) == before + 1
+
+
+def test_what_is_not_for_people_is_refused(bed: Bed) -> None:
+    done = bed.celery("control", "shutdown")
+    assert done.returncode != 0 or "is not possible here" in done.stdout + done.stderr or not done.stdout
+    bed.agent.tick("sample")
+    assert bed.agent.result().outcome == "ok"
+    assert bed.agent.process is not None
+    assert bed.agent.process.is_running
+
+
+def test_an_agents_credential_controls_nobody(bed: Bed) -> None:
+    with redis.Redis.from_url(bed.url("spoke"), decode_responses=True) as thief:
+        refused = redis.exceptions.NoPermissionError
+        with pytest.raises(refused):
+            thief.publish(keys.CONTROL, "{}")
+        for channel in (keys.QUESTIONS, keys.control_reply("spoke@other"), keys.control_reply("results@hub")):
+            with pytest.raises(refused):
+                thief.publish(channel, "{}")
+        for pattern in (keys.control_reply("*"), keys.control_reply(WORKER)):
+            for command in ("SUBSCRIBE", "PSUBSCRIBE"):
+                with pytest.raises(refused):
+                    thief.execute_command(command, pattern)
+    bed.agent.redis.acl_log_reset()
+
+
+def test_flower_asks_single_workers_and_changes_nothing(bed: Bed) -> None:
+    with bed.server.client() as admin:
+        admin.execute_command("ACL", "SETUSER", "dsf-flower", "reset", "on", ">secret", *hub_rules("flower"))
+    control = Celery("flower", control=FlowerControl, set_as_current=False).control
+    settings = Settings(role="flower", redis_url=bed.url("dsf-flower"))
+    with mock.patch("dsf.remotecontrol.settings", return_value=settings):
+        assert "dsf.cycle" in str(control.inspect(destination=[WORKER], timeout=60).registered())
+        # Flower also asks this, which is not answered.
+        assert "conf is not possible here" in str(control.inspect(destination=[WORKER], timeout=60).conf())
+        # What listens to events asks for them.
+        assert control.enable_events() is None
+        assert control.broadcast("heartbeat") is None
+        # At its start it would ask all of a large fleet.
+        assert control.inspect(timeout=60).registered() is None
+        with pytest.raises(redis.exceptions.NoPermissionError):
+            control.rate_limit("dsf.cycle", "1/h", destination=[WORKER])
+    with redis.Redis.from_url(bed.url("dsf-flower"), decode_responses=True) as thief, thief.pubsub() as replies:
+        replies.psubscribe(keys.control_reply("*"))
+        replies.get_message(timeout=30)
+        command = {"method": "rate_limit", "arguments": {"task_name": "dsf.cycle", "rate_limit": "1/h"}, "ticket": "t"}
+        thief.publish(keys.QUESTIONS, json.dumps({**command, "reply_to": {"exchange": "", "routing_key": "t"}}))
+        reply = wait_for(lambda: replies.get_message(ignore_subscribe_messages=True, timeout=1), 30, "the refusal")
+        assert "rate_limit is not possible here" in reply["data"]
+    bed.agent.redis.acl_log_reset()
+
+
+def test_it_can_be_switched_off(tmp_path: Path, redis_url: str) -> None:
+    agent = Agent(tmp_path, redis_url, remote_control=False)
+    agent.configure(summary("sample", "http://127.0.0.1:1", "http://127.0.0.1:1"))
+    with agent:
+        assert agent.redis.pubsub_numsub(keys.CONTROL)[0][1] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("dsf.cycle", "--args", '["sample"]'), "queue='spoke.<cluster>'"),
+        (("dsf.fetch", "--args", '["sample"]', "--queue", f"spoke.{CLUSTER}"), "runs within dsf.cycle"),
+    ],
+)
+def test_a_call_without_a_queue_is_an_error_that_names_it(bed: Bed, words: tuple[str, ...], told: str) -> None:
+    done = bed.celery("call", *words)
+    assert done.returncode != 0
+    assert told in done.stderr
+    assert bed.agent.no_result()
+
+
+def test_a_call_by_hand(bed: Bed) -> None:
+    done = bed.celery("call", "dsf.cycle", "--args", '["sample"]', "--queue", f"spoke.{CLUSTER}")
+    assert done.returncode == 0, done.stderr
+    assert bed.agent.result().results == [({"node": "n1", "pod": "a"}, 12.5)]
+
+
+@pytest.mark.parametrize(
+    ("role", "queue", "told"),
+    [
+        ("agent", f"spoke.{CLUSTER}", "an agent is started with `dsf agent`"),
+        ("cli", f"spoke.{CLUSTER}", "DSF_ROLE=cli is no worker"),
+        # The role without any setting.
+        ("results", f"spoke.{CLUSTER}", f"spoke.{CLUSTER}"),
+    ],
+)
+def test_a_worker_by_celerys_own_command_refuses(redis_url: str, role: str, queue: str, told: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "celery", "-A", "dsf.celery", "worker", "-Q", queue, "-c", "1"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={"DSF_ROLE": role, "DSF_CLUSTER": CLUSTER, "DSF_REDIS_URL": redis_url, "PATH": os.environ["PATH"]},
+        cwd=ROOT,
+    )
+    assert done.returncode != 0
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr or role == "results"

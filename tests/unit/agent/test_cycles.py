@@ -1,0 +1,136 @@
+"""How a cycle begins and ends, without Redis; its stages are Celery tasks that run here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from celery import Celery
+
+from dsf.agent.cycles import Cycles
+from dsf.agent.metrics import AgentMetrics
+from dsf.api.scoring import Result, ScoringResponse
+from dsf.errors import CycleError
+from dsf.messages import Result as Message
+from dsf.messages import new_run_id, run_time
+from tests.conftest import SettingsFactory
+from tests.unit.agent.test_metrics import Clock, Config, page, scorer
+
+HUB_NOW = 1_800_000_000.5
+
+
+class Bed:
+    """Cycles whose source and scoring API are functions of a test."""
+
+    def __init__(self, settings: Any, app: Celery, **summary: Any) -> None:
+        self.clock = Clock()
+        config: Any = Config(scorer("a", **summary))
+        self.metrics = AgentMetrics("c", config, self.clock)
+        self.stages, self.outbox = Mock(), Mock()
+        self.stages.fetch.side_effect = lambda _: Mock(pieces=[b"{}"], size=2, series=1, received=2)
+        self.stages.score.side_effect = self._score
+        self.cycles = Cycles(settings, config, self.stages, self.outbox, self.metrics, hub_time=lambda: HUB_NOW)
+        self.tasks = tuple(self._task(app, name) for name in ("fetch", "score", "publish"))
+
+    def _score(self, cycle: Any, _: object) -> None:
+        cycle.response = ScoringResponse([Result({}, 1.0)], {})
+        cycle.counts["results"] = 1
+
+    def _task(self, app: Celery, name: str) -> Any:
+        @app.task(bind=True, name=f"dsf.{name}", throws=(CycleError,), max_retries=None)
+        def stage(task: Any, *_: object) -> Any:
+            return getattr(self.cycles, name)(task)
+
+        return stage
+
+    def run(self, run_id: str | None = None, deadline: float | None = None) -> str:
+        return self.cycles.run("a", run_id, deadline, self.tasks)
+
+    @property
+    def sent(self) -> list[Message]:
+        return [call.args[0] for call in self.outbox.send.call_args_list]
+
+
+@pytest.fixture
+def make(settings_factory: SettingsFactory) -> Iterator[Callable[..., Bed]]:
+    with Celery("cycles", set_as_current=False) as app:
+        yield lambda **summary: Bed(settings_factory(role="agent", cluster="c", retry_backoff=0.01), app, **summary)
+
+
+def test_a_call_by_hand_is_of_the_hubs_time(make: Callable[..., Bed]) -> None:
+    bed = make()
+    assert bed.run() == "ok"
+    (result,) = bed.sent
+    assert (run_time(result.run), result.outcome) == (HUB_NOW, "ok")
+
+
+def test_a_tick_whose_time_is_over_by_the_hubs_clock(make: Callable[..., Bed]) -> None:
+    bed = make()
+    assert bed.run(new_run_id(HUB_NOW - 30), HUB_NOW - 0.1) == "skipped: expired"
+    assert [(result.outcome, result.reason) for result in bed.sent] == [("skipped", "expired")]
+    bed.stages.fetch.assert_not_called()
+
+
+def test_a_tick_that_comes_twice_is_one_cycle(make: Callable[..., Bed]) -> None:
+    bed, run = make(), new_run_id(HUB_NOW)
+    assert [bed.run(run, HUB_NOW + 30) for _ in range(2)] == ["ok", "duplicate"]
+    assert len(bed.sent) == 1
+
+
+@pytest.mark.parametrize("error", [SystemExit(1), ValueError("x")])
+def test_a_cycle_is_reported_whatever_ends_its_stage(make: Callable[..., Bed], error: BaseException) -> None:
+    bed = make()
+    bed.stages.fetch.side_effect = error
+    with pytest.raises(CycleError, match="internal_error"):
+        bed.run(new_run_id(HUB_NOW))
+    assert [(result.outcome, result.stage, result.reason) for result in bed.sent] == [
+        ("error", "fetch", "internal_error")
+    ]
+    # The next one may begin.
+    bed.stages.fetch.side_effect = lambda _: Mock(pieces=[b"{}"], size=2, series=1, received=2)
+    assert bed.run(new_run_id(HUB_NOW + 1)) == "ok"
+
+
+def test_a_stage_is_tried_again_while_that_may_help(make: Callable[..., Bed]) -> None:
+    bed = make(max_retries=2)
+    busy = CycleError("fetch", "http_503", "busy", retryable=True)
+    bed.stages.fetch.side_effect = [busy, busy, Mock(pieces=[b"{}"], size=2, series=1, received=2)]
+    assert bed.run(new_run_id(HUB_NOW), HUB_NOW + 60) == "ok"
+    assert bed.sent[0].counts["retries"] == 2
+    # Not once more than that, and not beyond the deadline.
+    for number, (left, tries) in enumerate([(60.0, 3), (0.3, 1)], 1):
+        bed.stages.fetch.reset_mock()
+        bed.stages.fetch.side_effect = busy
+        with pytest.raises(CycleError, match="busy"):
+            bed.run(new_run_id(HUB_NOW + number), HUB_NOW + left)
+        assert bed.stages.fetch.call_count == tries
+
+
+@pytest.mark.parametrize(("values", "validity"), [({}, 1800), ({"validity_seconds": 20}, 20)])
+def test_own_series_last_as_long_as_the_hubs_score_at_the_interval_of_the_tick(
+    make: Callable[..., Bed], values: dict[str, int], validity: int
+) -> None:
+    bed = make(**values)
+    # The scorer says 10 s, a person 10 minutes: the next tick is due at the deadline of this one.
+    assert bed.run(new_run_id(HUB_NOW), HUB_NOW + 600) == "ok"
+    bed.clock.time += validity - 1
+    assert len(page(bed.metrics)) == 1
+    bed.clock.time += 1
+    assert page(bed.metrics) == []
+
+
+def test_a_stage_runs_within_a_cycle_only(make: Callable[..., Bed]) -> None:
+    bed = make()
+    with pytest.raises(RuntimeError, match=r"runs within dsf\.cycle only"):
+        bed.tasks[0].apply(("a", "run"), throw=True)
+
+
+def test_time_of_the_agent_and_of_the_result(make: Callable[..., Bed]) -> None:
+    bed, before = make(), time.time()
+    bed.stages.fetch.side_effect = CycleError("fetch", "bad_query", "no")
+    with pytest.raises(CycleError):
+        bed.run()
+    assert before <= bed.sent[0].at <= time.time()

@@ -1,0 +1,201 @@
+"""What was pushed into an agent's queue becomes a clean tick, or is refused."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import zlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kombu.transport.virtual import Base64, Channel
+
+from dsf.agent import ticks
+from dsf.agent.transport import Message
+from dsf.ticks import TickFactory
+
+RUN = "1718600000000-0123abcd"
+ARGS = ["sample", RUN, 4102444800.0]
+SIGNATURE = {"task": "dsf.cycle", "args": ["other"], "kwargs": {}, "options": {"queue": "spoke.c2"}}
+
+
+class _Channel:
+    """What kombu's message needs of one."""
+
+    codecs = Channel.codecs
+
+    def decode_body(self, body: Any, encoding: str | None = None) -> Any:
+        return Base64().decode(body) if encoding == "base64" else body
+
+
+def message(body: object = None, task: object = "dsf.cycle", **headers: object) -> dict[str, Any]:
+    return {
+        "body": json.dumps([ARGS, {}, {}] if body is None else body),
+        "content-type": "application/json",
+        "content-encoding": "utf-8",
+        "headers": {"lang": "py", "task": task, "id": "an-id"} | headers,
+        "properties": {"delivery_info": {"exchange": "x", "routing_key": "elsewhere"}, "delivery_tag": "mine"},
+    }
+
+
+def reduced(document: object) -> Any:
+    """What Celery gets of it."""
+    pushed: Any = Message(json.loads(json.dumps(document)), channel=_Channel())
+    ticks.reduce(pushed, "dsf.cycle")
+    return pushed
+
+
+def called(document: object) -> Any:
+    """The arguments of what is left; nothing comes along."""
+    left = reduced(document)
+    args, kwargs, embed = left.payload
+    assert (kwargs, any(embed.values())) == ({}, False)
+    assert left.headers.keys() == {"lang", "task", "id", "root_id", "argsrepr", "kwargsrepr"}
+    assert left.headers["task"] == "dsf.cycle"
+    return args
+
+
+def test_a_tick() -> None:
+    tick = json.loads(TickFactory().message("c1", *ARGS))  # type: ignore[arg-type]
+    left = reduced(tick)
+    assert called(tick) == ARGS
+    assert left.headers["id"] == left.headers["root_id"] == tick["headers"]["id"]
+    assert left.headers["argsrepr"] == f"('sample', '{RUN}', 4102444800.0)"
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        (["sample"], {}),
+        (["sample", None, None], {}),
+        ([], {"scorer": "sample"}),
+        (["sample"], {"run_id": None, "deadline": None}),
+    ],
+)
+def test_a_call_by_hand(args: list[object], kwargs: dict[str, object]) -> None:
+    assert called(message([args, kwargs, {}])) == ["sample", None, None]
+    packed = message()
+    packed["body"] = base64.b64encode(json.dumps([args, kwargs, {}]).encode()).decode()
+    packed["properties"]["body_encoding"] = "base64"
+    assert called(packed) == ["sample", None, None]
+
+
+def test_everything_else_goes() -> None:
+    pushed = message(
+        [ARGS, {}, {"chain": [SIGNATURE], "callbacks": [SIGNATURE], "errbacks": [SIGNATURE], "chord": SIGNATURE}],
+        eta="2100-01-01",
+        expires="soon",
+        retries="2",
+        group={"no": "text"},
+        shadow=["no", "text"],
+        timelimit="soon",
+        argsrepr=7,
+        id=["no", "text"],
+        root_id={"no": "text"},
+        parent_id="no\nid",
+        reply_to="x",
+        compression="zlib",
+    )
+    assert called(pushed) == ARGS
+    left = reduced(pushed)
+    assert len(left.headers["id"]) == 36
+    assert left.properties.keys() == {"correlation_id", "priority"}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        None,
+        [],
+        "text",
+        {},
+        {**message(), "body": None},
+        {**message(), "body": [1]},
+        {**message(), "body": "text"},
+        {**message(), "headers": None},
+        {**message(), "headers": []},
+        {**message(), "properties": []},
+        message(None, None),
+        message(None, ["dsf.cycle"]),
+        message([[], {}, {}]),
+        message([[*ARGS, "more"], {}, {}]),
+        message([["sample"], {"scorer": "other"}, {}]),
+        message([["sample"], {"url": "http://x"}, {}]),
+        message([["Sample"], {}, {}]),
+        message([[{"sourceEndpoint": "http://x"}], {}, {}]),
+        message([["sample", "../../etc/passwd"], {}, {}]),
+        message([["sample", 7], {}, {}]),
+        message([["sample", RUN, "soon"], {}, {}]),
+        message([["sample", RUN, True], {}, {}]),
+        message([["sample", RUN, -1], {}, {}]),
+        message([["sample", RUN, 1e308], {}, {}]),
+        message([["sample", RUN, float("nan")], {}, {}]),
+        message({"args": ARGS}),
+        message([ARGS]),
+        message([ARGS, {}, "x" * 20_000]),
+        {"task": "dsf.cycle", "id": "x", "args": ARGS, "kwargs": {}},
+    ],
+)
+def test_refused(document: object) -> None:
+    with pytest.raises((ValueError, TypeError, AttributeError)):
+        reduced(document)
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["sample", RUN]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=12,
+)
+_HEADERS = ("id", "task", "eta", "expires", "retries", "root_id", "parent_id", "shadow", "group", "argsrepr")
+
+
+@given(_JSON, st.dictionaries(st.sampled_from(_HEADERS), _JSON), _JSON)
+def test_it_is_a_clean_tick_or_refused(parts: object, headers: dict[str, Any], properties: object) -> None:
+    pushed = message(parts, **headers)
+    pushed["properties"] = properties
+    with contextlib.suppress(Exception):
+        scorer, run, _ = called(pushed)
+        assert scorer == "sample"
+        assert run in (None, RUN)
+
+
+def test_nothing_is_decompressed() -> None:
+    bomb = message(compression="zlib")
+    bomb["body"] = base64.b64encode(zlib.compress(b"x" * 1_000_000)).decode()
+    bomb["properties"]["body_encoding"] = "base64"
+    with pytest.raises(ValueError, match=r".+"):
+        reduced(bomb)
+    assert len(Message(bomb, channel=_Channel()).body) < 2000
+
+
+@pytest.mark.parametrize("properties", [{}, {"delivery_info": "x"}, {"delivery_tag": ["x"]}, {"delivery_tag": 7}])
+def test_every_message_can_be_acknowledged(properties: dict[str, Any]) -> None:
+    """Kombu counts a message until then, and takes no more than a few."""
+    tags = [Message(message() | {"properties": dict(properties)}, channel=_Channel()) for _ in range(2)]
+    assert [pushed.delivery_info for pushed in tags] == [{}, {}]
+    assert len({pushed.delivery_tag for pushed in tags}) == 2
+
+
+def test_a_body_that_cannot_be_encoded_is_refused() -> None:
+    with pytest.raises(ValueError, match="not a call of a task"):
+        Message(message() | {"body": "\ud800"}, channel=_Channel())
+
+
+class _Message:
+    """One whose acknowledgement is counted."""
+
+    acks = 0
+
+    def ack(self) -> None:
+        self.acks += 1
+
+
+def test_no_message_calls_a_stage_or_another_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+    monkeypatch.setattr(ticks, "on_refused", [lambda: counted.append(1)])
+    pushed = _Message()
+    ticks.forbid(None, None, None)(pushed, None, None, None, None)
+    assert (len(counted), pushed.acks) == (1, 1)

@@ -1,0 +1,41 @@
+"""Celery's own commands do what their `dsf` twins do."""
+
+from __future__ import annotations
+
+import pytest
+
+from dsf.celerycommands import flower, prepare
+
+CELERY = ("celery", "-A", "dsf.celery")
+
+
+@pytest.mark.parametrize(
+    ("words", "given", "role"),
+    [
+        ((*CELERY, "beat"), {}, "beat"),
+        (("/site-packages/celery/__main__.py", "-A", "dsf.celery", "flower", "--port=1"), {}, "flower"),
+        ((*CELERY, "inspect", "active"), {}, "cli"),
+        ((*CELERY, "call", "dsf.cycle", "--queue", "spoke.c1"), {}, "cli"),
+        # The results worker is the default; a role that is set stays.
+        ((*CELERY, "worker", "-Q", "hub.results"), {}, None),
+        ((*CELERY, "beat"), {"DSF_ROLE": "hub"}, "hub"),
+        (("dsf", "flower"), {}, None),
+        (("pytest",), {}, None),
+    ],
+)
+def test_the_command_says_the_role(words: tuple[str, ...], given: dict[str, str], role: str | None) -> None:
+    environment = dict(given)
+    prepare(words, environment)
+    assert environment.get("DSF_ROLE") == role
+
+
+def test_celerys_flower_has_the_options_of_ours() -> None:
+    environment = {"FLOWER_MAX_TASKS": "5"}
+    prepare((*CELERY, "flower"), environment)
+    ours = dict(word.removeprefix("--").split("=", 1) for word in flower("127.0.0.1", 5555) if word.startswith("--"))
+    assert ours.pop("port") == "5555"
+    assert {f"FLOWER_{name.upper()}": value for name, value in ours.items()} == {
+        name: value for name, value in environment.items() if name != "DSF_ROLE"
+    } | {"FLOWER_MAX_TASKS": "10000"}
+    assert environment["FLOWER_READ_ONLY"] == "True"
+    assert environment["FLOWER_MAX_TASKS"] == "5"

@@ -1,0 +1,33 @@
+"""Calls of tasks by people: each goes to the cluster that it names, or is an error at the call."""
+
+from __future__ import annotations
+
+import pytest
+
+from dsf.celery import make_app
+from dsf.errors import RoutingError
+from tests.conftest import SettingsFactory
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "told"),
+    [
+        ("dsf.cycle", {}, r"queue='spoke\.<cluster>'"),
+        ("dsf.fetch", {}, r"runs within dsf\.cycle"),
+        ("dsf.fetch", {"queue": "spoke.c1"}, r"runs within dsf\.cycle"),
+        ("dsf.publish", {"queue": "spoke.c1"}, r"runs within dsf\.cycle"),
+    ],
+)
+def test_what_is_no_call_of_a_cycle_on_a_cluster(
+    settings_factory: SettingsFactory, task: str, options: dict[str, str], told: str
+) -> None:
+    with (
+        make_app(settings_factory(role="cli", redis_url="redis://127.0.0.1:1/0")) as app,
+        pytest.raises(RoutingError, match=told),
+    ):
+        app.send_task(task, ["sample"], **options)
+
+
+def test_a_cycle_goes_to_its_cluster(settings_factory: SettingsFactory) -> None:
+    with make_app(settings_factory(role="cli")) as app:
+        assert app.amqp.router.route({"queue": "spoke.c1"}, "dsf.cycle")["queue"].name == "spoke.c1"
