@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from datetime import datetime
 
 import pytest
 import redis
@@ -31,8 +30,8 @@ def test_it_is_sent_opened_and_counted(redis_client: redis.Redis) -> None:
     assert before - 0.001 <= run_time(run) <= after
     assert redis_client.zscore(keys.OPEN_RUNS, f"c1/s/{run}") == pytest.approx(run_time(run) + 30 + RUN_SLACK, abs=0.01)
     [message] = redis_client.lrange(keys.spoke_queue("c1"), 0, -1)
-    expires = datetime.fromisoformat(json.loads(message)["headers"]["expires"]).timestamp()
-    assert expires == pytest.approx(run_time(run) + 30, abs=0.01)
+    deadline = json.loads(json.loads(message)["body"])[0][2]
+    assert deadline == pytest.approx(run_time(run) + 30, abs=0.01)
     assert store.due_times(["c1/s"]) == due
 
 

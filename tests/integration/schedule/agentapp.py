@@ -25,7 +25,6 @@ def cycle(self: Any, scorer: str, run_id: str, deadline: float) -> None:
         "task": self.name,
         "args": [scorer, run_id, deadline],
         "shown": request.argsrepr,
-        "queue": request.delivery_info["routing_key"],
         "root": request.root_id,
     }
     client.rpush(SEEN, json.dumps(seen))
