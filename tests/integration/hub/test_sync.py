@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from typing import Any
 
@@ -42,6 +43,7 @@ def test_a_change_is_read_now_and_the_time_of_the_read_is_shown(slow: World, api
     slow.until(lambda: Notices(slow.client).read("cpu-scorer") is not None)
     first = status(dsf("status", "cpu-scorer"))["configRead"]
     assert first is not None
+    slow.until(lambda: datetime.datetime.now(datetime.UTC).isoformat() > first)  # Times are shown by the second.
     api.script(answer(remote_config("cpu", 17)), path="/config")
     done = dsf("sync", "cpu-scorer", "--note", "new query")
     assert done.exit_code == 0, done.output
