@@ -163,12 +163,6 @@ class Settings(BaseSettings):
         default=30.0, ge=0, description="Largest clock difference of an agent whose results are accepted."
     )
 
-    agent_redis_url: str = Field(
-        default="",
-        description="URL of Redis as agents reach it, without user and password; the hub controller delivers it with "
-        "the scorers, and it wins over an agent's own DSF_REDIS_URL. Empty: agents have their own.",
-    )
-
     # --- agent -------------------------------------------------------------------------------------------------
     agent_namespace: str = Field(
         default="dynamic-scoring", description="Namespace of the agent, its ConfigMap and its Secrets."
@@ -526,11 +520,6 @@ class Settings(BaseSettings):
         Raises SettingsError when the file cannot be read.
         """
         return _secret(self.redis_url, self.redis_url_file, "REDIS_URL") or ""
-
-    def current_redis_url(self) -> str:
-        """The Redis URL; an agent uses the last one from the hub with its own user and password. Raises as
-        `resolved_redis_url`."""
-        return (self.agent_redis_url if self.role == "agent" else "") or self.resolved_redis_url()
 
     def resolved_api_token(self) -> str | None:
         """The token for `api_url`, or None. Raises SettingsError when its file cannot be read."""

@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 import dsf.log
 from dsf.agent.files import WatchedFile
 from dsf.api import kubeyaml
 from dsf.api.summary import ScorerSummary, parse_summaries
-from dsf.api.types import CONFIGMAP_NAME, REDIS_URL_KEY, SUMMARIES_KEY
+from dsf.api.types import CONFIGMAP_NAME, SUMMARIES_KEY
 from dsf.errors import ManifestError
 from dsf.threads import SupervisedThread
 
@@ -22,16 +22,8 @@ log = dsf.log.get(__name__)
 Summaries = Mapping[str, ScorerSummary]
 
 
-class Delivery(NamedTuple):
-    """A ConfigMap's content."""
-
-    summaries: Summaries
-    #: URL of this cluster's Redis; empty if the hub does not set it, None without a delivery from the hub.
-    redis_url: str | None = None
-
-
 #: No scorers.
-NONE: Final = Delivery(MappingProxyType({}))
+NONE: Final[Summaries] = MappingProxyType({})
 #: A ConfigMap has at most 1 MiB.
 _MAX_BYTES = 4 * 1024 * 1024
 #: Seconds between checks of the file.
@@ -62,10 +54,6 @@ class Watching(ConfigSource, Protocol):
     def on_change(self, listener: Callable[[Summaries], None]) -> None:
         """Call this with the summaries at each change, in the watching thread."""
 
-    def on_redis(self, listener: Callable[[str], None]) -> None:
-        """Call this with the URL of this cluster's Redis at the first delivery and at each change; empty if the hub
-        does not set it."""
-
     def start(self) -> None:
         """Start the watch."""
 
@@ -80,29 +68,21 @@ class InForce:
         """`place` names the deliveries' source in logs."""
         self._place = place
         self._lock = threading.Lock()
-        self.current = NONE.summaries
+        self.current = NONE
         self.problem = ""
         self.loaded_at = 0.0
         self.listeners: list[Callable[[Summaries], None]] = []
-        self.redis_listeners: list[Callable[[str], None]] = []
-        self._redis_url: str | None = None
 
-    def accept(self, delivery: Delivery) -> None:
+    def accept(self, summaries: Summaries) -> None:
         """Put this delivery into force; notify listeners if it differs from the one before."""
-        found = delivery.summaries
         with self._lock:
-            before, self.current = self.current, found
+            before, self.current = self.current, summaries
             self.problem = ""
             self.loaded_at = time.time()
-            url, known = delivery.redis_url, self._redis_url
-            self._redis_url = known if url is None else url
-        if before != found:
-            log.info("configuration loaded", scorers=sorted(found), **self._place)
+        if before != summaries:
+            log.info("configuration loaded", scorers=sorted(summaries), **self._place)
             for listener in self.listeners:
-                listener(found)
-        if url is not None and url != known:
-            for redis_listener in self.redis_listeners:
-                redis_listener(url)
+                listener(summaries)
 
     def refuse(self, problem: str) -> None:
         """The newest delivery is unusable."""
@@ -146,15 +126,12 @@ class FileConfig:
         except (ManifestError, OSError, ValueError) as error:
             self._in_force.refuse(str(error))
             return self._in_force.current
-        if found.summaries is not self._in_force.current or self.problem:
+        if found is not self._in_force.current or self.problem:
             self._in_force.accept(found)
-        return found.summaries
+        return found
 
     def on_change(self, listener: Callable[[Summaries], None]) -> None:
         self._in_force.listeners.append(listener)
-
-    def on_redis(self, listener: Callable[[str], None]) -> None:
-        self._in_force.redis_listeners.append(listener)
 
     def start(self) -> None:
         """Watch the file, so that changes and errors are reported at once."""
@@ -173,7 +150,7 @@ class FileConfig:
             self._stop.wait(_LOOK_EVERY)
 
 
-def _parse(data: bytes) -> Delivery:
+def _parse(data: bytes) -> Summaries:
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -183,18 +160,18 @@ def _parse(data: bytes) -> Delivery:
             return from_configmap(kubeyaml.load(text))
         except kubeyaml.YamlError as error:
             raise ManifestError(f"{error}") from None
-    return Delivery(_by_name(text))
+    return _by_name(text)
 
 
-def from_configmap(manifest: object) -> Delivery:
-    """A ConfigMap's content. Raises ManifestError."""
+def from_configmap(manifest: object) -> Summaries:
+    """The summaries of a ConfigMap. Raises ManifestError."""
     data = manifest.get("data") if isinstance(manifest, dict) else None
     text = data.get(SUMMARIES_KEY) if isinstance(data, dict) else None
     if not isinstance(text, str):
         raise ManifestError(
             f"neither a JSON array of summaries nor a ConfigMap {CONFIGMAP_NAME} with a text in data.{SUMMARIES_KEY}"
         )
-    return Delivery(_by_name(text), str(data.get(REDIS_URL_KEY) or "") if isinstance(data, dict) else "")
+    return _by_name(text)
 
 
 def _by_name(text: str) -> Summaries:

@@ -149,10 +149,6 @@ class KubeConfig(_Watched):
         """Call this with the summaries at each change."""
         self._in_force.listeners.append(listener)
 
-    def on_redis(self, listener: Callable[[str], None]) -> None:
-        """See Watching."""
-        self._in_force.redis_listeners.append(listener)
-
     def start(self) -> None:
         """Start the watch."""
         self.reflector.start()

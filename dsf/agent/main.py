@@ -58,7 +58,6 @@ def _run(config: Settings) -> int:
 
     from dsf import memory
     from dsf.agent import runtime
-    from dsf.agent.moving import Moving
     from dsf.celery import app
 
     if config.log_level != "DEBUG":
@@ -67,8 +66,6 @@ def _run(config: Settings) -> int:
             logging.getLogger(name).setLevel(logging.WARNING)
     memory.prepare()
     agent = runtime.Runtime(config)
-    moving = Moving(config)
-    agent.config.on_redis(moving.heard)
     agent.start()
     runtime.install(agent)
 
@@ -90,5 +87,4 @@ def _run(config: Settings) -> int:
         worker.start()
     finally:
         agent.stop()
-    moving.go()
     return int(worker.exitcode or 0)

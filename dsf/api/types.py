@@ -30,8 +30,6 @@ MANIFESTWORK_NAME: Final = "dynamic-scoring-config-manifestwork"
 CONFIGMAP_NAME: Final = "dynamic-scoring-config"
 #: Key of the ConfigMap that holds the JSON array of ScorerSummary.
 SUMMARIES_KEY: Final = "summaries"
-#: Key with the URL of the agent's Redis, if the hub provides it.
-REDIS_URL_KEY: Final = "redis-url"
 
 #: The Secret with an agent's credentials, its ManifestWork, and its key with the signing key of results.
 CREDENTIALS_NAME: Final = "dynamic-scoring-agent-credentials"

@@ -45,17 +45,15 @@ class ClusterReconciler:
         *,
         credentials: AgentCredentials,
         agent_namespace: str,
-        redis_url: str = "",
         departures: Departures | None = None,
         on_distributed: Callable[[frozenset[str]], None],
     ) -> None:
-        """`on_distributed` gets the names of the scorers added to or removed from a cluster; `redis_url` is the Redis
-        URL delivered to agents; without `departures` what is gone is forgotten at once."""
+        """`on_distributed` gets the names of the scorers added to or removed from a cluster; without `departures` what
+        is gone is forgotten at once."""
         self._backend = backend
         self._registrar = registrar
         self._desired = desired
         self._agent_namespace = agent_namespace
-        self._redis_url = redis_url
         self._credentials = credentials
         self._on_distributed = on_distributed
         self._lock = threading.Lock()
@@ -296,7 +294,6 @@ class ClusterReconciler:
             self._agent_namespace,
             [scorer.part_on(cluster) for scorer in running],
             secrets=self._secrets(plan.delivered(cluster)),
-            redis_url=self._redis_url,
         )
         work = self._backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME)
         if work is None or not carries(work, wanted):

@@ -14,7 +14,6 @@ from dsf.api.types import (
     MANAGED_BY,
     MANAGED_BY_LABEL,
     MANIFESTWORK_NAME,
-    REDIS_URL_KEY,
     SUMMARIES_KEY,
 )
 from dsf.backends.compare import covers
@@ -56,12 +55,10 @@ def manifest_work(
     parts: Collection[Part],
     *,
     secrets: Iterable[Manifest] = (),
-    redis_url: str = "",
 ) -> Manifest:
     """The ManifestWork with the ConfigMap that the cluster's agent reads; `parts` are its scorers', sorted by name.
 
     A Role lets the agent read only the Secrets and ConfigMaps that these name. `secrets` are delivered with it.
-    `redis_url` is the agent's Redis, or empty.
     """
     summaries = f"[{','.join(part.text for part in parts)}]"
     references = frozenset().union(*(part.references for part in parts))
@@ -71,7 +68,7 @@ def manifest_work(
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": CONFIGMAP_NAME, "namespace": agent_namespace, "labels": labels},
-        "data": {SUMMARIES_KEY: summaries} | ({REDIS_URL_KEY: redis_url} if redis_url else {}),
+        "data": {SUMMARIES_KEY: summaries},
     }
     return {
         "apiVersion": _WORK_API_VERSION,

@@ -30,7 +30,6 @@ from dsf.hub.registrar import Registrar
 from dsf.hub.scorers import ScorerReconciler
 from dsf.hub.scores import ScoreReconciler
 from dsf.hub.summaries import Differences, Plan
-from dsf.redislink import address
 from dsf.settings import Settings
 from dsf.store.client import connect
 from dsf.threads import SupervisedThread
@@ -58,10 +57,6 @@ class Hub:
 
     def __init__(self, settings: Settings, backend: Backend, *, resync: float | None = None) -> None:
         """`resync` in seconds, by default from the settings. Raises SettingsError."""
-        if settings.agent_redis_url:
-            said = address.parse(settings.agent_redis_url)
-            if said.username or said.password:
-                raise SettingsError("DSF_AGENT_REDIS_URL: without user and password, which are each agent's own")
         self._settings = settings
         trust.use_folder(settings.trusted_ca_dir)
         addresses.allow_link_local(settings.allow_link_local)
@@ -162,7 +157,6 @@ class Hub:
             self._desired,
             credentials=self._credentials,
             agent_namespace=self._settings.agent_namespace,
-            redis_url=self._settings.agent_redis_url,
             departures=Departures(self._settings.departure_grace),
             on_distributed=self._on_distributed,
         )

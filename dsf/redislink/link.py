@@ -21,7 +21,7 @@ class Link:
     def __init__(self, settings: Settings) -> None:
         """Raises SettingsError when the URL or a named file cannot be used."""
         self._settings = settings
-        self.address = address.parse(settings.current_redis_url())
+        self.address = address.parse(settings.resolved_redis_url())
         self.credentials = RedisCredentials(settings)
         self.credentials.read()
         if self.address.is_sentinel and not settings.redis_sentinel_master:

@@ -16,7 +16,6 @@ from dsf.errors import MessageRejectedError
 from tests.integration.agent.conftest import RESULTS, SERIES, AgentFactory
 from tests.integration.agent.harness import CLUSTER, Agent, replace, summary
 from tests.support.httpserver import Gate, ScriptedServer, answer, matrix
-from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
 
 
@@ -233,60 +232,3 @@ def test_wrong_settings_are_named(make_agent: AgentFactory) -> None:
         )
     assert code.returncode == 2
     assert f"DSF_AGENT_METRICS_PORT: cannot listen on 127.0.0.1:{taken}" in code.stderr
-
-
-def test_an_agent_follows_its_cluster_to_another_redis_and_back(
-    make_agent: AgentFactory, source: ScriptedServer, scorer: ScriptedServer, redis_url: str, tmp_path: Path
-) -> None:
-    config = tmp_path / "config.yaml"
-
-    def deliver(url: str) -> None:
-        said = json.dumps([summary("sample", source.url, scorer.url)])
-        data = {"summaries": said} | ({"redis-url": url} if url else {})
-        replace(config, yaml.safe_dump({"apiVersion": "v1", "kind": "ConfigMap", "data": data}))
-
-    deliver("")
-    agent = make_agent(agent_config=config)
-    with RedisServer() as server, agent:
-        agent.tick("sample")
-        assert agent.result().outcome == "ok"
-        process = agent.process
-        assert process is not None
-        there = Agent(tmp_path, server.url)
-        waiting = there.tick("sample")
-        deliver(server.url)
-        assert there.result().run == waiting
-        # A signal is still a signal, and what cannot be read moves nobody.
-        deliver("http://not.redis")
-        wait_for(lambda: "where Redis is cannot be read" in agent.log())
-        deliver(redis_url)
-        agent.tick("sample")
-        assert agent.result().outcome == "ok"
-        # A hub that says nothing any more: back to where its own settings say.
-        deliver(server.url)
-        there.tick("sample")
-        assert there.result().outcome == "ok"
-        deliver("")
-        agent.tick("sample")
-        assert agent.result().outcome == "ok"
-        assert process.is_running
-        assert agent.stop() == 0
-        there.redis.close()
-
-
-def test_an_agent_whose_redis_is_gone_follows_its_cluster(
-    make_agent: AgentFactory, source: ScriptedServer, scorer: ScriptedServer, tmp_path: Path
-) -> None:
-    config = tmp_path / "config.yaml"
-    said = json.dumps([summary("sample", source.url, scorer.url)])
-    with RedisServer() as gone:
-        nowhere = gone.url
-    with RedisServer() as server:
-        data = {"summaries": said, "redis-url": server.url}
-        replace(config, yaml.safe_dump({"apiVersion": "v1", "kind": "ConfigMap", "data": data}))
-        agent = make_agent(agent_config=config, redis_url=nowhere)
-        there = Agent(tmp_path, server.url)
-        with agent:
-            there.tick("sample")
-            assert there.result().outcome == "ok"
-        there.redis.close()

@@ -25,7 +25,7 @@ lost_after history_length manifests out_dir kubeconfig hub_workers
 hub_resync credentials_overlap departure_grace health_interval health_timeout health_failure_threshold
 health_concurrency exporter_host exporter_series_limit optimizer_host optimizer_port optimizer_auth
 optimizer_token_file optimizer_cluster_selector optimizer_time_limit optimizer_patience
-agent_redis_url api_url api_token_file
+api_url api_token_file
 placement_debugger placement_debugger_token_file
 web_host web_allow_actions web_token_file
 """
