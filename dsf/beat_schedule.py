@@ -8,11 +8,13 @@ and a second beat can take over at any time.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import time
 from typing import Any
 
+import celery.schedules
 import redis
-from celery.beat import Scheduler
+from celery.beat import ScheduleEntry, Scheduler
 from prometheus_client import CollectorRegistry
 
 import dsf.log
@@ -20,11 +22,14 @@ from dsf import keys
 from dsf.errors import SettingsError
 from dsf.exposition import Exposition
 from dsf.listening import EVERYWHERE
+from dsf.messages import CYCLE_TASK
 from dsf.schedule.dispatch import Dispatcher
 from dsf.schedule.lock import BeatLock
 from dsf.schedule.stats import ScheduleCollector
 from dsf.settings import Settings, settings
-from dsf.store.client import connect
+from dsf.store.client import connect, hub_time
+from dsf.store.entries import effective
+from dsf.store.schedule import ScheduleStore
 from dsf.ticks import TickFactory
 
 log = dsf.log.get(__name__)
@@ -135,6 +140,34 @@ class BeatScheduler(Scheduler):
         while self._clients:
             self._clients.pop().close()
         super().close()
+
+    def get_schedule(self) -> dict[str, ScheduleEntry]:
+        """The entries as they are in Redis now: `<cluster>/<scorer>` -> the call of `dsf.cycle`, every so many seconds.
+
+        For looking: the hub controller makes entries, and `dsf schedule` changes what is in force. Paused ones are not
+        among them. Raises redis.RedisError.
+        """
+        with contextlib.closing(connect(self._settings, name="dsf-beat", retries=1)) as client:
+            store = ScheduleStore(client)
+            now, entries, overrides = hub_time(client), store.entries(), store.overrides()
+            due = store.due_times(entry.pair for entry in entries)
+        scheduled = {}
+        for entry in entries:
+            in_force = effective(entry, overrides, now)
+            if in_force.paused or entry.pair not in due:
+                continue
+            scheduled[entry.pair] = ScheduleEntry(
+                name=entry.pair,
+                task=CYCLE_TASK,
+                args=(entry.scorer,),
+                options={"queue": keys.spoke_queue(entry.cluster)},
+                schedule=celery.schedules.schedule(in_force.interval, app=self.app),
+                last_run_at=datetime.datetime.fromtimestamp(due[entry.pair] - in_force.interval, datetime.UTC),
+                app=self.app,
+            )
+        return scheduled
+
+    schedule = property(get_schedule, Scheduler.set_schedule)
 
     @property
     def info(self) -> str:

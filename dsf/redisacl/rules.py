@@ -179,8 +179,8 @@ _BEAT: Final = [
     _selector(
         "evalsha", rw=[keys.DUE, keys.OPEN_RUNS, keys.BEAT_STATS, keys.BEAT_LAGS, keys.BEAT_LOCK, _PAIRS, _SPOKES]
     ),
-    _selector("zrangebyscore zrange zscore zadd zrem", rw=[keys.DUE]),
-    _selector("hmget hlen", r=[keys.ENTRIES, keys.OVERRIDES]),
+    _selector("zrangebyscore zrange zscore zmscore zadd zrem", rw=[keys.DUE]),
+    _selector("hmget hlen hgetall", r=[keys.ENTRIES, keys.OVERRIDES]),
     _selector("zadd", w=[keys.OPEN_RUNS]),
     # Counters only: beat cannot write a score or a state.
     _selector("hincrby", rw=[_PAIRS]),

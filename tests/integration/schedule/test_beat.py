@@ -44,6 +44,27 @@ def wait_for_ticks(client: redis.Redis, cluster: str, more_than: int, timeout: f
     )
 
 
+def test_the_scheduler_lists_its_entries(
+    redis_url: str, redis_client: redis.Redis, settings_factory: SettingsFactory
+) -> None:
+    register(redis_client, ["c1", "c2", "c3"])
+    store = ScheduleStore(redis_client)
+    store.upsert([entry("c1"), entry("c2"), entry("c3")])
+    store.set_override("c2/s", interval=7)
+    store.set_override("c3/s", paused=True)
+    config = settings_factory(role="beat", redis_url=redis_url)
+    listed = BeatScheduler(make_app(config), config=config, lazy=True).schedule
+    assert {name: (one.task, one.args, one.options["queue"]) for name, one in listed.items()} == {
+        "c1/s": ("dsf.cycle", ("s",), "spoke.c1"),
+        "c2/s": ("dsf.cycle", ("s",), "spoke.c2"),
+    }
+    assert [one.schedule.run_every.total_seconds() for one in listed.values()] == [30, 7]
+    due = store.due_times(listed)
+    for name, one in listed.items():
+        in_seconds = one.schedule.remaining_estimate(one.last_run_at).total_seconds()
+        assert abs(time.time() + in_seconds - due[name]) < 1, name
+
+
 def test_changes_take_effect_within_a_second(redis_url: str, redis_client: redis.Redis) -> None:
     register(redis_client, ["c1", "c2"])
     store = ScheduleStore(redis_client)
