@@ -40,7 +40,7 @@ def playing(client: redis.Redis, cluster: str, play: Play) -> Iterator[None]:
             while not stop.is_set():
                 taken = client.brpop([keys.spoke_queue(cluster)], timeout=0.1)
                 if taken:
-                    scorer, run_id = json.loads(json.loads(taken[1])["body"])[0]
+                    scorer, run_id, _ = json.loads(json.loads(taken[1])["body"])[0]
                     play(scorer, run_id)
         except Exception as error:  # noqa: BLE001 - the test fails with it
             problems.append(error)
