@@ -129,13 +129,6 @@ class Settings(BaseSettings):
         description="The hub controller creates a Redis user for each cluster and delivers its password with the "
         "signing key. Its own user must have the right to manage users.",
     )
-    cluster_connections_limit: int = Field(
-        default=100,
-        ge=1,
-        description="Redis connections per cluster user; the hub controller closes newer ones (redis_manage_users). "
-        "An agent has 5, with all its threads at work two more than DSF_AGENT_CONCURRENCY; during an upgrade two "
-        "agents run.",
-    )
     agent_sentinel_password_file: Path | None = Field(
         default=None,
         description="File with the Sentinels' password that the hub controller delivers to agents with their own "

@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import redis
 
@@ -25,7 +25,6 @@ from dsf.errors import BackendError, SettingsError
 from dsf.hub.registrar import Registrar
 from dsf.messages import derive_key
 from dsf.redisacl.everywhere import UsersEverywhere
-from dsf.redisacl.guard import Guard
 from dsf.redisacl.keyids import KeyIds
 from dsf.settings import Settings
 from dsf.store.agentkeys import AgentKeys, KeyRequest
@@ -70,10 +69,8 @@ class AgentCredentials:
         self._gone: set[str] = set()
         # Users' requests; None until first read.
         self._requests: dict[str, KeyRequest] | None = None
-        self._guard: Guard | None = None
-        if settings.redis_manage_users:
-            self._guard = Guard(client, connections=settings.cluster_connections_limit)
-            self._guard.start()
+        self._client = client
+        self._are_limits_known = False
 
     def ensure(self, cluster: str, uid: str, *, deliver: bool = True) -> float | None:
         """Make the cluster's credentials valid and `deliver` them; returns seconds until the next check.
@@ -133,6 +130,10 @@ class AgentCredentials:
         """
         if self._users is None:
             return set()
+        if not self._are_limits_known:
+            for problem in missing_limits(self._client):
+                log.warning("redis is not bounded", problem=problem)
+            self._are_limits_known = True
         with self._lock:
             wanted = ((cluster, uid) for cluster, uid in clusters.items() if cluster not in self._gone)
             known = ((cluster, self._in_force(cluster, uid)) for cluster, uid in wanted)
@@ -158,8 +159,6 @@ class AgentCredentials:
 
     def close(self) -> None:
         """Close connections."""
-        if self._guard is not None:
-            self._guard.stop()
         if self._users is not None:
             self._users.close()
 
@@ -250,3 +249,15 @@ class AgentCredentials:
     def _shared(self) -> tuple[str, str]:
         """Shared by all agents: the Sentinels' password, the pull Secret. Raises SettingsError."""
         return self._settings.resolved_agent_sentinel_password() or "", self._settings.resolved_agent_pull_secret()
+
+
+def missing_limits(client: redis.Redis) -> list[str]:
+    """Redis' own limits that are missing or wrong, as far as it reports them. Raises redis.RedisError."""
+    memory: dict[str, Any] = client.info("memory")
+    problems = []
+    if int(memory.get("maxmemory", 0)) == 0:
+        problems.append("maxmemory is not set: Redis takes all memory there is; deploy/redis/redis.conf has limits")
+    policy = str(memory.get("maxmemory_policy", "noeviction"))
+    if policy != "noeviction":
+        problems.append(f"maxmemory-policy is {policy}: it must be noeviction, everything in Redis is data")
+    return problems

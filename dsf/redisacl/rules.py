@@ -291,8 +291,8 @@ _HUB: Final = [
     _selector("get set", rw=[keys.CHANGES_TOLD]),
     # The users of the clusters. ACL SETUSER cannot be limited: in effect this user is an admin of Redis.
     *_commands("acl|setuser acl|deluser acl|list acl|save client|kill"),
-    # Their connections are limited.
-    *_commands("info client|list"),
+    # Whether Redis itself is bounded.
+    *_commands("info"),
 ]
 
 #: What `dsf.ticks.send_now` does: open a run, count it, push its tick.

@@ -11,10 +11,9 @@ import pytest
 import redis
 
 from dsf import keys
-from dsf.redisacl.clusterusers import ClusterUsers
-from dsf.redisacl.guard import Guard, missing_limits
-from dsf.redisacl.rules import cluster_user, hub_user
-from tests.integration.security.fleet import CLUSTERS, MASTER, Fleet
+from dsf.hub.credentials import missing_limits
+from dsf.redisacl.rules import hub_user
+from tests.integration.security.fleet import CLUSTERS, Fleet
 from tests.integration.security.test_credentials import dsf
 from tests.support.secureredis import SecureRedis
 
@@ -138,26 +137,6 @@ def test_a_redis_that_was_filled_is_well_again_after_revoking(small: Fleet) -> N
     for name in ("results", "beat", "hub"):
         assert "Traceback" not in fleet.log(name)
         assert "RestartFreqExceeded" not in fleet.log(name)
-
-
-def test_connections_of_one_user_are_bounded(secure_redis: SecureRedis) -> None:
-    client = secure_redis.client(hub_user("hub"), secure_redis.passwords["hub"])
-    users = ClusterUsers(client, MASTER)
-    users.sync({"c1": [1], "c2": [1]})
-    guard = Guard(client, connections=20)
-    honest = secure_redis.client(cluster_user("c2"), users.password("c2", 1))
-    old = secure_redis.client(cluster_user("c1"), users.password("c1", 1))
-    assert honest.ping()
-    assert old.ping()
-    many = [secure_redis.client(cluster_user("c1"), users.password("c1", 1)) for _ in range(80)]
-    for one in many:
-        one.ping()
-    guard.look()
-    found = [str(one["user"]) for one in secure_redis.client().client_list()]
-    assert (found.count(cluster_user("c1")), found.count(cluster_user("c2"))) == (20, 1)
-    # The oldest stay, and nobody else notices.
-    guard.look()
-    assert honest.ping()
 
 
 def test_a_redis_without_limits_is_named(secure_redis: SecureRedis) -> None:

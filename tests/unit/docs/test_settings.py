@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[3]
 BY_EXTRA_ENV = """
 redis_url_file redis_password redis_cert_file redis_key_file redis_sentinel_password
 redis_socket_timeout redis_connect_timeout redis_health_check_interval redis_reconnect_max_wait
-redis_polling_interval cluster_connections_limit signing_key signing_secret clock_tolerance
+redis_polling_interval signing_key signing_secret clock_tolerance
 agent_config agent_secrets_dir agent_host_aliases agent_metrics_host agent_metrics_port
 agent_heartbeat_interval agent_rate_limit remote_control max_source_bytes
 max_scoring_bytes max_results max_result_message_bytes agent_window_series agent_window_samples
