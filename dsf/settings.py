@@ -65,8 +65,8 @@ class Settings(BaseSettings):
     # --- Redis -------------------------------------------------------------------------------------------------
     redis_url: SecretStr = Field(
         default=SecretStr("redis://localhost:6379/0"),
-        description="redis:// or rediss:// (TLS) URL, or sentinel://host:port;sentinel://host:port/0; a secret "
-        "because it may contain a password.",
+        description="redis:// or rediss:// (TLS) URL, sentinel://host:port;sentinel://host:port/0, or "
+        "unix:///path/of/redis.sock?db=0 for the processes of one machine; a secret because it may contain a password.",
     )
     redis_url_file: Path | None = Field(
         default=None, description="File with the URL (a mounted Secret); wins over redis_url."

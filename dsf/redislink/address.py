@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from dsf.errors import SettingsError
 
-_PORTS = {"redis": 6379, "rediss": 6379, "sentinel": 26379}
-#: What some tools write for a Valkey.
-_ALIASES = {"valkey": "redis", "valkeys": "rediss"}
-#: Schemes of Unix sockets, as redis-py and kombu write them.
-_SOCKETS = frozenset({"unix", "redis+socket", "valkey+socket"})
-_NO_SOCKET = (
-    "a Unix socket reaches this machine only, and agents connect over the network to the same Redis: give it a port, "
-    "if need be on loopback (`bind 127.0.0.1`, `port 6379`)"
+_PORTS = {"redis": 6379, "rediss": 6379, "sentinel": 26379, "unix": 0}
+#: What some tools write: for a Valkey, and Celery for a Unix socket.
+_ALIASES = {"valkey": "redis", "valkeys": "rediss", "redis+socket": "unix", "valkey+socket": "unix"}
+#: Options of a Unix socket's URL that name the database: redis-py's and Celery's.
+_DATABASES = ("db", "virtual_host")
+_HELP = (
+    "expected redis://host:port/0, rediss://host:port/0 (TLS), sentinel://host:port;sentinel://host:port/0 or "
+    "unix:///path/of/redis.sock"
 )
-_HELP = "expected redis://host:port/0, rediss://host:port/0 (TLS) or sentinel://host:port;sentinel://host:port/0"
 
 
 @dataclass(frozen=True)
@@ -25,6 +24,7 @@ class Address:
     """One server, or the Sentinels that know the current primary."""
 
     scheme: str
+    #: Hosts and ports; the path of a Unix socket, which starts with a slash, and 0.
     hosts: tuple[tuple[str, int], ...]
     db: int = 0
     username: str = ""
@@ -37,6 +37,8 @@ class Address:
 
     def __str__(self) -> str:
         """The URL without user and password."""
+        if self.scheme == "unix":
+            return f"unix://{quote(self.hosts[0][0])}?db={self.db}"
         return ";".join(f"{self.scheme}://{_bracketed(host)}:{port}/{self.db}" for host, port in self.hosts)
 
 
@@ -49,8 +51,6 @@ def parse(url: str) -> Address:
     if not texts:
         raise SettingsError(f"DSF_REDIS_URL: empty; {_HELP}")
     scheme = texts[0].partition("://")[0]
-    if any(text.partition("://")[0] in _SOCKETS for text in texts):
-        raise SettingsError(f"DSF_REDIS_URL: {_NO_SOCKET}; {_HELP}")
     # After the first, `host:port` will do.
     parts = [_split(text if "://" in text else f"{scheme}://{text}") for text in texts]
     if scheme not in _PORTS or any(part.scheme != scheme for part in parts):
@@ -60,6 +60,8 @@ def parse(url: str) -> Address:
     if any(part.fragment for part in parts):
         # Redis URLs have no fragment, so a # is part of a password.
         raise SettingsError("DSF_REDIS_URL: a # in a user or password must be percent-encoded (%23)")
+    if scheme == "unix":
+        return _socket(parts[0])
     if any(part.query for part in parts):
         # `ssl_cert_reqs=none` would disable verification; the rest are separate settings.
         raise SettingsError("DSF_REDIS_URL: options after ? are not supported; use the DSF_REDIS_ settings")
@@ -71,6 +73,18 @@ def parse(url: str) -> Address:
         unquote(named.username or ""),
         unquote(named.password or ""),
     )
+
+
+def _socket(part: SplitResult) -> Address:
+    if part.hostname or not part.path:
+        raise SettingsError(f"DSF_REDIS_URL: the URL of a Unix socket has three slashes and a path; {_HELP}")
+    name, _, db = part.query.partition("=")
+    if part.query and (name not in _DATABASES or "&" in db):
+        raise SettingsError(
+            "DSF_REDIS_URL: options after ? other than db are not supported; use the DSF_REDIS_ settings"
+        )
+    user, password = unquote(part.username or ""), unquote(part.password or "")
+    return Address("unix", ((unquote(part.path), _PORTS["unix"]),), _number(db), user, password)
 
 
 def _renamed(text: str) -> str:
@@ -95,9 +109,12 @@ def _port(part: SplitResult) -> int:
 
 
 def _database(part: SplitResult) -> int:
-    text = part.path.strip("/")
+    return _number(part.path.strip("/"))
+
+
+def _number(text: str) -> int:
     if text and not text.isdecimal():
-        raise SettingsError(f"DSF_REDIS_URL: the part after the port is the number of a database; {_HELP}")
+        raise SettingsError(f"DSF_REDIS_URL: what follows the port, or db=, is the number of a database; {_HELP}")
     return int(text or 0)
 
 

@@ -7,6 +7,7 @@ import random
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
+from urllib.parse import quote
 
 import kombu
 import redis
@@ -16,6 +17,7 @@ from kombu import serialization
 from kombu.utils.json import JSONEncoder
 
 import dsf.log
+from dsf.redislink.connection import is_socket
 
 log = dsf.log.get(__name__)
 
@@ -56,8 +58,11 @@ class Connection(kombu.Connection):
         return super().ensure_connection(*args, **(self._waits() | options))
 
     def as_uri(self, include_password: bool = False, *args: Any, **options: Any) -> str:
-        """Address of Redis, for logs; that of all Sentinels."""
+        """Address of Redis, for logs; that of all Sentinels. With the password it is for Flower's page of queues."""
         address = (self.transport_options or {}).get(ADDRESS)
+        if include_password and is_socket(self.hostname or ""):
+            # Flower reads it as the user `default`, and database 0.
+            return f"redis+socket://:{quote(self.password or '', safe='')}@{self.hostname}"
         if address is None or include_password:
             return super().as_uri(include_password, *args, **options)
         return str(address)

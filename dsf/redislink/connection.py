@@ -21,6 +21,10 @@ _NOT_YET_VALID: Final = 9
 _EXPIRED: Final = 10
 _UNKNOWN_CA: Final = frozenset({2, 18, 19, 20, 21})
 _OTHER_NAME: Final = frozenset({62, 64})
+# Errors whose text tells enough; the last two are those of a Unix socket.
+_PLAIN_ERRORS: Final = frozenset(
+    {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENOENT, errno.EACCES}
+)
 
 # redis-py's published types do not cover all that is used here.
 _Plain: Any = redis.Connection
@@ -31,7 +35,7 @@ _Hiredis: Any = HiredisRespSerializer
 
 def why(error: BaseException, host: str, port: int, ca_file: str | None, other_end: str = "Redis") -> str:
     """Why a connection failed, and the remedy, in one line."""
-    where = f"{host}:{port}"
+    where = _where(host, port)
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the certificate of {other_end} at {where} is refused: {_certificate(error, host, ca_file)}"
     if isinstance(error, ssl.SSLError):
@@ -43,9 +47,18 @@ def why(error: BaseException, host: str, port: int, ca_file: str | None, other_e
         return f"the name {host} of {other_end} is not known: {error.strerror}"
     if isinstance(error, OSError) and error.filename:
         return f"cannot read {error.filename} for the connection to {other_end}: {error.strerror}"
-    if isinstance(error, OSError) and error.errno in (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH):
+    if isinstance(error, OSError) and error.errno in _PLAIN_ERRORS:
         return f"{other_end} cannot be reached at {where}: {error.strerror}"
     return f"{other_end} cannot be reached at {where}: {error}"
+
+
+def _where(host: str, port: int) -> str:
+    return host if is_socket(host) else f"{host}:{port}"
+
+
+def is_socket(host: str) -> bool:
+    """Whether it is the path of a Unix socket."""
+    return host.startswith("/")
 
 
 def _certificate(error: ssl.SSLCertVerificationError, host: str, ca_file: str | None) -> str:
@@ -101,6 +114,10 @@ class ReadableErrors:
         with contextlib.suppress(redis.ResponseError):
             super().check_health()  # type: ignore[misc]
 
+    @property
+    def _where(self) -> str:
+        return _where(self.host, self.port)
+
     def _error_message(self, error: BaseException) -> str:
         return why(error, self.host, self.port, self.ca_certs, self.other_end)
 
@@ -114,7 +131,7 @@ class ReadableErrors:
             # After a failover only a new connection leads to the new primary; redis-py would keep this one.
             self.disconnect()  # type: ignore[attr-defined]
             raise redis.ConnectionError(
-                f"{self.other_end} at {self.host}:{self.port} is a replica and takes no writes"
+                f"{self.other_end} at {self._where} is a replica and takes no writes"
             ) from error
 
     def connect(self) -> None:
@@ -123,14 +140,14 @@ class ReadableErrors:
             super().connect()  # type: ignore[misc]
         except redis.InvalidResponse as error:
             raise redis.ConnectionError(
-                f"what answers at {self.host}:{self.port} is no {self.other_end} ({error}): is it the right port, "
+                f"what answers at {self._where} is no {self.other_end} ({error}): is it the right port, "
                 f"does it want TLS ({self.tls_by})?"
             ) from None
         except redis.AuthenticationError as error:
             if str(error).startswith("DSF_"):
                 raise
             raise redis.AuthenticationError(
-                f"{self.other_end} at {self.host}:{self.port} refuses user or password ({str(error).rstrip('.')}); is "
+                f"{self.other_end} at {self._where} refuses user or password ({str(error).rstrip('.')}); is "
                 f"it the newest one ({self.known_by})?"
             ) from None
         except redis.ConnectionError as error:
@@ -139,7 +156,7 @@ class ReadableErrors:
                 "Connection closed|Error .*(reading|writing)", str(error)
             ):
                 raise redis.ConnectionError(
-                    f"{self.other_end} at {self.host}:{self.port} ends new connections ({str(error).rstrip('.')}): "
+                    f"{self.other_end} at {self._where} ends new connections ({str(error).rstrip('.')}): "
                     f"does it want TLS ({self.tls_by}), or a client certificate, or has it reached its maxclients?"
                 ) from None
             raise
@@ -235,7 +252,20 @@ class PinnedCA:
 
 
 class PlainConnection(ReadableErrors, _Plain):  # type: ignore[misc]
-    """Without TLS."""
+    """Without TLS, also to a Unix socket, whose path is the host: kombu takes no connection class for one."""
+
+    def _connect(self) -> Any:
+        if not is_socket(self.host):
+            return super()._connect()
+        made = socket.socket(socket.AF_UNIX)
+        try:
+            made.settimeout(self.socket_connect_timeout)
+            made.connect(self.host)
+        except OSError:
+            made.close()
+            raise
+        made.settimeout(self.socket_timeout)
+        return made
 
 
 class TlsConnection(ReadableErrors, PinnedCA, _Tls):  # type: ignore[misc]

@@ -33,8 +33,12 @@ class Link:
 
     @property
     def url(self) -> str:
-        """The URL without user and password, or those of all Sentinels."""
-        return str(self.address)
+        """The URL without user and password, or those of all Sentinels, for Celery."""
+        host, port = self.address.hosts[0]
+        if not connection.is_socket(host):
+            return str(self.address)
+        # As a host, which may be any bytes in this form. Kombu's own URL of a socket leads to redis-py's connections.
+        return f"redis://{''.join(f'%{byte:02x}' for byte in host.encode())}:{port}/{self.address.db}"
 
     @property
     def connection_class(self) -> type[Any]:

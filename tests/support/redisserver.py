@@ -200,3 +200,19 @@ class RedisServer(Server):
     def client(self) -> redis.Redis:
         """A new client that decodes to str; closed by `stop()`."""
         return self._kept(redis.Redis.from_url(self.url, decode_responses=True, socket_timeout=10))
+
+
+class SocketRedis(RedisServer):
+    """One on a Unix socket alone. `port` is that of nobody."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.path = self.dir / "Redis.sock"
+        self.url = f"unix://{self.path}?db=0"
+
+    def _command(self) -> list[str]:
+        # What is said last counts.
+        return [*super()._command(), "--port", "0", "--unixsocket", str(self.path)]
+
+    def _probe(self) -> redis.Redis:
+        return redis.Redis(unix_socket_path=str(self.path), socket_timeout=2, retry=AT_ONCE)

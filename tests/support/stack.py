@@ -65,6 +65,7 @@ class Stack:
         settings: Mapping[str, Mapping[str, object]] | None = None,
         altered: Mapping[str, Sequence[str]] | None = None,
         redis_options: Sequence[str] = (),
+        redis_server: RedisServer | None = None,
     ) -> None:
         self.folder = folder
         self.manifests = folder / "manifests"
@@ -75,7 +76,7 @@ class Stack:
         self.clusters = tuple(clusters)
         self.settings = {name: dict(values) for name, values in (settings or {}).items()}
         self.altered = {name: tuple(arguments) for name, arguments in (altered or {}).items()}
-        self.redis_server = RedisServer(aof=True, options=tuple(redis_options))
+        self.redis_server = redis_server or RedisServer(aof=True, options=tuple(redis_options))
         self.processes: dict[str, Child] = {}
         self._ports: dict[str, int] = {}
         self._http = requests.Session()

@@ -21,6 +21,10 @@ from dsf.redislink.address import Address, parse
         (" redis://h/ \n", Address("redis", (("h", 6379),))),
         ("valkey://:pw@h/1", Address("redis", (("h", 6379),), 1, password="pw")),
         ("valkeys://h", Address("rediss", (("h", 6379),))),
+        ("unix:///run/Redis.sock", Address("unix", (("/run/Redis.sock", 0),))),
+        ("unix://u:p%40@/run/a%2Cb.sock?db=1", Address("unix", (("/run/a,b.sock", 0),), 1, "u", "p@")),
+        ("redis+socket:///run/redis.sock?virtual_host=2", Address("unix", (("/run/redis.sock", 0),), 2)),
+        ("valkey+socket://:p@/run/redis.sock", Address("unix", (("/run/redis.sock", 0),), 0, password="p")),
     ],
 )
 def test_right_ones(url: str, expected: Address) -> None:
@@ -33,11 +37,14 @@ def test_right_ones(url: str, expected: Address) -> None:
         ("", "empty"),
         ("localhost:6379", "not a scheme"),
         ("http://secret:secret@h", "not a scheme"),
-        *(
-            (f"{scheme}:///run/secret.sock", "a Unix socket reaches")
-            for scheme in ("unix", "redis+socket", "valkey+socket")
-        ),
-        ("unix://user:secret@/run/redis.sock?db=1", "give it a port"),
+        ("unix://run/secret.sock", "has three slashes"),
+        ("unix://user:secret@run/redis.sock", "has three slashes"),
+        ("redis+socket://", "has three slashes"),
+        ("unix:///run/redis.sock?db=secret", "number of a database"),
+        ("unix:///run/redis.sock?password=secret", "options after"),
+        ("unix:///run/redis.sock?db=1&db=2", "options after"),
+        ("unix:///run/redis.sock?db=0#secret", "percent-encoded"),
+        ("unix:///run/a.sock;unix:///run/b.sock", "sentinel:// only"),
         ("redis://h;rediss://g", "not a scheme for Redis, or several"),
         ("redis://a;redis://b", "sentinel:// only"),
         ("redis://u:se/cret@h:6379/0", "percent-encoded"),
@@ -56,6 +63,11 @@ def test_wrong_ones_are_not_repeated(url: str, words: str) -> None:
     assert "DSF_REDIS_URL" in str(caught.value)
     assert "secret" not in str(caught.value)
     assert "cret@" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["unix:///run/Redis.sock?db=2", "unix:///run/a%2Cb%3Bc%23%3F.sock?db=0"])
+def test_a_socket_that_was_shown_is_found_again(url: str) -> None:
+    assert str(parse(url)) == url
 
 
 def test_it_can_be_shown() -> None:

@@ -26,6 +26,7 @@ SECRETS = ("some-password", "some-user")
             "sentinel://:some-password@one:26379;sentinel://two:26379/0",
             "sentinel://one:26379/0;sentinel://two:26379/0",
         ),
+        ("redis+socket://:some-password@/run/Redis.sock?virtual_host=1", "unix:///run/Redis.sock?db=1"),
     ],
 )
 def test_logs_name_the_server_and_no_secret(settings_factory: SettingsFactory, role: str, url: str, shown: str) -> None:
@@ -42,6 +43,14 @@ def test_flower_gets_the_password_when_it_asks_for_it(settings_factory: Settings
     with app.connection() as connection:
         assert connection.as_uri(include_password=True) == "redis://some-user:some-password@redis.example:6379/0"
         assert connection.as_uri() == "redis://redis.example:6379/0"
+    app.close()
+
+
+def test_flowers_page_of_queues_gets_a_socket_as_it_takes_one(settings_factory: SettingsFactory) -> None:
+    app = make_app(settings_factory(role="flower", redis_url="unix://:some%40password@/run/Redis.sock"))
+    with app.connection() as connection:
+        assert connection.as_uri(include_password=True) == "redis+socket://:some%40password@/run/Redis.sock"
+        assert connection.as_uri() == "unix:///run/Redis.sock?db=0"
     app.close()
 
 

@@ -1,0 +1,63 @@
+"""All processes of one machine, with a Redis that listens on a Unix socket alone."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from dsf.settings import Settings
+from dsf.store.client import connect
+from tests.conftest import SettingsFactory
+from tests.faults.fleet import BY_HAND, Fleet, scores
+from tests.support.redisserver import SocketRedis
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    made = Fleet(tmp_path / "stack", redis_server=SocketRedis())
+    # Celery's way to write it.
+    made.settings["agent"] = {"redis_url": f"redis+socket://{made.redis_server.dir}/Redis.sock?virtual_host=0"}
+    made.scorer("sample", scores(10), interval=BY_HAND)
+    with made:
+        yield made
+
+
+def test_a_score_comes_and_people_see_it(fleet: Fleet) -> None:
+    fleet.first_score("sample")
+    before = fleet.redis.pubsub_numpat()
+    fleet.run("flower")
+    fleet.wait_ready("flower")
+    fleet.until(lambda: fleet.redis.pubsub_numpat() > before, "Flower to listen")
+    done = fleet.dsf("rescore", "sample", "--cluster", "c1", "--wait")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert fleet.items("sample") == {"n1": 10}
+    fleet.until(
+        lambda: any(task["name"] == "dsf.publish" for task in fleet.page("flower", "/api/tasks").json().values()),
+        "Flower to show the cycle",
+    )
+    # Its page of queues has a connection of its own.
+    queues = fleet.page("flower", "/api/queues/length").json()["active_queues"]
+    assert queues == [{"name": "hub.results", "messages": 0}]
+
+
+def test_a_socket_that_cannot_be_used_is_named(settings_factory: SettingsFactory, tmp_path: Path) -> None:
+    def error_of(settings: Settings) -> str:
+        client = connect(settings, retries=0)
+        with pytest.raises(redis.ConnectionError) as caught:
+            client.ping()
+        client.close()
+        return str(caught.value)
+
+    path = tmp_path / "Redis.sock"
+    settings = settings_factory(redis_url=f"unix://{path}")
+    assert error_of(settings) == f"Redis cannot be reached at {path}: No such file or directory"
+    with SocketRedis() as server:
+        shutil.copy(server.dir / "log", path)
+        assert error_of(settings) == f"Redis cannot be reached at {path}: Connection refused"
+        assert connect(settings_factory(redis_url=server.url)).ping()
