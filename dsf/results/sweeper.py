@@ -13,11 +13,13 @@ from dsf.settings import Settings
 from dsf.store.looping import repeat
 from dsf.store.model import ModelKeeper
 from dsf.store.runs import Runs
+from dsf.ticks import RUN_SLACK
 
 #: Seconds between sweeps, and between them while there is more to do.
 EVERY = 1.0
 EVERY_WHILE_MORE = 0.2
-#: Seconds between checks for leftovers of removed pairs. Only those found twice are removed.
+#: Seconds between checks for runs of a wrong clock, and for leftovers of removed pairs: only those found twice are
+#: removed.
 LEFTOVERS_EVERY = 60.0
 # Names per log line; the books have all.
 _NAMED = 5
@@ -46,6 +48,7 @@ class Sweeper:
         again = self._model.turn(time.time()) or again
         if time.monotonic() >= self._next_leftovers:
             self._next_leftovers = time.monotonic() + LEFTOVERS_EVERY
+            self.set_right(time.time())
             self.forget_leftovers()
             self._model.forget_lags()
         return EVERY_WHILE_MORE if again else EVERY
@@ -58,6 +61,11 @@ class Sweeper:
         if lost:
             log.warning("runs lost", count=len(lost), first=lost[:_NAMED])
         return again
+
+    def set_right(self, now: float) -> None:
+        """Runs of a clock that was ahead would else be lost only when that time has come."""
+        if moved := self._runs.set_right(now, RUN_SLACK):
+            log.warning("runs were sent in the future, as by a wrong clock: they end as if sent now", count=moved)
 
     def forget_leftovers(self) -> None:
         """Forget pairs already gone at the last check; at the first the hub may still be doing it."""

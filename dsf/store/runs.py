@@ -16,6 +16,7 @@ import dsf.log
 from dsf import keys
 from dsf.messages import latest_run_id
 from dsf.store.client import at_once, batched, lua
+from dsf.store.entries import Entry, read
 from dsf.store.history import HistoryEntry
 from dsf.store.pairs import EXPIRED, EXPIRED_THRESHOLD, Failure, Score
 from dsf.store.slots import CLOCK_SKEW
@@ -157,6 +158,31 @@ class Runs:
         )
         overdue = int(str(answer[0]))
         return [str(member) for member in answer[1:]], overdue == _SWEEP_BATCH
+
+    def set_right(self, now: float, slack: float) -> int:
+        """Have open runs of a clock that was ahead end as if they were sent now: an interval and `slack` seconds later.
+
+        Returns their number.
+        """
+        latest = _latest(now)
+        found: Any = self._redis.zrangebyscore(keys.OPEN_RUNS, now + CLOCK_SKEW, "+inf", withscores=True)
+        ahead = [(str(member), float(at)) for member, at in found if str(member).rpartition("/")[2] > latest]
+        moved = 0
+        for batch in batched(ahead, _SWEEP_BATCH):
+            pairs = [member.rpartition("/")[0] for member, _ in batch]
+            texts: Any = self._redis.hmget(keys.ENTRIES, pairs)
+            entries = [read(Entry, pair, text) if text else None for pair, text in zip(pairs, texts, strict=True)]
+            earlier: list[str | float] = [
+                part
+                for (member, at), entry in zip(batch, entries, strict=True)
+                if entry is not None and (deadline := now + entry.interval + slack) < at
+                for part in (deadline, member)
+            ]
+            if earlier:
+                # Those that ended meanwhile stay so.
+                at_once(self._redis, ("ZADD", keys.OPEN_RUNS, "XX", *earlier))
+            moved += len(earlier) // 2
+        return moved
 
     def leftovers(self) -> set[str]:
         """Pairs formerly in the schedule that may still have data.

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from dsf import keys, messages
+from dsf.results.sweeper import Sweeper
 from dsf.results.writer import LEASE
 from dsf.store.model import ModelKeeper
+from dsf.ticks import RUN_SLACK
 from tests.integration.results.bed import START, Bed
 
 AHEAD = 7200.0
@@ -65,6 +69,33 @@ def test_the_same_result_still_counts_once(back: Bed) -> None:
     back.now += 1
     envelope = back.envelope(run)
     assert [back.ingest.handle(envelope) for _ in range(2)] == ["ok", "replayed"]
+
+
+def test_an_open_run_of_that_time_is_lost_as_soon_as_one_of_now(bed: Bed) -> None:
+    """Its agent, or its tick, was lost with what put the clock right."""
+    sweeper = Sweeper(bed.client, bed.settings, threading.Event())
+    bed.now = START + AHEAD
+    run = bed.open(deadline=30 + RUN_SLACK)
+    bed.now = START
+    late = bed.open("c1", "s1", deadline=AHEAD)
+    for passed in (0, 60):
+        bed.now = START + passed
+        sweeper.set_right(bed.now)
+        assert bed.sweep() == []
+    bed.now = START + 30 + RUN_SLACK + bed.settings.lost_after + 1
+    assert bed.sweep() == [keys.run_member("c1", "s1", run)]
+    # That of a longer interval, which somebody has set, is as open as it was.
+    sweeper.set_right(bed.now)
+    assert bed.client.zscore(keys.OPEN_RUNS, keys.run_member("c1", "s1", late)) == START + AHEAD
+
+
+def test_open_runs_of_that_time_without_an_entry_stay(bed: Bed) -> None:
+    """They go with their pair."""
+    bed.now = START + AHEAD
+    members = [keys.run_member("c1", scorer, bed.open("c1", scorer)) for scorer in ("gone", "unreadable")]
+    bed.client.hset(keys.ENTRIES, "c1/unreadable", "{")
+    Sweeper(bed.client, bed.settings, threading.Event()).set_right(START)
+    assert bed.client.zmscore(keys.OPEN_RUNS, members) == [START + AHEAD + 60] * 2
 
 
 def test_the_score_lasts_as_long_as_one_measured_now(back: Bed, keeper: ModelKeeper) -> None:
