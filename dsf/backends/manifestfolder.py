@@ -2,7 +2,7 @@
 
 While a file has mistakes, its valid documents count, and its earlier objects that it does not contain now stay in
 force: a half-written file changes nothing. Deleting a file removes its objects after a second. An empty file, and a
-folder without any file, look like a mistake of an editor or a mount: their objects stay for a longer grace.
+folder in which nothing is left, look like a mistake of an editor or a mount: their objects stay for a longer grace.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _File:
     stamp: Stamp | None = None
     #: Monotonic time at which it was found missing or emptied.
     missing_since: float | None = None
-    #: It is empty, or the whole folder is: probably not what its author wanted.
+    #: It is empty, or the folder that it was in is: probably not what its author wanted.
     is_doubted: bool = False
     objects: dict[ObjectKey, Declared] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
@@ -53,7 +53,7 @@ class ManifestFolder:
 
     def __init__(self, root: Path, ignored: Path, namespace: str, *, grace: float = GRACE) -> None:
         """`ignored` is a folder to skip, `namespace` the default namespace of objects, `grace` the seconds for which
-        the objects of an empty file, or of a folder without files, stay in force."""
+        the objects of an empty file, or of a folder in which nothing is left, stay in force."""
         self._root = root
         self._ignored = ignored
         self._top, self._out = (f"{folder}/".replace("//", "/") for folder in (root, ignored))
@@ -69,6 +69,8 @@ class ManifestFolder:
         # Folders (`name/`) that cannot be listed, and why: those of the last scan, and those in `problems`.
         self._unlisted: dict[str, str] = {}
         self._closed: dict[str, str] = {}
+        # Folders (`name/`) of the last scan in which there was nothing.
+        self._bare: set[str] = set()
         #: Problems by file and line.
         self.problems: list[Problem] = []
         #: Whether the last scan could read the folder itself.
@@ -99,7 +101,7 @@ class ManifestFolder:
         Objects of files that are missing for `grace` seconds are removed, those of empty ones later; those of a folder
         that cannot be listed stay.
         """
-        self._unnamed, self._unlisted = set(), {}
+        self._unnamed, self._unlisted, self._bare = set(), {}, set()
         try:
             listed = dict(self._scan())
         except OSError as error:
@@ -112,12 +114,12 @@ class ManifestFolder:
         self.is_readable, self._skipped, self._closed = True, self._unnamed, self._unlisted
         found = {name: seen for name, seen in listed.items() if not self._is_emptied(name, seen[1])}
         now = time.monotonic()
-        closed = tuple(self._closed)
+        closed, bare = tuple(self._closed), tuple(self._bare)
         for name in [name for name in self._files if name not in found and not name.startswith(closed)]:
             file = self._files[name]
             differs = True
             file.missing_since = file.missing_since or now
-            file.is_doubted = name in listed or not listed
+            file.is_doubted = name in listed or not listed or name.startswith(bare)
             if now - file.missing_since >= (self._grace if file.is_doubted else grace):
                 del self._files[name]
         for name, (path, stamp) in found.items():
@@ -151,13 +153,17 @@ class ManifestFolder:
         """Of one folder; none if it went since it was found. Raises OSError for the root."""
         try:
             with os.scandir(folder) as entries:
-                return list(entries)
+                found = list(entries)
         except OSError as error:
             if not prefix:
                 raise
             if not isinstance(error, FileNotFoundError | NotADirectoryError):
                 self._unlisted[prefix] = str(error.strerror)
             return []
+        if prefix and not found:
+            # Such as the mount point of a share.
+            self._bare.add(prefix)
+        return found
 
     def _skips(self, entry: os.DirEntry[str], prefix: str) -> bool:
         """Whether its name is not UTF-8, so that its objects cannot be stored with it."""
@@ -243,13 +249,6 @@ class ManifestFolder:
         problems = [problem for file in self._files.values() for problem in file.problems]
         problems += (Problem(name, 0, "", "its name is not UTF-8; give it another one") for name in self._skipped)
         problems += (
-            Problem(
-                name, 0, "", f"is empty or gone with all other files; what it had stays for {self._grace:g} s", "note"
-            )
-            for name, file in self._files.items()
-            if file.is_doubted and file.objects
-        )
-        problems += (
             Problem(folder.rstrip("/"), 0, "", f"cannot be listed ({why}); what it had stays until it can")
             for folder, why in self._closed.items()
         )
@@ -260,6 +259,9 @@ class ManifestFolder:
             problems.extend(_duplicate(key, held.file, held.line, winner) for held in rivals if held is not winner)
         self.objects = objects
         self._owners = {key: held.file for key, held in objects.items()}
+        stays = f"is empty, or gone with all else in its folder; what it had stays for {self._grace:g} s"
+        doubted = {name for name in self._owners.values() if self._files[name].is_doubted}
+        problems += (Problem(name, 0, "", stays, "note") for name in doubted)
         self.problems = sorted(problems, key=lambda problem: (problem.source, problem.line, problem.field))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,55 @@ def test_what_is_away_for_a_moment_stays(
     folder.refresh()
     assert "two" not in [key.name for key in folder.objects]
     assert (folder.is_settling, folder.problems) == (False, [])
+
+
+@pytest.mark.parametrize(
+    ("has", "lost", "grace"),
+    [
+        (["eu/one.yaml"], "eu/one.yaml", 300),
+        (["eu/west/one.yaml"], "eu/west", 300),
+        (["eu/one.yaml", "eu/.keep"], "eu/one.yaml", 1),
+        (["eu/one.yaml", "eu/notes.txt"], "eu/one.yaml", 1),
+        (["eu/one.yaml"], "eu", 1),
+    ],
+    ids=["a mount point", "one above", "a hidden file is left", "another file is left", "the folder is removed"],
+)
+def test_a_folder_without_anything_left_is_doubted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has: list[str], lost: str, grace: int
+) -> None:
+    """As a share is whose mount point can be listed while it is not mounted."""
+    now = 100.0
+    monkeypatch.setattr(manifestfolder.time, "monotonic", lambda: now)
+    folder = ManifestFolder(tmp_path, tmp_path / "out", "default", grace=300)
+    (tmp_path / "other.yaml").write_text(CLUSTER % "other")
+    for name in has:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(CLUSTER % "one")
+    folder.refresh()
+    gone = tmp_path / lost
+    gone.unlink() if gone.is_file() else shutil.rmtree(gone)
+    folder.refresh()
+    now += grace - 0.1
+    folder.refresh()
+    assert sorted(key.name for key in folder.objects) == ["one", "other"]
+    assert [str(problem) for problem in folder.problems] == [
+        f"{has[0]}:0: is empty, or gone with all else in its folder; what it had stays for 300 s"
+    ] * (grace == 300)
+    now += 0.2
+    folder.refresh()
+    assert [key.name for key in folder.objects] == ["other"]
+    assert not folder.problems
+
+
+def test_a_file_that_moved_out_of_its_folder_is_not_missed(tmp_path: Path) -> None:
+    folder = ManifestFolder(tmp_path, tmp_path / "out", "default", grace=300)
+    (tmp_path / "eu").mkdir()
+    (tmp_path / "eu" / "one.yaml").write_text(CLUSTER % "one")
+    folder.refresh()
+    (tmp_path / "eu" / "one.yaml").rename(tmp_path / "one.yaml")
+    folder.refresh()
+    assert [held.file for held in folder.objects.values()] == ["one.yaml"]
+    assert not folder.problems
 
 
 def test_a_file_that_is_empty_when_the_hub_starts_keeps_what_it_had(tmp_path: Path) -> None:
@@ -144,7 +194,7 @@ def test_what_a_folder_had_that_cannot_be_listed_stays(tmp_path: Path, monkeypat
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", refused)
-    (tmp_path / "eu2" / "three.yaml").unlink()
+    shutil.rmtree(tmp_path / "eu2")
     assert folder.refresh(grace=0)
     assert sorted(key.name for key in folder.objects) == ["four", "one", "two"]
     assert [str(problem) for problem in folder.problems] == [
