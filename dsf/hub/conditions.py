@@ -14,7 +14,7 @@ from dsf.api.scoringconfig import DynamicScoringConfig, DynamicScoringConfigStat
 from dsf.api.types import ADDON_NAME, CONFIG_NAME, ConditionType, ConfigSyncMode, HealthStatus
 from dsf.hub.cycles import ITEMS_REPLACED, NO_ITEMS, Cycles
 from dsf.hub.health import Health
-from dsf.hub.scorerplan import Obstacle, ScorerPlan
+from dsf.hub.scorerplan import INVALID, Obstacle, ScorerPlan
 from dsf.store.entries import Override, Pace, Pauses
 
 #: Condition of a DynamicScoringConfig that is ignored.
@@ -23,8 +23,7 @@ IGNORED: Final = "Ignored"
 AGENTS_SUPPORTED: Final = "AgentsSupported"
 #: Reasons used in several places.
 NOT_CHECKED_YET: Final = "NotCheckedYet"
-#: Reason for an unreadable DynamicScorer manifest, and the conditions with it.
-INVALID: Final = "Invalid"
+#: Conditions of an unreadable DynamicScorer.
 _OF_UNREADABLE: Final = (ConditionType.ConfigSynced, ConditionType.Distributed, ConditionType.Scoring)
 #: Characters allowed by the CRD.
 MESSAGE_LIMIT: Final = 32768
@@ -157,9 +156,12 @@ def unreadable_scorer_status(
     mistake: str, known: list[Condition], generation: int, *, now: datetime
 ) -> DynamicScorerStatus:
     """The status of a scorer with an unreadable manifest: it runs nowhere, and earlier findings are void."""
+    statement = Statement(
+        "False", INVALID, f"{mistake}; until it is mended nothing runs, earlier scores stay until they expire"
+    )
     conditions = [one for one in known if one.type in _OF_UNREADABLE]
     for kind in _OF_UNREADABLE:
-        conditions = set_condition(conditions, _condition(kind, Statement("False", INVALID, mistake), generation, now))
+        conditions = set_condition(conditions, _condition(kind, statement, generation, now))
     return DynamicScorerStatus(observed_generation=generation, conditions=conditions)
 
 

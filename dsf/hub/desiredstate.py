@@ -30,7 +30,7 @@ from dsf.hub.discretion import server_refusal
 from dsf.hub.health import Health
 from dsf.hub.names import NameRules
 from dsf.hub.planmemory import PlanMemory
-from dsf.hub.scorerplan import INTERNAL_ERROR, Obstacle
+from dsf.hub.scorerplan import INTERNAL_ERROR, INVALID, Obstacle
 from dsf.hub.secretdelivery import NO_DELIVERY, Delivery
 from dsf.hub.summaries import Differences, Plan, differences, make_plan
 from dsf.settings import Settings
@@ -179,6 +179,7 @@ class DesiredState:
     def _make(self) -> Plan:
         read = self._all(Kind.SCORER, DynamicScorer)
         scorers = [self._in_force(scorer) for scorer in read if self.counts(scorer.metadata.namespace)]
+        mistakes = {f"{key.namespace}/{key.name}": text for key, text in self._mistakes(Kind.SCORER)}
         unreadable = self._present(Kind.SCORER) - {scorer.key for scorer in read}
         counted = {scorer.key for scorer in scorers}
         self._healthy = {key: known for key, known in self._healthy.items() if key in counted}
@@ -210,7 +211,11 @@ class DesiredState:
             self._scorer_hosts,
         )
         self._keep_claims(plan.claims)
-        plan = replace(plan, without_addon=without_addon, unreadable=unreadable)
+        plan = replace(
+            plan,
+            without_addon=without_addon,
+            unreadable={key: mistakes.get(key, "the hub's log says why") for key in unreadable},
+        )
         self._report(plan)
         return plan
 
@@ -311,7 +316,7 @@ class DesiredState:
         except ValidationError as error:
             text = "; ".join(str(mistake) for mistake in explain(error, model, manifest))
             log.warning("object cannot be used", kind=key.kind.value, object=key.name, problem=text)
-            self._backend.event(key, "Warning", "Invalid", text)
+            self._backend.event(key, "Warning", INVALID, text)
             parsed = None
         except Exception as error:
             # A bug in the hub: it must not break the plan of all others.

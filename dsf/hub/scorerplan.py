@@ -30,6 +30,8 @@ class Obstacle:
 
 #: Condition reason for an internal error with a scorer.
 INTERNAL_ERROR: Final = "InternalError"
+#: Condition reason for an unreadable DynamicScorer.
+INVALID: Final = "Invalid"
 
 
 def internal_obstacle(error: Exception, doing: str) -> Obstacle:

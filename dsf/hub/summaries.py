@@ -26,7 +26,7 @@ from dsf.hub.discretion import server_refusal, servers_of
 from dsf.hub.distribute import part_of
 from dsf.hub.names import NO_RULES, NameRules, decide, is_owner
 from dsf.hub.planmemory import PlanMemory
-from dsf.hub.scorerplan import Obstacle, ScorerPlan, internal_obstacle
+from dsf.hub.scorerplan import INVALID, Obstacle, ScorerPlan, internal_obstacle
 from dsf.hub.secretdelivery import NO_DELIVERY, Delivery
 from dsf.store.entries import Entry
 from dsf.store.notices import ClusterNotice, cut, told_labels
@@ -91,8 +91,8 @@ class Plan:
     without_addon: int = 0
     #: Labels of `clusters` that are shown to users.
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    #: Keys of unreadable DynamicScorers.
-    unreadable: frozenset[str] = frozenset()
+    #: Mistakes of unreadable DynamicScorers, by key.
+    unreadable: Mapping[str, str] = field(default_factory=dict)
     #: Most bytes of a cluster's ManifestWork.
     limit: int = capacity.MOST
     #: All claims of names, to be stored before this plan takes effect.
@@ -136,31 +136,38 @@ class Plan:
     def entries(self, cluster: str, present: Mapping[str, Entry]) -> dict[str, Entry]:
         """The entries of a cluster by scorer; `present` are those in the schedule now.
 
-        A scorer that cannot run at the moment (its API is down, its manifest was edited into something that cannot run,
-        this cluster lacks a label that it needs) keeps its entry, suspended: its scores expire normally and its books
-        stay. The entry is removed if the scorer is deleted, masked, lost its score name to another, or can run and does
-        not select the cluster.
+        A scorer that cannot run at the moment (its API is down, its manifest was edited into something that cannot run
+        or be read, this cluster lacks a label that it needs) keeps its entry, suspended: its scores expire normally and
+        its books stay. The entry is removed if the scorer is deleted, masked, lost its score name to another, or can
+        run and does not select the cluster.
         """
         wanted = {plan.name: entry for plan in self.running(cluster) if (entry := plan.entry(cluster)) is not None}
         if not self.is_enabled or cluster not in self.clusters:
             return wanted
-        for plan, entry in self._kept(cluster, present):
-            if plan.name not in wanted and (plan.runnable is None or isinstance(plan.variants.get(cluster), Obstacle)):
-                wanted[plan.name] = entry.stopped()
+        for name, entry, plan in self._kept(cluster, present):
+            cannot_run = plan is None or plan.runnable is None or isinstance(plan.variants.get(cluster), Obstacle)
+            if name not in wanted and cannot_run:
+                wanted[name] = entry.stopped()
         return wanted
 
     def stopped(self, cluster: str, present: Mapping[str, Entry]) -> dict[str, Entry]:
         """The entries by scorer while a cluster or the configuration is gone for a moment: none runs, none is lost."""
-        return {plan.name: entry.stopped() for plan, entry in self._kept(cluster, present)}
+        return {name: entry.stopped() for name, entry, _ in self._kept(cluster, present)}
 
-    def _kept(self, cluster: str, present: Mapping[str, Entry]) -> Iterator[tuple[ScorerPlan, Entry]]:
-        """The scorers that still have an entry on a cluster, and no mask there."""
-        for plan in self.scorers.values():
-            entry = present.get(plan.name)
-            if entry is None or plan.has_no_name or not is_owner(entry.namespace, plan.namespace):
+    def _kept(self, cluster: str, present: Mapping[str, Entry]) -> Iterator[tuple[str, Entry, ScorerPlan | None]]:
+        """The scorers that still have an entry on a cluster, and no mask there; those without a plan are unreadable."""
+        for name, entry in present.items():
+            if self.masks.hides(cluster, entry.score_name):
                 continue
-            if not self.masks.hides(cluster, entry.score_name):
-                yield plan, entry
+            key = self._owner(name, entry.namespace)
+            plan = self.scorers.get(key)
+            if key in self.unreadable if plan is None else not plan.has_no_name:
+                yield name, entry, plan
+
+    def _owner(self, name: str, namespace: str) -> str:
+        """The key of the scorer that has this name, if what is stored under it belongs to that one; else empty."""
+        key = self.called(name) or ""
+        return key if is_owner(namespace, key.partition("/")[0]) else ""
 
     def clusters_of(self, plan: ScorerPlan) -> list[str]:
         """The clusters that a scorer runs on, sorted."""
@@ -208,8 +215,8 @@ class Plan:
     def records(self, present: Mapping[str, ScorerRecord]) -> dict[str, ScorerRecord]:
         """The records of all scorers by the scorer's name; `present` are those in the registry now.
 
-        A scorer that cannot be resolved at the moment keeps its record, suspended. One that lost its score name to
-        another has none. Without a configuration no score is published.
+        A scorer that cannot be resolved or read at the moment keeps its record, suspended. One that lost its score name
+        to another has none. Without a configuration no score is published.
         """
         wanted = {record.name: record for plan in self.scorers.values() if (record := plan.record()) is not None}
         for plan in self.scorers.values():
@@ -221,13 +228,17 @@ class Plan:
                 wanted[plan.name] = old.model_copy(
                     update={"suspended": True, "health": health, "problem": plan.problem}
                 )
+        for name, old in present.items():
+            if (key := self._owner(name, old.namespace)) in self.unreadable:
+                problem = f"{INVALID}: {self.unreadable[key]}"
+                wanted[name] = old.model_copy(update={"suspended": True, "health": "Unknown", "problem": problem})
         if not self.is_enabled:
             return {name: record.model_copy(update={"destination": "None"}) for name, record in wanted.items()}
         return wanted
 
     def scorer_names(self) -> frozenset[str]:
         """Names of all existing scorers, running or not, but for those whose name another namespace has."""
-        keys = self.unreadable.union(self.scorers)
+        keys = self.unreadable.keys() | self.scorers.keys()
         return frozenset(name for name in self.claims.scorers if self.called(name) in keys)
 
     def exists(self, namespace: str, name: str) -> bool:
@@ -264,6 +275,7 @@ def differences(old: Plan, new: Plan) -> Differences:
         for key, plan in new.scorers.items()
         if key not in scorers and old.scorers[key] is not plan
     }
+    scorers |= {key for key, _ in old.unreadable.items() ^ new.unreadable.items()}
     is_general = old.is_enabled != new.is_enabled or old.masks != new.masks
     # A scorer's status shows where it runs; a cluster's delivery contains what runs there.
     every_scorer = new.scorers.keys() if is_general or clusters else set()

@@ -84,6 +84,9 @@ class Api:
         del cluster
         return self.ids
 
+    def event(self, *_: object) -> None:
+        pass
+
     def name_claims(self) -> str:
         return ""
 
@@ -227,6 +230,47 @@ def test_a_scorer_that_a_person_deletes_meanwhile_goes_at_once(world: World) -> 
     world.look()
     assert (world.runs(), world.cycles(), world.schedule.overrides()) == (None, None, {})
     assert world.key_ids() == (1,)
+
+
+def _broken(manifest: Manifest) -> Manifest:
+    # What a newer CRD allows, or an API server that had none.
+    return {**manifest, "spec": {**manifest["spec"], "description": 7}}
+
+
+def test_a_scorer_that_cannot_be_read_any_more_loses_nothing(world: World) -> None:
+    world.schedule.set_override("c/cpu", interval=7)
+    readable = world.api.take(Kind.SCORER)
+    world.api.put(_broken(readable))
+    for _ in range(2):
+        world.look()
+        assert (world.runs(), world.cycles(), len(world.schedule.overrides())) == (False, "7", 1)
+        record = world.registry.scorers()["cpu"]
+        assert (record.suspended, record.health) == (True, "Unknown")
+        assert record.problem == "Invalid: spec.description: 7 is not text"
+        # Also a hub that has never seen it readable.
+        world.now += 10 * GRACE
+        world.start()
+    world.api.put(readable)
+    world.look()
+    assert (world.runs(), world.cycles(), world.registry.scorers()["cpu"].problem) == (True, "7", "")
+
+
+@pytest.mark.parametrize("then", ["delete", "mask", "leave"])
+def test_one_that_cannot_be_read_goes_as_others_do(world: World, then: str) -> None:
+    world.api.put(_broken(world.api.take(Kind.SCORER)))
+    world.look()
+    match then:
+        case "delete":
+            world.api.take(Kind.SCORER)
+        case "mask":
+            world.api.put(config(("c", "cpu")).to_manifest())
+        case "leave":
+            world.api.take(Kind.CLUSTER)
+            world.look()
+            assert (world.runs(), world.cycles()) == (False, "7")
+            world.now += GRACE
+    world.look()
+    assert (world.runs(), world.cycles()) == (None, None)
 
 
 def test_a_missing_score_is_written_again_after_the_return(world: World) -> None:

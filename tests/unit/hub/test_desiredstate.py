@@ -87,7 +87,7 @@ def test_other_mistakes_stay(settings_factory: Callable[..., Settings]) -> None:
     place.put(Kind.CONFIG, config().to_manifest())
     place.put(Kind.SCORER, _spec(scorer("s").to_manifest(), newer=1, description=7))
     desired = _desired(place, settings_factory)
-    assert desired.update().unreadable == {"hub/s"}
+    assert desired.update().unreadable == {"hub/s": "spec.description: 7 is not text"}
     assert desired.mistake(ObjectKey(Kind.SCORER, "hub", "s")) == "spec.description: 7 is not text"
 
 
@@ -142,6 +142,9 @@ class Fleet:
 
     def get(self, *key: Any) -> Manifest | None:
         return self.objects.get(ObjectKey(*key))
+
+    def event(self, *_: object) -> None:
+        pass
 
     def name_claims(self) -> str:
         return self.claims
@@ -206,3 +209,9 @@ def test_what_changes_for_one_scorer_is_worked_out_for_that_one_only(
     del fleet.objects[keys["s6"]]
     assert changed("s6") == []
     assert changed("none") == []
+    # One that cannot be read keeps its schedule, until it is deleted.
+    fleet.put(Kind.SCORER, _spec(made["s7"], description=7))
+    for _ in range(2):
+        assert changed("s7") == []
+        assert affected[0] == Differences(frozenset({"hub/s7"}), frozenset({"a"}))
+        fleet.objects.pop(keys["s7"], None)

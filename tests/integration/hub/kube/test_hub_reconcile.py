@@ -98,6 +98,11 @@ def test_what_only_the_hub_finds_wrong_is_said(running: HubWorld, settings_facto
     assert "headers: a name is there twice" in running.told_by("Scoring")[2]
     assert {one["type"] for one in running.status()["conditions"]} == {"ConfigSynced", "Distributed", "Scoring"}
     running.until(lambda: running.told(cluster) == [], 5)
+    # Nothing of it is lost meanwhile.
+    assert "until it is mended nothing runs" in running.told_by("Scoring")[2]
+    entry = running.schedule.entry(f"{cluster}/cpu-scorer")
+    assert entry is not None
+    assert not entry.runnable
 
     def report() -> StatusReport:
         found = read_report(running.client, settings_factory(), None)
