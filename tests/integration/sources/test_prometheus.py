@@ -12,24 +12,12 @@ from dsf.demo.stack import http_ready
 from dsf.errors import HttpError
 from tests.integration.sources.common import ask, summary
 from tests.support.child import Child
-from tests.support.redisserver import free_port, listens
+from tests.support.nginx import nginx
+from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
 
 #: nginx takes a request line of 8 kB.
 LONG = "vector(1)" + " or vector(1)" * 800
-_CONF = """
-daemon off; master_process off; pid {folder}/pid; error_log stderr;
-events {{}}
-http {{
-    access_log off;
-    client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi;
-    uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
-    server {{
-        listen 127.0.0.1:{port};
-        location / {{ proxy_pass http://127.0.0.1:{prometheus}; }}
-    }}
-}}
-"""
 
 
 class Servers(NamedTuple):
@@ -43,21 +31,18 @@ class Servers(NamedTuple):
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     """Prometheus scrapes nothing: the queries need no data."""
     folder = tmp_path_factory.mktemp("servers")
-    prometheus, port = free_port(), free_port()
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
     (folder / "prometheus.yml").write_text("scrape_configs: []\n")
-    (folder / "conf").write_text(_CONF.format(folder=folder, port=port, prometheus=prometheus))
     options = (f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}")
-    children = [
-        Child([str(find("prometheus")), *options, f"--web.listen-address=127.0.0.1:{prometheus}"], folder / "log"),
-        Child([str(find("nginx")), "-p", str(folder), "-e", "stderr", "-c", str(folder / "conf")], folder / "nginx"),
-    ]
+    command = [str(find("prometheus")), *options, f"--web.listen-address=127.0.0.1:{port}"]
+    prometheus = Child(command, folder / "log")
     try:
-        wait_for(http_ready(f"http://127.0.0.1:{prometheus}/-/ready"), 60, children[0].tail())
-        wait_for(lambda: listens(port), 30, children[1].tail())
-        yield Servers(f"http://127.0.0.1:{prometheus}", f"http://127.0.0.1:{port}")
+        wait_for(http_ready(f"{url}/-/ready"), 60, prometheus.tail())
+        with nginx(folder, f"location / {{ proxy_pass {url}; }}") as proxy:
+            yield Servers(url, proxy)
     finally:
-        for child in children:
-            child.kill()
+        prometheus.kill()
 
 
 def _ask(url: str, query: str, method: str | None = None, path: str = "/api/v1/query_range") -> list[int]:

@@ -11,36 +11,17 @@ import requests
 from playwright.sync_api import Browser, expect
 from urllib3.exceptions import InsecureRequestWarning
 
-from dsf.demo.binaries import find
 from tests.integration.docs import pages
 from tests.integration.exporter.fleet import SAMPLE, good_fleet
 from tests.integration.web.visitor import TOKEN
 from tests.support.browser import TIMEOUT, Tab
-from tests.support.child import Child
-from tests.support.redisserver import RedisServer, free_port, listens
+from tests.support.nginx import nginx
+from tests.support.redisserver import RedisServer
 from tests.support.tlsca import TestCa
-from tests.support.wait import wait_for
 from tests.support.webprocess import WebProcess
 
 pytestmark = pytest.mark.xdist_group("browser")
 expect.set_options(timeout=TIMEOUT)
-
-#: All that nginx needs besides the page's lines to run as anybody, in a folder of its own.
-_CONF = """
-daemon off; master_process off; pid {folder}/pid; error_log stderr;
-events {{}}
-http {{
-    access_log off;
-    client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi;
-    uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
-    server {{
-        listen 127.0.0.1:{port} ssl;
-        ssl_certificate {certificate.cert};
-        ssl_certificate_key {certificate.key};
-        {location}
-    }}
-}}
-"""
 
 
 @pytest.fixture(scope="module")
@@ -49,22 +30,12 @@ def proxied(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory)
     folder = tmp_path_factory.mktemp("nginx")
     (folder / "token").write_text(TOKEN)
     [location] = [block.text for block in pages.blocks(pages.ROOT / "docs" / "web.md") if block.language == "nginx"]
-    port = free_port()
     settings = {"web_root_path": "/scores", "web_trusted_proxies": '["127.0.0.1"]', "web_auth": "token"}
     with WebProcess(redis_server.url, folder / "log", web_token_file=folder / "token", **settings) as page:
         certificate = TestCa(folder / "ca").issue("127.0.0.1")
         lines = location.replace("127.0.0.1:8090", f"127.0.0.1:{page.port}")
-        (folder / "conf").write_text(
-            _CONF.format(folder=folder, port=port, certificate=certificate, location=lines), encoding="utf-8"
-        )
-        nginx = Child(
-            [str(find("nginx")), "-p", str(folder), "-e", "stderr", "-c", str(folder / "conf")], folder / "nginx"
-        )
-        try:
-            wait_for(lambda: listens(port), 30, nginx.tail())
-            yield f"https://127.0.0.1:{port}"
-        finally:
-            nginx.kill()
+        with nginx(folder, lines, certificate) as url:
+            yield url
 
 
 def test_log_in_follow_and_act(proxied: str, browser: Browser, redis_client: redis.Redis) -> None:

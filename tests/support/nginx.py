@@ -1,0 +1,45 @@
+"""A real nginx as a reverse proxy, in a folder of its own, as any user."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dsf.demo.binaries import find
+from tests.support.child import Child
+from tests.support.redisserver import free_port, listens
+from tests.support.tlsca import Certificate
+from tests.support.wait import wait_for
+
+_CONF = """
+daemon off; master_process off; pid {folder}/pid; error_log stderr;
+events {{}}
+http {{
+    access_log off;
+    client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
+    server {{
+        listen 127.0.0.1:{port}{tls};
+        {server}
+    }}
+}}
+"""
+
+
+@contextmanager
+def nginx(folder: Path, server: str, certificate: Certificate | None = None) -> Iterator[str]:
+    """Its URL, once it listens. `server` is what its `server` block has; with a certificate it wants TLS."""
+    port = free_port()
+    if certificate is not None:
+        server = f"ssl_certificate {certificate.cert};\nssl_certificate_key {certificate.key};\n{server}"
+    conf = _CONF.format(folder=folder, port=port, tls=" ssl" if certificate is not None else "", server=server)
+    (folder / "nginx.conf").write_text(conf, encoding="utf-8")
+    child = Child(
+        [str(find("nginx")), "-p", str(folder), "-e", "stderr", "-c", str(folder / "nginx.conf")], folder / "nginx.log"
+    )
+    try:
+        wait_for(lambda: listens(port), 30, child.tail())
+        yield f"{'http' if certificate is None else 'https'}://127.0.0.1:{port}"
+    finally:
+        child.kill()
