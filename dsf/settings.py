@@ -375,8 +375,8 @@ class Settings(BaseSettings):
         default=300.0,
         ge=0,
         description="Seconds for which scores, histories and credentials of a cluster stay after its ManagedCluster, "
-        "its ManagedClusterAddOn or the DynamicScoringConfig is gone, and objects of an emptied manifest file: such "
-        "things come back. A cluster that is not accepted any more loses its credentials at once.",
+        "its ManagedClusterAddOn or the DynamicScoringConfig is gone, and objects of an emptied manifest file or "
+        "folder: such things come back. A cluster that is not accepted any more loses its credentials at once.",
     )
     health_interval: float = Field(default=30.0, gt=0, description="Time between two checks of a scoring API.")
     health_timeout: float = Field(default=5.0, gt=0, description="Timeout of one check.")

@@ -5,25 +5,23 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
 from typing import Final
 
 import redis
 
 import dsf.log
 from dsf.api.naming import sanitize_resource_name
-from dsf.api.types import ADDON_NAME, MANIFESTWORK_NAME
+from dsf.api.types import MANIFESTWORK_NAME
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
 from dsf.errors import BackendError, DsfError
 from dsf.hub.credentials import AgentCredentials
-from dsf.hub.departures import Departures
+from dsf.hub.departures import DepartedClusters, Departures, delete_work
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.distribute import carries, is_applied, manifest_work
 from dsf.hub.registrar import Registrar
 from dsf.hub.secretdelivery import copy_for
 from dsf.hub.summaries import Plan
 from dsf.store.entries import Entry
-from dsf.store.notices import ClusterNotice
 
 log = dsf.log.get(__name__)
 
@@ -68,6 +66,7 @@ class ClusterReconciler:
         # Cluster -> end (monotonic clock) of its new entries' wait.
         self._held: dict[str, float] = {}
         self._departures = departures or Departures(0.0)
+        self.departed = DepartedClusters(backend, registrar, credentials, self._departures)
 
     def __call__(self, key: ObjectKey) -> float | None:
         """Raises BackendError and redis.RedisError; a failure of one does not prevent the other's work."""
@@ -201,61 +200,10 @@ class ClusterReconciler:
                 if self._backend.get(Kind.SCORE, cluster, score) is None:
                     self._registrar.rewrite_score(cluster, name)
 
-    def grace_of(self, cluster: str) -> float:
-        """Seconds for which a cluster without the hub's service is still kept; 0 if it is refused."""
-        found = self._backend.get(Kind.CLUSTER, "", cluster)
-        if found is not None and (found.get("spec") or {}).get("hubAcceptsClient") is not True:
-            # A person's decision, perhaps about a cluster that is not trusted any more.
-            return 0.0
-        return self._departures.left(cluster)
-
     def _leave(self, cluster: str, plan: Plan) -> float | None:
-        """The cluster is gone or not accepted: nothing runs there any more; when its grace is over, all of it is
-        removed. Returns the seconds until then."""
-        left = self.grace_of(cluster)
-        unreachable: redis.RedisError | None = None
-        has_agent = self._may_have_agent(cluster)
-        try:
-            if left:
-                self._pause(cluster, plan, left, has_agent=has_agent)
-            else:
-                self._credentials.withdraw(cluster)
-                self._registrar.remove_cluster(cluster)
-                self._registrar.notices.forget_cluster(cluster)
-                self._departures.forget(cluster)
-        except redis.RedisError as error:
-            unreachable = error
         self._held.pop(cluster, None)
-        self._delete_work(cluster)
-        if not (left and has_agent):
-            self._backend.remove_credentials(cluster)
         self._note(cluster, None)
-        if unreachable is not None:
-            raise unreachable
-        return left if left and cluster in self._registrar.known_clusters() else None
-
-    def _may_have_agent(self, cluster: str) -> bool:
-        """Whether only the add-on is missing: OCM waits for no ManifestWork then, and the credentials may stay."""
-        found = self._backend.get(Kind.CLUSTER, "", cluster)
-        return found is not None and not found["metadata"].get("deletionTimestamp")
-
-    def _pause(self, cluster: str, plan: Plan, left: float, *, has_agent: bool) -> None:
-        """Run nothing on a cluster that is gone for a moment. Costs nothing for an unknown one."""
-        if cluster not in self._registrar.known_clusters():
-            return
-        self._credentials.keep(cluster, deliver=has_agent)
-        stopped = plan.stopped(cluster, self._registrar.present(cluster))
-        self._registrar.remove_other_entries(cluster, stopped)
-        self._registrar.put_entries(cluster, stopped)
-        what = f"its ManagedClusterAddOn {ADDON_NAME} is gone" if has_agent else "its ManagedCluster is gone"
-        until = datetime.fromtimestamp(time.time() + left, UTC)
-        self._registrar.notices.tell_cluster(
-            ClusterNotice(
-                name=cluster,
-                problem=f"{what}, so nothing runs there; its scores, history and credentials are kept until "
-                f"{until:%H:%M} UTC",
-            )
-        )
+        return self.departed(cluster, plan)
 
     def _hold(self, cluster: str, wanted: dict[str, Entry], *, has_arrived: bool) -> float | None:
         """Take entries out of `wanted` that would start before delivery to the agent; returns the seconds until they
@@ -285,7 +233,7 @@ class ClusterReconciler:
     def _distribute(self, cluster: str, plan: Plan) -> bool:
         """Apply the ManifestWork; returns whether the agent has received it."""
         if not plan.is_enabled:
-            self._delete_work(cluster)
+            delete_work(self._backend, cluster)
             self._note(cluster, None)
             return False
         running = plan.running(cluster)
@@ -312,11 +260,6 @@ class ClusterReconciler:
         # One deleted just now will trigger an event, and then leave the plan.
         found = ((there, self._backend.get(Kind.SECRET, namespace, name)) for there, name in sorted(names.items()))
         return [copy_for(self._agent_namespace, secret, there) for there, secret in found if secret is not None]
-
-    def _delete_work(self, cluster: str) -> None:
-        work = self._backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME)
-        if work is not None and not work["metadata"].get("deletionTimestamp"):
-            self._backend.delete(Kind.WORK, cluster, MANIFESTWORK_NAME)
 
     def _note_look(self, cluster: str, plan: Plan) -> None:
         with self._lock:

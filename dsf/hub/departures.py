@@ -9,6 +9,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
+
+import redis
+
+from dsf.api.types import ADDON_NAME, MANIFESTWORK_NAME
+from dsf.backends.protocol import Backend, Kind
+from dsf.hub.credentials import AgentCredentials
+from dsf.hub.registrar import Registrar
+from dsf.hub.summaries import Plan
+from dsf.store.notices import ClusterNotice
 
 
 class Departures:
@@ -31,3 +41,78 @@ class Departures:
         """It is back, or everything of it is removed."""
         with self._lock:
             self._since.pop(name, None)
+
+
+class DepartedClusters:
+    """Clusters that the hub does not serve: what they have is paused until their grace is over, then removed."""
+
+    def __init__(
+        self, backend: Backend, registrar: Registrar, credentials: AgentCredentials, departures: Departures
+    ) -> None:
+        self._backend = backend
+        self._registrar = registrar
+        self._credentials = credentials
+        self._departures = departures
+
+    def __call__(self, cluster: str, plan: Plan) -> float | None:
+        """Nothing runs there from now on. Returns the seconds until all of it is removed; None if it is already.
+
+        Raises BackendError and redis.RedisError.
+        """
+        left = self.grace_of(cluster)
+        unreachable: redis.RedisError | None = None
+        has_agent = self._may_have_agent(cluster)
+        try:
+            if left:
+                self._pause(cluster, plan, left, has_agent=has_agent)
+            else:
+                self._credentials.withdraw(cluster)
+                self._registrar.remove_cluster(cluster)
+                self._registrar.notices.forget_cluster(cluster)
+                self._departures.forget(cluster)
+        except redis.RedisError as error:
+            unreachable = error
+        delete_work(self._backend, cluster)
+        if not (left and has_agent):
+            self._backend.remove_credentials(cluster)
+        if unreachable is not None:
+            raise unreachable
+        return left if left and cluster in self._registrar.known_clusters() else None
+
+    def grace_of(self, cluster: str) -> float:
+        """Seconds for which a cluster without the hub's service is still kept; 0 if it is refused."""
+        found = self._backend.get(Kind.CLUSTER, "", cluster)
+        if found is not None and (found.get("spec") or {}).get("hubAcceptsClient") is not True:
+            # A person's decision, perhaps about a cluster that is not trusted any more.
+            return 0.0
+        return self._departures.left(cluster)
+
+    def _may_have_agent(self, cluster: str) -> bool:
+        """Whether only the add-on is missing: OCM waits for no ManifestWork then, and the credentials may stay."""
+        found = self._backend.get(Kind.CLUSTER, "", cluster)
+        return found is not None and not found["metadata"].get("deletionTimestamp")
+
+    def _pause(self, cluster: str, plan: Plan, left: float, *, has_agent: bool) -> None:
+        """Run nothing on a cluster that is gone for a moment. Costs nothing for an unknown one."""
+        if cluster not in self._registrar.known_clusters():
+            return
+        self._credentials.keep(cluster, deliver=has_agent)
+        stopped = plan.stopped(cluster, self._registrar.present(cluster))
+        self._registrar.remove_other_entries(cluster, stopped)
+        self._registrar.put_entries(cluster, stopped)
+        what = f"its ManagedClusterAddOn {ADDON_NAME} is gone" if has_agent else "its ManagedCluster is gone"
+        until = datetime.fromtimestamp(time.time() + left, UTC)
+        self._registrar.notices.tell_cluster(
+            ClusterNotice(
+                name=cluster,
+                problem=f"{what}, so nothing runs there; its scores, history and credentials are kept until "
+                f"{until:%H:%M} UTC",
+            )
+        )
+
+
+def delete_work(backend: Backend, cluster: str) -> None:
+    """Delete the ManifestWork with a cluster's scorers, if there is one."""
+    work = backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME)
+    if work is not None and not work["metadata"].get("deletionTimestamp"):
+        backend.delete(Kind.WORK, cluster, MANIFESTWORK_NAME)

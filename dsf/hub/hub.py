@@ -161,7 +161,7 @@ class Hub:
             on_distributed=self._on_distributed,
         )
         self._unsettled = clusters.unsettled
-        self._grace_of = clusters.grace_of
+        self._grace_of = clusters.departed.grace_of
         threshold = self._settings.health_failure_threshold
         self._reconcilers = {
             Kind.CLUSTER: clusters,
