@@ -106,11 +106,11 @@ class Fleet:
     def scores(self) -> None:
         """What results workers leave of every pair: its state in Redis, its object in the folder."""
         now = time.time()
-        state = {"last_success": now, "failing": 0, "valid_until": now + 3600, "items": ITEMS, "n:ok": 1}
+        row = json.dumps({"last_success": str(now), "valid_until": str(now + 3600), "items": str(ITEMS)})
         for cluster in self.clusters:
             with self.client.pipeline(transaction=False) as pipe:
                 for number in range(SCORERS):
-                    pipe.hset(keys.pair_key(cluster, f"scorer-{number}"), mapping=state)
+                    pipe.hset(keys.ROWS, keys.pair(cluster, f"scorer-{number}"), row)
                 pipe.execute()
             folder = self.folder / "_out/clusters" / cluster / "addonplacementscores"
             folder.mkdir(parents=True)

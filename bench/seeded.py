@@ -1,7 +1,8 @@
-"""A fleet in Redis as a hub would have left it: registry, schedule, pairs with scores, past cycles, read model."""
+"""A fleet in Redis as a hub would have left it: registry, schedule, pairs with rows, scores and past cycles."""
 
 from __future__ import annotations
 
+import json
 import random
 import tempfile
 import time
@@ -19,7 +20,6 @@ from dsf.messages import new_run_id
 from dsf.settings import child_environment
 from dsf.store.client import batched
 from dsf.store.history import HistoryEntry
-from dsf.store.model import ModelKeeper
 from dsf.store.notices import CLUSTER_SET, ClusterNotice
 from dsf.store.pairs import Failure, Score
 from dsf.store.registry import ClusterRecord, ScorerRecord
@@ -78,11 +78,6 @@ def seed(client: redis.Redis, clusters: int, scorers: int, items: int) -> None:
             for number, (cluster, scorer) in enumerate(batch):
                 _pair(pipe, cluster, scorer, number, items, now)
             pipe.execute()
-    # It may be seeded more than once.
-    client.delete(keys.MODEL_KEEPER)
-    keeper = ModelKeeper(client)
-    while keeper.turn(now):
-        pass
 
 
 def _pair(pipe: redis.client.Pipeline, cluster: str, scorer: str, number: int, items: int, now: float) -> None:
@@ -95,19 +90,21 @@ def _pair(pipe: redis.client.Pipeline, cluster: str, scorer: str, number: int, i
     fields: dict[str, str | int | float] = {"n:scheduled": 120, "n:ok": 110, "n:error": 10, "n:error:fetch:timeout": 10}
     fields |= {f"t:{stage}:sum": 1.5 for stage in ("fetch", "score", "publish")}
     fields |= {f"t:{stage}:count": 120 for stage in ("fetch", "score", "publish")}
+    row: dict[str, str] = {}
     kind = number % ODD
     if kind != 1:
         results = [({"node": f"node-{n:03}", "meta": "mean"}, dice.uniform(-120, 120)) for n in range(items)]
         values = [] if kind == 2 else results
         scored = [(labels["node"], max(-100, min(100, int(value)))) for labels, value in values]
         score = Score(run=run, score_name=f"{scorer}-score", at=at, valid_until=at + 900, results=values, items=scored)
-        fields |= {"score": score.model_dump_json(), "last_success": at, "valid_until": at + 900}
-        fields |= {"items": len(scored), "last_run": run, "state_run": run, "score_run": run, "failing": 0}
+        row |= {"last_success": str(at), "valid_until": str(at + 900), "items": str(len(scored)), "failing": "0"}
+        fields |= {"score": score.model_dump_json(), "last_run": run, "state_run": run, "score_run": run}
     if kind == 0:
         reason = dice.choice(["bad_query", "timeout", "http_500"])
         failure = Failure(run=run, stage="fetch", reason=reason, message=f"{reason}: " + "why " * 20, at=at)
-        fields |= {"failing": 3, "failure": failure.model_dump_json()}
+        row |= {"failing": "3", "failure": failure.model_dump_json()}
     pipe.hset(keys.pair_key(cluster, scorer), mapping=fields)
+    pipe.hset(keys.ROWS, entry.pair, json.dumps(row))
     pipe.rpush(keys.history_key(cluster, scorer), *_cycles(at))
 
 

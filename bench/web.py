@@ -10,6 +10,7 @@ second get a newer score.
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -24,7 +25,6 @@ import requests
 from bench.common import Figure, Measurement, cpu, highest_memory, process, run
 from bench.seeded import redis_of_its_own, seed
 from dsf import keys
-from dsf.store.model import ModelKeeper
 
 CLUSTERS, QUICK_CLUSTERS = 3500, 1000
 SCORERS, ITEMS = 10, 6
@@ -145,19 +145,19 @@ def _polled(page: subprocess.Popen[bytes], url: str, client: redis.Redis, second
 
 
 def _change(client: redis.Redis, ended: threading.Event) -> None:
-    """Pairs get newer scores, as results workers would write them; the read model follows."""
-    keeper, number = ModelKeeper(client), 0
+    """Pairs get newer scores, as results workers would write them."""
+    number = 0
     while not ended.wait(1.0):
         now = time.time()
         with client.pipeline(transaction=False) as pipe:
             for _ in range(CHANGES):
                 cluster, scorer = f"cluster-{number % QUICK_CLUSTERS:04}", f"scorer-{number % SCORERS:02}"
-                pipe.hset(keys.pair_key(cluster, scorer), mapping={"last_success": now, "valid_until": now + 900})
-                pipe.hincrby(keys.MODEL_MARKED, keys.pair(cluster, scorer), 1)
+                pair = keys.pair(cluster, scorer)
+                row = {"last_success": str(now), "valid_until": str(now + 900), "items": "1"}
+                pipe.hset(keys.ROWS, pair, json.dumps(row))
+                pipe.zadd(keys.CHANGED, {pair: client.incr(keys.SEQUENCE)})
                 number += 7
             pipe.execute()
-        while keeper.turn(now):
-            pass
 
 
 if __name__ == "__main__":

@@ -111,6 +111,8 @@ BEAT_WAKE = "dsf:schedule:wake"
 #: hash, counters of beat: `ticks`, `skipped:<reason>`, `lag:<upper bound>`, `lag:sum`, `lag:count`, ...
 BEAT_STATS = "dsf:schedule:stats"
 
+#: hash pair -> its newest ticks that were not sent, as text described in `dsf.store.skips`; by beat.
+SKIPS = "dsf:schedule:skips"
 #: hash `<scorer>:<upper bound>` -> number of ticks of that scorer with this lag, as in BEAT_STATS; by beat.
 BEAT_LAGS = "dsf:schedule:lags"
 
@@ -122,36 +124,20 @@ OPEN_RUNS = "dsf:runs:open"
 LOST_RUNS = "dsf:runs:lost"
 _PAIR_PREFIX = "dsf:pair:"
 _HISTORY_PREFIX = "dsf:history:"
-#: set of pairs that may have data; the sweeper of the results worker compares it with the schedule, because no user may
-#: list keys.
-KNOWN_PAIRS = "dsf:pairs"
 #: hash reason -> number of refused results.
 REJECTED = "dsf:rejected"
 #: hash cluster -> number of invalid entries in its mailbox.
 REJECTED_MAIL = "dsf:rejected:mail"
 
-# --- read model (lua/model.lua: kept by ingest and the sweeper; beat, hub controller and users only mark) --------
+# --- rows (one per pair, for readers; beat's part of them is SKIPS) --------------------------------------------
 
-#: Prefix of all its keys; `lua/model.lua` builds their names from it.
-MODEL_PREFIX = "dsf:model:"
-#: string, version of the model's content; if missing or different, the sweeper recounts all pairs.
-MODEL_VERSION = MODEL_PREFIX + "version"
-#: string, token of the results worker that processes marked pairs; expires.
-MODEL_KEEPER = MODEL_PREFIX + "keeper"
-#: hash pair, or `*/<scorer>` for all of its pairs -> number of marks: the sweeper re-evaluates it.
-MODEL_MARKED = MODEL_PREFIX + "marked"
-#: set of scorers with pairs in the model.
-MODEL_SCORERS = MODEL_PREFIX + "scorers"
-#: zset cluster -> severity by the states of its pairs; only clusters with problems.
-MODEL_CLUSTERS = MODEL_PREFIX + "clusters"
-#: zset pair -> number of its newest change, counted by MODEL_SEQUENCE; includes pairs removed within the last hour.
-MODEL_CHANGED = MODEL_PREFIX + "changed"
-#: string, number of changes so far.
-MODEL_SEQUENCE = MODEL_PREFIX + "sequence"
-#: zset pair -> unix time at which it was removed.
-MODEL_GONE = MODEL_PREFIX + "gone"
-#: hash pair -> its group, `<state>:<stage>:<reason>`; only of pairs in a group.
-MODEL_GROUPED = MODEL_PREFIX + "grouped"
+#: hash pair -> its row as JSON, described in `dsf.store.pairs`; by the results worker.
+ROWS = "dsf:rows"
+#: zset pair -> number of its newest change, counted by SEQUENCE: readers read only the rows that changed. It includes
+#: removed pairs for a minute or two. By ingest, sweeper, beat, hub controller and users' changes to the schedule.
+CHANGED = "dsf:rows:changed"
+#: string, number of the newest change. The first one is the time in microseconds.
+SEQUENCE = "dsf:rows:sequence"
 
 # --- score writing (results worker) --------------------------------------------------------------------------
 
@@ -159,6 +145,8 @@ MODEL_GROUPED = MODEL_PREFIX + "grouped"
 WRITES = "dsf:writes"
 #: hash pair -> WrittenRecord: the current content of the backend.
 WRITTEN = "dsf:written"
+#: hash pair -> why its AddOnPlacementScore was refused, until a check succeeds.
+WRITES_REFUSED = "dsf:writes:refused"
 #: zset pair -> unix time until which one writer has exclusive use of it (or waits after a failure).
 WRITE_LEASES = "dsf:writes:leases"
 #: string, expires: a writer has compared the schedule with the written objects; the others need not.
@@ -229,35 +217,10 @@ def run_member(cluster: str, scorer: str, run_id: str) -> str:
 
 
 def pair_key(cluster: str, scorer: str) -> str:
-    """Hash with the data of one pair: score, state and counters. Fields are in `dsf.store.pairs`."""
+    """Hash with the score and the counters of one pair. Fields are in `dsf.store.pairs`."""
     return f"{_PAIR_PREFIX}{cluster}/{scorer}"
 
 
 def history_key(cluster: str, scorer: str) -> str:
     """List of the newest cycles of one pair, newest first."""
     return f"{_HISTORY_PREFIX}{cluster}/{scorer}"
-
-
-def model_states(scorer: str) -> str:
-    """zset cluster -> rank of the pair's state * MODEL_SPAN + a time: worst first."""
-    return f"{MODEL_PREFIX}states:{scorer}"
-
-
-def model_ages(scorer: str) -> str:
-    """zset cluster -> unix time of the pair's newest successful cycle."""
-    return f"{MODEL_PREFIX}ages:{scorer}"
-
-
-def model_values(scorer: str) -> str:
-    """zset cluster -> the number that represents its score; only while the pair is ok."""
-    return f"{MODEL_PREFIX}values:{scorer}"
-
-
-def model_groups(scorer: str) -> str:
-    """hash group -> JSON of its newest text: cluster, run, at, message."""
-    return f"{MODEL_PREFIX}groups:{scorer}"
-
-
-def model_group(scorer: str, group: str) -> str:
-    """zset cluster -> place as in `model_states`, of the pairs of one group (`<state>:<stage>:<reason>`)."""
-    return f"{MODEL_PREFIX}group:{scorer}/{group}"

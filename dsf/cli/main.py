@@ -9,7 +9,6 @@ from dsf.cli import (
     credentials,
     demo,
     explain,
-    fleet,
     history,
     info,
     mcp,
@@ -53,7 +52,6 @@ app.command(cls=FleetCommand, rich_help_panel=_CHANGE)(rescore.rescore)
 app.command(cls=FleetCommand, rich_help_panel=_CHANGE)(sync.sync)
 app.command(rich_help_panel=_CHANGE)(optimize.optimize)
 app.add_typer(schedule.app, name="schedule", rich_help_panel=_CHANGE)
-app.add_typer(fleet.app, name="fleet", rich_help_panel=_CHANGE)
 app.add_typer(credentials.app, name="credentials", rich_help_panel=_CHANGE)
 app.add_typer(scorer.app, name="scorer", rich_help_panel=_LOOK)
 app.command(rich_help_panel=_RUN)(demo.demo)

@@ -19,6 +19,7 @@ from dsf.exporter.collector import FleetCollector
 from dsf.exporter.exposing import NO_LIMIT
 from dsf.exporter.scrape import Scraper
 from dsf.fleet.api import ERRORS, add_problems, make_router
+from dsf.fleet.model import FleetModel
 from dsf.http.apidocs import add_docs
 from dsf.http.hosts import ScrapedHosts
 from dsf.store.ticking import ticks_problem
@@ -55,8 +56,9 @@ def make_app(client: redis.Redis, *, series_limit: int = NO_LIMIT, hosts: Sequen
     _add_index(app)
     add_docs(app)
     _add_probes(app, client)
-    _add_metrics(app, client, series_limit)
-    app.include_router(make_router(client))
+    model = FleetModel(client)
+    _add_metrics(app, client, model, series_limit)
+    app.include_router(make_router(client, model=model))
     add_problems(app)
     app.add_middleware(ScrapedHosts, hosts=hosts)
     return app
@@ -89,13 +91,13 @@ def _add_probes(app: FastAPI, client: redis.Redis) -> None:
         return "ok\n"
 
 
-def _add_metrics(app: FastAPI, client: redis.Redis, limit: int) -> None:
+def _add_metrics(app: FastAPI, client: redis.Redis, model: FleetModel, limit: int) -> None:
     scrapers: dict[tuple[int, int], Scraper] = {}
 
     def scraper_of(shard: str) -> Scraper:
         wanted = _shard(shard)
         # Each has the state of its limit; a few at most.
-        return scrapers.setdefault(wanted, Scraper(FleetCollector(client, limit=limit, shard=wanted)))
+        return scrapers.setdefault(wanted, Scraper(FleetCollector(client, limit=limit, shard=wanted, model=model)))
 
     @app.get("/metrics", tags=["metrics"], response_class=PlainTextResponse, responses={400: ERRORS[400]})
     def metrics(

@@ -1,10 +1,9 @@
-"""Stateless collector of the exporter's /metrics: it reads Redis at every scrape."""
+"""Collector of the exporter's /metrics: it reads Redis at every scrape."""
 
 from __future__ import annotations
 
 import time
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import redis
@@ -17,9 +16,9 @@ from dsf.exporter.exposing import NO_LIMIT, PER_PAIR, Budget, Level, said
 from dsf.exporter.families import PairFamilies
 from dsf.exporter.sums import model_families
 from dsf.fleet.model import FleetModel
+from dsf.fleet.snapshot import every
 from dsf.schedule.stats import schedule_families
 from dsf.store.entries import effective
-from dsf.store.model import VERSION
 from dsf.store.pairs import Pairs
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
@@ -44,11 +43,14 @@ class FleetCollector(Collector):
         *,
         limit: int = NO_LIMIT,
         shard: tuple[int, int] = (0, 1),
+        model: FleetModel | None = None,
     ) -> None:
-        """`limit` is the number of series for scorers without an exposure setting; `shard` (i, n): only
-        clusters whose hash is i of n. Metrics without a cluster are in shard 0."""
+        """`model` has the rows in memory, a new one by default; `limit` is the number of series for scorers without an
+        exposure setting; `shard` (i, n): only clusters whose hash is i of n. Metrics without a cluster are in shard 0.
+        """
         self._redis = client
         self._clock = clock
+        self._model = model or FleetModel(client, clock)
         self._budget = Budget(limit)
         self._shard = shard
 
@@ -81,7 +83,7 @@ class FleetCollector(Collector):
             self._mail(),
             *self._writes(),
             _healthy(scorers),
-            *model_families(FleetModel(self._redis, self._clock)),
+            *model_families(self._model),
         ]
 
     def _pairs(self, scorers: dict[str, ScorerRecord]) -> list[Metric]:
@@ -93,8 +95,11 @@ class FleetCollector(Collector):
         levels: dict[str, Level] = {name: chosen.get(name, "items" if has_pairs else "none") for name in scorers}
         shown: list[tuple[str, str]] = []
         if any(level != "none" for level in levels.values()):
-            shown = [pair for pair in Pairs(self._redis).names() if self._is_mine(pair[0])]
-            shown = [pair for pair in shown if levels.get(pair[1], "none") != "none"]
+            shown = sorted(
+                (row.cluster, row.scorer)
+                for row in every(self._model.rows())
+                if levels.get(row.scorer, "none") != "none" and self._is_mine(row.cluster)
+            )
         if has_pairs:
             items = self._items(pair for pair in shown if pair[1] not in chosen)
             if not self._budget.for_items(unsaid, items):
@@ -121,20 +126,15 @@ class FleetCollector(Collector):
         return of == 1 or zlib.crc32(cluster.encode()) % of == number
 
     def _counts(self, scorers: Iterable[str]) -> dict[str, int]:
-        """Number of clusters in this shard per scorer: from the read model, approximate when sharded."""
-        names = list(scorers)
-        if self._redis.get(keys.MODEL_VERSION) != VERSION:
-            mine = Counter(scorer for cluster, scorer in Pairs(self._redis).names() if self._is_mine(cluster))
-            return {name: mine[name] for name in names}
-        with self._redis.pipeline(transaction=False) as pipe:
-            for name in names:
-                pipe.zcard(keys.model_states(name))
-            sizes = pipe.execute()
-        return {name: size // self._shard[1] for name, size in zip(names, sizes, strict=True)}
+        """Number of clusters in this shard per scorer."""
+        rows = self._model.rows()
+        return {name: sum(map(self._is_mine, rows.get(name, ()))) for name in scorers}
 
     def _items(self, pairs: Iterable[tuple[str, str]]) -> int:
         """Total number of their items."""
-        return sum(state.items or 0 for state in Pairs(self._redis).verdicts(pairs))
+        rows = self._model.rows()
+        found = (rows.get(scorer, {}).get(cluster) for cluster, scorer in pairs)
+        return sum(row.items or 0 for row in found if row is not None)
 
     def _exposition(self, levels: Mapping[str, Level], unsaid: int, items: int) -> list[Metric]:
         exposed = metrics.EXPOSED.gauge()

@@ -1,4 +1,4 @@
-"""Sums per scorer, from the read model, independent of the fleet's size."""
+"""Sums per scorer: few series, whatever the fleet's size."""
 
 from __future__ import annotations
 

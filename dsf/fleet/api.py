@@ -32,8 +32,8 @@ from dsf.fleet.overviews import (
     ScorerDetail,
     SettingView,
 )
-from dsf.fleet.places import states_of
 from dsf.fleet.reader import FleetReader
+from dsf.fleet.verdict import states_of
 from dsf.fleet.views import HistoryList, Problem, ScheduleList, ScoreList, ScorerList, View
 
 log = dsf.log.get(__name__)
@@ -83,13 +83,18 @@ After = Annotated[str | None, Query(alias="continue", description="`continue` of
 SettingsReader = Callable[[str], list[SettingView] | None]
 
 
-def make_router(client: redis.Redis, settings: SettingsReader = lambda _: None) -> APIRouter:
-    """The endpoints for one Redis client. They are plain functions, so FastAPI runs them in its thread pool."""
+def make_router(
+    client: redis.Redis, settings: SettingsReader = lambda _: None, model: FleetModel | None = None
+) -> APIRouter:
+    """The endpoints for one Redis client; `model` is that of the process, a new one by default.
+
+    They are plain functions, so FastAPI runs them in its thread pool.
+    """
     router = APIRouter(prefix="/api/v1", tags=["api"], responses=ERRORS)
-    model = FleetModel(client)
+    model = model or FleetModel(client)
     _add_sums(router, model, settings)
     _add_pairs(router, model)
-    _add_lists(router, FleetReader(client))
+    _add_lists(router, FleetReader(client, model=model))
     return router
 
 
@@ -172,7 +177,7 @@ def _add_sums(router: APIRouter, model: FleetModel, settings: SettingsReader) ->
 
     @router.get("/updates", response_model=Changes)
     def updates(request: Request, since: Annotated[int, Query(ge=0)], limit: Changed = MAX_CHANGED) -> Response:
-        """Which scorers on which clusters changed after the change of this number (`sequence` of the summary).
+        """Which scorers on which clusters have news, or came or went, after this change (`sequence` of the summary).
 
         While `more` is true there are more: ask again with the `sequence` of the answer.
         """

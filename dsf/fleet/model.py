@@ -1,5 +1,5 @@
-"""Queries of the read model: the fleet, a scorer, a cluster, pages of pairs, one pair. The cost depends on the answer,
-not on the fleet; a page has at most 200 rows.
+"""Questions about the fleet, answered from the rows in memory: the whole fleet, a scorer, a cluster, pages of pairs,
+one pair. A page has at most 200 rows.
 """
 
 from __future__ import annotations
@@ -7,15 +7,18 @@ from __future__ import annotations
 import fnmatch
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from heapq import nlargest, nsmallest
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
 
 import redis
 
 from dsf import keys
-from dsf.errors import QueryError
-from dsf.fleet import pairindex
+from dsf.errors import CursorError, QueryError
 from dsf.fleet.overviews import (
     Bucket,
     Changes,
@@ -34,13 +37,12 @@ from dsf.fleet.overviews import (
     StateCounts,
     UnreadyScorer,
 )
-from dsf.fleet.pairindex import Place, Source
-from dsf.fleet.places import Cursor, judged, no_cursor, segments
 from dsf.fleet.reasongroups import reason_groups
 from dsf.fleet.rows import pair_detail, pair_row, read_at
-from dsf.fleet.verdict import Verdict
+from dsf.fleet.snapshot import NO_END, RANKS, Row, Rows, Snapshot, by_state
+from dsf.fleet.verdict import Verdict, verdict
 from dsf.store.agents import Agents
-from dsf.store.entries import ALL_CLUSTERS, interval_in_force
+from dsf.store.entries import ALL_CLUSTERS, interval_in_force, pause
 from dsf.store.notices import Notices, ScorerNotice
 from dsf.store.pairs import Pairs
 from dsf.store.registry import Registry, ScorerRecord
@@ -56,6 +58,9 @@ AGE_BOUNDS: Final = (15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 21_6
 #: Seconds after its due time at which a pair without a tick counts as overdue.
 OVERDUE: Final = 5.0
 _ENDS: Final = 10
+_RANK: Final = {state: rank for rank, state in enumerate(RANKS)}
+#: What a pair adds to how bad its cluster is: one that fails outweighs all that do not.
+_WEIGHT: Final = {Verdict.FAILING: 1e8, Verdict.EXPIRED: 1e4, Verdict.SKIPPED: 1e4, Verdict.NEVER: 1.0}
 
 
 @dataclass(frozen=True)
@@ -71,9 +76,44 @@ class PairFilter:
     reason: str | None = None
     why: Callable[[str, str], bool] | None = None
 
+    def fits(self, row: Row, state: Verdict) -> bool:
+        """Whether a row of this state matches; names are not looked at."""
+        if self.states is not None and state not in self.states:
+            return False
+        if self.reason is None and self.stage is None and self.why is None:
+            return True
+        found = row.why(state)
+        if found is None or (self.why is not None and not self.why(found.stage, found.reason)):
+            return False
+        return self.stage in (None, found.stage) and self.reason in (None, found.reason)
+
+
+class Cursor(NamedTuple):
+    """The last row of a page: the next one begins after it."""
+
+    rank: int
+    place: float
+    scorer: str
+    cluster: str
+
+    def __str__(self) -> str:
+        return f"{self.rank}/{self.place!r}/{self.scorer}/{self.cluster}"
+
+    @classmethod
+    def read(cls, text: str) -> Cursor:
+        """Raises CursorError."""
+        try:
+            rank, place, scorer, cluster = text.split("/")
+            found = cls(int(rank), float(place), scorer, cluster)
+        except ValueError:
+            raise _no_cursor() from None
+        if not (0 <= found.rank < len(RANKS) and 0 <= found.place <= NO_END):
+            raise _no_cursor()
+        return found
+
 
 class FleetModel:
-    """Answers from the read model. Thread-safe.
+    """Answers from a snapshot of rows. Thread-safe.
 
     Methods raise redis.RedisError when Redis cannot be read, UnknownScorerError or UnknownClusterError for an
     unregistered name, and QueryError or CursorError for an invalid query.
@@ -85,30 +125,33 @@ class FleetModel:
         self._pairs = Pairs(client)
         self._schedule = ScheduleStore(client)
         self._notices = Notices(client)
+        self._snapshot = Snapshot(client)
         self._clock = clock
+
+    def rows(self) -> Rows:
+        """The rows of all pairs by scorer and cluster."""
+        return self._snapshot.read()[0]
 
     def fleet(self) -> FleetOverview:
         """The whole fleet, with every scorer."""
         now = self._clock()
         with self._redis.pipeline(transaction=False) as pipe:
-            pipe.get(keys.MODEL_SEQUENCE)
-            pipe.hlen(keys.MODEL_MARKED)
             pipe.hlen(keys.CLUSTERS)
             pipe.zcount(keys.DUE, "-inf", now - OVERDUE)
             pipe.hgetall(keys.BEAT_STATS)
-            sequence, pending, clusters, overdue, stats = pipe.execute()
+            clusters, overdue, stats = pipe.execute()
+        rows, sequence = self._snapshot.read()
         notices = self._notices.scorers()
         scorers = [
             one.model_copy(update={"conditions": _conditions(notices.get(one.name), unmet=True)})
-            for one in self.scorers()
+            for one in self._scorers(rows)
         ]
         known = {one.name for one in scorers}
         unready = [_unready(one) for name, one in sorted(notices.items()) if name not in known]
         states = _sum(scorer.states for scorer in scorers)
         return FleetOverview(
             at=now,
-            sequence=int(sequence or 0),
-            pending=pending,
+            sequence=sequence,
             clusters=clusters,
             pairs=states.total,
             states=states,
@@ -123,21 +166,23 @@ class FleetModel:
 
     def scorers(self) -> list[ScorerOverview]:
         """Every registered scorer, worst first."""
-        records = self._registry.scorers()
-        found = self._overviews(list(records.values()))
+        return self._scorers(self.rows())
+
+    def _scorers(self, rows: Rows) -> list[ScorerOverview]:
+        found = self._overviews(list(self._registry.scorers().values()), rows)
         return sorted(found, key=lambda one: (*(-number for number in _worst(one.states)), one.name))
 
     def scorer(self, name: str) -> ScorerDetail:
         """One scorer."""
         record = self._registry.scorer(name)
-        [one] = self._overviews([record])
-        key = keys.model_values(name)
-        with self._redis.pipeline(transaction=False) as pipe:
-            pipe.zrange(key, 0, _ENDS - 1, withscores=True)
-            pipe.zrange(key, 0, _ENDS - 1, desc=True, withscores=True)
-            pipe.hmget(keys.BEAT_LAGS, [f"{name}:{bound}" for bound in (*_bounds(), "+Inf")])
-            bottom, top, lags = pipe.execute()
-        [values] = pairindex.spread(self._redis, [key], None)
+        now, rows = self._clock(), self.rows()
+        [one] = self._overviews([record], rows)
+        lags = self._redis.hmget(keys.BEAT_LAGS, [f"{name}:{bound}" for bound in (*_bounds(), "+Inf")])
+        values = [
+            ClusterValue(cluster=row.cluster, value=row.value)
+            for row in rows.get(name, {}).values()
+            if row.value is not None and row.state(now) is Verdict.OK
+        ]
         counted = {
             f"{name}:{bound}": number for bound, number in zip((*_bounds(), "+Inf"), lags, strict=True) if number
         }
@@ -148,9 +193,9 @@ class FleetModel:
             validity_seconds=record.validity,
             rate_limit=record.rate_limit,
             config_read=read_at(self._notices.read(name)),
-            values=values,
-            top=_values(top),
-            bottom=_values(bottom),
+            values=spread([one.value for one in values], None),
+            top=nlargest(_ENDS, values, key=lambda one: (one.value, one.cluster)),
+            bottom=nsmallest(_ENDS, values, key=lambda one: (one.value, one.cluster)),
             lags=_lags(counted, f"{name}:"),
             conditions=_conditions(self._notices.scorer(name)),
         )
@@ -167,17 +212,13 @@ class FleetModel:
         with pairs."""
         limit = _limit(limit)
         now = self._clock()
-        with self._redis.pipeline(transaction=False) as pipe:
-            pipe.hkeys(keys.CLUSTERS)
-            pipe.zrange(keys.MODEL_CLUSTERS, 0, -1, withscores=True)
-            pipe.hkeys(keys.SCORERS)
-            known, bad, scorers = pipe.execute()
-        badness = {str(cluster): float(number) for cluster, number in bad}
-        wanted = {str(name) for name in known}
+        wanted = {str(name) for name in self._redis.hkeys(keys.CLUSTERS)}
         if names is not None:
             wanted &= set(names)
+        states = self._states(None if names is None else wanted, now)
         if paired:
-            wanted = self._paired(sorted(wanted), [str(name) for name in scorers])
+            wanted &= states.keys()
+        badness = {name: sum(_WEIGHT.get(state, 0.0) for state in found.values()) for name, found in states.items()}
         order = sorted((-badness.get(name, 0.0), name) for name in wanted)
         if cursor is not None:
             after = _cluster_cursor(cursor)
@@ -191,23 +232,12 @@ class FleetModel:
             at=now,
             total=len(wanted),
             cursor=following,
-            clusters=self._cluster_overviews(shown, sorted(map(str, scorers)), now),
+            clusters=[_cluster_overview(name, states.get(name, {})) for name in shown],
         )
 
     def cluster_states(self) -> dict[str, StateCounts]:
-        """The states of the pairs of each cluster. Reads the whole model: call it rarely."""
-        now = self._clock()
-        with self._redis.pipeline(transaction=False) as pipe:
-            for scorer in self._redis.smembers(keys.MODEL_SCORERS):
-                pipe.zrange(keys.model_states(str(scorer)), 0, -1, withscores=True)
-            answers = pipe.execute()
-        found: dict[str, dict[str, int]] = {}
-        for rows in answers:
-            for cluster, place in rows:
-                sums = found.setdefault(str(cluster), {})
-                state = judged(place, now).value
-                sums[state] = sums.get(state, 0) + 1
-        return {cluster: StateCounts(**sums) for cluster, sums in found.items()}
+        """The states of the pairs of each cluster."""
+        return {name: _counted(found.values()) for name, found in self._states(None, self._clock()).items()}
 
     def labels(self) -> dict[str, dict[str, str]]:
         """The labels of each cluster, without those of addons."""
@@ -227,15 +257,13 @@ class FleetModel:
         """One cluster."""
         record = self._registry.cluster(name)
         now = self._clock()
-        scorers = sorted(self._registry.scorers())
-        [overview] = self._cluster_overviews([name], scorers, now)
+        rows = [found for own in self.rows().values() if (found := own.get(name)) is not None]
+        overview = _cluster_overview(name, {row.scorer: row.state(now) for row in rows})
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.llen(keys.spoke_queue(name))
             pipe.exists(*keys.mail_slots(name))
             pipe.hget(keys.KEYS_USED, name)
-            for scorer in scorers:
-                pipe.zscore(keys.model_ages(scorer), name)
-            queue, mail, used, *ages = pipe.execute()
+            queue, mail, used = pipe.execute()
         agent = Agents(self._redis).one(name)
         notice = self._notices.cluster(name)
         return ClusterDetail(
@@ -243,7 +271,7 @@ class FleetModel:
             agent_version=agent.version if agent else "",
             agent_problem=Agents(self._redis).problem(record),
             problem=notice.problem if notice else "",
-            last_seen=max((float(age) for age in ages if age is not None), default=None),
+            last_seen=max((row.last_success for row in rows if row.last_success is not None), default=None),
             queue=queue,
             mail=mail,
             key_ids=list(record.key_ids),
@@ -259,20 +287,22 @@ class FleetModel:
         limit = _limit(limit)
         now = self._clock()
         after = Cursor.read(cursor) if cursor is not None else None
-        sources = self._sources(wanted)
-        ranges = segments(now, wanted.states)
-        if wanted.clusters is None:
-            total, rows = pairindex.page(self._redis, sources, ranges, limit, after)
-        else:
-            total, rows = pairindex.pick(self._redis, sources, wanted.clusters, ranges, limit, after, now)
-        following = None
-        if len(rows) > limit:
-            following = str(Cursor(*rows[limit - 1][:4]))
-        return PairPage(at=now, total=total, cursor=following, pairs=self._rows(rows[:limit], now))
+        total, rows = 0, list[tuple[int, float, str, str, Row]]()
+        for state, some in by_state(self._asked(wanted), now).items():
+            fitting = [row for row in some if wanted.fits(row, state)]
+            total += len(fitting)
+            if len(rows) <= limit and (after is None or _RANK[state] >= after.rank):
+                # States are worst first: places are needed only until the page is full.
+                places = [(_RANK[state], row.place(state, now), row.scorer, row.cluster, row) for row in fitting]
+                following = places if after is None else [one for one in places if one[:4] > after]
+                rows += nsmallest(limit + 1 - len(rows), following)
+        cursor = str(Cursor(*rows[limit - 1][:4])) if len(rows) > limit else None
+        return PairPage(at=now, total=total, cursor=cursor, pairs=self._table(rows[:limit], now))
 
     def reasons(self, scorers: Collection[str]) -> set[str]:
         """All reasons for missing new scores of these scorers."""
-        return {group.split(":", 2)[2] for _, group in self._groups(scorers)}
+        now = self._clock()
+        return {why.reason for row in self._asked(PairFilter(scorers=scorers)) if (why := row.why(row.state(now)))}
 
     def pair(self, cluster: str, scorer: str) -> PairDetail:
         """One pair with its newest cycles; counters are zero if it never ran."""
@@ -282,13 +312,14 @@ class FleetModel:
         now = self._clock()
         name = keys.pair(cluster, scorer)
         overrides = self._schedule.overrides_of(scorer, [cluster])
-        place = self._redis.zscore(keys.model_states(scorer), cluster)
         due = self._schedule.due_times([name]).get(name)
+        state, entry = self._pairs.state(cluster, scorer), self._schedule.entry(name)
+        is_paused = entry is not None and pause(entry, overrides, now).paused
         found = pair_detail(
-            self._pairs.state(cluster, scorer),
-            judged(float(place), now) if place is not None else None,
+            state,
+            verdict(state, now, is_paused=is_paused),
             record=record,
-            entry=self._schedule.entry(name),
+            entry=entry,
             overrides=overrides,
             due=due,
             history=self._pairs.history(cluster, scorer),
@@ -301,8 +332,8 @@ class FleetModel:
         """Pairs that changed after this sequence number; the newest number is `FleetOverview.sequence`."""
         with self._redis.pipeline(transaction=False) as pipe:
             # First: a concurrent change is then reported twice rather than never.
-            pipe.get(keys.MODEL_SEQUENCE)
-            pipe.zrange(keys.MODEL_CHANGED, f"({since}", "+inf", byscore=True, offset=0, num=limit, withscores=True)
+            pipe.get(keys.SEQUENCE)
+            pipe.zrange(keys.CHANGED, f"({since}", "+inf", byscore=True, offset=0, num=limit, withscores=True)
             sequence, rows = pipe.execute()
         more = len(rows) >= limit
         newest = int(rows[-1][1]) if more else int(sequence or 0)
@@ -315,18 +346,17 @@ class FleetModel:
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
-    def _overviews(self, records: Sequence[ScorerRecord]) -> list[ScorerOverview]:
+    def _overviews(self, records: Sequence[ScorerRecord], rows: Rows) -> list[ScorerOverview]:
         now = self._clock()
         names = [record.name for record in records]
-        counts = pairindex.count(self._redis, pairindex.every(names), now)
-        # The sorted values are times: the oldest are the greatest ages.
-        moments = pairindex.spread(self._redis, [keys.model_ages(name) for name in names], [], (0.5, 0.1, 0.01))
-        ages = [_ages(one, now) for one in moments]
-        histograms = self._age_bars(names, now)
-        groups = reason_groups(self._redis, {record.name: record for record in records})
         overrides = self._schedule.overrides_of_scorers(names)
-        return [
-            ScorerOverview(
+        found = []
+        for record in records:
+            own = rows.get(record.name, {}).values()
+            judged = by_state(own, now)
+            states = StateCounts(**{state.value: len(some) for state, some in judged.items()})
+            groups = reason_groups(record, judged)
+            one = ScorerOverview(
                 name=record.name,
                 score_name=record.score_name,
                 description=record.description,
@@ -337,88 +367,40 @@ class FleetModel:
                 problem=record.problem,
                 pairs=states.total,
                 states=states,
-                ages=age.model_copy(update={"histogram": bars}),
-                reasons=groups[record.name][:MAX_REASONS],
-                reasons_total=len(groups[record.name]),
+                ages=spread(
+                    [max(0.0, now - row.last_success) for row in own if row.last_success is not None], AGE_BOUNDS
+                ),
+                reasons=groups[:MAX_REASONS],
+                reasons_total=len(groups),
             )
-            for record, states, age, bars in zip(records, counts, ages, histograms, strict=True)
-        ]
+            found.append(one)
+        return found
 
-    def _age_bars(self, names: Sequence[str], now: float) -> list[list[Bucket]]:
-        with self._redis.pipeline(transaction=False) as pipe:
-            for name in names:
-                high = "+inf"
-                for bound in (*AGE_BOUNDS, None):
-                    # An age of at most this bound is a success not before that time.
-                    low = "-inf" if bound is None else repr(now - bound)
-                    pipe.zcount(keys.model_ages(name), low, high)
-                    high = f"({low}"
-            numbers = pipe.execute()
-        width = len(AGE_BOUNDS) + 1
-        return [
-            [
-                Bucket(up_to=bound, count=number)
-                for bound, number in zip((*AGE_BOUNDS, None), numbers[start : start + width], strict=True)
-            ]
-            for start in range(0, len(numbers), width)
-        ]
+    def _states(self, clusters: Collection[str] | None, now: float) -> dict[str, dict[str, Verdict]]:
+        """Cluster -> scorer -> state, of the clusters that have pairs; None: of all."""
+        found: dict[str, dict[str, Verdict]] = {}
+        for row in self._asked(PairFilter(clusters=clusters)):
+            found.setdefault(row.cluster, {})[row.scorer] = row.state(now)
+        return found
 
-    def _cluster_overviews(self, names: list[str], scorers: Sequence[str], now: float) -> list[ClusterOverview]:
-        states: dict[str, dict[str, Verdict]] = {name: {} for name in names}
-        if names:
-            with self._redis.pipeline(transaction=False) as pipe:
-                for scorer in scorers:
-                    pipe.zmscore(keys.model_states(scorer), names)
-                answers = pipe.execute()
-            for scorer, places in zip(scorers, answers, strict=True):
-                for name, place in zip(names, places, strict=True):
-                    if place is not None:
-                        states[name][scorer] = judged(float(place), now)
-        return [
-            ClusterOverview(name=name, pairs=len(found), states=_counted(found.values()), scorers=found)
-            for name, found in states.items()
-        ]
+    def _asked(self, wanted: PairFilter) -> Iterator[Row]:
+        """The rows of the wanted scorers and clusters. Raises UnknownScorerError."""
+        scorer = self._registry.scorer(wanted.scorer).name if wanted.scorer is not None else None
+        clusters = None if wanted.clusters is None else set(wanted.clusters)
+        for name, own in sorted(self.rows().items()):
+            if scorer in (None, name) and (wanted.scorers is None or name in wanted.scorers):
+                if clusters is None:
+                    yield from own.values()
+                else:
+                    yield from (own[cluster] for cluster in clusters if cluster in own)
 
-    def _paired(self, names: list[str], scorers: Iterable[str]) -> set[str]:
-        """The given clusters on which one of the scorers runs."""
-        if not names:
-            return set()
-        with self._redis.pipeline(transaction=False) as pipe:
-            for scorer in scorers:
-                pipe.zmscore(keys.model_states(scorer), names)
-            answers = pipe.execute()
-        return {name for name, *places in zip(names, *answers, strict=True) if any(one is not None for one in places)}
-
-    def _sources(self, wanted: PairFilter) -> list[Source]:
-        if wanted.scorer is not None:
-            scorers = [self._registry.scorer(wanted.scorer).name]
-        else:
-            scorers = sorted(str(name) for name in self._redis.smembers(keys.MODEL_SCORERS))
-        if wanted.scorers is not None:
-            scorers = [name for name in scorers if name in wanted.scorers]
-        if wanted.reason is None and wanted.stage is None and wanted.why is None:
-            return pairindex.every(scorers)
-        return [
-            Source(scorer, keys.model_group(scorer, group))
-            for scorer, group in self._groups(scorers)
-            if _fits(group, wanted)
-        ]
-
-    def _groups(self, scorers: Collection[str]) -> list[tuple[str, str]]:
-        """All groups of pairs without a new score, with their scorer: `<state>:<stage>:<reason>`."""
-        with self._redis.pipeline(transaction=False) as pipe:
-            for scorer in scorers:
-                pipe.hkeys(keys.model_groups(scorer))
-            groups = pipe.execute()
-        return [(scorer, str(group)) for scorer, some in zip(scorers, groups, strict=True) for group in some]
-
-    def _rows(self, places: Sequence[Place], now: float) -> list[PairRow]:
-        names = [(place.cluster, place.scorer) for place in places]
+    def _table(self, places: Sequence[tuple[int, float, str, str, Row]], now: float) -> list[PairRow]:
+        names = [(cluster, scorer) for _, _, scorer, cluster, _ in places]
         records = self._registry.scorers()
         due = self._schedule.due_times(keys.pair(*name) for name in names)
         return [
-            pair_row(state, place.state, records.get(place.scorer), due.get(keys.pair(*name)), now)
-            for place, name, state in zip(places, names, self._pairs.verdicts(names), strict=True)
+            pair_row(state, RANKS[place[0]], records.get(place[2]), due.get(keys.pair(*name)), now)
+            for place, name, state in zip(places, names, self._pairs.rows(names), strict=True)
         ]
 
 
@@ -432,17 +414,14 @@ def _unready(notice: ScorerNotice) -> UnreadyScorer:
     return UnreadyScorer(name=notice.name, namespace=notice.namespace, conditions=_conditions(notice))
 
 
-def _fits(group: str, wanted: PairFilter) -> bool:
-    _, stage, reason = group.split(":", 2)
-    if wanted.why is not None and not wanted.why(stage, reason):
-        return False
-    return wanted.stage in (None, stage) and wanted.reason in (None, reason)
-
-
 def _limit(limit: int) -> int:
     if limit < 1:
         raise QueryError(f"limit: at least 1, not {limit}")
     return min(limit, MAX_ROWS)
+
+
+def _no_cursor() -> CursorError:
+    return CursorError("not a cursor of this list; take `cursor` of the answer before, or none")
 
 
 def _cluster_cursor(text: str) -> tuple[float, str]:
@@ -450,10 +429,10 @@ def _cluster_cursor(text: str) -> tuple[float, str]:
     try:
         badness = float(number)
     except ValueError:
-        raise no_cursor() from None
+        raise _no_cursor() from None
     # A cursor of pairs has more parts.
     if not math.isfinite(badness) or not name or "/" in name:
-        raise no_cursor()
+        raise _no_cursor()
     return badness, name
 
 
@@ -466,18 +445,17 @@ def _sum(counts: Iterable[StateCounts]) -> StateCounts:
 
 
 def _counted(states: Iterable[Verdict]) -> StateCounts:
-    sums = dict.fromkeys((str(state) for state in Verdict), 0)
-    for state in states:
-        sums[state] += 1
-    return StateCounts(**sums)
+    return StateCounts(**{state.value: number for state, number in Counter(states).items()})
+
+
+def _cluster_overview(name: str, states: Mapping[str, Verdict]) -> ClusterOverview:
+    return ClusterOverview(
+        name=name, pairs=len(states), states=_counted(states.values()), scorers=dict(sorted(states.items()))
+    )
 
 
 def _worst(states: StateCounts) -> tuple[int, ...]:
     return states.failing, states.expired + states.skipped, states.never, states.empty
-
-
-def _values(rows: Iterable[tuple[Any, float]]) -> list[ClusterValue]:
-    return [ClusterValue(cluster=str(cluster), value=float(value)) for cluster, value in rows]
 
 
 def _bounds() -> tuple[str, ...]:
@@ -493,19 +471,24 @@ def _lags(stats: Mapping[str, Any], prefix: str) -> list[Bucket]:
     return [*bars, Bucket(up_to=None, count=int(stats.get(prefix + "+Inf", 0)))]
 
 
-def _ages(moments: Spread, now: float) -> Spread:
-    """Converts times to ages: the oldest is the greatest age."""
-    if not moments.count:
-        return moments
+def spread(numbers: Iterable[float], bounds: Sequence[float] | None) -> Spread:
+    """How numbers are spread; `bounds` of the bars ascending, None for ten bars from minimum to maximum."""
+    ordered = sorted(numbers)
+    size = len(ordered)
+    if not size:
+        return Spread(histogram=[Bucket(up_to=bound, count=0) for bound in (*bounds, None)] if bounds else [])
+    shown = [ordered[min(size - 1, int(size * part))] for part in (0, 0.5, 0.9, 0.99, 1)]
+    least, p50, p90, p99, most = shown if bounds is None else [round(number, 3) for number in shown]
+    edges = _tenths(ordered[0], ordered[-1]) if bounds is None else bounds
+    below = [0, *(bisect_right(ordered, edge) for edge in edges)]
+    bars = [Bucket(up_to=edge, count=high - low) for edge, (low, high) in zip(edges, pairwise(below), strict=True)]
+    if bounds is not None:
+        bars.append(Bucket(up_to=None, count=size - below[-1]))
+    return Spread(count=size, minimum=least, p50=p50, p90=p90, p99=p99, maximum=most, histogram=bars)
 
-    def age(moment: float | None) -> float | None:
-        return None if moment is None else round(max(0.0, now - moment), 3)
 
-    return Spread(
-        count=moments.count,
-        minimum=age(moments.maximum),
-        maximum=age(moments.minimum),
-        p50=age(moments.p50),
-        p90=age(moments.p90),
-        p99=age(moments.p99),
-    )
+def _tenths(least: float, greatest: float) -> list[float]:
+    if least == greatest:
+        return [greatest]
+    width = (greatest - least) / 10
+    return [*(least + width * number for number in range(1, 10)), greatest]

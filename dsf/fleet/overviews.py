@@ -1,4 +1,4 @@
-"""Answers of the read model: sums over pairs, and pages of pairs, worst first. As `dsf.fleet.views`: camelCase, times
+"""Sums over pairs, and pages of pairs, worst first. As `dsf.fleet.views`: camelCase, times
 in RFC 3339 UTC, durations in seconds.
 """
 
@@ -142,7 +142,6 @@ class FleetOverview(View):
 
     at: Time
     sequence: int = Field(description="Number of the newest change; ask for changes since it.")
-    pending: int = Field(description="Pairs that wait to be looked at: many while all are counted again.")
     clusters: int = Field(description="Accepted clusters.")
     pairs: int
     states: StateCounts
@@ -248,7 +247,7 @@ class PairDetail(PairRow):
 
 
 class Changes(View):
-    """Pairs whose state, reason or score changed, or that came or went."""
+    """Pairs with a new result, lost run, pause or entry, or that came or went; not those whose score expired."""
 
     sequence: int = Field(description="Ask for changes since this one next time.")
     pairs: list[tuple[str, str]] = Field(description="(cluster, scorer), oldest change first.")

@@ -1,12 +1,10 @@
-"""Builds the views from Redis. Read-only."""
+"""Builds the views of scores, scorers, schedule and past cycles. Read-only."""
 
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict
-from typing import Any
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable
 
 import redis
 
@@ -15,36 +13,15 @@ from dsf.api.validity import has_expired
 from dsf.errors import UnknownClusterError, UnknownScorerError
 from dsf.fleet import changes
 from dsf.fleet.model import FleetModel, PairFilter
-from dsf.fleet.pages import Page, model_page
-from dsf.fleet.places import judged
 from dsf.fleet.rows import age_of, books_of, cycle_view, failure_view, read_at, remark_view, skips_view
 from dsf.fleet.schedule import entry_view
-from dsf.fleet.scorerviews import MAX_FAILURES, remark_order, scorer_views
+from dsf.fleet.scorerviews import scorer_views
 from dsf.fleet.verdict import Verdict, verdict
-from dsf.fleet.views import (
-    ClusterCounts,
-    FailureView,
-    HistoryList,
-    IdleClusters,
-    RemarkView,
-    ScheduleList,
-    ScoreItem,
-    ScoreList,
-    ScoreResult,
-    ScorerList,
-    ScorerView,
-    ScoreView,
-)
-from dsf.store.entries import interval_in_force
-from dsf.store.model import VERSION
+from dsf.fleet.views import HistoryList, ScheduleList, ScoreItem, ScoreList, ScoreResult, ScorerList, ScoreView
 from dsf.store.notices import Notices
 from dsf.store.pairs import Pairs, PairState
 from dsf.store.registry import Registry, ScorerRecord
-from dsf.store.schedule import Override, ScheduleStore
-from dsf.store.skips import INACTIVE, PAUSED, SKIPS_THRESHOLD, Skips
-
-#: Earlier names of counts, by state.
-_COUNTED = {Verdict.OK: "succeeding", Verdict.NEVER: "waiting"}
+from dsf.store.schedule import ScheduleStore
 
 #: Most scores in one page, and their approximate total of bytes.
 MAX_SCORES = 250
@@ -62,9 +39,12 @@ class FleetReader:
     unregistered name.
     """
 
-    def __init__(self, client: redis.Redis, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, client: redis.Redis, clock: Callable[[], float] = time.time, model: FleetModel | None = None
+    ) -> None:
+        """`model` has the rows in memory; a new one by default."""
         self._redis = client
-        self._model = FleetModel(client, clock)
+        self._model = model or FleetModel(client, clock)
         self._registry = Registry(client)
         self._pairs = Pairs(client)
         self._schedule = ScheduleStore(client)
@@ -106,7 +86,7 @@ class FleetReader:
     ) -> ScoreList:
         """As `scores`, but below a megabyte: the page may end early, or items of a score are omitted.
 
-        With `states` only those, worst first, from the read model.
+        With `states` only those, worst first.
         """
         self._check(cluster, scorer)
         limit = min(limit, MAX_SCORES)
@@ -132,10 +112,8 @@ class FleetReader:
         return ScoreList(at=now, scores=views, total=total, continue_=following)
 
     def worst_scores(self, scorer: str, limit: int) -> ScoreList:
-        """The newest scores of a scorer, worst first; sorted by cluster until results workers have built the model."""
-        if self._has_model():
-            return self.score_page(scorer=scorer, states=list(Verdict), limit=limit)
-        return self.scores(scorer=scorer, limit=limit)
+        """The newest scores of a scorer, worst first."""
+        return self.score_page(scorer=scorer, states=list(Verdict), limit=limit)
 
     def schedule(
         self,
@@ -161,16 +139,8 @@ class FleetReader:
         every = sorted(self._registry.scorers().items())
         asked = [one for name, one in every if scorer in (None, name)]
         records = [one for one in asked if after is None or one.name > after][:limit]
-        overrides = self._schedule.overrides()
         now = self._clock()
-        if self._has_model():
-            views = scorer_views(self._redis, records, overrides, now)
-        else:
-            by_scorer: defaultdict[str, list[PairState]] = defaultdict(list)
-            shown = {one.name for one in records}
-            for state in self._pairs.states(pair for pair in self._pairs_of(None, scorer) if pair[1] in shown):
-                by_scorer[state.scorer].append(state)
-            views = [scorer_view(record, by_scorer[record.name], overrides, now) for record in records]
+        views = scorer_views(self._pairs, records, self._model.rows(), self._schedule.overrides(), now)
         reads = self._notices.reads() if scorer is None else {scorer: self._notices.read(scorer)}
         views = [one.model_copy(update={"config_read": read_at(reads.get(one.name))}) for one in views]
         more = bool(records) and records[-1] is not asked[-1]
@@ -222,39 +192,31 @@ class FleetReader:
         self, cluster: str | None, scorer: str | None, limit: int | None, after: str | None
     ) -> tuple[list[tuple[str, str]], int, str | None]:
         """At most `limit` pairs (None: all), the total of all pages, and the next cursor."""
-        if limit is not None and self._has_model():
-            return model_page(self._redis, cluster, scorer, limit, after)
-        page = Page(list(self._pairs_of(cluster, scorer)), limit, after)
-        return page.pairs, page.total, page.continue_
+        rows = self._model.rows()
+        pairs = sorted(
+            (row.cluster, row.scorer)
+            for name, own in rows.items()
+            if scorer in (None, name)
+            for row in (own.values() if cluster is None else [own[cluster]] if cluster in own else ())
+        )
+        start = 0 if after is None else bisect_right(pairs, keys.split_pair(after))
+        shown = pairs[start:][:limit]
+        has_more = bool(shown) and start + len(shown) < len(pairs)
+        return shown, len(pairs), keys.pair(*shown[-1]) if has_more else None
 
     def _paused(self, pairs: Iterable[tuple[str, str]], now: float) -> set[tuple[str, str]]:
-        """The paused pairs; none until results workers have built the model."""
-        by_scorer: defaultdict[str, list[str]] = defaultdict(list)
-        for cluster, scorer in pairs:
-            by_scorer[scorer].append(cluster)
-        with self._redis.pipeline(transaction=False) as pipe:
-            for scorer, clusters in by_scorer.items():
-                pipe.zmscore(keys.model_states(scorer), clusters)
-            answers = pipe.execute()
+        rows = self._model.rows()
         return {
             (cluster, scorer)
-            for (scorer, clusters), places in zip(by_scorer.items(), answers, strict=True)
-            for cluster, place in zip(clusters, places, strict=True)
-            if place is not None and judged(float(place), now) is Verdict.PAUSED
+            for cluster, scorer in pairs
+            if (row := rows.get(scorer, {}).get(cluster)) is not None and row.state(now) is Verdict.PAUSED
         }
-
-    def _has_model(self) -> bool:
-        """Whether results workers of this version have built the model; otherwise all pairs must be read."""
-        return bool(self._redis.get(keys.MODEL_VERSION) == VERSION)
 
     def _check(self, cluster: str | None, scorer: str | None) -> None:
         if scorer is not None:
             self._registry.scorer(scorer)
         if cluster is not None:
             self._registry.cluster(cluster)
-
-    def _pairs_of(self, cluster: str | None, scorer: str | None) -> Iterator[tuple[str, str]]:
-        return (pair for pair in self._pairs.names() if cluster in (None, pair[0]) and scorer in (None, pair[1]))
 
 
 def score_view(state: PairState, records: dict[str, ScorerRecord], now: float, *, is_paused: bool = False) -> ScoreView:
@@ -291,78 +253,3 @@ def _cut(view: ScoreView, is_long: bool) -> ScoreView:
     if not is_long:
         return view
     return view.model_copy(update={"items": view.items[:_FEW], "results": view.results[:_FEW]})
-
-
-def scorer_view(
-    record: ScorerRecord, states: list[PairState], overrides: Mapping[str, Override], now: float
-) -> ScorerView:
-    """State of one scorer on all its clusters at `now` (unix seconds); `overrides` by target."""
-    successes = [state.last_success for state in states if state.last_success is not None]
-    last_success = max(successes, default=None)
-    failures = [failure for state in states if (failure := failure_view(state)) is not None]
-    failures.sort(key=lambda failure: failure.at, reverse=True)
-    return ScorerView(
-        name=record.name,
-        score_name=record.score_name,
-        description=record.description,
-        location=record.location,
-        score_destination=record.destination,
-        interval_seconds=record.interval,
-        intervals_in_force=sorted(
-            {interval_in_force(record.name, state.cluster, record.interval, overrides) for state in states}
-        ),
-        validity_seconds=record.validity,
-        rate_limit=record.rate_limit,
-        suspended=record.suspended,
-        health_status=record.health,
-        problem=record.problem,
-        clusters=_cluster_counts(states, now),
-        last_success=last_success,
-        age_seconds=age_of(last_success, now),
-        failures=failures[:MAX_FAILURES],
-        remarks=_remarks(states, now),
-        idle=_idle(record, states, now),
-    )
-
-
-def _cluster_counts(states: list[PairState], now: float) -> ClusterCounts:
-    numbers: Counter[str] = Counter()
-    for state in states:
-        found = verdict(state, now)
-        if found is Verdict.SKIPPED and state.last_success is not None and not has_expired(state.valid_until, now):
-            # Only the current score counts here, not future ticks.
-            found = Verdict.OK
-        numbers[_COUNTED.get(found, found.value)] += 1
-    return ClusterCounts(desired=len(states), **numbers)
-
-
-def _remarks(states: list[PairState], now: float) -> list[RemarkView]:
-    groups: defaultdict[tuple[Verdict, str], list[FailureView]] = defaultdict(list)
-    for state in states:
-        found, remark = verdict(state, now), remark_view(state)
-        if remark is not None and found in (Verdict.EMPTY, Verdict.OK):
-            groups[found, remark.reason].append(remark)
-    rows = []
-    for (judged_as, _), some in groups.items():
-        newest = max(some, key=lambda one: one.at)
-        rows.append(RemarkView(**newest.model_dump(), clusters=len(some), state=judged_as))
-    return sorted(rows, key=remark_order)
-
-
-def _idle(record: ScorerRecord, states: list[PairState], now: float) -> list[IdleClusters]:
-    by_reason: defaultdict[str, list[Skips]] = defaultdict(list)
-    for state in states:
-        skips = state.skips
-        if skips is None or (skips.reason in (PAUSED, INACTIVE) and record.suspended):
-            continue
-        if skips.ticks >= SKIPS_THRESHOLD or has_expired(state.valid_until, now):
-            by_reason[skips.reason].append(skips)
-    found = [
-        IdleClusters(**_said(min(some, key=lambda skips: (skips.since, skips.cluster)), record), clusters=len(some))
-        for some in by_reason.values()
-    ]
-    return sorted(found, key=lambda one: (-one.clusters, one.reason))
-
-
-def _said(skips: Skips, record: ScorerRecord | None) -> dict[str, Any]:
-    return {**asdict(skips), "message": skips.why(record.rate_limit, record.problem) if record else skips.why(None)}

@@ -2,75 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import islice
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
 
-import redis
-from pydantic import BaseModel, ValidationError
-
-from dsf import keys
 from dsf.fleet.overviews import ReasonGroup
+from dsf.fleet.snapshot import Row
 from dsf.fleet.verdict import Verdict
+from dsf.store.pairs import Failure
 from dsf.store.registry import ScorerRecord
 from dsf.store.skips import Skips
 
-#: Most groups read per scorer. Agents send reasons, so there may be as many as clusters.
-MOST: Final = 200
+
+def reason_groups(record: ScorerRecord, judged: Mapping[Verdict, Iterable[Row]]) -> list[ReasonGroup]:
+    """The groups of a scorer's pairs, which are given by state; most clusters first."""
+    sizes: dict[tuple[Verdict, str, str], int] = {}
+    newest: dict[tuple[Verdict, str, str], tuple[str, Failure]] = {}
+    for state, rows in judged.items():
+        for row in rows:
+            if (why := row.why(state)) is not None:
+                group = (state, why.stage, why.reason)
+                sizes[group] = sizes.get(group, 0) + 1
+                if group not in newest or why.at > newest[group][1].at:
+                    newest[group] = (row.cluster, why)
+    found = [_group(record, group[0], *newest[group], size) for group, size in sizes.items()]
+    return sorted(found, key=lambda one: (-one.clusters, one.reason, one.stage))
 
 
-class _Newest(BaseModel):
-    """The newest text of a group, as lua/model.lua writes it."""
-
-    cluster: str = ""
-    run: str = ""
-    at: float = 0.0
-    message: str = ""
-
-
-def reason_groups(client: redis.Redis, scorers: Mapping[str, ScorerRecord]) -> dict[str, list[ReasonGroup]]:
-    """The groups of each of these scorers (by name), most clusters first."""
-    names = list(scorers)
-    with client.pipeline(transaction=False) as pipe:
-        for name in names:
-            pipe.hgetall(keys.model_groups(name))
-        stored: list[dict[str, str]] = pipe.execute()
-    rows = [(name, group, text) for name, some in zip(names, stored, strict=True) for group, text in _some(some)]
-    with client.pipeline(transaction=False) as pipe:
-        for name, group, _ in rows:
-            pipe.zcard(keys.model_group(name, group))
-        sizes: list[int] = pipe.execute()
-    found: dict[str, list[ReasonGroup]] = {name: [] for name in names}
-    for (name, group, text), size in zip(rows, sizes, strict=True):
-        if size:
-            found[name].append(_group(scorers[name], group, text, size))
-    for groups in found.values():
-        groups.sort(key=lambda one: (-one.clusters, one.reason, one.stage))
-    return found
-
-
-def _some(stored: Mapping[str, str]) -> Any:
-    return islice(stored.items(), MOST)
-
-
-def _group(record: ScorerRecord, group: str, text: str, size: int) -> ReasonGroup:
-    state, stage, reason = group.split(":", 2)
-    try:
-        newest = _Newest.model_validate_json(text)
-    except ValidationError:
-        newest = _Newest()
+def _group(record: ScorerRecord, state: Verdict, cluster: str, newest: Failure, size: int) -> ReasonGroup:
     message = newest.message
-    if state == Verdict.SKIPPED:
-        message = Skips(newest.cluster, reason, 0, 0.0).why(record.rate_limit, record.problem)
-    elif not message and reason == "expired":
-        message = "its cycles wait in the cluster's queue until the next one is due: the agent is away or too slow"
+    if state is Verdict.SKIPPED:
+        message = Skips(cluster, newest.reason, 0, 0.0).why(record.rate_limit, record.problem)
     return ReasonGroup(
         scorer=record.name,
-        state=Verdict(state),
-        stage=stage,
-        reason=reason,
+        state=state,
+        stage=newest.stage,
+        reason=newest.reason,
         clusters=size,
-        cluster=newest.cluster,
+        cluster=cluster,
         run_id=newest.run,
         at=newest.at or None,
         message=message,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -13,7 +12,7 @@ from dsf.api.dimension import DimensionFormat
 from dsf.api.score import to_score_value
 from dsf.api.validity import has_expired
 from dsf.fleet.overviews import ItemView, PairDetail, PairRow
-from dsf.fleet.verdict import Verdict, verdict
+from dsf.fleet.verdict import Verdict
 from dsf.fleet.views import Books, CycleView, FailureView, SkipsView
 from dsf.store.entries import effective, scorer_target
 from dsf.store.history import HistoryEntry
@@ -38,7 +37,7 @@ def pair_row(state: PairState, judged: Verdict, record: ScorerRecord | None, due
 
 def pair_detail(
     state: PairState,
-    judged: Verdict | None,
+    judged: Verdict,
     *,
     record: ScorerRecord,
     entry: Entry | None,
@@ -47,12 +46,8 @@ def pair_detail(
     history: Iterable[HistoryEntry],
     now: float,
 ) -> PairDetail:
-    """One pair; `judged` is None if it is not in the read model yet, `entry` is None if it does not run."""
+    """One pair; `judged` is its state, `entry` is None if it does not run."""
     runs = effective(entry, overrides, now) if entry is not None else None
-    if judged is None:
-        judged = verdict(
-            state, now, is_paused=runs is not None and runs.paused and entry is not None and entry.runnable
-        )
     said = [
         overrides[target]
         for target in (keys.pair(state.cluster, state.scorer), scorer_target(state.scorer))
@@ -149,7 +144,7 @@ def skips_view(state: PairState, record: ScorerRecord | None) -> SkipsView | Non
     if skips is None:
         return None
     message = skips.why(record.rate_limit, record.problem) if record else skips.why(None)
-    return SkipsView(**asdict(skips), message=message)
+    return SkipsView(cluster=skips.cluster, reason=skips.reason, ticks=skips.ticks, since=skips.since, message=message)
 
 
 def age_of(last_success: float | None, now: float) -> float | None:

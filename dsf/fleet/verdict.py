@@ -1,15 +1,15 @@
-"""State of one scorer on one cluster, shared by statuses, exporter, pages and command line.
-
-`lua/model.lua` of the store implements the same for scripts; a test compares both.
+"""State of one scorer on one cluster, by its row and the hub's clock: the only definition, for statuses, exporter,
+pages and command line.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
+from typing import Protocol
 
 from dsf.api.validity import has_expired
-from dsf.store.pairs import PairState
-from dsf.store.skips import SKIPS_THRESHOLD
+from dsf.errors import QueryError
 
 
 class Verdict(StrEnum):
@@ -34,18 +34,48 @@ class Verdict(StrEnum):
     OK = "ok"
 
 
-def verdict(state: PairState, now: float, *, is_paused: bool = False) -> Verdict:
-    """The verdict at `now` (unix seconds). `is_paused`: by entry and overrides."""
+class Judged(Protocol):
+    """What a state depends on, besides the time and pauses."""
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether its newest cycles have no score."""
+
+    @property
+    def is_skipped(self) -> bool:
+        """Whether so many of its newest ticks were not sent that this counts."""
+
+    @property
+    def last_success(self) -> float | None:
+        """Unix seconds of the newest successful cycle."""
+
+    @property
+    def valid_until(self) -> float:
+        """End of its newest score's validity."""
+
+    @property
+    def items(self) -> int | None:
+        """Number of items of its newest score."""
+
+
+def verdict(row: Judged, now: float, *, is_paused: bool = False) -> Verdict:
+    """The state at `now` (unix seconds). `is_paused`: by entry and overrides."""
     if is_paused:
         return Verdict.PAUSED
-    # Also if the stored reason has been removed.
-    if state.failing > 0 or state.trouble is not None:
+    if row.is_failing:
         return Verdict.FAILING
-    skips = state.skips
-    if skips is not None and skips.ticks >= SKIPS_THRESHOLD:
+    if row.is_skipped:
         return Verdict.SKIPPED
-    if state.last_success is None:
+    if row.last_success is None:
         return Verdict.NEVER
-    if has_expired(state.valid_until, now):
+    if has_expired(row.valid_until, now):
         return Verdict.EXPIRED
-    return Verdict.EMPTY if state.items == 0 else Verdict.OK
+    return Verdict.EMPTY if row.items == 0 else Verdict.OK
+
+
+def states_of(names: Iterable[str]) -> list[Verdict]:
+    """States by their names. Raises QueryError."""
+    try:
+        return [Verdict(name) for name in names]
+    except ValueError:
+        raise QueryError(f"no such state; there are {', '.join(Verdict)}") from None

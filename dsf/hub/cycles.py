@@ -47,9 +47,9 @@ class Cycles:
     skips: Skips | None = None
 
     @classmethod
-    def of(cls, states: Iterable[PairState], now: float, succeeding: int = 0) -> Cycles:
-        """Sum up the states of a scorer's pairs at `now` (unix seconds); `succeeding` more are known to succeed."""
-        counts = Counter({Verdict.OK: succeeding})
+    def of(cls, states: Iterable[PairState], now: float) -> Cycles:
+        """Sum up the states of a scorer's pairs at `now` (unix seconds)."""
+        counts: Counter[Verdict] = Counter()
         unwritten = 0
         refusal = ""
         idle: list[Skips] = []

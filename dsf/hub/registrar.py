@@ -237,8 +237,7 @@ class Registrar:
         """Outcomes of a scorer's newest cycles."""
         self._ensure_read()
         now = self._now()
-        states = self._pairs.unsettled(((cluster, plan.name) for cluster in clusters), now)
-        return Cycles.of(states, now, succeeding=len(clusters) - len(states))
+        return Cycles.of(self._pairs.rows((cluster, plan.name) for cluster in clusters), now)
 
     def pace(self, plan: ScorerPlan, clusters: list[str]) -> Pace:
         """Effective interval of a scorer on the clusters that it is wanted on."""

@@ -60,7 +60,6 @@ _PAIRS: Final = keys.pair_key("*", "*").removesuffix("/*")
 _HISTORIES: Final = keys.history_key("*", "*").removesuffix("/*")
 _MAIL: Final = keys.MAIL_PREFIX + "*"
 _CLAIMS: Final = keys.mail_claim("*")
-_MODEL: Final = keys.MODEL_PREFIX + "*"
 _SPECIAL: Final = re.compile(r"([*?\[\]\\])")
 
 
@@ -162,22 +161,34 @@ _READER: Final = [
             keys.KEYS_USED,
             keys.BEAT_LAGS,
             keys.PLANS,
+            keys.ROWS,
+            keys.SKIPS,
+            keys.WRITES_REFUSED,
             _PAIRS,
         ],
     ),
     _selector("lrange", r=[_HISTORIES]),
     _selector("zmscore zrange zcount", r=[keys.DUE]),
-    _selector("get hlen hkeys hgetall exists smembers zcard zcount zrange zrevrange zscore zmscore", r=[_MODEL]),
+    _selector("get", r=[keys.SEQUENCE]),
+    _selector("zrange", r=[keys.CHANGED]),
     _selector("exists", r=[_MAIL]),
     _selector("llen", r=[_SPOKES, keys.RESULTS_QUEUE]),
     _selector("xrevrange", r=[keys.CHANGES]),
+]
+
+#: What scripts do to tell readers that a pair has changed, without a word on how it is.
+_TELL_READERS: Final = [
+    *_commands("time"),
+    _selector("incr set", rw=[keys.SEQUENCE]),
+    _selector("zadd", w=[keys.CHANGED]),
 ]
 
 _BEAT: Final = [
     *_CLIENT,
     *_SCRIPTS,
     _selector(
-        "evalsha", rw=[keys.DUE, keys.OPEN_RUNS, keys.BEAT_STATS, keys.BEAT_LAGS, keys.BEAT_LOCK, _PAIRS, _SPOKES]
+        "evalsha",
+        rw=[keys.DUE, keys.OPEN_RUNS, keys.BEAT_STATS, keys.BEAT_LAGS, keys.BEAT_LOCK, keys.SKIPS, _PAIRS, _SPOKES],
     ),
     _selector("zrangebyscore zrange zscore zmscore zadd zrem", rw=[keys.DUE]),
     _selector("hmget hlen hgetall", r=[keys.ENTRIES, keys.OVERRIDES]),
@@ -185,8 +196,9 @@ _BEAT: Final = [
     # Counters only: beat cannot write a score or a state.
     _selector("hincrby", rw=[_PAIRS]),
     _selector("hincrby hincrbyfloat hgetall", rw=[keys.BEAT_STATS]),
-    # Marks pairs as changed for readers, without a verdict.
-    _selector("hincrby", rw=[keys.BEAT_LAGS, keys.MODEL_MARKED]),
+    _selector("hincrby", rw=[keys.BEAT_LAGS]),
+    _selector("hget hset hdel", rw=[keys.SKIPS]),
+    *_TELL_READERS,
     _selector("lpush llen", w=[_SPOKES]),
     _selector("exists", r=[_MAIL]),
     _selector("set get del pttl pexpire", rw=[keys.BEAT_LOCK]),
@@ -221,23 +233,21 @@ _RESULTS: Final = [
             _CLAIMS,
             keys.HUB_CHANGED,
             keys.HUB_WAKE,
-            keys.KNOWN_PAIRS,
+            keys.WRITES_REFUSED,
             _PAIRS,
             _HISTORIES,
-            _MODEL,
         ],
     ),
-    # The read model. Overrides only say what is paused.
-    _selector(
-        "get set incr incrby exists del hget hset hdel hkeys hincrby hrandfield sadd srem smembers zadd zincrby zrem"
-        " zscore zrange zrangebyscore pttl pexpire",
-        rw=[_MODEL],
-    ),
+    # Overrides only say in which interval a pair runs.
     _selector("hmget", r=[keys.ENTRIES, keys.OVERRIDES]),
+    _selector("hget hset hdel hscan", rw=[keys.ROWS]),
+    _selector("hget hset hdel", rw=[keys.WRITES_REFUSED]),
     _selector("hkeys hdel", rw=[keys.BEAT_LAGS]),
     # Leftovers of pairs that are not in the schedule any more.
-    _selector("smembers sadd srem", rw=[keys.KNOWN_PAIRS]),
+    _selector("zrange zrem", rw=[keys.CHANGED]),
+    _selector("hdel", w=[keys.SKIPS]),
     _selector("del", w=[_PAIRS, _HISTORIES]),
+    *_TELL_READERS,
     # Its own queue, to which nothing is sent.
     _selector("brpop llen", rw=[keys.RESULTS_QUEUE]),
     _selector("exists strlen get getrange del", rw=[_MAIL]),
@@ -254,7 +264,6 @@ _RESULTS: Final = [
     _selector("hincrby", rw=[keys.REJECTED, keys.REJECTED_MAIL]),
     _selector("set get", rw=[keys.WRITE_BUDGET]),
     _selector("set get pttl pexpire", rw=[keys.WRITE_AUDIT]),
-    *_commands("time"),
     _selector("sadd", w=[keys.HUB_CHANGED]),
     _selector("lpush ltrim", w=[keys.HUB_WAKE]),
     _selector("publish", channels=[EVENTS, keys.control_reply("results@*")]),
@@ -263,7 +272,7 @@ _RESULTS: Final = [
 
 _HUB: Final = [
     *_CLIENT,
-    *_commands("time"),
+    *_TELL_READERS,
     *_SCRIPTS,
     *_TRANSACTIONS,
     _selector("evalsha", rw=[keys.ENTRIES, keys.DUE, keys.FIRST_RUNS, keys.BEAT_WAKE]),
@@ -274,9 +283,10 @@ _HUB: Final = [
     _selector("zmscore zscore zadd zrem", rw=[keys.DUE]),
     _selector("get set", rw=[keys.FIRST_RUNS]),
     _selector("lpush ltrim", w=[keys.BEAT_WAKE]),
-    _selector("hincrby", rw=[keys.MODEL_MARKED]),
     _selector("hgetall hmget hkeys hdel", rw=[keys.OVERRIDES]),
     _selector("zscan zrem", rw=[keys.OPEN_RUNS]),
+    _selector("hmget hget hdel", rw=[keys.ROWS, keys.SKIPS, keys.WRITES_REFUSED]),
+    _selector("zrem", w=[keys.CHANGED]),
     _selector("hmget", r=[_PAIRS]),
     _selector("hget", r=[keys.WRITE_STATS]),
     _selector("del", w=[_PAIRS, _HISTORIES, _SPOKES, _MAIL]),
@@ -307,7 +317,7 @@ _SEND_NOW: Final = [
 
 #: What `dsf.fleet.changes.record` does: record a user's action, and notify the hub controller.
 _RECORD: Final = [
-    _selector("evalsha", rw=[keys.CHANGES, keys.HUB_WAKE]),
+    _selector("evalsha"),
     _selector("xadd", w=[keys.CHANGES]),
     _selector("lpush ltrim", w=[keys.HUB_WAKE]),
 ]
@@ -317,12 +327,11 @@ _PLANS: Final = [_selector("hset hdel hexists hlen", rw=[keys.PLANS])]
 
 #: What `dsf schedule` does: overrides, and the due times that they move.
 _OVERRIDE: Final = [
-    *_commands("time"),
+    *_TELL_READERS,
     _selector("evalsha", rw=[keys.OVERRIDES, keys.BEAT_WAKE, keys.HUB_CHANGED, keys.HUB_WAKE]),
     _selector("sadd", w=[keys.HUB_CHANGED]),
     _selector("evalsha", rw=[keys.ENTRIES, keys.DUE, keys.FIRST_RUNS, keys.BEAT_WAKE]),
     _selector("hset hdel", w=[keys.OVERRIDES]),
-    _selector("hincrby", rw=[keys.MODEL_MARKED]),
     _selector("hexists hset", rw=[keys.ENTRIES]),
     _selector("zscore zadd", rw=[keys.DUE]),
     _selector("get set", rw=[keys.FIRST_RUNS]),
@@ -340,11 +349,8 @@ _OPERATOR: Final = [
     *_SCRIPTS,
     *_READER,
     *_OVERRIDE,
-    # `dsf fleet rebuild`
-    _selector("del", w=[keys.MODEL_VERSION]),
     # `dsf credentials`: it asks the hub controller and sees no secret.
     _selector("hgetall", r=[keys.KEYS_USED]),
-    _selector("evalsha", rw=[keys.KEY_REQUESTS, keys.HUB_WAKE]),
     _selector("hgetall hset", rw=[keys.KEY_REQUESTS]),
     *_RECORD,
     *_PLANS,

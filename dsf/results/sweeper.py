@@ -1,5 +1,4 @@
-"""Declares overdue runs lost, and removes leftovers of deleted pairs. It also updates the read model after changes by
-time or users."""
+"""Declares overdue runs lost, removes leftovers of deleted pairs, and sets right what a wrong clock has left."""
 
 from __future__ import annotations
 
@@ -11,15 +10,14 @@ import redis
 import dsf.log
 from dsf.settings import Settings
 from dsf.store.looping import repeat
-from dsf.store.model import ModelKeeper
 from dsf.store.runs import Runs
 from dsf.ticks import RUN_SLACK
 
 #: Seconds between sweeps, and between them while there is more to do.
 EVERY = 1.0
 EVERY_WHILE_MORE = 0.2
-#: Seconds between checks for runs of a wrong clock, and for leftovers of removed pairs: only those found twice are
-#: removed.
+#: Seconds between checks for runs and scores of a wrong clock, and for leftovers of removed pairs: only those found
+#: twice are removed.
 LEFTOVERS_EVERY = 60.0
 # Names per log line; the books have all.
 _NAMED = 5
@@ -32,7 +30,6 @@ class Sweeper:
 
     def __init__(self, client: redis.Redis, settings: Settings, stopping: threading.Event) -> None:
         self._runs = Runs(client)
-        self._model = ModelKeeper(client)
         self._settings = settings
         self._stopping = stopping
         self._left: set[str] = set()
@@ -45,12 +42,11 @@ class Sweeper:
 
     def _turn(self) -> float:
         again = self.sweep(time.time())
-        again = self._model.turn(time.time()) or again
         if time.monotonic() >= self._next_leftovers:
             self._next_leftovers = time.monotonic() + LEFTOVERS_EVERY
             self.set_right(time.time())
             self.forget_leftovers()
-            self._model.forget_lags()
+            self._runs.forget_lags()
         return EVERY_WHILE_MORE if again else EVERY
 
     def sweep(self, now: float) -> bool:
@@ -63,9 +59,12 @@ class Sweeper:
         return again
 
     def set_right(self, now: float) -> None:
-        """Runs of a clock that was ahead would else be lost only when that time has come."""
-        if moved := self._runs.set_right(now, RUN_SLACK):
+        """Runs of a clock that was ahead would else be lost only when that time has come, and scores be valid until
+        then."""
+        if moved := self._runs.set_runs_right(now, RUN_SLACK):
             log.warning("runs were sent in the future, as by a wrong clock: they end as if sent now", count=moved)
+        if moved := self._runs.set_scores_right(now):
+            log.warning("scores are from the future, as of a wrong clock: they count as measured now", count=moved)
 
     def forget_leftovers(self) -> None:
         """Forget pairs already gone at the last check; at the first the hub may still be doing it."""

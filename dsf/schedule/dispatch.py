@@ -269,6 +269,8 @@ class Dispatcher:
             arguments += [repr(field) if isinstance(field, float) else field for field in row]
         # Time of sending, for the lag: as late as possible.
         arguments.insert(0, repr(self._clock()))
-        left = self._commit(keys=[keys.DUE, keys.OPEN_RUNS, keys.BEAT_STATS, keys.BEAT_LAGS, *touched], args=arguments)
+        left = self._commit(
+            keys=[keys.DUE, keys.OPEN_RUNS, keys.BEAT_STATS, keys.BEAT_LAGS, keys.SKIPS, *touched], args=arguments
+        )
         if left:
             log.info("pairs were dispatched or changed by another process", pairs=left)

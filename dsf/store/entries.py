@@ -203,5 +203,11 @@ def _interval(scorer: str, cluster: str, declared: int, overrides: Mapping[str, 
     return declared, FROM_ENTRY
 
 
+def pause(entry: Entry, overrides: Mapping[str, Override], now: float) -> Effective:
+    """The manual pause in force, if its result is `paused`. A pair that cannot run, because its scoring API is down, is
+    not paused: beat skips it with that reason."""
+    return effective(entry if entry.runnable else entry.model_copy(update={"runnable": True}), overrides, now)
+
+
 def _over(until: float | None, now: float) -> bool:
     return until is not None and until <= now

@@ -1,6 +1,20 @@
-"""State of one scorer on one cluster: its latest score, condition and books, in one Redis hash.
+"""State of one scorer on one cluster: its row, its books and its latest score.
 
-Fields of the hash `dsf.keys.pair_key(cluster, scorer)`:
+The row is what readers of the whole fleet need: a JSON object of texts in the hash `dsf.keys.ROWS`.
+
+    last_success                       unix seconds of the newest successful cycle
+    valid_until                        when its newest score expires
+    items                              number of items of that score (results, if it goes to metrics only)
+    value                              the number that represents the score: its item, or the mean of its items; empty
+                                       if there is none
+    remark                             JSON of a Failure: why the score has no items, or not all of its results; absent
+                                       if all count
+    failing                            consecutive failed cycles (errors and lost)
+    failure                            JSON of the newest Failure; removed after a success
+    expired, expired_run, expired_at   consecutive cycles expired in the queue, and the newest of them; removed after a
+                                       cycle that ran
+
+Ticks not sent by beat are in `dsf.store.skips`. The hash `dsf.keys.pair_key(cluster, scorer)` has the rest:
 
     n:scheduled, n:ok, n:empty, n:partial, n:error, n:lost     counters
     n:skipped:<reason>                                         counter
@@ -8,24 +22,10 @@ Fields of the hash `dsf.keys.pair_key(cluster, scorer)`:
     n:refused:<reason>, n:clamped                              counters of individual results
     t:<stage>:sum, t:<stage>:count                             seconds and number of timed stages
     last_run                                                   newest run id received (or declared lost)
-    last_success                                               unix seconds of the newest successful cycle
-    failing                                                    consecutive failed cycles (errors and lost)
-    failure                                                    JSON of the newest Failure; removed after a success
-    expired, expired_run, expired_at                           consecutive cycles expired in the queue, and the newest
-                                                               of them; removed after a cycle that ran
     score                                                      JSON of the newest Score
     state_run, score_run                                       run that failing/failure and the score come from
-    digest, valid_until, changes                               of the score: what the writer compares, when it expires,
-                                                               and how often what should be written has changed
-    items                                                      number of items of the score (results, if it goes to
-                                                               metrics only); missing in one of an earlier version
-    value                                                      the number that represents the score: its item, or
-                                                               the mean of its items; empty if there is none
-    remark                                                     JSON of a Failure: why the newest score has no items, or
-                                                               not all of its results; absent if all count
-    unwritten                                                  why its AddOnPlacementScore was refused; else absent
-
-Fields about ticks not sent by beat are in `dsf.store.skips`.
+    digest, changes                                            of the score: what the writer compares, and how often
+                                                               what should be written has changed
 
 The books balance: scheduled = ok + empty + partial + error + skipped + lost + runs that are still open.
 """
@@ -33,16 +33,15 @@ The books balance: scheduled = ok + empty + partial + error + skipped + lost + r
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 import redis
 from pydantic import BaseModel, ConfigDict
+from pydantic_core import from_json
 
 from dsf import keys
-from dsf.store.client import batched, lua
+from dsf.store.client import batched
 from dsf.store.history import HistoryEntry, read_row, run_of
-from dsf.store.skips import FIELDS as SKIP_FIELDS
-from dsf.store.skips import Skips
+from dsf.store.skips import SKIPS_THRESHOLD, Skips
 
 OUTCOMES = ("ok", "empty", "partial", "error", "skipped", "lost")
 #: Outcomes with a score.
@@ -55,7 +54,6 @@ FAILING = "failing"
 FAILURE = "failure"
 SCORE = "score"
 REMARK = "remark"
-UNWRITTEN = "unwritten"
 EXPIRED = "expired"
 EXPIRED_RUN = "expired_run"
 EXPIRED_AT = "expired_at"
@@ -98,12 +96,17 @@ class Score(BaseModel):
 
 
 class PairState:
-    """One pair's hash, parsed. Missing counters are 0."""
+    """One pair, parsed: fields of its row, and of its hash if they were read. Missing counters are 0."""
 
-    def __init__(self, cluster: str, scorer: str, fields: Mapping[str, str]) -> None:
+    def __init__(
+        self, cluster: str, scorer: str, fields: Mapping[str, str], skips: str | None = None, unwritten: str = ""
+    ) -> None:
         self.cluster = cluster
         self.scorer = scorer
+        #: Why the backend refused the AddOnPlacementScore; empty if it did not.
+        self.unwritten = unwritten
         self._fields = fields
+        self._skips = skips
 
     def __bool__(self) -> bool:
         return bool(self._fields)
@@ -201,7 +204,18 @@ class PairState:
     @property
     def skips(self) -> Skips | None:
         """Why beat sends it no ticks now; None if it sent the newest one."""
-        return Skips.of(self.cluster, self._fields)
+        return Skips.of(self.cluster, self._skips)
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether its newest cycles have no score; also if the stored reason has been removed."""
+        return self.failing > 0 or self.expired >= EXPIRED_THRESHOLD
+
+    @property
+    def is_skipped(self) -> bool:
+        """Whether so many of its newest ticks were not sent that this counts."""
+        skips = self.skips
+        return skips is not None and skips.ticks >= SKIPS_THRESHOLD
 
     @property
     def valid_until(self) -> float:
@@ -227,11 +241,6 @@ class PairState:
         return None if text is None else Failure.model_validate_json(text)
 
     @property
-    def unwritten(self) -> str:
-        """Why the backend refused the AddOnPlacementScore; empty if it did not."""
-        return self._fields.get(UNWRITTEN, "")
-
-    @property
     def score_bytes(self) -> int:
         """Approximate text size of the newest score."""
         return len(self._fields.get(SCORE, ""))
@@ -246,26 +255,13 @@ class PairState:
         return {name[len(prefix) :]: int(n) for name, n in self._fields.items() if name.startswith(prefix)}
 
 
-#: Fields for a verdict.
-_VERDICT_FIELDS = (
-    LAST_SUCCESS,
-    FAILING,
-    FAILURE,
-    REMARK,
-    UNWRITTEN,
-    EXPIRED,
-    EXPIRED_RUN,
-    EXPIRED_AT,
-    VALID_UNTIL,
-    ITEMS,
-    VALUE,
-    *SKIP_FIELDS,
-)
-
-
-def _judged(pair: tuple[str, str], values: Iterable[str | None]) -> PairState:
-    found = {name: text for name, text in zip(_VERDICT_FIELDS, values, strict=True) if text is not None}
-    return PairState(*pair, found)
+def row_fields(text: str | None) -> dict[str, str]:
+    """The fields of a stored row; none of a missing or unreadable one."""
+    try:
+        found = from_json(text) if text else {}
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 class Pairs:
@@ -276,7 +272,6 @@ class Pairs:
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
-        self._unsettled = client.register_script(lua("unsettled"))
 
     def names(self) -> list[tuple[str, str]]:
         """(cluster, scorer) of every entry of the schedule, sorted."""
@@ -284,35 +279,31 @@ class Pairs:
 
     def state(self, cluster: str, scorer: str) -> PairState:
         """One pair; falsy if nothing is known of it."""
-        fields: dict[str, str] = self._redis.hgetall(keys.pair_key(cluster, scorer))  # type: ignore[assignment]
-        return PairState(cluster, scorer, fields)
+        [found] = self.states([(cluster, scorer)])
+        return found
 
     def states(self, pairs: Iterable[tuple[str, str]]) -> Iterator[PairState]:
         """Many pairs, a few round trips."""
-        for batch in batched(pairs, self._BATCH):
-            with self._redis.pipeline(transaction=False) as pipe:
-                for cluster, scorer in batch:
-                    pipe.hgetall(keys.pair_key(cluster, scorer))
-                for (cluster, scorer), fields in zip(batch, pipe.execute(), strict=True):
-                    yield PairState(cluster, scorer, fields)
+        return self._read(pairs, has_books=True)
 
-    def verdicts(self, pairs: Iterable[tuple[str, str]]) -> Iterator[PairState]:
-        """Many pairs with only the fields for a verdict, without the score, which may be a megabyte."""
-        for batch in batched(pairs, self._BATCH):
-            with self._redis.pipeline(transaction=False) as pipe:
-                for cluster, scorer in batch:
-                    pipe.hmget(keys.pair_key(cluster, scorer), _VERDICT_FIELDS)
-                for pair, values in zip(batch, pipe.execute(), strict=True):
-                    yield _judged(pair, values)
+    def rows(self, pairs: Iterable[tuple[str, str]]) -> Iterator[PairState]:
+        """Many pairs without books and score, which may be a megabyte."""
+        return self._read(pairs, has_books=False)
 
-    def unsettled(self, pairs: Iterable[tuple[str, str]], now: float) -> list[PairState]:
-        """As `verdicts`, but only pairs possibly not succeeding at `now` (unix seconds)."""
-        found: list[PairState] = []
+    def _read(self, pairs: Iterable[tuple[str, str]], *, has_books: bool) -> Iterator[PairState]:
         for batch in batched(pairs, self._BATCH):
-            names = (keys.pair_key(*pair) for pair in batch)
-            answer: list[Any] = self._unsettled(args=[repr(now), len(_VERDICT_FIELDS), *_VERDICT_FIELDS, *names])
-            found += [_judged(batch[place], values) for place, values in zip(answer[::2], answer[1::2], strict=True)]
-        return found
+            members = [keys.pair(*pair) for pair in batch]
+            with self._redis.pipeline(transaction=False) as pipe:
+                for key in (keys.ROWS, keys.SKIPS, keys.WRITES_REFUSED):
+                    pipe.hmget(key, members)
+                for pair in batch if has_books else ():
+                    pipe.hgetall(keys.pair_key(*pair))
+                rows, skips, refused, *books = pipe.execute()
+            for number, pair in enumerate(batch):
+                fields = row_fields(rows[number])
+                if has_books:
+                    fields = {**books[number], **fields}
+                yield PairState(*pair, fields, skips[number], refused[number] or "")
 
     def history(self, cluster: str, scorer: str) -> list[HistoryEntry]:
         """The newest cycles, newest first; without those of later versions."""

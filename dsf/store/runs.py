@@ -18,11 +18,15 @@ from dsf.messages import latest_run_id
 from dsf.store.client import at_once, batched, lua
 from dsf.store.entries import Entry, read
 from dsf.store.history import HistoryEntry
-from dsf.store.pairs import EXPIRED, EXPIRED_THRESHOLD, Failure, Score
+from dsf.store.pairs import EXPIRED, EXPIRED_THRESHOLD, LAST_SUCCESS, Failure, Score, row_fields
 from dsf.store.slots import CLOCK_SKEW
 
 #: Seconds for which a lost run is remembered, so that its late result is recognised.
 LOST_MEMORY = 3600
+# Hashes by pair that end with a pair.
+_BY_PAIR = (keys.ROWS, keys.SKIPS, keys.WRITES_REFUSED)
+# Rows per step of a search through all of them.
+_SCAN = 1000
 # Key prefixes of pair hashes and histories.
 _PREFIXES = keys.pair_key("", "").removesuffix("/"), keys.history_key("", "").removesuffix("/")
 # Runs declared lost per script call: it blocks Redis for other clients.
@@ -82,6 +86,7 @@ class Runs:
         self._ingest = client.register_script(lua("ingest"))
         self._sweep = client.register_script(lua("sweep"))
         self._forget = client.register_script(lua("forget"))
+        self._set_right = client.register_script(lua("set_right"))
 
     def end_all(
         self,
@@ -159,7 +164,7 @@ class Runs:
         overdue = int(str(answer[0]))
         return [str(member) for member in answer[1:]], overdue == _SWEEP_BATCH
 
-    def set_right(self, now: float, slack: float) -> int:
+    def set_runs_right(self, now: float, slack: float) -> int:
         """Have open runs of a clock that was ahead end as if they were sent now: an interval and `slack` seconds later.
 
         Returns their number.
@@ -185,25 +190,40 @@ class Runs:
         return moved
 
     def leftovers(self) -> set[str]:
-        """Pairs formerly in the schedule that may still have data.
-
-        Called regularly, because it also records the pairs now in the schedule.
-        """
+        """Pairs formerly in the schedule that may still have data."""
         scheduled = {str(pair) for pair in self._redis.hkeys(keys.ENTRIES)}
-        known = {str(pair) for pair in self._redis.smembers(keys.KNOWN_PAIRS)}
-        for batch in batched(sorted(scheduled - known), _FORGET_BATCH):
-            at_once(self._redis, ("SADD", keys.KNOWN_PAIRS, *batch))
-        return known - scheduled
+        return {str(pair) for pair in self._redis.zrange(keys.CHANGED, 0, -1)} - scheduled
 
     def forget(self, pairs: Iterable[str]) -> list[str]:
         """Remove state, books and history of these pairs unless they are in the schedule.
 
-        Returns those that had data. The hub controller does this itself on removing a pair, but may die in between.
+        Returns those that had data. The hub controller does this on removing a pair, but may die in between.
         """
         found: list[str] = []
         for batch in batched(sorted(pairs), _FORGET_BATCH):
-            answer: list[object] = self._forget(keys=[keys.ENTRIES, keys.KNOWN_PAIRS], args=[*_PREFIXES, *batch])
+            answer: list[object] = self._forget(
+                keys=[keys.ENTRIES], args=[*_PREFIXES, len(_BY_PAIR), *_BY_PAIR, *batch]
+            )
             found += [str(pair) for pair in answer]
+        return found
+
+    def forget_lags(self) -> None:
+        """Remove beat's counters of removed scorers."""
+        known = {str(name) for name in self._redis.hkeys(keys.SCORERS)}
+        fields = [str(name) for name in self._redis.hkeys(keys.BEAT_LAGS)]
+        if gone := [field for field in fields if field.rpartition(":")[0] not in known]:
+            self._redis.hdel(keys.BEAT_LAGS, *gone)
+
+    def set_scores_right(self, now: float) -> int:
+        """Let scores from the future, of a clock that was ahead, be measured now; returns their number."""
+        ahead = [
+            str(pair)
+            for pair, text in self._redis.hscan_iter(keys.ROWS, count=_SCAN)
+            if (fields := row_fields(str(text))) and float(fields.get(LAST_SUCCESS, 0)) > now + CLOCK_SKEW
+        ]
+        found = 0
+        for batch in batched(ahead, _FORGET_BATCH):
+            found += int(self._set_right(keys=[keys.WRITES], args=[_number(now), int(CLOCK_SKEW), *batch]))
         return found
 
 

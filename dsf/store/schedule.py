@@ -26,6 +26,7 @@ from dsf.store.entries import (
     scorer_target,
 )
 from dsf.store.registry import Registry
+from dsf.store.runs import Runs
 from dsf.store.slots import CLOCK_SKEW, next_slot
 
 __all__ = [
@@ -112,18 +113,13 @@ class ScheduleStore:
                 self._redis,
                 ("HDEL", keys.ENTRIES, *batch),
                 ("ZREM", keys.DUE, *batch),
-                *(("HINCRBY", keys.MODEL_MARKED, pair, 1) for pair in batch),
             )
             removed += answers[0]
         if gone:
             self._close_runs(set(gone))
+        Runs(self._redis).forget(gone)
         for batch in batched(gone, self._BATCH):
-            names = [keys.split_pair(pair) for pair in batch]
-            at_once(
-                self._redis,
-                ("DEL", *(key(*name) for name in names for key in (keys.pair_key, keys.history_key))),
-                ("ZADD", keys.WRITES, *(part for pair in batch for part in (at - CLOCK_SKEW, pair))),
-            )
+            at_once(self._redis, ("ZADD", keys.WRITES, *(part for pair in batch for part in (at - CLOCK_SKEW, pair))))
         return removed
 
     def entries(self, pairs: Iterable[str] | None = None) -> list[Entry]:
@@ -298,7 +294,10 @@ class ScheduleStore:
         for entry in self._read(pairs):
             was, will = effective(entry, before, now), effective(entry, after, now)
             slot = next_slot(entry.pair, will.interval, now)
-            if was.paused and not will.paused:
+            if will.paused and not was.paused:
+                # It stays due; readers hear of it.
+                yield _Move(entry.pair, "", "early", slot)
+            elif was.paused and not will.paused:
                 yield _Move(entry.pair, "", "now", slot)
             elif will.interval != was.interval:
                 yield _Move(entry.pair, "", "early" if will.interval < was.interval else "slot", slot)

@@ -1,16 +1,13 @@
 """Due ticks that beat does not send: reasons, and number of consecutive ones per pair.
 
-Fields of the pair's hash, counted by `lua/dispatch.lua`. All are integers, because beat may only increment there:
+A text of the hash `dsf.keys.SKIPS`, written by `lua/dispatch.lua` and removed when a tick is sent, is
 
-    skips               consecutive ticks not sent; 0 after a sent one
-    skips_since         unix seconds of the first of them
-    skip_at:<reason>    unix seconds of the newest one skipped for this reason
-    skip_for            number of the newest one's reason, for beat to detect a change
+    <consecutive ticks not sent> <unix seconds of the first> <unix seconds of the newest> <reason of the newest>
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,10 +22,7 @@ INACTIVE: Final = "inactive"
 EXPIRED: Final = "expired"
 REASONS: Final = (QUEUE_FULL, RATE_LIMIT, PAUSED, RESULTS_BEHIND, INACTIVE, EXPIRED)
 
-_TICKS, _SINCE = "skips", "skips_since"
-_NEWEST: Final = {reason: f"skip_at:{reason}" for reason in REASONS}
-#: Every field, for selective reads.
-FIELDS: Final = (_TICKS, _SINCE, *_NEWEST.values())
+_TEXT: Final = re.compile(r"(\d+) (\d+) (\d+) (.+)")
 
 #: Consecutive skips from which they are reported despite a valid score. One or two are normal under a rate limit.
 SKIPS_THRESHOLD: Final = 3
@@ -36,21 +30,21 @@ SKIPS_THRESHOLD: Final = 3
 
 @dataclass(frozen=True)
 class Skips:
-    """The newest ticks of a pair were not sent. `since` is unix seconds, `reason` that of the newest of them."""
+    """The newest ticks of a pair were not sent. `since` and `newest` are unix seconds, `reason` that of the newest."""
 
     cluster: str
     reason: str
     ticks: int
     since: float
+    newest: float = 0.0
 
     @classmethod
-    def of(cls, cluster: str, fields: Mapping[str, str]) -> Skips | None:
-        """From a pair's hash; None if its newest tick was sent, or it never had one."""
-        ticks = int(fields.get(_TICKS, 0))
-        newest = {reason: int(fields[field]) for reason, field in _NEWEST.items() if field in fields}
-        if ticks <= 0 or not newest:
+    def of(cls, cluster: str, text: str | None) -> Skips | None:
+        """From a pair's text; None if its newest tick was sent, or it never had one."""
+        match = _TEXT.fullmatch(text or "")
+        if match is None or match[4] not in REASONS:
             return None
-        return cls(cluster, max(newest, key=newest.__getitem__), ticks, float(fields.get(_SINCE, 0)))
+        return cls(cluster, match[4], int(match[1]), float(match[2]), float(match[3]))
 
     def why(self, rate_limit: str | None, problem: str = "") -> str:
         """The reason and remedy as a sentence; `rate_limit` is the scorer's, e.g. `10/s`, `problem` is why it cannot

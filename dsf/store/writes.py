@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dsf import keys
 from dsf.store.client import at_once, batched, lua
-from dsf.store.pairs import UNWRITTEN
+from dsf.store.pairs import FAILING, row_fields
 from dsf.store.registry import ClusterRecord, ScorerRecord, read_record
 from dsf.store.slots import CLOCK_SKEW
 
@@ -98,7 +98,7 @@ class Finish:
         """Keys and arguments of the script."""
         claim = self.claim
         pair_key = keys.pair_key(claim.cluster, claim.scorer)
-        return [keys.WRITES, keys.WRITE_LEASES, keys.WRITTEN, keys.WRITE_STATS, pair_key], [
+        return [keys.WRITES, keys.WRITE_LEASES, keys.WRITTEN, keys.WRITE_STATS, pair_key, keys.WRITES_REFUSED], [
             claim.pair,
             _time(claim.lease),
             _time(self.now),
@@ -176,10 +176,12 @@ class Writes:
                 pipe.hget(keys.SCORERS, claim.scorer)
                 pipe.hget(keys.CLUSTERS, claim.cluster)
                 pipe.hexists(keys.ENTRIES, claim.pair)
-                pipe.hmget(keys.pair_key(claim.cluster, claim.scorer), "score", "failing", "changes", UNWRITTEN)
+                pipe.hmget(keys.pair_key(claim.cluster, claim.scorer), "score", "changes")
+                pipe.hget(keys.ROWS, claim.pair)
+                pipe.hget(keys.WRITES_REFUSED, claim.pair)
                 pipe.hget(keys.WRITTEN, claim.pair)
-            rows = iter(pipe.execute())
-        return [_facts(claim, *islice(rows, 5)) for claim in wanted]
+            answers = iter(pipe.execute())
+        return [_facts(claim, *islice(answers, 7)) for claim in wanted]
 
     def finish_all(self, finishes: Sequence[Finish]) -> None:
         """End the work on these pairs, in one round trip."""
@@ -215,7 +217,7 @@ class Writes:
         text = why[:_REASON_LIMIT]
         if facts.refusal == text:
             return False
-        at_once(self._redis, ("HSET", keys.pair_key(claim.cluster, claim.scorer), UNWRITTEN, text))
+        at_once(self._redis, ("HSET", keys.WRITES_REFUSED, claim.pair, text))
         return True
 
     def take_budget(self, rate: float, wanted: int) -> tuple[int, float]:
@@ -276,17 +278,19 @@ def _facts(
     cluster: str | None,
     scheduled: bool,
     fields: list[str | None],
+    row: str | None,
+    refusal: str | None,
     written: str | None,
 ) -> Facts:
-    score, failing, changes, unwritten = fields
+    score, changes = fields
     return Facts(
         scorer=read_record(ScorerRecord, claim.scorer, scorer),
         cluster=read_record(ClusterRecord, claim.cluster, cluster),
         scheduled=bool(scheduled),
         score=score,
-        failing=int(failing or 0),
+        failing=int(row_fields(row).get(FAILING, 0)),
         changes=int(changes or 0),
-        refusal=unwritten or "",
+        refusal=refusal or "",
         written_text=written or "",
         written=_written(written),
     )

@@ -106,7 +106,7 @@ class Bin:
 
 
 def histogram(spread: Spread, width: float = 400.0, height: float = 90.0) -> list[Bin]:
-    """The columns of a histogram of the read model; none without values."""
+    """The columns of a histogram; none without values."""
     bars = spread.histogram
     most = max((bar.count for bar in bars), default=0)
     if not most:

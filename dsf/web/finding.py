@@ -15,7 +15,7 @@ from dsf.web import search
 from dsf.web.reading import Reading, Row, Rows, states_named
 from dsf.web.states import STATES
 
-#: Most pairs that a search for items or runs reads: the read model has neither.
+#: Most pairs that a search for items or runs reads: the rows in memory have neither.
 _LOOKED_INTO: Final = 1000
 #: Most scorers in the result.
 _SCORERS: Final = 200

@@ -58,7 +58,7 @@ def add_api(app: FastAPI, site: Site) -> None:
             request.scope["dsf.caller"] = site.holder(request, token)
         site.allow(request, "look")
 
-    router = make_router(site.redis, functools.partial(settings_in_force, site.sources))
+    router = make_router(site.redis, functools.partial(settings_in_force, site.sources), site.sources.reading.model)
     add_changes(router, site.redis)
 
     @functools.cache

@@ -1,4 +1,4 @@
-"""Reads the data of the pages from the read model of `dsf.fleet` and its stores."""
+"""Reads the data of the pages from `dsf.fleet` and the stores."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ from dsf.fleet.verdict import Verdict, verdict
 from dsf.fleet.views import EntryView
 from dsf.messages import run_time
 from dsf.store.agents import Agents
-from dsf.store.entries import Effective, effective, interval_in_force
-from dsf.store.model import pause_of
+from dsf.store.entries import Effective, effective, interval_in_force, pause
 from dsf.store.pairs import Pairs, PairState, Score
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import Override, ScheduleStore
@@ -84,8 +83,6 @@ class Row:
     why: Why | None
     score: Score | None
     expired: bool
-    #: Whether the read model has this state, too: it takes in the action of a user after up to a second.
-    counted: bool
     entry: EntryView | None
     data: PairState
 
@@ -116,7 +113,8 @@ class Reading:
         self._registry = Registry(client)
         self._pairs = Pairs(client)
         self._schedule = ScheduleStore(client)
-        self._model = FleetModel(client)
+        #: Has the rows of all pairs in memory.
+        self.model = FleetModel(client)
         self._lock = threading.Lock()
         self._fleet: FleetOverview | None = None
         self._until = 0.0
@@ -135,7 +133,7 @@ class Reading:
             if self._fleet is None or time.monotonic() >= self._until:
                 began = time.thread_time()
                 self._fleet = None
-                self._fleet = self._model.fleet()
+                self._fleet = self.model.fleet()
                 self._until = time.monotonic() + max(_FRESH, _REST * (time.thread_time() - began))
             return self._fleet
 
@@ -161,15 +159,15 @@ class Reading:
 
     def page(self, wanted: PairFilter, limit: int, cursor: str | None = None) -> Rows:
         """Matching pairs, worst first."""
-        page = self._model.pairs(wanted, limit=limit, cursor=cursor)
+        page = self.model.pairs(wanted, limit=limit, cursor=cursor)
         return Rows(self.rows(page.pairs), page.total, page.cursor)
 
     def reasons(self, scorers: Collection[str]) -> set[str]:
         """Every reason for which pairs of these scorers have no new score."""
-        return self._model.reasons(scorers)
+        return self.model.reasons(scorers)
 
     def rows(self, found: Iterable[PairRow]) -> list[Row]:
-        """Rows of tables, in their order, each as its pair is now: the read model is up to a second behind."""
+        """Rows of tables, in their order, each as its pair is now."""
         models = {(one.cluster, one.scorer): one for one in found}
         names = [keys.pair(*pair) for pair in models]
         now = time.time()
@@ -181,20 +179,20 @@ class Reading:
             pair = (data.cluster, data.scorer)
             entry, score = entries.get(pair), data.score
             view = entry_view(entry, overrides, due.get(keys.pair(*pair)), now) if entry is not None else None
-            judged = verdict(data, now, is_paused=pause_of(entry, overrides, now) != "runs")
-            state, counted = STATES[judged.value], judged is models[pair].state
+            is_paused = entry is not None and pause(entry, overrides, now).paused
+            state = STATES[verdict(data, now, is_paused=is_paused).value]
             why = _why(state, models[pair], records.get(pair[1]), view)
             expired = score is not None and score.valid_until <= now
-            rows.append(Row(*pair, state, why, score, expired, counted, view, data))
+            rows.append(Row(*pair, state, why, score, expired, view, data))
         return rows
 
     def clusters(self, limit: int, names: Collection[str] | None = None, cursor: str | None = None) -> ClusterPage:
         """Clusters that have pairs, with their states, worst first; `names`: only these."""
-        return self._model.clusters(limit=limit, names=names, cursor=cursor, paired=True)
+        return self.model.clusters(limit=limit, names=names, cursor=cursor, paired=True)
 
     def labels(self) -> dict[str, dict[str, str]]:
         """The labels of each cluster, cached for some seconds."""
-        return self._labels.get(self._model.labels)
+        return self._labels.get(self.model.labels)
 
     def label_values(self) -> Counter[tuple[str, str]]:
         """Labels with their values and numbers of clusters, cached for some seconds."""
@@ -202,7 +200,7 @@ class Reading:
 
     def cluster_states(self) -> dict[str, StateCounts]:
         """The states of the pairs of each cluster, cached for some seconds."""
-        return self._states.get(self._model.cluster_states)
+        return self._states.get(self.model.cluster_states)
 
     def cluster_names(self) -> list[str]:
         """All accepted clusters, sorted."""
@@ -218,11 +216,11 @@ class Reading:
 
     def scorer(self, name: str) -> ScorerDetail:
         """One scorer on all its clusters."""
-        return self._model.scorer(name)
+        return self.model.scorer(name)
 
     def unready(self, name: str) -> UnreadyScorer | None:
         """A DynamicScorer that could not run yet; None for others."""
-        return self._model.unready(name)
+        return self.model.unready(name)
 
     def overrides(self, scorer: str) -> dict[str, Override]:
         """Overrides of a scorer, by target."""
@@ -235,7 +233,7 @@ class Reading:
 
     def cluster(self, name: str) -> ClusterDetail:
         """One cluster."""
-        return self._model.cluster(name)
+        return self.model.cluster(name)
 
     def agent_version(self, name: str) -> int | None:
         """The version of the messages that a cluster's agent sends; None before the first."""
@@ -244,7 +242,7 @@ class Reading:
 
     def pair(self, cluster: str, scorer: str) -> tuple[Row, PairDetail]:
         """One pair."""
-        detail = self._model.pair(cluster, scorer)
+        detail = self.model.pair(cluster, scorer)
         return self.rows([detail])[0], detail
 
     def runs(self, rows: Iterable[Row]) -> list[list[str]]:

@@ -1,7 +1,7 @@
 -- Commits one batch of beat: for each due pair everything happens or nothing, also with two beats at work.
 --
--- KEYS  1 due (zset)  2 open runs (zset)  3 statistics (hash)  4 lag by scorer (hash), then two per row: pair hash,
---       queue (list)
+-- KEYS  1 due (zset)  2 open runs (zset)  3 statistics (hash)  4 lag by scorer (hash)  5 skips (hash), then two per row:
+--       pair hash, queue (list)
 -- ARGV  1 now  2 number of lag bounds n, then n bounds in rising order (as they stand in field names),
 --       then seven per row:
 --       pair | due time as it was read | next due time | action | run member | deadline | message
@@ -10,25 +10,18 @@
 --               drop      the pair has no entry: it leaves the schedule
 --               else      the reason for which the tick is skipped
 -- A row whose due time is no longer the one that was read is left alone: somebody else had it.
--- Returns the number of rows left alone. Fields of the pair hash are described in dsf.store.pairs and
--- dsf.store.skips, those of the statistics in dsf.schedule.stats. Times are unix seconds.
+-- Returns the number of rows left alone. Fields of the pair hash are described in dsf.store.pairs, the texts of the
+-- skips in dsf.store.skips, the statistics in dsf.schedule.stats. Times are unix seconds.
 
 local now, n = tonumber(ARGV[1]), tonumber(ARGV[2])
 local sent, left, lag_sum = 0, 0, 0
 local reasons, lags, lags_of = {}, {}, {}
-local key = 5
+local key = 6
+-- So many skips in a row are a state of the pair.
+local MANY = 3
 local bounds = {}
 for b = 1, n do
   bounds[b] = tonumber(ARGV[2 + b])
-end
-
--- Beat may only count in the pair's hash, so a number is set by adding what it lacks.
-local function set(hash, field, value)
-  local lacks = value - redis.call('HINCRBY', hash, field, 0)
-  if lacks ~= 0 then
-    redis.call('HINCRBY', hash, field, lacks)
-  end
-  return lacks
 end
 
 for i = 3 + n, #ARGV, 7 do
@@ -44,8 +37,8 @@ for i = 3 + n, #ARGV, 7 do
       redis.call('LPUSH', KEYS[key + 1], ARGV[i + 6])
       redis.call('ZADD', KEYS[2], ARGV[i + 5], ARGV[i + 4])
       redis.call('HINCRBY', KEYS[key], 'n:scheduled', 1)
-      if set(KEYS[key], 'skips', 0) <= -MODEL_SKIPS then
-        model_mark(pair)
+      if redis.call('HDEL', KEYS[5], pair) == 1 then
+        tell_readers(pair)
       end
       sent = sent + 1
       local lag = math.max(0, now - tonumber(due))
@@ -63,15 +56,13 @@ for i = 3 + n, #ARGV, 7 do
     elseif action ~= 'defer' then
       redis.call('HINCRBY', KEYS[key], 'n:scheduled', 1)
       redis.call('HINCRBY', KEYS[key], 'n:skipped:' .. action, 1)
-      local skips = redis.call('HINCRBY', KEYS[key], 'skips', 1)
-      if skips == 1 then
-        set(KEYS[key], 'skips_since', math.floor(now))
-      end
-      set(KEYS[key], 'skip_at:' .. action, math.floor(now))
-      -- The read model hears of it when it matters: not of each skip of a fleet that is paused.
-      local is_other = set(KEYS[key], 'skip_for', MODEL_REASON[action] or 0) ~= 0
-      if skips == MODEL_SKIPS or (skips > MODEL_SKIPS and is_other) then
-        model_mark(pair)
+      local ticks, since, reason = string.match(redis.call('HGET', KEYS[5], pair) or '', '^(%d+) (%d+) %d+ (.*)$')
+      ticks = (tonumber(ticks) or 0) + 1
+      redis.call('HSET', KEYS[5], pair, string.format('%d %d %d %s', ticks,
+        tonumber(since) or math.floor(now), math.floor(now), action))
+      -- Readers hear of it when it matters: not of each skip of a fleet that is paused.
+      if ticks == 1 or ticks == MANY or (ticks > MANY and reason ~= action) then
+        tell_readers(pair)
       end
       reasons[action] = (reasons[action] or 0) + 1
     end

@@ -1,15 +1,23 @@
--- Removes what is known of pairs that are not in the schedule any more.
--- KEYS  1 entries, 2 known pairs
--- ARGV  1 prefix of pair hashes, 2 prefix of histories, 3... pair
+-- Removes what is known of pairs that are not in the schedule any more. Readers hear of it when something was left; the
+-- next time the change itself is forgotten.
+-- KEYS  1 entries
+-- ARGV  1 prefix of pair hashes, 2 prefix of histories, 3 number of hashes by pair n, then n of these, then pairs
 -- Returns the pairs of which something was left.
-local found = {}
-for i = 3, #ARGV do
+local left = {}
+local first = 4 + tonumber(ARGV[3])
+for i = first, #ARGV do
     local pair = ARGV[i]
     if redis.call('HEXISTS', KEYS[1], pair) == 0 then
-        if redis.call('DEL', ARGV[1] .. pair, ARGV[2] .. pair) > 0 then
-            table.insert(found, pair)
+        local count = redis.call('DEL', ARGV[1] .. pair, ARGV[2] .. pair)
+        for n = 4, first - 1 do
+            count = count + redis.call('HDEL', ARGV[n], pair)
         end
-        redis.call('SREM', KEYS[2], pair)
+        if count > 0 then
+            tell_readers(pair)
+            table.insert(left, pair)
+        else
+            redis.call('ZREM', CHANGED, pair)
+        end
     end
 end
-return found
+return left

@@ -45,8 +45,7 @@ local function take(first)
     local has_look = call('ZSCORE', KEYS[4], pair)
     local is_shown = written == '1' or call('HEXISTS', KEYS[5], pair) == 1
     local known = call('LLEN', history)
-    local names = {'state_run', 'last_run', 'score_run', 'failing', 'failure', 'digest', 'valid_until', 'last_success',
-        'expired', 'changes', 'items', 'skips', 'value', 'remark'}
+    local names = {'state_run', 'last_run', 'score_run', 'digest', 'changes'}
     local STATE = #names
     local amounts = {}
     if not late then
@@ -75,11 +74,10 @@ local function take(first)
     local state = call('HMGET', hash, unpack(names))
     local state_run, last_run, score_run = remembered(state[1]), remembered(state[2]), remembered(state[3])
     local was_ahead = state[3] and score_run == ''
-    local failing, failure, digest = tonumber(state[4]) or 0, state[5], state[6] or ''
-    local valid_until, last_success, expired = state[7], state[8], tonumber(state[9]) or 0
-    local items, value, remark = state[11], state[13], state[14]
-    local had_remark = remark and true or false
-    local is_over = (tonumber(valid_until) or 0) <= now
+    local digest = state[4] or ''
+    local facts = row_of(pair)
+    local failing, expired = tonumber(facts.failing) or 0, tonumber(facts.expired) or 0
+    local is_over = (tonumber(facts.valid_until) or 0) <= now
 
     if not is_open and refusal ~= '' then
         return reject(refusal)
@@ -90,7 +88,7 @@ local function take(first)
         end
         -- A skipped run leaves no state; only the history knows it.
         local head = sub(row, 1, 13)
-        -- As earlier versions wrote it, and the sweeper does.
+        -- As the sweeper writes it.
         local needle = '"run":"' .. run .. '"'
         for _, one in ipairs(known > 0 and call('LRANGE', history, 0, -1) or {}) do
             if sub(one, 1, #head) == head or string.find(one, needle, 1, true) then
@@ -121,63 +119,42 @@ local function take(first)
         set('last_run', run)
     end
 
-    local gone = {}
-    local news, changed, touched = false, false, false
+    local news, changed, has_row = false, false, false
     local limit = tonumber(threshold)
     -- The late result of a lost run may replace the state that its loss made, but no newer one.
     local newer = run > state_run or (late and run == state_run)
 
     if outcome == 'error' then
         if newer then
-            local old, fresh = model_decoded(failure), model_decoded(failure_now)
+            local old, fresh = decoded(facts.failure), decoded(failure_now)
             news = failing == 0 or old.stage ~= fresh.stage or old.reason ~= fresh.reason
             if not late then
                 failing = failing + 1
                 changed = limit > 0 and failing == limit
             end
-            failure = failure_now
             set('state_run', run)
-            set('failing', failing)
-            set('failure', failure)
+            facts.failing, facts.failure, has_row = tostring(failing), failure_now, true
         end
     elseif outcome ~= 'skipped' then
         if newer then
             news = failing > 0
             changed = limit > 0 and failing >= limit
             set('state_run', run)
-            failing = 0
-            if state[4] ~= '0' then
-                set('failing', failing)
-            end
-            if failure then
-                failure = nil
-                gone[#gone + 1] = 'failure'
-            end
+            facts.failing, facts.failure, has_row = '0', nil, true
         end
         if run > score_run then
-            news = news or is_over or (items == '0') ~= (items_now == '0')
-            touched = digest ~= digest_now or is_over or was_ahead
-            changed = changed or touched
-            if was_ahead or (tonumber(last_success) or 0) <= tonumber(measured) then
-                last_success = measured
+            news = news or is_over or (facts.items == '0') ~= (items_now == '0')
+                or decoded(facts.remark).reason ~= decoded(remark_now).reason
+            changed = changed or digest ~= digest_now or is_over or was_ahead
+            if was_ahead or (tonumber(facts.last_success) or 0) <= tonumber(measured) then
+                facts.last_success = measured
             end
-            valid_until, items, value = until_now, items_now, value_now
-            if remark or remark_now ~= '' then
-                news = news or model_decoded(remark).reason ~= model_decoded(remark_now).reason
-                remark = remark_now ~= '' and remark_now
-                if remark then
-                    set('remark', remark)
-                else
-                    gone[#gone + 1] = 'remark'
-                end
-            end
+            facts.valid_until, facts.items, facts.value = until_now, items_now, value_now
+            facts.remark = remark_now ~= '' and remark_now or nil
+            has_row = true
             set('score', score)
             set('score_run', run)
             set('digest', digest_now)
-            set('valid_until', valid_until)
-            set('items', items)
-            set('value', value)
-            set('last_success', last_success)
         end
         -- Without a look to come nobody would renew it.
         changed = changed or (written == '1' and not has_look)
@@ -185,22 +162,18 @@ local function take(first)
     if has_expired == '1' then
         if run > state_run then
             expired = expired + 1
-            set('expired', expired)
-            set('expired_run', run)
-            set('expired_at', ARGV[1])
+            facts.expired, facts.expired_run, facts.expired_at = tostring(expired), run, ARGV[1]
+            has_row = true
             news = expired == many_expired
         end
     elseif outcome ~= 'skipped' and newer and expired > 0 then
         -- A cycle that ran, well or not, says more.
-        gone[#gone + 1] = 'expired'
-        gone[#gone + 1] = 'expired_run'
-        gone[#gone + 1] = 'expired_at'
+        facts.expired, facts.expired_run, facts.expired_at = nil, nil, nil
         news = news or expired >= many_expired
-        expired = 0
     end
     changed = changed and is_shown
     if changed then
-        set('changes', format('%.0f', (tonumber(state[10]) or 0) + 1))
+        set('changes', format('%.0f', (tonumber(state[5]) or 0) + 1))
     end
 
     -- From here on nothing can fail ----------------------------------------------------------------------------------
@@ -217,18 +190,14 @@ local function take(first)
     if last > 0 then
         call('HSET', hash, unpack(values))
     end
-    if #gone > 0 then
-        call('HDEL', hash, unpack(gone))
+    if has_row then
+        put_row(pair, facts)
     end
     if not late then
         call('LPUSH', history, row)
         if known >= history_length then
             call('LTRIM', history, 0, history_length - 1)
         end
-    end
-    if outcome ~= 'skipped' or has_expired == '1' then
-        model_place(model_split(pair), scorer, now, nil, nil, touched,
-            {failing, expired, last_success, valid_until, items, state[12], value, failure or false, remark, had_remark})
     end
     if changed then
         -- LT: a pair that already waits keeps its place.

@@ -1,6 +1,6 @@
 -- Replaces an override if it is still the one that the caller has read, so that two people do not undo each other.
 --
--- Beat and the hub controller hear of it, and the read model.
+-- Beat and the hub controller hear of it.
 --
 -- KEYS  1 overrides (hash)  2 wake (list)  3 hub changed (set)  4 hub wake (list)
 -- ARGV  1 target  2 the override as it was read, "" for none  3 the new override as JSON, "" to remove it  4 scorer
@@ -15,7 +15,6 @@ if ARGV[3] == '' then
 else
   redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
 end
-model_mark(ARGV[1])
 redis.call('SADD', KEYS[3], ARGV[4])
 for _, wake in ipairs({KEYS[2], KEYS[4]}) do
   redis.call('LPUSH', wake, '1')

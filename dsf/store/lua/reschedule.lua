@@ -21,11 +21,11 @@ for i = 3, #ARGV, 4 do
   local known = true
   if entry ~= '' then
     redis.call('HSET', KEYS[1], pair, entry)
-    model_mark(pair)
   else
     known = redis.call('HEXISTS', KEYS[1], pair) == 1
   end
   if known then
+    tell_readers(pair)
     local score = redis.call('ZSCORE', KEYS[2], pair)
     local old = score and tonumber(score)
     local due = slot

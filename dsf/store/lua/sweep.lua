@@ -50,18 +50,21 @@ for _, member in ipairs(overdue) do
             cjson.encode({run = run, at = at, outcome = 'lost', reason = 'lost', message = message}))
         redis.call('LTRIM', ARGV[6] .. pair, 0, tonumber(ARGV[4]) - 1)
 
-        local state = redis.call('HMGET', key, 'state_run', 'last_run', 'failing', 'failure')
+        local state = redis.call('HMGET', key, 'state_run', 'last_run')
         if run > remembered(state[2]) then
             redis.call('HSET', key, 'last_run', run)
         end
         -- When a newer run has been heard of, this one only closes its books.
         if run > remembered(state[1]) then
-            local failing = tonumber(state[3] or '0') + 1
-            local old = state[4] and cjson.decode(state[4]) or {}
-            redis.call('HSET', key, 'state_run', run, 'failing', failing, 'failure', cjson.encode(
-                {run = run, stage = '', reason = 'lost', message = message, at = now}))
+            local row = row_of(pair)
+            local failing = (tonumber(row.failing) or 0) + 1
+            local old = decoded(row.failure)
+            redis.call('HSET', key, 'state_run', run)
+            row.failing, row.failure = tostring(failing),
+                cjson.encode({run = run, stage = '', reason = 'lost', message = message, at = now})
             -- Of cycles that expired the agent told at least.
-            redis.call('HDEL', key, 'expired', 'expired_run', 'expired_at')
+            row.expired, row.expired_run, row.expired_at = nil, nil, nil
+            put_row(pair, row)
             if failing == 1 or old.reason ~= 'lost' then
                 redis.call('SADD', KEYS[6], scorer)
                 news = true
@@ -72,7 +75,6 @@ for _, member in ipairs(overdue) do
                 redis.call('HINCRBY', key, 'changes', 1)
                 redis.call('ZADD', KEYS[5], 'LT', now, pair)
             end
-            model_place(cluster, scorer, now)
         end
         table.insert(lost, member)
     end

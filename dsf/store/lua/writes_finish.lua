@@ -1,5 +1,5 @@
 -- Ends the work on a claimed pair: what stands in the backend now, and when to look again.
--- KEYS  1 writes, 2 leases, 3 written, 4 stats, 5 pair hash
+-- KEYS  1 writes, 2 leases, 3 written, 4 stats, 5 pair hash, 6 refused
 -- ARGV  1 pair, 2 end of its lease, 3 now, 4 next look or '' for none, 5 written record as it was read ('' none),
 --       6 written record now ('' none), 7 changes that were seen, 8... counter, amount
 for i = 8, #ARGV, 2 do
@@ -8,7 +8,7 @@ end
 if tonumber(ARGV[7]) > 0 and redis.call('HEXISTS', KEYS[5], 'changes') == 1 then
     redis.call('HINCRBY', KEYS[5], 'changes', '-' .. ARGV[7])
 end
-redis.call('HDEL', KEYS[5], 'unwritten')
+redis.call('HDEL', KEYS[6], ARGV[1])
 local mine = tonumber(redis.call('ZSCORE', KEYS[2], ARGV[1]) or '0') == tonumber(ARGV[2])
 if not mine then
     -- The lease ran out and another writer took over; it looks for itself, and then again because of this.

@@ -80,7 +80,7 @@ def test_status_as_json(dsf: Dsf, fleet: Fleet) -> None:
     assert counts == {"desired": 2, "succeeding": 1, "failing": 1}
     (failure,) = scorer["failures"]
     assert (failure["cluster"], failure["stage"], failure["reason"]) == ("worker02", "fetch", "bad_query")
-    assert [score["cluster"] for score in found["scores"]] == ["worker01", "worker02"]
+    assert [score["cluster"] for score in found["scores"]] == ["worker02", "worker01"]
 
 
 def test_a_score_that_expired_without_a_failure_is_bad(dsf: Dsf, fleet: Fleet) -> None:
@@ -107,7 +107,7 @@ def test_a_scorer_that_gets_no_ticks_says_why(dsf: Dsf, fleet: Fleet) -> None:
     limited = ScorerRecord(name=SAMPLE, score_name="sample_score", interval=10, validity=300, rate_limit="2/m")
     Registry(fleet.redis).put_scorer(limited)
     for cluster in ("worker01", "worker02"):
-        fleet.redis.delete(keys.pair_key(cluster, SAMPLE))
+        fleet.redis.delete(keys.pair_key(cluster, SAMPLE), keys.ROWS)
         fleet.skips(cluster, "rate_limit", 9)
     result = dsf("status")
     assert result.exit_code == 0

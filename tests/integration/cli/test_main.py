@@ -39,7 +39,6 @@ COMMANDS = (
     *(("schedule", name) for name in ("list", "set", "pause", "resume", "reset")),
     *((name,) for name in ("demo", "up", "hub", "agent", "exporter", "results", "beat", "flower", "web")),
     ("scorer", "check"),
-    ("fleet", "rebuild"),
     *(("optimize",), ("optimizer",), ("mcp",)),
 )
 

@@ -11,11 +11,9 @@ import redis
 from dsf import keys
 from dsf.messages import new_run_id
 from dsf.store.history import HistoryEntry
-from dsf.store.model import ModelKeeper, is_whole, recount
-from dsf.store.pairs import FAILURE, ITEMS, LAST_SUCCESS, SCORE, VALID_UNTIL, Failure, Score
+from dsf.store.pairs import FAILING, FAILURE, ITEMS, LAST_SUCCESS, SCORE, VALID_UNTIL, Failure, Score, row_fields
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from dsf.store.schedule import Entry
-from tests.support.wait import wait_for
 
 CLUSTERS = ("worker01", "worker02")
 SAMPLE = "sample-scorer"
@@ -46,11 +44,15 @@ class Fleet:
         entry = Entry(cluster=cluster, scorer=scorer, score_name=scorer.replace("-scorer", "_score"), interval=interval)
         self.redis.hset(keys.ENTRIES, entry.pair, entry.model_dump_json())
         self.redis.zadd(keys.DUE, {entry.pair: self.now + due_in})
+        tell_readers(self.redis, cluster, scorer)
 
     def pair(self, cluster: str, scorer: str = SAMPLE, **fields: object) -> None:
-        """Fields of a pair's hash; `__` in a name stands for `:`."""
-        values = {name.replace("__", ":"): str(value) for name, value in fields.items()}
-        self.redis.hset(keys.pair_key(cluster, scorer), mapping=values)
+        """Counters in a pair's hash, with `__` for `:` in their names, and fields of its row."""
+        counters = {name.replace("__", ":"): str(value) for name, value in fields.items() if "__" in name}
+        if counters:
+            self.redis.hset(keys.pair_key(cluster, scorer), mapping=counters)
+        if row := {name: value for name, value in fields.items() if "__" not in name}:
+            set_row(self.redis, cluster, scorer, row)
 
     def score(
         self,
@@ -71,24 +73,22 @@ class Fleet:
             results=RESULTS if results is None else results,
             items=[("n1", 12), ("n2", -4)],
         )
-        values = {SCORE: score.model_dump_json(), LAST_SUCCESS: str(at), VALID_UNTIL: str(score.valid_until)}
-        self.redis.hset(keys.pair_key(cluster, scorer), mapping={**values, ITEMS: str(len(score.items))})
+        self.redis.hset(keys.pair_key(cluster, scorer), SCORE, score.model_dump_json())
+        self.pair(cluster, scorer, **{LAST_SUCCESS: at, VALID_UNTIL: score.valid_until, ITEMS: len(score.items)})
         return score.run
 
     def failure(self, cluster: str, scorer: str = SAMPLE, *, message: str = "parse error", in_a_row: int = 1) -> None:
         """The newest cycle of the pair failed."""
         failure = Failure(run=new_run_id(self.now), stage="fetch", reason="bad_query", message=message, at=self.now - 1)
-        self.redis.hset(
-            keys.pair_key(cluster, scorer), mapping={FAILURE: failure.model_dump_json(), "failing": str(in_a_row)}
-        )
+        self.pair(cluster, scorer, **{FAILURE: failure.model_dump_json(), FAILING: in_a_row})
 
     def skips(self, cluster: str, reason: str, ticks: int, *, scorer: str = SAMPLE, ago: float = 90) -> None:
-        """The newest ticks of the pair were not sent, the first of them so many seconds ago."""
+        """The newest ticks of the pair were not sent, the first of them so many seconds ago; 0: the newest one was."""
         since = int(self.now - ago)
-        self.redis.hset(
-            keys.pair_key(cluster, scorer),
-            mapping={"skips": str(ticks), "skips_since": str(since), f"skip_at:{reason}": str(int(self.now))},
-        )
+        self.redis.hset(keys.SKIPS, keys.pair(cluster, scorer), f"{ticks} {since} {int(self.now)} {reason}")
+        if not ticks:
+            self.redis.hdel(keys.SKIPS, keys.pair(cluster, scorer))
+        tell_readers(self.redis, cluster, scorer)
 
     def cycle(self, cluster: str, scorer: str = SAMPLE, **values: object) -> None:
         """One entry of the history."""
@@ -112,11 +112,21 @@ def good_fleet(client: redis.Redis, *, due_in: float = 5.0) -> Fleet:
     return fleet
 
 
-def count(client: redis.Redis) -> None:
-    """What a results worker does with its read model."""
-    recount(client)
-    keeper = ModelKeeper(client)
-    wait_for(lambda: not keeper.turn(time.time()) and is_whole(client), 30)
+def set_row(client: redis.Redis, cluster: str, scorer: str, fields: Mapping[str, object]) -> None:
+    """What the scripts of the results worker do with the row of a pair."""
+    pair = keys.pair(cluster, scorer)
+    row = row_fields(client.hget(keys.ROWS, pair)) | {name: str(value) for name, value in fields.items()}  # type: ignore[arg-type]
+    client.hset(keys.ROWS, pair, json.dumps(row))
+    tell_readers(client, cluster, scorer)
+
+
+def tell_readers(client: redis.Redis, cluster: str, scorer: str) -> None:
+    """A pair has changed."""
+    number = client.incr(keys.SEQUENCE)
+    if number == 1:
+        number = time.time_ns() // 1000
+        client.set(keys.SEQUENCE, number)
+    client.zadd(keys.CHANGED, {keys.pair(cluster, scorer): number})
 
 
 def loads(text: str) -> dict[str, object]:

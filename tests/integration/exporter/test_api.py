@@ -1,4 +1,4 @@
-"""The JSON API from the read model, its typed client, and commands that ask it instead of Redis."""
+"""The JSON API, its typed client, and commands that ask it instead of Redis."""
 
 from __future__ import annotations
 
@@ -13,24 +13,14 @@ from dsf import keys
 from dsf.cli.main import app
 from dsf.client import Client
 from dsf.errors import HttpError, QueryError, UnknownClusterError, UnknownScorerError
-from dsf.fleet.reader import FleetReader
 from dsf.fleet.verdict import Verdict
 from dsf.fleet.views import ScoreList
 from dsf.messages import new_run_id
-from dsf.store.model import ModelKeeper
 from dsf.store.notices import ClusterNotice, Notices, Said, ScorerNotice
 from dsf.store.registry import ScorerRecord
 from dsf.store.schedule import ScheduleStore
 from tests.integration.exporter.fleet import SAMPLE, STATIC, Fleet, good_fleet
 from tests.integration.exporter.server import ExporterProcess
-
-
-def counted(client: redis.Redis) -> None:
-    """What the sweeper of a results worker does; nobody else marks what this test wrote."""
-    client.delete(keys.MODEL_VERSION, keys.MODEL_KEEPER)
-    keeper = ModelKeeper(client)
-    while keeper.turn(time.time()):
-        pass
 
 
 @pytest.fixture
@@ -47,7 +37,6 @@ def fleet(redis_client: redis.Redis) -> Fleet:
     fleet.failure("edge1", message="invalid parameter query")
     fleet.skips("edge2", "queue_full", 3)
     fleet.skips("edge3", "queue_full", 5)
-    counted(redis_client)
     return fleet
 
 
@@ -104,9 +93,6 @@ def test_what_changed_is_told_once(client: Client, fleet: Fleet) -> None:
     before = client.summary().sequence
     assert client.updates(before).pairs == []
     fleet.failure("worker01")
-    fleet.redis.hincrby(keys.MODEL_MARKED, f"worker01/{SAMPLE}", 1)
-    fleet.redis.delete(keys.MODEL_KEEPER)
-    ModelKeeper(fleet.redis).turn(time.time())
     changed = client.updates(before)
     assert changed.pairs == [("worker01", SAMPLE)]
     assert client.updates(changed.sequence).pairs == []
@@ -163,34 +149,14 @@ def test_scorers_come_in_pages_with_and_without_a_model(
     assert [one["name"] for one in short["scorers"]] == [SAMPLE]
     assert ([one["name"] for one in short["unready"]], short["unreadyTotal"]) == (["unready-0"], 3)
     assert exporter.get("/api/v1/summary?limit=0").status_code == 422
-    for _ in range(2):
-        first = exporter.get("/api/v1/scorers?limit=2").json()
-        assert [one["name"] for one in first["scorers"]] == names[:2]
-        assert (first["total"], first["cursor"]) == (205, names[1])
-        assert [one.name for one in client.scorers().scorers] == names
-        last = exporter.get(f"/api/v1/scorers?cursor={names[202]}").json()
-        assert ([one["name"] for one in last["scorers"]], last["cursor"]) == (names[203:], None)
-        [sample] = client.scorers(SAMPLE).scorers
-        assert sample.clusters.desired == 12
-        # As before results workers have counted.
-        fleet.redis.delete(keys.MODEL_VERSION)
-
-
-def test_scorers_are_the_same_from_the_model_as_from_all_pairs(client: Client, fleet: Fleet) -> None:
-    by_model = client.scorers()
-    fleet.redis.delete(keys.MODEL_VERSION)
-    by_pairs = FleetReader(fleet.redis).scorers()
-    for one, other in zip(by_model.scorers, by_pairs.scorers, strict=True):
-        # As text: an answer has milliseconds.
-        assert [failure.model_dump_json() for failure in one.failures] == [
-            failure.model_dump_json() for failure in other.failures
-        ]
-        assert one.model_dump_json(include={"last_success"}) == other.model_dump_json(include={"last_success"})
-        assert one.intervals_in_force == other.intervals_in_force
-        assert [(idle.reason, idle.cluster, idle.clusters) for idle in one.idle] == [
-            (idle.reason, idle.cluster, idle.clusters) for idle in other.idle
-        ]
-        assert one.clusters.desired == other.clusters.desired
+    first = exporter.get("/api/v1/scorers?limit=2").json()
+    assert [one["name"] for one in first["scorers"]] == names[:2]
+    assert (first["total"], first["cursor"]) == (205, names[1])
+    assert [one.name for one in client.scorers().scorers] == names
+    last = exporter.get(f"/api/v1/scorers?cursor={names[202]}").json()
+    assert ([one["name"] for one in last["scorers"]], last["cursor"]) == (names[203:], None)
+    [sample] = client.scorers(SAMPLE).scorers
+    assert sample.clusters.desired == 12
 
 
 def test_scores_of_a_state(client: Client, exporter: ExporterProcess) -> None:
@@ -206,7 +172,6 @@ def test_no_row_is_lost_between_pages_of_pages(exporter: ExporterProcess, fleet:
     for number in range(600):
         fleet.registry.put_cluster(fleet.cluster_record(f"more{number:03}"))
         fleet.entry(f"more{number:03}", due_in=300)
-    counted(fleet.redis)
     client = Client(exporter.url)
     for ask in (client.scores, client.schedule):
         found: list[str] = []
@@ -226,7 +191,6 @@ def test_what_is_paused_is_said_by_every_list(
 ) -> None:
     store = ScheduleStore(fleet.redis)
     store.set_override(f"worker01/{SAMPLE}", paused=True)
-    counted(fleet.redis)
     [score] = client.scores(cluster="worker01").scores
     # It may be used as long as it is valid.
     assert (score.state, score.fresh) == (Verdict.PAUSED, True)
@@ -234,7 +198,6 @@ def test_what_is_paused_is_said_by_every_list(
     found = exporter.get("/api/v1/scores?state=paused").json()["scores"]
     assert [(one["cluster"], one["state"]) for one in found] == [("worker01", "paused")]
     store.set_override(f"*/{SAMPLE}", paused=True)
-    counted(fleet.redis)
     monkeypatch.setenv("DSF_API_URL", exporter.url)
     result = CliRunner().invoke(app, ["status", SAMPLE], prog_name="dsf")
     assert result.stdout.splitlines()[1].split()[1] == "paused"
@@ -247,7 +210,6 @@ def test_status_says_the_same_with_the_api(
     fleet.registry.remove_scorer(STATIC)
     for cluster in ("edge0", "edge1", "edge2", "edge3"):
         fleet.redis.hdel(keys.ENTRIES, f"{cluster}/{SAMPLE}")
-    counted(fleet.redis)
     monkeypatch.setenv("DSF_API_URL", exporter.url)
 
     def status(*arguments: str) -> Result:
@@ -274,7 +236,6 @@ def test_a_megabyte_is_enough_for_any_page(exporter: ExporterProcess, fleet: Fle
     many = [({"node": f"node-{number}", "meta": "x" * 100}, 1.0) for number in range(3000)]
     for number in range(1, 10):
         fleet.score(f"edge{number}", results=many)
-    counted(fleet.redis)
     answer = exporter.get("/api/v1/scores")
     assert len(answer.content) < 1_000_000
     assert answer.json()["continue"] is not None
@@ -291,7 +252,6 @@ def test_an_etag_stays_while_nothing_changes(exporter: ExporterProcess, fleet: F
         assert (again.status_code, again.content) == (304, b"")
         fleet.score("worker01", age=1)
         fleet.failure("worker01", in_a_row=int(time.time() * 1000) % 1000 + 2)
-        counted(fleet.redis)
         assert exporter.get(path, **{"If-None-Match": tag}).status_code == 200
 
 
@@ -304,10 +264,7 @@ def test_an_etag_changes_with_what_only_looks_like_an_age(exporter: ExporterProc
     assert exporter.get("/api/v1/summary").json()["overdue"] == 1
     late = tag_of("/api/v1/summary")
     assert late != summary
-    fleet.redis.hincrby(keys.MODEL_MARKED, f"edge5/{SAMPLE}", 1)
-    assert exporter.get("/api/v1/summary").json()["pending"] == 1
-    assert tag_of("/api/v1/summary") != late
-    for name in ("pending", "overdue", "ageSeconds", "lagSeconds"):
+    for name in ("overdue", "ageSeconds", "lagSeconds"):
         tags = set()
         for value in ("1", "2"):
             Notices(fleet.redis).tell_cluster(ClusterNotice(name="edge5", labels={name: value}))

@@ -186,8 +186,8 @@ def test_ticks_that_are_not_sent_are_said_of_the_pair_and_of_the_scorer(
     fleet.score("worker01", valid_for=-1)
     (scorer,) = exporter.get(f"/api/v1/scorers?scorer={SAMPLE}").json()["scorers"]
     assert [one["reason"] for one in scorer["idle"]] == ["paused", "queue_full"]
-    fleet.pair("worker01", skips=0)
-    fleet.pair("worker02", skips=0)
+    fleet.skips("worker01", "", 0)
+    fleet.skips("worker02", "", 0)
     (scorer,) = exporter.get(f"/api/v1/scorers?scorer={SAMPLE}").json()["scorers"]
     assert scorer["idle"] == []
 

@@ -9,10 +9,8 @@ import redis
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
-from dsf import keys
 from dsf.exporter.app import make_app
 from dsf.exporter.exposing import PER_PAIR
-from dsf.store.model import ModelKeeper
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
 from tests.integration.exporter.fleet import SAMPLE, STATIC, Fleet, good_fleet
@@ -34,9 +32,7 @@ def scraped(client: TestClient, query: str = "") -> dict[str, list[dict[str, str
 
 @pytest.fixture
 def fleet(redis_client: redis.Redis) -> Fleet:
-    fleet = good_fleet(redis_client)
-    ModelKeeper(redis_client).turn(time.time())
-    return fleet
+    return good_fleet(redis_client)
 
 
 @pytest.mark.parametrize(
@@ -93,8 +89,6 @@ def test_each_pair_that_is_not_paused_has_the_interval_in_force(fleet: Fleet) ->
 
 def test_reasons_are_counted(fleet: Fleet) -> None:
     fleet.failure("worker02")
-    fleet.redis.delete(keys.MODEL_VERSION, keys.MODEL_KEEPER)
-    ModelKeeper(fleet.redis).turn(time.time())
     found = scraped(TestClient(make_app(fleet.redis, series_limit=0)))
     assert found["dynamic_scoring_pairs_by_reason"] == [
         {"scorer": SAMPLE, "state": "failing", "stage": "fetch", "reason": "bad_query"}

@@ -17,6 +17,7 @@ from dsf.store.entries import Entry
 from dsf.store.pairs import Failure
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
+from tests.integration.exporter.fleet import set_row
 from tests.support.child import Child
 from tests.support.forked import Forked
 from tests.support.httpserver import ScriptedServer, answer
@@ -182,14 +183,13 @@ class World:
     def fail(self, cluster: str, scorer: str, reason: str, message: str, at: float) -> None:
         """What the results worker writes when a cycle failed."""
         failure = Failure(run="1700000000000-00000000", stage="fetch", reason=reason, message=message, at=at)
-        self.client.hset(f"dsf:pair:{cluster}/{scorer}", mapping={"failing": 1, "failure": failure.model_dump_json()})
+        set_row(self.client, cluster, scorer, {"failing": 1, "failure": failure.model_dump_json()})
         self.tell(scorer)
 
     def succeed(self, cluster: str, scorer: str, at: float) -> None:
         """What the results worker writes after a good cycle."""
-        key = f"dsf:pair:{cluster}/{scorer}"
-        self.client.hset(key, mapping={"failing": 0, "last_success": at, "valid_until": at + 3600, "items": 1})
-        self.client.hdel(key, "failure")
+        self.client.hdel("dsf:rows", f"{cluster}/{scorer}")
+        set_row(self.client, cluster, scorer, {"failing": 0, "last_success": at, "valid_until": at + 3600, "items": 1})
         self.tell(scorer)
 
     def tell(self, scorer: str) -> None:

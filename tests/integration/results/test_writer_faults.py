@@ -62,7 +62,7 @@ def test_a_refusal_is_told_to_the_hub_until_it_is_over(bed: Bed) -> None:
     bed.now += 5
     bed.write()
     assert bed.news() == set()
-    [verdict] = bed.pairs.verdicts([("c1", "s1")])
+    [verdict] = bed.pairs.rows([("c1", "s1")])
     assert verdict.unwritten == "422: not valid"
     bed.backend.error = None
     bed.now += 9

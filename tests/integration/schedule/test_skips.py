@@ -38,7 +38,11 @@ def test_a_pause_is_the_reason_until_a_tick_is_sent(begun: Bench) -> None:
     assert (first.reason, first.ticks) == ("paused", 1)
     assert BEGUN <= first.since <= begun.now
     begun.run(50)
-    assert books(begun.client, "c1").skips == Skips("c1", "paused", 6, first.since)
+    found = books(begun.client, "c1").skips
+    assert found is not None
+    assert found == Skips("c1", "paused", 6, first.since, found.newest)
+    # Ten seconds apart.
+    assert begun.now - 11 <= found.newest <= begun.now
     assert books(begun.client, "c1").skipped() == {"paused": 6}
     begun.store.set_override("c1/s", paused=False, now=begun.now)
     begun.run(0.1)
@@ -64,7 +68,10 @@ def test_a_full_queue_is_the_reason_and_the_newest_reason_counts(begun: Bench) -
     assert (found.reason, found.ticks) == ("queue_full", 3)
     begun.store.set_override("*/s", paused=True, now=begun.now)
     begun.run(10)
-    assert books(begun.client, "c1").skips == Skips("c1", "paused", 4, found.since)
+    paused = books(begun.client, "c1").skips
+    assert paused is not None
+    assert paused == Skips("c1", "paused", 4, found.since, paused.newest)
+    assert found.newest < paused.newest <= begun.now
     begun.store.set_override("*/s", paused=False, now=begun.now)
     begun.run(10)
     newest = books(begun.client, "c1").skips
@@ -81,7 +88,7 @@ def test_a_rate_limit_that_many_clusters_share_is_the_reason(redis_client: redis
     sent = {cluster: len(pushed(redis_client, cluster)) for cluster in clusters}
     never = [cluster for cluster, number in sent.items() if number == 0]
     assert len(never) >= 7
-    for state in Pairs(redis_client).verdicts((cluster, "s") for cluster in never):
+    for state in Pairs(redis_client).rows((cluster, "s") for cluster in never):
         skips = state.skips
         assert skips is not None
         assert skips == books(redis_client, state.cluster).skips
@@ -107,5 +114,5 @@ def test_beat_was_away(begun: Bench) -> None:
 
 
 def test_what_a_newer_beat_says_is_no_obstacle(redis_client: redis.Redis) -> None:
-    redis_client.hset(keys.pair_key("c1", "s"), mapping={"skips": 3, "skip_at:moon": 5})
+    redis_client.hset(keys.SKIPS, "c1/s", "3 1 5 moon")
     assert books(redis_client, "c1").skips is None

@@ -8,14 +8,12 @@ import redis
 
 from dsf import keys
 from dsf.fleet import changes
-from dsf.store.model import ModelKeeper, recount
 from dsf.store.notices import CLUSTER_SET, ClusterNotice, Notices, Said, ScorerNotice
 from dsf.web.acting import ACTS
 from dsf.web.views import VIEWS
 from tests.integration.exporter.fleet import SAMPLE, STATIC, Fleet
 from tests.integration.web.test_acts import TOKEN, Visitor
 from tests.support.secureredis import SecureRedis
-from tests.support.wait import wait_for
 from tests.support.webprocess import WebProcess
 
 FIELDS = {"note": "why", "until": "2999-01-01T00:00", "seconds": "7"}
@@ -42,9 +40,6 @@ def seed(admin: redis.Redis) -> None:
     fleet.skips("worker01", "inactive", 5, scorer=STATIC)
     why = Said(type="Healthy", status="False", reason="Unreachable", message="no", since=1.0)
     Notices(admin).tell_scorer(ScorerNotice(name="broken", conditions=(why,)))
-    keeper = ModelKeeper(admin)
-    recount(admin)
-    wait_for(lambda: not keeper.turn(fleet.now), 20)
 
 
 def test_the_page_is_refused_nothing(secure_redis: SecureRedis, tmp_path: Path) -> None:

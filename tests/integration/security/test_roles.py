@@ -123,7 +123,8 @@ def test_nobody_is_refused_in_its_own_work(secure_redis: SecureRedis) -> None:
     runs = Runs(results)
     lost, _ = runs.sweep(now=time.time() + 10_000, lost_after=0, history_length=5)
     assert lost
-    assert runs.leftovers() == set()
+    # Readers may hear of it for a while.
+    assert runs.leftovers() == {"gone/s2"}
     secure_redis.client().hdel(keys.ENTRIES, "gone/s1")
     assert runs.forget(runs.leftovers()) == ["gone/s1"]
     backend = MemoryBackend()
@@ -140,8 +141,7 @@ def test_nobody_is_refused_in_its_own_work(secure_redis: SecureRedis) -> None:
     assert keys_used(hub) == {"c1": 2}
     assert hub.spop(keys.HUB_CHANGED, 10)
     hub.blpop([keys.HUB_WAKE], timeout=0.01)
-    list(Pairs(hub).verdicts([("c1", "s1")]))
-    Pairs(hub).unsettled([("c1", "s1"), ("c2", "s1")], time.time())
+    list(Pairs(hub).rows([("c1", "s1"), ("c2", "s1")]))
     Writes(hub).touch("c1", "s1", forget_written=True)
     Writes(hub).facts([Claim("c1", "s1", 0.0)])
     Writes(hub).validity_factor()

@@ -1,4 +1,4 @@
-"""Everything that can happen to pairs, at random; and the read model beside a recount of all pairs."""
+"""Everything that can happen to pairs, at random; and the rows in memory beside a recount of all pairs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import redis
 
 from dsf import keys
 from dsf.fleet.model import FleetModel, PairFilter
+from dsf.fleet.snapshot import every
 from dsf.fleet.verdict import Verdict, verdict
 from dsf.schedule.dispatch import Dispatcher
 from dsf.store.entries import Entry, effective, scorer_target
-from dsf.store.model import ModelKeeper
 from dsf.store.registry import ClusterRecord, ScorerRecord
 from dsf.ticks import TickFactory
 from tests.integration.results.bed import Bed
@@ -22,18 +22,17 @@ from tests.integration.results.bed import Bed
 CLUSTERS = ["c1", "c2", "c3", "c4"]
 SCORERS = ["s1", "s2", "s3"]
 
-#: What is the same in the model and in the recount: state, stage and reason of each pair.
+#: What is the same in the rows and in the recount: state, stage and reason of each pair.
 Known = dict[tuple[str, str], tuple[Verdict, str, str]]
 
 
 class Mix:
-    """A hub with a clock that the test moves, beat's dispatcher and the keeper of the model."""
+    """A hub with a clock that the test moves, and beat's dispatcher."""
 
     def __init__(self, bed: Bed, seed: int) -> None:
         self.bed = bed
         self.client: redis.Redis = bed.client
         self.dice = random.Random(seed)
-        self.keeper = ModelKeeper(self.client)
         self.model = FleetModel(self.client, lambda: self.bed.now)
         self.dispatcher = Dispatcher(
             self.client, TickFactory(), batch=50, queue_limit=2, spread_rate=1000, clock=lambda: self.bed.now
@@ -103,16 +102,19 @@ class Mix:
         cluster = self.dice.choice(CLUSTERS)
         self.bed.schedule.remove([keys.pair(cluster, scorer) for scorer in SCORERS], self.bed.now)
 
-    def keep(self) -> None:
-        while self.keeper.turn(self.bed.now):
-            pass
+    def look(self) -> None:
+        """A reader follows what has changed so far."""
+        self.model.rows()
+
+    def forget(self) -> None:
+        self.bed.runs.forget(self.bed.runs.leftovers())
 
     def some(self) -> tuple[str, str]:
         return self.dice.choice(CLUSTERS), self.dice.choice(SCORERS)
 
     def step(self) -> None:
         weights: dict[Callable[[], None], int] = {
-            self.beat: 8, self.result: 8, self.wait: 5, self.sweep: 2, self.by_hand: 2, self.keep: 2,
+            self.beat: 8, self.result: 8, self.wait: 5, self.sweep: 2, self.by_hand: 2, self.look: 2, self.forget: 1,
             self.pause: 1, self.resume: 1, self.remove: 1, self.leave: 1, self.come_back: 1,
         }  # fmt: skip
         [event] = self.dice.choices(list(weights), list(weights.values()))
@@ -140,7 +142,8 @@ class Mix:
         return found
 
     def check(self) -> None:
-        """The model says what reading every pair says, however it is asked."""
+        """The rows in memory say what reading every pair says, however it is asked, and what a new reader says."""
+        assert every_row(self.model) == every_row(FleetModel(self.client))
         known = self.recount()
         by_scorer: defaultdict[str, Counter[str]] = defaultdict(Counter)
         groups: defaultdict[str, Counter[tuple[str, str, str]]] = defaultdict(Counter)
@@ -193,11 +196,21 @@ class Mix:
         good = {pair for pair, one in known.items() if one[0] is Verdict.OK}
         expected = {pair: value for pair in good if (value := self.bed.state(*pair).value) is not None}
         found = {
-            (str(cluster), scorer): value
-            for scorer in SCORERS
-            for cluster, value in self.client.zrange(keys.model_values(scorer), 0, -1, withscores=True)
+            (one.cluster, scorer): one.value
+            for scorer in self.bed.registry.scorers()
+            for one in self.model.scorer(scorer).top
         }
         assert found == expected
+
+
+def every_row(model: FleetModel) -> dict[tuple[str, str], tuple[Any, ...]]:
+    """All that is known of each pair."""
+    found = {}
+    for row in every(model.rows()):
+        why = row.why(Verdict.FAILING if row.is_failing else Verdict.OK)
+        parts = (row.last_success, row.valid_until, row.items, row.value, row.is_failing, row.is_skipped, why)
+        found[row.cluster, row.scorer] = parts
+    return found
 
 
 def counts(states: Any) -> Counter[str]:

@@ -1,13 +1,15 @@
-"""The read model equals a full recount, whatever happened."""
+"""The rows in memory equal a full recount, whatever happened."""
 
 from __future__ import annotations
 
 import pytest
 
 from dsf import keys
-from dsf.store.model import VERSION, is_whole, recount
+from dsf.fleet.model import FleetModel
 from tests.integration.results.bed import Bed
 from tests.integration.store.mix import CLUSTERS, SCORERS, Mix
+
+PAIRS = [keys.pair(cluster, scorer) for cluster in CLUSTERS for scorer in SCORERS]
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -16,7 +18,6 @@ def test_any_mix_is_counted_as_a_recount_would(bed: Bed, seed: int) -> None:
     for _ in range(6):
         for _ in range(40):
             mix.step()
-        mix.keep()
         mix.check()
 
 
@@ -24,74 +25,111 @@ def test_memory_counts_as_a_server_does(bed_in_memory: Bed) -> None:
     test_any_mix_is_counted_as_a_recount_would(bed_in_memory, 0)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_rebuilt_model_is_the_same(bed: Bed, seed: int) -> None:
-    mix = Mix(bed, 100 + seed)
-    for _ in range(120):
-        mix.step()
-    mix.keep()
-    recount(bed.client)
-    assert not is_whole(bed.client)
-    mix.keep()
-    assert is_whole(bed.client)
-    mix.check()
-
-
-def test_what_an_earlier_version_left_is_counted_at_the_first_start(bed: Bed) -> None:
-    mix = Mix(bed, 7)
-    for _ in range(120):
-        mix.step()
-    # It knew no model, and no number for a score.
-    for name in bed.client.keys(keys.MODEL_PREFIX + "*"):
-        bed.client.delete(name)
-    for cluster in CLUSTERS:
-        for scorer in SCORERS:
-            bed.client.hdel(keys.pair_key(cluster, scorer), "value", "skip_for")
-    mix.keep()
-    assert bed.client.get(keys.MODEL_VERSION) == VERSION
-    mix.check()
-
-
-def test_nothing_is_left_of_pairs_that_went(bed: Bed) -> None:
-    mix = Mix(bed, 5)
+def test_nothing_is_left_of_pairs_that_went(bed_in_memory: Bed) -> None:
+    mix = Mix(bed_in_memory, 5)
     for _ in range(150):
         mix.step()
-    bed.schedule.remove([keys.pair(cluster, scorer) for cluster in CLUSTERS for scorer in SCORERS], bed.now)
-    mix.keep()
-    left = {str(name) for name in bed.client.keys(keys.MODEL_PREFIX + "*")}
-    assert left - {keys.MODEL_KEEPER} == {keys.MODEL_VERSION, keys.MODEL_SEQUENCE, keys.MODEL_CHANGED, keys.MODEL_GONE}
+    before = mix.model.fleet().sequence
+    mix.bed.schedule.remove(PAIRS, mix.bed.now)
+    assert mix.model.fleet().pairs == 0
+    gone = {keys.pair(*pair) for pair in mix.model.changes(before).pairs}
+    assert gone
+    # The second look of the sweeper forgets that they went.
+    mix.bed.runs.forget(mix.bed.runs.leftovers())
+    left = {key for key in (keys.ROWS, keys.SKIPS, keys.WRITES_REFUSED, keys.CHANGED) if mix.client.exists(key)}
+    assert left == set()
     assert mix.model.fleet().pairs == 0
 
 
-def test_changes_name_what_changed_and_what_went(bed: Bed) -> None:
+def test_a_reader_that_was_away_when_a_pair_was_forgotten_drops_it(bed_in_memory: Bed) -> None:
+    mix = Mix(bed_in_memory, 3)
+    assert mix.model.fleet().pairs == len(PAIRS)
+    mix.bed.schedule.remove(["c1/s1"], mix.bed.now)
+    while mix.client.zscore(keys.CHANGED, "c1/s1") is not None:
+        mix.bed.runs.forget(mix.bed.runs.leftovers())
+    mix.check()
+    assert mix.model.fleet().pairs == len(PAIRS) - 1
+
+
+def test_a_reader_outlives_an_emptied_redis(bed_in_memory: Bed) -> None:
+    mix = Mix(bed_in_memory, 4)
+    bed_in_memory.cycle("c1", "s1")
+    assert mix.model.scorer("s1").states.ok == 1
+    mix.client.flushall()
+    assert mix.model.fleet().pairs == 0
+    again = Mix(bed_in_memory, 4)
+    bed_in_memory.cycle("c2", "s1", outcome="error")
+    again.model = mix.model
+    again.check()
+    assert mix.model.scorer("s1").states.failing == 1
+
+
+def test_an_emptied_redis_that_has_caught_up_is_told_from_the_one_before(bed_in_memory: Bed) -> None:
+    """More has changed in it than ever before, and nobody looked meanwhile."""
+    mix = Mix(bed_in_memory, 4)
+    bed_in_memory.cycle("c1", "s1")
+    assert mix.model.scorer("s1").states.ok == 1
+    mix.client.flushall()
+    again = Mix(bed_in_memory, 4)
+    for _ in range(20):
+        bed_in_memory.cycle("c2", "s1")
+    again.model = mix.model
+    again.check()
+    assert mix.model.scorer("s1").states.never == len(CLUSTERS) - 1
+
+
+def test_an_older_copy_of_redis_is_read_whole(bed_in_memory: Bed) -> None:
+    """A replica that took over lacks the newest changes."""
+    mix = Mix(bed_in_memory, 6)
+    before = mix.client.dump(keys.ROWS), mix.client.get(keys.SEQUENCE)
+    bed_in_memory.cycle("c1", "s1")
+    assert mix.model.scorer("s1").states.ok == 1
+    assert before[0] is None
+    mix.client.delete(keys.ROWS)
+    mix.client.set(keys.SEQUENCE, str(before[1]))
+    assert mix.model.scorer("s1").states.ok == 0
+
+
+def test_a_row_that_cannot_be_read_is_that_of_a_pair_that_never_ran(bed_in_memory: Bed) -> None:
+    mix = Mix(bed_in_memory, 1)
+    for text in ("", "{", "[]", "7"):
+        mix.client.hset(keys.ROWS, "c1/s1", text)
+        assert FleetModel(mix.client).scorer("s1").states.never == len(CLUSTERS)
+    bed_in_memory.cycle("c1", "s1")
+    assert mix.model.scorer("s1").states.ok == 1
+
+
+def test_changes_name_what_changed_and_what_went(bed_in_memory: Bed) -> None:
+    bed = bed_in_memory
     mix = Mix(bed, 1)
-    mix.keep()
     before = mix.model.fleet().sequence
     assert mix.model.changes(before).pairs == []
     bed.cycle("c1", "s1")
     bed.cycle("c2", "s1", outcome="error")
     found = mix.model.changes(before)
     assert found.pairs == [("c1", "s1"), ("c2", "s1")]
-    # The same again is no change.
-    bed.cycle("c1", "s1")
-    assert mix.model.changes(found.sequence).pairs == []
     bed.cycle("c1", "s1", results=[({"node": "a"}, 7.0)])
     bed.schedule.remove(["c2/s1"], bed.now)
-    mix.keep()
     assert mix.model.changes(found.sequence).pairs == [("c1", "s1"), ("c2", "s1")]
     first = mix.model.changes(before, limit=1)
     assert first.more
     assert len(first.pairs) == 1
 
 
-def test_a_score_that_expires_is_expired_before_the_sweeper_comes(bed: Bed) -> None:
-    mix = Mix(bed, 2)
-    bed.cycle("c1", "s1")
-    mix.keep()
-    assert mix.model.scorer("s1").states.ok == 1
-    bed.now += 61
-    assert (mix.model.scorer("s1").states.ok, mix.model.scorer("s1").states.expired) == (0, 1)
+def test_a_pause_is_told_and_ends_by_itself(bed_in_memory: Bed) -> None:
+    bed = bed_in_memory
+    mix = Mix(bed, 1)
     before = mix.model.fleet().sequence
-    mix.keep()
-    assert mix.model.scorer("s1").states.expired == 1
-    assert ("c1", "s1") in mix.model.changes(before).pairs
+    bed.schedule.set_override("*/s1", paused=True, paused_until=bed.now + 20, now=bed.now)
+    assert sorted(mix.model.changes(before).pairs) == [(cluster, "s1") for cluster in CLUSTERS]
+    assert mix.model.scorer("s1").states.paused == len(CLUSTERS)
+    bed.now += 21
+    assert mix.model.scorer("s1").states.paused == 0
+
+
+def test_a_score_expires_by_the_clock_alone(bed_in_memory: Bed) -> None:
+    mix = Mix(bed_in_memory, 2)
+    bed_in_memory.cycle("c1", "s1")
+    assert mix.model.scorer("s1").states.ok == 1
+    bed_in_memory.now += 61
+    assert (mix.model.scorer("s1").states.ok, mix.model.scorer("s1").states.expired) == (0, 1)

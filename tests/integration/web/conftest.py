@@ -2,45 +2,16 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Iterator
 
 import pytest
-import redis
 
-from dsf import keys
-from dsf.store.model import ModelKeeper, recount
 from tests.integration.web.visitor import TOKEN
 from tests.support.browser import browser
 from tests.support.redisserver import RedisServer
 from tests.support.webprocess import WebProcess
 
 __all__ = ["browser"]
-
-#: A fleet of fewer pairs is counted again and again.
-_FEW = 1000
-
-
-@pytest.fixture(autouse=True)
-def _kept(redis_server: RedisServer) -> Iterator[None]:
-    """What a results worker does: it keeps the read model. Here it counts all again and again: tests write by hand."""
-    ended = threading.Event()
-
-    def keep() -> None:
-        with redis.Redis.from_url(redis_server.url, decode_responses=True) as client:
-            keeper = ModelKeeper(client)
-            while not ended.wait(0.1):
-                if client.hlen(keys.ENTRIES) < _FEW:
-                    recount(client)
-                while keeper.turn(time.time()):
-                    pass
-
-    thread = threading.Thread(target=keep)
-    thread.start()
-    yield
-    ended.set()
-    thread.join()
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,6 @@ from dsf.client import Client
 from dsf.fleet.changes import Action, Actor, Deed, record
 from dsf.messages import new_run_id
 from dsf.store.entries import Override
-from dsf.store.model import ModelKeeper, is_whole
 from dsf.store.notices import CLUSTER_SET, ClusterNotice, Notices, Said, ScorerNotice
 from dsf.store.pairs import Failure
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
@@ -386,8 +385,6 @@ def test_redis_away_and_back(tmp_path: Path) -> None:
     with RedisServer(aof=True) as server, WebProcess(server.url, tmp_path / "log") as page:
         client = server.client()
         good_fleet(client)
-        keeper = ModelKeeper(client)
-        wait_for(lambda: not keeper.turn(time.time()) and is_whole(client), 20)
         fetch(page, "/", "All 2 scores")
         server.kill()
         answer = wait_for(lambda: [one for one in [page.get("/")] if one.status_code == 503], 20)[0]

@@ -76,7 +76,7 @@ def test_flower_may_start_tasks_only_when_it_is_to(read_only: bool, user: str) -
     objects = chart.render({"flower": {"readOnly": read_only}})
     (container,) = chart.containers(chart.workloads(objects)["dynamic-scoring-flower"])
     assert ("--no-read-only" in container["args"]) is not read_only
-    assert ("--read_only" in celerycommands.flower("h", 1, read_only=read_only)) is read_only
+    assert ("--read_only=True" in celerycommands.flower("h", 1, read_only=read_only)) is read_only
     assert chart.environment(container)["DSF_REDIS_USERNAME"] == f"dsf-{user}"
     # Only the user that is used is made.
     passwords = set(chart.one(objects, "Secret", "dynamic-scoring-redis-users")["data"])

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from dsf.api.validity import has_expired, valid_until
 from dsf.exporter.families import PairFamilies
-from dsf.fleet.reader import score_view, scorer_view
+from dsf.fleet.reader import score_view
+from dsf.fleet.scorerviews import scorer_views
+from dsf.fleet.snapshot import Row
 from dsf.fleet.verdict import Verdict, verdict
 from dsf.hub.cycles import Cycles
 from dsf.results.desired import desired
-from dsf.store.pairs import PairState, Score
+from dsf.store.pairs import Pairs, PairState, Score
 from dsf.store.registry import ClusterRecord, ScorerRecord
+from tests.support.memorystore import memory_client
 
 NOW = 1_800_000_000.0
 VALIDITY = 10
@@ -19,13 +24,14 @@ VALIDITY = 10
 SCORER = ScorerRecord(name="s", score_name="score", interval=30, validity=VALIDITY)
 
 
-def pair(at: float, factor: float) -> PairState:
+def pair(at: float, factor: float) -> dict[str, str]:
+    """The fields of a pair."""
     until = valid_until(at, VALIDITY, factor)
     score = Score(
         run="r", score_name="score", at=at, valid_until=until, results=[({"pod": "a"}, 1.0)], items=[("a", 1)]
     )
     fields = {"last_success": at, "valid_until": until, "items": 1, "failing": 0, "score": score.model_dump_json()}
-    return PairState("c", "s", {name: str(value) for name, value in fields.items()})
+    return {name: str(value) for name, value in fields.items()}
 
 
 @pytest.mark.parametrize(
@@ -33,15 +39,17 @@ def pair(at: float, factor: float) -> PairState:
     [(5, 1.0, True), (VALIDITY, 1.0, False), (20, 1.0, False), (20, 3.0, True), (30, 3.0, False)],
 )
 def test_all_readers_agree(age: float, factor: float, is_usable: bool) -> None:
-    state = pair(NOW - age, factor)
+    fields = pair(NOW - age, factor)
+    state, row = PairState("c", "s", fields), Row("c/s", "{}", json.dumps(fields), None, {})
     expected = Verdict.OK if is_usable else Verdict.EXPIRED
-    assert verdict(state, NOW) is expected
+    assert verdict(state, NOW) is row.state(NOW) is expected
     assert has_expired(state.valid_until, NOW) is not is_usable
     # The status of the DynamicScorer.
     cycles = Cycles.of([state], NOW)
     assert (cycles.succeeding, cycles.expired) == (int(is_usable), int(not is_usable))
     # `dsf status` and the JSON API.
-    counts = scorer_view(SCORER, [state], {}, NOW).clusters
+    [shown] = scorer_views(Pairs(memory_client()), [SCORER], {"s": {"c": row}}, {}, NOW)
+    counts = shown.clusters
     assert (counts.succeeding, counts.expired) == (int(is_usable), int(not is_usable))
     view = score_view(state, {"s": SCORER}, NOW)
     assert (view.fresh, view.expired, bool(view.items)) == (is_usable, not is_usable, is_usable)

@@ -141,7 +141,7 @@ def test_cycles_that_only_expire_are_a_failure_with_a_reason() -> None:
 
 def test_scores_that_cannot_be_written_are_said() -> None:
     states = [
-        state(name, last_success="1", valid_until="9", unwritten=f"403: {text}")
+        PairState(name, "s", {"last_success": "1", "valid_until": "9"}, unwritten=f"403: {text}")
         for name, text in (("a", "no"), ("b", "other"))
     ]
     cycles = Cycles.of([state("good", last_success="1", valid_until="9"), *states], 0.0)
@@ -176,13 +176,13 @@ def test_no_items_is_not_a_score_and_an_expired_one_is_none_either() -> None:
 
 
 def skipping(name: str, reason: str, ticks: int, since: int, **fields: str) -> PairState:
-    return state(name, skips=str(ticks), skips_since=str(since), **{f"skip_at:{reason}": str(since + 9)}, **fields)
+    return PairState(name, "s", fields, f"{ticks} {since} {since + 9} {reason}")
 
 
 def test_clusters_without_a_score_that_get_no_ticks_are_said() -> None:
     limited = scorer(execution={"rateLimit": "2/m"})
     states = [
-        state("good", last_success="1", valid_until="200", skips="0"),
+        state("good", last_success="1", valid_until="200"),
         skipping("few", "rate_limit", 2, 10, last_success="1", valid_until="50"),
         skipping("valid", "rate_limit", 9, 5, last_success="1", valid_until="101"),
         skipping("expired", "rate_limit", 3, 50, last_success="1", valid_until="100"),

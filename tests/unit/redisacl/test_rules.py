@@ -65,11 +65,18 @@ def test_nobody_has_a_dangerous_command(role: HubRole) -> None:
 def test_keys_are_named_one_by_one(role: HubRole) -> None:
     patterns = set(re.findall(r"(?:%RW|%R|%W)?~([^ )]+)", " ".join(hub_rules(role))))
     with_star = {pattern for pattern in patterns if "*" in pattern}
-    of_pairs = {"dsf:pair:*", "dsf:history:*", "dsf:model:*"}
+    of_pairs = {"dsf:pair:*", "dsf:history:*"}
     of_web = {"dsf:web:session:*", "dsf:web:outcome:*"} if role == "web" else set()
     assert with_star <= {"spoke.*", "hub.mail.*", *of_pairs, *of_web, "dsf:mail:claim:*", "celeryev.*"}
-    # Only who keeps the model may write all of it.
-    assert ("%RW~dsf:model:*" in " ".join(hub_rules(role))) == (role == "results")
+
+
+@pytest.mark.parametrize("role", HUB_ROLES)
+def test_only_results_workers_say_how_a_pair_is(role: HubRole) -> None:
+    rules = [rule for rule in hub_rules(role) if re.search(rf"%(RW|W)~{keys.ROWS}\b(?!:)", rule)]
+    commands = {command for rule in rules for command in re.findall(r"\+(\S+)", rule)}
+    # The hub removes the rows of pairs that are gone.
+    wanted = {"results": {"hget", "hset", "hdel", "hscan"}, "hub": {"hmget", "hget", "hdel"}}
+    assert commands == wanted.get(role, set())
 
 
 def test_only_beat_and_who_acts_for_people_can_make_ticks() -> None:

@@ -9,7 +9,6 @@ import pytest
 from dsf import keys, messages
 from dsf.results.sweeper import Sweeper
 from dsf.results.writer import LEASE
-from dsf.store.model import ModelKeeper
 from dsf.ticks import RUN_SLACK
 from tests.integration.results.bed import START, Bed
 
@@ -18,18 +17,12 @@ NEW = {"results": [({"node": "new"}, 9.0)]}
 
 
 @pytest.fixture
-def keeper(bed: Bed) -> ModelKeeper:
-    """What the results worker does every second."""
-    return ModelKeeper(bed.client)
-
-
-@pytest.fixture
-def back(bed: Bed, keeper: ModelKeeper) -> Bed:
+def back(bed: Bed) -> Bed:
     """A pair with a score of a clock that was two hours ahead, which is set right."""
     bed.now = START + AHEAD
     assert bed.cycle() == "ok"
     bed.write()
-    keeper.turn(bed.now)
+    bed.runs.set_scores_right(bed.now)
     bed.now = START
     return bed
 
@@ -98,22 +91,21 @@ def test_open_runs_of_that_time_without_an_entry_stay(bed: Bed) -> None:
     assert bed.client.zmscore(keys.OPEN_RUNS, members) == [START + AHEAD + 60] * 2
 
 
-def test_the_score_lasts_as_long_as_one_measured_now(back: Bed, keeper: ModelKeeper) -> None:
-    keeper.turn(back.now)
+def test_the_score_lasts_as_long_as_one_measured_now(back: Bed) -> None:
+    back.runs.set_scores_right(back.now)
     state = back.state()
     assert state.score is not None
     assert (state.last_success, state.valid_until) == (START, START + 300)
     assert (state.score.at, state.score.valid_until) == (START, START + 300)
     assert state.score.items == [("a", 1), ("b", 2)]
-    assert back.client.zscore(keys.model_ages("s1"), "c1") == START
     # Once: it gets older from now on.
     back.now += 10
-    keeper.turn(back.now)
+    back.runs.set_scores_right(back.now)
     assert back.state().last_success == START
 
 
-def test_the_object_says_so_and_goes_when_nothing_new_comes(back: Bed, keeper: ModelKeeper) -> None:
-    keeper.turn(back.now)
+def test_the_object_says_so_and_goes_when_nothing_new_comes(back: Bed) -> None:
+    back.runs.set_scores_right(back.now)
     assert back.write() == [("apply", "c1", "score-of-s1")]
     back.now += 301
     assert back.write() == [("delete", "c1", "score-of-s1")]
@@ -134,13 +126,13 @@ def test_a_pair_that_a_dead_writer_had_is_taken_over(back: Bed) -> None:
     assert [one.pair for one in claims] == [claim.pair]
 
 
-def test_a_little_ahead_is_not_touched(bed: Bed, keeper: ModelKeeper) -> None:
+def test_a_little_ahead_is_not_touched(bed: Bed) -> None:
     """Clocks of two hosts differ."""
     bed.now = START + 20
     bed.cycle()
     before = bed.state().score
     bed.now = START
-    keeper.turn(bed.now)
+    bed.runs.set_scores_right(bed.now)
     assert bed.state().score == before
     old = messages.new_run_id(START - 5)
     assert bed.send(old, outcome="error") == "replayed"

@@ -13,7 +13,6 @@ from dsf.fleet.reader import FleetReader, score_view
 from dsf.fleet.rescore import RunView
 from dsf.hub.cycles import Cycles
 from dsf.results.ending import ending_of
-from dsf.store.model import ModelKeeper
 from dsf.store.pairs import Pairs
 from dsf.web.reading import Reading
 from tests.integration.results.bed import Bed
@@ -67,9 +66,8 @@ def test_metrics_of_the_same_labels_replace_each_other_too() -> None:
 def test_all_readers_have_it(bed: Bed, values: dict[str, Any], state: str, reason: str, condition: str) -> None:
     bed.now = time.time() - 1
     bed.cycle(**values)
-    ModelKeeper(bed.client).turn(bed.now)
     model, reader, reading = FleetModel(bed.client), FleetReader(bed.client), Reading(bed.client)
-    [pair] = Pairs(bed.client).unsettled([("c1", "s1")], bed.now)
+    [pair] = Pairs(bed.client).rows([("c1", "s1")])
     assert pair.remark is not None
     text = pair.remark.message
     assert "what to do: " in text
@@ -101,11 +99,9 @@ def test_it_goes_with_the_next_good_score_and_with_the_score(bed: Bed) -> None:
     model, reading = FleetModel(bed.client), Reading(bed.client)
     bed.now = time.time() - 400
     bed.cycle(results=SHARED)
-    assert [one.reason for one in model.scorer("s1").reasons] == ["duplicate_dimension"]
-    # The score expires: it is the group of the expired then.
-    bed.now = time.time()
-    ModelKeeper(bed.client).turn(bed.now)
+    # The score has expired: it is in the group of the expired.
     assert model.scorer("s1").reasons == []
+    bed.now = time.time()
     bed.cycle(results=SHARED)
     assert [one.reason for one in model.scorer("s1").reasons] == ["duplicate_dimension"]
     bed.cycle()

@@ -55,7 +55,6 @@ class Fleet:
         return FleetOverview(
             at=NOW,
             sequence=1,
-            pending=100,
             clusters=len(self.names),
             pairs=len(self.names) * len(self.scorers),
             states=states,
@@ -88,7 +87,7 @@ class Fleet:
 
     def page(self, wanted: PairFilter, limit: int, cursor: str | None = None) -> Rows:
         why = Why("fetch", "bad_query", "no", 1.0, "r")
-        row = partial(Row, state=STATES["failing"], why=why, score=None, expired=False, counted=True, entry=None)
+        row = partial(Row, state=STATES["failing"], why=why, score=None, expired=False, entry=None)
         rows = [row(f"c{one}", "s", data=PairState(f"c{one}", "s", {})) for one in range(limit)]
         return Rows(rows, 2 * limit, "next")
 

@@ -1,0 +1,247 @@
+"""The rows of all pairs in memory, for one process; kept up to date by what changed since the last look.
+
+Reads are plain commands: they work while Redis takes no writes. Nothing here depends on a sweep: what follows from the
+time alone (an expired score, a pause that is over) is computed when a state is asked for.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+import redis
+
+from dsf import keys
+from dsf.fleet.verdict import Verdict, verdict
+from dsf.store.client import batched
+from dsf.store.entries import Entry, Override, pause, read, targets_of
+from dsf.store.pairs import (
+    EXPIRED,
+    EXPIRED_THRESHOLD,
+    FAILING,
+    ITEMS,
+    LAST_SUCCESS,
+    REMARK,
+    VALID_UNTIL,
+    VALUE,
+    Failure,
+    PairState,
+    row_fields,
+)
+from dsf.store.skips import SKIPS_THRESHOLD, Skips
+
+#: Changed rows read per round trip.
+_BATCH: Final = 1000
+#: Seconds after which all rows are read again: a replica that took over may lack changes that were seen here, and count
+#: further.
+_RELOAD: Final = 600.0
+#: States by rank, worst first.
+RANKS: Final = tuple(Verdict)
+#: Sorts pauses without an end after all others.
+NO_END: Final = 1e10
+
+
+class Row:
+    """One pair: what its state depends on, and the texts of the rest."""
+
+    __slots__ = (
+        "_fields",
+        "_known_why",
+        "_overrides",
+        "_pausable",
+        "cluster",
+        "is_failing",
+        "is_skipped",
+        "items",
+        "last_success",
+        "scorer",
+        "skips",
+        "valid_until",
+        "value",
+    )
+
+    def __init__(
+        self, pair: str, entry: str, text: str | None, skips: str | None, overrides: Mapping[str, Override]
+    ) -> None:
+        """From the texts of a pair's entry, row and skips; `overrides` of the schedule by target."""
+        self.cluster, scorer = keys.split_pair(pair)
+        self.scorer = sys.intern(scorer)
+        fields = row_fields(text)
+        success, value = fields.get(LAST_SUCCESS), fields.get(VALUE)
+        items = fields.get(ITEMS)
+        self.last_success: float | None = None if success is None else float(success)
+        self.valid_until = float(fields.get(VALID_UNTIL, 0))
+        self.items: int | None = None if items is None else int(items)
+        self.value: float | None = float(value) if value else None
+        self.is_failing = int(fields.get(FAILING, 0)) > 0 or int(fields.get(EXPIRED, 0)) >= EXPIRED_THRESHOLD
+        self.skips: Skips | None = Skips.of(self.cluster, skips) if skips else None
+        self.is_skipped = self.skips is not None and self.skips.ticks >= SKIPS_THRESHOLD
+        # Only of those that have something to say: most have not.
+        self._fields = fields if self.is_failing or REMARK in fields else {}
+        self._known_why: Failure | None = None
+        # Most pairs cannot be paused: their entries are not parsed.
+        self._pausable: Entry | None = None
+        self._overrides: dict[str, Override] = {}
+        if overrides:
+            targets = targets_of(self.scorer, self.cluster)
+            self._overrides = {name: one for name in targets if (one := overrides.get(name)) and one.paused is not None}
+        if self._overrides or '"suspended"' in entry:
+            self._pausable = read(Entry, pair, entry)
+
+    def pause_end(self, now: float) -> float | None:
+        """Until when it is paused (unix seconds), infinity without an end; None while it is not."""
+        if self._pausable is None:
+            return None
+        found = pause(self._pausable, self._overrides, now)
+        if not found.paused:
+            return None
+        return math.inf if found.paused_until is None else found.paused_until
+
+    def state(self, now: float) -> Verdict:
+        """Its state at `now` (unix seconds)."""
+        return verdict(self, now, is_paused=self._pausable is not None and self.pause_end(now) is not None)
+
+    def why(self, state: Verdict) -> Failure | None:
+        """Why a pair of this state has no new score, or not all of its results; None without a reason."""
+        if state is Verdict.SKIPPED and self.skips is not None:
+            return Failure(run="", stage="", reason=self.skips.reason, message="", at=self.skips.newest)
+        if state is Verdict.FAILING or (state in (Verdict.OK, Verdict.EMPTY) and REMARK in self._fields):
+            if self._known_why is None:
+                pair = PairState(self.cluster, self.scorer, self._fields)
+                known = pair.trouble if state is Verdict.FAILING else pair.remark
+                self._known_why = known or Failure(run="", stage="", reason="", message="", at=0.0)
+            return self._known_why
+        return None
+
+    def place(self, state: Verdict, now: float) -> float:
+        """Its place among the pairs of its state, worst first: a time in unix seconds."""
+        if state is Verdict.FAILING:
+            return self.last_success or 0.0
+        if state is Verdict.SKIPPED:
+            return self.skips.since if self.skips is not None else 0.0
+        if state is Verdict.NEVER:
+            return 0.0
+        if state is Verdict.PAUSED:
+            return min(NO_END, self.pause_end(now) or 0.0)
+        return self.valid_until
+
+
+#: Scorer -> cluster -> row.
+Rows = Mapping[str, Mapping[str, Row]]
+
+
+class Snapshot:
+    """The rows of all pairs. Thread-safe: what it returned does not change."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._redis = client
+        self._lock = threading.Lock()
+        self._rows: dict[str, dict[str, Row]] = {}
+        self._total = 0
+        self._overrides: dict[str, str] = {}
+        # None: nothing has been read.
+        self._sequence: int | None = None
+        self._reload_at = 0.0
+
+    def read(self) -> tuple[Rows, int]:
+        """The rows as they are now, and the number of the newest change in them. Raises redis.RedisError."""
+        with self._lock:
+            if self._sequence is None or time.monotonic() >= self._reload_at or not self._follow(self._sequence):
+                self._load()
+            return self._rows, self._sequence or 0
+
+    def _load(self) -> None:
+        self._sequence = None
+        with self._redis.pipeline(transaction=False) as pipe:
+            # First: a change meanwhile is then read twice rather than never.
+            pipe.get(keys.SEQUENCE)
+            for key in (keys.OVERRIDES, keys.ENTRIES, keys.ROWS, keys.SKIPS):
+                pipe.hgetall(key)
+            sequence, overrides, entries, texts, skips = pipe.execute()
+        parsed = _parsed(overrides)
+        rows: dict[str, dict[str, Row]] = {}
+        with _without_collection():
+            for pair, entry in entries.items():
+                row = Row(pair, entry, texts.get(pair), skips.get(pair), parsed)
+                rows.setdefault(row.scorer, {})[row.cluster] = row
+        self._rows, self._total, self._overrides, self._sequence = rows, len(entries), overrides, int(sequence or 0)
+        self._reload_at = time.monotonic() + _RELOAD
+
+    def _follow(self, since: int) -> bool:
+        """Read what changed; False if all has to be read."""
+        with self._redis.pipeline(transaction=False) as pipe:
+            pipe.get(keys.SEQUENCE)
+            pipe.zrange(keys.CHANGED, f"({since}", "+inf", byscore=True)
+            pipe.hgetall(keys.OVERRIDES)
+            pipe.hlen(keys.ENTRIES)
+            sequence, pairs, overrides, total = pipe.execute()
+        if int(sequence or 0) < since or overrides != self._overrides:
+            # Redis was emptied, or is an older copy of itself; or somebody has paused a scorer or resumed it.
+            return False
+        if pairs:
+            self._read_pairs(pairs, _parsed(overrides))
+        self._sequence = int(sequence or 0)
+        # Unequal when a removal was forgotten before it was seen here.
+        return self._total == int(total)
+
+    def _read_pairs(self, pairs: list[str], overrides: Mapping[str, Override]) -> None:
+        rows, copied = dict(self._rows), set()
+        for batch in batched(pairs, _BATCH):
+            with self._redis.pipeline(transaction=False) as pipe:
+                for key in (keys.ENTRIES, keys.ROWS, keys.SKIPS):
+                    pipe.hmget(key, batch)
+                answers: list[list[str | None]] = pipe.execute()
+            for pair, entry, text, skips in zip(batch, *answers, strict=True):
+                cluster, scorer = keys.split_pair(pair)
+                if scorer not in copied:
+                    # What was returned before is still in use.
+                    rows[scorer] = dict(rows.get(scorer, ()))
+                    copied.add(scorer)
+                own = rows[scorer]
+                self._total -= cluster in own
+                own.pop(cluster, None)
+                if entry is not None:
+                    own[cluster] = Row(pair, entry, text, skips, overrides)
+                    self._total += 1
+        self._rows = {scorer: own for scorer, own in rows.items() if own}
+
+
+def every(rows: Rows) -> Iterator[Row]:
+    """All rows."""
+    for own in rows.values():
+        yield from own.values()
+
+
+def by_state(rows: Iterable[Row], now: float) -> dict[Verdict, list[Row]]:
+    """Rows by their state at `now` (unix seconds), worst first; a state without rows is left out."""
+    found: dict[Verdict, list[Row]] = {state: [] for state in RANKS}
+    for row in rows:
+        found[row.state(now)].append(row)
+    return {state: some for state, some in found.items() if some}
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """No search for unused cycles of objects meanwhile: so many new objects, none of them in a cycle, start dozens of
+    searches, each through all objects of the process, which took a third of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _parsed(texts: Mapping[str, str]) -> dict[str, Override]:
+    found: dict[str, Override] = {}
+    for target, text in texts.items():
+        if (one := read(Override, target, text)) is not None:
+            found[target] = one
+    return found
