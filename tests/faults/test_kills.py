@@ -130,9 +130,13 @@ def test_the_results_worker_loses_nothing_that_was_queued(fleet: Fleet) -> None:
         fleet.kill("results")
         sent = Sent(fleet.redis, "c1")
         fleet.until(lambda seen=sent: seen.count() >= 4, "results in the queue")  # type: ignore[misc]
-        # Not all open runs: a tick of a second may expire before an agent without CPU sees it.
-        waiting = [run for run in runs_of(fleet, "steady") if any(run in text for text in sent.texts())]
-        assert waiting, (runs_of(fleet, "steady"), sent.texts())
+
+        def not_taken_in(sent: Sent = sent) -> list[str]:
+            # Not all open runs: a tick of a second may expire before an agent without CPU sees it. Not all that is in
+            # the queue: a worker may be killed after it has taken results in, and before it empties their slots.
+            return [run for run in runs_of(fleet, "steady") if any(run in text for text in sent.texts())]
+
+        waiting = fleet.until(not_taken_in, "results of open runs in the queue")
         fleet.run("results")
 
         def taken_in() -> dict[str, HistoryEntry]:
