@@ -150,9 +150,10 @@ class ClusterReconciler:
         try:
             present = self._registrar.present(cluster)
             wanted = plan.entries(cluster, present)
-            if plan.is_enabled:
+            if plan.is_enabled or self._desired.mistake(self._desired.config_key):
+                # An unreadable one is not gone: its grace begins anew with each look.
                 self._departures.forget(_CONFIG)
-            elif left := self._departures.left(_CONFIG):
+            if not plan.is_enabled and (left := self._departures.left(_CONFIG)):
                 wanted, look = plan.stopped(cluster, present), min(left, look or left)
             # Before the agent forgets the scorer: a tick for an unknown scorer would be a failed cycle.
             self._registrar.remove_other_entries(cluster, wanted)

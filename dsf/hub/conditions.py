@@ -51,6 +51,8 @@ class Spread:
     #: `namespace/name` of the one configuration, for messages, and whether it exists.
     config: str
     is_enabled: bool
+    #: Why that one cannot be read; empty if it can, or is not there.
+    config_mistake: str = ""
     #: Whether `distributed` covers every cluster; not yet right after a start.
     is_counted: bool = True
     #: Why delivery to one of the missing clusters failed, `<cluster>: <error>`; empty if none failed.
@@ -238,6 +240,12 @@ def tls_verified(plan: ScorerPlan, previous: DynamicScorerStatus) -> Statement |
     return None
 
 
+def _without_config(spread: Spread) -> str:
+    if spread.config_mistake:
+        return f"the DynamicScoringConfig {spread.config} has a mistake, so nothing runs: {spread.config_mistake}"
+    return f"there is no DynamicScoringConfig {spread.config}; scoring starts when it is created"
+
+
 def distributed(plan: ScorerPlan, health: Health, spread: Spread) -> Statement | None:
     """Condition Distributed: whether the scorer is delivered to every cluster that wants it.
 
@@ -250,8 +258,7 @@ def distributed(plan: ScorerPlan, health: Health, spread: Spread) -> Statement |
     if plan.runnable is None:
         return Statement("False", "NotHealthy", "the scoring API does not pass its health checks, so it runs nowhere")
     if not spread.is_enabled:
-        text = f"there is no DynamicScoringConfig {spread.config}; scoring starts when it is created"
-        return Statement("False", _NO_CONFIG, text)
+        return Statement("False", _NO_CONFIG, _without_config(spread))
     if spread.clusters == 0:
         return _no_clusters(spread.without_addon)
     if obstacles := plan.obstacles:

@@ -6,13 +6,12 @@ accepted: these are their identity, and the next configuration finds agents that
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
 import redis
 
-from dsf.api.scoringconfig import DynamicScoringConfig
 from dsf.api.types import GROUP, MANIFESTWORK_NAME
 from dsf.backends.protocol import Backend, Kind, ObjectKey
 from dsf.hub.clusters import ClusterReconciler
@@ -49,11 +48,13 @@ class ConfigReconciler:
         """Raises BackendError and redis.RedisError."""
         plan = self._desired.update()
         config = self._desired.config(key)
+        counts = key == self._desired.config_key
+        # Also of one that cannot be read.
+        metadata = (self._backend.get(*key) or {}).get("metadata", {})
+        if metadata.get("deletionTimestamp"):
+            return self._end(key, metadata.get("finalizers") or (), counts=counts)
         if config is None:
             return None
-        counts = key == self._desired.config_key
-        if config.metadata.deletion_timestamp is not None:
-            return self._end(key, config, counts=counts)
         now = datetime.now(UTC)
         if not counts:
             status = ignored_config_status(config, self._desired.config_key.namespace, now=now)
@@ -84,9 +85,9 @@ class ConfigReconciler:
             # Keep the known status.
             return None
 
-    def _end(self, key: ObjectKey, config: DynamicScoringConfig, *, counts: bool) -> float | None:
+    def _end(self, key: ObjectKey, finalizers: Collection[str], *, counts: bool) -> float | None:
         """Being deleted: release it once everything created for it is removed."""
-        if FINALIZER not in config.metadata.finalizers:
+        if FINALIZER not in finalizers:
             return None
         if counts and not self._is_clean():
             return CLEANUP_LOOK

@@ -297,7 +297,10 @@ class DesiredState:
     def _one(self, key: ObjectKey, model: type[_Object]) -> _Object | None:
         manifest = self._backend.get(*key)
         with self._lock:
-            return None if manifest is None else self._parse(key, manifest, model)
+            if manifest is None:
+                self._parsed.pop(key, None)
+                return None
+            return self._parse(key, manifest, model)
 
     def _parse(self, key: ObjectKey, manifest: Manifest, model: type[_Object]) -> _Object | None:
         version = f"{manifest['metadata'].get('uid')}/{manifest['metadata'].get('resourceVersion')}"

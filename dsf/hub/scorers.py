@@ -184,6 +184,7 @@ class ScorerReconciler:
             distributed=min(self._clusters.distributed(own.name), desired),
             config=f"{config.namespace}/{config.name}",
             is_enabled=plan.is_enabled,
+            config_mistake=self._desired.mistake(config),
             is_counted=self._clusters.have_looked_at(clusters),
             problem=problem,
             is_refused=is_refused,

@@ -90,6 +90,14 @@ def test_distributed(spread: Spread, expected: tuple[str, str]) -> None:
     assert said(status(spread=spread), "Distributed") == expected
 
 
+def test_a_configuration_that_cannot_be_read_is_not_called_missing() -> None:
+    broken = replace(EVERYWHERE, is_enabled=False, desired=0, config_mistake="spec.masks: not a list")
+    [found] = [one for one in status(spread=broken).conditions if one.type == "Distributed"]
+    assert found.message == (
+        "the DynamicScoringConfig hub/dynamic-scoring-config has a mistake, so nothing runs: spec.masks: not a list"
+    )
+
+
 def test_config_synced_says_first_what_keeps_it_from_running() -> None:
     full = scorer(mode="Full", scoring={})
     fresh = Health()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -12,6 +13,7 @@ from dsf.api.types import ADDON_NAME, CREDENTIALS_WORK_NAME, MANIFESTWORK_NAME
 from dsf.backends.protocol import Backend, Credentials, Kind, Manifest, ObjectKey
 from dsf.fleet.model import FleetModel
 from dsf.hub.clusters import ClusterReconciler
+from dsf.hub.configs import FINALIZER, ConfigReconciler
 from dsf.hub.credentials import AgentCredentials
 from dsf.hub.departures import Departures
 from dsf.hub.desiredstate import DesiredState
@@ -271,6 +273,40 @@ def test_one_that_cannot_be_read_goes_as_others_do(world: World, then: str) -> N
             world.now += GRACE
     world.look()
     assert (world.runs(), world.cycles()) == (None, None)
+
+
+def test_a_configuration_that_cannot_be_read_ends_nothing_for_good(world: World) -> None:
+    readable = world.api.take(Kind.CONFIG)
+    world.api.put({**readable, "spec": {"masks": 7}})
+    for _ in range(2):
+        world.look()
+        assert (world.runs(), world.told(), world.cycles()) == (False, False, "7")
+        world.now += 10 * GRACE
+    world.api.put(readable)
+    world.look()
+    assert (world.runs(), world.told(), world.cycles()) == (True, True, "7")
+    # Deleted, it is gone as any other.
+    world.api.put({**world.api.take(Kind.CONFIG), "spec": {"masks": 7}})
+    world.look()
+    world.api.take(Kind.CONFIG)
+    world.look()
+    assert (world.runs(), world.cycles()) == (False, "7")
+    world.now += GRACE
+    world.look()
+    assert (world.runs(), world.cycles()) == (None, None)
+
+
+def test_a_deleted_configuration_that_cannot_be_read_is_released(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    released: list[object] = []
+    monkeypatch.setattr(Api, "remove_finalizer", lambda _, *said: released.append(said), raising=False)
+    manifest = world.api.take(Kind.CONFIG)
+    leaving = {**manifest["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [FINALIZER]}
+    world.api.put({**manifest, "spec": {"masks": 7}, "metadata": leaving})
+    world.look()
+    backend, scores = cast("Backend", world.api), Mock(remove_all=lambda: False)
+    key = world.desired.config_key
+    assert ConfigReconciler(backend, world.registrar, world.desired, world.clusters, scores)(key) is None
+    assert released == [(*key, FINALIZER)]
 
 
 def test_a_missing_score_is_written_again_after_the_return(world: World) -> None:
