@@ -20,7 +20,7 @@ from dsf.messages import new_run_id
 from dsf.schedule import stats
 from dsf.schedule.limiter import RateLimiter
 from dsf.store import skips
-from dsf.store.client import lua
+from dsf.store.client import at_once, lua
 from dsf.store.entries import Effective, Entry, Override, effective, read, scorer_target
 from dsf.store.slots import CLOCK_SKEW, next_due, next_slot, scheduled_time
 from dsf.ticks import TickFactory, run_deadline
@@ -29,8 +29,6 @@ log = dsf.log.get(__name__)
 
 # Max. pairs per command in a script.
 _MOST_TOGETHER = 2000
-# Key names for look.lua.
-_NAMES = (keys.ENTRIES, keys.OVERRIDES, keys.spoke_queue(""), keys.MAIL_PREFIX, keys.MAIL_SLOTS - 1)
 _SEND, _DEFER, _DROP = "send", "defer", "drop"
 #: Seconds before retry of a pair that cannot be read or decided: a newer hub may have written its entry.
 _UNREADABLE_RETRY = 60.0
@@ -95,7 +93,6 @@ class Dispatcher:
         self._queue_limit = queue_limit
         self._gap = 1 / spread_rate
         self._clock = clock
-        self._look: Any = client.register_script(lua("look"))
         self._commit = client.register_script(lua("dispatch"))
         self._limiter = RateLimiter()
         self._prune_at = 0.0
@@ -168,9 +165,16 @@ class Dispatcher:
         names = [keys.split_pair(pair) for pair in pairs]
         targets = [*pairs, *{scorer_target(scorer) for _, scorer in names}]
         clusters = list({cluster for cluster, _ in names})
-        # A script: two commands per cluster cost beat more than deciding. A mailbox is full if all of its slots are;
-        # checking one slot rules out most.
-        texts, said, lengths, last = self._look(args=[*_NAMES, len(pairs), len(targets), *pairs, *targets, *clusters])
+        queues = [keys.spoke_queue(cluster) for cluster in clusters]
+        # A mailbox is full if all of its slots are; checking the last one rules out most.
+        texts, said, *counts = at_once(
+            self._redis,
+            ("HMGET", keys.ENTRIES, *pairs),
+            ("HMGET", keys.OVERRIDES, *targets),
+            *(("LLEN", queue) for queue in queues),
+            *(("EXISTS", keys.mail_slots(cluster)[-1]) for cluster in clusters),
+        )
+        lengths, last = counts[: len(clusters)], counts[len(clusters) :]
         maybe = [cluster for cluster, is_taken in zip(clusters, last, strict=True) if is_taken]
         overrides = {target: read(Override, target, text) for target, text in zip(targets, said, strict=True) if text}
         return _Batch(
@@ -178,7 +182,7 @@ class Dispatcher:
             due=due,
             entries=dict(zip(pairs, texts, strict=True)),
             overrides={target: override for target, override in overrides.items() if override is not None},
-            waiting=dict(zip(map(keys.spoke_queue, clusters), lengths, strict=True)),
+            waiting=dict(zip(queues, lengths, strict=True)),
             full=self._full(maybe),
         )
 

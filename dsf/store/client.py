@@ -81,11 +81,6 @@ def hub_time(client: redis.Redis) -> float:
 # The hub's data is bounded, and the hub frees memory: its scripts may write even if agents may not because Redis holds
 # `maxmemory`. Memory beyond that is the hub's reserve.
 _FLAGS: Final = "#!lua flags=allow-oom\n"
-#: Redis runs these also while it takes no writes, because it cannot save or has too few replicas.
-_READ_ONLY: Final = ("look", "mail")
-_READ_ONLY_FLAGS: Final = "#!lua flags=no-writes\n"
-
-
 #: Scripts that write rows, or tell readers that a pair has changed.
 _WITH_ROWS: Final = ("ingest", "sweep", "set_right", "dispatch", "reschedule", "forget")
 
@@ -94,7 +89,7 @@ _WITH_ROWS: Final = ("ingest", "sweep", "set_right", "dispatch", "reschedule", "
 def lua(name: str) -> str:
     """Source of `lua/<name>.lua`; each script's first comment names its keys and arguments."""
     if name not in _WITH_ROWS:
-        return (_READ_ONLY_FLAGS if name in _READ_ONLY else _FLAGS) + _source(name)
+        return _FLAGS + _source(name)
     pairs = keys.pair_key("", "").removesuffix("/")
     names = f"local ROWS, CHANGED, SEQUENCE, PAIR = {keys.ROWS!r}, {keys.CHANGED!r}, {keys.SEQUENCE!r}, {pairs!r}\n"
     return _FLAGS + names + _source("rows") + _source(name)

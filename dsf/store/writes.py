@@ -136,7 +136,6 @@ class Writes:
         self._redis = client
         self._claim = client.register_script(lua("writes_claim"))
         self._finish = client.register_script(lua("writes_finish"))
-        self._lease = client.register_script(lua("lease"))
         self._budget = client.register_script(lua("writes_budget"))
 
     def touch(self, cluster: str, scorer: str, *, forget_written: bool = False) -> None:
@@ -239,7 +238,14 @@ class Writes:
 
     def begin_audit(self, every: float) -> bool:
         """Whether this writer must audit now; true for one writer per `every` seconds."""
-        return bool(self._lease(keys=[keys.WRITE_AUDIT], args=[uuid.uuid4().hex, int(every * 1000)]))
+        milliseconds = int(every * 1000)
+        begun, left = at_once(
+            self._redis, ("SET", keys.WRITE_AUDIT, "", "NX", "PX", milliseconds), ("PTTL", keys.WRITE_AUDIT)
+        )
+        if not begun and left > milliseconds + 60_000:
+            # No audit is that far away: the clock of Redis was set back.
+            at_once(self._redis, ("PEXPIRE", keys.WRITE_AUDIT, milliseconds))
+        return bool(begun)
 
     def written_pairs(self) -> list[tuple[str, str]]:
         """(cluster, scorer) of every object in the backend."""
