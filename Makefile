@@ -24,7 +24,7 @@ WORKERS ?= 5
 # Programs that tests run: each is fetched before the first test, not in the middle of the others.
 PROGRAMS = $(PYTHON) -m tests.support.programs
 
-.PHONY: help setup demo test test-fast node controlplane soak lint compiled types bench bench-fleet format clean
+.PHONY: help setup demo test test-fast node controlplane soak lint compiled newest types bench bench-fleet format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,10 @@ lint: $(SYNCED) ## check format, style and layers
 
 compiled: $(SYNCED) ## load all tests, which compiles them: else each test process does so at its first start
 	@found=$$($(PYTHON) -m pytest --collect-only --quiet 2>&1) || { tail -n 60 <<<"$$found"; exit 1; }
+
+newest: ## take the newest celery, kombu and redis-py that pyproject.toml allows into uv.lock; then: make test
+	@scripts/uv lock --quiet --upgrade-package celery --upgrade-package kombu --upgrade-package redis
+	@git diff --unified=1 uv.lock | grep -A2 '^ name = ' | grep '^[-+]version' -B1 || echo "they are in uv.lock already"
 
 types: $(SYNCED) ## check types
 	@$(VENV)/bin/mypy
