@@ -1,0 +1,84 @@
+"""The way of one result from the agent's publish stage into the books: how often it is encoded, decoded and kept."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+import pytest
+import redis
+from pydantic import BaseModel
+
+from dsf.agent.outbox import Outbox
+from dsf.agent.secrets import KeyRing
+from dsf.messages import Result, derive_key
+from dsf.results.intake import Intake
+from dsf.tasks.ingest import ingest
+from tests.conftest import SettingsFactory
+from tests.integration.results.bed import SECRET, Bed
+
+#: A label of the result, in whatever is made of it.
+MARK = "node-of-this-result"
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Texts with the mark that this process has made and read: `encoded` and `decoded`."""
+    counts: Counter[str] = Counter()
+
+    def counting(original: Any, what: str) -> Any:
+        def wrapped(*args: Any, **options: Any) -> Any:
+            made = original(*args, **options)
+            texts = [made] if what == "encoded" else args
+            counts[what] += any(MARK in str(text) for text in texts)
+            return made
+
+        return wrapped
+
+    monkeypatch.setattr(json, "dumps", counting(json.dumps, "encoded"))
+    monkeypatch.setattr(json, "loads", counting(json.loads, "decoded"))
+    monkeypatch.setattr(BaseModel, "model_dump_json", counting(BaseModel.model_dump_json, "encoded"))
+    validate = BaseModel.model_validate_json.__func__  # type: ignore[attr-defined]
+    monkeypatch.setattr(BaseModel, "model_validate_json", classmethod(counting(validate, "decoded")))
+    return counts
+
+
+def test_one_result_is_encoded_three_times_decoded_twice_and_kept_in_two_places(
+    bed: Bed, redis_client: redis.Redis, redis_url: str, settings_factory: SettingsFactory, counted: Counter[str]
+) -> None:
+    key = derive_key(bytes.fromhex(SECRET), "c1", 1)
+    agent = settings_factory(role="agent", cluster="c1", signing_key=key.dump())
+    with redis.Redis.from_url(redis_url) as raw:
+        outbox = Outbox(redis_client, KeyRing(agent), "c1", 10_000)
+        intake = Intake(raw, bed.settings, bed.ingest, ingest, threading.Event())
+
+        def cycle(label: str) -> None:
+            bed.now += 30
+            result = Result(cluster="c1", scorer="s1", run=bed.open(), at=bed.now, outcome="ok")
+            result.results = [({"node": label}, 5.0)]
+            outbox.send(result, time.monotonic() + 60)
+            intake.turn()
+
+        # The first one also loads scripts and what is registered.
+        cycle("first")
+        with redis_client.monitor() as monitor:  # type: ignore[no-untyped-call]
+            cycle(MARK)
+            redis_client.echo("the end")
+            commands = []
+            for entry in monitor.listen():
+                if entry["command"].startswith("ECHO"):
+                    break
+                commands.append((entry["client_type"] == "lua", entry["command"]))
+    assert bed.pairs.state("c1", "s1").count("ok") == 2
+    # The body and its envelope; the score. The envelope and its body.
+    assert (counted["encoded"], counted["decoded"]) == (3, 2)
+    # The slot of the mailbox, and the pair.
+    kept = [text.split()[:2] for _, text in commands if MARK in text and text.split()[0] in ("SET", "HSET", "LPUSH")]
+    assert sorted(kept) == [["HSET", "dsf:pair:c1/s1"], ["SET", "hub.mail.c1.1"]]
+    # The agent puts it into a slot and sets the flag, in one round trip. The hub reads slots, asks for overrides of
+    # the interval, closes the run and empties the slot. One script more opens the run, as beat's would.
+    sent = Counter(text.split()[0] for is_inside, text in commands if not is_inside)
+    assert sent - Counter(["HELLO"]) == {"SET": 2, "EVALSHA": 4, "HMGET": 1}
