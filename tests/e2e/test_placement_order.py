@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 from dsf.api.meta import rfc3339
 from dsf.fleet.placement import PlacementView, WhatIf, explain
@@ -430,10 +430,20 @@ def test_a_browser_shows_the_order_and_what_if(
         chosen = [one.locator("th").inner_text() for one in rows.filter(has_text="has it").all()]
         assert set(chosen) == set(view.decided)
         assert tab.violations() == []
+        # Each change is a question, and the answers to the first ones come last.
+        held: list[Route] = []
+        shown.route("**/*value=0*", lambda route: held.append(route))
         shown.locator("#if-cluster").select_option(asked.cluster)
         shown.locator("#if-score").select_option(f"{asked.resource}/{asked.score}")
         shown.locator("#if-value").press("End")
         shown.locator("#if-value").blur()
+        expect(shown.locator("#answer [role=status]")).to_contain_text(f"{asked.cluster} would come in")
+        assert held
+        for route in held:
+            with shown.expect_response(route.request.url) as late:
+                route.continue_()
+            late.value.finished()
+        shown.evaluate("new Promise((done) => setTimeout(done))")
         expect(shown.locator("#answer [role=status]")).to_contain_text(f"{asked.cluster} would come in")
         if theme == "light":
             tab.picture("placement")

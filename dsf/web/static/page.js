@@ -103,9 +103,13 @@
     document.addEventListener("visibilitychange", poll);
   }
   const form = document.querySelector(".whatif");
+  let questions = 0;
   form?.addEventListener("change", async () => {
+    const number = ++questions;
     const answer = await fetch(`${form.action}?${new URLSearchParams(new FormData(form))}`);
-    if (answer.ok) replace((await parsed(answer)).getElementById("answer"));
+    const made = await parsed(answer);
+    // Answers come in any order: only that to the newest question counts.
+    if (answer.ok && number === questions) replace(made.getElementById("answer"));
   });
 
   // --- keys ---
