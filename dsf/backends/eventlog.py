@@ -27,6 +27,8 @@ class EventLog:
         self._path = path
         self._lock = threading.Lock()
         self._events: list[dict[str, Any]] = []
+        #: Each event as it stands in the file: to write all of them anew at each event took most of a hub's time.
+        self._texts: list[str] = []
 
     def load(self) -> None:
         """Load the events of an earlier hub."""
@@ -37,6 +39,7 @@ class EventLog:
             return
         if isinstance(found, list):
             self._events = [event for event in found if isinstance(event, dict)][-LIMIT:]
+            self._texts = [dump([event]) for event in self._events]
 
     def add(self, about: ObjectKey, type_: EventType, reason: str, message: str) -> None:
         """Add an event about an object."""
@@ -47,14 +50,16 @@ class EventLog:
         now = rfc3339(datetime.now(UTC))
         what = {"type": type_, "reason": reason, "regarding": regarding, "message": message}
         with self._lock:
-            same = next((event for event in self._events if what.items() <= event.items()), None)
-            if same is None:
-                same = {"first": now, "last": now, "count": 0, **what}
-            else:
-                self._events.remove(same)
+            number = next((n for n, event in enumerate(self._events) if what.items() <= event.items()), None)
+            same: dict[str, Any] = {"first": now, "last": now, "count": 0, **what}
+            if number is not None:
+                same = self._events.pop(number)
+                del self._texts[number]
             count = same["count"] if isinstance(same.get("count"), int) else 0
-            self._events = [*self._events, {**same, "last": now, "count": count + 1}][-LIMIT:]
+            event = {**same, "last": now, "count": count + 1}
+            self._events = [*self._events, event][-LIMIT:]
+            self._texts = [*self._texts, dump([event])][-LIMIT:]
             try:
-                write_text(self._path, dump(self._events))
+                write_text(self._path, "".join(self._texts))
             except BackendError as error:
                 log.warning("event cannot be written", error=str(error), reason=reason, message=message)
