@@ -39,9 +39,6 @@ SCORE_LABELS = {
     "ds_container": "container",
     "ds_meta": "meta",
 }
-#: Most bytes of a gauge's label value; longer ones are cut.
-LABEL_LIMIT = 256
-
 SCORE = Metric(
     "dynamic_score",
     "gauge",

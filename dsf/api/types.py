@@ -17,7 +17,6 @@ CONFIG_KIND: Final = "DynamicScoringConfig"
 AUTHENTICATION_KIND: Final = "ScoringAuthentication"
 
 #: OCM's kinds that the framework reads or writes.
-CLUSTER_GROUP: Final = "cluster.open-cluster-management.io"
 CLUSTER_API_VERSION: Final = "cluster.open-cluster-management.io/v1"
 CLUSTER_KIND: Final = "ManagedCluster"
 SCORE_API_VERSION: Final = "cluster.open-cluster-management.io/v1alpha1"

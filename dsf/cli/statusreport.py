@@ -134,7 +134,6 @@ def _scores(fleet: FleetReader | Client, scorer: str) -> tuple[list[ScoreView], 
 
 
 _BAD = ("unhealthy", "failing", "expired")
-_DISTRIBUTED = "Distributed"
 
 
 def state_of(scorer: ScorerView) -> str:
