@@ -22,6 +22,7 @@ TARGETS = [
     "soak",
     "lint",
     "compiled",
+    "newest",
     "types",
     "bench",
     "bench-fleet",
