@@ -126,7 +126,7 @@ class GatheredEvents(TaskEvents):
             if dispatcher is not shown or time.monotonic() >= beat_at:
                 self._beat(dispatcher, "worker-heartbeat" if dispatcher is shown else "worker-online")
                 shown, beat_at = dispatcher, time.monotonic() + self._heartbeat
-            # It keeps what it cannot send.
+            # It drops what it cannot send.
             dispatcher.flush()
         self._beat(self._dispatcher, "worker-offline")
 

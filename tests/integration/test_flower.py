@@ -140,7 +140,7 @@ BODIES = ("", "{", "null", "[" * 60_000, "1", '{"type": 1}', "[null]")
 
 
 def test_whatever_comes_together_is_taken(flower: Flower, settings_factory: SettingsFactory, redis_url: str) -> None:
-    """Hundreds of tasks in a quarter of a second, or all that an agent kept while Redis was away, with long errors."""
+    """Hundreds of tasks in a quarter of a second, with long errors."""
     app = make_app(settings_factory(role="agent", cluster="c1", redis_url=redis_url))
     numbers = [f"{number:x}" for number in range(0x100, 0x300)]
     with app.connection_for_write() as connection:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import kombu
 import pytest
 import redis
+from structlog.testing import capture_logs
 
 from dsf.celery import make_app
 from dsf.redislink import broker
@@ -81,96 +83,86 @@ def test_a_connection_of_somebody_else_is_kombus_own() -> None:
         assert connection.ensure_connection() is connection
 
 
-class Line:
+class Wire:
     """Takes messages of events, or fails with `error` while that is set."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None
         self.tries = 0
+        self.sizes: list[int] = []
         self.taken: list[Any] = []
 
-    def publish(self, message: Any, **_: Any) -> None:
+    def publish(self, message: str, **_: Any) -> None:
         self.tries += 1
         if self.error is not None:
             raise self.error
-        events = json.loads(message)
-        self.taken += events if isinstance(events, list) else [events]
+        self.sizes.append(len(message))
+        self.taken += json.loads(message)
 
 
-def a_dispatcher(settings_factory: SettingsFactory, line: Line) -> broker.PromptDispatcher:
-    app = make_app(settings_factory(role="agent", cluster="c1"))
-    made: broker.PromptDispatcher = app.events.Dispatcher(
-        hostname="spoke@c1", enabled=True, buffer_group=["task"], buffer_limit=10_000
-    )
-    made.producer = line
+@pytest.fixture
+def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
+    made = Wire()
+    monkeypatch.setattr(kombu.Producer, "publish", lambda _, *args, **options: made.publish(*args, **options))
     return made
 
 
-def some_tasks(dispatcher: broker.PromptDispatcher, numbers: range) -> None:
+@pytest.fixture
+def dispatcher(settings_factory: SettingsFactory, wire: Wire) -> Iterator[Any]:
+    app = make_app(settings_factory(role="agent", cluster="c1"))
+    with app.connection_for_write() as connection:
+        yield app.events.Dispatcher(
+            connection, hostname="spoke@c1", enabled=True, buffer_group=["task"], buffer_limit=10_000
+        )
+    app.close()
+
+
+def some_tasks(dispatcher: Any, numbers: range) -> None:
     for number in numbers:
         dispatcher.send("task-received", uuid=number, args="x" * 200)
 
 
-def test_a_silent_redis_is_waited_for_once(settings_factory: SettingsFactory) -> None:
-    """However many messages what has come together is: each would wait out the time-outs."""
-    line = Line()
-    dispatcher = a_dispatcher(settings_factory, line)
-    line.error = redis.TimeoutError("silent")
+@pytest.mark.parametrize(
+    ("error", "warnings"),
+    [
+        (redis.TimeoutError("silent"), 0),
+        (redis.ConnectionError("away"), 0),
+        (redis.exceptions.NoPermissionError("No permissions to access a channel"), 1),
+    ],
+)
+def test_events_that_cannot_be_sent_are_tried_once_and_dropped(
+    dispatcher: Any, wire: Wire, error: Exception, warnings: int
+) -> None:
+    """However many messages they are: at a silent Redis each would wait out the time-outs."""
+    wire.error = error
     some_tasks(dispatcher, range(1000))
-    for tries in (1, 2):
+    with capture_logs() as logs:
+        for tries in (1, 2):
+            # As Celery's heartbeats are sent.
+            dispatcher.send("worker-heartbeat", retry=True)
+            assert wire.tries == 2 * tries - 1
+            dispatcher.flush()
+            assert wire.tries == 2 * tries
+            some_tasks(dispatcher, range(10))
+    wire.error = None
+    dispatcher.flush()
+    assert [event["uuid"] for event in wire.taken] == list(range(10))
+    assert len(logs) == warnings
+
+
+def test_events_are_sent_in_messages_that_flower_takes(dispatcher: Any, wire: Wire) -> None:
+    some_tasks(dispatcher, range(1000))
+    dispatcher.flush()
+    assert [event["uuid"] for event in wire.taken] == list(range(1000))
+    assert len(wire.sizes) > 1
+    assert max(wire.sizes) < broker.MOST_EVENT_BYTES
+
+
+def test_an_event_that_is_no_json_stops_no_later_ones(dispatcher: Any, wire: Wire) -> None:
+    for value in (object(), {(1, 2): 3}):
+        dispatcher.send("task-received", uuid=0, value=value)
+        dispatcher.send("worker-heartbeat", value=value)
         dispatcher.flush()
-        assert line.tries == tries
-    some_tasks(dispatcher, range(1000, 1010))
-    line.error = None
+    dispatcher.send("task-received", uuid=1, value="\ud800")
     dispatcher.flush()
-    assert [event["uuid"] for event in line.taken] == list(range(1010))
-    assert not dispatcher._outbound_buffer
-
-
-def test_events_that_are_refused_are_not_kept(settings_factory: SettingsFactory) -> None:
-    line = Line()
-    dispatcher = a_dispatcher(settings_factory, line)
-    line.error = redis.exceptions.NoPermissionError("No permissions to access a channel")
-    for _ in range(3):
-        some_tasks(dispatcher, range(100))
-        dispatcher.flush()
-        dispatcher.send("worker-heartbeat")
-    assert not dispatcher._outbound_buffer
-
-
-def test_an_event_that_is_no_json_is_dropped_alone(settings_factory: SettingsFactory) -> None:
-    line = Line()
-    dispatcher = a_dispatcher(settings_factory, line)
-    for number, value in enumerate([1, object(), {(1, 2): 3}, "\ud800"]):
-        dispatcher.send("task-received", uuid=number, value=value)
-    dispatcher.send("worker-heartbeat", value=object())
-    dispatcher.flush()
-    assert [event["uuid"] for event in line.taken] == [0, 3]
-
-
-def test_of_events_that_cannot_be_sent_the_newest_are_kept(settings_factory: SettingsFactory) -> None:
-    line = Line()
-    dispatcher = a_dispatcher(settings_factory, line)
-    line.error = redis.ConnectionError("away")
-    for number in range(1000):
-        dispatcher.send("worker-heartbeat", number=number)
-    assert len(dispatcher._outbound_buffer) == broker.MOST_KEPT
-    line.error = None
-    dispatcher.flush()
-    assert [event["number"] for event in line.taken] == list(range(1000 - broker.MOST_KEPT, 1000))
-
-
-def test_what_tasks_say_from_one_connection_to_the_next_is_sent(settings_factory: SettingsFactory) -> None:
-    line = Line()
-    old, new = (a_dispatcher(settings_factory, line) for _ in range(2))
-    some_tasks(old, range(3))
-    old.disable()
-    # A stage ends, and the next one begins in its thread.
-    some_tasks(old, range(3, 5))
-    # As Celery does with each new connection.
-    new.extend_buffer(old)
-    some_tasks(old, range(5, 7))
-    some_tasks(new, range(7, 9))
-    new.flush()
-    old.flush()
-    assert [event["uuid"] for event in line.taken] == list(range(9))
+    assert [event["uuid"] for event in wire.taken] == [1]
