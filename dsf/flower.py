@@ -100,6 +100,10 @@ class PlainConnection(_Checked, connection.PlainConnection):
     """Without TLS."""
 
 
+class SocketConnection(_Checked, connection.SocketConnection):
+    """To a Unix socket."""
+
+
 class TlsConnection(_Checked, connection.TlsConnection):
     """With TLS."""
 
@@ -115,7 +119,8 @@ class MasterTlsConnection(_Checked, connection.MasterTlsConnection):
 class Channel(_BaseChannel):  # type: ignore[misc]
     """A channel to one server."""
 
-    connection_class = PlainConnection
+    tcp_class = PlainConnection
+    socket_class = SocketConnection
     connection_class_ssl = TlsConnection
 
 

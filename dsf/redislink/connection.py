@@ -7,14 +7,10 @@ import errno
 import re
 import socket
 import ssl
-import threading
-from collections.abc import Callable, Hashable
-from pathlib import Path
 from typing import Any, Final
 
 import redis
 from redis.connection import HiredisRespSerializer
-from redis.sentinel import SentinelManagedConnection
 
 # OpenSSL's certificate verification errors (X509_V_ERR_...).
 _NOT_YET_VALID: Final = 9
@@ -26,16 +22,23 @@ _PLAIN_ERRORS: Final = frozenset(
     {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENOENT, errno.EACCES}
 )
 
+_NOT_PEM: Final = (
+    "no certificate in PEM, or its key is another one's (DSF_REDIS_CA_FILE, DSF_REDIS_CERT_FILE, DSF_REDIS_KEY_FILE)"
+)
+
 # redis-py's published types do not cover all that is used here.
 _Plain: Any = redis.Connection
 _Tls: Any = redis.SSLConnection
-_Sentinel: Any = SentinelManagedConnection
+_Socket: Any = redis.UnixDomainSocketConnection
 _Hiredis: Any = HiredisRespSerializer
 
 
-def why(error: BaseException, host: str, port: int, ca_file: str | None, other_end: str = "Redis") -> str:
-    """Why a connection failed, and the remedy, in one line."""
-    where = _where(host, port)
+#: Options of a TCP connection that one to a Unix socket does not take.
+_TCP_OPTIONS: Final = ("socket_keepalive", "socket_keepalive_options")
+
+
+def why(error: OSError, where: str, host: str, ca_file: str | None, other_end: str = "Redis") -> str:
+    """Why a connection to `where` failed, and the remedy, in one line."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the certificate of {other_end} at {where} is refused: {_certificate(error, host, ca_file)}"
     if isinstance(error, ssl.SSLError):
@@ -45,15 +48,11 @@ def why(error: BaseException, host: str, port: int, ca_file: str | None, other_e
         )
     if isinstance(error, socket.gaierror):
         return f"the name {host} of {other_end} is not known: {error.strerror}"
-    if isinstance(error, OSError) and error.filename:
+    if error.filename:
         return f"cannot read {error.filename} for the connection to {other_end}: {error.strerror}"
-    if isinstance(error, OSError) and error.errno in _PLAIN_ERRORS:
+    if error.errno in _PLAIN_ERRORS:
         return f"{other_end} cannot be reached at {where}: {error.strerror}"
     return f"{other_end} cannot be reached at {where}: {error}"
-
-
-def _where(host: str, port: int) -> str:
-    return host if is_socket(host) else f"{host}:{port}"
 
 
 def is_socket(host: str) -> bool:
@@ -115,11 +114,9 @@ class ReadableErrors:
             super().check_health()  # type: ignore[misc]
 
     @property
-    def _where(self) -> str:
-        return _where(self.host, self.port)
-
-    def _error_message(self, error: BaseException) -> str:
-        return why(error, self.host, self.port, self.ca_certs, self.other_end)
+    def where(self) -> str:
+        """Address of the server."""
+        return f"{self.host}:{self.port}"
 
     def read_response(self, *args: Any, **options: Any) -> Any:
         """Read an answer. Waits for the rest of a partial one: redis-py would drop a subscriber's connection."""
@@ -130,174 +127,105 @@ class ReadableErrors:
         except redis.ReadOnlyError as error:
             # After a failover only a new connection leads to the new primary; redis-py would keep this one.
             self.disconnect()  # type: ignore[attr-defined]
-            raise redis.ConnectionError(
-                f"{self.other_end} at {self._where} is a replica and takes no writes"
-            ) from error
+            raise redis.ConnectionError(f"{self.other_end} at {self.where} is a replica and takes no writes") from error
 
-    def connect(self) -> None:
-        """Connect. Raises redis.ConnectionError and its subclasses."""
+    def connect_check_health(self, *args: Any, **options: Any) -> None:
+        """Connect, unless it is connected. Raises redis.ConnectionError and its subclasses."""
         try:
-            super().connect()  # type: ignore[misc]
+            super().connect_check_health(*args, **options)  # type: ignore[misc]
         except redis.InvalidResponse as error:
             raise redis.ConnectionError(
-                f"what answers at {self._where} is no {self.other_end} ({error}): is it the right port, "
+                f"what answers at {self.where} is no {self.other_end} ({error}): is it the right port, "
                 f"does it want TLS ({self.tls_by})?"
             ) from None
         except redis.AuthenticationError as error:
             if str(error).startswith("DSF_"):
                 raise
             raise redis.AuthenticationError(
-                f"{self.other_end} at {self._where} refuses user or password ({str(error).rstrip('.')}); is "
+                f"{self.other_end} at {self.where} refuses user or password ({str(error).rstrip('.')}); is "
                 f"it the newest one ({self.known_by})?"
             ) from None
         except redis.ConnectionError as error:
             # redis-py's own text when the server closes the connection; it names neither server nor reason.
             if type(error) is redis.ConnectionError and re.match(
-                "Connection closed|Error .*(reading|writing)", str(error)
+                "Connection closed|Error .*while (reading|writing)", str(error)
             ):
                 raise redis.ConnectionError(
-                    f"{self.other_end} at {self._where} ends new connections ({str(error).rstrip('.')}): "
+                    f"{self.other_end} at {self.where} ends new connections ({str(error).rstrip('.')}): "
                     f"does it want TLS ({self.tls_by}), or a client certificate, or has it reached its maxclients?"
                 ) from None
+            if isinstance(error.__context__, OSError):
+                text = why(error.__context__, self.where, self.host, self.ca_certs, self.other_end)
+                raise redis.ConnectionError(text) from None
             raise
-
-
-class _Sessions:
-    """TLS session cache of this process: reconnecting to a server needs no full handshake.
-
-    A session belongs to the context that created it, so that is kept as long as its files are unchanged.
-    """
-
-    def __init__(self) -> None:
-        # Beat connects in a signal handler, which may have interrupted its own thread in here.
-        self._lock = threading.RLock()
-        self._contexts: dict[Hashable, ssl.SSLContext] = {}
-        # Server -> the context of its newest session, and that session.
-        self._newest: dict[str, tuple[ssl.SSLContext, ssl.SSLSession]] = {}
-
-    def find(
-        self, stamps: Hashable, make: Callable[[], ssl.SSLContext], server: str
-    ) -> tuple[ssl.SSLContext, ssl.SSLSession | None]:
-        """The context for these files, and a session with this server if there is one. Raises what `make` raises."""
-        with self._lock:
-            context = self._contexts.get(stamps)
-            if context is None:
-                context = make()
-                # Drops contexts of renewed files.
-                self._contexts = {stamps: context}
-            made_with, session = self._newest.get(server, (None, None))
-        return context, session if made_with is context else None
-
-    def keep(self, server: str, connection: object) -> None:
-        """Store the session of a connection: the server may send it any time after the handshake."""
-        if isinstance(connection, ssl.SSLSocket) and (session := connection.session) is not None:
-            with self._lock:
-                self._newest[server] = connection.context, session
-
-
-_sessions = _Sessions()
-
-
-class PinnedCA:
-    """Mixin of a TLS connection class: the server's certificate must be from the given CA, and for its name."""
-
-    host: str
-    port: int
-    _sock: object
-    ca_certs: str | None
-    certfile: str | None
-    keyfile: str | None
-
-    def _wrap_socket_with_ssl(self, sock: socket.socket) -> ssl.SSLSocket:
-        context, session = _sessions.find(self._stamps(), self._context, f"{self.host}:{self.port}")
-        # Fails when the server has reset the connection meanwhile; wrap_socket() would then leak the socket.
-        sock.getpeername()
-        return context.wrap_socket(sock, server_hostname=self.host, session=session)
-
-    def disconnect(self, *args: Any, **options: Any) -> None:
-        """Close; the next connection resumes its session."""
-        _sessions.keep(f"{self.host}:{self.port}", self._sock)
-        super().disconnect(*args, **options)  # type: ignore[misc]
-
-    def _stamps(self) -> Hashable:
-        """Changes when CA, certificate or key is renewed."""
-        found: list[object] = []
-        for file in (self.ca_certs, self.certfile, self.keyfile):
-            try:
-                found += [file, Path(file).stat().st_mtime_ns if file is not None else 0]
-            except OSError:
-                # Reading the file reports it.
-                found += [file, None]
-        return tuple(found)
-
-    def _context(self) -> ssl.SSLContext:
-        # The base class trusts the system's CAs as well as the given one: any public CA could then vouch for the hub.
-        file: str | None = None
-        try:
-            file = self.ca_certs
-            context = ssl.create_default_context(cafile=file)
-            context.minimum_version = ssl.TLSVersion.TLSv1_2
-            if self.certfile is not None:
-                file = self.certfile
-                context.load_cert_chain(file, self.keyfile)
-        except ssl.SSLError as error:
-            raise redis.ConnectionError(
-                f"{file} for the connection to Redis is no certificate in PEM, or its key is another one's "
-                f"(DSF_REDIS_CA_FILE, DSF_REDIS_CERT_FILE, DSF_REDIS_KEY_FILE): {error.reason or error}"
-            ) from None
-        except OSError as error:
-            # The file's name may be missing.
-            raise OSError(error.errno, error.strerror, error.filename or file) from None
-        return context
 
 
 class PlainConnection(ReadableErrors, _Plain):  # type: ignore[misc]
-    """Without TLS, also to a Unix socket, whose path is the host: kombu takes no connection class for one."""
-
-    def _connect(self) -> Any:
-        if not is_socket(self.host):
-            return super()._connect()
-        made = socket.socket(socket.AF_UNIX)
-        try:
-            made.settimeout(self.socket_connect_timeout)
-            made.connect(self.host)
-        except OSError:
-            made.close()
-            raise
-        made.settimeout(self.socket_timeout)
-        return made
+    """Without TLS."""
 
 
-class TlsConnection(ReadableErrors, PinnedCA, _Tls):  # type: ignore[misc]
-    """With TLS."""
+class SocketConnection(ReadableErrors, _Socket):  # type: ignore[misc]
+    """To a Unix socket, whose path is the host: in kombu's own URL of a socket there is no place for this class."""
+
+    def __init__(self, host: str, port: int = 0, **options: Any) -> None:
+        del port
+        super().__init__(path=host, **{name: value for name, value in options.items() if name not in _TCP_OPTIONS})
+
+    @property
+    def where(self) -> str:
+        """Path of the socket."""
+        return str(self.path)
+
+
+class TlsConnection(ReadableErrors, _Tls):  # type: ignore[misc]
+    """With TLS: the server's certificate must be from the given CA, and for its name."""
+
+    def _wrap_socket_with_ssl(self, sock: socket.socket) -> ssl.SSLSocket:
+        # redis-py trusts the system's CAs as well as the given one: any public CA could then vouch for the hub. It
+        # takes no SSLContext (https://github.com/redis/redis-py/issues/3599).
+        context = _context(self.ca_certs, self.certfile, self.keyfile)
+        # Fails when the server has reset the connection meanwhile; wrap_socket() would then leak the socket.
+        sock.getpeername()
+        return context.wrap_socket(sock, server_hostname=self.host)
+
+
+def _context(ca_file: str | None, cert_file: str | None, key_file: str | None) -> ssl.SSLContext:
+    """Raises OSError with the name of the file that cannot be used."""
+    file = ca_file
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+        if cert_file is not None:
+            file = cert_file
+            context.load_cert_chain(cert_file, key_file)
+    except OSError as error:
+        problem = _NOT_PEM if isinstance(error, ssl.SSLError) else error.strerror
+        raise OSError(error.errno, problem, error.filename or file) from None
+    return context
 
 
 class _AsksSentinel:
-    """Mixin: also a retry asks Sentinel where the server is. redis-py asks in `connect` only, and would try the server
-    that was lost again and again."""
+    """Mixin: each connect asks Sentinel where the server is. redis-py's class asks in `connect` only: its retries would
+    try the server that was lost again and again."""
 
     host: str
     port: int
-    connection_pool: Any
-    _sock: object
 
-    def _connect_retry(self) -> None:
-        # Once: the base class asks here.
-        if not self._sock:
-            self.connect_check_health(  # type: ignore[attr-defined]
-                check_health=self.connection_pool.check_connection, retry_socket_connect=False
-            )
+    def __init__(self, *, connection_pool: Any, **options: Any) -> None:
+        super().__init__(**options)
+        self.connection_pool = connection_pool
 
-    def _connect(self) -> Any:
-        self.host, self.port = self.connection_pool.get_master_address()
-        return super()._connect()  # type: ignore[misc]
+    def connect_check_health(self, *args: Any, **options: Any) -> None:
+        """Connect, unless it is connected. Raises redis.ConnectionError and its subclasses."""
+        if not self.is_connected:  # type: ignore[attr-defined]
+            self.host, self.port = self.connection_pool.get_master_address()
+        super().connect_check_health(*args, **options)  # type: ignore[misc]
 
 
-class MasterConnection(ReadableErrors, _AsksSentinel, _Sentinel):  # type: ignore[misc]
+class MasterConnection(_AsksSentinel, PlainConnection):
     """To the server that Sentinel names, without TLS."""
 
 
-class MasterTlsConnection(ReadableErrors, PinnedCA, _AsksSentinel, _Sentinel, _Tls):  # type: ignore[misc]
+class MasterTlsConnection(_AsksSentinel, TlsConnection):
     """To the server that Sentinel names, with TLS. Sentinel must announce the name that is in the certificate."""
 
 
@@ -309,9 +237,9 @@ class _ToSentinel:
     tls_by = "DSF_REDIS_SENTINEL_TLS"
 
 
-class SentinelConnection(_ToSentinel, ReadableErrors, _Plain):  # type: ignore[misc]
+class SentinelConnection(_ToSentinel, PlainConnection):
     """To a Sentinel, without TLS."""
 
 
-class SentinelTlsConnection(_ToSentinel, ReadableErrors, PinnedCA, _Tls):  # type: ignore[misc]
+class SentinelTlsConnection(_ToSentinel, TlsConnection):
     """To a Sentinel, with TLS."""

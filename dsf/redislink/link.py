@@ -41,13 +41,6 @@ class Link:
         return f"redis://{''.join(f'%{byte:02x}' for byte in host.encode())}:{port}/{self.address.db}"
 
     @property
-    def connection_class(self) -> type[Any]:
-        """The class of connections to the server."""
-        if self.address.is_sentinel:
-            return connection.MasterTlsConnection if self.uses_tls else connection.MasterConnection
-        return connection.TlsConnection if self.uses_tls else connection.PlainConnection
-
-    @property
     def tls_options(self) -> dict[str, Any]:
         """TLS options of redis-py; empty without TLS."""
         if not self.uses_tls:
@@ -69,18 +62,16 @@ class Link:
 
     def client_of(self, host: str, port: int, **options: Any) -> redis.Redis:
         """A client of this server, whether or not Sentinel would name it."""
-        kind = connection.TlsConnection if self.uses_tls else connection.PlainConnection
+        kind: Any = connection.TlsConnection if self.uses_tls else connection.PlainConnection
+        if connection.is_socket(host):
+            kind = connection.SocketConnection
         pool = redis.ConnectionPool(connection_class=kind, host=host, port=port, **self._with_ours(options))
         return redis.Redis.from_pool(pool)
 
     def replicas(self) -> list[tuple[str, int]]:
         """Host and port of each replica that the Sentinels know and can reach. Raises redis.RedisError."""
-        manager = self.sentinel({})
-        try:
-            return manager.discover_slaves(self._master)
-        finally:
-            for client in manager.sentinels:
-                client.close()
+        with self.sentinel({}) as manager:
+            return list(manager.discover_slaves(self._master))
 
     def _with_ours(self, options: dict[str, Any]) -> dict[str, Any]:
         return options | {"db": self.address.db, "credential_provider": self.credentials} | self.tls_options
@@ -108,6 +99,7 @@ class Link:
 
     def _sentinel_client(self, options: dict[str, Any]) -> redis.Redis:
         manager = self.sentinel(options)
-        client: SentinelRedis = manager.master_for(self._master, SentinelRedis, connection_class=self.connection_class)
+        kind = connection.MasterTlsConnection if self.uses_tls else connection.MasterConnection
+        client: SentinelRedis = manager.master_for(self._master, SentinelRedis, connection_class=kind)
         client.manager = manager
         return client

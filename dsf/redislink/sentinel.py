@@ -75,8 +75,7 @@ class SentinelRedis(redis.Redis):
         """Close everything; a later command connects again."""
         super().close()
         if self.manager is not None:
-            for client in self.manager.sentinels:
-                client.close()
+            self.manager.close()
 
 
 class SentinelCredentials(CredentialProvider):

@@ -22,8 +22,14 @@ _SentinelTransport: Any = redis.SentinelTransport
 class Channel(_Channel):  # type: ignore[misc]
     """A channel to one server."""
 
-    connection_class = connection.PlainConnection
-    connection_class_ssl = connection.TlsConnection
+    tcp_class: type[Any] = connection.PlainConnection
+    socket_class: type[Any] = connection.SocketConnection
+    connection_class_ssl: type[Any] = connection.TlsConnection
+
+    @property
+    def connection_class(self) -> type[Any]:
+        """The class of connections without TLS."""
+        return self.socket_class if connection.is_socket(self.connection.client.hostname or "") else self.tcp_class
 
 
 class SentinelChannel(_SentinelChannel):  # type: ignore[misc]

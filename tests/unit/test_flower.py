@@ -12,9 +12,11 @@ from unittest import mock
 import pytest
 
 from dsf.flower import (
+    Channel,
     MasterConnection,
     MasterTlsConnection,
     PlainConnection,
+    SocketConnection,
     TlsConnection,
     Workers,
     cleaned,
@@ -131,7 +133,9 @@ def test_of_a_message_that_cannot_be_ours_nothing_is_left(workers: Workers, data
     assert cleaned(data, workers) == b""
 
 
-@pytest.mark.parametrize("kind", [PlainConnection, TlsConnection, MasterConnection, MasterTlsConnection])
+@pytest.mark.parametrize(
+    "kind", [PlainConnection, SocketConnection, TlsConnection, MasterConnection, MasterTlsConnection]
+)
 def test_of_a_message_only_the_events_are_left(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     connection = kind.__new__(kind)
     connection.workers = mock.Mock(**{"has.side_effect": lambda name: name == "spoke@c1"})
@@ -143,3 +147,11 @@ def test_of_a_message_only_the_events_are_left(kind: Any, monkeypatch: pytest.Mo
     assert published[:-1] == [b"pmessage", b"p", b"c"]
     assert json.loads(json.loads(published[-1])["body"]) == [_event()]
     assert [connection.read_response() for _ in range(3)] == [[b"message", b"c", b""], [b"psubscribe", b"p", 1], 5]
+
+
+@pytest.mark.parametrize(("host", "kind"), [("/run/Redis.sock", SocketConnection), ("localhost", PlainConnection)])
+def test_a_socket_is_checked_as_a_port_is(host: str, kind: type) -> None:
+    channel = mock.Mock(
+        **{"connection.client.hostname": host}, socket_class=Channel.socket_class, tcp_class=Channel.tcp_class
+    )
+    assert Channel.connection_class.fget(channel) is kind

@@ -14,15 +14,12 @@ import pytest
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from dsf.redislink.connection import (
     MasterConnection,
-    MasterTlsConnection,
     PlainConnection,
     SentinelConnection,
     TlsConnection,
-    _Sessions,
 )
 from tests.support.redisserver import RedisServer
 
@@ -46,19 +43,6 @@ def test_a_connection_that_is_reset_before_tls_leaves_no_socket_open() -> None:
                 connection.connect()
             gc.collect()
     assert [str(one.message) for one in seen] == []
-
-
-@pytest.mark.parametrize("kind", [TlsConnection, MasterTlsConnection])
-def test_a_connection_over_tls_ends_as_redis_py_ends_one_that_is_silent(kind: type) -> None:
-    connection = kind.__new__(kind)
-    options = {"host": "127.0.0.1", "port": 1}
-    if kind is TlsConnection:
-        connection.__init__(**options)
-    else:
-        connection.__init__(connection_pool=SentinelConnectionPool("m", Sentinel([]), **options))
-        connection.host, connection.port = options.values()
-    # What a health check does that gets no answer.
-    connection._ping_failed(redis.ConnectionError("silent"), 1)
 
 
 def test_an_answer_that_has_begun_to_come_is_waited_for() -> None:
@@ -146,21 +130,6 @@ def test_a_server_that_has_become_a_replica_is_left(tries: int) -> None:
         assert client.set("key", "value")
         assert asked == [0, 1]
         client.close()
-
-
-def test_a_signal_that_comes_while_a_connection_is_made_may_make_another() -> None:
-    sessions, context = _Sessions(), ssl.create_default_context()
-
-    def make() -> ssl.SSLContext:
-        # As the handler of beat does, which gives its lock back.
-        return sessions.find("files", lambda: context, "server")[0]
-
-    found: list[object] = []
-    # In a thread, which would wait for ever.
-    thread = threading.Thread(target=lambda: found.append(sessions.find("files", make, "server")), daemon=True)
-    thread.start()
-    thread.join(30)
-    assert found == [(context, None)]
 
 
 class _Named:
