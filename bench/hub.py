@@ -151,6 +151,17 @@ class Fleet:
             time.sleep(0.1)
         return times
 
+    def have(self, scorers: list[str]) -> None:
+        """Wait until each cluster has all of these."""
+        began, missing = time.monotonic(), list(scorers)
+        while missing:
+            if self.entries(missing[-1]) == len(self.clusters):
+                missing.pop()
+                continue
+            if time.monotonic() - began > _PATIENCE:
+                raise TimeoutError(f"{len(missing)} of {len(scorers)} scorers are not everywhere; see {self._log}")
+            time.sleep(0.1)
+
     def settle(self) -> None:
         """Wait until the hub has done what there was to do."""
         deadline = time.monotonic() + _PATIENCE
@@ -254,8 +265,7 @@ def measure_many(fleet: Fleet, many: int) -> list[Figure]:
             fleet.scorer(name)
         fleet.scorer("scorer-0", rateLimit="900/s")
         edit = max(fleet.arrivals("scorer-0", lambda entry: entry.get("rate_limit") == "900/s"))
-        for name in names:
-            fleet.arrivals(name)
+        fleet.have(names)
         took, now = time.monotonic() - began, fleet.cpu()
     config = f"{many} scorers, {len(fleet.clusters)} clusters"
     spent = f"CPU: hub {now[0] - before[0]:.2f} s, Redis {now[1] - before[1]:.2f} s"

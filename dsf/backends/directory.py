@@ -6,10 +6,11 @@ ManifestWork to the managed cluster. Its state is in the out folder.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from copy import deepcopy
 from typing import Final
 
@@ -99,6 +100,9 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
 
     def list(self, kind: Kind) -> list[Manifest]:
         """See the protocol. Objects written by the hub are read from their files, so that edits are noticed."""
+        if kind in INPUT_KINDS:
+            with self._lock:
+                return [manifest for key, manifest in self._objects.items() if key.kind is kind]
         found = (self.get(*key) for key in self.keys(kind))
         return [manifest for manifest in found if manifest is not None]
 
@@ -256,54 +260,74 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
         self._is_behind = False
         self._report.update(self._folder.problems)
         wanted = self._folder.objects
+        new: dict[ObjectKey, Manifest] = {}
         touched: list[ObjectKey] = []
+        # Without the lock, which a thousand files would hold for seconds: nobody knows these objects yet.
+        for key in [key for key in wanted if key not in self._objects]:
+            with self._reported(key):
+                new[key] = self._write(key, _updated(wanted[key], None))
         # One lock for all: objects that changed together become visible together.
         with self._lock:
-            for key in [*wanted, *(key for key in self._objects if key not in wanted)]:
-                try:
-                    differs = self._take(key, wanted.get(key))
-                except BackendError as error:
-                    log.error("an object cannot be stored, will be tried again", object=key.name, error=str(error))
-                    self._is_behind = True
-                    continue
-                if differs or (everything and key in wanted):
-                    touched.append(key)
-        for key in touched:
+            for key, manifest in new.items():
+                self._objects[key] = self._numbered(manifest)
+            for key in [key for key in self._objects if key not in new]:
+                with self._reported(key):
+                    if self._take(key, wanted.get(key)) or (everything and key in wanted):
+                        touched.append(key)
+        for key in [*new, *touched]:
             self._on_change(key)
 
-    def _take(self, key: ObjectKey, held: Declared | None) -> bool:
-        """Update one object from its file; returns whether it changed. The lock is held."""
-        before = self._objects.get(key)
-        if held is None:
+    @contextlib.contextmanager
+    def _reported(self, key: ObjectKey) -> Iterator[None]:
+        """Log that this object cannot be stored; the others go on."""
+        try:
+            yield
+        except BackendError as error:
+            log.error("an object cannot be stored, will be tried again", object=key.name, error=str(error))
+            self._is_behind = True
+
+    def _take(self, key: ObjectKey, declared: Declared | None) -> bool:
+        """Update one known object from its file; returns whether it changed. The lock is declared."""
+        before = self._objects[key]
+        if declared is None:
             self._out.delete(key)
-            self._objects.pop(key, None)
-            return before is not None
-        if before is not None and origin(before) == held.file and as_written(before) == held.manifest:
+            del self._objects[key]
+            return True
+        if origin(before) == declared.file and as_written(before) == declared.manifest:
             return False
-        metadata = dict(held.manifest["metadata"])
-        metadata["annotations"] = {**metadata.get("annotations", {}), FILE_ANNOTATION: held.file}
-        if before is None:
-            metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": now(), "generation": 1}
-        else:
-            old = before["metadata"]
-            metadata["uid"] = old.get("uid") or str(uuid.uuid4())
-            metadata["creationTimestamp"] = old.get("creationTimestamp") or now()
-            metadata["generation"] = generation(old) + (before.get("spec") != held.manifest.get("spec"))
-        status = {"status": before["status"]} if before is not None and "status" in before else {}
-        self._keep(key, {**held.manifest, "metadata": metadata, **status})
+        self._keep(key, _updated(declared, before))
         return True
 
     def _keep(self, key: ObjectKey, manifest: Manifest) -> None:
         """Store one object. The lock is held."""
+        self._objects[key] = self._numbered(self._write(key, manifest))
+
+    def _write(self, key: ObjectKey, manifest: Manifest) -> Manifest:
+        """Write the object's file; returns the object as it is there. Raises BackendError."""
         shown = {**manifest, "metadata": {**manifest["metadata"]}}
         shown["metadata"].pop("resourceVersion", None)
         self._out.write(key, shown)
-        self._objects[key] = self._numbered(shown)
+        return shown
 
     def _numbered(self, manifest: Manifest) -> Manifest:
         """The object with a new resourceVersion, which is not stored: it is a counter of this process."""
         self._version += 1
         return {**manifest, "metadata": {**manifest["metadata"], "resourceVersion": str(self._version)}}
+
+
+def _updated(declared: Declared, before: Manifest | None) -> Manifest:
+    """The object after its file was read; `before` is what it was, if it existed."""
+    metadata = dict(declared.manifest["metadata"])
+    metadata["annotations"] = {**metadata.get("annotations", {}), FILE_ANNOTATION: declared.file}
+    if before is None:
+        metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": now(), "generation": 1}
+        return {**declared.manifest, "metadata": metadata}
+    old = before["metadata"]
+    metadata["uid"] = old.get("uid") or str(uuid.uuid4())
+    metadata["creationTimestamp"] = old.get("creationTimestamp") or now()
+    metadata["generation"] = generation(old) + (before.get("spec") != declared.manifest.get("spec"))
+    status = {"status": before["status"]} if "status" in before else {}
+    return {**declared.manifest, "metadata": metadata, **status}
 
 
 def _untold(_: ObjectKey) -> None:

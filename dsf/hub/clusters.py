@@ -70,7 +70,7 @@ class ClusterReconciler:
 
     def __call__(self, key: ObjectKey) -> float | None:
         """Raises BackendError and redis.RedisError; a failure of one does not prevent the other's work."""
-        plan = self._desired.update()
+        plan = self._desired.plan
         problem: tuple[str, bool] | None = None
         with self._lock:
             self._unsettled.add(key.name)
@@ -168,7 +168,7 @@ class ClusterReconciler:
         if unreachable is not None:
             raise unreachable
         # With the current plan: scorers may have been added since, and those not in it are removed.
-        self._registrar.sync_scorers(self._desired.update())
+        self._registrar.sync_scorers(self._desired.plan)
         # After the ManifestWork for the same reason.
         wait = self._hold(cluster, wanted, has_arrived=has_arrived)
         self._registrar.put_entries(cluster, wanted)

@@ -46,7 +46,7 @@ class ConfigReconciler:
 
     def __call__(self, key: ObjectKey) -> float | None:
         """Raises BackendError and redis.RedisError."""
-        plan = self._desired.update()
+        plan = self._desired.plan
         config = self._desired.config(key)
         counts = key == self._desired.config_key
         # Also of one that cannot be read.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final, TypeVar
@@ -49,16 +48,20 @@ _Object = TypeVar("_Object", DynamicScorer, DynamicScoringConfig, ScoringAuthent
 
 
 class DesiredState:
-    """Rebuilds the plan after changes and reports the differences. Thread-safe."""
+    """Rebuilds the plan after changes and reports what has to be reconciled with it. Thread-safe.
+
+    A plan is made from all objects. So changes are gathered, and reconcilers take the current plan: what changed is
+    reconciled when there is a plan that knows it.
+    """
 
     def __init__(
         self,
         backend: Backend,
         settings: Settings,
         health: Callable[[ObjectKey], Health | None],
-        on_new: Callable[[Differences], None],
+        on_new: Callable[[Differences, Set[ObjectKey]], None],
     ) -> None:
-        """`on_new` gets a new plan's differences, in the thread that called `update`.
+        """`on_new` gets a new plan's differences, and the objects that changed, in the thread that called `update`.
 
         Raises SettingsError.
         """
@@ -77,6 +80,8 @@ class DesiredState:
         self._settings = settings
         self._health = health
         self._on_new = on_new
+        # Held while a plan is made.
+        self._making = threading.Lock()
         self._lock = threading.RLock()
         # Version, parsed object, and error if unreadable.
         self._parsed: dict[ObjectKey, tuple[str, ApiObject | None, str]] = {}
@@ -94,38 +99,40 @@ class DesiredState:
         self._plan = Plan()
         # Most bytes of a ManifestWork, as far as known. A restart tries the largest again.
         self._limit = capacity.MOST
-        self._is_stale = True
-        # Unix time at which a pause ends or a name becomes free, and the plan changes.
-        self._ends = float("inf")
+        # Objects to be reconciled with the next plan.
+        self._changed: set[ObjectKey] = set()
+        #: Unix time at which a pause ends or a name becomes free, and the plan changes by itself.
+        self.ends = float("inf")
 
-    def invalidate(self) -> None:
-        """Something may have changed: the next `update` rebuilds the plan."""
+    def note(self, *changed: ObjectKey) -> None:
+        """These objects are to be reconciled with the next plan."""
         with self._lock:
-            self._is_stale = True
+            self._changed.update(changed)
 
     @property
     def plan(self) -> Plan:
-        """The desired state as of the last `update`."""
+        """The desired state as of the last `update`; empty before the first one."""
         return self._plan
 
     def update(self) -> Plan:
-        """Rebuild the plan if something changed, and report differences; returns it."""
-        with self._lock:
-            if not self._is_stale and time.time() < self._ends:
-                return self._plan
-            before = self._plan
-            # Before reading: later changes make it stale again.
-            self._is_stale = False
+        """Make a new plan and report what is to be reconciled with it.
+
+        Raises BackendError; what is to be reconciled is then reported with the next plan.
+        """
+        with self._making:
+            with self._lock:
+                # Before reading: what changes later is for the next plan.
+                changed, self._changed = self._changed, set()
             try:
                 plan = self._make()
-                news = differences(before, plan)
+                news = differences(self._plan, plan)
             except BaseException:
-                self._is_stale = True
+                self.note(*changed)
                 raise
             self._plan = plan
             pauses = (scorer.suspended_until for scorer in plan.scorers.values())
-            self._ends = min([until for until in pauses if until is not None] + [plan.claims.next_end])
-        self._on_new(news)
+            self.ends = min([until for until in pauses if until is not None] + [plan.claims.next_end])
+        self._on_new(news, changed)
         return plan
 
     def lower_limit(self, plan: Plan, refusal: str) -> bool:
@@ -137,7 +144,6 @@ class DesiredState:
                     return False
                 log.warning("a ManifestWork was too large, the next ones are smaller", bytes=limit, refusal=refusal)
                 self._limit = limit
-            self._is_stale = True
             return True
 
     def is_home(self, namespace: str) -> bool:
@@ -250,7 +256,8 @@ class DesiredState:
         self._claims = claims
 
     def _mistakes(self, kind: Kind) -> list[tuple[ObjectKey, str]]:
-        return [(key, text) for key, (_, _, text) in self._parsed.items() if key.kind is kind and text]
+        with self._lock:
+            return [(key, text) for key, (_, _, text) in self._parsed.items() if key.kind is kind and text]
 
     def _delivery(self) -> Delivery:
         if not self._settings.secret_delivery:
@@ -288,21 +295,26 @@ class DesiredState:
     def _all(self, kind: Kind, model: type[_Object]) -> list[_Object]:
         found = [(_key(kind, manifest), manifest) for manifest in self._backend.list(kind)]
         present = {key for key, _ in found}
-        for key in [key for key in self._parsed if key.kind is kind and key not in present]:
-            del self._parsed[key]
-            self._ignored.pop(key, None)
+        with self._lock:
+            for key in [key for key in self._parsed if key.kind is kind and key not in present]:
+                del self._parsed[key]
+                self._ignored.pop(key, None)
         parsed = (self._parse(key, manifest, model) for key, manifest in found)
         return [item for item in parsed if item is not None]
 
     def _one(self, key: ObjectKey, model: type[_Object]) -> _Object | None:
         manifest = self._backend.get(*key)
-        with self._lock:
-            if manifest is None:
+        if manifest is None:
+            with self._lock:
                 self._parsed.pop(key, None)
-                return None
-            return self._parse(key, manifest, model)
+            return None
+        return self._parse(key, manifest, model)
 
     def _parse(self, key: ObjectKey, manifest: Manifest, model: type[_Object]) -> _Object | None:
+        with self._lock:
+            return self._parsed_or_read(key, manifest, model)
+
+    def _parsed_or_read(self, key: ObjectKey, manifest: Manifest, model: type[_Object]) -> _Object | None:
         version = f"{manifest['metadata'].get('uid')}/{manifest['metadata'].get('resourceVersion')}"
         cached = self._parsed.get(key)
         if cached is not None and cached[0] == version:

@@ -7,7 +7,7 @@ import itertools
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Final
 
 import redis
@@ -26,6 +26,7 @@ from dsf.hub.desiredstate import DesiredState
 from dsf.hub.health import Check, HealthMonitor, Target, config_read
 from dsf.hub.news import News
 from dsf.hub.outage import Outage
+from dsf.hub.planner import Planner
 from dsf.hub.registrar import Registrar
 from dsf.hub.scorers import ScorerReconciler
 from dsf.hub.scores import ScoreReconciler
@@ -72,14 +73,15 @@ class Hub:
         self._credentials: AgentCredentials | None = None
         self._health = HealthMonitor(settings, self._on_health, self._on_check)
         self._desired = DesiredState(backend, settings, self._health.health, self._on_new_plan)
+        self._planner = Planner(self._desired, self._outage)
         self._registrar = Registrar(self._client, settings, self._outage)
         self._changes = ChangeTeller(self._client, backend, self._scorers_called, self._health.ask)
         workers = settings.hub_workers or _WORKERS[settings.backend]
         # Two queues: thousands of waiting clusters must not delay a scorer's status.
         self._clusters = Controller("clusters", self._reconcile, workers=workers, outage=self._outage)
         self._others = Controller("scorers", self._reconcile, workers=workers, outage=self._outage)
-        #: Both, for probes and metrics.
-        self.controllers = (self._clusters, self._others)
+        #: For probes and metrics.
+        self.controllers = (self._planner.controller, self._clusters, self._others)
         self._scores = ScoreReconciler(backend, self._registrar, self._desired)
         self._reconcilers: dict[Kind, Reconcile] = {}
         self._unsettled: Callable[[], set[str]] = set
@@ -98,6 +100,7 @@ class Hub:
         if self._is_stopping:
             raise BackendError("stopped while starting")
         self._health.start()
+        self._planner.controller.start()
         self._others.start()
         self._clusters.start()
         self._news.start()
@@ -136,6 +139,7 @@ class Hub:
         self._resync.set()
         self._news.end()
         self._health.stop()
+        self._planner.controller.stop()
         self._clusters.stop()
         self._others.stop()
         self._thread.join()
@@ -166,7 +170,13 @@ class Hub:
         self._reconcilers = {
             Kind.CLUSTER: clusters,
             Kind.SCORER: ScorerReconciler(
-                self._backend, self._registrar, self._desired, self._health, clusters, failure_threshold=threshold
+                self._backend,
+                self._registrar,
+                self._desired,
+                self._health,
+                clusters,
+                failure_threshold=threshold,
+                on_change=self._planner.changed,
             ),
             Kind.CONFIG: ConfigReconciler(self._backend, self._registrar, self._desired, clusters, self._scores),
             Kind.SCORE: self._scores,
@@ -189,23 +199,16 @@ class Hub:
     # --- event routing -------------------------------------------------------------------------------------------
 
     def _on_change(self, key: ObjectKey) -> None:
-        """An object changed. Effects on others are found when the plan is rebuilt."""
+        """An object changed. Effects on others are found by comparing the next plan with this one."""
         if key.kind in (Kind.SCORER, Kind.CONFIG):
             if self._is_news(key):
-                self._desired.invalidate()
-                self._others.queue.add(key)
+                self._planner.changed(key)
         elif key.kind is Kind.AUTHENTICATION:
-            # The new plan reports its effects.
-            self._desired.invalidate()
-            self._others.queue.add(self._desired.config_key)
+            self._planner.changed(self._desired.config_key)
         elif key.kind is Kind.SECRET:
-            self._desired.invalidate()
-            self._others.queue.add(self._desired.config_key)
-            for cluster in self._desired.plan.having(key.name):
-                self._clusters.queue.add(_cluster(cluster))
+            self._planner.changed(self._desired.config_key, *map(_cluster, self._desired.plan.having(key.name)))
         elif key.kind in (Kind.CLUSTER, Kind.ADDON):
-            self._desired.invalidate()
-            self._clusters.queue.add(_cluster(key.name if key.kind is Kind.CLUSTER else key.namespace))
+            self._planner.changed(_cluster(key.name if key.kind is Kind.CLUSTER else key.namespace))
         elif key.kind is Kind.WORK:
             self._clusters.queue.add(_cluster(key.namespace))
         elif key.kind is Kind.SCORE and self._is_edited(key):
@@ -234,8 +237,7 @@ class Hub:
         return is_known
 
     def _on_health(self, key: ObjectKey) -> None:
-        self._desired.invalidate()
-        self._others.queue.add(key)
+        self._planner.changed(key)
 
     def _on_check(self, key: ObjectKey, target: Target, found: Check, request: str) -> None:
         """Tell people when /config was read. Nothing depends on it: during an outage of Redis it is left out."""
@@ -245,9 +247,9 @@ class Hub:
         with contextlib.suppress(redis.ConnectionError, redis.TimeoutError):
             self._registrar.notices.tell_read(config_read(key.name, target, found, request))
 
-    def _on_new_plan(self, affected: Differences) -> None:
-        for scorer in affected.scorers:
-            self._others.queue.add(_scorer(scorer))
+    def _on_new_plan(self, affected: Differences, changed: Set[ObjectKey]) -> None:
+        for key in {*changed, *map(_scorer, affected.scorers)}:
+            (self._clusters if key.kind is Kind.CLUSTER else self._others).queue.add(key)
         delay = DELIVERY_DELAY_PER_SCORER * len(self._desired.plan.scorers)
         for cluster in affected.clusters:
             self._clusters.queue.add_after(_cluster(cluster), delay)
@@ -305,7 +307,6 @@ class Hub:
 
     def _look_around(self, spread: float, *, everything: bool) -> None:
         """Enqueue the clusters that deviate from the desired state without an event, or `everything`."""
-        self._desired.invalidate()
         plan = self._desired.update()
         clusters: set[str] = set()
         if (self._credentials is not None and self._credentials.have_changed()) or everything:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -46,14 +47,17 @@ class ScorerReconciler:
         clusters: ClusterReconciler,
         *,
         failure_threshold: int,
+        on_change: Callable[[ObjectKey], None],
     ) -> None:
-        """`failure_threshold` is the number of failed health checks after which a scorer is Inactive."""
+        """`failure_threshold` is the number of failed health checks after which a scorer is Inactive; `on_change` gets
+        those that need a newer plan."""
         self._backend = backend
         self._registrar = registrar
         self._desired = desired
         self._health = health
         self._clusters = clusters
         self._failure_threshold = failure_threshold
+        self._on_change = on_change
 
     def __call__(self, key: ObjectKey) -> float | None:
         """Raises BackendError and redis.RedisError; the status is written even if Redis is unreachable.
@@ -80,7 +84,7 @@ class ScorerReconciler:
         scorer = self._desired.scorer(key)
         if scorer is None:
             self._health.forget(key)
-            plan = self._desired.update()
+            plan = self._desired.plan
             self._registrar.sync_scorers(plan)
             self._registrar.notices.keep(plan.scorer_names())
             self._tell_mistake(key)
@@ -98,9 +102,12 @@ class ScorerReconciler:
         refusal = self._desired.server_refusal(key.namespace, servers)
         target = Target(spec.config_url, spec.config_sync_mode, access, scorer.metadata.uid, is_home, refusal)
         self._health.track(key, target, _known(scorer))
-        plan, own, health = self._picture(key, scorer)
-        if own is None:
-            # Deleted between the two reads; that triggers its own event.
+        plan = self._desired.plan
+        own = plan.scorers.get(scorer.key)
+        health = self._health.health(key) or _known(scorer)
+        if own is None or not _is_planned_with(own, health):
+            # Created or checked after this plan was made; the two together would be a healthy scorer without /config.
+            self._on_change(key)
             return None
         cycles: Cycles | None = None
         pace: Pace | None = None
@@ -159,20 +166,6 @@ class ScorerReconciler:
         found = self._desired.authentication(scorer.metadata.namespace, auth.authentication_ref.name)
         return PLAIN if found is None else Access(proxy=found.spec.proxy_url)
 
-    def _picture(self, key: ObjectKey, scorer: DynamicScorer) -> tuple[Plan, ScorerPlan | None, Health]:
-        """A plan and the health that it was built with: a check may end between two reads, and mixing them would report
-        a healthy scorer without configuration."""
-        while True:
-            plan = self._desired.update()
-            own = plan.scorers.get(scorer.key)
-            health = self._health.health(key) or _known(scorer)
-            if own is None:
-                return plan, None, health
-            planned = own.scorer.status
-            if (planned.health_status, planned.last_synced_config) == (health.status, health.config):
-                return plan, own, health
-            self._desired.invalidate()
-
     def _spread(self, plan: Plan, own: ScorerPlan) -> Spread:
         config = self._desired.config_key
         clusters = plan.clusters_of(own)
@@ -204,6 +197,11 @@ def _notice(key: ObjectKey, status: DynamicScorerStatus) -> ScorerNotice:
         for one in status.conditions
     )
     return ScorerNotice(name=key.name, namespace=key.namespace, conditions=tuple(said))
+
+
+def _is_planned_with(own: ScorerPlan, health: Health) -> bool:
+    planned = own.scorer.status
+    return (planned.health_status, planned.last_synced_config) == (health.status, health.config)
 
 
 def _known(scorer: DynamicScorer) -> Health:

@@ -37,7 +37,7 @@ class ScoreReconciler:
 
     def __call__(self, key: ObjectKey) -> float | None:
         """Raises BackendError and redis.RedisError."""
-        plan = self._desired.update()
+        plan = self._desired.plan
         manifest = self._backend.get(*key)
         owner = _Owners(plan).of(key, manifest)
         if owner is not None:

@@ -64,7 +64,7 @@ def _working(plan: Plan, registrar: Mock, backend: Mock, counted: list[frozenset
     credentials = Mock(spec=AgentCredentials)
     credentials.ensure.return_value = None
     desired = Mock(spec=DesiredState)
-    desired.update.return_value = plan
+    desired.plan = plan
     desired.lower_limit.return_value = False
     return ClusterReconciler(
         backend, registrar, desired, credentials=credentials, agent_namespace="agent", on_distributed=counted.append
@@ -158,7 +158,7 @@ def test_a_tenants_many_large_scorers_stop_nobodys_delivery(settings_factory: Ca
             manifest["metadata"]["resourceVersion"] = str(number)
     api = Api(objects, limit=500 * 1024)
     settings = settings_factory(namespace="hub", addon_mode=False, scorer_namespaces=["tenant", "other"])
-    desired = DesiredState(cast("Backend", api), settings, lambda key: None, lambda news: None)
+    desired = DesiredState(cast("Backend", api), settings, lambda key: None, lambda news, changed: None)
     registrar = Mock(spec=Registrar, notices=Mock())
     registrar.present.return_value = {}
     credentials = Mock(spec=AgentCredentials)
@@ -172,6 +172,7 @@ def test_a_tenants_many_large_scorers_stop_nobodys_delivery(settings_factory: Ca
         on_distributed=lambda names: None,
     )
     key = ObjectKey(Kind.CLUSTER, "", "c")
+    desired.update()
     reconcile(key)
     # The limit is learned once, and what is left out is the tenant's.
     assert api.refusals == 1
@@ -186,7 +187,7 @@ def test_a_tenants_many_large_scorers_stop_nobodys_delivery(settings_factory: Ca
     # A removal makes room, and a new scorer of others gets it.
     objects[Kind.SCORER] = [*objects[Kind.SCORER][1:], {**scorer("late").to_manifest()}]
     objects[Kind.SCORER][-1]["metadata"]["resourceVersion"] = "late"
-    desired.invalidate()
+    desired.update()
     reconcile(key)
     assert api.refusals == 1
     assert "large-000" not in api.scorers()

@@ -116,7 +116,7 @@ class World:
         backend = cast("Backend", self.api)
         self.registrar = Registrar(self.client, self._settings, Outage("redis"))
         self.credentials = AgentCredentials(backend, self.registrar, self.client, self._settings, b"m" * 32)
-        self.desired = DesiredState(backend, self._settings, lambda key: None, lambda news: None)
+        self.desired = DesiredState(backend, self._settings, lambda key: None, lambda news, changed: None)
         self.clusters = ClusterReconciler(
             backend,
             self.registrar,
@@ -129,7 +129,6 @@ class World:
 
     def look(self) -> float | None:
         """As after an event; with entries that wait for no delivery."""
-        self.desired.invalidate()
         self.registrar.sync_scorers(self.desired.update())
         again = self.clusters(KEY)
         self.clusters._held["c"] = 0.0

@@ -46,7 +46,7 @@ class Place:
 
 def _desired(place: Place, settings_factory: Callable[..., Settings], *, addon_mode: bool = False) -> DesiredState:
     settings = settings_factory(namespace="hub", addon_mode=addon_mode)
-    return DesiredState(cast("Backend", place), settings, lambda key: None, lambda news: None)
+    return DesiredState(cast("Backend", place), settings, lambda key: None, lambda news, changed: None)
 
 
 def _spec(manifest: Manifest, **more: Any) -> Manifest:
@@ -77,7 +77,6 @@ def test_fields_of_a_newer_crd_are_ignored_and_told_once(settings_factory: Calla
     # As it was.
     assert newer["spec"]["newer"] == {"x": 1}
     place.put(Kind.SCORER, newer, version=2)
-    desired.invalidate()
     assert desired.update().entries("a", {}).keys() == {"s"}
     assert len(place.events) == 2
 
@@ -116,7 +115,6 @@ def test_a_hosted_addon_is_reported_once(settings_factory: Callable[..., Setting
     addon["metadata"]["annotations"] = {"addon.open-cluster-management.io/hosting-cluster-name": "host"}
     place.put(Kind.ADDON, addon)
     for _ in range(2):
-        desired.invalidate()
         assert desired.update().clusters.keys() == {"a"}
     assert [(kind, reason) for kind, reason, _ in place.events] == [(Kind.ADDON, "HostedModeNotSupported")]
 
@@ -172,7 +170,7 @@ def test_what_changes_for_one_scorer_is_worked_out_for_that_one_only(
     fleet = Fleet()
     settings = settings_factory(namespace="hub", addon_mode=False)
     affected: list[Differences] = []
-    desired = DesiredState(cast("Backend", fleet), settings, fleet.health.get, affected.append)
+    desired = DesiredState(cast("Backend", fleet), settings, fleet.health.get, lambda news, _: affected.append(news))
     fleet.put(Kind.CLUSTER, cluster("a").to_manifest())
     fleet.put(Kind.CONFIG, config().to_manifest())
     made = {f"s{number}": scorer(f"s{number}").to_manifest() for number in range(20)}
@@ -184,11 +182,10 @@ def test_what_changes_for_one_scorer_is_worked_out_for_that_one_only(
         """What is worked out after a change of this one, beyond its own."""
         worked.clear()
         affected.clear()
-        desired.invalidate()
         plan = desired.update()
         # As if it was made from nothing.
         count = worked.copy()
-        anew = DesiredState(cast("Backend", fleet), settings, fleet.health.get, lambda _: None).update()
+        anew = DesiredState(cast("Backend", fleet), settings, fleet.health.get, lambda *_: None).update()
         assert plan == anew
         assert affected[0].scorers <= {f"hub/{name}"}
         return count

@@ -84,7 +84,7 @@ def test_wrong_lists_of_names(entry: str, settings_factory: Callable[..., Settin
     for lists in ({"team": [entry]}, {"other": ["x"]}):
         chosen = settings_factory(namespace="hub", scorer_namespaces=["team"], score_names=lists)
         with pytest.raises(SettingsError, match=r"DSF_SCORE_NAMES: (team|other): "):
-            DesiredState(cast("Backend", Store()), chosen, lambda _: None, lambda _: None)
+            DesiredState(cast("Backend", Store()), chosen, lambda _: None, lambda *_: None)
 
 
 def test_of_two_scorers_of_one_name_one_is_told_about() -> None:
@@ -169,11 +169,10 @@ class Store:
 
 def desired(store: Store, settings_factory: Callable[..., Settings]) -> DesiredState:
     chosen = settings_factory(namespace="hub", addon_mode=False)
-    return DesiredState(cast("Backend", store), chosen, lambda key: None, lambda news: None)
+    return DesiredState(cast("Backend", store), chosen, lambda key: None, lambda news, changed: None)
 
 
 def running(state: DesiredState) -> list[str]:
-    state.invalidate()
     return [one.name for one in state.update().running("c")]
 
 

@@ -24,15 +24,12 @@ class Place:
     """Backend, registrar and view in one."""
 
     def __init__(self, plan: Plan, *scores: Manifest) -> None:
-        self._plan = plan
+        self.plan = plan
         self.scores = {_key(score): score for score in scores}
         self.rewritten: list[tuple[str, str]] = []
         self.written: dict[tuple[str, str], str] = {}
         # Name of a score -> why it cannot be removed.
         self.errors: dict[str, BackendError] = {}
-
-    def update(self) -> Plan:
-        return self._plan
 
     def keys(self, kind: Kind) -> list[ObjectKey]:
         return [*self.scores]
@@ -72,7 +69,7 @@ def _plan(*masks: tuple[str, str], **scorers: Any) -> Plan:
 def test_a_scorers_score_is_written_again_also_when_it_is_gone() -> None:
     place = Place(_plan(), _score("a", "score-one", "one"))
     reconcile = place.reconciler()
-    assert list(reconcile.orphans(place.update())) == []
+    assert list(reconcile.orphans(place.plan)) == []
     reconcile(ObjectKey(Kind.SCORE, "a", "score-one"))
     place.scores.clear()
     reconcile(ObjectKey(Kind.SCORE, "a", "score-one"))
@@ -85,7 +82,7 @@ def test_scores_of_nobody_are_removed_unless_the_writer_will() -> None:
     place = Place(_plan(), *orphans, going)
     reconcile = place.reconciler()
     place.written["a", "two"] = "score-two"
-    found = list(reconcile.orphans(place.update()))
+    found = list(reconcile.orphans(place.plan))
     assert found == [_key(score) for score in orphans]
     for key in found:
         reconcile(key)
@@ -95,15 +92,15 @@ def test_scores_of_nobody_are_removed_unless_the_writer_will() -> None:
 
 def test_a_masked_score_is_nobodys() -> None:
     place = Place(_plan(("a", "Score One")), _score("a", "score-one", "one"))
-    assert len(list(place.reconciler().orphans(place.update()))) == 1
+    assert len(list(place.reconciler().orphans(place.plan))) == 1
 
 
 def test_a_scorer_that_cannot_run_keeps_its_scores() -> None:
     inactive = Place(_plan(health="Inactive"), _score("a", "score-one", "one"))
-    assert list(inactive.reconciler().orphans(inactive.update())) == []
+    assert list(inactive.reconciler().orphans(inactive.plan)) == []
     unresolved = Place(_plan(scoring={}), _score("a", "score-one", "one"))
-    assert [found.resolved for found in unresolved.update().scorers.values()] == [None]
-    assert list(unresolved.reconciler().orphans(unresolved.update())) == []
+    assert [found.resolved for found in unresolved.plan.scorers.values()] == [None]
+    assert list(unresolved.reconciler().orphans(unresolved.plan)) == []
 
 
 def test_all_are_removed_in_steps() -> None:
@@ -139,7 +136,7 @@ def test_a_server_that_fails_with_one_is_asked_for_the_others_first() -> None:
 
 def test_a_score_where_its_scorer_is_not_selected_is_nobodys() -> None:
     place = Place(_plan(clusterSelector={"matchLabels": {"env": "prod"}}), _score("a", "score-one", "one"))
-    assert len(list(place.reconciler().orphans(place.update()))) == 1
+    assert len(list(place.reconciler().orphans(place.plan))) == 1
 
 
 def test_a_score_where_its_scorer_cannot_run_is_kept() -> None:
