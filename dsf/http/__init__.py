@@ -5,11 +5,10 @@
     identity   a client certificate, in memory
     failures   errors of an exchange, as an actionable HttpError
     tokenanswer  safe description of an answer that may contain a token
-    transport  the session of requests, and its connections, bound to their exchange
-    addresses  resolution of names, and refused addresses
-    answer     an answer's bytes, counted, by the rules of HTTP
-    coding     bounded decompression
-    deadline   the exchange of a thread: its deadline and limits
+    transport  the session of requests, and its connections
+    deadline   the exchanges that run, ended at their deadline; idle connections
+    answer     an answer's bytes, counted and decompressed within limits, by the rules of HTTP
+    addresses  resolution of names, aliases, and refused addresses
     trust      trusted CAs: public ones, the system's, the operator's
     proxies    selection of the proxy
 
@@ -19,7 +18,7 @@ was given up meanwhile: the caller knows the deadline of the cycle.
 """
 
 from dsf.errors import SettingsError
-from dsf.http import addresses, transport, trust
+from dsf.http import addresses, trust
 from dsf.http.client import Answer, Stream, ask_for_token, get, post, probe
 from dsf.http.failures import Explain
 from dsf.settings import Settings
@@ -30,7 +29,7 @@ __all__ = ["Answer", "Explain", "Stream", "ask_for_token", "get", "post", "probe
 def use(settings: Settings) -> None:
     """Set this process's trusted CAs, host aliases and allowed addresses. Raises SettingsError."""
     try:
-        transport.set_aliases(settings.agent_host_aliases)
+        addresses.set_aliases(settings.agent_host_aliases)
     except ValueError as error:
         raise SettingsError(f"DSF_AGENT_HOST_ALIASES: {error}") from None
     trust.use_folder(settings.trusted_ca_dir)

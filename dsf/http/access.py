@@ -61,6 +61,12 @@ class Access:
         """Whether secrets are sent, which no proxy may read."""
         return bool(self.secrets)
 
+    def signed(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        """The request, with its signature where there is one; as an `auth` of requests."""
+        if self.sign is not None:
+            self.sign(request)
+        return request
+
 
 #: No credentials.
 PLAIN: Final = Access()

@@ -1,4 +1,4 @@
-"""Resolves hosts for connecting to them, except addresses at which clouds serve credentials.
+"""Resolves hosts for connecting to them, except addresses at which clouds serve credentials; and hosts' aliases.
 
 The author of a scorer chooses URLs, and hub and agents may reach more than the author. The check is part of connecting:
 only checked addresses are connected to, so a name that resolves differently a moment later gains nothing.
@@ -10,6 +10,7 @@ import contextlib
 import ipaddress
 import queue
 import socket
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -53,13 +54,40 @@ _METADATA_NAMES: Final = frozenset(
 
 _ALLOWED: Final = "DSF_ALLOW_LINK_LOCAL=true lets it"
 
+#: Ports of URLs without one.
+PORTS: Final = {"http": 80, "https": 443}
+
 _is_allowed = False
+#: `name:port` of a URL -> host and port to connect to instead.
+_aliases: dict[str, tuple[str, int]] = {}
 
 
 def allow_link_local(allowed: bool) -> None:
     """Allow link-local and metadata addresses in this process (DSF_ALLOW_LINK_LOCAL)."""
     global _is_allowed  # noqa: PLW0603 - one per process, as with the CAs
     _is_allowed = allowed
+
+
+def set_aliases(aliases: Mapping[str, str]) -> None:
+    """Connect to `address:port` where a URL says `name:port`, for the whole process, as with a pod's hostAliases.
+
+    Host header and certificate check use the name. Raises ValueError for a value that is not `address:port`.
+    """
+    parsed: dict[str, tuple[str, int]] = {}
+    for name, target in aliases.items():
+        host, _, port = target.rpartition(":")
+        if not host or not port.isdigit():
+            raise ValueError(f"{target!r} is not <address>:<port>")
+        parsed[name.lower()] = (host, int(port))
+    _aliases.clear()
+    _aliases.update(parsed)
+
+
+def alias_of(url: str) -> str:
+    """`address:port` where a request to this URL goes to instead of its host; empty if it goes there."""
+    parts = urlsplit(url)
+    host, port = _aliases.get(f"{parts.hostname}:{parts.port or PORTS.get(parts.scheme, 0)}", ("", 0))
+    return f"{host}:{port}" if host else ""
 
 
 def is_refused(address: str) -> bool:
@@ -91,15 +119,16 @@ def _last_32(bits: int) -> ipaddress.IPv4Address:
     return ipaddress.IPv4Address(bits & 0xFFFFFFFF)
 
 
-def checked(host: str, port: int | None, exchange: Exchange) -> list[str]:
-    """The addresses of a host to connect to, in order; one connects to these alone.
+def checked(host: str, port: int | None, exchange: Exchange) -> list[tuple[str, int]]:
+    """The addresses of a host, or of its alias, to connect to, in order; one connects to these alone.
 
     Raises HttpError (address_refused) when any of them is refused, and errors of urllib3 and of the operating system.
     """
-    found = _resolve(host, port or 0, exchange.remaining())
+    host, port = _aliases.get(f"{host}:{port}", (host, port or 0))
+    found = _resolve(host, port, exchange.remaining())
     if not exchange.is_for_keys:
         _refuse(host, found)
-    return [str(address[0]) for *_, address in found]
+    return [(str(address[0]), port) for *_, address in found]
 
 
 def check(url: str, exchange: Exchange) -> None:

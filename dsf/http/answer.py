@@ -1,8 +1,9 @@
-"""One HTTP answer within the bounds of its exchange.
+"""One HTTP answer, within limits for its bytes as they come and as they are decompressed.
 
-http.client and urllib3 have no limit for a whole answer, nor a deadline: here every byte that arrives is counted, those
-of headers, chunk lines and trailers included, and each read gets the time that is left. Headers that contradict
-themselves are refused: they would make half a body a whole one.
+http.client and urllib3 have no limit for a whole answer: here every byte that arrives is counted, those of headers,
+chunk lines and trailers included. Headers that contradict themselves are refused: they would make half a body a whole
+one. A few compressed bytes can expand a thousandfold, and an answer can consist of many small compressed members, each
+of which costs a copy of the rest: so the output of each step is bounded, and the members are counted.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import http.client
 import io
 import re
 import socket
+import zlib
+from collections.abc import Iterable, Iterator
 from email import errors
 from typing import Any, Final
 
-from dsf.http.deadline import current
+from dsf.http.deadline import Exchange, current
 
 #: Bytes of status line and headers, those of interim answers (100 Continue) included.
 _MAX_HEAD: Final = 256 * 1024
@@ -24,6 +27,14 @@ _WITHOUT_BODY: Final = (http.client.NO_CONTENT, http.client.NOT_MODIFIED)
 _DIGITS: Final = re.compile(r"[0-9]{1,18}")
 #: Defects that the email parser reports because it does not see the body.
 _BENIGN: Final = (errors.StartBoundaryNotFoundDefect, errors.MultipartInvariantViolationDefect)
+#: Supported content codings. Only gzip is requested.
+CODINGS: Final = frozenset({"gzip", "x-gzip", "deflate"})
+#: gzip or zlib, detected by the first bytes.
+_EITHER: Final = 32 + zlib.MAX_WBITS
+#: Decompressed bytes per step.
+_STEP: Final = 1024 * 1024
+#: Members of one gzip answer; servers send one.
+_MAX_MEMBERS: Final = 64
 
 
 class NotHttpError(http.client.HTTPException):
@@ -35,11 +46,13 @@ class TooMuchError(http.client.HTTPException):
 
 
 class Answer(http.client.HTTPResponse):
-    """The response of http.client, within the bounds of this thread's exchange."""
+    """The response of http.client, within the limits of this thread's exchange."""
 
     def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
         super().__init__(sock, *args, **options)
-        self._wire = _Metered(self.fp.detach(), sock)
+        exchange = current()
+        exchange.use(sock)
+        self._wire = _Metered(self.fp.detach(), exchange)
         self.fp = io.BufferedReader(self._wire)
 
     def begin(self) -> None:
@@ -75,10 +88,9 @@ def _check(headers: http.client.HTTPMessage) -> None:
 class _Metered(io.RawIOBase):
     """The socket's bytes, counted. `left` is how many may follow, `is_over` whether the connection has ended."""
 
-    def __init__(self, raw: io.RawIOBase, connection: socket.socket) -> None:
+    def __init__(self, raw: io.RawIOBase, exchange: Exchange) -> None:
         self._raw = raw
-        self._connection = connection
-        self._exchange = current()
+        self._exchange = exchange
         self.left = _MAX_HEAD
         self.is_over = False
 
@@ -86,10 +98,9 @@ class _Metered(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        self._connection.settimeout(self._exchange.remaining())
         count = self._raw.readinto(buffer)
         if not count:
-            # An exchange that is ended by another thread looks like this, too.
+            # So ends an exchange at its deadline, too.
             self._exchange.remaining()
             self.is_over = True
             return count
@@ -102,3 +113,33 @@ class _Metered(io.RawIOBase):
     def close(self) -> None:
         self._raw.close()
         super().close()
+
+
+def inflated(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The decompressed data, at most a MiB at a time; nothing for no pieces. Raises HTTPException.
+
+    Trailing data after the last member are ignored, as gzip does.
+    """
+    inflater = zlib.decompressobj(_EITHER)
+    members = 0
+    is_begun = False
+    for piece in pieces:
+        is_begun = True
+        rest = piece
+        while rest:
+            if inflater.eof:
+                members += 1
+                if members >= _MAX_MEMBERS:
+                    raise NotHttpError(f"it is made of more than {_MAX_MEMBERS} compressed members")
+                inflater = zlib.decompressobj(_EITHER)
+            try:
+                made = inflater.decompress(rest, _STEP)
+            except zlib.error:
+                if members:
+                    return
+                raise NotHttpError("it cannot be decompressed") from None
+            rest = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
+            if made:
+                yield made
+    if is_begun and not inflater.eof:
+        raise http.client.IncompleteRead(b"")

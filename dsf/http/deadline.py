@@ -1,7 +1,8 @@
-"""The exchange that a thread is in: its deadline, its limits, and its socket.
+"""The exchanges of this process, each of which ends at its deadline, whatever its server does.
 
-The timeouts of requests are per read: a server that sends one byte now and then never meets them. So each operation on
-the socket gets the time that is left (dsf.http.transport, dsf.http.answer).
+The timeouts of requests are for each read: a server that sends a byte now and then never meets them. So a thread shuts
+down the connection of an exchange at its deadline: who reads from it or writes to it then gets EOF or an error. The
+same thread closes connections that nobody has used for a while.
 """
 
 from __future__ import annotations
@@ -14,49 +15,47 @@ from collections.abc import Iterator
 from typing import Final, Protocol
 
 from dsf.http.access import Tls
+from dsf.threads import SupervisedThread
 
 #: Seconds of one wait: an operating system cannot wait for any time that a deadline may be.
 _LONGEST_WAIT: Final = 86_400.0
+#: Seconds after which an unused connection is not used again: load balancers and NAT forget one after 240 s and more,
+#: some without a word to either end. It is closed up to half a minute later.
+IDLE_SECONDS: Final = 60.0
+#: Seconds between two looks at what is idle, and at exchanges that go on after their deadline: the one that connected
+#: at that moment has another socket.
+_LOOK_EVERY: Final = 15.0
+_AGAIN: Final = 0.5
 
-_thread = threading.local()
-_lock = threading.Lock()
 
-
-class Timed(Protocol):
+class Owner(Protocol):
     """The owner of exchanges. Its deadline may become earlier."""
 
     deadline: float
 
 
 class Kept(Protocol):
-    """A connection that may serve other exchanges later."""
+    """A connection that serves one exchange after another. `used` is when the last one ended, by time.monotonic()."""
 
-    def rest(self) -> None:
-        """Its exchange is over."""
+    used: float
+
+    def close(self) -> None:
+        """Close it; a later request connects anew."""
 
 
 class Exchange:
     """One request and its answer. `deadline` is on the clock of time.monotonic(), `max_bytes` are those of the body."""
 
-    def __init__(
-        self,
-        deadline: float,
-        max_bytes: int,
-        *,
-        tls: Tls | None = None,
-        is_for_keys: bool = False,
-        is_on_new: bool = False,
-    ) -> None:
-        """`is_for_keys` allows a metadata address: the caller chooses it, not the author of a scorer."""
-        self.is_for_keys = is_for_keys
-        self.owner: Timed | None = getattr(_thread, "owner", None)
+    def __init__(self, deadline: float, max_bytes: int, *, tls: Tls | None = None) -> None:
+        self.owner: Owner | None = getattr(_thread, "owner", None)
         self.deadline = deadline if self.owner is None else min(deadline, self.owner.deadline)
         self.max_bytes = max_bytes
         self.tls = tls
-        #: Whether no kept connection may be used.
-        self.is_on_new = is_on_new
-        #: Whether its connection served an earlier request, and whether the server has answered something.
-        self.is_reused = False
+        #: Allows a metadata address: the caller chooses it, not the author of a scorer.
+        self.is_for_keys = False
+        #: That no kept connection may be used, and then whether none was.
+        self.is_new = False
+        #: Whether a byte of the answer has come.
         self.is_answered = False
         self.connection: Kept | None = None
         self._socket: socket.socket | None = None
@@ -68,35 +67,94 @@ class Exchange:
             raise TimeoutError
         return min(seconds, _LONGEST_WAIT)
 
+    @property
     def may_repeat(self) -> bool:
-        """Whether a failure may be that of a connection which was kept too long. Only once."""
-        return self.is_reused and not self.is_answered and not self.is_on_new
+        """Whether a failure may be that of a connection which was kept too long."""
+        return self.connection is not None and not self.is_new and not self.is_answered
 
-    def attach(self, connection: socket.socket) -> None:
-        """Set the socket of this exchange. Raises TimeoutError when the deadline has passed."""
-        with _lock:
-            self.remaining()
-            self._socket = connection
-
-    def detach(self) -> None:
-        """The exchange is over: its connection may serve another one."""
-        with _lock:
-            self._socket = None
-        if self.connection is not None:
-            self.connection.rest()
+    def use(self, connection: socket.socket) -> None:
+        """This is its socket from now on. Raises TimeoutError when the deadline has passed."""
+        self._socket = connection
+        connection.settimeout(self.remaining())
 
     def end(self) -> None:
-        """End it now, from another thread: wakes the one that waits for the socket, with EOF or an error."""
-        with _lock:
-            self.deadline = time.monotonic()
-            if self._socket is not None:
-                with contextlib.suppress(OSError):
-                    # Not SSLSocket.shutdown: that removes the TLS object from the thread that reads.
-                    socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+        """End it from another thread."""
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                # Not SSLSocket.shutdown: that removes the TLS object from the thread that reads.
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
 
-#: Running exchanges that have an owner.
-_owned: set[Exchange] = set()
+class _Watch:
+    """The thread that ends exchanges at their deadline and closes idle connections, from the first exchange on."""
+
+    def __init__(self) -> None:
+        self.connections: set[Kept] = set()
+        self._running: set[Exchange] = set()
+        self._changed = threading.Condition()
+        self._wakes_at = 0.0
+        self._thread: SupervisedThread | None = None
+
+    @contextlib.contextmanager
+    def running(self, exchange: Exchange) -> Iterator[None]:
+        """Requests of this thread belong to this exchange."""
+        _thread.exchange = exchange
+        with self._changed:
+            self._running.add(exchange)
+            if self._thread is None:
+                self._thread = SupervisedThread(self._run, "dsf-http-watch")
+                self._thread.start()
+            elif exchange.deadline < self._wakes_at:
+                self._changed.notify()
+        try:
+            yield
+        finally:
+            _thread.exchange = None
+            with self._changed:
+                self._running.discard(exchange)
+            if exchange.connection is not None:
+                exchange.connection.used = time.monotonic()
+
+    def cut(self, owner: Owner) -> None:
+        """The deadline of the owner's exchanges is now."""
+        with self._changed:
+            for exchange in self._running:
+                if exchange.owner is owner:
+                    exchange.deadline = time.monotonic()
+            self._changed.notify()
+
+    def close_idle(self) -> None:
+        """Close connections that were idle for too long to be used again."""
+        # Not at once when they are: until then an exchange may have taken one and not said so.
+        unused_since = time.monotonic() - 1.25 * IDLE_SECONDS
+        for connection in list(self.connections):
+            if connection.used < unused_since and not self._is_busy(connection):
+                connection.close()
+
+    def _is_busy(self, connection: Kept) -> bool:
+        with self._changed:
+            return any(exchange.connection is connection for exchange in self._running)
+
+    def _run(self) -> None:
+        while True:
+            self.close_idle()
+            with self._changed:
+                now = time.monotonic()
+                self._wakes_at = now + _LOOK_EVERY
+                for exchange in self._running:
+                    is_over = exchange.deadline <= now
+                    if is_over:
+                        exchange.end()
+                    self._wakes_at = min(self._wakes_at, now + _AGAIN if is_over else exchange.deadline)
+                self._changed.wait(self._wakes_at - now)
+
+
+_thread = threading.local()
+_watch: Final = _Watch()
+connections: Final = _watch.connections
+cut: Final = _watch.cut
+close_idle: Final = _watch.close_idle
+running: Final = _watch.running
 
 
 def current() -> Exchange:
@@ -106,31 +164,10 @@ def current() -> Exchange:
 
 
 @contextlib.contextmanager
-def running(exchange: Exchange) -> Iterator[None]:
-    """Requests of this thread belong to this exchange."""
-    _thread.exchange = exchange
-    if exchange.owner is not None:
-        _owned.add(exchange)
-    try:
-        yield
-    finally:
-        exchange.detach()
-        _owned.discard(exchange)
-        _thread.exchange = None
-
-
-@contextlib.contextmanager
-def made_for(owner: Timed) -> Iterator[None]:
+def made_for(owner: Owner) -> Iterator[None]:
     """Exchanges begun in this thread belong to `owner`: its deadline bounds them, and `cut` ends them."""
     _thread.owner = owner
     try:
         yield
     finally:
         _thread.owner = None
-
-
-def cut(owner: Timed) -> None:
-    """End the running exchanges of `owner`, whose deadline is now."""
-    for exchange in list(_owned):
-        if exchange.owner is owner:
-            exchange.end()

@@ -8,15 +8,23 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC
+from typing import Final
 from urllib.parse import urlsplit
 
-import requests
-import urllib3.exceptions
+from urllib3.exceptions import (
+    ConnectTimeoutError,
+    InvalidChunkLength,
+    InvalidHeader,
+    LocationParseError,
+    NameResolutionError,
+    ProtocolError,
+    ReadTimeoutError,
+    SSLError,
+)
 
 from dsf.errors import HttpError
 from dsf.http import tokenanswer
 from dsf.http.answer import NotHttpError, TooMuchError
-from dsf.http.coding import CodingError, UnfinishedError
 from dsf.text import cleaned, masked
 
 #: Characters shown in a message: of a foreign answer; of Prometheus' error text; of a URL.
@@ -31,12 +39,42 @@ _REFUSES_WHO = frozenset({400, 401, 403})
 #: Seconds; a longer Retry-After is cut to this. No cycle waits that long.
 MAX_RETRY_AFTER = 600.0
 
+_NOT_HTTP = "the answer is not as HTTP wants it: "
 _CLOSED = "the server closed the connection"
 _RETRYABLE = frozenset({429, 502, 503, 504})
 #: Message for a rejected certificate, of the server or of the client.
 TLS_FAILED = "TLS failed"
 #: http.client's message when a proxy opens no tunnel.
 _NO_TUNNEL = re.compile(r"Tunnel connection failed: (\d+) ?(.*)", re.DOTALL)
+
+#: What an exception says of the exchange: its class, and words where the class says less; reason and text, in which {}
+#: is the exception's own where it quotes nothing of the answer; whether a retry may succeed. The first that fits counts.
+_KINDS: Final[tuple[tuple[type[BaseException], str, str, str, bool], ...]] = tuple(
+    (kind, words, reason, _NOT_HTTP + text if reason == "bad_answer" else text, retryable)
+    for kind, words, reason, text, retryable in (
+        (InvalidChunkLength, "", "bad_answer", "a chunk of its body has no size", False),
+        (
+            ProtocolError,
+            "exceeded maximum allowed length",
+            "bad_answer",
+            "a line between its chunks is too long",
+            False,
+        ),
+        (ProtocolError, "Response ended prematurely", "truncated", "the answer ends too early", True),
+        (http.client.IncompleteRead, "", "truncated", "the answer ends too early", True),
+        (http.client.RemoteDisconnected, "", "connection_failed", _CLOSED, True),
+        (NotHttpError, "", "bad_answer", "{}", False),
+        (http.client.BadStatusLine, "", "bad_answer", "its first line is no status line", False),
+        (http.client.UnknownProtocol, "", "bad_answer", "its version of HTTP is not known", False),
+        (http.client.LineTooLong, "", "bad_answer", "a line of its headers is too long", False),
+        (http.client.HTTPException, "", "bad_answer", "it has too many headers", False),
+        (InvalidHeader, "", "bad_answer", "a header has a bad value", False),
+        (NameResolutionError, "", "connection_failed", "the host name cannot be resolved", True),
+        (LocationParseError, "", "connection_failed", "the host name is no name that a host can have", False),
+        # A retry within the cycle would fail as well.
+        (SSLError, "", "connection_failed", f"{TLS_FAILED}: {{}}", False),
+    )
+)
 
 #: Takes status and first bytes of a refusal; returns (reason, text) when they are more specific than the status.
 Explain = Callable[[int, bytes], tuple[str, str] | None]
@@ -153,79 +191,29 @@ def broken(where: str, error: Exception, max_bytes: int) -> HttpError:
     """
     causes = list(_causes(error))
     for cause in causes:
-        if known := _known(where, cause, max_bytes):
-            return known
-    for cause in reversed(causes):
-        if isinstance(cause, OSError) and cause.strerror:
-            return HttpError("connection_failed", f"{where}: {cleaned(cause.strerror, EXCERPT)}", retryable=True)
-    if any(isinstance(cause, urllib3.exceptions.ConnectTimeoutError) for cause in causes):
-        return HttpError("connection_failed", f"{where}: the server does not accept the connection", retryable=True)
-    return HttpError("connection_failed", f"{where}: {_CLOSED}", retryable=True)
-
-
-def _known(where: str, cause: BaseException, max_bytes: int) -> HttpError | None:
-    """The error for an exception whose class says what happened."""
-    match cause:
-        case TooMuchError():
+        text = str(cause)
+        if isinstance(cause, TooMuchError):
             return too_large(where, max_bytes)
-        case urllib3.exceptions.InvalidChunkLength():
-            return HttpError(
-                "bad_answer", f"{where}: the answer is not as HTTP wants it: a chunk of its body has no size"
-            )
-        case _ if _is_unfinished(cause):
-            return HttpError("truncated", f"{where}: the answer ends too early", retryable=True)
-        case http.client.RemoteDisconnected():
-            return HttpError("connection_failed", f"{where}: {_CLOSED}", retryable=True)
-        case urllib3.exceptions.NameResolutionError():
-            return HttpError("connection_failed", f"{where}: the host name cannot be resolved", retryable=True)
-        case urllib3.exceptions.LocationParseError():
-            return HttpError("connection_failed", f"{where}: the host name is no name that a host can have")
-        case urllib3.exceptions.SSLError():
-            # A retry within the cycle would fail as well.
-            return HttpError("connection_failed", f"{where}: {TLS_FAILED}: {cleaned(str(cause), EXCERPT)}")
-    if found := _NO_TUNNEL.fullmatch(str(cause)):
-        code, said = int(found[1]), cleaned(found[2], EXCERPT)
-        return HttpError(
-            "connection_failed", f"{where}: the proxy answers {code} {said}".rstrip(), retryable=code in _RETRYABLE
-        )
-    if words := _broken_rule(cause):
-        return HttpError("bad_answer", f"{where}: the answer is not as HTTP wants it: {words}")
-    return None
-
-
-def _is_unfinished(cause: BaseException) -> bool:
-    if isinstance(cause, UnfinishedError | http.client.IncompleteRead):
-        return True
-    # There is no class of its own for an answer in chunks without the last one.
-    return isinstance(cause, urllib3.exceptions.ProtocolError) and str(cause) == "Response ended prematurely"
-
-
-def _broken_rule(cause: BaseException) -> str:
-    """The rule of HTTP that an answer violates; empty for other errors. http.client's texts quote the answer."""
-    match cause:
-        case CodingError() | NotHttpError():
-            return str(cause)
-        case http.client.BadStatusLine():
-            return "its first line is no status line"
-        case http.client.UnknownProtocol():
-            return "its version of HTTP is not known"
-        case http.client.LineTooLong():
-            return "a line of its headers is too long"
-        case http.client.HTTPException():
-            return "it has too many headers"
-        case urllib3.exceptions.ProtocolError() if "exceeded maximum allowed length" in str(cause):
-            return "a line between its chunks is too long"
-        case urllib3.exceptions.InvalidHeader():
-            return "a header has a bad value"
-    return ""
+        if refused := _NO_TUNNEL.fullmatch(text):
+            code, said = int(refused[1]), cleaned(refused[2], EXCERPT)
+            answered = f"{where}: the proxy answers {code} {said}".rstrip()
+            return HttpError("connection_failed", answered, retryable=code in _RETRYABLE)
+        for kind, words, reason, shown, retryable in _KINDS:
+            if isinstance(cause, kind) and words in text:
+                return HttpError(reason, f"{where}: {shown.format(cleaned(text, EXCERPT))}", retryable=retryable)
+    last = _CLOSED
+    if any(isinstance(cause, ConnectTimeoutError) for cause in causes):
+        last = "the server does not accept the connection"
+    known = [cause.strerror for cause in causes if isinstance(cause, OSError) and cause.strerror]
+    return HttpError("connection_failed", f"{where}: {cleaned([last, *known][-1], EXCERPT)}", retryable=True)
 
 
 def is_timeout(error: Exception) -> bool:
     """Whether the exchange failed because a read or a write took too long (not: connecting)."""
-    return any(
-        isinstance(cause, TimeoutError | urllib3.exceptions.ReadTimeoutError | requests.exceptions.ReadTimeout)
-        for cause in _causes(error)
-    ) and not any(isinstance(cause, urllib3.exceptions.ConnectTimeoutError) for cause in _causes(error))
+    causes = list(_causes(error))
+    return any(isinstance(cause, TimeoutError | ReadTimeoutError) for cause in causes) and not any(
+        isinstance(cause, ConnectTimeoutError) for cause in causes
+    )
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

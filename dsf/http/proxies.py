@@ -16,8 +16,9 @@ from typing import Final, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from dsf.errors import HttpError
+from dsf.http.access import Access
+from dsf.http.addresses import PORTS, alias_of
 
-PORTS: Final = {"http": 80, "https": 443}
 #: DNS suffixes of Kubernetes Services and pods, and localhost.
 _OF_CLUSTER: Final = ("svc", "cluster.local", "localhost")
 
@@ -37,24 +38,21 @@ class _Exception(NamedTuple):
     port: int | None
 
 
-def proxy_for(parts: SplitResult, *, has_token: bool) -> Proxy | None:
+def proxy_for(url: str, access: Access) -> Proxy | None:
     """The proxy for a request to this URL, None for a direct one. Raises HttpError for a proxy that cannot be used."""
-    scheme = parts.scheme
-    if has_token and scheme == "http":
+    if access.is_direct:
         return None
-    variable, value = _variable(f"{scheme}_proxy")
+    if access.proxy is not None:
+        # Secrets are sent through it only if released for a proxy that could read them.
+        return _proxy("proxyURL", access.proxy)
+    parts = urlsplit(url)
+    if alias_of(url) or (access.is_secret and parts.scheme == "http"):
+        return None
+    variable, value = _variable(f"{parts.scheme}_proxy")
     if not value or _is_direct(parts):
         return None
     # As in curl and Go, a name and a port are enough.
     return _proxy(variable, value if "://" in value else f"http://{value}")
-
-
-def named(url: str) -> Proxy:
-    """The proxy configured for this server. Raises HttpError.
-
-    Secrets are sent through it only if released for a proxy that could read them.
-    """
-    return _proxy("proxyURL", url)
 
 
 def _variable(name: str) -> tuple[str, str]:

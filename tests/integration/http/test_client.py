@@ -13,7 +13,7 @@ import pytest
 
 from dsf import http
 from dsf.errors import HttpError
-from dsf.http import transport
+from dsf.http import addresses, transport
 from dsf.http.access import bearer
 from tests.support import httpserver
 from tests.support.httpserver import ScriptedServer, answer
@@ -302,15 +302,15 @@ def test_a_body_in_pieces_is_sent_with_its_length() -> None:
 
 def test_an_alias_leads_to_another_server_under_the_same_name() -> None:
     with ScriptedServer(answer("here")) as server:
-        transport.set_aliases({"prometheus.test:9090": f"127.0.0.1:{server.port}"})
+        addresses.set_aliases({"prometheus.test:9090": f"127.0.0.1:{server.port}"})
         try:
             assert get("http://prometheus.test:9090/x") == b"here"
             assert failure("http://prometheus.test:9091/x").reason == "connection_failed"
         finally:
-            transport.set_aliases({})
+            addresses.set_aliases({})
     assert server.requests[0].headers["Host"] == "prometheus.test:9090"
 
 
 def test_a_wrong_alias_is_refused() -> None:
     with pytest.raises(ValueError, match="not <address>:<port>"):
-        transport.set_aliases({"prometheus:9090": "127.0.0.1"})
+        addresses.set_aliases({"prometheus:9090": "127.0.0.1"})

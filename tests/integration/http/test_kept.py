@@ -12,7 +12,7 @@ import pytest
 
 from dsf import http
 from dsf.errors import HttpError
-from dsf.http import transport
+from dsf.http import deadline, transport
 from tests.support import httpserver
 from tests.support.forgetfulrelay import ForgetfulRelay
 from tests.support.httpserver import ScriptedServer, answer
@@ -70,7 +70,7 @@ def test_a_repeated_request_does_not_take_the_next_dead_connection() -> None:
 
 
 def test_a_connection_that_was_idle_for_too_long_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "IDLE_SECONDS", _FORGETS / 2)
+    monkeypatch.setattr(deadline, "IDLE_SECONDS", _FORGETS / 2)
     with ScriptedServer(answer("hello")) as server, ForgetfulRelay(server.port, _FORGETS, resets=False) as relay:
         for _ in range(3):
             assert _ask(relay.url, None) == b"hello"
@@ -90,10 +90,10 @@ def test_an_idle_connection_is_closed_and_a_busy_one_is_not(monkeypatch: pytest.
         late = pool.submit(_ask, slow.url, None)
         assert _ask(server.url, None) == b"hello"
         wait_for(lambda: slow.requests)
-        transport.close_idle()
+        deadline.close_idle()
         assert any(one.raddr and one.raddr.port == server.port for one in own.net_connections()), "it is not idle yet"
-        monkeypatch.setattr(transport, "IDLE_SECONDS", 0.0)
-        transport.close_idle()
+        monkeypatch.setattr(deadline, "IDLE_SECONDS", 0.0)
+        deadline.close_idle()
         assert not any(one.raddr and one.raddr.port == server.port for one in own.net_connections())
         answered.set()
         assert late.result() == b"late"

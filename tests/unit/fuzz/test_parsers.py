@@ -9,6 +9,7 @@ import io
 import socket
 import time
 from collections.abc import Callable
+from http.client import HTTPException
 from typing import Any, cast
 
 import pytest
@@ -22,8 +23,8 @@ from dsf.api.remoteconfig import parse_remote_config
 from dsf.api.scoring import parse_response
 from dsf.api.summary import parse_summaries
 from dsf.errors import HttpError, ManifestError, MessageRejectedError, RemoteConfigError, ScoringResponseError
-from dsf.http import coding, failures
-from dsf.http.answer import Answer
+from dsf.http import failures
+from dsf.http.answer import Answer, inflated
 from dsf.http.deadline import Exchange, running
 from dsf.messages import derive_key, verify
 from dsf.sources.matrix import MatrixError, cut
@@ -92,7 +93,7 @@ def _remote(data: bytes) -> None:
 
 PARSERS: dict[str, tuple[Callable[[bytes], object], tuple[type[Exception], ...]]] = {
     "http answer": (_http, (HttpError,)),
-    "gzip": (lambda data: list(coding.inflated([data[:9], data[9:]])), (coding.CodingError,)),
+    "gzip": (lambda data: list(inflated([data[:9], data[9:]])), (HTTPException,)),
     "matrix": (cut, (MatrixError,)),
     "scrape": (lambda data: scraped(data, [Selector(""), Selector("a")], 2e9, 0.0), (ScrapeError,)),
     "scoring answer": (parse_response, (ScoringResponseError,)),

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
-
 import pytest
 
+from dsf.http.access import PLAIN
 from dsf.http.proxies import proxy_for
 
 
@@ -42,5 +41,5 @@ def test_no_proxy(monkeypatch: pytest.MonkeyPatch, no_proxy: str, url: str, expe
     monkeypatch.setenv("http_proxy", "proxy:3128")
     monkeypatch.setenv("no_proxy", no_proxy)
     monkeypatch.delenv("NO_PROXY", raising=False)
-    found = proxy_for(urlsplit(url), has_token=False)
+    found = proxy_for(url, PLAIN)
     assert (found.shown if found else None) == ("proxy:3128" if expected else None)
