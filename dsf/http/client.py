@@ -206,7 +206,7 @@ class _Request:
                 return Answer(status, self._body(response), response.headers.get("Content-Type", ""))
         except _BROKEN as error:
             # from None: the library's text may hold the whole URL.
-            if time.monotonic() >= self.exchange.deadline or failures.is_timeout(error):
+            if time.monotonic() >= self.exchange.deadline:
                 raise failures.timeout(self.where, time.monotonic() - started) from None
             raise failures.broken(self.where, error, self.exchange.max_bytes) from None
 

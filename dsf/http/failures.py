@@ -18,7 +18,6 @@ from urllib3.exceptions import (
     LocationParseError,
     NameResolutionError,
     ProtocolError,
-    ReadTimeoutError,
     SSLError,
 )
 
@@ -47,19 +46,14 @@ TLS_FAILED = "TLS failed"
 #: http.client's message when a proxy opens no tunnel.
 _NO_TUNNEL = re.compile(r"Tunnel connection failed: (\d+) ?(.*)", re.DOTALL)
 
-#: What an exception says of the exchange: its class, and words where the class says less; reason and text, in which {}
-#: is the exception's own where it quotes nothing of the answer; whether a retry may succeed. The first that fits counts.
+#: What an exception says of the exchange: its class, and words of its text where the class says less; reason and text
+#: of the error, {} for the exception's text (http.client's quote the answer); whether a retry may succeed. The first
+#: that fits counts.
 _KINDS: Final[tuple[tuple[type[BaseException], str, str, str, bool], ...]] = tuple(
     (kind, words, reason, _NOT_HTTP + text if reason == "bad_answer" else text, retryable)
     for kind, words, reason, text, retryable in (
         (InvalidChunkLength, "", "bad_answer", "a chunk of its body has no size", False),
-        (
-            ProtocolError,
-            "exceeded maximum allowed length",
-            "bad_answer",
-            "a line between its chunks is too long",
-            False,
-        ),
+        (ProtocolError, "exceeded maximum", "bad_answer", "a line between its chunks is too long", False),
         (ProtocolError, "Response ended prematurely", "truncated", "the answer ends too early", True),
         (http.client.IncompleteRead, "", "truncated", "the answer ends too early", True),
         (http.client.RemoteDisconnected, "", "connection_failed", _CLOSED, True),
@@ -206,14 +200,6 @@ def broken(where: str, error: Exception, max_bytes: int) -> HttpError:
         last = "the server does not accept the connection"
     known = [cause.strerror for cause in causes if isinstance(cause, OSError) and cause.strerror]
     return HttpError("connection_failed", f"{where}: {cleaned([last, *known][-1], EXCERPT)}", retryable=True)
-
-
-def is_timeout(error: Exception) -> bool:
-    """Whether the exchange failed because a read or a write took too long (not: connecting)."""
-    causes = list(_causes(error))
-    return any(isinstance(cause, TimeoutError | ReadTimeoutError) for cause in causes) and not any(
-        isinstance(cause, ConnectTimeoutError) for cause in causes
-    )
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -225,11 +225,26 @@ def test_a_proxy_that_refuses_or_is_away_is_named(monkeypatch: pytest.MonkeyPatc
         assert "opensesame" not in str(caught.value)
 
 
-def test_a_proxy_that_never_answers_is_given_up_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("drop", [b"", b"X: y\r\n"], ids=["silent", "drips"])
+def test_a_proxy_that_never_answers_is_given_up_at_the_deadline(monkeypatch: pytest.MonkeyPatch, drop: bytes) -> None:
+    def serve() -> None:
+        connection = silent.accept()[0]
+        with connection, suppress(OSError):
+            connection.sendall(b"HTTP/1.1 200 OK\r\n" if drop else b"")
+            while not over.wait(0.02):
+                connection.sendall(drop)
+
+    over = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as silent:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
         monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        started = time.monotonic()
         with pytest.raises(HttpError) as caught:
-            http.get("https://scorer.test/", deadline=time.monotonic() + 1, max_bytes=100)
+            http.get("https://scorer.test/", deadline=started + 1, max_bytes=100)
+        assert time.monotonic() - started < 10
+        over.set()
+        thread.join()
     assert caught.value.reason == "timeout"
 
 

@@ -200,6 +200,53 @@ def test_a_handshake_that_goes_on_meets_the_deadline() -> None:
     assert caught.value.reason == "timeout"
 
 
+def _drip(head: bytes, drop: bytes) -> Callable[[socket.socket], None]:
+    def serve(connection: socket.socket) -> None:
+        connection.recv(65536)
+        connection.sendall(head)
+        while True:
+            connection.sendall(drop)
+            time.sleep(0.02)
+
+    return serve
+
+
+@pytest.mark.parametrize(
+    ("serve", "body"),
+    [
+        (_drip(b"HTTP/1.1 200 OK\r\nX: ", b"y"), b"{}"),
+        (_drip(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n", b"y"), b"{}"),
+        (_drip(b"HTTP/1.0 200 OK\r\n\r\n", b"y"), b"{}"),
+        (_drip(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\ny\r\n"), b"{}"),
+        # More than the buffers of a connection take while nobody reads.
+        (lambda _: time.sleep(4), bytes(20_000_000)),
+    ],
+    ids=["headers", "body", "body without length", "chunks", "unread"],
+)
+def test_an_exchange_over_tls_meets_the_deadline(
+    ca: TestCa, folder: Path, serve: Callable[[socket.socket], None], body: bytes
+) -> None:
+    (folder / "ca.crt").write_text(ca.cert.read_text())
+    trust.use_folder(folder)
+    made = ca.issue("localhost")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(made.cert, made.key)
+    greeted = threading.Event()
+
+    def over_tls(connection: socket.socket) -> None:
+        with context.wrap_socket(connection, server_side=True) as tls:
+            greeted.set()
+            serve(tls)
+
+    with listening(over_tls) as url:
+        started = time.monotonic()
+        with pytest.raises(HttpError) as caught:
+            http.post(url, body, deadline=started + 2, max_bytes=10_000_000)
+        assert time.monotonic() - started < 15
+    assert caught.value.reason == "timeout"
+    assert greeted.is_set()
+
+
 @dataclass
 class _Owner:
     deadline: float
