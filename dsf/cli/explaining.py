@@ -28,8 +28,8 @@ from dsf.cycle.stages import Observer, Stages
 from dsf.errors import CycleError, ScoreObjectTooLargeError
 from dsf.fleet.views import View
 from dsf.http.access import Access
-from dsf.http.failures import place
 from dsf.http.addresses import alias_of
+from dsf.http.failures import place
 from dsf.reasons import RefusalReason
 from dsf.settings import Settings
 from dsf.sources import Payload
