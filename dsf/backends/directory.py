@@ -7,6 +7,7 @@ ManifestWork to the managed cluster. Its state is in the out folder.
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import time
 import uuid
@@ -23,7 +24,7 @@ from dsf.backends.claim import Claim
 from dsf.backends.credentials import CredentialFiles
 from dsf.backends.eventlog import EventLog
 from dsf.backends.files import read_text, write_text
-from dsf.backends.manifestfolder import GRACE, INPUT_KINDS, Declared, ManifestFolder
+from dsf.backends.manifestfolder import INPUT_KINDS, Declared, ManifestFolder
 from dsf.backends.outfolder import PRIVATE, OutFolder, key_of
 from dsf.backends.problemreport import ProblemReport
 from dsf.backends.protocol import EventType, Kind, Manifest, ObjectKey, OnChange
@@ -254,7 +255,10 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
 
     def _refresh(self, changed: Collection[str], *, everything: bool = False) -> None:
         """Read the folder and update the objects; reports `everything` or only differences."""
-        differs = self._folder.refresh(changed, grace=0.0 if everything else GRACE)
+        if everything:
+            differs = self._folder.refresh(changed, grace=0.0, most_new=sys.maxsize)
+        else:
+            differs = self._folder.refresh(changed)
         if not (differs or everything or self._is_behind or not self._report.is_written):
             return
         self._is_behind = False

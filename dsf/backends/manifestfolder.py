@@ -26,6 +26,9 @@ MAX_BYTES: Final = 4 * 1024 * 1024
 
 #: Seconds for which a missing file still counts: editors remove the old file before they write the new one.
 GRACE: Final = 1.0
+#: Most new files that one scan reads: while a thousand are copied into the folder, an edit of another one waits for the
+#: scan in progress only.
+MOST_NEW: Final = 200
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,7 @@ class ManifestFolder:
         self._closed: dict[str, str] = {}
         # Folders (`name/`) of the last scan in which there was nothing.
         self._bare: set[str] = set()
+        self._has_more = False
         #: Problems by file and line.
         self.problems: list[Problem] = []
         #: Whether the last scan could read the folder itself.
@@ -92,14 +96,16 @@ class ManifestFolder:
 
     @property
     def is_settling(self) -> bool:
-        """Whether objects of a missing file are still in force for a moment: scan again soon."""
-        return any(file.missing_since is not None and not file.is_doubted for file in self._files.values())
+        """Whether to scan again soon: there are more new files, or objects of a missing one stay for a moment."""
+        return self._has_more or any(
+            file.missing_since is not None and not file.is_doubted for file in self._files.values()
+        )
 
-    def refresh(self, changed: Collection[str] = (), *, grace: float = GRACE) -> bool:
+    def refresh(self, changed: Collection[str] = (), *, grace: float = GRACE, most_new: int = MOST_NEW) -> bool:
         """Read files with a new stamp, and those in `changed` (absolute paths); returns whether there were any.
 
-        Objects of files that are missing for `grace` seconds are removed, those of empty ones later; those of a folder
-        that cannot be listed stay.
+        Of new files it reads at most `most_new`, and the next scan more. Objects of files that are missing for `grace`
+        seconds are removed, those of empty ones later; those of a folder that cannot be listed stay.
         """
         self._unnamed, self._unlisted, self._bare = set(), {}, set()
         try:
@@ -113,6 +119,10 @@ class ManifestFolder:
         differs = not self.is_readable or (self._unnamed, self._unlisted) != (self._skipped, self._closed)
         self.is_readable, self._skipped, self._closed = True, self._unnamed, self._unlisted
         found = {name: seen for name, seen in listed.items() if not self._is_emptied(name, seen[1])}
+        new = [name for name in found if name not in self._files]
+        self._has_more = len(new) > most_new
+        for name in new[most_new:]:
+            del found[name]
         now = time.monotonic()
         closed, bare = tuple(self._closed), tuple(self._bare)
         for name in [name for name in self._files if name not in found and not name.startswith(closed)]:
@@ -120,7 +130,8 @@ class ManifestFolder:
             differs = True
             file.missing_since = file.missing_since or now
             file.is_doubted = name in listed or not listed or name.startswith(bare)
-            if now - file.missing_since >= (self._grace if file.is_doubted else grace):
+            # A renamed folder: what it has may be in a file that is not read yet.
+            if not self._has_more and now - file.missing_since >= (self._grace if file.is_doubted else grace):
                 del self._files[name]
         for name, (path, stamp) in found.items():
             file = self._files.setdefault(name, _File())

@@ -44,9 +44,6 @@ FULL_RESYNC: Final = 20
 #: A scorer's status counts its clusters. It waits this many seconds for more changes, longer with more clusters.
 STATUS_DELAY: Final = 0.05
 STATUS_DELAY_PER_CLUSTER: Final = 0.001
-#: A delivery to a cluster contains all its scorers. It waits this many seconds for each of them, so that a thousand
-#: scorers that become Active one after the other are not a thousand deliveries of a thousand scorers.
-DELIVERY_DELAY_PER_SCORER: Final = 0.0005
 #: Threads that reconcile, by backend. More that do not wait take each other Python's lock, a quarter of the CPU.
 _WORKERS: Final = {"kube": 8, "dir": 2}
 #: Min. bytes of a master secret.
@@ -248,11 +245,8 @@ class Hub:
             self._registrar.notices.tell_read(config_read(key.name, target, found, request))
 
     def _on_new_plan(self, affected: Differences, changed: Set[ObjectKey]) -> None:
-        for key in {*changed, *map(_scorer, affected.scorers)}:
+        for key in {*changed, *map(_scorer, affected.scorers), *map(_cluster, affected.clusters)}:
             (self._clusters if key.kind is Kind.CLUSTER else self._others).queue.add(key)
-        delay = DELIVERY_DELAY_PER_SCORER * len(self._desired.plan.scorers)
-        for cluster in affected.clusters:
-            self._clusters.queue.add_after(_cluster(cluster), delay)
 
     def _on_distributed(self, scorers: frozenset[str]) -> None:
         self._refresh_statuses(scorers)

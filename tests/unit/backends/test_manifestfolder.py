@@ -234,3 +234,31 @@ def test_names_that_are_not_utf_8_are_skipped_and_said(tmp_path: Path) -> None:
     assert folder.refresh()
     assert [key.name for key in folder.objects] == ["bad", "good"]
     assert not folder.problems
+
+
+def test_of_many_new_files_each_scan_reads_some_and_misses_no_edit(tmp_path: Path) -> None:
+    folder = ManifestFolder(tmp_path, tmp_path / "out", "default")
+    known = tmp_path / "z-known.yaml"
+    known.write_text(CLUSTER % "known")
+    folder.refresh()
+    (tmp_path / "many").mkdir()
+    for number in range(5):
+        (tmp_path / "many" / f"{number}.yaml").write_text(CLUSTER % f"c{number}")
+    known.write_text((CLUSTER % "known").replace("true", "false"))
+    assert folder.refresh(most_new=2)
+    [edited] = [one.manifest for key, one in folder.objects.items() if key.name == "known"]
+    assert edited["spec"]["hubAcceptsClient"] is False
+    counts = [len(folder.objects)]
+    while folder.is_settling:
+        folder.refresh(most_new=2)
+        counts.append(len(folder.objects))
+    assert counts == [3, 5, 6]
+    # A folder that gets another name loses nothing meanwhile, however long the other names take to read.
+    before = folder.objects.keys()
+    (tmp_path / "many").rename(tmp_path / "renamed")
+    folder.refresh(grace=0.0, most_new=2)
+    assert folder.objects.keys() == before
+    while folder.is_settling:
+        folder.refresh(grace=0.0, most_new=2)
+        assert folder.objects.keys() == before
+    assert all(one.file.startswith(("renamed/", "z-")) for one in folder.objects.values())
