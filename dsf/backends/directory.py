@@ -24,7 +24,7 @@ from dsf.backends.claim import Claim
 from dsf.backends.credentials import CredentialFiles
 from dsf.backends.eventlog import EventLog
 from dsf.backends.files import read_text, write_text
-from dsf.backends.manifestfolder import INPUT_KINDS, Declared, ManifestFolder
+from dsf.backends.manifestfolder import GRACE, INPUT_KINDS, Declared, ManifestFolder
 from dsf.backends.outfolder import PRIVATE, OutFolder, key_of
 from dsf.backends.problemreport import ProblemReport
 from dsf.backends.protocol import EventType, Kind, Manifest, ObjectKey, OnChange
@@ -258,7 +258,7 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
         if everything:
             differs = self._folder.refresh(changed, grace=0.0, most_new=sys.maxsize)
         else:
-            differs = self._folder.refresh(changed)
+            differs = self._folder.refresh(changed, grace=GRACE)
         if not (differs or everything or self._is_behind or not self._report.is_written):
             return
         self._is_behind = False
