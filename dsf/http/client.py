@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from http import HTTPStatus
-from types import MappingProxyType
 from typing import NamedTuple, Protocol
 from urllib.parse import urldefrag
 
@@ -69,8 +68,7 @@ def get(
     truncated, too_large, redirect, unauthorized, http_error, bad_answer, secret_invalid, or the one that `explain`
     gave.
     """
-
-    ask = partial(_Request, "GET", url, deadline, max_bytes, params=params, explain=explain)
+    ask = partial(_Request, url, deadline, max_bytes, params=params, explain=explain)
     return _renewed(ask, access, deadline)
 
 
@@ -85,9 +83,7 @@ def post(
     explain: failures.Explain | None = None,
 ) -> bytes:
     """The body of the answer to a POST of `body`, decompressed. Arguments and errors as for `get`."""
-
-    headers = {"Content-Type": content_type}
-    ask = partial(_Request, "POST", url, deadline, max_bytes, headers=headers, body=body, explain=explain)
+    ask = partial(_Request, url, deadline, max_bytes, body=body, content_type=content_type, explain=explain)
     return _renewed(ask, access, deadline)
 
 
@@ -98,8 +94,7 @@ def ask_for_token(
 
     No error quotes the answer (dsf.http.tokenanswer). Arguments and errors as for `get`.
     """
-    method, headers = ("GET", {}) if body is None else ("POST", {"Content-Type": content_type})
-    request = _Request(method, url, deadline, max_bytes, access, headers=headers, body=body, may_hold_token=True)
+    request = _Request(url, deadline, max_bytes, access, body=body, content_type=content_type, may_hold_token=True)
     return request.answer(_is_ok)
 
 
@@ -117,12 +112,10 @@ def probe(
     Over a new connection: a pooled one says nothing about health. Arguments and errors as for `get`, without
     those for a status; a redirect is still an error.
     """
-    headers = {"Connection": "close"}
-    if body is not None:
-        headers["Content-Type"] = "application/json"
-    request = _Request("GET" if body is None else "POST", url, deadline, max_bytes, access, headers=headers, body=body)
-    request.exchange.is_for_keys = is_for_keys
+    request = _Request(url, deadline, max_bytes, access, body=body)
+    request.prepared.headers["Connection"] = "close"
     request.exchange.is_new = True
+    request.exchange.is_for_keys = is_for_keys
     return request.answer(lambda status: status not in _REDIRECTS)
 
 
@@ -152,23 +145,23 @@ def _renewed(ask: Callable[[Access], _Request], access: Access, deadline: float)
 
 
 class _Request:
-    """One request: state for all steps of the exchange."""
+    """One request, a GET or a POST of its body: state for all steps of the exchange."""
 
     def __init__(
         self,
-        method: str,
         url: str,
         deadline: float,
         max_bytes: int,
         access: Access,
         *,
-        headers: Mapping[str, str] = MappingProxyType({}),
         params: Mapping[str, str | int] | None = None,
         body: bytes | Stream | None = None,
+        content_type: str = "application/json",
         explain: failures.Explain | None = None,
         may_hold_token: bool = False,
     ) -> None:
         """Arguments as for `get`; `may_hold_token` is what the answer may do. Raises HttpError."""
+        method, headers = ("GET", {}) if body is None else ("POST", {"Content-Type": content_type})
         self.where = failures.place(method, url)
         self.access = access
         self.explain = explain

@@ -22,10 +22,8 @@ _LONGEST_WAIT: Final = 86_400.0
 #: Seconds after which an unused connection is not used again: load balancers and NAT forget one after 240 s and more,
 #: some without a word to either end. It is closed up to half a minute later.
 IDLE_SECONDS: Final = 60.0
-#: Seconds between two looks at what is idle, and at exchanges that go on after their deadline: the one that connected
-#: at that moment has another socket.
+#: Seconds between two looks at what is idle.
 _LOOK_EVERY: Final = 15.0
-_AGAIN: Final = 0.5
 
 
 class Owner(Protocol):
@@ -74,6 +72,7 @@ class Exchange:
 
     def use(self, connection: socket.socket) -> None:
         """This is its socket from now on. Raises TimeoutError when the deadline has passed."""
+        # In this order: a socket that comes too late to be shut down is not used.
         self._socket = connection
         connection.settimeout(self.remaining())
 
@@ -140,12 +139,11 @@ class _Watch:
             self.close_idle()
             with self._changed:
                 now = time.monotonic()
-                self._wakes_at = now + _LOOK_EVERY
                 for exchange in self._running:
-                    is_over = exchange.deadline <= now
-                    if is_over:
+                    if exchange.deadline <= now:
                         exchange.end()
-                    self._wakes_at = min(self._wakes_at, now + _AGAIN if is_over else exchange.deadline)
+                later = [exchange.deadline for exchange in self._running if exchange.deadline > now]
+                self._wakes_at = min([now + _LOOK_EVERY, *later])
                 self._changed.wait(self._wakes_at - now)
 
 
