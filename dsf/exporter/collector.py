@@ -22,6 +22,8 @@ from dsf.store.entries import effective
 from dsf.store.pairs import Pairs
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
+from dsf.store.unreadable import number
+from dsf.store.writes import VALIDITY_FACTOR, read_factor
 
 log = dsf.log.get(__name__)
 
@@ -147,25 +149,28 @@ class FleetCollector(Collector):
         return [exposed, limit, wanted]
 
     def _rejected(self) -> Metric:
-        stored = {str(reason): float(number) for reason, number in self._redis.hgetall(keys.REJECTED).items()}
+        stored = {
+            str(reason): number("counter", str(reason), text)
+            for reason, text in self._redis.hgetall(keys.REJECTED).items()
+        }
         family = metrics.REJECTED.counter()
-        for reason, number in {**dict.fromkeys(REJECTED_REASONS, 0.0), **stored}.items():
-            family.add_metric((reason,), number)
+        for reason, value in {**dict.fromkeys(REJECTED_REASONS, 0.0), **stored}.items():
+            family.add_metric((reason,), value)
         return family
 
     def _mail(self) -> Metric:
         family = metrics.MAIL_REJECTED.counter()
-        for cluster, number in sorted(self._redis.hgetall(keys.REJECTED_MAIL).items()):
-            family.add_metric((str(cluster),), float(number))
+        for cluster, text in sorted(self._redis.hgetall(keys.REJECTED_MAIL).items()):
+            family.add_metric((str(cluster),), number("counter", str(cluster), text))
         return family
 
     def _writes(self) -> list[Metric]:
         stored = self._redis.hgetall(keys.WRITE_STATS)
         writes = metrics.WRITES.counter()
         for result in WRITE_RESULTS:
-            writes.add_metric((result,), float(stored.get(result, 0)))
+            writes.add_metric((result,), number("counter", result, stored.get(result)))
         factor = metrics.VALIDITY_FACTOR.gauge()
-        factor.add_metric((), float(stored.get("validity_factor", 1)))
+        factor.add_metric((), read_factor(stored.get(VALIDITY_FACTOR)))
         return [writes, factor]
 
 

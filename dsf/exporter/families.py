@@ -10,13 +10,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from prometheus_client.core import Metric, SummaryMetricFamily
-from pydantic import ValidationError
 
 import dsf.log
 from dsf import metrics
 from dsf.api.labels import cut_label, gauge_labels
 from dsf.api.validity import has_expired
-from dsf.store.pairs import OUTCOMES, SUCCESSES, PairState, Score
+from dsf.store.pairs import OUTCOMES, SUCCESSES, PairState
 
 log = dsf.log.get(__name__)
 
@@ -45,7 +44,7 @@ class PairFamilies:
 
     def add(self, pair: PairState, *, interval: int | None = None, with_items: bool = True) -> None:
         """Add one pair, with the interval in force; without items only metrics with one series per pair."""
-        score = self._score(pair)
+        score = pair.score
         known = self._score_names.get(pair.scorer) or (score.score_name if score else pair.scorer)
         name, cluster = cut_label(known), cut_label(pair.cluster)
         self._add_books(pair, cluster, name)
@@ -59,13 +58,6 @@ class PairFamilies:
             if with_items and not has_expired(score.valid_until, self._now):
                 for labels, value in score.results:
                     self._scores[gauge_labels(pair.cluster, score.score_name, labels)] = value
-
-    def _score(self, pair: PairState) -> Score | None:
-        try:
-            return pair.score
-        except ValidationError:
-            log.warning("stored score cannot be read", cluster=pair.cluster, scorer=pair.scorer)
-            return None
 
     def _add_books(self, pair: PairState, cluster: str, name: str) -> None:
         self._scheduled[cluster, name] += pair.scheduled

@@ -41,13 +41,14 @@ from dsf.fleet.reasongroups import reason_groups
 from dsf.fleet.rows import pair_detail, pair_row, read_at
 from dsf.fleet.snapshot import NO_END, RANKS, Row, Rows, Snapshot, by_state
 from dsf.fleet.verdict import Verdict, verdict
-from dsf.store.agents import Agents
+from dsf.store.agents import Agents, key_id
 from dsf.store.entries import ALL_CLUSTERS, interval_in_force, pause
 from dsf.store.notices import Notices, ScorerNotice
 from dsf.store.pairs import Pairs
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
 from dsf.store.ticking import ticks_problem
+from dsf.store.unreadable import whole
 
 #: Most rows in one answer.
 MAX_ROWS: Final = 200
@@ -276,7 +277,7 @@ class FleetModel:
             mail=mail,
             key_ids=list(record.key_ids),
             key_since=record.key_since or None,
-            used_key_id=int(used) if used else None,
+            used_key_id=key_id(name, used),
             labels=notice.labels if notice else {},
             absent=notice.absent if notice else {},
         )
@@ -467,8 +468,13 @@ def _bounds() -> tuple[str, ...]:
 
 
 def _lags(stats: Mapping[str, Any], prefix: str) -> list[Bucket]:
-    bars = [Bucket(up_to=float(bound), count=int(stats.get(prefix + bound, 0))) for bound in _bounds()]
-    return [*bars, Bucket(up_to=None, count=int(stats.get(prefix + "+Inf", 0)))]
+    def count(bound: str) -> int:
+        return whole("counter", prefix + bound, stats.get(prefix + bound))
+
+    return [
+        *(Bucket(up_to=float(bound), count=count(bound)) for bound in _bounds()),
+        Bucket(up_to=None, count=count("+Inf")),
+    ]
 
 
 def spread(numbers: Iterable[float], bounds: Sequence[float] | None) -> Spread:

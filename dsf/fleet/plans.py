@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 import redis
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 import dsf.log
 from dsf import keys
 from dsf.fleet.views import Time, View
+from dsf.store.unreadable import parsed
 
 log = dsf.log.get(__name__)
 
@@ -149,8 +150,6 @@ def read_plans(client: redis.Redis) -> list[PlanComparison]:
     """The newest of each namespace, sorted. Unreadable ones are omitted. Raises redis.RedisError."""
     found = []
     for namespace, text in sorted(client.hgetall(keys.PLANS).items()):
-        try:
-            found.append(PlanComparison.model_validate_json(str(text)))
-        except ValidationError as error:
-            log.warning("a plan cannot be read", namespace=namespace, problems=error.error_count())
+        if (plan := parsed(PlanComparison, str(namespace), str(text))) is not None:
+            found.append(plan)
     return found

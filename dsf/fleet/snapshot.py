@@ -72,14 +72,12 @@ class Row:
         """From the texts of a pair's entry, row and skips; `overrides` of the schedule by target."""
         self.cluster, scorer = keys.split_pair(pair)
         self.scorer = sys.intern(scorer)
-        fields = row_fields(text)
-        success, value = fields.get(LAST_SUCCESS), fields.get(VALUE)
-        items = fields.get(ITEMS)
-        self.last_success: float | None = None if success is None else float(success)
-        self.valid_until = float(fields.get(VALID_UNTIL, 0))
-        self.items: int | None = None if items is None else int(items)
-        self.value: float | None = float(value) if value else None
-        self.is_failing = int(fields.get(FAILING, 0)) > 0 or int(fields.get(EXPIRED, 0)) >= EXPIRED_THRESHOLD
+        fields = row_fields(pair, text)
+        self.last_success: float | None = fields.get(LAST_SUCCESS)
+        self.valid_until: float = fields.get(VALID_UNTIL, 0.0)
+        self.items: int | None = fields.get(ITEMS)
+        self.value: float | None = None if (value := fields.get(VALUE)) == "" else value
+        self.is_failing = fields.get(FAILING, 0) > 0 or fields.get(EXPIRED, 0) >= EXPIRED_THRESHOLD
         self.skips: Skips | None = Skips.of(self.cluster, skips) if skips else None
         self.is_skipped = self.skips is not None and self.skips.ticks >= SKIPS_THRESHOLD
         # Only of those that have something to say: most have not.

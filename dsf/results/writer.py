@@ -12,7 +12,6 @@ from collections import Counter, deque
 from collections.abc import Callable
 
 import redis
-from pydantic import ValidationError
 
 import dsf.log
 from dsf import keys
@@ -27,6 +26,7 @@ from dsf.store.client import at_once
 from dsf.store.looping import repeat
 from dsf.store.pairs import Score
 from dsf.store.registry import Registry
+from dsf.store.unreadable import parsed
 from dsf.store.writes import LONGEST_BACKOFF, Claim, Facts, Finish, Writes, WrittenRecord
 from dsf.threads import background
 from dsf.throttle import Throttle
@@ -198,7 +198,7 @@ class Writer:
     def _desired(self, claim: Claim, facts: Facts) -> ScoreObject | None:
         if not facts.scheduled or facts.scorer is None or facts.cluster is None:
             return None
-        score = _score(claim, facts.score)
+        score = parsed(Score, claim.pair, facts.score)
         return desired(
             score,
             facts.failing,
@@ -302,13 +302,3 @@ class Writer:
         if factor > 1 and self._factor == 1:
             log.warning("scores are valid for longer, renewals would take too many writes", factor=round(factor, 3))
         self._factor = factor
-
-
-def _score(claim: Claim, text: str | None) -> Score | None:
-    if text is None:
-        return None
-    try:
-        return Score.model_validate_json(text)
-    except ValidationError as error:
-        log.error("score cannot be read", cluster=claim.cluster, scorer=claim.scorer, problems=error.error_count())
-        return None

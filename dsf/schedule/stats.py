@@ -24,6 +24,7 @@ from dsf import keys, metrics
 from dsf.store import skips
 from dsf.store.mail import results_waiting
 from dsf.store.ticking import ticks_problem
+from dsf.store.unreadable import number
 
 log = dsf.log.get(__name__)
 
@@ -59,19 +60,23 @@ def schedule_families(client: redis.Redis) -> Iterable[Metric]:
 
 def _counted(stats: Mapping[str, str]) -> list[Metric]:
     ticks = metrics.TICKS.counter()
-    ticks.add_metric((), float(stats.get("ticks", 0)))
+    ticks.add_metric((), number("counter", "ticks", stats.get("ticks")))
     skipped = metrics.TICKS_SKIPPED.counter()
-    found = {name.removeprefix("skipped:"): float(n) for name, n in stats.items() if name.startswith("skipped:")}
+    found = {
+        name.removeprefix("skipped:"): number("counter", name, text)
+        for name, text in stats.items()
+        if name.startswith("skipped:")
+    }
     # All reasons from the start: rate() misses an increase from absent to one.
-    for reason, number in sorted({**dict.fromkeys(skips.REASONS, 0.0), **found}.items()):
-        skipped.add_metric((reason,), number)
+    for reason, value in sorted({**dict.fromkeys(skips.REASONS, 0.0), **found}.items()):
+        skipped.add_metric((reason,), value)
     total = 0.0
     buckets: list[tuple[str, float]] = []
     for bound in (*BOUNDS, "+Inf"):
-        total += float(stats.get(f"lag:{bound}", 0))
+        total += number("counter", f"lag:{bound}", stats.get(f"lag:{bound}"))
         buckets.append((bound, total))
     lag = HistogramMetricFamily(metrics.LAG.name, metrics.LAG.help)
-    lag.add_metric((), buckets, float(stats.get("lag:sum", 0)))
+    lag.add_metric((), buckets, number("counter", "lag:sum", stats.get("lag:sum")))
     return [lag, ticks, skipped]
 
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import redis
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 import dsf.log
 from dsf import keys
 from dsf.errors import UnknownClusterError
+from dsf.store.agents import key_id
 from dsf.store.client import at_once
 from dsf.store.registry import Registry
+from dsf.store.unreadable import parsed
 
 log = dsf.log.get(__name__)
 
@@ -61,13 +63,9 @@ class AgentKeys:
 
     def requests(self) -> dict[str, KeyRequest]:
         """Open requests by cluster. Unreadable ones are logged and left out."""
-        found: dict[str, KeyRequest] = {}
-        for cluster, text in self._redis.hgetall(keys.KEY_REQUESTS).items():
-            try:
-                found[str(cluster)] = KeyRequest.model_validate_json(str(text))
-            except ValidationError as error:
-                log.error("request for credentials cannot be read", cluster=cluster, problems=error.error_count())
-        return found
+        stored = {str(name): str(text) for name, text in self._redis.hgetall(keys.KEY_REQUESTS).items()}
+        requests = {name: parsed(KeyRequest, name, text) for name, text in stored.items()}
+        return {name: request for name, request in requests.items() if request is not None}
 
     def done(self, cluster: str, request: KeyRequest) -> None:
         """Forget a request, unless replaced meanwhile."""
@@ -87,12 +85,12 @@ class AgentKeys:
 
     def used(self) -> dict[str, int]:
         """Cluster -> key id of its newest result's signature."""
-        return {str(cluster): int(key_id) for cluster, key_id in self._redis.hgetall(keys.KEYS_USED).items()}
+        stored = ((str(name), key_id(str(name), text)) for name, text in self._redis.hgetall(keys.KEYS_USED).items())
+        return {name: used for name, used in stored if used is not None}
 
     def last_used(self, cluster: str) -> int | None:
         """The same for one cluster; None if it never signed anything."""
-        found = self._redis.hget(keys.KEYS_USED, cluster)
-        return None if found is None else int(str(found))
+        return key_id(cluster, self._redis.hget(keys.KEYS_USED, cluster))
 
     def retire(self, cluster: str, key_id: int) -> None:
         """The cluster is gone: credentials of a later one of this name start after this id."""

@@ -6,15 +6,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import redis
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-import dsf.log
 from dsf import keys
 from dsf.api.types import CREDENTIALS_WORK_NAME
 from dsf.store.client import at_once
 from dsf.store.registry import ClusterRecord
-
-log = dsf.log.get(__name__)
+from dsf.store.unreadable import parsed, whole
 
 
 class AgentRecord(BaseModel):
@@ -58,29 +56,25 @@ class Agents:
 
     def one(self, cluster: str) -> AgentRecord | None:
         """The agent of one cluster; None if unknown, or if its record is unreadable."""
-        return _read(self._redis.hget(keys.AGENTS, cluster))
+        return parsed(AgentRecord, cluster, self._redis.hget(keys.AGENTS, cluster))
 
     def all(self) -> dict[str, AgentRecord]:
         """By cluster. Unreadable records are logged and left out."""
-        found: dict[str, AgentRecord] = {}
-        for cluster, text in self._redis.hgetall(keys.AGENTS).items():
-            try:
-                found[str(cluster)] = AgentRecord.model_validate_json(str(text))
-            except ValidationError as error:
-                log.error("record of an agent cannot be read", cluster=cluster, problems=error.error_count())
-        return found
+        stored = {str(name): str(text) for name, text in self._redis.hgetall(keys.AGENTS).items()}
+        records = {name: parsed(AgentRecord, name, text) for name, text in stored.items()}
+        return {name: record for name, record in records.items() if record is not None}
 
     def problems(self, clusters: Iterable[ClusterRecord]) -> Mapping[str, str]:
         """Cluster -> why its agent's results are refused; only those of these with a problem, by name."""
         used: dict[Any, Any] = self._redis.hgetall(keys.KEYS_USED)
         agents = self.all()
-        found = {one.name: problem(one, agents.get(one.name), _number(used.get(one.name))) for one in clusters}
+        found = {one.name: problem(one, agents.get(one.name), key_id(one.name, used.get(one.name))) for one in clusters}
         return {name: text for name, text in sorted(found.items()) if text}
 
     def problem(self, cluster: ClusterRecord) -> str:
         """The same for one cluster; empty if its results are not refused."""
         used = self._redis.hget(keys.KEYS_USED, cluster.name)
-        return problem(cluster, self.one(cluster.name), _number(used))
+        return problem(cluster, self.one(cluster.name), key_id(cluster.name, used))
 
 
 def problem(cluster: ClusterRecord, agent: AgentRecord | None, used: int | None) -> str:
@@ -96,12 +90,6 @@ def problem(cluster: ClusterRecord, agent: AgentRecord | None, used: int | None)
     )
 
 
-def _number(text: object) -> int | None:
-    return None if text is None else int(str(text))
-
-
-def _read(text: object) -> AgentRecord | None:
-    try:
-        return AgentRecord.model_validate_json(str(text)) if text else None
-    except ValidationError:
-        return None
+def key_id(cluster: str, text: object) -> int | None:
+    """The stored key id of a cluster's newest signature; None if there is none, or if it cannot be read."""
+    return whole("key id", cluster, text) or None

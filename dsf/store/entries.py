@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Annotated, NamedTuple, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 
-import dsf.log
 from dsf import keys
 from dsf.api.pauses import pause_end
 from dsf.api.types import MAX_SECONDS
-
-log = dsf.log.get(__name__)
+from dsf.store.unreadable import parsed
 
 #: Stands for every cluster in the target of an override.
 ALL_CLUSTERS = "*"
@@ -24,6 +21,13 @@ FROM_ENTRY = "entry"
 _STORED = {"stored": True}
 
 PauseEnd = Annotated[float, AfterValidator(pause_end)]
+
+
+def _cut(value: object, info: ValidationInfo) -> object:
+    return min(MAX_SECONDS, value) if info.context is _STORED and isinstance(value, int | float) else value
+
+
+_Interval = Annotated[int, BeforeValidator(_cut)]
 
 
 class Entry(BaseModel):
@@ -37,7 +41,7 @@ class Entry(BaseModel):
     #: Of the DynamicScorer: one of that name in another namespace does not inherit this entry's books.
     namespace: str = ""
     score_name: str
-    interval: int = Field(ge=1)
+    interval: _Interval = Field(ge=1)
     #: Fleet-wide limit of this scorer, e.g. `10/s`, or none.
     rate_limit: str | None = None
     #: `spec.execution.suspend` or the annotation paused-until, as decided by the controller.
@@ -67,7 +71,7 @@ class Override(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     v: int = keys.SCHEMA_VERSION
-    interval: int | None = Field(default=None, ge=1, le=MAX_SECONDS)
+    interval: _Interval | None = Field(default=None, ge=1, le=MAX_SECONDS)
     #: None: not set. True: paused until `paused_until`, or until resumed.
     paused: bool | None = None
     paused_until: PauseEnd | None = None
@@ -76,28 +80,13 @@ class Override(BaseModel):
     by: str = ""
     at: float = 0.0
 
-    @field_validator("interval", mode="before")
-    @classmethod
-    def _cut(cls, value: object, info: ValidationInfo) -> object:
-        return min(MAX_SECONDS, value) if info.context is _STORED and isinstance(value, int | float) else value
-
 
 _Model = TypeVar("_Model", Entry, Override)
 
 
 def read(model: type[_Model], name: str, text: str) -> _Model | None:
     """Parse a stored entry or override. An unreadable one is logged and gives None: it must not stop the others."""
-    try:
-        return model.model_validate_json(text, context=_STORED)
-    except ValidationError as error:
-        _complain(model.__name__, name, text, error.errors(include_url=False, include_input=False)[0]["msg"])
-        return None
-
-
-@functools.lru_cache(maxsize=1024)
-def _complain(kind: str, name: str, text: str, problem: str) -> None:
-    # Cached to log once per text: beat reads many times a second.
-    log.warning("stored schedule cannot be read", kind=kind, name=name, problem=problem, size=len(text))
+    return parsed(model, name, text, _STORED)
 
 
 class Effective(NamedTuple):

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, FiniteFloat
 
 _STAGES: Final = ("fetch", "score", "publish")
 # The order is part of the stored format: new ones go last.
@@ -54,7 +54,7 @@ class HistoryEntry(BaseModel):
     timings: dict[str, float] = {}
     counts: dict[str, int] = {}
     #: The number that represents the cycle's score, if any: its item, or the mean of its items.
-    value: float | None = None
+    value: FiniteFloat | None = None
 
     def row(self) -> str:
         """The stored row, without `at`, which the run id implies; timings are rounded to 100 microseconds."""

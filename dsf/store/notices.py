@@ -12,11 +12,12 @@ from functools import partial
 from typing import Any, Final, Literal, TypeVar
 
 import redis
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 from redis.exceptions import NoPermissionError
 
 import dsf.log
 from dsf import keys
+from dsf.store.unreadable import parsed
 
 log = dsf.log.get(__name__)
 
@@ -209,10 +210,4 @@ def _read(model: type[_Notice], stored: Mapping[Any, Any] | None) -> dict[str, _
 
 
 def _one(model: type[_Notice], name: str, text: str | bytes | None) -> _Notice | None:
-    if text is None:
-        return None
-    try:
-        return model.model_validate_json(text)
-    except ValidationError as error:
-        log.error("a notice cannot be read", kind=model.__name__, name=name, problems=error.error_count())
-        return None
+    return parsed(model, name, text)

@@ -33,15 +33,18 @@ The books balance: scheduled = ok + empty + partial + error + skipped + lost + r
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any, Final
 
 import redis
-from pydantic import BaseModel, ConfigDict
-from pydantic_core import from_json
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import SchemaValidator, core_schema
 
 from dsf import keys
+from dsf.api.pauses import LATEST
 from dsf.store.client import batched
 from dsf.store.history import HistoryEntry, read_row, run_of
 from dsf.store.skips import SKIPS_THRESHOLD, Skips
+from dsf.store.unreadable import complain, number, parsed, whole
 
 OUTCOMES = ("ok", "empty", "partial", "error", "skipped", "lost")
 #: Outcomes with a score.
@@ -65,6 +68,30 @@ VALUE = "value"
 EXPIRED_THRESHOLD = 3
 
 
+_MOMENT: Final = core_schema.float_schema(ge=0, le=LATEST, allow_inf_nan=False)
+_COUNT: Final = core_schema.int_schema(ge=0, le=int(LATEST))
+_NUMBER: Final = core_schema.union_schema(
+    [core_schema.literal_schema([""]), core_schema.float_schema(allow_inf_nan=False)]
+)
+_TEXT: Final = core_schema.str_schema()
+#: The fields of a row, in which numbers are texts; all others are dropped.
+_ROW: Final = SchemaValidator(
+    core_schema.typed_dict_schema(
+        {
+            name: core_schema.typed_dict_field(schema, required=False)
+            for schema, names in (
+                (_MOMENT, (LAST_SUCCESS, VALID_UNTIL, EXPIRED_AT)),
+                (_COUNT, (FAILING, EXPIRED, ITEMS)),
+                (_NUMBER, (VALUE,)),
+                (_TEXT, (REMARK, FAILURE, EXPIRED_RUN)),
+            )
+            for name in names
+        }
+    )
+)
+_Moment = Annotated[float, Field(ge=0, le=LATEST)]
+
+
 class Failure(BaseModel):
     """Why the newest cycle of a pair failed, or has not all of its results. `at` is unix seconds on the hub's clock."""
 
@@ -74,7 +101,7 @@ class Failure(BaseModel):
     stage: str
     reason: str
     message: str
-    at: float
+    at: _Moment
 
 
 class Score(BaseModel):
@@ -89,8 +116,8 @@ class Score(BaseModel):
     v: int = keys.SCHEMA_VERSION
     run: str
     score_name: str
-    at: float
-    valid_until: float
+    at: _Moment
+    valid_until: _Moment
     results: list[tuple[dict[str, str], float]] = []
     items: list[tuple[str, int]] = []
 
@@ -99,7 +126,7 @@ class PairState:
     """One pair, parsed: fields of its row, and of its hash if they were read. Missing counters are 0."""
 
     def __init__(
-        self, cluster: str, scorer: str, fields: Mapping[str, str], skips: str | None = None, unwritten: str = ""
+        self, cluster: str, scorer: str, fields: Mapping[str, Any], skips: str | None = None, unwritten: str = ""
     ) -> None:
         self.cluster = cluster
         self.scorer = scorer
@@ -108,6 +135,11 @@ class PairState:
         self._fields = fields
         self._skips = skips
 
+    @property
+    def pair(self) -> str:
+        """`<cluster>/<scorer>`."""
+        return keys.pair(self.cluster, self.scorer)
+
     def __bool__(self) -> bool:
         return bool(self._fields)
 
@@ -115,7 +147,7 @@ class PairState:
         """Number of cycles with this outcome, or `scheduled`."""
         if outcome == "skipped":
             return sum(self.skipped().values())
-        return int(self._fields.get(f"n:{outcome}", 0))
+        return self._whole(f"n:{outcome}")
 
     def skipped(self) -> dict[str, int]:
         """Skipped cycles by reason."""
@@ -124,9 +156,9 @@ class PairState:
     def errors(self) -> dict[tuple[str, str], int]:
         """Failed cycles by (stage, reason)."""
         found: dict[tuple[str, str], int] = {}
-        for name, number in self._by_prefix("n:error:").items():
+        for name, count in self._by_prefix("n:error:").items():
             stage, _, reason = name.partition(":")
-            found[stage, reason] = number
+            found[stage, reason] = count
         return found
 
     def refused(self) -> dict[str, int]:
@@ -136,12 +168,12 @@ class PairState:
     @property
     def clamped(self) -> int:
         """Values that were clamped."""
-        return int(self._fields.get("n:clamped", 0))
+        return self._whole("n:clamped")
 
     def timings(self) -> dict[str, tuple[float, int]]:
         """Stage -> (sum of seconds, number)."""
         return {
-            stage: (float(self._fields[f"t:{stage}:sum"]), int(self._fields.get(f"t:{stage}:count", 0)))
+            stage: (number("books", self.pair, self._fields[f"t:{stage}:sum"]), self._whole(f"t:{stage}:count"))
             for stage in ("fetch", "score", "publish")
             if f"t:{stage}:sum" in self._fields
         }
@@ -149,7 +181,7 @@ class PairState:
     @property
     def scheduled(self) -> int:
         """Cycles due or requested."""
-        return int(self._fields.get(SCHEDULED, 0))
+        return self._whole(SCHEDULED)
 
     @property
     def open(self) -> int:
@@ -159,7 +191,7 @@ class PairState:
     @property
     def last_run(self) -> str:
         """Newest run id received; empty before the first."""
-        return self._fields.get(LAST_RUN, "")
+        return str(self._fields.get(LAST_RUN, ""))
 
     @property
     def last_success(self) -> float | None:
@@ -176,7 +208,7 @@ class PairState:
     def failure(self) -> Failure | None:
         """Why the newest cycle failed; None after a success."""
         text = self._fields.get(FAILURE)
-        return None if text is None else Failure.model_validate_json(text)
+        return parsed(Failure, self.pair, text)
 
     @property
     def expired(self) -> int:
@@ -232,13 +264,13 @@ class PairState:
     def value(self) -> float | None:
         """The number that represents its newest score: its item, or the mean of its items; None without any."""
         text = self._fields.get(VALUE)
-        return float(text) if text else None
+        return None if text in (None, "") else float(text)
 
     @property
     def remark(self) -> Failure | None:
         """Why the newest score has no items, or not all of its results; None if all count."""
         text = self._fields.get(REMARK)
-        return None if text is None else Failure.model_validate_json(text)
+        return parsed(Failure, self.pair, text)
 
     @property
     def score_bytes(self) -> int:
@@ -249,19 +281,25 @@ class PairState:
     def score(self) -> Score | None:
         """The newest score, expired or not."""
         text = self._fields.get(SCORE)
-        return None if text is None else Score.model_validate_json(text)
+        return parsed(Score, self.pair, text)
 
     def _by_prefix(self, prefix: str) -> dict[str, int]:
-        return {name[len(prefix) :]: int(n) for name, n in self._fields.items() if name.startswith(prefix)}
+        return {name[len(prefix) :]: self._whole(name) for name in self._fields if name.startswith(prefix)}
+
+    def _whole(self, name: str) -> int:
+        return whole("books", f"{self.pair} {name}", self._fields.get(name))
 
 
-def row_fields(text: str | None) -> dict[str, str]:
-    """The fields of a stored row; none of a missing or unreadable one."""
-    try:
-        found = from_json(text) if text else {}
-    except ValueError:
+def row_fields(pair: str, text: str | None) -> dict[str, Any]:
+    """The fields of a pair's stored row; none of a missing or unreadable one, which its next result puts right."""
+    if not text:
         return {}
-    return found if isinstance(found, dict) else {}
+    try:
+        fields: dict[str, Any] = _ROW.validate_json(text)
+    except ValidationError as error:
+        complain("row", pair, hash(text), str(error.errors(include_url=False, include_input=False)[0]["msg"]))
+        return {}
+    return fields
 
 
 class Pairs:
@@ -299,11 +337,11 @@ class Pairs:
                 for pair in batch if has_books else ():
                     pipe.hgetall(keys.pair_key(*pair))
                 rows, skips, refused, *books = pipe.execute()
-            for number, pair in enumerate(batch):
-                fields = row_fields(rows[number])
+            for place, pair in enumerate(batch):
+                fields = row_fields(members[place], rows[place])
                 if has_books:
-                    fields = {**books[number], **fields}
-                yield PairState(*pair, fields, skips[number], refused[number] or "")
+                    fields = {**books[place], **fields}
+                yield PairState(*pair, fields, skips[place], refused[place] or "")
 
     def history(self, cluster: str, scorer: str) -> list[HistoryEntry]:
         """The newest cycles, newest first; without those of later versions."""

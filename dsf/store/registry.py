@@ -9,14 +9,12 @@ from __future__ import annotations
 from typing import Literal, TypeVar
 
 import redis
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-import dsf.log
 from dsf import keys
 from dsf.errors import UnknownClusterError, UnknownScorerError
 from dsf.store.client import at_once
-
-log = dsf.log.get(__name__)
+from dsf.store.unreadable import parsed
 
 
 class WhenFailing(BaseModel):
@@ -95,13 +93,7 @@ _Record = TypeVar("_Record", ScorerRecord, ClusterRecord)
 
 def read_record(model: type[_Record], name: str, text: str | None) -> _Record | None:
     """A stored record; None if there is none. An unreadable one is logged and treated as missing."""
-    if text is None:
-        return None
-    try:
-        return model.model_validate_json(text)
-    except ValidationError as error:
-        log.error("registry entry cannot be read", kind=model.__name__, name=name, problems=error.error_count())
-        return None
+    return parsed(model, name, text)
 
 
 class Registry:
@@ -120,11 +112,11 @@ class Registry:
 
     def scorer(self, name: str) -> ScorerRecord:
         """One scorer, by the DynamicScorer's name. Raises UnknownScorerError."""
-        text = self._redis.hget(keys.SCORERS, name)
-        if text is None:
+        record = read_record(ScorerRecord, name, self._redis.hget(keys.SCORERS, name))  # type: ignore[arg-type]
+        if record is None:
             known = ", ".join(sorted(self.scorers())) or "none"
             raise UnknownScorerError(f"no scorer {name!r} runs; registered: {known}")
-        return ScorerRecord.model_validate_json(str(text))
+        return record
 
     def scorers(self) -> dict[str, ScorerRecord]:
         """All scorers by name."""
@@ -140,11 +132,11 @@ class Registry:
 
     def cluster(self, name: str) -> ClusterRecord:
         """One cluster. Raises UnknownClusterError."""
-        text = self._redis.hget(keys.CLUSTERS, name)
-        if text is None:
+        record = read_record(ClusterRecord, name, self._redis.hget(keys.CLUSTERS, name))  # type: ignore[arg-type]
+        if record is None:
             known = ", ".join(sorted(self.clusters())) or "none"
             raise UnknownClusterError(f"no cluster {name!r} is accepted; registered: {known}")
-        return ClusterRecord.model_validate_json(str(text))
+        return record
 
     def clusters(self) -> dict[str, ClusterRecord]:
         """All clusters by name."""

@@ -219,7 +219,7 @@ class Runs:
         ahead = [
             str(pair)
             for pair, text in self._redis.hscan_iter(keys.ROWS, count=_SCAN)
-            if (fields := row_fields(str(text))) and float(fields.get(LAST_SUCCESS, 0)) > now + CLOCK_SKEW
+            if row_fields(str(pair), str(text)).get(LAST_SUCCESS, 0) > now + CLOCK_SKEW
         ]
         found = 0
         for batch in batched(ahead, _FORGET_BATCH):

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from itertools import islice
 
 import redis
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from dsf import keys
 from dsf.store.client import at_once, batched, lua
 from dsf.store.pairs import FAILING, row_fields
 from dsf.store.registry import ClusterRecord, ScorerRecord, read_record
 from dsf.store.slots import CLOCK_SKEW
+from dsf.store.unreadable import number, parsed, whole
 
 #: Burst of writes before the rate limit applies.
 BURST = 5
@@ -273,9 +274,9 @@ class Writes:
         ]
 
 
-def read_factor(text: str | None) -> float:
+def read_factor(text: str | bytes | None) -> float:
     """A stored `Writes.validity_factor`; never below 1."""
-    return max(1.0, float(text)) if text else 1.0
+    return max(1.0, number("factor of validities", VALIDITY_FACTOR, text, 1.0))
 
 
 def _facts(
@@ -294,20 +295,17 @@ def _facts(
         cluster=read_record(ClusterRecord, claim.cluster, cluster),
         scheduled=bool(scheduled),
         score=score,
-        failing=int(row_fields(row).get(FAILING, 0)),
-        changes=int(changes or 0),
+        failing=row_fields(claim.pair, row).get(FAILING, 0),
+        changes=whole("changes", claim.pair, changes),
         refusal=refusal or "",
         written_text=written or "",
-        written=_written(written),
+        written=_written(claim.pair, written),
     )
 
 
-def _written(text: str | None) -> WrittenRecord | None:
-    try:
-        return WrittenRecord.model_validate_json(text) if text else None
-    except ValidationError:
-        # Of another version: treated as unknown, the object is written again.
-        return None
+def _written(pair: str, text: str | None) -> WrittenRecord | None:
+    # One of another version is treated as unknown: the object is written again.
+    return None if not text or text.startswith(_FORGOTTEN) else parsed(WrittenRecord, pair, text)
 
 
 def _time(moment: float) -> str:

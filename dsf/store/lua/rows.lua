@@ -17,9 +17,23 @@ local function tell_readers(pair)
     redis.call('ZADD', CHANGED, number, pair)
 end
 
--- The row of a pair: a table of texts, described in dsf.store.pairs.
+local NUMBERS = {'last_success', 'valid_until', 'expired_at', 'failing', 'expired', 'items', 'value'}
+
+-- The row of a pair: a table of texts, described in dsf.store.pairs. One with a number that is none is as if there were
+-- no row, as for readers: what is written next puts it right.
 local function row_of(pair)
-    return decoded(redis.call('HGET', ROWS, pair))
+    local row = decoded(redis.call('HGET', ROWS, pair))
+    for _, name in ipairs(NUMBERS) do
+        local text = row[name]
+        if text ~= nil and not (name == 'value' and text == '') then
+            local number = tonumber(text)
+            -- 9999-01-01 in unix seconds; no other number is as large, but a value may be.
+            if not number or number ~= number or math.abs(number) > (name == 'value' and 1.7e308 or 253370764800) then
+                return {}
+            end
+        end
+    end
+    return row
 end
 
 local function put_row(pair, row)

@@ -70,8 +70,8 @@ for _, member in ipairs(overdue) do
                 news = true
             end
             local record = redis.call('HGET', KEYS[4], scorer)
-            local policy = record and cjson.decode(record).when_failing or nil
-            if policy and policy.behavior ~= 'Keep' and failing == policy.failure_threshold then
+            local policy = decoded(record or '').when_failing
+            if type(policy) == 'table' and policy.behavior ~= 'Keep' and failing == policy.failure_threshold then
                 redis.call('HINCRBY', key, 'changes', 1)
                 redis.call('ZADD', KEYS[5], 'LT', now, pair)
             end

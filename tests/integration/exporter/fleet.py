@@ -115,7 +115,8 @@ def good_fleet(client: redis.Redis, *, due_in: float = 5.0) -> Fleet:
 def set_row(client: redis.Redis, cluster: str, scorer: str, fields: Mapping[str, object]) -> None:
     """What the scripts of the results worker do with the row of a pair."""
     pair = keys.pair(cluster, scorer)
-    row = row_fields(client.hget(keys.ROWS, pair)) | {name: str(value) for name, value in fields.items()}  # type: ignore[arg-type]
+    stored: str | None = client.hget(keys.ROWS, pair)  # type: ignore[assignment]
+    row = {name: str(value) for name, value in {**row_fields(pair, stored), **fields}.items()}
     client.hset(keys.ROWS, pair, json.dumps(row))
     tell_readers(client, cluster, scorer)
 
