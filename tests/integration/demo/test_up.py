@@ -11,7 +11,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-import redis
 
 from dsf.demo.ports import Ports
 from dsf.demo.services import ScorerService
@@ -19,6 +18,7 @@ from dsf.demo.supervisor import Supervisor
 from dsf.settings import ENV_PREFIX
 from dsf.store.pairs import Pairs
 from tests.support.child import Child
+from tests.support.redisserver import SocketRedis
 from tests.support.wait import wait_for
 
 pytestmark = [pytest.mark.xdist_group("demo"), pytest.mark.timeout(300)]
@@ -79,11 +79,19 @@ def run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedPro
     )
 
 
+@pytest.fixture
+def server() -> Iterator[SocketRedis]:
+    """A Redis without a port; the embedded one has a port."""
+    with SocketRedis() as running:
+        yield running
+
+
 def test_one_agent_per_accepted_cluster(
-    tmp_path: Path, manifests: Path, environment: dict[str, str], redis_url: str, redis_client: redis.Redis
+    tmp_path: Path, manifests: Path, environment: dict[str, str], server: SocketRedis
 ) -> None:
+    redis_client = server.client()
     command = ("/usr/bin/env", "-i", *(f"{name}={value}" for name, value in environment.items()), *DSF)
-    options = ("--backend", "dir", "--manifests", str(manifests), "--redis-url", redis_url, "--no-flower")
+    options = ("--backend", "dir", "--manifests", str(manifests), "--redis-url", f"unix://{server.path}", "--no-flower")
     up = Child([*command, "up", *options], tmp_path / "up.log")
     try:
         pairs = Pairs(redis_client)
@@ -93,6 +101,12 @@ def test_one_agent_per_accepted_cluster(
         (manifests / "c1.yaml").unlink()
         wait_for(lambda: "cluster c1 is gone; ending its agent" in up.tail(), 20)
         wait_for(lambda: _agents(up.pid) == {"c2"}, 10)
+
+        # As in another terminal: it takes the Redis of the stack that runs.
+        status = subprocess.run(
+            [*DSF, "status"], env=environment, cwd=manifests, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert "static" in status.stdout, status.stdout + status.stderr
 
         second = run(environment, *options)
         assert second.returncode == 1
