@@ -18,7 +18,7 @@ from kombu import Exchange, Queue
 
 import dsf.log
 from dsf import celerycommands, keys
-from dsf.redislink import broker, transport
+from dsf.redislink import broker
 from dsf.redislink.link import Link
 from dsf.settings import Settings, settings
 
@@ -70,6 +70,7 @@ def _options(config: Settings, link: Link) -> dict[str, Any]:
         broker.CREDENTIALS: link.credentials,
         broker.LONGEST_WAIT: config.redis_reconnect_max_wait,
         broker.ADDRESS: str(link.address),
+        broker.TRANSPORTS: _TRANSPORTS.get(config.role, "dsf.redislink.transport"),
         # (=) One list per queue, and a name without control characters.
         "sep": ":",
         "priority_steps": [0],
@@ -171,7 +172,6 @@ def _flower_url(link: Link) -> str:
 
 def make_app(config: Settings) -> Celery:
     """A Celery application for one role."""
-    transport.install(_TRANSPORTS.get(config.role, transport.__name__))
     modules = _TASK_MODULES.get(config.role, [])
     application = Celery(
         "dsf",

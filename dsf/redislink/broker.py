@@ -13,6 +13,7 @@ import redis
 from celery.app import amqp, events
 from celery.events.dispatcher import EventDispatcher
 from kombu import serialization
+from kombu.utils.imports import symbol_by_name
 from kombu.utils.json import dumps
 
 import dsf.log
@@ -28,6 +29,7 @@ serialization.register(_WRITTEN, str, None, "application/json", "utf-8")
 CREDENTIALS: Final = "credential_provider"
 LONGEST_WAIT: Final = "reconnect_max_wait"
 ADDRESS: Final = "address"
+TRANSPORTS: Final = "transports"
 #: The first wait and the increment after each further attempt, in seconds; upper bounds of the random waits.
 _FIRST = 1.0
 _STEP = 1.0
@@ -41,8 +43,9 @@ class Connection(kombu.Connection):
     """A connection that reconnects soon: Redis restarts, and passwords are rotated.
 
     Kombu's own waits grow to half a minute, equal for all. Here they end at `DSF_REDIS_RECONNECT_MAX_WAIT`, and
-    have jitter, so that a fleet does not reconnect at one moment when Redis is back. Both that and the credential
-    provider are in Celery's `broker_transport_options`: Celery passes on no others.
+    have jitter, so that a fleet does not reconnect at one moment when Redis is back. That, the credential provider and
+    the module of the transports are in Celery's `broker_transport_options`: Celery passes on no others, and kombu
+    forgets `broker_transport` when it goes on to the next Sentinel.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -52,6 +55,13 @@ class Connection(kombu.Connection):
     def ensure_connection(self, *args: Any, **options: Any) -> kombu.Connection:  # type: ignore[override]
         """Connect, retrying forever; `options` are those of kombu. Raises kombu's OperationalError."""
         return super().ensure_connection(*args, **(self._waits() | options))
+
+    def get_transport_cls(self) -> Any:
+        """The transport, of the module with this package's or this role's."""
+        module = (self.transport_options or {}).get(TRANSPORTS)
+        if module is None:
+            return super().get_transport_cls()
+        return symbol_by_name(f"{module}:{'SentinelTransport' if self.transport_cls == 'sentinel' else 'Transport'}")
 
     def as_uri(self, include_password: bool = False, *args: Any, **options: Any) -> str:
         """Address of Redis, for logs; that of all Sentinels. With the password it is for Flower's page of queues."""

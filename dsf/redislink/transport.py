@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from kombu import transport as registry
 from kombu.transport import redis
 
 from dsf.redislink import connection
@@ -49,17 +48,3 @@ class SentinelTransport(_SentinelTransport):  # type: ignore[misc]
     """Redis behind Sentinel."""
 
     Channel = SentinelChannel
-
-
-def install(module: str = __name__) -> None:
-    """Make the transports of `module`, or these, those of redis://, rediss:// and sentinel:// URLs in this process.
-
-    By scheme: kombu forgets the setting `broker_transport` when it goes on to the next Sentinel.
-    """
-    registry.TRANSPORT_ALIASES.update(
-        redis=f"{module}:{Transport.__name__}",
-        rediss=f"{module}:{Transport.__name__}",
-        sentinel=f"{module}:{SentinelTransport.__name__}",
-    )
-    # One of them may be cached already.
-    vars(registry).get("_transport_cache", {}).clear()
