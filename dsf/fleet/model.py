@@ -19,6 +19,7 @@ import redis
 
 from dsf import keys
 from dsf.errors import CursorError, QueryError
+from dsf.fleet.groups import FleetGroups, Grouping, Groups
 from dsf.fleet.overviews import (
     Bucket,
     Changes,
@@ -39,7 +40,7 @@ from dsf.fleet.overviews import (
 )
 from dsf.fleet.reasongroups import reason_groups
 from dsf.fleet.rows import pair_detail, pair_row, read_at
-from dsf.fleet.snapshot import NO_END, RANKS, Row, Rows, Snapshot, by_state
+from dsf.fleet.snapshot import NO_END, RANKS, Row, Rows, Snapshot
 from dsf.fleet.verdict import Verdict, verdict
 from dsf.store.agents import Agents, key_id
 from dsf.store.entries import ALL_CLUSTERS, interval_in_force, pause
@@ -60,8 +61,6 @@ AGE_BOUNDS: Final = (15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 21_6
 OVERDUE: Final = 5.0
 _ENDS: Final = 10
 _RANK: Final = {state: rank for rank, state in enumerate(RANKS)}
-#: What a pair adds to how bad its cluster is: one that fails outweighs all that do not.
-_WEIGHT: Final = {Verdict.FAILING: 1e8, Verdict.EXPIRED: 1e4, Verdict.SKIPPED: 1e4, Verdict.NEVER: 1.0}
 
 
 @dataclass(frozen=True)
@@ -77,16 +76,26 @@ class PairFilter:
     reason: str | None = None
     why: Callable[[str, str], bool] | None = None
 
-    def fits(self, row: Row, state: Verdict) -> bool:
-        """Whether a row of this state matches; names are not looked at."""
-        if self.states is not None and state not in self.states:
-            return False
+    def chosen(self, groups: Groups) -> dict[Verdict, list[Row]]:
+        """The matching rows of a scorer by state; its name is not looked at."""
         if self.reason is None and self.stage is None and self.why is None:
-            return True
-        found = row.why(state)
-        if found is None or (self.why is not None and not self.why(found.stage, found.reason)):
+            found = groups.states
+        else:
+            found = {}
+            for state, row, why in groups.reasons:
+                if self._is_for(why.stage, why.reason):
+                    found.setdefault(state, []).append(row)
+        if self.states is not None:
+            found = {state: some for state, some in found.items() if state in self.states}
+        if self.clusters is None:
+            return found
+        clusters = set(self.clusters)
+        return {state: [row for row in some if row.cluster in clusters] for state, some in found.items()}
+
+    def _is_for(self, stage: str, reason: str) -> bool:
+        if self.why is not None and not self.why(stage, reason):
             return False
-        return self.stage in (None, found.stage) and self.reason in (None, found.reason)
+        return self.stage in (None, stage) and self.reason in (None, reason)
 
 
 class Cursor(NamedTuple):
@@ -127,11 +136,16 @@ class FleetModel:
         self._schedule = ScheduleStore(client)
         self._notices = Notices(client)
         self._snapshot = Snapshot(client)
+        self._grouping = Grouping()
         self._clock = clock
 
     def rows(self) -> Rows:
         """The rows of all pairs by scorer and cluster."""
         return self._snapshot.read()[0]
+
+    def groups(self, now: float) -> Mapping[str, Groups]:
+        """The rows by scorer and state at `now` (unix seconds)."""
+        return self._groups(now).scorers
 
     def fleet(self) -> FleetOverview:
         """The whole fleet, with every scorer."""
@@ -145,7 +159,7 @@ class FleetModel:
         notices = self._notices.scorers()
         scorers = [
             one.model_copy(update={"conditions": _conditions(notices.get(one.name), unmet=True)})
-            for one in self._scorers(rows)
+            for one in self._scorers(self._grouping.of(rows, now).scorers)
         ]
         known = {one.name for one in scorers}
         unready = [_unready(one) for name, one in sorted(notices.items()) if name not in known]
@@ -167,22 +181,23 @@ class FleetModel:
 
     def scorers(self) -> list[ScorerOverview]:
         """Every registered scorer, worst first."""
-        return self._scorers(self.rows())
+        return self._scorers(self.groups(self._clock()))
 
-    def _scorers(self, rows: Rows) -> list[ScorerOverview]:
-        found = self._overviews(list(self._registry.scorers().values()), rows)
+    def _scorers(self, groups: Mapping[str, Groups]) -> list[ScorerOverview]:
+        found = self._overviews(list(self._registry.scorers().values()), groups)
         return sorted(found, key=lambda one: (*(-number for number in _worst(one.states)), one.name))
 
     def scorer(self, name: str) -> ScorerDetail:
         """One scorer."""
         record = self._registry.scorer(name)
-        now, rows = self._clock(), self.rows()
-        [one] = self._overviews([record], rows)
+        groups = self.groups(self._clock())
+        [one] = self._overviews([record], groups)
+        own = groups[name].states if name in groups else {}
         lags = self._redis.hmget(keys.BEAT_LAGS, [f"{name}:{bound}" for bound in (*_bounds(), "+Inf")])
         values = [
             ClusterValue(cluster=row.cluster, value=row.value)
-            for row in rows.get(name, {}).values()
-            if row.value is not None and row.state(now) is Verdict.OK
+            for row in own.get(Verdict.OK, ())
+            if row.value is not None
         ]
         counted = {
             f"{name}:{bound}": number for bound, number in zip((*_bounds(), "+Inf"), lags, strict=True) if number
@@ -216,11 +231,11 @@ class FleetModel:
         wanted = {str(name) for name in self._redis.hkeys(keys.CLUSTERS)}
         if names is not None:
             wanted &= set(names)
-        states = self._states(None if names is None else wanted, now)
+        groups = self._groups(now)
+        states = groups.clusters
         if paired:
             wanted &= states.keys()
-        badness = {name: sum(_WEIGHT.get(state, 0.0) for state in found.values()) for name, found in states.items()}
-        order = sorted((-badness.get(name, 0.0), name) for name in wanted)
+        order = sorted((-groups.badness.get(name, 0.0), name) for name in wanted)
         if cursor is not None:
             after = _cluster_cursor(cursor)
             order = [one for one in order if one > after]
@@ -238,7 +253,7 @@ class FleetModel:
 
     def cluster_states(self) -> dict[str, StateCounts]:
         """The states of the pairs of each cluster."""
-        return {name: _counted(found.values()) for name, found in self._states(None, self._clock()).items()}
+        return {name: _counted(found.values()) for name, found in self._groups(self._clock()).clusters.items()}
 
     def labels(self) -> dict[str, dict[str, str]]:
         """The labels of each cluster, without those of addons."""
@@ -289,8 +304,9 @@ class FleetModel:
         now = self._clock()
         after = Cursor.read(cursor) if cursor is not None else None
         total, rows = 0, list[tuple[int, float, str, str, Row]]()
-        for state, some in by_state(self._asked(wanted), now).items():
-            fitting = [row for row in some if wanted.fits(row, state)]
+        chosen = [wanted.chosen(groups) for groups in self._asked(wanted, now)]
+        for state in RANKS:
+            fitting = [row for some in chosen for row in some.get(state, ())]
             total += len(fitting)
             if len(rows) <= limit and (after is None or _RANK[state] >= after.rank):
                 # States are worst first: places are needed only until the page is full.
@@ -302,8 +318,8 @@ class FleetModel:
 
     def reasons(self, scorers: Collection[str]) -> set[str]:
         """All reasons for missing new scores of these scorers."""
-        now = self._clock()
-        return {why.reason for row in self._asked(PairFilter(scorers=scorers)) if (why := row.why(row.state(now)))}
+        asked = self._asked(PairFilter(scorers=scorers), self._clock())
+        return {why.reason for groups in asked for _, _, why in groups.reasons}
 
     def pair(self, cluster: str, scorer: str) -> PairDetail:
         """One pair with its newest cycles; counters are zero if it never ran."""
@@ -347,16 +363,18 @@ class FleetModel:
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
-    def _overviews(self, records: Sequence[ScorerRecord], rows: Rows) -> list[ScorerOverview]:
+    def _groups(self, now: float) -> FleetGroups:
+        return self._grouping.of(self.rows(), now)
+
+    def _overviews(self, records: Sequence[ScorerRecord], groups: Mapping[str, Groups]) -> list[ScorerOverview]:
         now = self._clock()
         names = [record.name for record in records]
         overrides = self._schedule.overrides_of_scorers(names)
         found = []
         for record in records:
-            own = rows.get(record.name, {}).values()
-            judged = by_state(own, now)
-            states = StateCounts(**{state.value: len(some) for state, some in judged.items()})
-            groups = reason_groups(record, judged)
+            own = groups.get(record.name, Groups({}, now))
+            states = StateCounts(**{state.value: len(some) for state, some in own.states.items()})
+            reasons = reason_groups(record, own)
             one = ScorerOverview(
                 name=record.name,
                 score_name=record.score_name,
@@ -368,32 +386,19 @@ class FleetModel:
                 problem=record.problem,
                 pairs=states.total,
                 states=states,
-                ages=spread(
-                    [max(0.0, now - row.last_success) for row in own if row.last_success is not None], AGE_BOUNDS
-                ),
-                reasons=groups[:MAX_REASONS],
-                reasons_total=len(groups),
+                ages=spread([max(0.0, now - at) for at in own.successes], AGE_BOUNDS),
+                reasons=reasons[:MAX_REASONS],
+                reasons_total=len(reasons),
             )
             found.append(one)
         return found
 
-    def _states(self, clusters: Collection[str] | None, now: float) -> dict[str, dict[str, Verdict]]:
-        """Cluster -> scorer -> state, of the clusters that have pairs; None: of all."""
-        found: dict[str, dict[str, Verdict]] = {}
-        for row in self._asked(PairFilter(clusters=clusters)):
-            found.setdefault(row.cluster, {})[row.scorer] = row.state(now)
-        return found
-
-    def _asked(self, wanted: PairFilter) -> Iterator[Row]:
-        """The rows of the wanted scorers and clusters. Raises UnknownScorerError."""
+    def _asked(self, wanted: PairFilter, now: float) -> Iterator[Groups]:
+        """The rows of the wanted scorers. Raises UnknownScorerError."""
         scorer = self._registry.scorer(wanted.scorer).name if wanted.scorer is not None else None
-        clusters = None if wanted.clusters is None else set(wanted.clusters)
-        for name, own in sorted(self.rows().items()):
+        for name, groups in sorted(self.groups(now).items()):
             if scorer in (None, name) and (wanted.scorers is None or name in wanted.scorers):
-                if clusters is None:
-                    yield from own.values()
-                else:
-                    yield from (own[cluster] for cluster in clusters if cluster in own)
+                yield groups
 
     def _table(self, places: Sequence[tuple[int, float, str, str, Row]], now: float) -> list[PairRow]:
         names = [(cluster, scorer) for _, _, scorer, cluster, _ in places]

@@ -140,7 +140,7 @@ class FleetReader:
         asked = [one for name, one in every if scorer in (None, name)]
         records = [one for one in asked if after is None or one.name > after][:limit]
         now = self._clock()
-        views = scorer_views(self._pairs, records, self._model.rows(), self._schedule.overrides(), now)
+        views = scorer_views(self._pairs, records, self._model.groups(now), self._schedule.overrides(), now)
         reads = self._notices.reads() if scorer is None else {scorer: self._notices.read(scorer)}
         views = [one.model_copy(update={"config_read": read_at(reads.get(one.name))}) for one in views]
         more = bool(records) and records[-1] is not asked[-1]

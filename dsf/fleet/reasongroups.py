@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
+from dsf.fleet.groups import Groups
 from dsf.fleet.overviews import ReasonGroup
-from dsf.fleet.snapshot import Row
 from dsf.fleet.verdict import Verdict
 from dsf.store.pairs import Failure
 from dsf.store.registry import ScorerRecord
 from dsf.store.skips import Skips
 
 
-def reason_groups(record: ScorerRecord, judged: Mapping[Verdict, Iterable[Row]]) -> list[ReasonGroup]:
-    """The groups of a scorer's pairs, which are given by state; most clusters first."""
+def reason_groups(record: ScorerRecord, groups: Groups) -> list[ReasonGroup]:
+    """The groups of a scorer's pairs by reason; most clusters first."""
     sizes: dict[tuple[Verdict, str, str], int] = {}
     newest: dict[tuple[Verdict, str, str], tuple[str, Failure]] = {}
-    for state, rows in judged.items():
-        for row in rows:
-            if (why := row.why(state)) is not None:
-                group = (state, why.stage, why.reason)
-                sizes[group] = sizes.get(group, 0) + 1
-                if group not in newest or why.at > newest[group][1].at:
-                    newest[group] = (row.cluster, why)
+    for state, row, why in groups.reasons:
+        group = (state, why.stage, why.reason)
+        sizes[group] = sizes.get(group, 0) + 1
+        if group not in newest or why.at > newest[group][1].at:
+            newest[group] = (row.cluster, why)
     found = [_group(record, group[0], *newest[group], size) for group, size in sizes.items()]
     return sorted(found, key=lambda one: (-one.clusters, one.reason, one.stage))
 

@@ -8,10 +8,11 @@ from heapq import nlargest
 from typing import Final
 
 from dsf.api.validity import has_expired
+from dsf.fleet.groups import Groups
 from dsf.fleet.overviews import ReasonGroup
 from dsf.fleet.reasongroups import reason_groups
 from dsf.fleet.rows import age_of, skips_view
-from dsf.fleet.snapshot import Row, Rows, by_state
+from dsf.fleet.snapshot import Row
 from dsf.fleet.verdict import Verdict
 from dsf.fleet.views import ClusterCounts, FailureView, IdleClusters, RemarkView, ScorerView
 from dsf.store.entries import Override, interval_in_force
@@ -24,23 +25,27 @@ MAX_FAILURES: Final = 10
 
 
 def scorer_views(
-    pairs: Pairs, records: Sequence[ScorerRecord], rows: Rows, overrides: Mapping[str, Override], now: float
+    pairs: Pairs,
+    records: Sequence[ScorerRecord],
+    groups: Mapping[str, Groups],
+    overrides: Mapping[str, Override],
+    now: float,
 ) -> list[ScorerView]:
-    """One view per record, in their order; `overrides` by target. Raises redis.RedisError."""
-    return [_scorer_view(pairs, record, rows.get(record.name, {}).values(), overrides, now) for record in records]
+    """One view per record, in their order; `groups` by scorer, `overrides` by target. Raises redis.RedisError."""
+    return [_scorer_view(pairs, record, groups.get(record.name, Groups({}, now)), overrides, now) for record in records]
 
 
 def _scorer_view(
-    pairs: Pairs, record: ScorerRecord, rows: Collection[Row], overrides: Mapping[str, Override], now: float
+    pairs: Pairs, record: ScorerRecord, groups: Groups, overrides: Mapping[str, Override], now: float
 ) -> ScorerView:
-    judged = by_state(rows, now)
+    judged, rows = groups.states, groups.rows.values()
     sizes = Counter({state: len(some) for state, some in judged.items()})
     # Their scores may be used, although they get no ticks.
     usable = sum(
         row.last_success is not None and not has_expired(row.valid_until, now)
         for row in judged.get(Verdict.SKIPPED, ())
     )
-    last_success = max((row.last_success for row in rows if row.last_success is not None), default=None)
+    last_success = next(iter(groups.successes), None)
     return ScorerView(
         name=record.name,
         score_name=record.score_name,
@@ -67,7 +72,7 @@ def _scorer_view(
         last_success=last_success,
         age_seconds=age_of(last_success, now),
         failures=_failures(judged.get(Verdict.FAILING, ())),
-        remarks=_remarks(reason_groups(record, judged), now),
+        remarks=_remarks(reason_groups(record, groups), now),
         idle=_idle(pairs, record, rows, now),
     )
 

@@ -11,9 +11,10 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 import redis
 
@@ -45,6 +46,8 @@ _RELOAD: Final = 600.0
 RANKS: Final = tuple(Verdict)
 #: Sorts pauses without an end after all others.
 NO_END: Final = 1e10
+#: Of most rows: an empty dict for each takes megabytes.
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class Row:
@@ -70,8 +73,8 @@ class Row:
         self, pair: str, entry: str, text: str | None, skips: str | None, overrides: Mapping[str, Override]
     ) -> None:
         """From the texts of a pair's entry, row and skips; `overrides` of the schedule by target."""
-        self.cluster, scorer = keys.split_pair(pair)
-        self.scorer = sys.intern(scorer)
+        # One text for all rows of a cluster, or of a scorer.
+        self.cluster, self.scorer = map(sys.intern, keys.split_pair(pair))
         fields = row_fields(pair, text)
         self.last_success: float | None = fields.get(LAST_SUCCESS)
         self.valid_until: float = fields.get(VALID_UNTIL, 0.0)
@@ -81,11 +84,11 @@ class Row:
         self.skips: Skips | None = Skips.of(self.cluster, skips) if skips else None
         self.is_skipped = self.skips is not None and self.skips.ticks >= SKIPS_THRESHOLD
         # Only of those that have something to say: most have not.
-        self._fields = fields if self.is_failing or REMARK in fields else {}
+        self._fields = fields if self.is_failing or REMARK in fields else _NOTHING
         self._known_why: Failure | None = None
         # Most pairs cannot be paused: their entries are not parsed.
         self._pausable: Entry | None = None
-        self._overrides: dict[str, Override] = {}
+        self._overrides: Mapping[str, Override] = _NOTHING
         if overrides:
             targets = targets_of(self.scorer, self.cluster)
             self._overrides = {name: one for name in targets if (one := overrides.get(name)) and one.paused is not None}
@@ -103,7 +106,14 @@ class Row:
 
     def state(self, now: float) -> Verdict:
         """Its state at `now` (unix seconds)."""
-        return verdict(self, now, is_paused=self._pausable is not None and self.pause_end(now) is not None)
+        return self.judged(now)[0]
+
+    def judged(self, now: float) -> tuple[Verdict, float]:
+        """Its state at `now`, and when time alone brings another one (both in unix seconds)."""
+        if self._pausable is not None and (end := self.pause_end(now)) is not None:
+            return verdict(self, now, is_paused=True), end
+        state = verdict(self, now)
+        return state, self.valid_until if state in (Verdict.OK, Verdict.EMPTY) else math.inf
 
     def why(self, state: Verdict) -> Failure | None:
         """Why a pair of this state has no new score, or not all of its results; None without a reason."""
@@ -214,14 +224,6 @@ def every(rows: Rows) -> Iterator[Row]:
     """All rows."""
     for own in rows.values():
         yield from own.values()
-
-
-def by_state(rows: Iterable[Row], now: float) -> dict[Verdict, list[Row]]:
-    """Rows by their state at `now` (unix seconds), worst first; a state without rows is left out."""
-    found: dict[Verdict, list[Row]] = {state: [] for state in RANKS}
-    for row in rows:
-        found[row.state(now)].append(row)
-    return {state: some for state, some in found.items() if some}
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import pytest
 
 from dsf.api.validity import has_expired, valid_until
 from dsf.exporter.families import PairFamilies
+from dsf.fleet.groups import Groups
 from dsf.fleet.reader import score_view
 from dsf.fleet.scorerviews import scorer_views
 from dsf.fleet.snapshot import Row
@@ -48,7 +49,7 @@ def test_all_readers_agree(age: float, factor: float, is_usable: bool) -> None:
     cycles = Cycles.of([state], NOW)
     assert (cycles.succeeding, cycles.expired) == (int(is_usable), int(not is_usable))
     # `dsf status` and the JSON API.
-    [shown] = scorer_views(Pairs(memory_client()), [SCORER], {"s": {"c": row}}, {}, NOW)
+    [shown] = scorer_views(Pairs(memory_client()), [SCORER], {"s": Groups({"c": row}, NOW)}, {}, NOW)
     counts = shown.clusters
     assert (counts.succeeding, counts.expired) == (int(is_usable), int(not is_usable))
     view = score_view(state, {"s": SCORER}, NOW)

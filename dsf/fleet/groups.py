@@ -1,0 +1,92 @@
+"""Rows grouped by state, worked out again only where a row has changed or time has brought another state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Final
+
+from dsf.fleet.snapshot import Row, Rows
+from dsf.fleet.verdict import Verdict
+from dsf.store.pairs import Failure
+
+#: What a pair adds to how bad its cluster is: one that fails outweighs all that do not.
+_WEIGHT: Final = {Verdict.FAILING: 1e8, Verdict.EXPIRED: 1e4, Verdict.SKIPPED: 1e4, Verdict.NEVER: 1.0}
+
+
+class Groups:
+    """The rows of one scorer by state."""
+
+    def __init__(self, rows: Mapping[str, Row], now: float) -> None:
+        """`rows` by cluster, judged at `now` (unix seconds)."""
+        self.rows = rows
+        states: dict[Verdict, list[Row]] = {state: [] for state in Verdict}
+        until = float("inf")
+        for row in rows.values():
+            state, end = row.judged(now)
+            states[state].append(row)
+            until = min(until, end)
+        #: Worst first; a state without rows is left out.
+        self.states = {state: some for state, some in states.items() if some}
+        self._since, self._until = now, until
+
+    def holds(self, rows: Mapping[str, Row], now: float) -> bool:
+        """Whether it is right for these rows at `now`."""
+        return self.rows is rows and self._since <= now < self._until
+
+    @cached_property
+    def reasons(self) -> list[tuple[Verdict, Row, Failure]]:
+        """The rows that lack a new score, or have not all results in it, and why."""
+        return [
+            (state, row, why)
+            for state, some in self.states.items()
+            for row in some
+            if (why := row.why(state)) is not None
+        ]
+
+    @cached_property
+    def successes(self) -> list[float]:
+        """Unix seconds of each row's newest successful cycle, newest first."""
+        return sorted((row.last_success for row in self.rows.values() if row.last_success is not None), reverse=True)
+
+
+class FleetGroups:
+    """The rows of all scorers by state."""
+
+    def __init__(self, scorers: Mapping[str, Groups]) -> None:
+        self.scorers = scorers
+
+    @cached_property
+    def clusters(self) -> dict[str, dict[str, Verdict]]:
+        """Cluster -> scorer -> state."""
+        found: dict[str, dict[str, Verdict]] = {}
+        for scorer, groups in self.scorers.items():
+            for state, some in groups.states.items():
+                for row in some:
+                    found.setdefault(row.cluster, {})[scorer] = state
+        return found
+
+    @cached_property
+    def badness(self) -> dict[str, float]:
+        """How bad each cluster is."""
+        return {
+            name: sum(_WEIGHT.get(state, 0.0) for state in states.values()) for name, states in self.clusters.items()
+        }
+
+
+class Grouping:
+    """Groups the rows of one snapshot. Thread-safe: what it returned does not change."""
+
+    def __init__(self) -> None:
+        self._newest = FleetGroups({})
+
+    def of(self, rows: Rows, now: float) -> FleetGroups:
+        """The groups of these rows at `now` (unix seconds)."""
+        before = self._newest
+        found: dict[str, Groups] = {}
+        for scorer, own in rows.items():
+            known = before.scorers.get(scorer)
+            found[scorer] = known if known is not None and known.holds(own, now) else Groups(own, now)
+        if found != before.scorers:
+            self._newest = before = FleetGroups(found)
+        return before

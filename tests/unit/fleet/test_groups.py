@@ -1,0 +1,65 @@
+"""Groups of rows by state stay right without being made anew."""
+
+from __future__ import annotations
+
+import json
+
+from dsf.fleet.groups import Grouping, Groups
+from dsf.fleet.snapshot import Row
+from dsf.fleet.verdict import Verdict
+from dsf.store.entries import Entry, Override
+
+NOW = 1000.0
+
+
+def _row(cluster: str, entry: str = "{}", overrides: dict[str, Override] | None = None, **fields: object) -> Row:
+    text = json.dumps({name: str(value) for name, value in fields.items()})
+    return Row(f"{cluster}/cpu", entry, text, None, overrides or {})
+
+
+def _rows(*rows: Row) -> dict[str, Row]:
+    return {row.cluster: row for row in rows}
+
+
+def _states(groups: Groups) -> dict[str, str]:
+    return {row.cluster: str(state) for state, some in groups.states.items() for row in some}
+
+
+def test_groups_are_made_anew_when_time_alone_changes_a_state() -> None:
+    entry = Entry(cluster="paused", scorer="cpu", score_name="cpu", interval=30).model_dump_json()
+    override = Override(paused=True, paused_until=NOW + 30)
+    rows = {
+        "cpu": _rows(
+            _row("valid", last_success=NOW, valid_until=NOW + 60, items=1),
+            _row("empty", last_success=NOW, valid_until=NOW + 90, items=0),
+            _row("failing", last_success=NOW, valid_until=NOW + 10, failing=1),
+            _row("paused", entry, {"paused/cpu": override}, last_success=NOW, valid_until=NOW + 60, items=1),
+            _row("never"),
+        )
+    }
+    grouping = Grouping()
+    first = grouping.of(rows, NOW)
+    expected = {"valid": "ok", "empty": "empty", "failing": "failing", "paused": "paused", "never": "never"}
+    assert _states(first.scorers["cpu"]) == expected
+    assert {cluster: str(one["cpu"]) for cluster, one in first.clusters.items()} == expected
+    assert grouping.of(rows, NOW + 29.9) is first
+    assert _states(grouping.of(rows, NOW + 30).scorers["cpu"]) == {**expected, "paused": "ok"}
+    expired = {**expected, "valid": "expired", "paused": "expired"}
+    assert _states(grouping.of(rows, NOW + 60).scorers["cpu"]) == expired
+    assert _states(grouping.of(rows, NOW + 90).scorers["cpu"]) == {**expired, "empty": "expired"}
+    # A clock that was ahead is set right.
+    assert _states(grouping.of(rows, NOW).scorers["cpu"]) == expected
+
+
+def test_only_the_groups_of_changed_rows_are_made_anew() -> None:
+    valid = {"last_success": NOW, "valid_until": NOW + 60, "items": 1}
+    rows = {name: _rows(_row("a", **valid), _row("b", **valid)) for name in ("cpu", "memory")}
+    grouping = Grouping()
+    before = grouping.of(rows, NOW)
+    rows = {**rows, "cpu": _rows(_row("a", failing=1), _row("b", **valid))}
+    after = grouping.of(rows, NOW + 1)
+    assert after.scorers["memory"] is before.scorers["memory"]
+    assert after.scorers["cpu"].states.keys() == {Verdict.FAILING, Verdict.OK}
+    assert after.badness["a"] > after.badness["b"] == 0.0
+    assert before.badness["a"] == 0.0
+    assert grouping.of({}, NOW + 1).scorers == {}
