@@ -76,8 +76,10 @@ class PairFilter:
     reason: str | None = None
     why: Callable[[str, str], bool] | None = None
 
-    def chosen(self, groups: Groups) -> dict[Verdict, list[Row]]:
+    def chosen(self, groups: Groups, now: float) -> dict[Verdict, list[Row]]:
         """The matching rows of a scorer by state; its name is not looked at."""
+        if self.clusters is not None:
+            groups = Groups({name: groups.rows[name] for name in self.clusters if name in groups.rows}, now)
         if self.reason is None and self.stage is None and self.why is None:
             found = groups.states
         else:
@@ -85,12 +87,7 @@ class PairFilter:
             for state, row, why in groups.reasons:
                 if self._is_for(why.stage, why.reason):
                     found.setdefault(state, []).append(row)
-        if self.states is not None:
-            found = {state: some for state, some in found.items() if state in self.states}
-        if self.clusters is None:
-            return found
-        clusters = set(self.clusters)
-        return {state: [row for row in some if row.cluster in clusters] for state, some in found.items()}
+        return {state: some for state, some in found.items() if self.states is None or state in self.states}
 
     def _is_for(self, stage: str, reason: str) -> bool:
         if self.why is not None and not self.why(stage, reason):
@@ -304,7 +301,7 @@ class FleetModel:
         now = self._clock()
         after = Cursor.read(cursor) if cursor is not None else None
         total, rows = 0, list[tuple[int, float, str, str, Row]]()
-        chosen = [wanted.chosen(groups) for groups in self._asked(wanted, now)]
+        chosen = [wanted.chosen(groups, now) for groups in self._asked(wanted, now)]
         for state in RANKS:
             fitting = [row for some in chosen for row in some.get(state, ())]
             total += len(fitting)

@@ -169,16 +169,13 @@ class Snapshot:
         with self._redis.pipeline(transaction=False) as pipe:
             # First: a change meanwhile is then read twice rather than never.
             pipe.get(keys.SEQUENCE)
-            for key in (keys.OVERRIDES, keys.ENTRIES, keys.ROWS, keys.SKIPS):
-                pipe.hgetall(key)
-            sequence, overrides, entries, texts, skips = pipe.execute()
-        parsed = _parsed(overrides)
-        rows: dict[str, dict[str, Row]] = {}
+            pipe.hgetall(keys.OVERRIDES)
+            pipe.hkeys(keys.ENTRIES)
+            sequence, overrides, pairs = pipe.execute()
+        self._rows, self._total, self._overrides = {}, 0, overrides
         with _without_collection():
-            for pair, entry in entries.items():
-                row = Row(pair, entry, texts.get(pair), skips.get(pair), parsed)
-                rows.setdefault(row.scorer, {})[row.cluster] = row
-        self._rows, self._total, self._overrides, self._sequence = rows, len(entries), overrides, int(sequence or 0)
+            self._read_pairs(pairs, _parsed(overrides))
+        self._sequence = int(sequence or 0)
         self._reload_at = time.monotonic() + _RELOAD
 
     def _follow(self, since: int) -> bool:
