@@ -6,6 +6,7 @@ messages are acknowledged.
 
 from __future__ import annotations
 
+import importlib
 import os
 import ssl
 import sys
@@ -195,6 +196,9 @@ def make_app(config: Settings) -> Celery:
 
 celerycommands.prepare(sys.argv, os.environ)
 app = make_app(settings())
+if settings().role == "flower":
+    # Its filter and the password of /metrics, before it serves: transports are imported with the first connection.
+    importlib.import_module(_TRANSPORTS["flower"])
 
 
 @signals.setup_logging.connect

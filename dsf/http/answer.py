@@ -51,6 +51,7 @@ class Answer(http.client.HTTPResponse):
     def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
         super().__init__(sock, *args, **options)
         exchange = current()
+        exchange.answers.append(self)
         exchange.use(sock)
         self._wire = _Metered(self.fp.detach(), exchange)
         self.fp = io.BufferedReader(self._wire)

@@ -41,6 +41,13 @@ class Kept(Protocol):
         """Close it; a later request connects anew."""
 
 
+class Closable(Protocol):
+    """What an exchange leaves closed."""
+
+    def close(self) -> None:
+        """Close it; again without effect."""
+
+
 class Exchange:
     """One request and its answer. `deadline` is on the clock of time.monotonic(), `max_bytes` are those of the body."""
 
@@ -56,6 +63,8 @@ class Exchange:
         #: Whether a byte of the answer has come.
         self.is_answered = False
         self.connection: Kept | None = None
+        #: Also those that the library drops unread, such as a proxy's refusal of CONNECT: each holds its socket open.
+        self.answers: list[Closable] = []
         self._socket: socket.socket | None = None
 
     def remaining(self) -> float:
@@ -75,6 +84,12 @@ class Exchange:
         # In this order: a socket that comes too late to be shut down is not used.
         self._socket = connection
         connection.settimeout(self.remaining())
+
+    def close(self) -> None:
+        """It is over: hold nothing open."""
+        self._socket = None
+        for answer in self.answers:
+            answer.close()
 
     def end(self) -> None:
         """End it from another thread."""
@@ -111,6 +126,7 @@ class _Watch:
             _thread.exchange = None
             with self._changed:
                 self._running.discard(exchange)
+            exchange.close()
             if exchange.connection is not None:
                 exchange.connection.used = time.monotonic()
 

@@ -3,7 +3,7 @@
 In reading order:
 
 * `dsf.backends`: the interface to the store of the hub's objects, and its implementations.
-* `summaries`: computes the desired state from the objects; `desiredstate` reads them and keeps it.
+* `summaries`: computes the desired state from the objects; `desiredstate` reads them and keeps it, `planner` says when.
 * `clusters`, `scorers`, `configs`, `scores`: reconcilers, one object at a time.
 * `distribute`: the ManifestWork of a cluster. `registrar`: registry and schedule in Redis.
 * `health`: checks of scoring APIs and the polling of their /config.

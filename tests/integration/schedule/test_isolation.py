@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-import json
-
+import pytest
 from structlog.testing import capture_logs
 
 from dsf import keys
+from dsf.schedule import dispatch
 from tests.integration.schedule.support import START, Bench, entry, pushed, register
 
-#: No float is large enough for its slots.
-_ENDLESS = int("9" * 400)
+#: Stands for what no slot can be worked out for.
+_STRANGE = 77
 
 
-def test_a_pair_nobody_thought_of_is_put_off(bench: Bench) -> None:
-    bench.store.upsert([entry("c1", "good", interval=1), entry("c1", "s1"), entry("c1", "s2")], START)
+def test_a_pair_nobody_thought_of_is_put_off(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    true = dispatch.next_slot
+
+    def next_slot(pair: str, interval: int, now: float) -> float:
+        if interval == _STRANGE:
+            raise OverflowError("int too large to convert to float")
+        return true(pair, interval, now)
+
+    monkeypatch.setattr(dispatch, "next_slot", next_slot)
+    strange = (entry("c1", name, interval=_STRANGE) for name in ("s1", "s2"))
+    bench.store.upsert([entry("c1", "good", interval=1), *strange], START)
+    # As soon as that: they are due before their first slot.
     for name in ("s1", "s2"):
-        broken = entry("c1", name).model_dump(mode="json") | {"interval": _ENDLESS}
-        bench.client.hset(keys.ENTRIES, f"c1/{name}", json.dumps(broken))
+        bench.client.zadd(keys.DUE, {f"c1/{name}": START})
     with capture_logs() as logged:
         bench.run(10)
     assert {scorer for scorer, _ in pushed(bench.client, "c1")} == {"good"}
