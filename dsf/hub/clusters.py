@@ -45,15 +45,17 @@ class ClusterReconciler:
         agent_namespace: str,
         departures: Departures | None = None,
         on_distributed: Callable[[frozenset[str]], None],
+        replan: Callable[[], Plan],
     ) -> None:
-        """`on_distributed` gets the names of the scorers added to or removed from a cluster; without `departures` what
-        is gone is forgotten at once."""
+        """`on_distributed` gets the names of the scorers added to or removed from a cluster, `replan` makes a new plan;
+        without `departures` what is gone is forgotten at once."""
         self._backend = backend
         self._registrar = registrar
         self._desired = desired
         self._agent_namespace = agent_namespace
         self._credentials = credentials
         self._on_distributed = on_distributed
+        self._replan = replan
         self._lock = threading.Lock()
         # Cluster -> scorers delivered to its agent; no item if not known to be up to date.
         self._distributed: dict[str, frozenset[str]] = {}
@@ -131,7 +133,7 @@ class ClusterReconciler:
             except BackendError as error:
                 if not self._desired.lower_limit(plan, str(error)):
                     raise
-                plan = self._desired.update()
+                plan = self._replan()
                 if cluster not in plan.clusters:
                     # It left meanwhile, which triggers its own event.
                     return None

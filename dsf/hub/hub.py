@@ -160,6 +160,7 @@ class Hub:
             agent_namespace=self._settings.agent_namespace,
             departures=Departures(self._settings.departure_grace),
             on_distributed=self._on_distributed,
+            replan=self._planner.update,
         )
         self._unsettled = clusters.unsettled
         self._grace_of = clusters.departed.grace_of
@@ -301,7 +302,7 @@ class Hub:
 
     def _look_around(self, spread: float, *, everything: bool) -> None:
         """Enqueue the clusters that deviate from the desired state without an event, or `everything`."""
-        plan = self._desired.update()
+        plan = self._planner.update()
         clusters: set[str] = set()
         if (self._credentials is not None and self._credentials.have_changed()) or everything:
             clusters |= plan.clusters.keys() | {key.name for key in self._backend.keys(Kind.CLUSTER)}
@@ -313,7 +314,7 @@ class Hub:
             clusters |= self._registrar.refresh()
             clusters |= self._registrar.known_clusters() - plan.clusters.keys()
             # Listing took a while, and entries not in the plan are forgotten.
-            plan = self._desired.update()
+            plan = self._planner.update()
             self._registrar.sync_scorers(plan)
             kept = {**plan.clusters, **self._gone(plan)}
             self._registrar.notices.keep(plan.scorer_names(), kept.keys())

@@ -10,6 +10,7 @@ from dsf.backends.protocol import ObjectKey
 from dsf.hub.controller import Controller
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.outage import Outage
+from dsf.hub.summaries import Plan
 
 #: A plan is made from all objects, whatever changed. After one that took a second none is made for this many seconds:
 #: so while a thousand scorers become Active one after the other, planning takes a third of the time, not all of it.
@@ -29,6 +30,15 @@ class Planner:
         """These objects changed: they are reconciled with a plan that knows it."""
         self._desired.note(*objects)
         self.controller.queue.add_after(self._desired.config_key, self._rests_until - time.monotonic())
+
+    def update(self) -> Plan:
+        """A plan made in the caller's thread, for one that cannot wait. Raises BackendError."""
+        try:
+            return self._desired.update()
+        except Exception:
+            # The caller tries its own work again, and not what has changed meanwhile.
+            self.controller.queue.retry(self._desired.config_key)
+            raise
 
     def _plan(self, _: ObjectKey) -> float | None:
         """Returns the seconds until the next plan is due without a change; None if never. Raises BackendError."""

@@ -41,6 +41,7 @@ def _reconciler(place: Place) -> ClusterReconciler:
         credentials=nothing,
         agent_namespace="agent",
         on_distributed=lambda names: None,
+        replan=nothing,
     )
 
 
@@ -67,7 +68,13 @@ def _working(plan: Plan, registrar: Mock, backend: Mock, counted: list[frozenset
     desired.plan = plan
     desired.lower_limit.return_value = False
     return ClusterReconciler(
-        backend, registrar, desired, credentials=credentials, agent_namespace="agent", on_distributed=counted.append
+        backend,
+        registrar,
+        desired,
+        credentials=credentials,
+        agent_namespace="agent",
+        on_distributed=counted.append,
+        replan=lambda: plan,
     )
 
 
@@ -170,6 +177,7 @@ def test_a_tenants_many_large_scorers_stop_nobodys_delivery(settings_factory: Ca
         credentials=credentials,
         agent_namespace="agent",
         on_distributed=lambda names: None,
+        replan=desired.update,
     )
     key = ObjectKey(Kind.CLUSTER, "", "c")
     desired.update()

@@ -125,6 +125,7 @@ class World:
             agent_namespace="agent",
             departures=Departures(GRACE, lambda: self.now),
             on_distributed=lambda names: None,
+            replan=self.desired.update,
         )
 
     def look(self) -> float | None:

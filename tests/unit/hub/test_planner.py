@@ -91,3 +91,11 @@ def test_a_plan_that_ends_by_itself_is_followed_by_another(planner: Planner, des
     desired.ends = float("inf")
     wait_for(lambda: len(desired.plans) >= 2)
     assert desired.plans[1] == frozenset()
+
+
+def test_what_changed_before_a_plan_of_another_thread_failed_is_in_the_next(planner: Planner, desired: Desired) -> None:
+    desired.note(_scorer(1))
+    desired.failures = 1
+    with pytest.raises(BackendError):
+        planner.update()
+    wait_for(lambda: desired.plans == [{"s1"}])
