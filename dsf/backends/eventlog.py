@@ -50,7 +50,9 @@ class EventLog:
         now = rfc3339(datetime.now(UTC))
         what = {"type": type_, "reason": reason, "regarding": regarding, "message": message}
         with self._lock:
-            number = next((n for n, event in enumerate(self._events) if what.items() <= event.items()), None)
+            # Messages first: most events differ in these already.
+            alike = ((n, event) for n, event in enumerate(self._events) if event.get("message") == message)
+            number = next((n for n, event in alike if what.items() <= event.items()), None)
             same: dict[str, Any] = {"first": now, "last": now, "count": 0, **what}
             if number is not None:
                 same = self._events.pop(number)

@@ -1,6 +1,6 @@
 """Keeps each scorer's plan until something that it was made from changes.
 
-The whole desired state is built again after each change of any object, a thousand times while a thousand scorers become
+The whole desired state is built again after changes of any object, dozens of times while a thousand scorers become
 Active. So each of these must cost what changed, not what there is.
 """
 
@@ -43,7 +43,9 @@ class PlanMemory:
             unhealthy,
         )
         kept = self._kept.get(scorer.key)
-        if kept is not None and kept[0] == inputs and not _is_over(kept[1], now):
+        # The same object has the same contents: that is most of them.
+        is_same = kept is not None and ((kept[1].scorer is scorer and kept[0][-1] == unhealthy) or kept[0] == inputs)
+        if kept is not None and is_same and not _is_over(kept[1], now):
             if kept[1].scorer is not scorer:
                 kept = (kept[0], replace(kept[1], scorer=scorer))
         else:

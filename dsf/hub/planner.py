@@ -13,8 +13,8 @@ from dsf.hub.outage import Outage
 from dsf.hub.summaries import Plan
 
 #: A plan is made from all objects, whatever changed. After one that took a second none is made for this many seconds:
-#: so while a thousand scorers become Active one after the other, planning takes a third of the time, not all of it.
-REST: Final = 2.0
+#: so while a thousand scorers become Active one after the other, planning takes a quarter of the time, not all of it.
+REST: Final = 3.0
 
 
 class Planner:

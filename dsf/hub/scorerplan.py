@@ -59,6 +59,8 @@ class ScorerPlan:
     parts: Mapping[str, Part] = field(default_factory=dict)
     #: Bytes of the hub's Secrets that are delivered with it, by name there; by cluster as `parts`.
     secrets: Mapping[str, Mapping[str, int]] = field(default_factory=lambda: {"": {}})
+    # By cluster, made once: a cluster's are compared with the schedule after each change of any scorer.
+    _entries: dict[str, Entry] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def part_on(self, cluster: str) -> Part:
         """Its part of this cluster's ManifestWork."""
@@ -94,7 +96,7 @@ class ScorerPlan:
         """Why it cannot run on some clusters."""
         return {cluster: found for cluster, found in self.variants.items() if isinstance(found, Obstacle)}
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The scorer's own name, as used by agents and Redis."""
         return self.scorer.metadata.name
@@ -115,7 +117,7 @@ class ScorerPlan:
         """Whether it was refused its name: nothing under that name is its own."""
         return self.obstacle is not None and self.obstacle.reason in (NAME_CONFLICT, NAME_NOT_ALLOWED)
 
-    @property
+    @cached_property
     def runnable(self) -> ResolvedScorer | None:
         """The resolution for agents, or None if it runs nowhere now."""
         is_active = self.scorer.status.health_status is HealthStatus.Active
@@ -173,13 +175,15 @@ class ScorerPlan:
         resolved = self.runnable
         if resolved is None:
             return None
-        return Entry(
-            cluster=cluster,
-            scorer=self.name,
-            namespace=self.namespace,
-            score_name=resolved.score_name,
-            interval=resolved.interval_seconds,
-            rate_limit=self.scorer.spec.execution.rate_limit,
-            suspended=self.is_suspended,
-            suspended_until=self.suspended_until,
-        )
+        if cluster not in self._entries:
+            self._entries[cluster] = Entry(
+                cluster=cluster,
+                scorer=self.name,
+                namespace=self.namespace,
+                score_name=resolved.score_name,
+                interval=resolved.interval_seconds,
+                rate_limit=self.scorer.spec.execution.rate_limit,
+                suspended=self.is_suspended,
+                suspended_until=self.suspended_until,
+            )
+        return self._entries[cluster]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -98,20 +98,25 @@ class Plan:
     #: All claims of names, to be stored before this plan takes effect.
     claims: NameClaims = field(default_factory=NameClaims)
 
+    @cached_property
+    def _runnable(self) -> list[tuple[ScorerPlan, str]]:
+        """The scorers that run anywhere, with their score names, sorted by name."""
+        runnable = [
+            (plan, plan.runnable.score_name)
+            for plan in self.scorers.values()
+            if self.is_enabled and plan.runnable is not None
+        ]
+        return sorted(runnable, key=lambda item: item[0].name)
+
     def running(self, cluster: str) -> list[ScorerPlan]:
         """The scorers that run on a cluster, sorted by name."""
-        if not self.is_enabled or cluster not in self.clusters:
+        if cluster not in self.clusters:
             return []
-        return sorted(
-            (
-                plan
-                for plan in self.scorers.values()
-                if plan.runnable is not None
-                and not self.masks.hides(cluster, plan.runnable.score_name)
-                and plan.summary_on(cluster) is not None
-            ),
-            key=lambda plan: plan.name,
-        )
+        return [
+            plan
+            for plan, score_name in self._runnable
+            if not self.masks.hides(cluster, score_name) and plan.summary_on(cluster) is not None
+        ]
 
     def notice(self, cluster: str) -> ClusterNotice:
         """The notice for users about a cluster."""

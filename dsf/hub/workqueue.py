@@ -6,6 +6,7 @@ returns after a doubling delay; a key may be added for later. All times are seco
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
@@ -35,6 +36,8 @@ class WorkQueue(Generic[Key]):
         self._processing: set[Key] = set()
         # Key -> its scheduled time, by the monotonic clock.
         self._later: dict[Key, float] = {}
+        # No scheduled time is earlier: to look at all of them for each key would cost more than the keys' work.
+        self._earliest = math.inf
         self._failures: dict[Key, int] = {}
         self._is_shut_down = False
         self._changed = threading.Condition()
@@ -58,8 +61,9 @@ class WorkQueue(Generic[Key]):
             if self._is_shut_down or (key in self._dirty and key not in self._processing):
                 return
             due = time.monotonic() + seconds
-            if due < self._later.get(key, float("inf")):
+            if due < self._later.get(key, math.inf):
                 self._later[key] = due
+                self._earliest = min(self._earliest, due)
                 self._changed.notify()
 
     def retry(self, key: Key, *, least: float = 0.0) -> float:
@@ -139,9 +143,9 @@ class WorkQueue(Generic[Key]):
 
     def _bring_due(self) -> float | None:
         """Make due keys ready; returns the time until the next one, None if there is none."""
-        if not self._later:
-            return None
         now = time.monotonic()
-        for key in [key for key, due in self._later.items() if due <= now]:
-            self._add(key)
-        return max(0.0, min(self._later.values()) - now) if self._later else None
+        if now >= self._earliest:
+            for key in [key for key, due in self._later.items() if due <= now]:
+                self._add(key)
+            self._earliest = min(self._later.values(), default=math.inf)
+        return max(0.0, self._earliest - now) if self._later else None
