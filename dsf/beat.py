@@ -7,9 +7,9 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from dsf import memory
 from dsf.errors import DsfError
-from dsf.launch import launch
+from dsf.process import memory
+from dsf.process.launch import launch
 
 if TYPE_CHECKING:
     from dsf.settings import Settings

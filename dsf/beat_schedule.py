@@ -20,9 +20,9 @@ from prometheus_client import CollectorRegistry
 import dsf.log
 from dsf import keys
 from dsf.errors import SettingsError
-from dsf.exposition import Exposition
-from dsf.listening import EVERYWHERE
 from dsf.messages import CYCLE_TASK
+from dsf.process.exposition import Exposition
+from dsf.process.listening import EVERYWHERE
 from dsf.schedule.dispatch import Dispatcher
 from dsf.schedule.lock import BeatLock
 from dsf.schedule.stats import ScheduleCollector

@@ -7,7 +7,7 @@ from collections.abc import MutableMapping, Sequence
 from pathlib import PurePath
 from typing import Final
 
-from dsf.listening import EVERYWHERE
+from dsf.process.listening import EVERYWHERE
 
 _CELERY = (sys.executable, "-m", "celery", "-A", "dsf.celery")
 

@@ -24,10 +24,10 @@ from kombu import pidbox
 
 import dsf.log
 from dsf import keys
+from dsf.process.threads import SupervisedThread
 from dsf.settings import settings
 from dsf.store.client import connect
 from dsf.store.looping import repeat
-from dsf.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
 

@@ -15,7 +15,7 @@ from celery.utils.saferepr import saferepr
 from celery.utils.sysinfo import load_average
 from celery.worker import state
 
-from dsf.threads import SupervisedThread
+from dsf.process.threads import SupervisedThread
 
 #: Seconds for which events are gathered.
 _GATHER: Final = 0.25

@@ -16,7 +16,7 @@ import redis
 from celery import bootsteps
 from celery.worker.consumer import Consumer
 
-from dsf import threads
+from dsf.process import threads
 from dsf.settings import settings
 
 #: Seconds.

@@ -2,7 +2,7 @@
 
 import sys
 
-from dsf.launch import launch
+from dsf.process.launch import launch
 
 
 def main() -> int:

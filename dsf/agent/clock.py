@@ -15,7 +15,7 @@ from typing import Final
 import redis
 
 import dsf.log
-from dsf.threads import SupervisedThread
+from dsf.process.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
 

@@ -15,7 +15,7 @@ from dsf.api import kubeyaml
 from dsf.api.summary import ScorerSummary, parse_summaries
 from dsf.api.types import CONFIGMAP_NAME, SUMMARIES_KEY
 from dsf.errors import ManifestError
-from dsf.threads import SupervisedThread
+from dsf.process.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
 

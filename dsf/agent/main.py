@@ -17,7 +17,7 @@ from pydantic import SecretStr
 import dsf.log
 import dsf.settings
 from dsf.errors import SettingsError
-from dsf.launch import USAGE
+from dsf.process.launch import USAGE
 from dsf.settings import ENV_PREFIX, Settings
 
 log = dsf.log.get(__name__)
@@ -56,9 +56,9 @@ def _run(config: Settings) -> int:
     # Only now: importing it creates the application for the role in the settings.
     from celery import signals
 
-    from dsf import memory
     from dsf.agent import runtime
     from dsf.celery import app
+    from dsf.process import memory
 
     if config.log_level != "DEBUG":
         # Celery logs two lines for each task, which would be a fifth of a cycle's CPU. Failures are in its result.

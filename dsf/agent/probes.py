@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import dsf.log
-from dsf import threads
 from dsf.agent.config import ConfigSource
-from dsf.threads import SupervisedThread
+from dsf.process import threads
+from dsf.process.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
 

@@ -18,8 +18,8 @@ from dsf.agent.sources import SourceState
 from dsf.auth.secrets import SecretSource
 from dsf.cycle.stages import Stages
 from dsf.errors import SettingsError
-from dsf.exposition import Exposition
 from dsf.keys import is_name
+from dsf.process.exposition import Exposition
 from dsf.settings import Settings
 from dsf.sources.cluster import ClusterView
 from dsf.store.client import connect

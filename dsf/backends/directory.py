@@ -32,8 +32,8 @@ from dsf.backends.scores import DirectoryScores
 from dsf.backends.stored import FILE_ANNOTATION, as_written, generation, merged, now, origin
 from dsf.backends.workagent import WorkAgent
 from dsf.errors import BackendError, ObjectNotFoundError, SettingsError
+from dsf.process.threads import SupervisedThread
 from dsf.settings import Settings
-from dsf.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
 

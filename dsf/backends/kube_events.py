@@ -18,7 +18,7 @@ from dsf.backends.protocol import EventType
 from dsf.errors import BackendError, ObjectNotFoundError
 from dsf.kube.resources import EVENTS
 from dsf.kube.session import Session
-from dsf.threads import SupervisedThread
+from dsf.process.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
 

@@ -13,7 +13,6 @@ from fastapi import FastAPI, Header, HTTPException, Query, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
 from prometheus_client.exposition import gzip_accepted
 
-from dsf import threads
 from dsf.errors import QueryError
 from dsf.exporter.collector import FleetCollector
 from dsf.exporter.exposing import NO_LIMIT
@@ -22,6 +21,7 @@ from dsf.fleet.api import ERRORS, add_problems, make_router
 from dsf.fleet.model import FleetModel
 from dsf.http.apidocs import add_docs
 from dsf.http.hosts import ScrapedHosts
+from dsf.process import threads
 from dsf.store.ticking import ticks_problem
 
 #: Maximum shards of a scrape.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import uvicorn
 
 import dsf.log
-from dsf import memory
 from dsf.exporter.app import make_app
 from dsf.http.serving import configured, listen, serve
+from dsf.process import memory
 from dsf.settings import Settings
 from dsf.store.client import connect
 

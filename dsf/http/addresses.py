@@ -19,8 +19,8 @@ from urllib3.exceptions import NameResolutionError
 
 from dsf.errors import HttpError
 from dsf.http.deadline import Exchange
+from dsf.process.threads import background
 from dsf.text import cleaned
-from dsf.threads import background
 
 #: Seconds to connect to one address. A server in the same cluster takes milliseconds; the rest is for its work.
 CONNECT_TIMEOUT: Final = 3.0

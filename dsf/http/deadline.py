@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Final, Protocol
 
 from dsf.http.access import Tls
-from dsf.threads import SupervisedThread
+from dsf.process.threads import SupervisedThread
 
 #: Seconds of one wait: an operating system cannot wait for any time that a deadline may be.
 _LONGEST_WAIT: Final = 86_400.0

@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dsf.connections import repeated
+from dsf.process.connections import repeated
 
 #: Seconds for all of a request's body: 4 MiB, the most that a service takes, over 2 Mbit/s.
 BODY_SECONDS: Final = 20.0

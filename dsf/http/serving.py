@@ -13,7 +13,7 @@ import uvicorn
 from dsf.errors import SettingsError
 from dsf.http.front import Front
 from dsf.http.protocol import PatientProtocol
-from dsf.listening import family_of, prepare
+from dsf.process.listening import family_of, prepare
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

@@ -16,7 +16,7 @@ from dsf.backends.protocol import ObjectKey
 from dsf.errors import BackendError, DsfError
 from dsf.hub.outage import Outage
 from dsf.hub.workqueue import RETRY_MAX, WorkQueue
-from dsf.threads import SupervisedThread
+from dsf.process.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
 

@@ -13,12 +13,13 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 import dsf.log
-from dsf import metrics, threads
+from dsf import metrics
 from dsf.backends.protocol import Election
 from dsf.errors import SettingsError
-from dsf.exposition import Exposition
 from dsf.hub.hub import Hub
-from dsf.listening import EVERYWHERE
+from dsf.process import threads
+from dsf.process.exposition import Exposition
+from dsf.process.listening import EVERYWHERE
 from dsf.settings import Settings
 
 log = dsf.log.get(__name__)

@@ -28,10 +28,10 @@ from dsf.http.failures import TLS_FAILED, place
 from dsf.hub.discretion import NOT_SHOWN, kind_of
 from dsf.hub.shares import Shares
 from dsf.hub.workqueue import WorkQueue
+from dsf.process.threads import SupervisedThread
 from dsf.settings import Settings
 from dsf.store.notices import NOT_READ, ConfigRead, cut
 from dsf.text import cleaned
-from dsf.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
 

@@ -31,9 +31,9 @@ from dsf.hub.registrar import Registrar
 from dsf.hub.scorers import ScorerReconciler
 from dsf.hub.scores import ScoreReconciler
 from dsf.hub.summaries import Differences, Plan
+from dsf.process.threads import SupervisedThread
 from dsf.settings import Settings
 from dsf.store.client import connect
-from dsf.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
 

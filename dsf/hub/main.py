@@ -12,14 +12,14 @@ from queue import SimpleQueue
 from typing import Final
 
 import dsf.log
-from dsf import memory
 from dsf.backends import make_backend, make_election
 from dsf.errors import DsfError, SettingsError
 from dsf.hub.exposition import HubExposition
 from dsf.hub.hub import Hub
-from dsf.launch import FAILED, USAGE
+from dsf.process import memory
+from dsf.process.launch import FAILED, USAGE
+from dsf.process.threads import background
 from dsf.settings import Settings
-from dsf.threads import background
 
 log = dsf.log.get(__name__)
 

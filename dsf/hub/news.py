@@ -13,7 +13,7 @@ import redis
 import dsf.log
 from dsf import keys
 from dsf.hub.outage import Outage
-from dsf.threads import SupervisedThread
+from dsf.process.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
 

@@ -19,7 +19,7 @@ import dsf.log
 from dsf.errors import BackendError, ObjectConflictError, ObjectNotFoundError
 from dsf.kube.resources import LEASES
 from dsf.kube.session import Session
-from dsf.threads import SupervisedThread
+from dsf.process.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
 

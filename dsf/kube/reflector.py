@@ -21,7 +21,7 @@ from dsf.errors import BackendError, ObjectNotFoundError
 from dsf.kube.resources import Resource
 from dsf.kube.session import ApiError, ExpiredError, ForbiddenError, Session, UnreachableError, Watch
 from dsf.kube.store import Key, Object, Store, key_of, version_of
-from dsf.threads import SupervisedThread
+from dsf.process.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
 

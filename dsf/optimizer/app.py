@@ -15,7 +15,6 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 import dsf.log
-from dsf import threads
 from dsf.api.problems import brief
 from dsf.errors import (
     AccessError,
@@ -32,6 +31,7 @@ from dsf.optimizer.middleware import MAX_BODY, PROBLEM, AccessMiddleware, BodyCh
 from dsf.optimizer.params import Namespace, OptimizeParams, ResetParams
 from dsf.optimizer.service import OptimizerService
 from dsf.optimizer.views import PlanList, PlanReport, ProblemView, ResetReport, ScoreList, ScorerView
+from dsf.process import threads
 
 log = dsf.log.get(__name__)
 

@@ -19,6 +19,7 @@ import dsf.log
 from dsf.backends import make_score_backend
 from dsf.errors import DsfError
 from dsf.messages import INGEST_TASK
+from dsf.process.threads import SupervisedThread
 from dsf.results.ingest import Ingest, master_secret
 from dsf.results.intake import Intake
 from dsf.results.sweeper import Sweeper
@@ -26,7 +27,6 @@ from dsf.results.writer import Writer
 from dsf.settings import Settings, settings
 from dsf.store.client import connect
 from dsf.taskevents import TaskEvents
-from dsf.threads import SupervisedThread
 
 # Longest time in seconds that a write in progress may delay shutdown.
 _STOP_WAIT = 10.0

@@ -7,7 +7,8 @@ import socket
 
 from celery import signals
 
-from dsf import keys, memory
+from dsf import keys
+from dsf.process import memory
 from dsf.results.ingest import master_secret
 from dsf.settings import ENV_PREFIX, Settings, settings
 

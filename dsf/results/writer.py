@@ -19,6 +19,7 @@ from dsf.api.naming import sanitize_resource_name
 from dsf.backends.protocol import ScoreBackend
 from dsf.errors import BackendError
 from dsf.pacer import Pacer
+from dsf.process.threads import background
 from dsf.results.desired import ScoreObject, desired, validity_factor
 from dsf.results.together import Together
 from dsf.settings import Settings
@@ -28,7 +29,6 @@ from dsf.store.pairs import Score
 from dsf.store.registry import Registry
 from dsf.store.unreadable import parsed
 from dsf.store.writes import LONGEST_BACKOFF, Claim, Facts, Finish, Writes, WrittenRecord
-from dsf.threads import background
 from dsf.throttle import Throttle
 
 #: Seconds after which another writer takes over a dead writer's pairs.

@@ -13,7 +13,6 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
 
 import dsf.log
-from dsf import threads
 from dsf.errors import (
     AccessError,
     BackendError,
@@ -25,6 +24,7 @@ from dsf.errors import (
     UnknownScorerError,
 )
 from dsf.fleet.api import mistakes
+from dsf.process import threads
 from dsf.web.access import Access
 from dsf.web.acting import Acting
 from dsf.web.forms import add_forms

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 import uvicorn
 
 import dsf.log
-from dsf import memory
 from dsf.errors import SettingsError
 from dsf.http.hosts import is_loopback
 from dsf.http.serving import configured, listen, serve
+from dsf.process import memory
 from dsf.settings import Settings
 from dsf.store.client import connect
 from dsf.web.access import (

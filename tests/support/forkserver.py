@@ -49,7 +49,7 @@ LOADED: dict[str, tuple[str, ...]] = {
         *_CELERY,
         "celery.beat",
         "prometheus_client",
-        "dsf.exposition",
+        "dsf.process.exposition",
         "dsf.schedule.dispatch",
     ),
     "dsf.cli": _COMMANDS,

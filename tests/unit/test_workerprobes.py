@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from dsf import threads, workerprobes
-from dsf.threads import SupervisedThread
+from dsf import workerprobes
+from dsf.process import threads
+from dsf.process.threads import SupervisedThread
 from tests.support.wait import wait_for
 
 

@@ -28,7 +28,8 @@ UNUSED = {"typer", "unittest", "email.mime", "celery.bin"}
 _SAY = """
 import json, sys
 import dsf.log
-from dsf import memory, workerprobes
+from dsf import workerprobes
+from dsf.process import memory
 from dsf.settings import settings
 dsf.log.setup(settings())
 from dsf.agent import main, runtime, steps, transport

@@ -8,9 +8,9 @@ import pytest
 from fastapi import FastAPI, Request
 from starlette.types import Message
 
-from dsf.connections import ONCE
 from dsf.http import front
 from dsf.http.front import Front
+from dsf.process.connections import ONCE
 
 app = FastAPI()
 

@@ -13,8 +13,8 @@ import pytest
 import requests
 from prometheus_client import CollectorRegistry, Gauge
 
-from dsf import connections
-from dsf.exposition import Exposition
+from dsf.process import connections
+from dsf.process.exposition import Exposition
 from tests.support.wait import wait_for
 
 

@@ -1,6 +1,6 @@
 """Threads of a process. None ends unnoticed: after an unexpected exception its work starts again, and readiness looks.
 
-No other module starts a thread; `tests/unit/test_threads.py` holds that.
+No other module starts a thread; `tests/unit/process/test_threads.py` holds that.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ from prometheus_client import CollectorRegistry
 
 from dsf import celerycommands
 from dsf.errors import SettingsError
-from dsf.exposition import Exposition
 from dsf.http.serving import listen
-from dsf.listening import EVERYWHERE
+from dsf.process.exposition import Exposition
+from dsf.process.listening import EVERYWHERE
 from dsf.settings import Settings
 from dsf.sources.otlp.received import Received
 from dsf.sources.otlp.receiver import Receiver

@@ -8,8 +8,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from dsf import threads
-from dsf.connections import BoundedServer, InThread, TimedHandler
+from dsf.process import threads
+from dsf.process.connections import BoundedServer, InThread, TimedHandler
 
 _Start = Callable[..., Any]
 #: Message of a failed check; empty if it passed.

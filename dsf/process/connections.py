@@ -19,8 +19,8 @@ from socketserver import TCPServer, ThreadingMixIn
 from typing import Any, Final
 
 import dsf.log
-from dsf.listening import Listening
-from dsf.threads import SupervisedThread
+from dsf.process.listening import Listening
+from dsf.process.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from dsf import threads
-from dsf.threads import SupervisedThread
+from dsf.process import threads
+from dsf.process.threads import SupervisedThread
 from tests.support.wait import wait_for
 
-_DSF = Path(threads.__file__).parent
+_DSF = Path(threads.__file__).parents[1]
 
 
 @pytest.mark.parametrize("error", [OverflowError("timeout value is too large"), SystemExit(1)])
@@ -80,4 +80,4 @@ def _starts_thread(file: Path) -> Iterator[str]:
 
 def test_no_other_module_starts_a_thread() -> None:
     starts = [start for file in _DSF.rglob("*.py") for start in _starts_thread(file)]
-    assert {start.partition(":")[0] for start in starts} == {"threads.py"}
+    assert {start.partition(":")[0] for start in starts} == {"process/threads.py"}

@@ -1,0 +1,9 @@
+"""What every process of the project needs, whatever its role.
+
+launch       `python -m dsf.ROLE`: from the settings of the environment to an exit code
+memory       less work for Python's garbage collector
+threads      threads that start again after an unexpected exception
+listening    addresses to listen on, of both families
+connections  servers with a limited number of connections and a deadline for each header
+exposition   /metrics and the probes of Kubernetes
+"""
