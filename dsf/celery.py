@@ -18,10 +18,11 @@ from celery.app.amqp import Queues
 from kombu import Exchange, Queue
 
 import dsf.log
-from dsf import celerycommands, keys
+from dsf import keys
 from dsf.redislink import broker
 from dsf.redislink.link import Link
 from dsf.settings import Settings, settings
+from dsf.worker import commands
 
 _TASK_MODULES: dict[str, list[str]] = {
     "agent": ["dsf.tasks.cycle", "dsf.tasks.fetch", "dsf.tasks.score", "dsf.tasks.publish"],
@@ -31,13 +32,13 @@ _TASK_MODULES: dict[str, list[str]] = {
 
 #: Boot steps of workers besides Celery's.
 _WORKER_STEPS: dict[str, list[str]] = {
-    "agent": ["dsf.agent.steps:StartedByUs", "dsf.workerprobes:Liveness"],
-    "results": ["dsf.workerprobes:Liveness", "dsf.results.service:Service"],
+    "agent": ["dsf.agent.steps:StartedByUs", "dsf.worker.liveness:Liveness"],
+    "results": ["dsf.worker.liveness:Liveness", "dsf.results.service:Service"],
 }
 
 #: Modules with the kombu transport of a role, for those that others' messages reach; it checks them before Celery does.
 #: Flower derives the kind of broker from the transport's name, so all have the usual names.
-_TRANSPORTS = {"agent": "dsf.agent.transport", "flower": "dsf.flower"}
+_TRANSPORTS = {"agent": "dsf.agent.transport", "flower": "dsf.worker.flower"}
 
 
 def _queue(name: str) -> Queue:
@@ -121,7 +122,7 @@ def configuration(config: Settings) -> dict[str, Any]:
         # Flower shows tasks by these events; without SENT events a tick is a single message.
         "worker_send_task_events": True,
         "task_send_sent_event": False,
-        # `dsf.remotecontrol` stands in for Celery's way of it.
+        # `dsf.worker.remotecontrol` stands in for Celery's way of it.
         "worker_enable_remote_control": False,
         # Flower's event queue is a subscription and leaves nothing that must expire.
         "event_queue_expires": None,
@@ -141,7 +142,7 @@ def configuration(config: Settings) -> dict[str, Any]:
             "interval_max": 2.0,
         },
         # A call without a cluster's queue is an error.
-        "task_routes": ["dsf.routing:route"],
+        "task_routes": ["dsf.worker.routing:route"],
     }
     if config.role == "agent":
         values |= {
@@ -150,14 +151,14 @@ def configuration(config: Settings) -> dict[str, Any]:
             "worker_concurrency": config.agent_concurrency,
             # A tick is taken while a thread is free: in the queue it can expire.
             "worker_disable_prefetch": True,
-            "worker_consumer": "dsf.workerprobes:PatientConsumer",
+            "worker_consumer": "dsf.worker.liveness:PatientConsumer",
             "task_annotations": {"dsf.cycle": {"rate_limit": config.agent_rate_limit}},
         }
     if config.role == "results":
         values |= {
             # Its tasks run in a thread of their own, as results do not come through its queue.
             "worker_pool": "solo",
-            "worker_consumer": "dsf.workerprobes:PatientConsumer",
+            "worker_consumer": "dsf.worker.liveness:PatientConsumer",
         }
     if link.uses_tls:
         values["broker_use_ssl"] = link.tls_options | {"ssl_cert_reqs": ssl.CERT_REQUIRED}
@@ -177,7 +178,7 @@ def make_app(config: Settings) -> Celery:
     application = Celery(
         "dsf",
         include=modules,
-        control=f"dsf.remotecontrol:{'FlowerControl' if config.role == 'flower' else 'RemoteControl'}",
+        control=f"dsf.worker.remotecontrol:{'FlowerControl' if config.role == 'flower' else 'RemoteControl'}",
         amqp=broker.Amqp,
         events=broker.Events,
         set_as_current=True,
@@ -187,14 +188,14 @@ def make_app(config: Settings) -> Celery:
     if config.role == "agent":
         application.steps["consumer"].add("dsf.agent.steps:AgentStep")
     if config.remote_control and config.role in _TASK_MODULES:
-        application.steps["consumer"].add("dsf.remotecontrol:Listener")
+        application.steps["consumer"].add("dsf.worker.remotecontrol:Listener")
     if config.role in ("cli", "flower"):
         # `celery call` and Flower's API use a cluster's queue by name; in other processes this is an error.
         application.amqp.queues_cls = _SpokeQueues
     return application
 
 
-celerycommands.prepare(sys.argv, os.environ)
+commands.prepare(sys.argv, os.environ)
 app = make_app(settings())
 if settings().role == "flower":
     # Its filter and the password of /metrics, before it serves: transports are imported with the first connection.

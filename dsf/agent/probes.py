@@ -1,7 +1,7 @@
 """The readiness file of an agent: ready means *scoring*, not that a process runs.
 
 The file exists while the agent takes ticks, no thread fails again and again, and at least one of its scorers has had a
-recent successful cycle. An agent without scorers is ready. Liveness is in `dsf.workerprobes`.
+recent successful cycle. An agent without scorers is ready. Liveness is in `dsf.worker.liveness`.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from dsf.process.exposition import Exposition
 from dsf.settings import Settings
 from dsf.sources.cluster import ClusterView
 from dsf.store.client import connect
-from dsf.taskevents import GatheredEvents
+from dsf.worker.taskevents import GatheredEvents
 
 log = dsf.log.get(__name__)
 

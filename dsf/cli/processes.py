@@ -144,13 +144,13 @@ def flower(
 
     Example: dsf flower --port 5555
     """
-    from dsf import celerycommands
+    from dsf.worker import commands
 
     if importlib.util.find_spec("flower") is None:
         # Celery would not find the command.
         raise ModuleNotFoundError(name="flower")
     _set_environment(role="flower")
-    _become(celerycommands.flower(address, port, read_only=read_only))
+    _become(commands.flower(address, port, read_only=read_only))
 
 
 def _set_environment(**values: object) -> None:

@@ -19,7 +19,6 @@ from urllib.parse import urlsplit
 
 import redis
 
-from dsf import celerycommands
 from dsf.agent.secrets import beside
 from dsf.demo.embedded_redis import EmbeddedRedis
 from dsf.demo.ports import LOCALHOST, Ports
@@ -29,6 +28,7 @@ from dsf.redislink import address
 from dsf.settings import Settings, child_environment
 from dsf.store.client import connect
 from dsf.store.registry import Registry
+from dsf.worker import commands
 
 #: Well-known ports, used if free.
 WEB_PORT = 8090
@@ -171,7 +171,7 @@ class Stack:
             environment = self._environment("flower")
             # Its read-only API needs no login on this machine.
             environment["FLOWER_UNAUTHENTICATED_API"] = "true"
-            command = tuple(celerycommands.flower(LOCALHOST, self._flower_port))
+            command = tuple(commands.flower(LOCALHOST, self._flower_port))
             programs.append(Program("Flower", command, environment, ready=http_ready(f"{self.flower_url}/healthcheck")))
         return programs
 

@@ -26,7 +26,7 @@ from dsf.results.sweeper import Sweeper
 from dsf.results.writer import Writer
 from dsf.settings import Settings, settings
 from dsf.store.client import connect
-from dsf.taskevents import TaskEvents
+from dsf.worker.taskevents import TaskEvents
 
 # Longest time in seconds that a write in progress may delay shutdown.
 _STOP_WAIT = 10.0

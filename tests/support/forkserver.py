@@ -28,7 +28,7 @@ _WORKER = (
     "celery.app.trace",
     "celery.backends.base",
     "celery.utils.debug",
-    "dsf.workerprobes",
+    "dsf.worker.liveness",
 )
 _AGENT = (
     "dsf.agent.main",

@@ -12,9 +12,9 @@ from typing import Any
 import requests
 import yaml
 
-from dsf import celerycommands
 from dsf.demo.binaries import find
 from dsf.demo.stack import http_ready
+from dsf.worker import commands
 from tests.faults.fleet import Fleet, scores
 from tests.integration.docs.pages import ROOT, Command
 from tests.integration.docs.venues import EXPORTS
@@ -73,7 +73,7 @@ class StackWorld(Fleet):
 
     def _start_flower(self) -> None:
         # As the chart does with flower.readOnly false.
-        command = celerycommands.flower("127.0.0.1", self.flower_port, read_only=False)
+        command = commands.flower("127.0.0.1", self.flower_port, read_only=False)
         environment = self.environment("flower") | {"FLOWER_BASIC_AUTH": _LOGIN}
         environment.pop("FLOWER_UNAUTHENTICATED_API", None)
         self.processes["flower"] = Child(command, self.logs / "flower.log", environment, inherit=False)

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dsf import celerycommands
 from dsf.errors import SettingsError
 from dsf.http.serving import listen
 from dsf.process.exposition import Exposition
@@ -20,6 +19,7 @@ from dsf.settings import Settings
 from dsf.sources.otlp.received import Received
 from dsf.sources.otlp.receiver import Receiver
 from dsf.sources.window import Budget
+from dsf.worker import commands
 from tests.support.child import Child
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
@@ -104,7 +104,7 @@ def test_what_others_ask_listens_everywhere(name: str, settings_factory: Callabl
 def test_flower_serves_both(redis_url: str, tmp_path: Path) -> None:
     port = free_port()
     environment = {"DSF_ROLE": "flower", "DSF_REDIS_URL": redis_url, "FLOWER_UNAUTHENTICATED_API": "true"}
-    flower = Child(celerycommands.flower(EVERYWHERE, port), tmp_path / "log", environment)
+    flower = Child(commands.flower(EVERYWHERE, port), tmp_path / "log", environment)
     try:
         for address in BOTH:
             wait_for(lambda address=address: _healthy(flower, address, port), 60, f"Flower to answer on {address}")

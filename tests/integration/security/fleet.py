@@ -21,7 +21,6 @@ import redis
 import yaml
 from joserfc.jwk import RSAKey
 
-from dsf import celerycommands
 from dsf.demo.stack import http_ready
 from dsf.keys import spoke_queue
 from dsf.messages import derive_key, new_run_id
@@ -30,6 +29,7 @@ from dsf.redisacl.rules import HUB_ROLES, HubRole, cluster_user, hub_user
 from dsf.settings import ENV_PREFIX
 from dsf.store.pairs import Pairs, PairState
 from dsf.ticks import TickFactory
+from dsf.worker import commands
 from tests.integration.security import identities
 from tests.support import forked
 from tests.support.child import Child
@@ -115,7 +115,7 @@ class Fleet:
         self._run("beat", (sys.executable, "-m", "dsf.beat"))
         self._run("results", (sys.executable, "-m", "dsf.results"), backend="dir")
         self._run("exporter", (sys.executable, "-m", "dsf.exporter"))
-        self._run("flower", tuple(celerycommands.flower("127.0.0.1", self.flower_port)))
+        self._run("flower", tuple(commands.flower("127.0.0.1", self.flower_port)))
         for cluster in CLUSTERS:
             self.run_agent(cluster)
         for cluster in CLUSTERS:

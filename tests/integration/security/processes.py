@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dsf import celerycommands
 from dsf.messages import derive_key
 from dsf.redisacl.passwords import derive_password
 from dsf.redisacl.rules import HubRole, cluster_user, hub_user
 from dsf.settings import ENV_PREFIX
+from dsf.worker.commands import flower
 from tests.integration.security.fleet import MASTER
 from tests.support import forked
 from tests.support.child import Child
@@ -41,7 +41,7 @@ def processes(
         "beat": (sys.executable, "-m", "dsf.beat"),
         "results": (sys.executable, "-m", "dsf.results"),
         "exporter": (sys.executable, "-m", "dsf.exporter"),
-        "flower": tuple(celerycommands.flower("127.0.0.1", free_port())),
+        "flower": tuple(flower("127.0.0.1", free_port())),
         "agent": (sys.executable, "-m", "dsf.agent"),
     }
     common = {"backend": "dir", "manifests": folder / "manifests", "exporter_host": "127.0.0.1", "exporter_port": 0}

@@ -28,7 +28,7 @@ UNUSED = {"typer", "unittest", "email.mime", "celery.bin"}
 _SAY = """
 import json, sys
 import dsf.log
-from dsf import workerprobes
+from dsf.worker import liveness
 from dsf.process import memory
 from dsf.settings import settings
 dsf.log.setup(settings())

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import typer.main
 
-from dsf import celerycommands
 from dsf.backends.kube_credentials import SIGNING_SECRET_KEY, SIGNING_SECRET_NAME
 from dsf.cli.main import app
 from dsf.settings import ENV_PREFIX, Settings
+from dsf.worker import commands
 from tests.unit.deploy import chart
 
 OURS = ("hub", "beat", "results", "exporter", "web", "flower", "optimizer", "agent")
@@ -76,7 +76,7 @@ def test_flower_may_start_tasks_only_when_it_is_to(read_only: bool, user: str) -
     objects = chart.render({"flower": {"readOnly": read_only}})
     (container,) = chart.containers(chart.workloads(objects)["dynamic-scoring-flower"])
     assert ("--no-read-only" in container["args"]) is not read_only
-    assert ("--read_only=True" in celerycommands.flower("h", 1, read_only=read_only)) is read_only
+    assert ("--read_only=True" in commands.flower("h", 1, read_only=read_only)) is read_only
     assert chart.environment(container)["DSF_REDIS_USERNAME"] == f"dsf-{user}"
     # Only the user that is used is made.
     passwords = set(chart.one(objects, "Secret", "dynamic-scoring-redis-users")["data"])

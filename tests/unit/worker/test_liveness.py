@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dsf import workerprobes
 from dsf.process import threads
 from dsf.process.threads import SupervisedThread
+from dsf.worker import liveness
 from tests.support.wait import wait_for
 
 
@@ -35,9 +35,9 @@ def test_a_file_that_cannot_be_touched_stops_no_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
 ) -> None:
     (tmp_path / "a file").touch()
-    monkeypatch.setattr(workerprobes, "liveness_file", lambda: tmp_path / folder / "alive")
+    monkeypatch.setattr(liveness, "liveness_file", lambda: tmp_path / folder / "alive")
     worker = Timer()
-    step = workerprobes.Liveness(worker)
+    step = liveness.Liveness(worker)
     step.start(worker)
     waited: list[int] = []
 
@@ -45,12 +45,12 @@ def test_a_file_that_cannot_be_touched_stops_no_worker(
         callback()
         return "connected"
 
-    assert workerprobes._touching(connect)(callback=lambda: waited.append(1)) == "connected"
+    assert liveness._touching(connect)(callback=lambda: waited.append(1)) == "connected"
     assert waited == [1]
     step.stop(worker)
     # As soon as it can be, it is.
-    monkeypatch.setattr(workerprobes, "liveness_file", lambda: tmp_path / "alive")
-    workerprobes.keep_alive()
+    monkeypatch.setattr(liveness, "liveness_file", lambda: tmp_path / "alive")
+    liveness.keep_alive()
     assert (tmp_path / "alive").exists()
 
 
@@ -58,12 +58,12 @@ def test_the_file_says_which_threads_fail_and_is_empty_while_none_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "alive"
-    monkeypatch.setattr(workerprobes, "liveness_file", lambda: file)
+    monkeypatch.setattr(liveness, "liveness_file", lambda: file)
     broken = SupervisedThread(lambda: 1 / 0, "run-sweeper")
     broken.start()
     wait_for(threads.problem, 60, "it to be noticed")
-    workerprobes.keep_alive()
+    liveness.keep_alive()
     assert "run-sweeper" in file.read_text()
     broken.join(60)
-    workerprobes.keep_alive()
+    liveness.keep_alive()
     assert file.read_text() == ""

@@ -17,15 +17,15 @@ from celery import Celery
 
 from dsf import keys
 from dsf.redisacl.rules import cluster_rules, hub_rules
-from dsf.remotecontrol import FlowerControl
 from dsf.settings import Settings
+from dsf.worker.remotecontrol import FlowerControl
 from tests.integration.agent.conftest import SERIES, scorer, source
 from tests.integration.agent.harness import CLUSTER, Agent, summary
 from tests.support.httpserver import Gate, ScriptedServer, matrix
 from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 WORKER = f"spoke@{CLUSTER}"
 
 __all__ = ["scorer", "source"]
@@ -128,7 +128,7 @@ def test_flower_asks_single_workers_and_changes_nothing(bed: Bed) -> None:
         admin.execute_command("ACL", "SETUSER", "dsf-flower", "reset", "on", ">secret", *hub_rules("flower"))
     control = Celery("flower", control=FlowerControl, set_as_current=False).control
     settings = Settings(role="flower", redis_url=bed.url("dsf-flower"))
-    with mock.patch("dsf.remotecontrol.settings", return_value=settings):
+    with mock.patch("dsf.worker.remotecontrol.settings", return_value=settings):
         assert "dsf.cycle" in str(control.inspect(destination=[WORKER], timeout=60).registered())
         # Flower also asks this, which is not answered.
         assert "conf is not possible here" in str(control.inspect(destination=[WORKER], timeout=60).conf())

@@ -11,7 +11,10 @@ from unittest import mock
 
 import pytest
 
-from dsf.flower import (
+from dsf.messages import FETCH_TASK
+from dsf.redislink.broker import MOST_EVENT_BYTES
+from dsf.redislink.connection import ReadableErrors
+from dsf.worker.flower import (
     Channel,
     MasterConnection,
     MasterTlsConnection,
@@ -22,9 +25,6 @@ from dsf.flower import (
     cleaned,
     taken,
 )
-from dsf.messages import FETCH_TASK
-from dsf.redislink.broker import MOST_EVENT_BYTES
-from dsf.redislink.connection import ReadableErrors
 
 #: What is no number, no short text and no flag.
 STRANGE: list[Any] = [[], {}, [["x"]], {"a": 1}, math.inf, math.nan, -math.inf, 10**400, -(10**30)]
@@ -108,7 +108,7 @@ def test_made_up_results_workers_make_room_when_they_are_silent(
     assert sum(workers.has(f"results@{n}") for n in range(100)) == 100
     assert not workers.has("results@real")
     now = time.monotonic() + 700
-    monkeypatch.setattr("dsf.flower.time.monotonic", lambda: now)
+    monkeypatch.setattr("dsf.worker.flower.time.monotonic", lambda: now)
     assert workers.has("results@real")
 
 

@@ -13,10 +13,10 @@ import pytest
 import redis
 import requests
 
-from dsf import celerycommands
 from dsf.celery import make_app
 from dsf.messages import FETCH_TASK
 from dsf.store.registry import ClusterRecord, Registry
+from dsf.worker import commands
 from tests.conftest import SettingsFactory
 from tests.support.child import Child
 from tests.support.redisserver import free_port
@@ -82,7 +82,7 @@ def flower(redis_url: str, redis_client: redis.Redis, tmp_path: Path) -> Iterato
     Registry(redis_client).put_cluster(ClusterRecord(name="c1"))
     port = free_port()
     environment = {"DSF_ROLE": "flower", "DSF_REDIS_URL": redis_url, "FLOWER_UNAUTHENTICATED_API": "true"}
-    child = Child(celerycommands.flower("127.0.0.1", port), tmp_path / "log", environment)
+    child = Child(commands.flower("127.0.0.1", port), tmp_path / "log", environment)
     made = Flower(child, port, redis_client)
     try:
         wait_for(made.is_ready, 60, "Flower to answer")
@@ -197,7 +197,7 @@ def test_metrics_need_the_password(redis_url: str, tmp_path: Path) -> None:
     """They have the names of clusters and tasks, and an Ingress leads to them."""
     port = free_port()
     environment = {"DSF_ROLE": "flower", "DSF_REDIS_URL": redis_url, "FLOWER_BASIC_AUTH": "admin:secret"}
-    child = Child(celerycommands.flower("127.0.0.1", port), tmp_path / "log", environment)
+    child = Child(commands.flower("127.0.0.1", port), tmp_path / "log", environment)
     url = f"http://127.0.0.1:{port}"
 
     def is_ready() -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsf.celerycommands import flower, prepare
+from dsf.worker.commands import flower, prepare
 
 CELERY = ("celery", "-A", "dsf.celery")
 
