@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final, Literal, Protocol, cast
 
-from dsf.api.authentication import Access as Told
+from dsf.api.authentication import Access as AccessSpec
 from dsf.api.authentication import Methods, TokenSecretRef
-from dsf.api.authentication import Tls as ToldTls
+from dsf.api.authentication import Tls as TlsSpec
 from dsf.api.summary import ScorerSummary
 from dsf.api.tokenhosts import NO_HOSTS, TokenHosts
 from dsf.api.types import Location
@@ -53,67 +53,69 @@ class Authenticator:
         `deadline` (time.monotonic()) applies to token servers.
         """
         if stage == "fetch":
-            told, url = summary.source_access, summary.source_endpoint
+            spec, url = summary.source_access, summary.source_endpoint
             name, key = summary.source_endpoint_auth_name, summary.source_endpoint_auth_key
         else:
-            told, url = summary.scoring_access, summary.scoring_endpoint
+            spec, url = summary.scoring_access, summary.scoring_endpoint
             name, key = summary.scoring_endpoint_auth_name, summary.scoring_endpoint_auth_key
         is_direct = stage == "score" and summary.location == Location.Internal
-        if told is None:
+        if spec is None:
             if not name and not key:
                 return DIRECT if is_direct else PLAIN
-            told = Told(methods=Methods(token_secret_ref=TokenSecretRef(name=name, key=key)))
-        if told.problem:
+            spec = AccessSpec(methods=Methods(token_secret_ref=TokenSecretRef(name=name, key=key)))
+        if spec.problem:
             raise SecretError(
-                f"this agent cannot authenticate to {url}: {told.problem}; it is older than its hub: upgrade it",
+                f"this agent cannot authenticate to {url}: {spec.problem}; it is older than its hub: upgrade it",
                 "auth_unsupported",
             )
-        return self._access(told, url, deadline, is_direct)
+        return self._access(spec, url, deadline, is_direct)
 
-    def _access(self, told: Told, url: str, deadline: float, is_direct: bool, refused: str | None = None) -> Access:
-        proxy = None if is_direct else told.proxy_url
-        hosts, tls = self._hosts(told, url), self._tls(told.tls)
+    def _access(
+        self, spec: AccessSpec, url: str, deadline: float, is_direct: bool, refused: str | None = None
+    ) -> Access:
+        proxy = None if is_direct else spec.proxy_url
+        hosts, tls = self._hosts(spec, url), self._tls(spec.tls)
         draft = Draft(url, deadline, hosts, self._source, self._tokens, tls, refused, proxy)
         draft.is_direct = is_direct
-        for line in _shown(told):
+        for line in _shown(spec):
             draft.shows(line)
         for field, module in METHODS.items():
-            if method := getattr(told.methods, field):
+            if method := getattr(spec.methods, field):
                 cast("_Module", importlib.import_module(f"dsf.auth.{module}")).add(method, draft)
-        made = draft.done(lambda token, until: self._access(told, url, until, is_direct, token))
+        made = draft.done(lambda token, until: self._access(spec, url, until, is_direct, token))
         return replace(made, is_direct=is_direct, proxy=proxy)
 
-    def _hosts(self, told: Told, url: str) -> TokenHosts:
+    def _hosts(self, spec: AccessSpec, url: str) -> TokenHosts:
         """The servers that a ScoringAuthentication binds Secrets to."""
-        if not told.authentication:
+        if not spec.authentication:
             return NO_HOSTS
-        hosts = TokenHosts(told.allowed_hosts)
+        hosts = TokenHosts(spec.allowed_hosts)
         if not hosts.allow(url):
             # The hub has validated this; a faulty hub must not redirect Secrets either.
             raise SecretError(
-                f"ScoringAuthentication {told.authentication!r} is not for {place('', url).strip()}: nothing was sent",
+                f"ScoringAuthentication {spec.authentication!r} is not for {place('', url).strip()}: nothing was sent",
                 "secret_refused",
             )
         # These are named in the object, too.
-        named = (*told.methods.token_urls, *((told.proxy_url,) if told.proxy_url else ()))
-        return TokenHosts([*told.allowed_hosts, *map(base_url, named)]) if named else hosts
+        named = (*spec.methods.token_urls, *((spec.proxy_url,) if spec.proxy_url else ()))
+        return TokenHosts([*spec.allowed_hosts, *map(base_url, named)]) if named else hosts
 
-    def _tls(self, told: ToldTls | None) -> Tls:
-        if told is None:
+    def _tls(self, spec: TlsSpec | None) -> Tls:
+        if spec is None:
             return Tls()
         ca = b""
-        if told.ca_ref is not None:
-            ca = self._source.certificates(told.ca_ref.kind, told.ca_ref.name, told.ca_ref.key)
-        return Tls(ca, server_name=told.server_name, verify=not told.insecure_skip_verify)
+        if spec.ca_ref is not None:
+            ca = self._source.certificates(spec.ca_ref.kind, spec.ca_ref.name, spec.ca_ref.key)
+        return Tls(ca, server_name=spec.server_name, verify=not spec.insecure_skip_verify)
 
 
-def _shown(told: Told) -> Iterator[str]:
+def _shown(spec: AccessSpec) -> Iterator[str]:
     """Description of server verification and proxy for users."""
-    if told.tls is not None and told.tls.insecure_skip_verify:
+    if spec.tls is not None and spec.tls.insecure_skip_verify:
         yield "the server's certificate is not verified"
-    elif told.tls is not None and (ca := told.tls.ca_ref) is not None:
+    elif spec.tls is not None and (ca := spec.tls.ca_ref) is not None:
         yield f"the CA in key {ca.key!r} of {ca.kind} {ca.name!r} is trusted, too"
-    if told.tls is not None and told.tls.server_name:
-        yield f"the server's certificate is for {told.tls.server_name}"
-    if told.proxy_url:
-        yield f"through the proxy {place('', told.proxy_url).strip()}"
+    if spec.tls is not None and spec.tls.server_name:
+        yield f"the server's certificate is for {spec.tls.server_name}"
+    if spec.proxy_url:
+        yield f"through the proxy {place('', spec.proxy_url).strip()}"

@@ -114,10 +114,10 @@ def _of_role(method: Aws, role: str, draft: Draft) -> _Key:
             return AWSResponse(request.url, 200, {}, _Raw(answer))
 
         client.meta.events.register("before-send.sts.AssumeRoleWithWebIdentity", send)
-        found = client.assume_role_with_web_identity(
+        credentials = client.assume_role_with_web_identity(
             RoleArn=role, RoleSessionName=_SESSION, WebIdentityToken=cloud.assertion(method.token_audience)
         )["Credentials"]
-        return _token(found, "SessionToken", found["Expiration"])
+        return _token(credentials, "SessionToken", credentials["Expiration"])
 
     return _temporary(Cloud("Amazon", draft, []).get((method,), get), draft)
 
@@ -147,11 +147,11 @@ def _of_pod(method: Aws, draft: Draft) -> _Key:
         except HttpError as error:
             text, retryable = str(error), error.retryable
         else:
-            said = tokenanswer.shown(answer.status, answer.content_type, answer.body, [token])
-            text, retryable = f"HTTP {answer.status}: {said}", answer.status >= 500
+            shown = tokenanswer.shown(answer.status, answer.content_type, answer.body, [token])
+            text, retryable = f"HTTP {answer.status}: {shown}", answer.status >= 500
             if answer.status == 200:
-                found = json.loads(answer.body)
-                return _token(found, "Token", datetime.fromisoformat(found["Expiration"]))
+                credentials = json.loads(answer.body)
+                return _token(credentials, "Token", datetime.fromisoformat(credentials["Expiration"]))
         raise HttpError("auth_failed", f"no key from EKS Pod Identity: {text}", retryable=retryable)
 
     return _temporary(cloud.get((method,), get), draft)
@@ -165,8 +165,8 @@ def _is_of_eks(url: str) -> bool:
         return False
 
 
-def _token(found: Any, session: str, ends: datetime) -> Token:
-    value = json.dumps([found["AccessKeyId"], found["SecretAccessKey"], found[session]])
+def _token(credentials: Any, session: str, ends: datetime) -> Token:
+    value = json.dumps([credentials["AccessKeyId"], credentials["SecretAccessKey"], credentials[session]])
     left = (ends - datetime.now(UTC)).total_seconds()
     return Token(value, left - min(_SKEW, left / 2))
 

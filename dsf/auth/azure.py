@@ -29,8 +29,8 @@ def add(method: Azure, draft: Draft) -> None:
                 authority=method.authority_url,
                 transport=RequestsTransport(session=session, session_owner=False),
             )
-            found = credential.get_token(method.scope)
-        return Token(found.token, found.expires_on - time.time())
+            token = credential.get_token(method.scope)
+        return Token(token.token, token.expires_on - time.time())
 
     bearer.send(cloud.get((method,), get), draft)
     draft.shows(f"token of Azure for {method.scope}, as {method.client_id}")

@@ -91,8 +91,8 @@ class Cloud:
             )
         named = {name.lower(): value for name, value in headers.items()}
         sent = tuple((name, value) for name, value in headers.items() if name.lower() not in _OWN_HEADERS)
-        if said := named.get("authorization"):
-            self._draft.hide(said.rpartition(" ")[2])
+        if authorization := named.get("authorization"):
+            self._draft.hide(authorization.rpartition(" ")[2])
         # Requests that google-auth signs with a key.
         self._draft.hide(*parse_qs(body.decode(errors="replace")).get("assertion", ()))
         hidden = self._draft.hidden

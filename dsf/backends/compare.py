@@ -18,6 +18,6 @@ def covers(actual: Any, wanted: Any) -> bool:
         return (
             isinstance(actual, list)
             and len(actual) == len(wanted)
-            and all(covers(one, other) for one, other in zip(actual, wanted, strict=True))
+            and all(covers(item, other) for item, other in zip(actual, wanted, strict=True))
         )
     return bool(actual == wanted)

@@ -104,8 +104,8 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
         if kind in INPUT_KINDS:
             with self._lock:
                 return [manifest for key, manifest in self._objects.items() if key.kind is kind]
-        found = (self.get(*key) for key in self.keys(kind))
-        return [manifest for manifest in found if manifest is not None]
+        manifests = (self.get(*key) for key in self.keys(kind))
+        return [manifest for manifest in manifests if manifest is not None]
 
     def keys(self, kind: Kind) -> Sequence[ObjectKey]:
         """See the protocol."""

@@ -33,12 +33,12 @@ class EventLog:
     def load(self) -> None:
         """Load the events of an earlier hub."""
         try:
-            found = read_yaml(self._path)
+            events = read_yaml(self._path)
         except BackendError as error:
             log.warning("events cannot be read", error=str(error))
             return
-        if isinstance(found, list):
-            self._events = [event for event in found if isinstance(event, dict)][-LIMIT:]
+        if isinstance(events, list):
+            self._events = [event for event in events if isinstance(event, dict)][-LIMIT:]
             self._texts = [dump([event]) for event in self._events]
 
     def add(self, about: ObjectKey, type_: EventType, reason: str, message: str) -> None:

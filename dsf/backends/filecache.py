@@ -39,10 +39,10 @@ class FileCache:
 
     def changed(self) -> list[Path]:
         """Cached files that others changed or removed; they are dropped from the cache."""
-        found = [path for path, (stamp, _) in [*self._known.items()] if _stamp(path) != stamp]
-        for path in found:
+        paths = [path for path, (stamp, _) in [*self._known.items()] if _stamp(path) != stamp]
+        for path in paths:
             self._known.pop(path, None)
-        return [*map(Path, found)]
+        return [*map(Path, paths)]
 
 
 def _stamp(path: str) -> Stamp | None:

@@ -101,7 +101,9 @@ class KubeBackend(KubeScoreBackend):
 
     def list(self, kind: Kind) -> list[Manifest]:
         """See the protocol."""
-        return [found for reflector in self._reflectors.get(kind, {}).values() for found in reflector.store.list()]
+        return [
+            manifest for reflector in self._reflectors.get(kind, {}).values() for manifest in reflector.store.list()
+        ]
 
     def keys(self, kind: Kind) -> Sequence[ObjectKey]:
         """See the protocol."""

@@ -27,12 +27,12 @@ class KubeClaims:
     def read(self) -> str:
         """Its text; empty if it does not exist."""
         try:
-            found = self._session.get(CONFIG_MAPS.path(self._namespace, CLAIMS_NAME))
+            config_map = self._session.get(CONFIG_MAPS.path(self._namespace, CLAIMS_NAME))
         except ObjectNotFoundError:
             self._version = ""
             return ""
-        self._version = found["metadata"]["resourceVersion"]
-        return str((found.get("data") or {}).get(CLAIMS_KEY, ""))
+        self._version = config_map["metadata"]["resourceVersion"]
+        return str((config_map.get("data") or {}).get(CLAIMS_KEY, ""))
 
     def write(self, text: str) -> None:
         """Replace its text; creates it if missing. Raises ObjectConflictError if another process changed it since."""

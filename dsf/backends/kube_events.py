@@ -47,7 +47,7 @@ _TIMEOUT: Final = (2.0, 3.0)
 _FLUSH: Final = 2.0
 
 
-class _Said(NamedTuple):
+class _PendingEvent(NamedTuple):
     regarding: dict[str, str]
     type_: EventType
     reason: str
@@ -88,7 +88,7 @@ class EventRecorder:
         self._buckets: dict[tuple[str, ...], _Bucket] = {}
         self._lock = threading.Lock()
         # The first one is being written. Guarded by `_changed`, like all below.
-        self._waiting: deque[_Said] = deque()
+        self._waiting: deque[_PendingEvent] = deque()
         self._changed = threading.Condition()
         self._thread: SupervisedThread | None = None
         self._dropped = 0
@@ -104,7 +104,7 @@ class EventRecorder:
                     log.warning("events wait to be written, more are dropped", waiting=len(self._waiting))
                 self._dropped += 1
                 return
-            self._waiting.append(_Said(regarding, type_, reason, message))
+            self._waiting.append(_PendingEvent(regarding, type_, reason, message))
             if self._thread is None:
                 self._thread = SupervisedThread(self._work, "events")
                 self._thread.start()
@@ -131,12 +131,12 @@ class EventRecorder:
                 self._changed.wait_for(lambda: self._waiting or self._is_closed)
                 if self._is_closed:
                     return
-                said = self._waiting[0]
+                event = self._waiting[0]
             try:
-                self._write(*said)
+                self._write(*event)
             except Exception:
                 # It must not end the thread: the other events would never be written.
-                log.exception("event not written", reason=said.reason, about=said.regarding["name"])
+                log.exception("event not written", reason=event.reason, about=event.regarding["name"])
             with self._changed:
                 if self._waiting:
                     self._waiting.popleft()

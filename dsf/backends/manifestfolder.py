@@ -82,9 +82,9 @@ class ManifestFolder:
 
     def restore(self, held: Mapping[ObjectKey, Declared]) -> None:
         """Restore the objects in force at the end of an earlier hub; they count for files with mistakes."""
-        for key, found in held.items():
-            self._files.setdefault(found.file, _File()).objects[key] = found
-            self._owners[key] = found.file
+        for key, declared in held.items():
+            self._files.setdefault(declared.file, _File()).objects[key] = declared
+            self._owners[key] = declared.file
 
     def concerns(self, path: str) -> bool:
         """Whether a change of this file or folder may affect the objects in force."""
@@ -118,14 +118,14 @@ class ManifestFolder:
             return True
         differs = not self.is_readable or (self._unnamed, self._unlisted) != (self._skipped, self._closed)
         self.is_readable, self._skipped, self._closed = True, self._unnamed, self._unlisted
-        found = {name: seen for name, seen in listed.items() if not self._is_emptied(name, seen[1])}
-        new = [name for name in found if name not in self._files]
+        present = {name: seen for name, seen in listed.items() if not self._is_emptied(name, seen[1])}
+        new = [name for name in present if name not in self._files]
         self._has_more = len(new) > most_new
         for name in new[most_new:]:
-            del found[name]
+            del present[name]
         now = time.monotonic()
         closed, bare = tuple(self._closed), tuple(self._bare)
-        for name in [name for name in self._files if name not in found and not name.startswith(closed)]:
+        for name in [name for name in self._files if name not in present and not name.startswith(closed)]:
             file = self._files[name]
             differs = True
             file.missing_since = file.missing_since or now
@@ -133,7 +133,7 @@ class ManifestFolder:
             # A renamed folder: what it has may be in a file that is not read yet.
             if not self._has_more and now - file.missing_since >= (self._grace if file.is_doubted else grace):
                 del self._files[name]
-        for name, (path, stamp) in found.items():
+        for name, (path, stamp) in present.items():
             file = self._files.setdefault(name, _File())
             differs = differs or file.missing_since is not None
             file.missing_since, file.is_doubted = None, False
@@ -164,17 +164,17 @@ class ManifestFolder:
         """Of one folder; none if it went since it was found. Raises OSError for the root."""
         try:
             with os.scandir(folder) as entries:
-                found = list(entries)
+                children = list(entries)
         except OSError as error:
             if not prefix:
                 raise
             if not isinstance(error, FileNotFoundError | NotADirectoryError):
                 self._unlisted[prefix] = str(error.strerror)
             return []
-        if prefix and not found:
+        if prefix and not children:
             # Such as the mount point of a share.
             self._bare.add(prefix)
-        return found
+        return children
 
     def _skips(self, entry: os.DirEntry[str], prefix: str) -> bool:
         """Whether its name is not UTF-8, so that its objects cannot be stored with it."""

@@ -26,8 +26,8 @@ def now() -> str:
 
 def generation(metadata: Manifest) -> int:
     """Number of spec versions, from 1; 0 if missing because the file was edited."""
-    found = metadata.get("generation")
-    return found if isinstance(found, int) else 0
+    number = metadata.get("generation")
+    return number if isinstance(number, int) else 0
 
 
 def as_written(manifest: Manifest) -> Manifest:

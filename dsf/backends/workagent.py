@@ -44,7 +44,7 @@ class WorkAgent:
 
     def _objects(self, work: Manifest) -> list[tuple[Path, Manifest]]:
         folder = self._out.cluster(work["metadata"]["namespace"])
-        found: list[tuple[Path, Manifest]] = []
+        objects: list[tuple[Path, Manifest]] = []
         for manifest in work["spec"]["workload"]["manifests"]:
             if manifest["apiVersion"].startswith("rbac."):
                 # Reading a folder requires no RBAC.
@@ -52,8 +52,8 @@ class WorkAgent:
             name = manifest["metadata"]["name"]
             if not is_name(name):
                 raise BackendError(f"{name!r} cannot be the name of an object")
-            found.append((folder / f"{name}.yaml", manifest))
-        return found
+            objects.append((folder / f"{name}.yaml", manifest))
+        return objects
 
 
 def _transition_time(work: Manifest) -> datetime:
@@ -62,10 +62,10 @@ def _transition_time(work: Manifest) -> datetime:
     conditions = status.get("conditions") if isinstance(status, dict) else None
     for condition in conditions if isinstance(conditions, list) else ():
         try:
-            found = Condition.model_validate(condition)
+            parsed = Condition.model_validate(condition)
         except ValueError:
             # The file was edited.
             continue
-        if found.type == "Applied":
-            return found.last_transition_time
+        if parsed.type == "Applied":
+            return parsed.last_transition_time
     return datetime.now(UTC)

@@ -44,31 +44,31 @@ def changes(
 
     start = None if since is None else past(since)
     with looking() as fleet:
-        found = fleet.changes(scorer, cluster, since=start, limit=table_limit(limit, output))
-        emit(found, output, lambda: _render(found))
-        if output is Format.TABLE and found.continue_:
+        change_list = fleet.changes(scorer, cluster, since=start, limit=table_limit(limit, output))
+        emit(change_list, output, lambda: _render(change_list))
+        if output is Format.TABLE and change_list.continue_:
             typer.echo(
-                f"dsf: the newest {len(found.changes)}; --limit 0 shows all, --since or a scorer's name filters",
+                f"dsf: the newest {len(change_list.changes)}; --limit 0 shows all, --since or a scorer's name filters",
                 err=True,
             )
 
 
-def _render(found: ChangeList) -> RenderableType:
+def _render(change_list: ChangeList) -> RenderableType:
     from rich.text import Text
 
-    if not found.changes:
+    if not change_list.changes:
         return Text("There are no such changes.")
     rows: list[list[str | tuple[str, str]]] = [
         [
-            clock(one.at),
-            (one.who, "yellow" if one.claimed else ""),
-            one.way,
-            one.action.value,
-            one.scorer or one.namespace or "-",
-            one.where or "-",
-            one.detail or one.reference,
-            one.note,
+            clock(change.at),
+            (change.who, "yellow" if change.claimed else ""),
+            change.way,
+            change.action.value,
+            change.scorer or change.namespace or "-",
+            change.where or "-",
+            change.detail or change.reference,
+            change.note,
         ]
-        for one in found.changes
+        for change in change_list.changes
     ]
     return table(("TIME", "WHO", "BY WAY OF", "DID", "TO", "CLUSTERS", "DETAIL", "NOTE"), rows)

@@ -85,7 +85,7 @@ def folder() -> Path:
 def running() -> list[Context]:
     """All running demos, sorted by name. Unusable files are ignored."""
     read = (_read(file) for file in folder().glob("*.json"))
-    return sorted((one for one in read if one is not None and one.alive), key=str)
+    return sorted((demo for demo in read if demo is not None and demo.alive), key=str)
 
 
 def choose(wanted: str | None = None) -> Context | None:
@@ -94,18 +94,18 @@ def choose(wanted: str | None = None) -> Context | None:
     Without `wanted`, the only running demo, or the one to which the current folder belongs; None if none runs. Raises
     ContextError, which lists the running demos, if the selection is ambiguous.
     """
-    found = running()
-    listed = ", ".join(str(one) for one in found) or "none"
+    demos = running()
+    listed = ", ".join(str(demo) for demo in demos) or "none"
     if wanted is not None:
-        fitting = [one for one in found if one.is_called(wanted)]
+        fitting = [demo for demo in demos if demo.is_called(wanted)]
         if not fitting:
             raise ContextError(f"no demo {wanted!r} runs; running: {listed}")
-    elif len(found) <= 1:
-        fitting = found
+    elif len(demos) <= 1:
+        fitting = demos
     else:
-        fitting = [one for one in found if one.covers(Path.cwd())]
-    if len(fitting) > 1 or (found and not fitting):
-        raise ContextError(f"{len(found)} demos run: {listed}; select one with --context NAME or FOLDER")
+        fitting = [demo for demo in demos if demo.covers(Path.cwd())]
+    if len(fitting) > 1 or (demos and not fitting):
+        raise ContextError(f"{len(demos)} demos run: {listed}; select one with --context NAME or FOLDER")
     return fitting[0] if fitting else None
 
 
@@ -165,10 +165,10 @@ def _file(pid: int) -> Path:
 def _read(file: Path) -> Context | None:
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
-        found = Context(**{name: values[name] for name in Context.__dataclass_fields__ if name in values})
+        demo = Context(**{name: values[name] for name in Context.__dataclass_fields__ if name in values})
     except (OSError, ValueError, TypeError):
         return None
-    return found if isinstance(found.redis_url, str) and isinstance(found.pid, int) and found.pid > 0 else None
+    return demo if isinstance(demo.redis_url, str) and isinstance(demo.pid, int) and demo.pid > 0 else None
 
 
 def _start_ticks(pid: int) -> int | None:

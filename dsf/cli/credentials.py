@@ -129,8 +129,8 @@ def _wait(client: redis.Redis, before: dict[str, int], seconds: float) -> list[s
 
     deadline = time.monotonic() + seconds
     while True:
-        found = Registry(client).clusters()
-        late = [name for name, key_id in before.items() if name in found and min(found[name].key_ids) <= key_id]
+        clusters = Registry(client).clusters()
+        late = [name for name, key_id in before.items() if name in clusters and min(clusters[name].key_ids) <= key_id]
         if not late or time.monotonic() > deadline:
             return late
         time.sleep(_LOOK)
@@ -139,20 +139,20 @@ def _wait(client: redis.Redis, before: dict[str, int], seconds: float) -> list[s
 def _show(client: redis.Redis, names: set[str] | None, output: Format) -> None:
     from dsf.fleet.credentials import read_credentials
 
-    found = read_credentials(client, names)
-    emit(found, output, lambda: _render(found))
+    credential_list = read_credentials(client, names)
+    emit(credential_list, output, lambda: _render(credential_list))
 
 
-def _render(found: CredentialList) -> RenderableType:
+def _render(credential_list: CredentialList) -> RenderableType:
     from rich.text import Text
 
-    if not found.clusters:
+    if not credential_list.clusters:
         return Text("No cluster is accepted. `kubectl get managedclusters` lists all clusters.")
     rows: list[list[str | tuple[str, str]]] = []
-    for one in found.clusters:
-        previous = ", ".join(str(number) for number in one.previous_ids)
-        used = "-" if one.used_id is None else str(one.used_id)
-        asked = f"{one.requested} by {one.requested_by or 'unknown'}" if one.requested else ""
-        state: tuple[str, str] = (one.state, _STYLES.get(one.state, ""))
-        rows.append([one.cluster, str(one.current_id), previous or "-", used, state, asked])
+    for view in credential_list.clusters:
+        previous = ", ".join(str(number) for number in view.previous_ids)
+        used = "-" if view.used_id is None else str(view.used_id)
+        asked = f"{view.requested} by {view.requested_by or 'unknown'}" if view.requested else ""
+        state: tuple[str, str] = (view.state, _STYLES.get(view.state, ""))
+        rows.append([view.cluster, str(view.current_id), previous or "-", used, state, asked])
     return table(("CLUSTER", "NUMBER", "ALSO VALID", "LAST USED", "STATE", "ASKED FOR"), rows)

@@ -42,10 +42,10 @@ def from_file(file: Path, settings: Settings) -> Delivery:
         raise ManifestError(f"{file}: there is no such file; the hub writes it when the cluster is accepted")
     config = FileConfig(file)
     with _quiet():
-        found = config.summaries()
+        summaries = config.summaries()
     if config.problem:
         raise ManifestError(f"{file}: {config.problem}")
-    return Delivery(str(file), found, FileSecrets(settings.agent_secrets_dir, Release(settings)))
+    return Delivery(str(file), summaries, FileSecrets(settings.agent_secrets_dir, Release(settings)))
 
 
 @contextlib.contextmanager
@@ -77,7 +77,7 @@ def _read(config: KubeConfig, namespace: str) -> Summaries:
     from dsf.agent.kube import hint
     from dsf.kube.resources import CONFIG_MAPS
 
-    found, what = config.summaries(), _configmap(namespace)
+    summaries, what = config.summaries(), _configmap(namespace)
     if not config.reflector.synced.is_set():
         why = config.reflector.error or "its API server does not answer in time"
         raise BackendError(f"{what} is missing{hint(CONFIG_MAPS, namespace, CONFIGMAP_NAME, why)}")
@@ -88,7 +88,7 @@ def _read(config: KubeConfig, namespace: str) -> Summaries:
         )
     if not config.loaded_at:
         raise ManifestError(f"{what}: {config.problem}")
-    return found
+    return summaries
 
 
 def _configmap(namespace: str) -> str:

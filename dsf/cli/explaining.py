@@ -122,7 +122,7 @@ def run(
         cluster=cluster,
         scorer=summary.name,
         score_name=summary.score_name,
-        source_type=", ".join(dict.fromkeys(one.source_type for one in summary.each_source)),
+        source_type=", ".join(dict.fromkeys(source.source_type for source in summary.each_source)),
     )
     values: dict[str, Any] = {}
     try:
@@ -146,9 +146,9 @@ def run(
         )
         values["response"] = seen.response(seen.exchanges["score"][0])
     # Sources are queried in parallel; the requests of each stay in order.
-    order = [one.source_name for one in summary.each_source]
+    order = [source.source_name for source in summary.each_source]
     questions = sorted(seen.exchanges["fetch"], key=lambda question: order.index(question.source))
-    return report.model_copy(update=values | {"queries": [seen.query(one) for one in questions]})
+    return report.model_copy(update=values | {"queries": [seen.query(question) for question in questions]})
 
 
 class _Seen(Observer):
@@ -296,8 +296,8 @@ def _judged(destination: _Destination, seen: _Seen, cycle: Cycle, payload: Paylo
     remark = remark_of(refused, response.refused.total() + given, example=example, series=payload.series)
     # It may have the name of an item, which a server that repeats the token made.
     message = seen.masked(remark.message.encode()).decode() if remark else ""
-    said = {"reason": remark.reason, "message": message} if remark else {}
-    return {"results": results, "outcome": outcome, **said}
+    remark_fields = {"reason": remark.reason, "message": message} if remark else {}
+    return {"results": results, "outcome": outcome, **remark_fields}
 
 
 def _url(question: Question) -> str:

@@ -29,31 +29,31 @@ def history(
     from dsf.cli.session import looking
 
     with looking() as fleet:
-        found = fleet.history(cluster, scorer)
-        emit(found, output, lambda: _render(found))
+        view = fleet.history(cluster, scorer)
+        emit(view, output, lambda: _render(view))
 
 
-def _render(found: HistoryList) -> RenderableType:
+def _render(view: HistoryList) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
     from dsf.store.history import COUNTS
 
-    books = found.books
+    books = view.books
     skipped = ", ".join(f"{reason} {count}" for reason, count in sorted(books.skipped_by_reason.items()))
     summary = (
         f"scheduled {books.scheduled} = ok {books.ok} + empty {books.empty} + partial {books.partial} + "
         f"error {books.error} + skipped {books.skipped} + lost {books.lost} + open {books.open}"
         + (f" (skipped: {skipped})" if skipped else "")
     )
-    if not found.cycles:
+    if not view.cycles:
         return Group(Text("No cycle has ended yet."), Text(flat(summary)))
     # Always in one order, whatever a cycle counted first.
-    given = dict.fromkeys(name for cycle in found.cycles for name in cycle.counts)
+    given = dict.fromkeys(name for cycle in view.cycles for name in cycle.counts)
     names = [*(name for name in COUNTS if name in given), *sorted(given.keys() - set(COUNTS))]
     numbers = ("VALUE", *(stage.upper() for stage in _STAGES), *(name.upper() for name in names))
     headers = ("TIME", "RUN", "OUTCOME", *numbers, "REASON")
-    rows = [_row(cycle, names) for cycle in found.cycles]
+    rows = [_row(cycle, names) for cycle in view.cycles]
     return Group(table(headers, rows, right=numbers), Text(""), Text(flat(summary)))
 
 

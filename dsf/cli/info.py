@@ -31,14 +31,14 @@ def version(output: Output = Format.TABLE) -> None:
         python: str = Field(default_factory=platform.python_version)
         celery: str = Field(default_factory=lambda: metadata.version("celery"))
 
-    found = Versions()
+    versions = Versions()
 
     def render() -> RenderableType:
         from rich.text import Text
 
-        return Text(f"dsf {found.dsf} (Python {found.python}, Celery {found.celery})")
+        return Text(f"dsf {versions.dsf} (Python {versions.python}, Celery {versions.celery})")
 
-    emit(found, output, render)
+    emit(versions, output, render)
 
 
 class ManifestFormat(StrEnum):

@@ -162,18 +162,18 @@ def render(report: PlanReport) -> RenderableType:
 
     from dsf.cli.output import flat
 
-    reasons = {one.workload: one for one in report.explanation}
-    unplaced = {one.workload: one for one in report.unplaced}
+    reasons = {entry.workload: entry for entry in report.explanation}
+    unplaced = {entry.workload: entry for entry in report.unplaced}
     rows: list[list[str | tuple[str, str]]] = []
-    for one in report.plan.assignments:
-        rest = unplaced.get(one.workload)
-        why = _next_best(reasons.get(one.workload)) if rest is None else f"{rest.replicas} more: {rest.message}"
-        rows.append([one.workload, one.cluster, one.device, number(one.score), why])
-    placed = {one.workload for one in report.plan.assignments}
+    for assignment in report.plan.assignments:
+        rest = unplaced.get(assignment.workload)
+        why = _next_best(reasons.get(assignment.workload)) if rest is None else f"{rest.replicas} more: {rest.message}"
+        rows.append([assignment.workload, assignment.cluster, assignment.device, number(assignment.score), why])
+    placed = {assignment.workload for assignment in report.plan.assignments}
     rows += [
-        [one.workload, ("-", "red"), "-", "-", (f"not placed: {one.message}", "red")]
-        for one in report.unplaced
-        if one.workload not in placed
+        [entry.workload, ("-", "red"), "-", "-", (f"not placed: {entry.message}", "red")]
+        for entry in report.unplaced
+        if entry.workload not in placed
     ]
     headers = ("WORKLOAD", "CLUSTER", "DEVICE", "SCORE", "WHY NOT THE NEXT BEST")
     done = "in force" if report.applied else "not applied"
@@ -183,26 +183,29 @@ def render(report: PlanReport) -> RenderableType:
         f"{report.status}{gap}{nothing}, sum of scores {number(report.objective_value)}, plan {report.plan_id} {done}"
     )
     parts: list[RenderableType] = [table(headers, rows, right=("SCORE",)), Text(""), Text(flat(summary))]
-    changed = [one for one in report.changes if one.change != "unchanged"]
+    changed = [change for change in report.changes if change.change != "unchanged"]
     word = "" if report.applied else "would be "
     parts += [
-        Text(flat(f"{one.kind} {one.namespace}/{one.name} {word}{one.change}"), style=_CHANGE_STYLES[one.change])
-        for one in changed
+        Text(
+            flat(f"{change.kind} {change.namespace}/{change.name} {word}{change.change}"),
+            style=_CHANGE_STYLES[change.change],
+        )
+        for change in changed
     ]
     if not changed and report.plan.assignments:
         parts.append(Text("nothing to change: this plan is in force"))
-    notes = [*report.warnings, *(one.message for one in report.missing_scores)]
+    notes = [*report.warnings, *(missing.message for missing in report.missing_scores)]
     parts += [Text(flat(f"warning: {note}"), style="yellow") for note in notes]
     return Group(*parts)
 
 
-def _next_best(one: ExplanationView | None) -> str:
-    if one is None:
+def _next_best(explanation: ExplanationView | None) -> str:
+    if explanation is None:
         return ""
-    if one.next_best is None:
-        return one.message
-    option = one.next_best
-    return f"{option.cluster} with {option.device} ({number(option.score)}): {one.message}"
+    if explanation.next_best is None:
+        return explanation.message
+    option = explanation.next_best
+    return f"{option.cluster} with {option.device} ({number(option.score)}): {explanation.message}"
 
 
 def _render_reset(undone: ResetReport) -> RenderableType:
@@ -211,4 +214,6 @@ def _render_reset(undone: ResetReport) -> RenderableType:
     if not undone.deleted:
         return Text(f"no plan is in force in namespace {undone.namespace}")
     word = "would be " if undone.dry_run else ""
-    return table(("KIND", "NAME", "CHANGE"), [[one.kind, one.name, f"{word}{one.change}"] for one in undone.deleted])
+    return table(
+        ("KIND", "NAME", "CHANGE"), [[change.kind, change.name, f"{word}{change.change}"] for change in undone.deleted]
+    )

@@ -53,9 +53,9 @@ def hub_settings(settings: Settings) -> Settings:
     if settings.kubeconfig is not None or "KUBERNETES_SERVICE_HOST" in os.environ:
         return settings
     # KUBECONFIG may list several files; the first existing one has the current context.
-    named = [Path(one) for one in os.environ.get("KUBECONFIG", "").split(os.pathsep) if one]
-    found = next((one for one in [*named, Path.home() / ".kube" / "config"] if one.is_file()), None)
-    return settings.model_copy(update={"kubeconfig": found}) if found is not None else settings
+    named = [Path(text) for text in os.environ.get("KUBECONFIG", "").split(os.pathsep) if text]
+    kubeconfig = next((path for path in [*named, Path.home() / ".kube" / "config"] if path.is_file()), None)
+    return settings.model_copy(update={"kubeconfig": kubeconfig}) if kubeconfig is not None else settings
 
 
 def rescorer(settings: Settings) -> Rescore | None:
@@ -132,8 +132,8 @@ def board(settings: Settings) -> Board | None:
 
         def show(self, report: PlanReport, comparison: Comparison) -> None:
             """See the protocol."""
-            found = plans.PlanComparison.of(report.model_dump(), comparison.model_dump())
-            self._do(lambda client: plans.remember(client, found))
+            plan_comparison = plans.PlanComparison.of(report.model_dump(), comparison.model_dump())
+            self._do(lambda client: plans.remember(client, plan_comparison))
 
         def clear(self, namespace: str) -> None:
             """See the protocol."""

@@ -69,39 +69,43 @@ def placement(
             emit(listed, output, lambda: _render_list(listed))
             return
         where = namespace or _namespace_of(reader.placements(), name)
-        found = reader.explain(where, name)
+        view = reader.explain(where, name)
         if what_if:
-            found = reader.explain(where, name, _asked(found, what_if, score))
-    emit(found, output, lambda: _render(found, limit or None))
-    if found.problem:
+            view = reader.explain(where, name, _asked(view, what_if, score))
+    emit(view, output, lambda: _render(view, limit or None))
+    if view.problem:
         raise typer.Exit(1)
 
 
 def _namespace_of(listed: PlacementList, name: str) -> str:
     from dsf.errors import UnknownPlacementError
 
-    found = [one.namespace for one in listed.placements if one.name == name]
-    if len(found) == 1:
-        return found[0]
-    if found:
+    namespaces = [item.namespace for item in listed.placements if item.name == name]
+    if len(namespaces) == 1:
+        return namespaces[0]
+    if namespaces:
         raise typer.BadParameter(
-            f"namespaces {', '.join(found)} have one: select one with --namespace", param_hint="--namespace"
+            f"namespaces {', '.join(namespaces)} have one: select one with --namespace", param_hint="--namespace"
         )
     raise UnknownPlacementError(f"no namespace has a Placement {name!r}; `dsf placement` lists them")
 
 
-def _asked(found: PlacementView, texts: list[str], score: str | None) -> list[WhatIf]:
+def _asked(view: PlacementView, texts: list[str], score: str | None) -> list[WhatIf]:
     """Parse --what-if. Raises BadParameter with the available values."""
     from dsf.fleet.placement import WhatIf
 
-    scores = {f"{one.resource}/{one.score}": one for one in found.prioritizers if one.resource or one.score}
+    scores = {
+        f"{prioritizer.resource}/{prioritizer.score}": prioritizer
+        for prioritizer in view.prioritizers
+        if prioritizer.resource or prioritizer.score
+    }
     listed = ", ".join(scores) or "none"
     if score is not None and score not in scores:
         raise typer.BadParameter(f"the Placement prefers no score {score!r}; it has: {listed}", param_hint="--score")
     if score is None and len(scores) != 1:
         raise typer.BadParameter(f"the Placement prefers {len(scores)} scores ({listed}): select one with --score")
     chosen: PrioritizerView = scores[score] if score else next(iter(scores.values()))
-    names = {one.cluster for one in found.ranking}
+    names = {ranked.cluster for ranked in view.ranking}
     asked = []
     for text in texts:
         parts = _WHAT_IF.fullmatch(text)
@@ -115,65 +119,67 @@ def _asked(found: PlacementView, texts: list[str], score: str | None) -> list[Wh
     return asked
 
 
-def _render_list(found: PlacementList) -> RenderableType:
+def _render_list(listed: PlacementList) -> RenderableType:
     from rich.text import Text
 
-    if not found.placements:
+    if not listed.placements:
         return Text("There is no Placement.")
     rows = [
         [
-            one.namespace,
-            one.name,
-            str(one.selected),
-            "all" if one.number_of_clusters is None else str(one.number_of_clusters),
-            one.satisfied or "-",
-            ", ".join(one.scores) or "-",
+            item.namespace,
+            item.name,
+            str(item.selected),
+            "all" if item.number_of_clusters is None else str(item.number_of_clusters),
+            item.satisfied or "-",
+            ", ".join(item.scores) or "-",
         ]
-        for one in found.placements
+        for item in listed.placements
     ]
     return table(("NAMESPACE", "NAME", "HAS", "WANTS", "SATISFIED", "SCORES"), rows, right=("HAS", "WANTS"))
 
 
-def _render(found: PlacementView, limit: int | None) -> RenderableType:
+def _render(view: PlacementView, limit: int | None) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
     parts: list[RenderableType] = []
-    if found.problem:
-        parts.append(Text(flat(f"No decision is possible: {found.problem}"), style="red"))
-    parts.append(_ranking(found.ranking, found.prioritizers, limit))
-    if found.left_out:
-        rows = [[one.cluster, one.stage, one.reason] for one in found.left_out[:limit]]
+    if view.problem:
+        parts.append(Text(flat(f"No decision is possible: {view.problem}"), style="red"))
+    parts.append(_ranking(view.ranking, view.prioritizers, limit))
+    if view.left_out:
+        rows = [[excluded.cluster, excluded.stage, excluded.reason] for excluded in view.left_out[:limit]]
         parts += [Text(""), table(("LEFT OUT", "BY", "BECAUSE"), rows)]
-    if (changed := found.what_if) is not None:
-        asked = ", ".join(f"{one.cluster}={'none' if one.value is None else one.value}" for one in changed.asked)
+    if (changed := view.what_if) is not None:
+        asked = ", ".join(
+            f"{what_if.cluster}={'none' if what_if.value is None else what_if.value}" for what_if in changed.asked
+        )
         moves = [f"{name} enters" for name in changed.enters] + [f"{name} leaves" for name in changed.leaves]
         parts += [Text(""), Text(flat(f"With {asked}: {', '.join(moves) or 'nothing changes'}"), style="bold")]
-        parts.append(_ranking(changed.ranking, found.prioritizers, limit))
-    how = "OCM's own scheduler" if found.source == "ocm" else "OCM's rules, computed here"
-    wants = "all that pass" if found.number_of_clusters is None else str(found.number_of_clusters)
+        parts.append(_ranking(changed.ranking, view.prioritizers, limit))
+    how = "OCM's own scheduler" if view.source == "ocm" else "OCM's rules, computed here"
+    wants = "all that pass" if view.number_of_clusters is None else str(view.number_of_clusters)
     parts += [
         Text(""),
-        Text(flat(f"{found.namespace}/{found.name} wants {wants}; values by {how}. {found.source_note}")),
+        Text(flat(f"{view.namespace}/{view.name} wants {wants}; values by {how}. {view.source_note}")),
     ]
-    parts += [Text(flat(f"note: {note}"), style="yellow") for note in found.notes]
-    parts += [Text(flat(one)) for one in found.conditions]
+    parts += [Text(flat(f"note: {note}"), style="yellow") for note in view.notes]
+    parts += [Text(flat(condition)) for condition in view.conditions]
     return Group(*parts)
 
 
 def _ranking(rows: list[RankedCluster], prioritizers: list[PrioritizerView], limit: int | None) -> RenderableType:
-    names = [f"{one.weight} x {one.name}" for one in prioritizers]
+    names = [f"{prioritizer.weight} x {prioritizer.name}" for prioritizer in prioritizers]
     lines: list[list[str | tuple[str, str]]] = [
         [
-            str(one.rank),
-            (one.cluster, "green" if one.decided else ""),
-            "yes" if one.decided else "-",
-            "yes" if one.chosen else "-",
-            str(one.total),
-            "-" if one.margin is None else f"{one.margin:+d}",
-            *(_cell(cell) for cell in one.cells),
+            str(row.rank),
+            (row.cluster, "green" if row.decided else ""),
+            "yes" if row.decided else "-",
+            "yes" if row.chosen else "-",
+            str(row.total),
+            "-" if row.margin is None else f"{row.margin:+d}",
+            *(_cell(cell) for cell in row.cells),
         ]
-        for one in rows[:limit]
+        for row in rows[:limit]
     ]
     headers = ("RANK", "CLUSTER", "HAS IT", "NOW CHOSEN", "SUM", "MARGIN", *names)
     return table(headers, lines, right=("RANK", "SUM", "MARGIN", *names))

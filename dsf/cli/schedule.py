@@ -156,16 +156,16 @@ def _change(
     with session() as opened:
         act(Actions(opened.redis, opened.settings, actor(name)))
         # All entries: those with their own override are named below.
-        found = FleetReader(opened.redis).schedule(cluster, scorer)
+        listed = FleetReader(opened.redis).schedule(cluster, scorer)
         record = Registry(opened.redis).scorer(scorer)
     if interval is not None and (text := gap(interval, record.validity, record.interval)):
         typer.echo(f"warning: {text}", err=True)
-    if changed in ("interval", "pause") and not found.entries and output is Format.TABLE:
+    if changed in ("interval", "pause") and not listed.entries and output is Format.TABLE:
         typer.echo(f"stored; it applies as soon as {scorer} runs on {cluster or 'a cluster'}. `dsf changes` shows it")
         return
-    _show(found, output)
+    _show(listed, output)
     target = target_of(scorer, cluster)
-    for entry in found.entries if changed else ():
+    for entry in listed.entries if changed else ():
         own = entry.interval_source if changed == "interval" else entry.paused_source or target
         what = ""
         if changed == "pause" and not entry.paused:
@@ -179,18 +179,18 @@ def _change(
             )
 
 
-def _show(found: ScheduleList, output: Format) -> None:
-    emit(found, output, lambda: _render(found))
-    say_rest(len(found.entries), found.total)
+def _show(listed: ScheduleList, output: Format) -> None:
+    emit(listed, output, lambda: _render(listed))
+    say_rest(len(listed.entries), listed.total)
 
 
-def _render(found: ScheduleList) -> RenderableType:
+def _render(listed: ScheduleList) -> RenderableType:
     from rich.text import Text
 
-    if not found.entries:
+    if not listed.entries:
         return Text("Nothing is scheduled. `dsf status` lists the scorers and their states.")
     rows: list[list[str | tuple[str, str]]] = []
-    for entry in found.entries:
+    for entry in listed.entries:
         changes = "; ".join(_who_and_why(entry))
         own = entry.interval_source != "entry"
         rows.append(
@@ -199,7 +199,7 @@ def _render(found: ScheduleList) -> RenderableType:
                 entry.scorer,
                 (f"{entry.interval_seconds}s", "yellow" if own else ""),
                 f"{entry.entry_interval_seconds}s",
-                until(entry.next_run, found.at),
+                until(entry.next_run, listed.at),
                 age(entry.lag_seconds) if entry.lag_seconds else "-",
                 _state(entry),
                 changes,

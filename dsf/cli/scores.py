@@ -60,18 +60,18 @@ def scores(
             from dsf.cli.watching import watch
 
             watch(lambda: fleet.scores(cluster, scorer, limit=most), output, render_scores)
-        found = fleet.scores(cluster, scorer, limit=most)
-        emit(found, output, lambda: render_scores(found))
-        say_rest(len(found.scores), found.total)
+        listed = fleet.scores(cluster, scorer, limit=most)
+        emit(listed, output, lambda: render_scores(listed))
+        say_rest(len(listed.scores), listed.total)
 
 
-def render_scores(found: ScoreList) -> RenderableType:
+def render_scores(listed: ScoreList) -> RenderableType:
     """One line per item, with the age of the last successful cycle."""
     rows: list[list[str | tuple[str, str]]] = []
-    for score in found.scores:
+    for score in listed.scores:
         base: list[str | tuple[str, str]] = [score.cluster, score.scorer, score.score_name]
         state = _state(score)
-        valid = until(score.valid_until, found.at) if score.items else "-"
+        valid = until(score.valid_until, listed.at) if score.items else "-"
         tail: list[str | tuple[str, str]] = [age(score.age_seconds), valid, state]
         items = [(item.name, number(item.value)) for item in score.items] or [("-", "-")]
         rows += [[*base, name, value, *tail] for name, value in items]

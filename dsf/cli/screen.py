@@ -55,7 +55,7 @@ def causes(lines: Sequence[Line]) -> list[str]:
     for line in lines:
         if line.failure:
             clusters[line.scorer, line.failure].append(line.cluster)
-    return [f"{scorer} on {_some(found)}: {_cause_first(why)}" for (scorer, why), found in clusters.items()]
+    return [f"{scorer} on {_some(affected)}: {_cause_first(why)}" for (scorer, why), affected in clusters.items()]
 
 
 def _some(clusters: list[str]) -> str:

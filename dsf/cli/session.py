@@ -170,7 +170,7 @@ def running_demo(settings: Settings) -> context.Context | None:
         return context.choose(context.wanted())
     url = settings.resolved_redis_url()
     # The password makes the URL unique.
-    return next((one for one in context.running() if one.redis_url == url), None)
+    return next((demo for demo in context.running() if demo.redis_url == url), None)
 
 
 def by_environment() -> bool:

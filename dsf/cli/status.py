@@ -61,7 +61,7 @@ def _render(report: StatusReport, named: str | None) -> RenderableType:
     parts: list[RenderableType] = []
     if report.scorers:
         parts.append(_scorer_table(report.scorers))
-    elif names := sorted({one.scorer for one in report.conditions}):
+    elif names := sorted({condition.scorer for condition in report.conditions}):
         parts.append(Text(flat(f"None of {len(names)} DynamicScorers can run yet: {', '.join(names)}")))
     else:
         parts.append(Text("No scorer is registered. Apply a DynamicScorer and a DynamicScoringConfig."))
@@ -101,15 +101,15 @@ def _scorer_table(scorers: list[ScorerView]) -> RenderableType:
 
 def _interval(scorer: ScorerView) -> str:
     """The current interval, and the declared one if it differs."""
-    said, found = scorer.interval_seconds, scorer.intervals_in_force or [scorer.interval_seconds]
-    if found == [said]:
-        return f"{said}s"
-    return f"{'-'.join(f'{seconds}s' for seconds in dict.fromkeys((found[0], found[-1])))} (declared {said}s)"
+    declared, in_force = scorer.interval_seconds, scorer.intervals_in_force or [scorer.interval_seconds]
+    if in_force == [declared]:
+        return f"{declared}s"
+    return f"{'-'.join(f'{seconds}s' for seconds in dict.fromkeys((in_force[0], in_force[-1])))} (declared {declared}s)"
 
 
 def _cluster_table(report: StatusReport) -> RenderableType:
     rows: list[list[str | tuple[str, str]]] = []
-    unhealthy = {one.name: one.problem for one in report.scorers if one.health_status == "Inactive"}
+    unhealthy = {scorer.name: scorer.problem for scorer in report.scorers if scorer.health_status == "Inactive"}
     for score in report.scores or []:
         reason = f"{score.failure.stage} {score.failure.reason}".strip() if score.failure else ""
         if score.remark and not reason:
@@ -139,22 +139,22 @@ def _pauses(report: StatusReport) -> list[str]:
     from dsf.cli.output import clock
 
     lines = []
-    for one in report.pauses:
-        cluster, _, scorer = one.target.partition("/")
-        until = f" until {clock(one.paused_until)}" if one.paused_until else " until it is resumed"
-        note = f": {one.note}" if one.note else ""
+    for pause in report.pauses:
+        cluster, _, scorer = pause.target.partition("/")
+        until = f" until {clock(pause.paused_until)}" if pause.paused_until else " until it is resumed"
+        note = f": {pause.note}" if pause.note else ""
         where = "" if cluster == "*" else f" on {cluster}"
-        lines.append(f"{scorer}{where}: paused by {one.by or 'unknown'}{until}{note}")
+        lines.append(f"{scorer}{where}: paused by {pause.by or 'unknown'}{until}{note}")
     return lines
 
 
 def _config_reads(report: StatusReport) -> list[str]:
     """How old the settings of /config are: a change there counts from the next read on."""
     return [
-        f"{one.name}: config read {age((report.at - one.config_read).total_seconds())} ago; "
-        f"`dsf sync {one.name}` reads it now"
-        for one in report.scorers
-        if one.config_read is not None
+        f"{scorer.name}: config read {age((report.at - scorer.config_read).total_seconds())} ago; "
+        f"`dsf sync {scorer.name}` reads it now"
+        for scorer in report.scorers
+        if scorer.config_read is not None
     ]
 
 
@@ -194,6 +194,11 @@ def _reasons(report: StatusReport) -> list[Any]:
                 f"were not sent: {idle.message}"
             )
     lines += _pauses(report)
-    lines += [f"{one.scorer}: {one.type}={one.status} ({one.reason}): {one.message}" for one in report.conditions]
-    lines += [f"{one.place}: {one.message}" if one.place else one.message for one in report.problems]
+    lines += [
+        f"{condition.scorer}: {condition.type}={condition.status} ({condition.reason}): {condition.message}"
+        for condition in report.conditions
+    ]
+    lines += [
+        f"{problem.place}: {problem.message}" if problem.place else problem.message for problem in report.problems
+    ]
     return [Text(flat(line)) for line in lines]

@@ -49,33 +49,35 @@ def read_report(client: redis.Redis, settings: Settings, named: str | None) -> S
     fleet = FleetReader(client)
     out = settings.out
     every = conditions_in(out) if out is not None else conditions_told(Notices(client).scorers())
-    conditions = [one for one in every if named in (None, one.scorer)]
+    conditions = [condition for condition in every if named in (None, condition.scorer)]
     problems: list[ProblemView] = []
     scores: list[ScoreView] | None = None
     total = 0
     if named is None:
-        found = fleet.scorers()
+        scorer_list = fleet.scorers()
         problems = list(problems_in(out))
     else:
         try:
-            found = fleet.scorers(named)
+            scorer_list = fleet.scorers(named)
             scores, total = _scores(fleet, named)
         except UnknownScorerError:
             if not conditions:
                 raise
             # Known, but it cannot run: the conditions say why.
-            found = fleet.scorers().model_copy(update={"scorers": []})
+            scorer_list = fleet.scorers().model_copy(update={"scorers": []})
     problems += _stopped(ticks_problem(client, time.time()))
     refused = Agents(client).problems(Registry(client).clusters().values())
     problems += [ProblemView(message=f"cluster {name}: {text}") for name, text in refused.items()]
-    gone = {name: one.problem for name, one in sorted(Notices(client).clusters().items()) if one.problem}
+    gone = {name: notice.problem for name, notice in sorted(Notices(client).clusters().items()) if notice.problem}
     problems += [ProblemView(message=f"cluster {name}: {text}", severity="note") for name, text in gone.items()]
-    report = _report(found, scores, total, conditions, problems)
-    shown, now = {one.name for one in found.scorers}, time.time()
+    report = _report(scorer_list, scores, total, conditions, problems)
+    shown, now = {scorer.name for scorer in scorer_list.scorers}, time.time()
     pauses = [
-        override_view(target, one)
-        for target, one in sorted(ScheduleStore(client).overrides().items())
-        if target.partition("/")[2] in shown and one.paused and (one.paused_until is None or one.paused_until > now)
+        override_view(target, override)
+        for target, override in sorted(ScheduleStore(client).overrides().items())
+        if target.partition("/")[2] in shown
+        and override.paused
+        and (override.paused_until is None or override.paused_until > now)
     ]
     return report.model_copy(update={"pauses": pauses[:TABLE_PAIRS]})
 
@@ -86,21 +88,23 @@ def ask_report(client: Client, named: str | None) -> StatusReport:
     Raises UnknownScorerError, HttpError and ApiError.
     """
     summary = client.summary()
-    told = {one.name: one.conditions for one in summary.scorers}
-    told |= {one.name: one.conditions for one in summary.unready}
+    by_scorer = {scorer.name: scorer.conditions for scorer in summary.scorers}
+    by_scorer |= {scorer.name: scorer.conditions for scorer in summary.unready}
     scores: list[ScoreView] | None = None
     total = 0
     try:
-        found = client.scorers(named)
+        scorer_list = client.scorers(named)
         if named is not None:
-            told[named] = client.scorer(named).conditions
+            by_scorer[named] = client.scorer(named).conditions
             scores, total = _scores(client, named)
     except UnknownScorerError:
-        if named not in told:
+        if named not in by_scorer:
             raise
-        found = client.scorers().model_copy(update={"scorers": []})
-    conditions = [one for name in sorted(told) if named in (None, name) for one in unmet(name, told[name])]
-    return _report(found, scores, total, conditions, _stopped(summary.ticks_problem))
+        scorer_list = client.scorers().model_copy(update={"scorers": []})
+    conditions = [
+        condition for name in sorted(by_scorer) if named in (None, name) for condition in unmet(name, by_scorer[name])
+    ]
+    return _report(scorer_list, scores, total, conditions, _stopped(summary.ticks_problem))
 
 
 def _stopped(problem: str) -> list[ProblemView]:
@@ -129,8 +133,8 @@ def _report(
 
 def _scores(fleet: FleetReader | Client, scorer: str) -> tuple[list[ScoreView], int]:
     """The scores that need attention first, limited for a readable table; and their total number."""
-    found = fleet.worst_scores(scorer, TABLE_PAIRS)
-    return [score.model_copy(update={"results": []}) for score in found.scores], found.total
+    worst = fleet.worst_scores(scorer, TABLE_PAIRS)
+    return [score.model_copy(update={"results": []}) for score in worst.scores], worst.total
 
 
 _BAD = ("unhealthy", "failing", "expired")

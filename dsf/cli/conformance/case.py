@@ -75,8 +75,8 @@ class Case:
         """Where scores are asked for. Raises ValueError when the host in /config is no URL."""
         scoring = self.config.scoring if self.config is not None else None
         host = scoring.host if scoring is not None and scoring.host else base_url(self.url)
-        said = scoring.path if scoring is not None else ""
-        return join_url(host, self.path or said or DEFAULT_SCORING_PATH)
+        config_path = scoring.path if scoring is not None else ""
+        return join_url(host, self.path or config_path or DEFAULT_SCORING_PATH)
 
     @cached_property
     def samples(self) -> Samples:

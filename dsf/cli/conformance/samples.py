@@ -44,20 +44,20 @@ def load(path: Path) -> list[RawSeries]:
         raise ManifestError(f"{path}: is not JSON") from None
     data = document.get("data") if isinstance(document, dict) else None
     series = data.get("result") if isinstance(data, dict) else data
-    if not isinstance(series, list) or not series or not all(_is_series(one) for one in series):
+    if not isinstance(series, list) or not series or not all(_is_series(item) for item in series):
         raise ManifestError(
             f'{path}: is neither a scoring request, {{"data": [{{"metric": ..., "values": ...}}]}}, nor the answer of '
             "a range query of Prometheus, or it has no series"
         )
-    return [{"metric": one["metric"], "values": one["values"]} for one in series]
+    return [{"metric": item["metric"], "values": item["values"]} for item in series]
 
 
-def _is_series(one: Any) -> bool:
+def _is_series(item: Any) -> bool:
     return (
-        isinstance(one, dict)
-        and isinstance(one.get("metric"), dict)
-        and isinstance(one.get("values"), list)
-        and all(isinstance(sample, list) and len(sample) == 2 for sample in one["values"])
+        isinstance(item, dict)
+        and isinstance(item.get("metric"), dict)
+        and isinstance(item.get("values"), list)
+        and all(isinstance(sample, list) and len(sample) == 2 for sample in item["values"])
     )
 
 
@@ -109,8 +109,8 @@ class Samples:
         ]
         many = self.many()
         return [
-            {"metric": one["metric"], "values": keep(one["values"])}
-            for one, keep in zip((many * len(kept))[: len(kept)], kept, strict=True)
+            {"metric": original["metric"], "values": keep(original["values"])}
+            for original, keep in zip((many * len(kept))[: len(kept)], kept, strict=True)
         ]
 
     def nan(self) -> list[RawSeries]:
@@ -123,10 +123,10 @@ class Samples:
         ]
         many = self.many()
         series = []
-        for one, spoil in zip((many * len(spoilt))[: len(spoilt)], spoilt, strict=True):
-            values = one["values"]
+        for original, spoil in zip((many * len(spoilt))[: len(spoilt)], spoilt, strict=True):
+            values = original["values"]
             spoilt_values = [[at, spoil(index, len(values), value)] for index, (at, value) in enumerate(values)]
-            series.append({"metric": one["metric"], "values": spoilt_values})
+            series.append({"metric": original["metric"], "values": spoilt_values})
         return series
 
     def unknown_labels(self) -> list[RawSeries]:
@@ -149,7 +149,7 @@ class Samples:
         if self._recorded is None:
             return [self._series(index, length) for index in range(count)]
         cycled = (self._recorded * math.ceil(count / len(self._recorded)))[:count]
-        return [{"metric": one["metric"], "values": one["values"][-length:]} for one in cycled]
+        return [{"metric": item["metric"], "values": item["values"][-length:]} for item in cycled]
 
     def _series(self, index: int, length: int, unit: float | None = None) -> RawSeries:
         unit = unit or self._unit

@@ -94,7 +94,7 @@ def labels(case: Case) -> str:
         raise skip(_NO_RESULTS)
     if case.dimension:
         return _names(case, response)
-    found = [name for name in USED_LABELS if any(result.labels.get(name) for result in response.results)]
+    names = [name for name in USED_LABELS if any(result.labels.get(name) for result in response.results)]
     same = Counter(samples.used(result.labels) for result in response.results).most_common(1)[0]
     if same[1] > 1:
         shown = {name: value for name, value in zip(USED_LABELS, same[0], strict=True) if value}
@@ -102,10 +102,10 @@ def labels(case: Case) -> str:
             f"{same[1]} results have the same used labels {shown}, so no scoreDimensionFormat can tell them apart",
             f"put what tells them apart into one of the labels {', '.join(USED_LABELS)}",
         )
-    if not found:
+    if not names:
         return "one result without labels; the default ${scoreName} names it"
-    varying = [name for name in found if len({result.labels.get(name) for result in response.results}) > 1] or found
-    return f"used labels are {', '.join(found)}; scoreDimensionFormat could be {';'.join(f'${{{n}}}' for n in varying)}"
+    varying = [name for name in names if len({result.labels.get(name) for result in response.results}) > 1] or names
+    return f"used labels are {', '.join(names)}; scoreDimensionFormat could be {';'.join(f'${{{n}}}' for n in varying)}"
 
 
 def _names(case: Case, response: ScoringResponse) -> str:
@@ -179,15 +179,15 @@ def determinism(case: Case) -> str:
     if first.keys() != second.keys():
         raise fail("two equal requests have results with different labels", "make results depend on the request alone")
     different = [
-        (one, other)
+        (score, other)
         for labels, scores in first.items()
-        for one, other in zip(scores, second[labels], strict=False)
-        if abs(one - other) > _SAME * max(1.0, abs(one))
+        for score, other in zip(scores, second[labels], strict=False)
+        if abs(score - other) > _SAME * max(1.0, abs(score))
     ]
     if different:
-        one, other = different[0]
+        score, other = different[0]
         raise fail(
-            f"two equal requests have different scores, {one:g} and {other:g} for one of {len(different)}",
+            f"two equal requests have different scores, {score:g} and {other:g} for one of {len(different)}",
             "make scores depend on the request alone: noise wakes the scheduler of every cluster",
         )
     return "equal"
@@ -235,7 +235,7 @@ def _scored(case: Case, series: list[samples.RawSeries], what: str) -> str:
 
 def _without_score(series: list[samples.RawSeries], response: ScoringResponse) -> list[dict[str, str]]:
     """The labels of series without a result, where each result is of one series."""
-    labels = {samples.used(one["metric"]): one["metric"] for one in series}
+    labels = {samples.used(item["metric"]): item["metric"] for item in series}
     scored = {samples.used(result.labels) for result in response.results}
     return [labels[used] for used in labels.keys() - scored] if scored < labels.keys() else []
 
@@ -249,10 +249,10 @@ def _main(case: Case, *, again: bool = False) -> ScoringResponse:
 
 
 def _by_labels(response: ScoringResponse) -> dict[tuple[str, ...], list[float]]:
-    found: dict[tuple[str, ...], list[float]] = {}
+    scores: dict[tuple[str, ...], list[float]] = {}
     for labels_, score in response.results:
-        found.setdefault(samples.used(labels_), []).append(score)
-    return found
+        scores.setdefault(samples.used(labels_), []).append(score)
+    return scores
 
 
 def _count(response: ScoringResponse) -> str:

@@ -78,11 +78,11 @@ def config(case: Case) -> str:
     if reply.error is not None:
         raise unanswered("configURL", reply.error, by_hub=True)
     try:
-        found = parse_remote_config(reply.body)
+        remote_config = parse_remote_config(reply.body)
     except RemoteConfigError as error:
         raise fail(str(error), "answer the JSON that docs/scoring-api.md shows") from None
     try:
-        resolved = resolve(_scorer(case, found))
+        resolved = resolve(_scorer(case, remote_config))
     except (ResolutionError, ValidationError) as error:
         mend = "set it in /config, or in spec of the DynamicScorer"
         raise fail(str(error), mend) from None
@@ -90,12 +90,12 @@ def config(case: Case) -> str:
     for source in summary.each_source:
         _check_points(source)
     _check_speed("configURL", reply)
-    if summary.source_type == SourceType.Prometheus and not found.first_source.host:
+    if summary.source_type == SourceType.Prometheus and not remote_config.first_source.host:
         raise warn(
             "source.host is not said, so the framework would ask the host of configURL for the time series",
             "set spec.source.host in the DynamicScorer, or source.host in /config",
         )
-    if not found.name or not found.description:
+    if not remote_config.name or not remote_config.description:
         raise warn("name or description is empty", "describe the meaning of the score for users")
     return f"score {summary.score_name} every {summary.scoring_interval} s, source {summary.source_type}"
 
@@ -118,7 +118,7 @@ def _check_points(summary: ScorerSummary) -> None:
         )
 
 
-def _scorer(case: Case, found: object) -> DynamicScorer:
+def _scorer(case: Case, remote_config: object) -> DynamicScorer:
     spec: dict[str, object] = {"description": "", "configURL": case.url, "configSyncMode": ConfigSyncMode.Full}
     if case.token is not None:
         # With a token the host is bound to that of configURL.
@@ -126,7 +126,7 @@ def _scorer(case: Case, found: object) -> DynamicScorer:
     return DynamicScorer(
         metadata=ObjectMeta(name="check"),
         spec=DynamicScorerSpec.model_validate(spec),
-        status=DynamicScorerStatus.model_validate({"lastSyncedConfig": found}),
+        status=DynamicScorerStatus.model_validate({"lastSyncedConfig": remote_config}),
     )
 
 
@@ -136,7 +136,9 @@ def content_type(case: Case) -> str:
         "/config": case.target.content_type(case.url, None, None),
         "scoring": case.target.content_type(case.scoring_url, case.main, case.token),
     }
-    wrong = [f"{name}: {found or 'none'}" for name, found in asked.items() if found != "application/json"]
+    wrong = [
+        f"{name}: {media_type or 'none'}" for name, media_type in asked.items() if media_type != "application/json"
+    ]
     if wrong:
         raise fail(
             f"the Content-Type is not application/json ({', '.join(wrong)})", "send Content-Type: application/json"
@@ -151,10 +153,10 @@ def paths(case: Case) -> str:
     except ValueError as error:
         raise fail(str(error), "set scoring.host to a URL, or omit it") from None
     if reply.status in (404, 405):
-        found = _elsewhere(case)
+        path = _elsewhere(case)
         mend = (
-            f"say scoring.path {found!r} in /config: it is joined to the host, not to the path of configURL"
-            if found
+            f"say scoring.path {path!r} in /config: it is joined to the host, not to the path of configURL"
+            if path
             else "say in /config the whole path below the host, prefix included, and take POST there"
         )
         raise fail(f"POST {urlsplit(case.scoring_url).path} answers {reply.status}", mend)
@@ -164,10 +166,10 @@ def paths(case: Case) -> str:
 
 
 def _elsewhere(case: Case) -> str:
-    """The path at which scores can be asked for after all, if the prefix was forgotten or said twice."""
+    """The path at which scores can be asked for after all, if the prefix was forgotten or repeated."""
     prefix = posixpath.dirname(urlsplit(case.url).path)
-    said = urlsplit(case.scoring_url).path
-    for path in (f"{prefix}{said}", f"{prefix}/scoring", said.removeprefix(prefix), "/scoring"):
+    declared = urlsplit(case.scoring_url).path
+    for path in (f"{prefix}{declared}", f"{prefix}/scoring", declared.removeprefix(prefix), "/scoring"):
         reply = case.target.post(join_url(base_url(case.url), path), case.empty, case.token)
         if reply.status not in (404, 405, None):
             return path
