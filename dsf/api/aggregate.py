@@ -70,10 +70,10 @@ _FUNCTIONS: Final[Mapping[str, Callable[[Sequence[float]], float]]] = {
 
 def groups(results: Iterable[tuple[Mapping[str, str], float]], by: Sequence[str]) -> dict[tuple[str, ...], list[float]]:
     """The scores of each group in the order of the answer, by the values of its labels; an absent one is empty."""
-    found: dict[tuple[str, ...], list[float]] = {}
+    scores_by_group: dict[tuple[str, ...], list[float]] = {}
     for labels, score in results:
-        found.setdefault(tuple([labels.get(name, "") for name in by]), []).append(score)
-    return found
+        scores_by_group.setdefault(tuple([labels.get(name, "") for name in by]), []).append(score)
+    return scores_by_group
 
 
 def aggregated(results: Iterable[tuple[Mapping[str, str], float]], by: Sequence[str], how: str) -> list[Result]:

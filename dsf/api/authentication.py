@@ -285,13 +285,13 @@ class Methods(SpecModel):
     @property
     def named_servers(self) -> tuple[str, ...]:
         """URLs of all servers that agents ask for tokens and that a person named here; not the clouds' own."""
-        found = [
+        urls = [
             self.oauth2.token_url if self.oauth2 is not None else None,
             self.aws.sts_url if self.aws is not None else None,
             self.azure.authority_url if self.azure is not None else None,
             *((self.gcp.token_url, self.gcp.credentials_url) if self.gcp is not None else ()),
         ]
-        return tuple(url for url in found if url and url not in CLOUD_SERVERS)
+        return tuple(url for url in urls if url and url not in CLOUD_SERVERS)
 
 
 _GIVEN: Final = (
@@ -349,7 +349,7 @@ class Access(SpecModel):
     @property
     def references(self) -> frozenset[Reference]:
         """The referenced Secrets and ConfigMaps."""
-        return frozenset(found for _, found in references(self))
+        return frozenset(reference for _, reference in references(self))
 
 
 class Reference(NamedTuple):
@@ -378,5 +378,5 @@ def _models(value: Any, path: str) -> Iterator[tuple[BaseModel, str]]:
     if isinstance(value, BaseModel):
         yield value, path
     elif isinstance(value, tuple):
-        for index, one in enumerate(value):
-            yield from _models(one, f"{path}[{index}]")
+        for index, item in enumerate(value):
+            yield from _models(item, f"{path}[{index}]")

@@ -21,7 +21,7 @@ _LOOKS_LIKE_ONE = re.compile(r"\$\{[^${}]*\}|\$[A-Za-z_]\w*")
 
 def unknown_placeholders(fmt: str) -> list[str]:
     """Unknown placeholders of a format, in order; they are kept literally."""
-    return [found for found in _LOOKS_LIKE_ONE.findall(fmt) if not _PLACEHOLDER.fullmatch(found)]
+    return [placeholder for placeholder in _LOOKS_LIKE_ONE.findall(fmt) if not _PLACEHOLDER.fullmatch(placeholder)]
 
 
 class DimensionFormat:

@@ -53,8 +53,8 @@ class _Loader(_Base):  # type: ignore[misc, valid-type]
     """Loads only Kubernetes' types."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[str, Any]:
-        found = super().construct_mapping(node, deep=deep)
-        return {_key(key, node): value for key, value in found.items()}
+        mapping = super().construct_mapping(node, deep=deep)
+        return {_key(key, node): value for key, value in mapping.items()}
 
 
 def _key(key: Any, node: yaml.Node) -> str:
@@ -69,10 +69,10 @@ def _key(key: Any, node: yaml.Node) -> str:
 
 
 def _int(text: str) -> int | None:
-    found = _INT.fullmatch(text)
-    if found is None or len(text) > _MAX_DIGITS:
+    match = _INT.fullmatch(text)
+    if match is None or len(text) > _MAX_DIGITS:
         return None
-    sign, binary, hexadecimal, octal, decimal = found.groups()
+    sign, binary, hexadecimal, octal, decimal = match.groups()
     for digits, base in ((binary, 2), (hexadecimal, 16), (octal, 8), (decimal, 10)):
         if digits is not None and digits.strip("_"):
             return int(sign + digits.replace("_", ""), base)

@@ -10,7 +10,7 @@ def matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     """Whether labels match `matchLabels` and `matchExpressions`; an empty selector matches everything."""
     if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
         return False
-    return all(_meets(one, labels) for one in selector.get("matchExpressions") or ())
+    return all(_meets(requirement, labels) for requirement in selector.get("matchExpressions") or ())
 
 
 def _meets(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:

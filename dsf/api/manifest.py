@@ -62,15 +62,15 @@ def parse_documents(text: str, source: str) -> list[ParsedDocument | Problem]:
 
     Unused kinds result in a note; empty documents in nothing.
     """
-    found: list[ParsedDocument | Problem] = []
+    results: list[ParsedDocument | Problem] = []
     for first_line, chunk in _split(text):
         try:
             root = kubeyaml.compose(chunk)
             if root is not None:
-                found.extend(_read(root, source, first_line))
+                results.extend(_read(root, source, first_line))
         except kubeyaml.YamlError as bad:
-            found.append(Problem(source, first_line + bad.line, field_path(bad.location), bad.message))
-    return found
+            results.append(Problem(source, first_line + bad.line, field_path(bad.location), bad.message))
+    return results
 
 
 def _split(text: str) -> Iterator[tuple[int, str]]:
@@ -102,7 +102,7 @@ def _read(root: yaml.Node, source: str, first_line: int, *, is_item: bool = Fals
     if not isinstance(kind, str) or not kind:
         return [problem(("kind",), f"is required; kinds that are read are {', '.join(KINDS)}")]
     if kind == "List" and not is_item:
-        return [found for item in _items(root) for found in _read(item, source, first_line, is_item=True)]
+        return [result for item in _items(root) for result in _read(item, source, first_line, is_item=True)]
     if kind not in KINDS or (kind == CLUSTER_KIND and _group(version) != _group(CLUSTER_API_VERSION)):
         return [problem(("kind",), f"{kind!r} of apiVersion {version!r} is not read here; ignored", "note")]
     wanted, model = KINDS[kind]

@@ -53,11 +53,11 @@ def _denied_in_cel() -> str:
         + (f"self.apiVersion.startsWith('{group}/')" if group else "!self.apiVersion.contains('/')")
         for group, kinds in DENIED.items()
     )
-    return f"!({' || '.join(f'({one})' for one in groups)})"
+    return f"!({' || '.join(f'({group})' for group in groups)})"
 
 
 def _distinct(named: tuple[Any, ...]) -> tuple[Any, ...]:
-    names = [one.name for one in named]
+    names = [item.name for item in named]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         msg = f"the name {twice!r} stands there twice"
@@ -163,8 +163,8 @@ class ObjectSource(SpecModel):
             [
                 *(f"{key}={value}" for key, value in (self.selector.match_labels or {}).items()),
                 *(
-                    words.get(one.operator, "{} notin ({})").format(one.key, ",".join(one.values))
-                    for one in self.selector.match_expressions
+                    words.get(expression.operator, "{} notin ({})").format(expression.key, ",".join(expression.values))
+                    for expression in self.selector.match_expressions
                 ),
             ]
         )
@@ -190,7 +190,7 @@ def _steps(path: str) -> tuple[str | int, ...]:
 
 def _texts(selector: ClusterSelector) -> list[str]:
     labels = selector.match_labels or {}
-    found = [*labels, *labels.values()]
-    for one in selector.match_expressions:
-        found += [one.key, *one.values]
-    return found
+    texts = [*labels, *labels.values()]
+    for expression in selector.match_expressions:
+        texts += [expression.key, *expression.values]
+    return texts

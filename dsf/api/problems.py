@@ -74,8 +74,8 @@ def explain(error: ValidationError, model: type[BaseModel], document: Any) -> li
 
 def without_unknown(error: ValidationError, document: Any) -> tuple[Any, list[str]]:
     """A copy of `document` without unknown fields, and their names."""
-    found = [detail["loc"] for detail in error.errors(include_url=False) if detail["type"] == "extra_forbidden"]
-    locations = [_present(location, "extra_forbidden", document)[0] for location in found]
+    unknown = [detail["loc"] for detail in error.errors(include_url=False) if detail["type"] == "extra_forbidden"]
+    locations = [_present(location, "extra_forbidden", document)[0] for location in unknown]
     less = copy.deepcopy(document) if locations else document
     for *way, name in locations:
         part = less
@@ -141,9 +141,9 @@ def _fields_at(model: type[BaseModel], location: Location) -> list[str]:
     for step in location:
         if isinstance(step, str):
             model = next(
-                found
+                nested
                 for field in model.model_fields.values()
-                if field.alias == step and (found := _model_in(field.annotation)) is not None
+                if field.alias == step and (nested := _model_in(field.annotation)) is not None
             )
     return [field.alias or name for name, field in model.model_fields.items()]
 
@@ -152,4 +152,4 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     """The model in `Model`, `Model | None` or `list[Model]`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next((found for part in get_args(annotation) if (found := _model_in(part)) is not None), None)
+    return next((model for part in get_args(annotation) if (model := _model_in(part)) is not None), None)

@@ -22,8 +22,8 @@ def known(manifest: dict[str, Any], model: type[_Object]) -> tuple[dict[str, Any
     try:
         model.from_manifest(manifest)
     except ValidationError as error:
-        found: tuple[Any, list[str]] = without_unknown(error, manifest)
-        less, fields = found
+        split: tuple[Any, list[str]] = without_unknown(error, manifest)
+        less, fields = split
         return less, [field for field in fields if field.partition(".")[0] != "status"]
     return manifest, []
 

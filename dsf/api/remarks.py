@@ -41,7 +41,7 @@ def remark_of(
         )
     if texts:
         most = counts.most_common(1)[0][0] if counts else RefusalReason.DUPLICATE_DIMENSION
-        reason = next((one for one in RefusalReason if one == most), RefusalReason.OTHER)
+        reason = next((member for member in RefusalReason if member == most), RefusalReason.OTHER)
         return Remark(reason, f"{'; '.join(texts)}; what to do: {plain_text(reason.advice)}")
     if results:
         return None

@@ -93,7 +93,7 @@ def resolve(
     score_name = _score_name(spec.scoring, synced.scoring, elsewhere)
     interval = _interval(spec.scoring, synced.scoring, elsewhere)
     sources = source_fields(scorer, synced, token_hosts, authentications, elsewhere)
-    source = sources[0].told
+    source = sources[0].summary
     stage = Stage("scoring", spec.config_url, spec.scoring, synced.scoring, token_hosts)
     scoring_endpoint, scoring_way = endpoint(stage, DEFAULT_SCORING_PATH, scorer, authentications)
     scoring_secret = secret("scoring", spec.scoring.auth)
@@ -126,7 +126,7 @@ def resolve(
         source_access=source.access,
         scoring_access=scoring_access,
         source_name=source.name or None,
-        sources=tuple(one.told for one in sources[1:]) or None,
+        sources=tuple(fields.summary for fields in sources[1:]) or None,
     )
     _check_size(summary)
     return ResolvedScorer(
@@ -138,7 +138,7 @@ def resolve(
         when_empty=execution.when_empty,
         suspended=execution.suspend,
         paused_until=_paused_until(scorer),
-        source_ways=tuple(one.way for one in sources),
+        source_ways=tuple(fields.way for fields in sources),
         scoring_way=scoring_way,
     )
 

@@ -93,11 +93,11 @@ def build_items(
     """
     refused: Counter[str] = Counter()
     finite: list[tuple[Mapping[str, str], float]] = []
-    for one in results:
-        if math.isfinite(one[1]):
-            finite.append(one)
+    for result in results:
+        if math.isfinite(result[1]):
+            finite.append(result)
         else:
-            refused[RefusalReason.NAN if math.isnan(one[1]) else RefusalReason.INFINITE] += 1
+            refused[RefusalReason.NAN if math.isnan(result[1]) else RefusalReason.INFINITE] += 1
     latest: dict[str, float] = {}
     accepted = 0
     duplicate = ""

@@ -344,8 +344,8 @@ class DynamicScorerSpec(SpecModel):
     @property
     def dimension_formats(self) -> tuple[str, ...]:
         """All distinct formats in order; at least one."""
-        said = (self.score_dimension_format, *self.score_dimension_formats)
-        return tuple(dict.fromkeys(one for one in said if one)) or (DEFAULT_FORMAT,)
+        formats = (self.score_dimension_format, *self.score_dimension_formats)
+        return tuple(dict.fromkeys(fmt for fmt in formats if fmt)) or (DEFAULT_FORMAT,)
 
     @model_validator(mode="after")
     def _has_one_or_several_sources(self) -> Self:

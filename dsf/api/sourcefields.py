@@ -31,11 +31,11 @@ _DEFAULT_PATHS: Final[Mapping[str, str]] = {
 class SourceFields(NamedTuple):
     """One source: the agents' configuration and authentication."""
 
-    told: SourceSummary
+    summary: SourceSummary
     way: Way = NO_WAY
 
 
-class Said(NamedTuple):
+class DeclaredSource(NamedTuple):
     """One source in spec and `/config`."""
 
     #: Path below spec.
@@ -56,34 +56,35 @@ def source_fields(
 
     Raises ResolutionError.
     """
-    found = []
-    everything = said_sources(scorer.spec, synced)
+    fields = []
+    everything = declared_sources(scorer.spec, synced)
     if len(everything) > MAX_SOURCES:
         raise ResolutionError(
             Reason.InvalidSources,
             f"spec.sources and sources in /config have {len(everything)} names together, more than the {MAX_SOURCES} "
-            f"that a scorer may have: {', '.join(said.name for said in everything)}",
+            f"that a scorer may have: {', '.join(settings.name for settings in everything)}",
         )
-    for said in everything:
-        stage = Stage(said.field, scorer.spec.config_url, said.spec, said.synced, token_hosts)
-        found.append(_source(said, stage, scorer, authentications, elsewhere))
-    return tuple(found)
+    for settings in everything:
+        stage = Stage(settings.field, scorer.spec.config_url, settings.spec, settings.synced, token_hosts)
+        fields.append(_source(settings, stage, scorer, authentications, elsewhere))
+    return tuple(fields)
 
 
-def said_sources(spec: DynamicScorerSpec, synced: RemoteConfig) -> list[Said]:
+def declared_sources(spec: DynamicScorerSpec, synced: RemoteConfig) -> list[DeclaredSource]:
     """The settings of each source, by name; if only one of the two has several, the other's single source is the
     first.
     """
     if spec.sources is None and synced.sources is None:
-        return [Said("source", "", spec.source, synced.source)]
+        return [DeclaredSource("source", "", spec.source, synced.source)]
     first = (synced.sources or spec.sources or ())[0].name
-    ours: dict[str, Source] = {one.name: one for one in spec.sources} if spec.sources else {first: spec.source}
+    ours: dict[str, Source] = {source.name: source for source in spec.sources} if spec.sources else {first: spec.source}
     theirs: dict[str, RemoteSource] = (
-        {one.name: one for one in synced.sources} if synced.sources else {first: synced.source}
+        {source.name: source for source in synced.sources} if synced.sources else {first: synced.source}
     )
     names = list(dict.fromkeys([*theirs, *ours]))
     return [
-        Said(f"sources[{name}]", name, ours.get(name, Source()), theirs.get(name, RemoteSource())) for name in names
+        DeclaredSource(f"sources[{name}]", name, ours.get(name, Source()), theirs.get(name, RemoteSource()))
+        for name in names
     ]
 
 
@@ -98,44 +99,44 @@ def first_positive(*values: int) -> int:
 
 
 def _source(
-    said: Said,
+    settings: DeclaredSource,
     stage: Stage,
     scorer: DynamicScorer,
     authentications: Authentications,
     elsewhere: str,
 ) -> SourceFields:
-    spec, synced, params = said.spec, said.synced, said.spec.params
+    spec, synced, params = settings.spec, settings.synced, settings.spec.params
     query = synced.params.query or (params.query if params else "") or ""
     kind = synced.type or spec.type or (SourceType.Prometheus if query.strip() else SourceType.None_)
     if spec.options and not is_plugin_type(kind):
         raise ResolutionError(
             Reason.InvalidSources,
-            f"spec.{said.field}.options: the type is {kind}, and only the types of plug-ins have options",
+            f"spec.{settings.field}.options: the type is {kind}, and only the types of plug-ins have options",
         )
     if spec.method is not None and kind not in (SourceType.Prometheus, SourceType.None_):
         raise ResolutionError(
             Reason.InvalidSources,
-            f"spec.{said.field}.method: the type in /config is {kind}, and only a Prometheus is asked by a method",
+            f"spec.{settings.field}.method: the type in /config is {kind}, and only a Prometheus is asked by a method",
         )
     if kind is SourceType.None_:
         # Nothing is fetched, so its other settings and its token are ignored; upstream fills in the endpoint.
-        return SourceFields(SourceSummary(name=said.name, type=str(kind), endpoint=unused_endpoint(stage)))
+        return SourceFields(SourceSummary(name=settings.name, type=str(kind), endpoint=unused_endpoint(stage)))
     range_ = first_positive(synced.params.range, params.range if params else 0)
     step = first_positive(synced.params.step, params.step if params else 0)
     if kind is SourceType.Prometheus:
         if not split_queries(query):
-            raise missing(Reason.MissingQuery, f"{said.field}.params.query", elsewhere)
+            raise missing(Reason.MissingQuery, f"{settings.field}.params.query", elsewhere)
         if not range_:
-            raise missing(Reason.MissingRange, f"{said.field}.params.range", elsewhere)
+            raise missing(Reason.MissingRange, f"{settings.field}.params.range", elsewhere)
         if not step:
-            raise missing(Reason.MissingStep, f"{said.field}.params.step", elsewhere)
+            raise missing(Reason.MissingStep, f"{settings.field}.params.step", elsewhere)
     if kind is SourceType.Object:
         if spec.object is None:
-            raise ResolutionError(Reason.MissingObject, f"{said.field}.object is not set; /config cannot say it")
+            raise ResolutionError(Reason.MissingObject, f"{settings.field}.object is not set; /config cannot say it")
         # An agent that does not know a part of it only fails this scorer, as with a query.
         query = spec.object.model_dump_json(by_alias=True, exclude_unset=True, exclude_none=True)
-    told = SourceSummary(
-        name=said.name,
+    summary = SourceSummary(
+        name=settings.name,
         type=str(kind),
         # What an agent of another version does too is not written.
         method=spec.method if spec.method is SourceMethod.POST else None,
@@ -146,13 +147,13 @@ def _source(
     )
     if kind in (SourceType.Kubernetes, SourceType.Object):
         # The agent's own cluster and account.
-        return SourceFields(told)
+        return SourceFields(summary)
     url, way = endpoint(stage, _DEFAULT_PATHS.get(kind, ""), scorer, authentications)
-    name, key = secret(said.field, spec.auth)
+    name, key = secret(settings.field, spec.auth)
     asked = {
         "endpoint": url,
         "endpoint_auth_name": name,
         "endpoint_auth_key": key,
-        "access": access_of(said.field, spec, way, url),
+        "access": access_of(settings.field, spec, way, url),
     }
-    return SourceFields(told.model_copy(update=asked), way)
+    return SourceFields(summary.model_copy(update=asked), way)

@@ -14,8 +14,8 @@ def load(text: str | bytes | bytearray) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    unique = dict(pairs)
+    if len(unique) < len(pairs):
         names = [name for name, _ in pairs]
         raise ManifestError(f"{next(name for name in names if names.count(name) > 1)!r} is there twice")
-    return found
+    return unique

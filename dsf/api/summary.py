@@ -103,17 +103,17 @@ class ScorerSummary(BaseModel):
             return (self,)
         fields = [name for name in SourceSummary.model_fields if name != "name"]
         others = (
-            {"source_name": one.name, **{f"source_{field}": getattr(one, field) for field in fields}}
-            for one in self.sources
+            {"source_name": source.name, **{f"source_{field}": getattr(source, field) for field in fields}}
+            for source in self.sources
         )
         return tuple(self.model_copy(update={"sources": None, **update}) for update in ({}, *others))
 
     @property
     def references(self) -> frozenset[Reference]:
         """The referenced Secrets and ConfigMaps in the agent's namespace."""
-        names = [one.source_endpoint_auth_name for one in self.each_source]
-        found = {Reference(CaKind.Secret, name) for name in (*names, self.scoring_endpoint_auth_name) if name}
-        return frozenset(found.union(*(access.references for access in self.accesses)))
+        names = [source.source_endpoint_auth_name for source in self.each_source]
+        references = {Reference(CaKind.Secret, name) for name in (*names, self.scoring_endpoint_auth_name) if name}
+        return frozenset(references.union(*(access.references for access in self.accesses)))
 
     @property
     def uses_account(self) -> bool:
@@ -123,7 +123,7 @@ class ScorerSummary(BaseModel):
     @property
     def accesses(self) -> list[Access]:
         """Authentication to its servers, as far as it exceeds a token in upstream's format."""
-        accesses = (*(one.source_access for one in self.each_source), self.scoring_access)
+        accesses = (*(source.source_access for source in self.each_source), self.scoring_access)
         return [access for access in accesses if access is not None]
 
 

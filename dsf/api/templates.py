@@ -56,11 +56,11 @@ class Renderer:
         if "${" not in text:
             return text
         filled, at, position = "", text.find("://") + 3, 0
-        for found in _TEMPLATE.finditer(text):
-            filled += text[position : found.start()]
+        for match in _TEMPLATE.finditer(text):
+            filled += text[position : match.start()]
             in_path = "/" in filled[at:]
-            filled += self._value(found, field, _path if in_path else _host)
-            position = found.end()
+            filled += self._value(match, field, _path if in_path else _host)
+            position = match.end()
         return filled + text[position:]
 
     def path(self, text: str, field: str) -> str:
@@ -74,29 +74,29 @@ class Renderer:
     def _fill(self, text: str, field: str, escape: _Escape, template: re.Pattern[str] = _TEMPLATE) -> str:
         return template.sub(lambda found: self._value(found, field, escape), text) if "${" in text else text
 
-    def _value(self, found: re.Match[str], field: str, escape: _Escape) -> str:
-        if found["literal"]:
-            return found[0][1:]
-        kind, _, key = found["name"].partition(":")
+    def _value(self, match: re.Match[str], field: str, escape: _Escape) -> str:
+        if match["literal"]:
+            return match[0][1:]
+        kind, _, key = match["name"].partition(":")
         name = self._cluster.name
-        if found["name"] == "cluster":
+        if match["name"] == "cluster":
             value: str | None = name
         elif kind == "label" and key:
             value = self._cluster.labels.get(key)
         elif kind == "claim" and key:
             value = self._cluster.claims.get(key)
         else:
-            raise ResolutionError(Reason.UnknownTemplate, f"{field}: {found[0]} is not one of {_KNOWN}")
+            raise ResolutionError(Reason.UnknownTemplate, f"{field}: {match[0]} is not one of {_KNOWN}")
         if value is None:
             what = "label" if kind == "label" else "ClusterClaim"
             raise ResolutionError(
-                Reason.MissingClusterValue, f"{field}: ManagedCluster {name!r} has no {what} {key!r} for {found[0]}"
+                Reason.MissingClusterValue, f"{field}: ManagedCluster {name!r} has no {what} {key!r} for {match[0]}"
             )
         try:
             return escape(value)
         except ValueError as error:
             raise ResolutionError(
-                Reason.UnsafeClusterValue, f"{field}: of ManagedCluster {name!r}, {found[0]} {error}"
+                Reason.UnsafeClusterValue, f"{field}: of ManagedCluster {name!r}, {match[0]} {error}"
             ) from None
 
 
@@ -107,19 +107,19 @@ def has_template(text: str) -> bool:
 
 def _pieces(text: str) -> Iterator[tuple[str, str]]:
     """Pieces of the text with their type: `string` (with its quotes), `comment` or other."""
-    for found in TOKEN.finditer(text):
-        yield found[0], found.lastgroup or ""
+    for token in TOKEN.finditer(text):
+        yield token[0], token.lastgroup or ""
 
 
 def _check_backslashes(piece: str, field: str, *, is_regex: bool) -> None:
     """Refuse a template after a backslash that would escape the first character of the value."""
     # In quotes and in regular expressions, our own backslashes precede the characters of a value.
     even = 2 ** ((piece[0] != "`") + is_regex)
-    for found in _IN_QUERY.finditer(piece):
-        before = piece[: found.start()]
-        if not found["literal"] and (len(before) - len(before.rstrip("\\"))) % even:
+    for match in _IN_QUERY.finditer(piece):
+        before = piece[: match.start()]
+        if not match["literal"] and (len(before) - len(before.rstrip("\\"))) % even:
             raise ResolutionError(
-                Reason.UnknownTemplate, f"{field}: {found[0]} stands behind a backslash, which would change the value"
+                Reason.UnknownTemplate, f"{field}: {match[0]} stands behind a backslash, which would change the value"
             )
 
 

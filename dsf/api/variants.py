@@ -22,7 +22,7 @@ _OneValue = TypeVar("_OneValue", bound=OneValue)
 
 
 #: The configuration for a cluster, why the scorer cannot run there, or None if it is not selected.
-Told: TypeAlias = ScorerSummary | ResolutionError | None
+Variant: TypeAlias = ScorerSummary | ResolutionError | None
 
 
 class Everywhere(NamedTuple):
@@ -31,7 +31,7 @@ class Everywhere(NamedTuple):
     #: The common configuration; its summary is that of one cluster.
     resolved: ResolvedScorer
     #: By cluster, if configurations differ.
-    told: dict[str, Told]
+    variants: dict[str, Variant]
 
 
 class _Anything(dict[str, str]):
@@ -51,16 +51,16 @@ class Memory:
 
     def __init__(self) -> None:
         # Scorer -> its inputs, and by cluster the facts and the result.
-        self._kept: dict[str, tuple[tuple[object, ...], dict[str, tuple[ClusterFacts, Told]]]] = {}
+        self._kept: dict[str, tuple[tuple[object, ...], dict[str, tuple[ClusterFacts, Variant]]]] = {}
 
-    def recall(self, scorer: str, inputs: tuple[object, ...]) -> dict[str, tuple[ClusterFacts, Told]]:
+    def recall(self, scorer: str, inputs: tuple[object, ...]) -> dict[str, tuple[ClusterFacts, Variant]]:
         """Cached results by cluster; empty for other inputs."""
         kept = self._kept.get(scorer)
         return kept[1] if kept is not None and kept[0] == inputs else {}
 
-    def keep(self, scorer: str, inputs: tuple[object, ...], found: dict[str, tuple[ClusterFacts, Told]]) -> None:
+    def keep(self, scorer: str, inputs: tuple[object, ...], results: dict[str, tuple[ClusterFacts, Variant]]) -> None:
         """Cache results by cluster."""
-        self._kept[scorer] = (inputs, found)
+        self._kept[scorer] = (inputs, results)
 
     def forget_others(self, scorers: Container[str]) -> None:
         """Drop the cached results of all other scorers."""
@@ -85,40 +85,40 @@ def resolve_everywhere(
     inputs = (scorer.spec, scorer.status.last_synced_config, scorer.metadata.annotations, token_hosts, authentications)
     memory = memory or Memory()
     before = memory.recall(scorer.key, inputs)
-    now: dict[str, tuple[ClusterFacts, Told]] = {}
+    now: dict[str, tuple[ClusterFacts, Variant]] = {}
     for cluster in clusters:
         known = before.get(cluster.name)
         # The whole result is only needed for the first cluster on which it runs.
         if known is None or known[0] != cluster or (resolved is None and isinstance(known[1], ScorerSummary)):
-            found: Told = None
+            variant: Variant = None
             if selector is None or selector.matches(cluster.labels):
                 try:
                     own = resolved
                     if has_templates or own is None:
                         own = resolve(_rendered(scorer, cluster), token_hosts, authentications)
-                    found = _on_cluster(own, cluster)
+                    variant = _on_cluster(own, cluster)
                     resolved = resolved or own
                 except ResolutionError as error:
-                    found = error
-            known = (cluster, found)
+                    variant = error
+            known = (cluster, variant)
         now[cluster.name] = known
     memory.keep(scorer.key, inputs, now)
-    told = {name: found for name, (_, found) in now.items()}
-    refusal = next((found for found in told.values() if isinstance(found, ResolutionError)), None)
+    variants = {name: variant for name, (_, variant) in now.items()}
+    refusal = next((variant for variant in variants.values() if isinstance(variant, ResolutionError)), None)
     if resolved is None:
         if refusal is not None:
             raise refusal
         # No list of servers contains the placeholder.
         resolved = resolve(_rendered(scorer, _NOWHERE), None, authentications)
-    return Everywhere(resolved, told)
+    return Everywhere(resolved, variants)
 
 
 def _texts(scorer: DynamicScorer) -> list[str]:
     """Texts that may have templates which are expanded before a scorer is resolved."""
     spec, synced = scorer.spec, synced_config(scorer)
     texts = [spec.scoring.host, spec.scoring.path, synced.scoring.host, synced.scoring.path]
-    said: list[Source | RemoteSource] = [spec.source, synced.source, *(spec.sources or ()), *(synced.sources or ())]
-    for source in said:
+    sources: list[Source | RemoteSource] = [spec.source, synced.source, *(spec.sources or ()), *(synced.sources or ())]
+    for source in sources:
         texts += [source.host, source.path, (source.params.query if source.params else "") or ""]
     return texts
 
@@ -135,15 +135,15 @@ def _rendered(scorer: DynamicScorer, cluster: ClusterFacts) -> DynamicScorer:
     return made.model_copy(update={"status": scorer.status.model_copy(update={"last_synced_config": config})})
 
 
-def _filled_parts(said: DynamicScorerSpec | RemoteConfig, fill: Renderer, where: str) -> dict[str, Any]:
+def _filled_parts(settings: DynamicScorerSpec | RemoteConfig, fill: Renderer, where: str) -> dict[str, Any]:
     """The expanded parts by field name; `where` converts a field name to its path."""
     sources = None
-    if said.sources is not None:
-        sources = tuple(_with_query(one, fill, f"sources[{one.name}]", where) for one in said.sources)
+    if settings.sources is not None:
+        sources = tuple(_with_query(source, fill, f"sources[{source.name}]", where) for source in settings.sources)
     return {
-        "source": _with_query(said.source, fill, "source", where),
+        "source": _with_query(settings.source, fill, "source", where),
         "sources": sources,
-        "scoring": _with_urls(said.scoring, fill, "scoring", where),
+        "scoring": _with_urls(settings.scoring, fill, "scoring", where),
     }
 
 
@@ -180,20 +180,24 @@ def _on_cluster(resolved: ResolvedScorer, cluster: ClusterFacts) -> ScorerSummar
     summary, fill = resolved.summary, Renderer(cluster)
     name = "source" if summary.source_name is None else f"sources[{summary.source_name}]"
     first, *others = resolved.source_ways
-    source = _told(name, first, summary.source_endpoint, summary.source_access, cluster, fill)
-    scoring = _told("scoring", resolved.scoring_way, summary.scoring_endpoint, summary.scoring_access, cluster, fill)
+    source = _server_on(name, first, summary.source_endpoint, summary.source_access, cluster, fill)
+    scoring = _server_on(
+        "scoring", resolved.scoring_way, summary.scoring_endpoint, summary.scoring_access, cluster, fill
+    )
     update: dict[str, Any] = {"source_endpoint": source[0], "source_access": source[1]}
     update |= {"scoring_endpoint": scoring[0], "scoring_access": scoring[1]}
     if summary.sources is not None:
-        told = []
-        for one, way in zip(summary.sources, others, strict=True):
-            endpoint, access = _told(f"sources[{one.name}]", way, one.endpoint, one.access, cluster, fill)
-            told.append(one.model_copy(update={"endpoint": endpoint, "access": access}))
-        update["sources"] = tuple(told)
+        sources = []
+        for source_summary, way in zip(summary.sources, others, strict=True):
+            endpoint, access = _server_on(
+                f"sources[{source_summary.name}]", way, source_summary.endpoint, source_summary.access, cluster, fill
+            )
+            sources.append(source_summary.model_copy(update={"endpoint": endpoint, "access": access}))
+        update["sources"] = tuple(sources)
     return summary.model_copy(update=update)
 
 
-def _told(
+def _server_on(
     stage: str, way: Way, endpoint: str, access: Access | None, cluster: ClusterFacts, fill: Renderer
 ) -> tuple[str, Access | None]:
     """URL of one server on a cluster, and authentication to it."""

@@ -33,24 +33,24 @@ def authentication_of(
     if spec.auth is None or spec.auth.authentication_ref is None:
         return None
     name, namespace = spec.auth.authentication_ref.name, scorer.metadata.namespace
-    found = known.get(f"{namespace}/{name}")
-    if found is None:
+    authentication = known.get(f"{namespace}/{name}")
+    if authentication is None:
         raise ResolutionError(
             Reason.MissingAuthentication,
             f"spec.{stage}.auth.authenticationRef: there is no ScoringAuthentication {name!r} without mistakes in "
             f"namespace {namespace!r}",
         )
-    if isinstance(found, str):
+    if isinstance(authentication, str):
         raise ResolutionError(
             Reason.InvalidAuthentication,
-            f"spec.{stage}.auth.authenticationRef: the ScoringAuthentication {name!r} has mistakes: {found}",
+            f"spec.{stage}.auth.authenticationRef: the ScoringAuthentication {name!r} has mistakes: {authentication}",
         )
     if spec.tls is not None:
         raise ResolutionError(
             Reason.InvalidAuthentication,
             f"spec.{stage}.tls: ScoringAuthentication {name!r} says how its servers prove who they are: put it there",
         )
-    return found
+    return authentication
 
 
 def check_allowed(stage: str, authentication: ScoringAuthentication, endpoint: str) -> None:

@@ -116,8 +116,8 @@ def lower(limit: int, refusal: str) -> int | None:
     if named is None and not _TOO_LARGE.search(refusal):
         return None
     # A limit that was kept: it counts in some other way.
-    found = int(named[1]) if named is not None and int(named[1]) < limit else limit * 3 // 4
-    return found if found >= _LEAST else None
+    lowered = int(named[1]) if named is not None and int(named[1]) < limit else limit * 3 // 4
+    return lowered if lowered >= _LEAST else None
 
 
 # A scorer without a creation time is not stored yet: every stored one is older.

@@ -48,8 +48,8 @@ class ChangeTeller:
         """Create Events for new actions. Raises redis.RedisError."""
         with self._lock:
             oldest = f"{int((time.time() - _OLD) * 1000)}-0"
-            told = self._redis.get(keys.CHANGES_TOLD)
-            last = oldest if told is None else max(str(told), oldest, key=moment)
+            stored = self._redis.get(keys.CHANGES_TOLD)
+            last = oldest if stored is None else max(str(stored), oldest, key=moment)
             while batch := after(self._redis, last):
                 for _, change in batch:
                     if change is not None:

@@ -108,11 +108,11 @@ class ClusterReconciler:
     def problem(self, clusters: Iterable[str]) -> tuple[str, bool]:
         """Why delivery to one of these clusters failed, `<cluster>: <error>`, and whether that was a refusal."""
         with self._lock:
-            found = [(name, *self._problems[name]) for name in clusters if name in self._problems]
-        if not found:
+            problems = [(name, *self._problems[name]) for name in clusters if name in self._problems]
+        if not problems:
             return "", False
         # Refusals first, in stable order: a status must not change without need.
-        name, text, is_refused = min(found, key=lambda problem: (not problem[2], problem[0]))
+        name, text, is_refused = min(problems, key=lambda problem: (not problem[2], problem[0]))
         return f"{name}: {text}", is_refused
 
     def unsettled(self) -> set[str]:
@@ -261,8 +261,8 @@ class ClusterReconciler:
         """The hub's Secrets as delivered to a cluster: name there -> name on the hub."""
         namespace = self._desired.config_key.namespace
         # One deleted just now will trigger an event, and then leave the plan.
-        found = ((there, self._backend.get(Kind.SECRET, namespace, name)) for there, name in sorted(names.items()))
-        return [copy_for(self._agent_namespace, secret, there) for there, secret in found if secret is not None]
+        secrets = ((there, self._backend.get(Kind.SECRET, namespace, name)) for there, name in sorted(names.items()))
+        return [copy_for(self._agent_namespace, secret, there) for there, secret in secrets if secret is not None]
 
     def _note_look(self, cluster: str, plan: Plan) -> None:
         with self._lock:

@@ -100,8 +100,8 @@ def scorer_status(
     for kind, statement in statements.items():
         if statement is None and any(condition.type == kind for condition in conditions):
             continue
-        said = statement or Statement("Unknown", NOT_CHECKED_YET, "not known yet")
-        conditions = set_condition(conditions, _condition(kind, said, generation, now))
+        current = statement or Statement("Unknown", NOT_CHECKED_YET, "not known yet")
+        conditions = set_condition(conditions, _condition(kind, current, generation, now))
     known = previous.clusters
     resolved = plan.resolved
     declared = resolved.interval_seconds if resolved is not None else 0
@@ -161,7 +161,7 @@ def unreadable_scorer_status(
     statement = Statement(
         "False", INVALID, f"{mistake}; until it is mended nothing runs, earlier scores stay until they expire"
     )
-    conditions = [one for one in known if one.type in _OF_UNREADABLE]
+    conditions = [condition for condition in known if condition.type in _OF_UNREADABLE]
     for kind in _OF_UNREADABLE:
         conditions = set_condition(conditions, _condition(kind, statement, generation, now))
     return DynamicScorerStatus(observed_generation=generation, conditions=conditions)
@@ -220,11 +220,13 @@ def config_synced(plan: ScorerPlan, health: Health) -> Statement | None:
 
 def tls_verified(plan: ScorerPlan, previous: DynamicScorerStatus) -> Statement | None:
     """Condition TLSVerified: whether agents verify the certificates of all servers; None if not worth mentioning."""
-    told = [one for one in plan.variants.values() if one is not None and not isinstance(one, Obstacle)]
-    told += [plan.resolved.summary] if plan.resolved is not None else []
-    servers = [("scoring API", one.scoring_access) for one in told]
-    for one in told:
-        for source in one.each_source:
+    summaries = [
+        variant for variant in plan.variants.values() if variant is not None and not isinstance(variant, Obstacle)
+    ]
+    summaries += [plan.resolved.summary] if plan.resolved is not None else []
+    servers = [("scoring API", summary.scoring_access) for summary in summaries]
+    for summary in summaries:
+        for source in summary.each_source:
             name = "source" if source.source_name is None else f"source {source.source_name!r}"
             servers.append((name, source.source_access))
     names = sorted({name for name, access in servers if access and access.tls and access.tls.insecure_skip_verify})
@@ -292,15 +294,17 @@ def scoring(plan: ScorerPlan, spread: Spread, cycles: Cycles, pauses: Pauses = P
     text = _paused(pauses)
     if pauses.clusters >= spread.desired:
         return Statement("False", "Paused", text)
-    found = _scoring(plan, spread, cycles)
-    message = f"{found.message}; {pauses.clusters} of {spread.desired} clusters are paused, {pauses.cluster}: {text}"
-    return found._replace(message=message)
+    statement = _scoring(plan, spread, cycles)
+    message = (
+        f"{statement.message}; {pauses.clusters} of {spread.desired} clusters are paused, {pauses.cluster}: {text}"
+    )
+    return statement._replace(message=message)
 
 
 def _paused(pauses: Pauses) -> str:
-    said = pauses.override or Override()
-    until = f" until {rfc3339(datetime.fromtimestamp(said.paused_until, UTC))}" if said.paused_until else ""
-    return f"paused by {said.by or 'somebody'}{until}{': ' if said.note else ''}{said.note}"
+    override = pauses.override or Override()
+    until = f" until {rfc3339(datetime.fromtimestamp(override.paused_until, UTC))}" if override.paused_until else ""
+    return f"paused by {override.by or 'somebody'}{until}{': ' if override.note else ''}{override.note}"
 
 
 def _scoring(plan: ScorerPlan, spread: Spread, cycles: Cycles) -> Statement:

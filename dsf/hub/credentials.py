@@ -153,9 +153,9 @@ class AgentCredentials:
 
     def read_requests(self) -> set[str]:
         """Read users' requests; returns the clusters. Raises redis.RedisError."""
-        found = self._keys.requests()
-        self._requests = found
-        return set(found)
+        requests = self._keys.requests()
+        self._requests = requests
+        return set(requests)
 
     def close(self) -> None:
         """Close connections."""
@@ -213,8 +213,8 @@ class AgentCredentials:
 
     def _known(self, cluster: str, registered: tuple[int, ...]) -> KeyIds | None:
         """A cluster's valid credentials, as far as known; Redis is queried last."""
-        found = self._ids.get(cluster) or self._backend.delivered_key_ids(cluster)
-        return found or (KeyIds(max(registered)) if registered else None)
+        key_ids = self._ids.get(cluster) or self._backend.delivered_key_ids(cluster)
+        return key_ids or (KeyIds(max(registered)) if registered else None)
 
     def _is_another(self, cluster: str, uid: str) -> bool:
         """Whether the registered cluster is an earlier one of this name."""

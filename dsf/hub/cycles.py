@@ -56,7 +56,7 @@ class Cycles:
         failures: list[tuple[float, Failure]] = []
         remarks: dict[str, list[str]] = {}
         for state in states:
-            found = state.trouble
+            trouble = state.trouble
             if state.unwritten:
                 unwritten += 1
                 refusal = refusal or f"{state.cluster}: {state.unwritten}"
@@ -70,12 +70,16 @@ class Cycles:
             if state.remark is not None and judged in _REMARKED:
                 reason = _condition_reason(judged, state.remark.reason)
                 remarks.setdefault(reason, []).append(f"{state.cluster}: {state.remark.message}")
-            if found is not None:
-                time = datetime.fromtimestamp(int(found.at), UTC)
+            if trouble is not None:
+                time = datetime.fromtimestamp(int(trouble.at), UTC)
                 failure = Failure(
-                    cluster=state.cluster, stage=found.stage, reason=found.reason, message=found.message, time=time
+                    cluster=state.cluster,
+                    stage=trouble.stage,
+                    reason=trouble.reason,
+                    message=trouble.message,
+                    time=time,
                 )
-                failures.append((found.at, failure))
+                failures.append((trouble.at, failure))
         remark_reason = next((reason for reason in _REMARKS if reason in remarks), "")
         remarked = sorted(remarks.get(remark_reason, ()))
         failures.sort(key=lambda item: (-item[0], item[1].cluster))

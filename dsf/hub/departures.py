@@ -81,16 +81,16 @@ class DepartedClusters:
 
     def grace_of(self, cluster: str) -> float:
         """Seconds for which a cluster without the hub's service is still kept; 0 if it is refused."""
-        found = self._backend.get(Kind.CLUSTER, "", cluster)
-        if found is not None and (found.get("spec") or {}).get("hubAcceptsClient") is not True:
+        managed_cluster = self._backend.get(Kind.CLUSTER, "", cluster)
+        if managed_cluster is not None and (managed_cluster.get("spec") or {}).get("hubAcceptsClient") is not True:
             # A person's decision, perhaps about a cluster that is not trusted any more.
             return 0.0
         return self._departures.left(cluster)
 
     def _may_have_agent(self, cluster: str) -> bool:
         """Whether only the add-on is missing: OCM waits for no ManifestWork then, and the credentials may stay."""
-        found = self._backend.get(Kind.CLUSTER, "", cluster)
-        return found is not None and not found["metadata"].get("deletionTimestamp")
+        managed_cluster = self._backend.get(Kind.CLUSTER, "", cluster)
+        return managed_cluster is not None and not managed_cluster["metadata"].get("deletionTimestamp")
 
     def _pause(self, cluster: str, plan: Plan, left: float, *, has_agent: bool) -> None:
         """Run nothing on a cluster that is gone for a moment. Costs nothing for an unknown one."""

@@ -160,8 +160,8 @@ class DesiredState:
 
     def scorer(self, key: ObjectKey) -> DynamicScorer | None:
         """A DynamicScorer as stored; None if missing, being deleted or unreadable."""
-        found = self._one(key, DynamicScorer)
-        return found if found is not None and found.metadata.deletion_timestamp is None else None
+        scorer = self._one(key, DynamicScorer)
+        return scorer if scorer is not None and scorer.metadata.deletion_timestamp is None else None
 
     def config(self, key: ObjectKey) -> DynamicScoringConfig | None:
         """A DynamicScoringConfig as stored; None if missing or unreadable."""
@@ -174,8 +174,8 @@ class DesiredState:
     def mistake(self, key: ObjectKey) -> str:
         """The error of an unreadable object; empty for all others."""
         with self._lock:
-            found = self._parsed.get(key)
-        return found[2] if found is not None else ""
+            parsed = self._parsed.get(key)
+        return parsed[2] if parsed is not None else ""
 
     @property
     def config_key(self) -> ObjectKey:
@@ -207,7 +207,7 @@ class DesiredState:
             clusters,
             datetime.now(UTC),
             self._token_hosts,
-            {scorer.key: found for scorer in scorers if (found := self._failure(scorer)) is not None},
+            {scorer.key: failure for scorer in scorers if (failure := self._failure(scorer)) is not None},
             self._all(Kind.AUTHENTICATION, ScoringAuthentication),
             self._delivery(),
             {f"{key.namespace}/{key.name}": text for key, text in self._mistakes(Kind.AUTHENTICATION)},
@@ -227,10 +227,10 @@ class DesiredState:
 
     def _present(self, kind: Kind) -> frozenset[str]:
         """Keys (`namespace/name`) of all objects that count and are not being deleted, readable or not."""
-        found = (manifest["metadata"] for manifest in self._backend.list(kind))
+        listed = (manifest["metadata"] for manifest in self._backend.list(kind))
         return frozenset(
             f"{metadata['namespace']}/{metadata['name']}"
-            for metadata in found
+            for metadata in listed
             if self.counts(metadata["namespace"]) and not metadata.get("deletionTimestamp")
         )
 
@@ -267,11 +267,11 @@ class DesiredState:
     def _report(self, plan: Plan) -> None:
         """Log each internal error once."""
         errors = {key: scorer.obstacle.error for key, scorer in plan.scorers.items() if scorer.obstacle is not None}
-        found = {key: (error, repr(error)) for key, error in errors.items() if error is not None}
-        for key, (error, text) in found.items():
+        reported = {key: (error, repr(error)) for key, error in errors.items() if error is not None}
+        for key, (error, text) in reported.items():
             if self._reported.get(key) != text:
                 log.error("a scorer cannot be planned, the others go on", scorer=key, exc_info=error)
-        self._reported = {key: text for key, (_, text) in found.items()}
+        self._reported = {key: text for key, (_, text) in reported.items()}
 
     def _failure(self, scorer: DynamicScorer) -> Obstacle | None:
         """Why the scoring API is not Active, as far as known."""
@@ -293,13 +293,13 @@ class DesiredState:
         return known[2]
 
     def _all(self, kind: Kind, model: type[_Object]) -> list[_Object]:
-        found = [(_key(kind, manifest), manifest) for manifest in self._backend.list(kind)]
-        present = {key for key, _ in found}
+        manifests = [(_key(kind, manifest), manifest) for manifest in self._backend.list(kind)]
+        present = {key for key, _ in manifests}
         with self._lock:
             for key in [key for key in self._parsed if key.kind is kind and key not in present]:
                 del self._parsed[key]
                 self._ignored.pop(key, None)
-        parsed = (self._parse(key, manifest, model) for key, manifest in found)
+        parsed = (self._parse(key, manifest, model) for key, manifest in manifests)
         return [item for item in parsed if item is not None]
 
     def _one(self, key: ObjectKey, model: type[_Object]) -> _Object | None:
@@ -318,8 +318,8 @@ class DesiredState:
         version = f"{manifest['metadata'].get('uid')}/{manifest['metadata'].get('resourceVersion')}"
         cached = self._parsed.get(key)
         if cached is not None and cached[0] == version:
-            found = cached[1]
-            return found if isinstance(found, model) else None
+            item = cached[1]
+            return item if isinstance(item, model) else None
         parsed: _Object | None
         text = ""
         try:

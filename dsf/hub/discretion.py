@@ -37,7 +37,7 @@ def server_refusal(allowed: TokenHosts, urls: Iterable[str]) -> str:
 
 def servers_of(summary: ScorerSummary) -> list[str]:
     """URLs of all servers that agents request for a scorer; of token servers, those that its author named."""
-    urls = [summary.scoring_endpoint, *(one.source_endpoint for one in summary.each_source)]
+    urls = [summary.scoring_endpoint, *(source.source_endpoint for source in summary.each_source)]
     for access in summary.accesses:
         urls += [access.proxy_url or "", *access.methods.named_servers]
     return [url for url in urls if url]
@@ -65,5 +65,5 @@ def without_answers(failures: Iterable[Failure]) -> list[Failure]:
 
 
 def _status(message: str) -> int | None:
-    found = _STATUS.search(message)
-    return int(found[1]) if found else None
+    match = _STATUS.search(message)
+    return int(match[1]) if match else None

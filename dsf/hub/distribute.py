@@ -87,7 +87,7 @@ def manifest_work(
 def _rights(namespace: str, references: Iterable[Reference], uses_account: bool) -> list[Manifest]:
     rules: list[Manifest] = []
     for kind, plural in ((CaKind.Secret, "secrets"), (CaKind.ConfigMap, "configmaps")):
-        if names := sorted(found.name for found in set(references) if found.kind is kind):
+        if names := sorted(reference.name for reference in set(references) if reference.kind is kind):
             # Never without names: that would allow all of them.
             rules.append(
                 {"apiGroups": [""], "resources": [plural], "resourceNames": names, "verbs": ["get", "list", "watch"]}
@@ -123,7 +123,7 @@ def carries(work: Manifest, wanted: Manifest) -> bool:
 
 
 def _data(work: Manifest) -> list[object]:
-    return [one.get("data") for one in work["spec"]["workload"]["manifests"]]
+    return [manifest.get("data") for manifest in work["spec"]["workload"]["manifests"]]
 
 
 def is_applied(work: Manifest) -> bool:

@@ -155,11 +155,11 @@ def check(target: Target, *, timeout: float) -> Check:
     return Check(health_failure, config, config_failure)
 
 
-def config_read(name: str, target: Target, found: Check, request: str) -> ConfigRead:
+def config_read(name: str, target: Target, result: Check, request: str) -> ConfigRead:
     """For people: whether a check of this scorer brought its /config."""
-    if found.config is not None:
+    if result.config is not None:
         return ConfigRead(name=name, at=time.time(), request=request)
-    failure = found.config_failure or found.health_failure
+    failure = result.config_failure or result.health_failure
     if target.mode is not ConfigSyncMode.Full:
         return ConfigRead(name=name, problem=NOT_READ, request=request)
     return ConfigRead(name=name, problem=cut(failure.message) if failure else "", request=request)
@@ -293,22 +293,22 @@ class HealthMonitor:
         if target is None:
             return
         try:
-            found = check(target, timeout=self._settings.health_timeout)
+            result = check(target, timeout=self._settings.health_timeout)
         except Exception as error:
             # A response that the hub cannot handle is a failure: the scorer must not stay Active.
             log.exception("health check failed in an unexpected way", scorer=key.name)
             text = (
                 f"{target.config_url}: the hub cannot take its answer: {type(error).__name__}; the hub's log says where"
             )
-            found = Check(CheckFailure("CheckFailed", text))
+            result = Check(CheckFailure("CheckFailed", text))
         with self._lock:
             if self._targets.get(key) != target:
                 # Changed meanwhile: this result is for an old target.
                 return
             before = self._known[key]
-            after = before.after(found, self._settings.health_failure_threshold)
+            after = before.after(result, self._settings.health_failure_threshold)
             self._known[key] = after
-        self._on_check(key, target, found, request)
+        self._on_check(key, target, result, request)
         if after != before:
             log.info("health checked", scorer=key.name, status=after.status.value, failures=after.failures)
             self._on_change(key)

@@ -237,13 +237,13 @@ class Hub:
     def _on_health(self, key: ObjectKey) -> None:
         self._planner.changed(key)
 
-    def _on_check(self, key: ObjectKey, target: Target, found: Check, request: str) -> None:
+    def _on_check(self, key: ObjectKey, target: Target, result: Check, request: str) -> None:
         """Tell people when /config was read. Nothing depends on it: during an outage of Redis it is left out."""
         own = f"{key.namespace}/{key.name}"
         if self._outage.is_on or self._desired.plan.called(key.name) not in (own, None):
             return
         with contextlib.suppress(redis.ConnectionError, redis.TimeoutError):
-            self._registrar.notices.tell_read(config_read(key.name, target, found, request))
+            self._registrar.notices.tell_read(config_read(key.name, target, result, request))
 
     def _on_new_plan(self, affected: Differences, changed: Set[ObjectKey]) -> None:
         for key in {*changed, *map(_scorer, affected.scorers), *map(_cluster, affected.clusters)}:

@@ -76,8 +76,8 @@ class Registrar:
         parsed: dict[str, tuple[str, Entry | None]] = {}
         for pair, text in stored.items():
             known = self._parsed.get(pair)
-            parsed[pair] = found = known if known is not None and known[0] == text else (text, read(Entry, pair, text))
-            if (entry := found[1]) is not None:
+            parsed[pair] = row = known if known is not None and known[0] == text else (text, read(Entry, pair, text))
+            if (entry := row[1]) is not None:
                 by_cluster.setdefault(entry.cluster, {})[entry.scorer] = entry
         with self._lock:
             for cluster in self._touched:
@@ -89,7 +89,7 @@ class Registrar:
             self._entries, self._clusters, self._scorers = entries, clusters, self._registry.scorers()
             self._parsed, self._skew, self._synced = parsed, skew, None
             self._agent_problems = {
-                name: one.problem for name, one in sorted(self._agents.all().items()) if one.problem
+                name: agent.problem for name, agent in sorted(self._agents.all().items()) if agent.problem
             }
             # The first time there is nothing to compare with.
             others, self._is_read = others if self._is_read else set(), True

@@ -88,13 +88,13 @@ class ScorerPlan:
         """A cluster's summary; None if it does not run there now."""
         if self.runnable is None:
             return None
-        found = self.variants.get(cluster, self.runnable.summary)
-        return None if isinstance(found, Obstacle) else found
+        variant = self.variants.get(cluster, self.runnable.summary)
+        return None if isinstance(variant, Obstacle) else variant
 
     @property
     def obstacles(self) -> dict[str, Obstacle]:
         """Why it cannot run on some clusters."""
-        return {cluster: found for cluster, found in self.variants.items() if isinstance(found, Obstacle)}
+        return {cluster: variant for cluster, variant in self.variants.items() if isinstance(variant, Obstacle)}
 
     @cached_property
     def name(self) -> str:
@@ -126,10 +126,10 @@ class ScorerPlan:
     @property
     def problem(self) -> str:
         """Why it runs nowhere now, as `<reason>: <sentence>`; empty if it can, or if unknown."""
-        found = self.obstacle
-        if found is None and self.scorer.status.health_status is HealthStatus.Inactive:
-            found = self.unhealthy
-        return f"{found.reason}: {found.message}" if found is not None else ""
+        obstacle = self.obstacle
+        if obstacle is None and self.scorer.status.health_status is HealthStatus.Inactive:
+            obstacle = self.unhealthy
+        return f"{obstacle.reason}: {obstacle.message}" if obstacle is not None else ""
 
     def record(self) -> ScorerRecord | None:
         """Record for the results worker and users; None if nothing is known yet."""

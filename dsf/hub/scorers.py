@@ -163,8 +163,8 @@ class ScorerReconciler:
         auth = scorer.spec.scoring.auth
         if auth is None or auth.authentication_ref is None:
             return PLAIN
-        found = self._desired.authentication(scorer.metadata.namespace, auth.authentication_ref.name)
-        return PLAIN if found is None else Access(proxy=found.spec.proxy_url)
+        authentication = self._desired.authentication(scorer.metadata.namespace, auth.authentication_ref.name)
+        return PLAIN if authentication is None else Access(proxy=authentication.spec.proxy_url)
 
     def _spread(self, plan: Plan, own: ScorerPlan) -> Spread:
         config = self._desired.config_key
@@ -186,17 +186,17 @@ class ScorerReconciler:
 
 
 def _notice(key: ObjectKey, status: DynamicScorerStatus) -> ScorerNotice:
-    said = (
+    conditions = (
         Said(
-            type=one.type,
-            status=one.status,
-            reason=one.reason,
-            message=cut(one.message),
-            since=one.last_transition_time.timestamp(),
+            type=condition.type,
+            status=condition.status,
+            reason=condition.reason,
+            message=cut(condition.message),
+            since=condition.last_transition_time.timestamp(),
         )
-        for one in status.conditions
+        for condition in status.conditions
     )
-    return ScorerNotice(name=key.name, namespace=key.namespace, conditions=tuple(said))
+    return ScorerNotice(name=key.name, namespace=key.namespace, conditions=tuple(conditions))
 
 
 def _is_planned_with(own: ScorerPlan, health: Health) -> bool:

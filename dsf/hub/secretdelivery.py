@@ -42,8 +42,8 @@ class Delivery:
     def of(cls, namespace: str, secrets: Iterable[Manifest]) -> Delivery:
         """From the labelled Secrets."""
         listed = list(secrets)
-        known = sorted((one["metadata"]["name"], _problem(one), _size(one)) for one in listed)
-        unreleased = frozenset(one["metadata"]["name"] for one in listed if not _usable_for(one))
+        known = sorted((secret["metadata"]["name"], _problem(secret), _size(secret)) for secret in listed)
+        unreleased = frozenset(secret["metadata"]["name"] for secret in listed if not _usable_for(secret))
         return cls(namespace, tuple(known), unreleased)
 
     def sizes(self, names: Mapping[str, str]) -> dict[str, int]:
@@ -54,12 +54,15 @@ class Delivery:
     def with_targets(self, authentications: Iterable[object], clusters: Iterable[ClusterFacts]) -> Delivery:
         """Unreleased are also the names under which clusters get Secrets that are released for no server."""
         names = [cluster.name for cluster in clusters]
-        found: set[str] = set()
-        for one in authentications:
-            if isinstance(one, ScoringAuthentication) and one.metadata.namespace == self.namespace:
-                for secret in one.spec.secret_delivery:
-                    found.update(self._unreleased_targets(secret, names))
-        return replace(self, unreleased=self.unreleased | found)
+        targets: set[str] = set()
+        for authentication in authentications:
+            if (
+                isinstance(authentication, ScoringAuthentication)
+                and authentication.metadata.namespace == self.namespace
+            ):
+                for secret in authentication.spec.secret_delivery:
+                    targets.update(self._unreleased_targets(secret, names))
+        return replace(self, unreleased=self.unreleased | targets)
 
     def _unreleased_targets(self, secret: DeliveredSecret, clusters: Iterable[str]) -> Iterator[str]:
         for cluster in clusters if secret.is_per_cluster else ("",):
@@ -120,8 +123,8 @@ def check(resolved: ResolvedScorer, delivery: Delivery, cluster: str = "") -> No
     Without a cluster those of each cluster are left out.
     """
     names: dict[str, str] = {}
-    for one, secret in _named(resolved):
-        known, problem = secret.name, _general_refusal(one.metadata.namespace, delivery)
+    for authentication, secret in _named(resolved):
+        known, problem = secret.name, _general_refusal(authentication.metadata.namespace, delivery)
         if not problem and (cluster or not secret.is_per_cluster):
             try:
                 known, there = secret.names_on(cluster)
@@ -134,7 +137,7 @@ def check(resolved: ResolvedScorer, delivery: Delivery, cluster: str = "") -> No
         if problem:
             raise ResolutionError(
                 Reason.SecretNotDelivered,
-                f"secretDelivery of ScoringAuthentication {one.metadata.name!r}: Secret {known!r} {problem}",
+                f"secretDelivery of ScoringAuthentication {authentication.metadata.name!r}: Secret {known!r} {problem}",
             )
 
 
@@ -178,21 +181,21 @@ def _general_refusal(namespace: str, delivery: Delivery) -> str:
 
 
 def _refusal(name: str, delivery: Delivery) -> str:
-    found = next((problem for known, problem, _ in delivery.secrets or () if known == name), None)
-    if found is None:
+    problem = next((problem for known, problem, _ in delivery.secrets or () if known == name), None)
+    if problem is None:
         return (
             f"is not in namespace {delivery.namespace} with the label {DELIVER_LABEL}=true: create it, and label it if "
             "clusters may have it"
         )
-    return found
+    return problem
 
 
 def _named(resolved: ResolvedScorer | None) -> Iterator[tuple[ScoringAuthentication, DeliveredSecret]]:
     ways = (*resolved.source_ways, resolved.scoring_way) if resolved is not None else ()
     for way in ways:
-        if (one := way.authentication) is not None:
-            for secret in one.spec.secret_delivery:
-                yield one, secret
+        if (authentication := way.authentication) is not None:
+            for secret in authentication.spec.secret_delivery:
+                yield authentication, secret
 
 
 def copy_for(agent_namespace: str, secret: Manifest, name: str = "") -> Manifest:

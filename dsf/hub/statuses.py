@@ -37,10 +37,10 @@ def write_status(
     except ObjectNotFoundError:
         # Deleted since it was read; that triggers its own event.
         return
-    told = {condition.type: (condition.status, condition.reason) for condition in before}
+    known = {condition.type: (condition.status, condition.reason) for condition in before}
     events: set[tuple[str, str]] = set()
     for condition in status.conditions:
-        is_news = told.get(condition.type) != (condition.status, condition.reason)
+        is_news = known.get(condition.type) != (condition.status, condition.reason)
         # Several conditions may have one cause.
         is_news = is_news and (condition.reason, condition.message) not in events
         if is_news and condition.status != "Unknown" and condition.reason not in _QUIET:

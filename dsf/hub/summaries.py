@@ -126,17 +126,17 @@ class Plan:
                 continue
             if why := self.masks.why(cluster, plan.resolved.score_name):
                 absent[plan.name] = f"{why} by the DynamicScoringConfig"
-            elif cluster in plan.variants and not isinstance(found := plan.variants[cluster], ScorerSummary):
+            elif cluster in plan.variants and not isinstance(variant := plan.variants[cluster], ScorerSummary):
                 selected = (
-                    f"{found.reason}: {found.message}" if found else "its spec.clusterSelector does not select it"
+                    f"{variant.reason}: {variant.message}" if variant else "its spec.clusterSelector does not select it"
                 )
                 absent[plan.name] = cut(selected)
         return ClusterNotice(name=cluster, labels=dict(self.labels.get(cluster, {})), absent=absent)
 
     def summaries(self, cluster: str) -> list[ScorerSummary]:
         """The summaries for a cluster's agent."""
-        found = (plan.summary_on(cluster) for plan in self.running(cluster))
-        return [summary for summary in found if summary is not None]
+        summaries = (plan.summary_on(cluster) for plan in self.running(cluster))
+        return [summary for summary in summaries if summary is not None]
 
     def entries(self, cluster: str, present: Mapping[str, Entry]) -> dict[str, Entry]:
         """The entries of a cluster by scorer; `present` are those in the schedule now.
@@ -187,10 +187,10 @@ class Plan:
 
     def delivered(self, cluster: str) -> dict[str, str]:
         """The hub's Secrets delivered to a cluster: name there -> name on the hub."""
-        found: dict[str, str] = {}
+        secrets: dict[str, str] = {}
         for plan in self.running(cluster):
-            found |= secretdelivery.wanted(plan.runnable, cluster)
-        return found
+            secrets |= secretdelivery.wanted(plan.runnable, cluster)
+        return secrets
 
     def having(self, secret: str) -> set[str]:
         """The clusters that get this hub Secret."""
@@ -207,7 +207,7 @@ class Plan:
         return [
             plan
             for plan in self.scorers.values()
-            if any(found.reason == Reason.NoRoom for found in plan.obstacles.values())
+            if any(obstacle.reason == Reason.NoRoom for obstacle in plan.obstacles.values())
         ]
 
     def masked_pairs(self) -> int:
@@ -332,7 +332,11 @@ def make_plan(
     """
     known: Authentications = {
         **mistaken,
-        **{one.key: one for one in authentications if one.metadata.deletion_timestamp is None},
+        **{
+            authentication.key: authentication
+            for authentication in authentications
+            if authentication.metadata.deletion_timestamp is None
+        },
     }
     served = {cluster.metadata.name: cluster for cluster in clusters if cluster.is_served}
     facts = [cluster.facts for cluster in served.values()]
@@ -355,7 +359,9 @@ def make_plan(
         plans = {
             key: plan if plan.namespace == names.home else _bound(plan, scorer_hosts) for key, plan in plans.items()
         }
-    claims, refused = decide({key: one.names for key, one in plans.items()}, names, int(now.timestamp()))
+    claims, refused = decide(
+        {key: scorer_plan.names for key, scorer_plan in plans.items()}, names, int(now.timestamp())
+    )
     for key, (reason, message) in refused.items():
         plans[key] = replace(plans[key], obstacle=Obstacle(reason, message))
     plan = Plan(
@@ -378,53 +384,53 @@ def _bound(plan: ScorerPlan, allowed: TokenHosts) -> ScorerPlan:
     if why := server_refusal(allowed, [plan.scorer.spec.config_url, *common]):
         return ScorerPlan(plan.scorer, None, Obstacle(str(Reason.HostNotAllowed), why))
     variants = dict(plan.variants)
-    for cluster, found in plan.variants.items():
-        if isinstance(found, ScorerSummary) and (why := server_refusal(allowed, servers_of(found))):
+    for cluster, variant in plan.variants.items():
+        if isinstance(variant, ScorerSummary) and (why := server_refusal(allowed, servers_of(variant))):
             variants[cluster] = Obstacle(str(Reason.HostNotAllowed), why)
     return replace(plan, variants=variants)
 
 
 def _undisputed(plan: Plan) -> Plan:
     """The plan without the scorers, on a cluster, whose Secrets would take the place of an older scorer's there."""
-    delivering = [one for one in plan.scorers.values() if secretdelivery.delivers(one.runnable)]
-    if not any(secretdelivery.is_renaming(one.runnable) for one in delivering):
+    delivering = [plan for plan in plan.scorers.values() if secretdelivery.delivers(plan.runnable)]
+    if not any(secretdelivery.is_renaming(scorer.runnable) for scorer in delivering):
         return plan
     delivering.sort(key=lambda one: (one.names.created or datetime.max.replace(tzinfo=UTC), one.scorer.key))
-    found = dict(plan.scorers)
+    scorers = dict(plan.scorers)
     for cluster in plan.clusters:
         targets = secretdelivery.Targets()
-        for one in delivering:
+        for scorer in delivering:
             if (
-                one.runnable is None
-                or plan.masks.hides(cluster, one.runnable.score_name)
-                or not one.summary_on(cluster)
+                scorer.runnable is None
+                or plan.masks.hides(cluster, scorer.runnable.score_name)
+                or not scorer.summary_on(cluster)
             ):
                 continue
-            if why := targets.take(one.name, secretdelivery.wanted(one.runnable, cluster)):
-                old = found[one.scorer.key]
+            if why := targets.take(scorer.name, secretdelivery.wanted(scorer.runnable, cluster)):
+                old = scorers[scorer.scorer.key]
                 obstacle = Obstacle(str(Reason.SecretNotDelivered), why)
-                found[one.scorer.key] = replace(old, variants={**old.variants, cluster: obstacle})
-    return replace(plan, scorers=found)
+                scorers[scorer.scorer.key] = replace(old, variants={**old.variants, cluster: obstacle})
+    return replace(plan, scorers=scorers)
 
 
 def _bounded(plan: Plan, own_namespace: str) -> Plan:
     """The plan without the scorers that have no room on a cluster."""
-    most = (one.largest for one in plan.scorers.values() if one.runnable)
+    most = (scorer.largest for scorer in plan.scorers.values() if scorer.runnable)
     if not plan.is_enabled or capacity.fit(most, plan.limit):
         return plan
-    found = dict(plan.scorers)
+    scorers = dict(plan.scorers)
     # Most clusters run the same scorers.
     known: dict[tuple[int, ...], dict[str, str]] = {}
     for cluster in plan.clusters:
         running = plan.running(cluster)
-        shared = tuple(id(one.part_on(cluster)) for one in running)
+        shared = tuple(id(scorer.part_on(cluster)) for scorer in running)
         if shared not in known:
-            loads = (one.load_on(cluster) for one in running)
+            loads = (scorer.load_on(cluster) for scorer in running)
             known[shared] = dict(capacity.left_out(loads, own_namespace, plan.limit))
         for key, why in known[shared].items():
-            old = found[key]
-            found[key] = replace(old, variants={**old.variants, cluster: Obstacle(str(Reason.NoRoom), why)})
-    return replace(plan, scorers=found)
+            old = scorers[key]
+            scorers[key] = replace(old, variants={**old.variants, cluster: Obstacle(str(Reason.NoRoom), why)})
+    return replace(plan, scorers=scorers)
 
 
 def _plan_scorer(
@@ -439,19 +445,22 @@ def _plan_scorer(
 ) -> ScorerPlan:
     """One scorer's plan for any input of author and scoring API: an error here would break the whole plan."""
     try:
-        resolved, told = resolve_everywhere(scorer, token_hosts, authentications, clusters, memory.variants)
+        resolved, results = resolve_everywhere(scorer, token_hosts, authentications, clusters, memory.variants)
         secretdelivery.check(resolved, delivery)
         if scorer.metadata.namespace != delivery.namespace and delivery.unreleased:
-            for summary in (resolved.summary, *(one for one in told.values() if isinstance(one, ScorerSummary))):
+            for summary in (
+                resolved.summary,
+                *(result for result in results.values() if isinstance(result, ScorerSummary)),
+            ):
                 secretdelivery.check_foreign(summary, delivery)
-        variants = {name: _variant(found) for name, found in told.items()}
-        told_by_cluster = {"": resolved.summary, **variants}
+        variants = {name: _variant(result) for name, result in results.items()}
+        summaries = {"": resolved.summary, **variants}
         secrets = _secret_sizes(resolved, clusters, delivery, variants)
         plan = replace(
             _resolved_plan(scorer, resolved, now),
             unhealthy=unhealthy,
             variants=variants,
-            parts={name: part_of(one) for name, one in told_by_cluster.items() if isinstance(one, ScorerSummary)},
+            parts={name: part_of(variant) for name, variant in summaries.items() if isinstance(variant, ScorerSummary)},
             secrets=secrets,
         )
         # Tried alone first: later, with all scorers together, an error would stop those too.
@@ -486,8 +495,8 @@ def _secret_sizes(
     return sizes
 
 
-def _variant(found: ScorerSummary | ResolutionError | None) -> ScorerSummary | Obstacle | None:
-    return Obstacle(str(found.reason), str(found)) if isinstance(found, ResolutionError) else found
+def _variant(result: ScorerSummary | ResolutionError | None) -> ScorerSummary | Obstacle | None:
+    return Obstacle(str(result.reason), str(result)) if isinstance(result, ResolutionError) else result
 
 
 def _resolved_plan(scorer: DynamicScorer, resolved: ResolvedScorer, now: datetime) -> ScorerPlan:

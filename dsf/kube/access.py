@@ -52,10 +52,10 @@ def of_kubeconfig(configuration: client.Configuration, file: Path, context: str 
 
 def _token_file(file: Path, context: str | None) -> Path | None:
     """The file with the token, where the context's user names one."""
-    found = yaml.safe_load(file.read_text())
-    contexts = {one["name"]: one["context"] for one in found.get("contexts") or ()}
-    name = contexts[context or found["current-context"]].get("user")
-    users = {one["name"]: one.get("user") or {} for one in found.get("users") or ()}
+    kubeconfig = yaml.safe_load(file.read_text())
+    contexts = {entry["name"]: entry["context"] for entry in kubeconfig.get("contexts") or ()}
+    name = contexts[context or kubeconfig["current-context"]].get("user")
+    users = {entry["name"]: entry.get("user") or {} for entry in kubeconfig.get("users") or ()}
     token_file = users.get(name, {}).get("tokenFile")
     return file.absolute().parent / token_file if token_file else None
 

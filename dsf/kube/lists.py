@@ -36,11 +36,11 @@ def objects(
 
 
 def _pages(session: Session, path: str, query: dict[str, str]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    items: list[dict[str, Any]] = []
     more = ""
     while True:
         page = request_with_retry(session, "GET", path, query=query | ({"continue": more} if more else {}))
-        found += page.get("items") or ()
+        items += page.get("items") or ()
         more = (page.get("metadata") or {}).get("continue") or ""
         if not more:
-            return found
+            return items

@@ -192,7 +192,7 @@ class Reflector:
         self.error = text
 
     def _list(self) -> str:
-        found: dict[Key, Object] = {}
+        listed: dict[Key, Object] = {}
         query = dict(self._query, limit=str(self._page))
         while True:
             page = self._session.request("GET", self._path, query=query)
@@ -200,7 +200,7 @@ class Reflector:
                 # Items of a list come without these two.
                 item.setdefault("apiVersion", self.resource.api_version)
                 item.setdefault("kind", self.resource.kind)
-                found[key_of(item)] = self._transform(item)
+                listed[key_of(item)] = self._transform(item)
             token = page["metadata"].get("continue")
             if not token or self._stop.is_set():
                 break
@@ -212,24 +212,24 @@ class Reflector:
         if is_restored:
             log.warning("the API server went back in time", resource=str(self.resource), version=version)
             self._highest = 0
-        before = self.store.replace(found, is_restored=is_restored)
+        before = self.store.replace(listed, is_restored=is_restored)
         self._see(version)
         failed_before = frozenset(self._untold)
-        for key in (*found, *(before.keys() - found.keys())):
-            old, new = before.get(key), found.get(key)
+        for key in (*listed, *(before.keys() - listed.keys())):
+            old, new = before.get(key), listed.get(key)
             if old is None or new is None or version_of(old) != version_of(new):
                 self._untold.setdefault(key, old)
-        self._tell(found, failed_before)
+        self._tell(listed, failed_before)
         self.synced.set()
         return version
 
-    def _tell(self, found: Mapping[Key, Object], failed_before: frozenset[Key]) -> None:
+    def _tell(self, listed: Mapping[Key, Object], failed_before: frozenset[Key]) -> None:
         """Handle all pending changes. A failed one is retried once, after another list: one object must not
         keep all others from being watched. Raises the first error of those to be retried."""
         failure: Exception | None = None
         for key, old in [*self._untold.items()]:
             try:
-                self._handler(key, old, found.get(key))
+                self._handler(key, old, listed.get(key))
             except Exception as error:
                 if key not in failed_before:
                     failure = failure or error

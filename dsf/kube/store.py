@@ -36,7 +36,7 @@ class Store:
         with self._lock:
             return tuple(self._objects)
 
-    def replace(self, found: Mapping[Key, Object], *, is_restored: bool = False) -> dict[Key, Object]:
+    def replace(self, listed: Mapping[Key, Object], *, is_restored: bool = False) -> dict[Key, Object]:
         """Store the result of a list; returns the old objects.
 
         `is_restored`: the server was restored from a backup, so old and new versions are not comparable.
@@ -44,7 +44,7 @@ class Store:
         with self._lock:
             before = self._objects
             held = {} if is_restored else before
-            self._objects = {key: _newest(held.get(key), obj) for key, obj in found.items()}
+            self._objects = {key: _newest(held.get(key), obj) for key, obj in listed.items()}
         return before
 
     def put(self, obj: Object) -> Object | None:

@@ -13,7 +13,7 @@ from dsf.api.reading import understood
 from dsf.api.remoteconfig import RemoteConfig
 from dsf.api.resolve import DEFAULT_SCORING_PATH
 from dsf.api.scorer import DynamicScorer, Execution
-from dsf.api.sourcefields import said_sources
+from dsf.api.sourcefields import declared_sources
 from dsf.api.types import ConfigSyncMode, SourceType
 from dsf.api.urls import base_url
 from dsf.fleet.overviews import SettingView
@@ -82,7 +82,7 @@ def settings_of(scorer: DynamicScorer, override: Override | None = None, validit
     scoring = synced.scoring if synced else None
     named = spec.scoring.params
     pick = _Pick()
-    for said in said_sources(spec, synced or RemoteConfig()):
+    for said in declared_sources(spec, synced or RemoteConfig()):
         theirs, ours, params = said.synced, said.spec, said.spec.params
         mark = f" of {said.name}" if said.name else ""
         kind = SourceType.Prometheus if theirs.params.query or (params and params.query) else SourceType.None_
