@@ -120,15 +120,15 @@ class FileConfig:
     def summaries(self) -> Summaries:
         # One stat() per check: a tick right after a change must see the change.
         try:
-            found = self._file.read()
+            summaries = self._file.read()
         except FileNotFoundError:
-            found = NONE
+            summaries = NONE
         except (ManifestError, OSError, ValueError) as error:
             self._in_force.refuse(str(error))
             return self._in_force.current
-        if found is not self._in_force.current or self.problem:
-            self._in_force.accept(found)
-        return found
+        if summaries is not self._in_force.current or self.problem:
+            self._in_force.accept(summaries)
+        return summaries
 
     def on_change(self, listener: Callable[[Summaries], None]) -> None:
         self._in_force.listeners.append(listener)

@@ -161,11 +161,11 @@ class KubeConfig(_Watched):
     def changed(self, key: Key, old: Object | None, new: Object | None) -> None:
         """Process a change."""
         try:
-            found = NONE if new is None else from_configmap(new)
+            summaries = NONE if new is None else from_configmap(new)
         except ManifestError as error:
             self._in_force.refuse(str(error))
         else:
-            self._in_force.accept(found)
+            self._in_force.accept(summaries)
 
 
 class KubeSecrets:
@@ -239,12 +239,12 @@ class KubeSecrets:
         """Stop all watches."""
         with self._lock:
             watched, self._watched = list(self._watched.values()), {}
-        for one in watched:
-            one.reflector.stop()
+        for watch in watched:
+            watch.reflector.stop()
 
-    def _value(self, reference: Reference, watched: _Watched, found: Object | None, key: str, label: str) -> bytes:
+    def _value(self, reference: Reference, watched: _Watched, obj: Object | None, key: str, label: str) -> bytes:
         try:
-            return _value(found, key)
+            return _value(obj, key)
         except KeyError:
             why = watched.problem
             if why and not watched.reflector.synced.is_set():
@@ -263,12 +263,12 @@ class KubeSecrets:
                 f"framework's own, or its type is one of {', '.join(sorted(_NEVER_SENT))}",
                 "secret_refused",
             )
-        said = f"{labels.get(USABLE_FOR, '')} {annotations.get(USABLE_FOR, '')}"
+        servers = f"{labels.get(USABLE_FOR, '')} {annotations.get(USABLE_FOR, '')}"
         how = (
             f"its label or annotation {USABLE_FOR} in namespace {self._namespace} of the managed cluster, or on the "
             "hub to the chart's spokeSetting.agent.tokenSecrets"
         )
-        self._release.check(name, key, use, said, how, is_bindable=kind != _ACCOUNT)
+        self._release.check(name, key, use, servers, how, is_bindable=kind != _ACCOUNT)
 
     def _watch(self, reference: Reference) -> _Watched:
         with self._lock:
@@ -298,13 +298,13 @@ def hint(resource: Resource, namespace: str, name: str, why: str) -> str:
     return f"{lacks} resourceNames [{name}] ({why})" if _FORBIDDEN in why else f" or cannot be read ({why})"
 
 
-def _value(found: Object | None, key: str) -> bytes:
+def _value(obj: Object | None, key: str) -> bytes:
     """The value of a key of a Secret or ConfigMap. Raises KeyError if either is missing."""
-    if found is None:
+    if obj is None:
         raise KeyError(key)
-    if found.get("kind") == CaKind.ConfigMap:
-        return str((found.get("data") or {})[key]).encode()
+    if obj.get("kind") == CaKind.ConfigMap:
+        return str((obj.get("data") or {})[key]).encode()
     try:
-        return base64.b64decode((found.get("data") or {})[key], validate=True)
+        return base64.b64decode((obj.get("data") or {})[key], validate=True)
     except binascii.Error:
         raise KeyError(key) from None

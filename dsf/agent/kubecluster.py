@@ -61,7 +61,7 @@ class KubeCluster:
         # A stale copy must not pass as current.
         self._check(both)
         return ClusterState(
-            [found[_REDUCED] for found in nodes.store.list()], [found[_REDUCED] for found in pods.store.list()]
+            [node[_REDUCED] for node in nodes.store.list()], [pod[_REDUCED] for pod in pods.store.list()]
         )
 
     def listing(self, wanted: ObjectSource, deadline: float) -> KubeListing:

@@ -61,12 +61,12 @@ def _resource(session: Session, wanted: ObjectSource, deadline: float) -> Resour
     prefix = f"/apis/{wanted.api_version}" if wanted.group else f"/api/{wanted.api_version}"
     answer, _ = _read(session, prefix, {}, _MAX_KINDS, deadline, wanted.api_version)
     version = wanted.api_version.rpartition("/")[2]
-    for found in _kinds(answer, wanted):
-        if found["name"] in DENIED.get(wanted.group, {}).values():
+    for kind in _kinds(answer, wanted):
+        if kind["name"] in DENIED.get(wanted.group, {}).values():
             raise HttpError("bad_query", f"{wanted.kind}: {DENIED_RULE}")
-        if wanted.namespace and not found["namespaced"]:
+        if wanted.namespace and not kind["namespaced"]:
             raise HttpError("bad_query", f"a {wanted.kind} is in no namespace; leave out source.object.namespace")
-        return Resource(wanted.group, version, found["name"], wanted.kind, found["namespaced"])
+        return Resource(wanted.group, version, kind["name"], wanted.kind, kind["namespaced"])
     raise HttpError(
         "unknown_kind", f"this cluster has no kind {wanted.kind} in {wanted.api_version} that can be listed"
     )
@@ -75,9 +75,9 @@ def _resource(session: Session, wanted: ObjectSource, deadline: float) -> Resour
 def _kinds(answer: Mapping[str, Any], wanted: ObjectSource) -> Iterator[Mapping[str, Any]]:
     """Those of the wanted kind that can be listed."""
     try:
-        for found in answer.get("resources") or ():
-            if found["kind"] == wanted.kind and "/" not in found["name"] and "list" in found["verbs"]:
-                yield {"name": found["name"], "namespaced": found["namespaced"]}
+        for entry in answer.get("resources") or ():
+            if entry["kind"] == wanted.kind and "/" not in entry["name"] and "list" in entry["verbs"]:
+                yield {"name": entry["name"], "namespaced": entry["namespaced"]}
     except (LookupError, TypeError, AttributeError):
         raise HttpError("bad_answer", f"the list of kinds in {wanted.api_version} cannot be read") from None
 

@@ -49,16 +49,16 @@ class Release:
             except ValueError as error:
                 raise SettingsError(f"DSF_AGENT_TOKEN_SECRETS: Secret {name!r}: {error}") from None
 
-    def check(self, name: str, key: str, use: Use, said: str, how: str, *, is_bindable: bool = True) -> None:
+    def check(self, name: str, key: str, use: Use, servers: str, how: str, *, is_bindable: bool = True) -> None:
         """Raise SecretError unless the Secret may be used for all URLs of `use`.
 
-        `said` is the list of servers on the Secret itself, empty if none; `how` names its place for messages. A
+        `servers` is the list of servers on the Secret itself, empty if none; `how` names its place for messages. A
         ScoringAuthentication's binding counts only if neither the Secret nor the hub's admin names servers, and only
         for a Secret that `is_bindable`.
         """
         label = f"key {key!r} of Secret {name!r}"
         try:
-            hosts = TokenHosts.split(said)
+            hosts = TokenHosts.split(servers)
         except ValueError as error:
             raise SecretError(f"{label} cannot be sent anywhere: {how}: {error}", "secret_refused") from None
         listed = self._listed.get(name, NO_HOSTS)
@@ -91,10 +91,10 @@ class FileSecrets:
         folder = self._existing(name, key, label)
         usable = folder / USABLE_FOR_FILE
         try:
-            said = usable.read_text()
+            servers = usable.read_text()
         except (OSError, ValueError):
-            said = ""
-        self._release.check(name, key, use, said, f"the file {usable}")
+            servers = ""
+        self._release.check(name, key, use, servers, f"the file {usable}")
         return self._read(name, key, label)
 
     def certificates(self, kind: CaKind, name: str, key: str) -> bytes:
@@ -149,10 +149,10 @@ def secret_label(name: str, key: str, kind: CaKind = CaKind.Secret) -> str:
 
 def only_certificates(data: bytes, label: str) -> bytes:
     """Only the PEM certificates, so that nothing else of a Secret is ever held. Raises SecretError."""
-    found = CERTIFICATE.findall(data)
-    if not found:
+    certificates = CERTIFICATE.findall(data)
+    if not certificates:
         raise SecretError(f"{label} has no certificate in PEM", "secret_invalid")
-    return b"\n".join(found) + b"\n"
+    return b"\n".join(certificates) + b"\n"
 
 
 class KeyRing:

@@ -40,7 +40,7 @@ class SourceState:
 
     def _begin(self, summaries: Summaries) -> None:
         """Start the sources' background work, before their scorers' first cycle, so that it has data."""
-        for name in sorted({type_of(source) for one in summaries.values() for source in one.each_source}):
+        for name in sorted({type_of(source) for summary in summaries.values() for source in summary.each_source}):
             try:
                 begin(name, self.held)
             except Exception as error:  # noqa: BLE001 (third-party code; the scorers' cycles retry and report it)
@@ -64,5 +64,5 @@ class _Collector(Collector):
         for result, number in list(self._held.object_values.items()):
             objects.add_metric((result,), number)
         yield objects
-        for one in self._held.running:
-            yield from one.families()
+        for activity in self._held.running:
+            yield from activity.families()

@@ -26,7 +26,7 @@ from dsf.text import cleaned
 CONNECT_TIMEOUT: Final = 3.0
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-_Found = list[tuple[Any, ...]]
+_Resolved = list[tuple[Any, ...]]
 
 #: Metadata services that are not at a link-local address: AWS (of instances and of pods), Google, Scaleway and Akamai
 #: over IPv6, Alibaba, Azure, Oracle.
@@ -93,8 +93,8 @@ def alias_of(url: str) -> str:
 def is_refused(address: str) -> bool:
     """Whether an IP address is link-local or a cloud's metadata service, also as IPv4 embedded in IPv6."""
     return any(
-        one.is_link_local or any(one in network for network in _METADATA)
-        for one in _meant(ipaddress.ip_address(address))
+        candidate.is_link_local or any(candidate in network for network in _METADATA)
+        for candidate in _meant(ipaddress.ip_address(address))
     )
 
 
@@ -109,7 +109,7 @@ def _meant(address: _Address) -> tuple[_Address, ...]:
     if plain in _SITE_NAT64:
         # RFC 6052: after 96, 48, 56 or 64 bits, around the ninth octet. The site's choice is not known.
         around = (bits >> 64 << 56) | (bits & ((1 << 56) - 1))
-        return tuple(_last_32(found) for found in (bits, around >> 40, around >> 32, around >> 24))
+        return tuple(_last_32(shifted) for shifted in (bits, around >> 40, around >> 32, around >> 24))
     if any(plain in network for network in _EMBEDDING) and bits > 1:
         return (_last_32(bits),)
     return (plain,)
@@ -125,10 +125,10 @@ def checked(host: str, port: int | None, exchange: Exchange) -> list[tuple[str, 
     Raises HttpError (address_refused) when any of them is refused, and errors of urllib3 and of the operating system.
     """
     host, port = _aliases.get(f"{host}:{port}", (host, port or 0))
-    found = _resolve(host, port, exchange.remaining())
+    resolved = _resolve(host, port, exchange.remaining())
     if not exchange.is_for_keys:
-        _refuse(host, found)
-    return [(str(address[0]), port) for *_, address in found]
+        _refuse(host, resolved)
+    return [(str(address[0]), port) for *_, address in resolved]
 
 
 def check(url: str, exchange: Exchange) -> None:
@@ -142,16 +142,16 @@ def check(url: str, exchange: Exchange) -> None:
     if not _is_allowed and host in _METADATA_NAMES:
         raise HttpError("address_refused", f"{host} is a metadata service, which is not asked ({_ALLOWED})")
     try:
-        found = _resolve(host, parts.port or 0, min(CONNECT_TIMEOUT, exchange.remaining()))
+        resolved = _resolve(host, parts.port or 0, min(CONNECT_TIMEOUT, exchange.remaining()))
     except (NameResolutionError, TimeoutError):
         # After the deadline nothing is sent any more.
         exchange.remaining()
         return
-    _refuse(host, found)
+    _refuse(host, resolved)
 
 
-def _refuse(host: str, found: _Found) -> None:
-    for *_, address in found:
+def _refuse(host: str, resolved: _Resolved) -> None:
+    for *_, address in resolved:
         if not _is_allowed and is_refused(str(address[0])):
             raise HttpError(
                 "address_refused",
@@ -159,9 +159,9 @@ def _refuse(host: str, found: _Found) -> None:
             )
 
 
-def _resolve(host: str, port: int, seconds: float) -> _Found:
+def _resolve(host: str, port: int, seconds: float) -> _Resolved:
     """The host's addresses. In a thread: an unresponsive name server would block the caller for half a minute."""
-    answers: queue.SimpleQueue[_Found | Exception] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[_Resolved | Exception] = queue.SimpleQueue()
 
     def look_up() -> None:
         try:
@@ -174,16 +174,16 @@ def _resolve(host: str, port: int, seconds: float) -> _Found:
     else:
         background(look_up, "dsf-http-names")
     try:
-        found = answers.get(timeout=seconds)
+        answer = answers.get(timeout=seconds)
     except queue.Empty:
         raise TimeoutError from None
-    if isinstance(found, socket.gaierror):
-        raise NameResolutionError(host, HTTPConnection(host), found) from found
-    if isinstance(found, UnicodeError):
+    if isinstance(answer, socket.gaierror):
+        raise NameResolutionError(host, HTTPConnection(host), answer) from answer
+    if isinstance(answer, UnicodeError):
         raise HttpError("connection_failed", f"{cleaned(host, 100)}: the host name is no name that a host can have")
-    if isinstance(found, Exception):
-        raise found
-    return found
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 def _is_numeric(host: str) -> bool:

@@ -52,7 +52,7 @@ def add_docs(app: FastAPI, needs: Sequence[Callable[..., Any]] = ()) -> None:
     `needs` are dependencies of the page, such as authentication; its assets are public.
     """
 
-    @app.get(PATH, include_in_schema=False, dependencies=[Depends(one) for one in needs])
+    @app.get(PATH, include_in_schema=False, dependencies=[Depends(dependency) for dependency in needs])
     def docs() -> HTMLResponse:
         return HTMLResponse(_PAGE.format(title=escape(app.title)))
 

@@ -127,8 +127,8 @@ def refusal(
 
 def _challenge(headers: Mapping[str, str], secrets: Iterable[str]) -> str:
     """The server's error about a token in WWW-Authenticate (RFC 6750), often the only place for it."""
-    said = headers.get("WWW-Authenticate", "")
-    return excerpt(said.encode(errors="replace"), secrets) if "error" in said else ""
+    challenge = headers.get("WWW-Authenticate", "")
+    return excerpt(challenge.encode(errors="replace"), secrets) if "error" in challenge else ""
 
 
 def _skew(date: str | None) -> str:
@@ -162,9 +162,9 @@ def retry_after(value: str | None) -> float | None:
 
 def _seconds_until(date: str) -> float:
     """Seconds until an HTTP date. ValueError or OverflowError if invalid."""
-    found = email.utils.parsedate_to_datetime(date)
+    parsed = email.utils.parsedate_to_datetime(date)
     # HTTP dates are GMT (RFC 9110, 5.6.7); without a zone Python would use this machine's.
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() - time.time()
+    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp() - time.time()
 
 
 def timeout(where: str, seconds: float) -> HttpError:
@@ -189,8 +189,8 @@ def broken(where: str, error: Exception, max_bytes: int) -> HttpError:
         if isinstance(cause, TooMuchError):
             return too_large(where, max_bytes)
         if refused := _NO_TUNNEL.fullmatch(text):
-            code, said = int(refused[1]), cleaned(refused[2], EXCERPT)
-            answered = f"{where}: the proxy answers {code} {said}".rstrip()
+            code, phrase = int(refused[1]), cleaned(refused[2], EXCERPT)
+            answered = f"{where}: the proxy answers {code} {phrase}".rstrip()
             return HttpError("connection_failed", answered, retryable=code in _RETRYABLE)
         for kind, words, reason, shown, retryable in _KINDS:
             if isinstance(cause, kind) and words in text:

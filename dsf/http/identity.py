@@ -47,11 +47,11 @@ def load(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
 
 def period(certificate: bytes) -> Period:
     """Validity of the first PEM certificate. Raises ValueError when there is none."""
-    found = CERTIFICATE.search(certificate)
-    if found is None:
+    match = CERTIFICATE.search(certificate)
+    if match is None:
         raise ValueError("no certificate in PEM")
     try:
-        return _period(base64.b64decode(found[0].split(b"-----")[2]))
+        return _period(base64.b64decode(match[0].split(b"-----")[2]))
     except (IndexError, ValueError):
         raise ValueError("no certificate in PEM") from None
 

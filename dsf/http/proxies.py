@@ -56,9 +56,9 @@ def proxy_for(url: str, access: Access) -> Proxy | None:
 
 
 def _variable(name: str) -> tuple[str, str]:
-    for found in (name, name.upper()):
-        if value := os.environ.get(found, "").strip():
-            return found, value
+    for variable in (name, name.upper()):
+        if value := os.environ.get(variable, "").strip():
+            return variable, value
     return name, ""
 
 

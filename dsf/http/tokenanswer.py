@@ -19,9 +19,9 @@ _XML_FIELDS: Final = re.compile(r"<Code>([^<]*)</Code>\s*<Message>([^<]*)</Messa
 
 def shown(status: int, content_type: str, body: bytes, secrets: Iterable[str] = ()) -> str:
     """The fields of an error without the secrets that were sent, or else kind and length of the answer."""
-    said = _error(body.decode(errors="replace")) if status >= 400 else ""
-    if said:
-        return cleaned(masked(said, *secrets), _MOST)
+    error = _error(body.decode(errors="replace")) if status >= 400 else ""
+    if error:
+        return cleaned(masked(error, *secrets), _MOST)
     kind = content_type.partition(";")[0].strip().lower()
     kind = kind if _MEDIA_TYPE.fullmatch(kind) else "of no known type"
     return f"an answer ({kind}, {len(body)} bytes) that is not shown, as it may hold a token"
@@ -29,12 +29,12 @@ def shown(status: int, content_type: str, body: bytes, secrets: Iterable[str] = 
 
 def _error(text: str) -> str:
     try:
-        found = _lowered(json.loads(text))
+        document = _lowered(json.loads(text))
     except (ValueError, RecursionError):
         fields = _XML_FIELDS.search(text)
         return "" if fields is None else ": ".join(fields.groups())
-    found = _lowered(found.get("error")) or found
-    return ": ".join(str(found[name]) for name in _FIELDS if isinstance(found.get(name), str | int))
+    document = _lowered(document.get("error")) or document
+    return ": ".join(str(document[name]) for name in _FIELDS if isinstance(document.get(name), str | int))
 
 
 def _lowered(document: Any) -> dict[str, Any]:

@@ -105,11 +105,11 @@ def context(tls: Tls | None = None) -> ssl.SSLContext:
         key = replace(tls, server_name="")
         if key == Tls():
             return _made.context
-        found = _own.pop(key, None) or _own_context(key, places)
-        _own[key] = found
+        own = _own.pop(key, None) or _own_context(key, places)
+        _own[key] = own
         if len(_own) > _MOST_OWN:
             del _own[next(iter(_own))]
-        return found
+        return own
 
 
 def _own_context(tls: Tls, places: tuple[_Place, ...]) -> ssl.SSLContext:
@@ -145,7 +145,7 @@ def _state(place: _Place) -> object:
     path = place.path
     try:
         paths = [path, *(_files(path) if place.is_named and path.is_dir() else ())]
-        return tuple((file, (found := file.stat()).st_mtime_ns, found.st_size, found.st_ino) for file in paths)
+        return tuple((file, (stat := file.stat()).st_mtime_ns, stat.st_size, stat.st_ino) for file in paths)
     except OSError as error:
         return path, error.errno
 
@@ -163,11 +163,11 @@ def _context(places: tuple[_Place, ...]) -> ssl.SSLContext:
         for file in files:
             try:
                 # The stores repeat CAs, Debian's three times, and OpenSSL takes a millisecond for each.
-                found = identity.CERTIFICATE.findall(file.read_bytes())
-                if new := [one for one in dict.fromkeys(found) if one not in loaded]:
+                certificates = identity.CERTIFICATE.findall(file.read_bytes())
+                if new := [certificate for certificate in dict.fromkeys(certificates) if certificate not in loaded]:
                     made.load_verify_locations(cadata=b"\n".join(new).decode("ascii"))
                     loaded.update(new)
-                elif not found:
+                elif not certificates:
                     raise ValueError("it has no certificate in PEM")
             except (ValueError, OSError) as error:
                 if is_named:

@@ -29,7 +29,7 @@ from dsf.hub.planmemory import PlanMemory
 from dsf.hub.scorerplan import INVALID, Obstacle, ScorerPlan, internal_obstacle
 from dsf.hub.secretdelivery import NO_DELIVERY, Delivery
 from dsf.store.entries import Entry
-from dsf.store.notices import ClusterNotice, cut, told_labels
+from dsf.store.notices import ClusterNotice, cut, grouping_labels
 from dsf.store.registry import ScorerRecord
 
 
@@ -367,7 +367,7 @@ def make_plan(
     plan = Plan(
         scorers=plans,
         clusters={name: cluster.metadata.uid for name, cluster in served.items()},
-        labels={name: told_labels(cluster.metadata.labels) for name, cluster in served.items()},
+        labels={name: grouping_labels(cluster.metadata.labels) for name, cluster in served.items()},
         masks=MaskIndex(_by_name(config.spec.all_masks if config is not None else (), facts)),
         is_enabled=is_enabled,
         limit=limit,

@@ -65,18 +65,18 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _passwords(folder: Path) -> dict[HubRole, str]:
-    found: dict[HubRole, str] = {}
+    passwords: dict[HubRole, str] = {}
     for role in HUB_ROLES:
         file = folder / role
         if role != "probe" and file.is_file():
             password = file.read_text(encoding="utf-8").strip()
             if len(password) < _SHORTEST:
                 raise SettingsError(f"{file}: a password of at least {_SHORTEST} characters is needed")
-            found[role] = password
-    missing = [role for role in _NEEDED if role not in found]
+            passwords[role] = password
+    missing = [role for role in _NEEDED if role not in passwords]
     if missing:
         raise SettingsError(f"{folder}: no file with a password for {', '.join(missing)}")
-    return found
+    return passwords
 
 
 def _write(file: Path, text: str) -> None:

@@ -61,8 +61,8 @@ class KeyIds:
     def parse(cls, text: str) -> KeyIds | None:
         """What `dump` wrote; None for anything else."""
         try:
-            found = json.loads(text)
-            ids = cls(int(found["current"]), found["previous"], float(found["since"]))
+            document = json.loads(text)
+            ids = cls(int(document["current"]), document["previous"], float(document["since"]))
         except (ValueError, KeyError, TypeError):
             return None
         previous_fits = ids.previous is None or (type(ids.previous) is int and 1 <= ids.previous < ids.current)

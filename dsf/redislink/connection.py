@@ -85,7 +85,9 @@ class _Packer(_Hiredis):  # type: ignore[misc]
 
     def pack(self, *args: Any) -> list[bytes]:
         """One command."""
-        packed: list[bytes] = super().pack(*[repr(one) if isinstance(one, _NUMBERS) else one for one in args])
+        packed: list[bytes] = super().pack(
+            *[repr(argument) if isinstance(argument, _NUMBERS) else argument for argument in args]
+        )
         return packed
 
 

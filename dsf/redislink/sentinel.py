@@ -33,35 +33,35 @@ class Sentinels(_Base):  # type: ignore[misc]
 
     def discover_master(self, service_name: str) -> tuple[str, int]:
         """Host and port of the server. Raises redis.ConnectionError with each Sentinel's error."""
-        said = []
+        problems = []
         for number, sentinel in enumerate(self.sentinels):
             try:
                 known: Any = sentinel.sentinel_masters()
             except redis.RedisError as error:
-                said.append(_refusal(sentinel, error))
+                problems.append(_refusal(sentinel, error))
                 continue
-            found = known.get(service_name)
-            if found and self.check_master_state(found, service_name):
+            master = known.get(service_name)
+            if master and self.check_master_state(master, service_name):
                 # Asked first from now on.
                 self.sentinels[0], self.sentinels[number] = sentinel, self.sentinels[0]
-                return found["ip"], found["port"]
-            what = "says that it is down" if found else "does not know it (DSF_REDIS_SENTINEL_MASTER)"
-            said.append(f"Sentinel at {_where(sentinel)} {what}")
-        raise MasterNotFoundError(f"no Sentinel says where Redis {service_name!r} is: {'; '.join(said)}")
+                return master["ip"], master["port"]
+            what = "says that it is down" if master else "does not know it (DSF_REDIS_SENTINEL_MASTER)"
+            problems.append(f"Sentinel at {_where(sentinel)} {what}")
+        raise MasterNotFoundError(f"no Sentinel says where Redis {service_name!r} is: {'; '.join(problems)}")
 
     def discover_slaves(self, service_name: str) -> list[tuple[str, int]]:
         """Host and port of each replica that can be reached. Raises redis.ConnectionError when no Sentinel answers."""
-        said = []
+        problems = []
         for sentinel in self.sentinels:
             try:
-                found = self.filter_slaves(sentinel.sentinel_slaves(service_name))
+                replicas = self.filter_slaves(sentinel.sentinel_slaves(service_name))
             except redis.RedisError as error:
-                said.append(_refusal(sentinel, error))
+                problems.append(_refusal(sentinel, error))
                 continue
-            if found:
-                return [(str(host), int(port)) for host, port in found]
-        if len(said) == len(self.sentinels):
-            raise redis.ConnectionError(f"no Sentinel says what replicas {service_name!r} has: {'; '.join(said)}")
+            if replicas:
+                return [(str(host), int(port)) for host, port in replicas]
+        if len(problems) == len(self.sentinels):
+            raise redis.ConnectionError(f"no Sentinel says what replicas {service_name!r} has: {'; '.join(problems)}")
         return []
 
 

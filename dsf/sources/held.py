@@ -95,8 +95,8 @@ class Held:
         """End all background activities."""
         with self._starting:
             self.settings = None
-        for one in self.running:
-            one.stop()
+        for activity in self.running:
+            activity.stop()
 
     def window(self, summary: ScorerSummary) -> Window:
         """The window of the scorer's source."""
@@ -174,13 +174,13 @@ class Held:
         """Drop the windows of removed scorers and sources, and pushed samples that are too old."""
         present = self.summaries()
         with self._lock:
-            known = {(name, source.source_name) for name, one in present.items() for source in one.each_source}
+            known = {(name, source.source_name) for name, summary in present.items() for source in summary.each_source}
             for key in self._windows.keys() - known:
                 self._windows.pop(key).window.clear()
             for key in self._left_out.keys() - known:
                 del self._left_out[key]
-        for one in self.running:
-            one.tidy()
+        for activity in self.running:
+            activity.tidy()
 
 
 def window_of(summary: ScorerSummary, held: Held | None) -> Window:

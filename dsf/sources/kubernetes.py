@@ -51,9 +51,9 @@ def fetch(summary: ScorerSummary, context: Context) -> Payload:
             raise
         except WindowFullError as error:
             raise HttpError("too_large", str(error)) from None
-        found = payload(window, selectors, grid, context)
-        question.answered(found.received, found.inside, found.series)
-    return found
+        fetched = payload(window, selectors, grid, context)
+        question.answered(fetched.received, fetched.inside, fetched.series)
+    return fetched
 
 
 def available(state: ClusterState) -> Iterator[tuple[dict[str, str], float]]:

@@ -126,8 +126,8 @@ def _check_rest(rest: bytes, body: bytes) -> tuple[str, ...]:
         raise MatrixError(_why_not(body))
     if data.get("resultType") != "matrix":
         raise MatrixError(_wrong_type(data.get("resultType")))
-    told = document.get("warnings")
-    warnings = [text for text in told if isinstance(text, str)] if isinstance(told, list) else []
+    listed = document.get("warnings")
+    warnings = [text for text in listed if isinstance(text, str)] if isinstance(listed, list) else []
     # VictoriaMetrics' word for what Thanos and Prometheus write as a warning.
     if document.get("isPartial") is True:
         warnings.insert(0, "isPartial: servers behind the source did not answer, and their data is missing")

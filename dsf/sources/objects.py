@@ -60,9 +60,9 @@ def fetch(summary: ScorerSummary, context: Context) -> Payload:
             raise HttpError("too_large", str(error)) from None
         finally:
             held.count(counts)
-        found = payload(window, (), grid, context, received)
-        question.answered(received, found.inside, found.series)
-    return found
+        fetched = payload(window, (), grid, context, received)
+        question.answered(received, fetched.inside, fetched.series)
+    return fetched
 
 
 def number(value: Any) -> float:
@@ -74,14 +74,14 @@ def number(value: Any) -> float:
     try:
         if isinstance(value, str) and len(value) > _MAX_QUANTITY:
             raise ValueError
-        found = float(quantity(value)) if isinstance(value, str) else float(value)
+        parsed = float(quantity(value)) if isinstance(value, str) else float(value)
     except OverflowError:
-        found = math.inf
+        parsed = math.inf
     except ValueError:
         raise RefusedValueError("no_number") from None
-    if not math.isfinite(found):
+    if not math.isfinite(parsed):
         raise RefusedValueError("infinite")
-    return found
+    return parsed
 
 
 def _wanted(summary: ScorerSummary) -> ObjectSource:
@@ -107,11 +107,11 @@ def _samples(
     good: set[str] = set()
     for objects, size in listing.pages(context.max_bytes, context.deadline):
         received += size
-        for found in objects:
+        for obj in objects:
             context.check()
             for field in wanted.fields:
-                labels = _labels(field, found)
-                value = at(found, field.path)
+                labels = _labels(field, obj)
+                value = at(obj, field.path)
                 if value is None and (value := field.default) is None:
                     counts["absent"] += 1
                     continue
@@ -134,13 +134,13 @@ def _samples(
     return samples, received
 
 
-def _labels(field: ObjectField, found: Mapping[str, Any]) -> dict[str, str]:
+def _labels(field: ObjectField, obj: Mapping[str, Any]) -> dict[str, str]:
     """Labels of a series. A list or an object is left out."""
-    metadata = found.get("metadata") or {}
+    metadata = obj.get("metadata") or {}
     labels = {"__name__": field.name}
     labels |= {key: str(metadata[key]) for key in ("namespace", "name") if metadata.get(key)}
     for label in field.labels:
-        value = at(found, label.path)
+        value = at(obj, label.path)
         if isinstance(value, (str, bool, int, float)):
             labels[label.name] = value if isinstance(value, str) else json.dumps(value)
     return labels

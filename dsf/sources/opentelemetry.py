@@ -28,9 +28,9 @@ def fetch(summary: ScorerSummary, context: Context) -> Payload:
     selectors = selectors_of(summary.source_query, required=True)
     grid = checked_grid(summary, context.now)
     with context.asking(summary.source_query, summary.source_endpoint) as question:
-        found = _pull(summary, context, selectors, grid)
-        question.answered(found.received, found.inside, found.series)
-    return found
+        fetched = _pull(summary, context, selectors, grid)
+        question.answered(fetched.received, fetched.inside, fetched.series)
+    return fetched
 
 
 def selectors_of(query: str, *, required: bool) -> Sequence[Selector]:
@@ -84,9 +84,9 @@ def _pull(summary: ScorerSummary, context: Context, selectors: Sequence[Selector
         body = http.get(
             summary.source_endpoint, access=context.access, deadline=context.deadline, max_bytes=context.max_bytes
         )
-        found = scraped(body, selectors, now, now - retention(summary), context.check)
+        samples = scraped(body, selectors, now, now - retention(summary), context.check)
         window.forget(lambda _: now - retention(summary))
-        keep(window, found, now, context.held, summary)
+        keep(window, samples, now, context.held, summary)
     except HttpError:
         # Unknown series must end: the next cycles show a gap.
         window.end_all(now)

@@ -110,16 +110,16 @@ class Request(Generic[OptionsT]):
         server = urlsplit(self.url)
         return urlunsplit((server.scheme, server.netloc, path, "", ""))
 
-    def made(self, found: Iterable[Series]) -> Payload:
+    def made(self, fetched: Iterable[Series]) -> Payload:
         """The scoring request of these series. For the framework. Raises HttpError (too_large, timeout)."""
         pieces: list[bytes] = []
         series, left = 0, self._context.max_bytes
-        for one in found:
+        for item in fetched:
             self.check()
-            head = b'%s{"metric":%s,"values":[' % (b"," * bool(pieces), _labels(one))
+            head = b'%s{"metric":%s,"values":[' % (b"," * bool(pieces), _labels(item))
             samples = []
             left -= len(head)
-            for sample in _samples(one):
+            for sample in _samples(item):
                 samples.append(sample)
                 left -= len(sample) + 1
                 if left < 0:
@@ -170,22 +170,22 @@ def ask(plugin: Plugin[Any], who: str, summary: ScorerSummary, context: Context)
         ) from None
 
 
-def _options(plugin: Plugin[OptionsT], who: str, said: Mapping[str, Any]) -> OptionsT:
+def _options(plugin: Plugin[OptionsT], who: str, options: Mapping[str, Any]) -> OptionsT:
     try:
-        return plugin.options.model_validate(said, by_alias=True, by_name=False)
+        return plugin.options.model_validate(options, by_alias=True, by_name=False)
     except ValidationError as error:
-        mistakes = "; ".join(f"options.{mistake}" for mistake in explain(error, plugin.options, said))
+        mistakes = "; ".join(f"options.{mistake}" for mistake in explain(error, plugin.options, options))
         raise HttpError("bad_options", f"{who}: {mistakes}") from None
 
 
-def _samples(one: Series) -> Iterator[bytes]:
-    for time, value in one.samples:
+def _samples(series: Series) -> Iterator[bytes]:
+    for time, value in series.samples:
         if not math.isfinite(time):
             raise ValueError(f"{time!r} is the time of a sample")
         yield f'[{number(float(time))},"{number(float(value))}"]'.encode()
 
 
-def _labels(one: Series) -> bytes:
-    if not all(isinstance(text, str) for label in one.labels.items() for text in label):
-        raise TypeError(f"the labels {dict(one.labels)!r} are not all texts")
-    return json.dumps(dict(one.labels), separators=(",", ":"), ensure_ascii=False).encode()
+def _labels(series: Series) -> bytes:
+    if not all(isinstance(text, str) for label in series.labels.items() for text in label):
+        raise TypeError(f"the labels {dict(series.labels)!r} are not all texts")
+    return json.dumps(dict(series.labels), separators=(",", ":"), ensure_ascii=False).encode()

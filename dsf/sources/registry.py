@@ -65,10 +65,10 @@ def begin(name: str, held: Held) -> None:
 @functools.cache
 def plugins() -> Mapping[str, tuple[EntryPoint, ...]]:
     """The types of installed plug-ins, and their entry points. Invalid names are left out and logged."""
-    found: dict[str, tuple[EntryPoint, ...]] = {}
+    by_name: dict[str, tuple[EntryPoint, ...]] = {}
     for entry in sorted(entry_points(group=GROUP), key=_of):
         if is_plugin_type(entry.name):
-            found[entry.name] = (*found.get(entry.name, ()), entry)
+            by_name[entry.name] = (*by_name.get(entry.name, ()), entry)
         else:
             why = (
                 "it is the name of a built-in type"
@@ -76,7 +76,7 @@ def plugins() -> Mapping[str, tuple[EntryPoint, ...]]:
                 else "that of a plug-in is a DNS name with a dot"
             )
             log.error("a source plug-in is not used for its name", name=entry.name, package=_of(entry), why=why)
-    return found
+    return by_name
 
 
 @functools.cache
@@ -86,24 +86,24 @@ def _loaded(name: str) -> Plugin[Any] | str:
     if others:
         return f"several packages have it: {', '.join(map(_of, (entry, *others)))}; uninstall all but one"
     try:
-        found = entry.load()
+        plugin = entry.load()
     except (Exception, SystemExit) as error:  # noqa: BLE001 (third-party code)
         return f"{_of(entry)} cannot be loaded: {type(error).__name__}: {cleaned(str(error), EXCERPT)}"
-    if not isinstance(found, Plugin) or not (isinstance(found.options, type) and issubclass(found.options, Options)):
+    if not isinstance(plugin, Plugin) or not (isinstance(plugin.options, type) and issubclass(plugin.options, Options)):
         return f"{_of(entry)} is no dsf.sources.plugin.Plugin with a model of options made from its class Options"
-    if found.protocol != PROTOCOL:
+    if plugin.protocol != PROTOCOL:
         return (
-            f"{_of(entry)} is for version {found.protocol} of the plug-ins' protocol and this agent has {PROTOCOL}: "
+            f"{_of(entry)} is for version {plugin.protocol} of the plug-ins' protocol and this agent has {PROTOCOL}: "
             "install the version of the plug-in that is for it"
         )
-    return found
+    return plugin
 
 
 def _plugin(name: str) -> Plugin[Any]:
-    found = _loaded(name)
-    if isinstance(found, str):
-        raise HttpError("plugin_failed", f"source type {name!r}: {found}")
-    return found
+    plugin = _loaded(name)
+    if isinstance(plugin, str):
+        raise HttpError("plugin_failed", f"source type {name!r}: {plugin}")
+    return plugin
 
 
 def _of(entry: EntryPoint) -> str:

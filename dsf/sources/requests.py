@@ -19,11 +19,11 @@ _Amounts = dict[str, Decimal]
 
 def quantity(text: object) -> Decimal:
     """A quantity such as `100m`, `1.5Gi` or `2e3`. Raises ValueError."""
-    found = _QUANTITY.fullmatch(str(text).strip())
-    if found is None:
+    match = _QUANTITY.fullmatch(str(text).strip())
+    if match is None:
         msg = f"{text!r} is not a quantity of Kubernetes"
         raise ValueError(msg)
-    number, suffix = Decimal(found[1]), found[2] or ""
+    number, suffix = Decimal(match[1]), match[2] or ""
     if suffix in _SUFFIXES:
         return number * _SUFFIXES[suffix]
     return number.scaleb(int(suffix[1:])) if suffix else number
@@ -74,10 +74,10 @@ def _container(
     allocated = _amounts(status.get("allocatedResources"))
     if not actual and not allocated:
         return wanted
-    found: _Amounts = {} if infeasible else dict(wanted)
-    _raise(found, actual)
-    _raise(found, allocated)
-    return found
+    amounts: _Amounts = {} if infeasible else dict(wanted)
+    _raise(amounts, actual)
+    _raise(amounts, allocated)
+    return amounts
 
 
 def _by_name(statuses: Iterable[Mapping[str, Any]] | None) -> dict[str, Mapping[str, Any]]:

@@ -34,7 +34,7 @@ _VALUE = re.compile(rf"[ \t]*({_NUMBER}|[+-]?(?i:inf(?:inity)?|nan))(?:[ \t]+({_
 _ESCAPE = re.compile(r"\\(.)")
 _ESCAPED = {"n": "\n", "\\": "\\", '"': '"'}
 
-Found = dict[Hashable, tuple[dict[str, str], float, float]]
+Scraped = dict[Hashable, tuple[dict[str, str], float, float]]
 
 
 class ScrapeError(ValueError):
@@ -43,13 +43,13 @@ class ScrapeError(ValueError):
 
 def scraped(
     body: bytes, selectors: Sequence[Selector], now: float, oldest: float, check: Callable[[], None] = lambda: None
-) -> Found:
+) -> Scraped:
     """The selected samples: (labels, time, value) by a key.
 
     A sample's own time counts if it is not after `now`, otherwise `now`; one older than `oldest` is no sample, as for
     Prometheus. `check` is called regularly and raises to abort. Raises ScrapeError.
     """
-    found: Found = {}
+    samples: Scraped = {}
     is_slow = any(matcher.pattern is not None for selector in selectors for matcher in selector.matchers)
     for name, labels, value, time in _samples(body, selectors, check):
         if is_slow:
@@ -58,12 +58,12 @@ def scraped(
         if any(selector.matches(all_labels) for selector in selectors):
             if time is not None and time <= oldest:
                 continue
-            found[(name, *sorted(labels.items()))] = (all_labels, now if time is None else min(time, now), value)
-            if len(found) > MAX_SAMPLES:
+            samples[(name, *sorted(labels.items()))] = (all_labels, now if time is None else min(time, now), value)
+            if len(samples) > MAX_SAMPLES:
                 raise ScrapeError(f"more than {MAX_SAMPLES} samples are selected; select fewer")
-    if not found:
+    if not samples:
         _check_first(body)
-    return found
+    return samples
 
 
 def _check_first(body: bytes) -> None:

@@ -82,14 +82,14 @@ class Selector:
 @functools.lru_cache(maxsize=256)
 def parse_selectors(text: str) -> tuple[Selector, ...]:
     """The selectors joined by `;` in `text`, none for an empty text. Raises SelectorError."""
-    found: list[Selector] = []
+    selectors: list[Selector] = []
     size = 0
     for query in split_queries(text):
-        found.append(_parse(query))
-        size += sum(matcher.pattern.programsize for matcher in found[-1].matchers if matcher.pattern is not None)
+        selectors.append(_parse(query))
+        size += sum(matcher.pattern.programsize for matcher in selectors[-1].matchers if matcher.pattern is not None)
         if size > _MAX_PROGRAM:
             raise SelectorError("the regular expressions of all queries together are too large; write shorter ones")
-    return tuple(found)
+    return tuple(selectors)
 
 
 def underscored(name: str) -> str:
@@ -112,9 +112,9 @@ def with_short_names(labels: dict[str, str]) -> dict[str, str]:
 
 
 def _parse(query: str) -> Selector:
-    found = _NAME.match(query)
-    name = underscored(found[0]) if found else ""
-    rest = query[found.end() if found else 0 :].strip()
+    match = _NAME.match(query)
+    name = underscored(match[0]) if match else ""
+    rest = query[match.end() if match else 0 :].strip()
     if not rest and name:
         return Selector(name)
     if not (rest.startswith("{") and rest.endswith("}")):

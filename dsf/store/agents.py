@@ -33,10 +33,10 @@ class AgentRecord(BaseModel):
             return ""
         what = f"its agent ({self.version})" if self.version else "its agent"
         oldest, newest = keys.SCHEMA_VERSION - 1, keys.SCHEMA_VERSION + 1
-        said = f"{what} speaks version {self.schema_version} of the messages, the hub {oldest} to {newest}"
+        text = f"{what} speaks version {self.schema_version} of the messages, the hub {oldest} to {newest}"
         if self.schema_version < oldest:
-            return f"{said}: the agent is too old and its results are refused; upgrade it"
-        return f"{said}: the hub is too old and refuses its results; upgrade the hub, or take the agent back"
+            return f"{text}: the agent is too old and its results are refused; upgrade it"
+        return f"{text}: the hub is too old and refuses its results; upgrade the hub, or take the agent back"
 
 
 class Agents:
@@ -68,8 +68,11 @@ class Agents:
         """Cluster -> why its agent's results are refused; only those of these with a problem, by name."""
         used: dict[Any, Any] = self._redis.hgetall(keys.KEYS_USED)
         agents = self.all()
-        found = {one.name: problem(one, agents.get(one.name), key_id(one.name, used.get(one.name))) for one in clusters}
-        return {name: text for name, text in sorted(found.items()) if text}
+        problems = {
+            cluster.name: problem(cluster, agents.get(cluster.name), key_id(cluster.name, used.get(cluster.name)))
+            for cluster in clusters
+        }
+        return {name: text for name, text in sorted(problems.items()) if text}
 
     def problem(self, cluster: ClusterRecord) -> str:
         """The same for one cluster; empty if its results are not refused."""

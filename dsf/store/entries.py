@@ -162,15 +162,19 @@ def pace(scorer: str, declared: int, clusters: Sequence[str], overrides: Mapping
 
 
 def _pauses(scorer: str, clusters: Sequence[str], overrides: Mapping[str, Override], now: float) -> Pauses:
-    in_force = {name: one for name, one in overrides.items() if one.paused is not None}
-    in_force = {name: one for name, one in in_force.items() if not _over(one.paused_until, now)}
+    in_force = {name: override for name, override in overrides.items() if override.paused is not None}
+    in_force = {name: override for name, override in in_force.items() if not _over(override.paused_until, now)}
     everywhere = in_force.get(scorer_target(scorer))
-    said = {cluster: in_force.get(keys.pair(cluster, scorer), everywhere) for cluster in clusters} if in_force else {}
-    paused = {cluster: one for cluster, one in said.items() if one is not None and one.paused}
+    by_cluster = (
+        {cluster: in_force.get(keys.pair(cluster, scorer), everywhere) for cluster in clusters} if in_force else {}
+    )
+    paused = {cluster: override for cluster, override in by_cluster.items() if override is not None and override.paused}
     if not paused:
         return Pauses()
     newest = max(paused, key=lambda cluster: paused[cluster].at)
-    ends = min((one.paused_until for one in paused.values() if one.paused_until is not None), default=None)
+    ends = min(
+        (override.paused_until for override in paused.values() if override.paused_until is not None), default=None
+    )
     return Pauses(len(paused), newest, paused[newest], ends)
 
 

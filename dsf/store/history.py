@@ -60,8 +60,8 @@ class HistoryEntry(BaseModel):
         """The stored row, without `at`, which the run id implies; timings are rounded to 100 microseconds."""
         milliseconds, _, bits = self.run.partition("-")
         why = [self.stage, self.reason, self.message] if self.stage or self.reason or self.message else []
-        timings = [_packed(round(self.timings[one] * _UNITS)) if one in self.timings else "" for one in _STAGES]
-        counts = {one: _packed(self.counts[one]) for one in COUNTS if one in self.counts}
+        timings = [_packed(round(self.timings[name] * _UNITS)) if name in self.timings else "" for name in _STAGES]
+        counts = {name: _packed(self.counts[name]) for name in COUNTS if name in self.counts}
         if "results" in counts:
             items = counts.get("items", _NO_ITEMS)
             counts["items"] = "" if items == counts["results"] else items
@@ -69,7 +69,7 @@ class HistoryEntry(BaseModel):
         fields = [
             run if self.outcome == "ok" and not why else run + self.outcome,
             ",".join(timings).rstrip(","),
-            ",".join([",".join(counts.get(one, "") for one in COUNTS).rstrip(","), *_others(self.counts)]),
+            ",".join([",".join(counts.get(name, "") for name in COUNTS).rstrip(","), *_others(self.counts)]),
             "" if self.value is None else f"{self.value:.6g}",
         ]
         return " ".join([*fields, *why])
@@ -120,9 +120,9 @@ def _unpacked(row: str) -> HistoryEntry:
         outcome, _, rest = rest.partition(" ")
     timings, counts, value, *why = rest.split(" ", _BEFORE_MESSAGE - 1)
     stage, reason, message = why or ("", "", "")
-    found = dict(_given(COUNTS, counts))
-    if not is_long and "results" in found and found.setdefault("items", found["results"]) == _NO_ITEMS:
-        del found["items"]
+    by_name = dict(_given(COUNTS, counts))
+    if not is_long and "results" in by_name and by_name.setdefault("items", by_name["results"]) == _NO_ITEMS:
+        del by_name["items"]
     return HistoryEntry(
         run=run,
         at=milliseconds / 1000,
@@ -131,7 +131,7 @@ def _unpacked(row: str) -> HistoryEntry:
         reason=reason,
         message=message,
         timings={name: number(text) / units for name, text in _given(_STAGES, timings)},
-        counts={name: number(text) for name, text in found.items()},
+        counts={name: number(text) for name, text in by_name.items()},
         value=float(value) if value else None,
     )
 

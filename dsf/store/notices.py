@@ -24,7 +24,7 @@ log = dsf.log.get(__name__)
 #: OCM's label for a cluster's ClusterSet.
 CLUSTER_SET: Final = "cluster.open-cluster-management.io/clusterset"
 #: Labels of OCM's addons: many, and useless for grouping a fleet.
-_UNTOLD: Final = "feature.open-cluster-management.io/"
+_UNUSED_PREFIX: Final = "feature.open-cluster-management.io/"
 _MOST_LABELS: Final = 32
 _LONGEST_MESSAGE: Final = 2000
 #: `problem` of a ConfigRead that has no time for this reason.
@@ -84,12 +84,12 @@ class ClusterNotice(BaseModel):
     problem: str = ""
 
 
-def told_labels(labels: Mapping[str, str]) -> dict[str, str]:
+def grouping_labels(labels: Mapping[str, str]) -> dict[str, str]:
     """The labels for grouping a fleet; the ClusterSet's first."""
-    found = sorted(
-        (name for name in labels if not name.startswith(_UNTOLD)), key=lambda name: (name != CLUSTER_SET, name)
+    names = sorted(
+        (name for name in labels if not name.startswith(_UNUSED_PREFIX)), key=lambda name: (name != CLUSTER_SET, name)
     )
-    return {name: labels[name] for name in found[:_MOST_LABELS]}
+    return {name: labels[name] for name in names[:_MOST_LABELS]}
 
 
 def cut(message: str) -> str:
@@ -110,7 +110,7 @@ class Notices:
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
         self._lock = threading.Lock()
-        self._told: dict[str, dict[str, str]] = {keys.SCORER_NOTICES: {}, keys.CLUSTER_NOTICES: {}}
+        self._written: dict[str, dict[str, str]] = {keys.SCORER_NOTICES: {}, keys.CLUSTER_NOTICES: {}}
         self._is_refused = False
 
     def tell_scorer(self, notice: ScorerNotice) -> None:
@@ -130,7 +130,7 @@ class Notices:
 
     def read(self, name: str) -> ConfigRead | None:
         """A scorer's newest check of /config."""
-        return _one(ConfigRead, name, self._asked(lambda: self._redis.hget(keys.CONFIG_READS, name)))
+        return _parsed(ConfigRead, name, self._asked(lambda: self._redis.hget(keys.CONFIG_READS, name)))
 
     def reads(self) -> dict[str, ConfigRead]:
         """All of them by name."""
@@ -153,9 +153,9 @@ class Notices:
 
     def refresh(self) -> None:
         """Rewrite notices lost by Redis."""
-        for key, told in self._told.items():
+        for key, written in self._written.items():
             with self._lock:
-                known: dict[Any, Any] = dict(told)
+                known: dict[Any, Any] = dict(written)
             if known and (self._asked(partial(self._redis.hlen, key)) or 0) < len(known):
                 self._asked(partial(self._redis.hset, key, mapping=known))
 
@@ -165,7 +165,7 @@ class Notices:
 
     def scorer(self, name: str) -> ScorerNotice | None:
         """One of them."""
-        return _one(ScorerNotice, name, self._asked(lambda: self._redis.hget(keys.SCORER_NOTICES, name)))
+        return _parsed(ScorerNotice, name, self._asked(lambda: self._redis.hget(keys.SCORER_NOTICES, name)))
 
     def clusters(self) -> dict[str, ClusterNotice]:
         """All notices by name."""
@@ -173,23 +173,23 @@ class Notices:
 
     def cluster(self, name: str) -> ClusterNotice | None:
         """One of them."""
-        return _one(ClusterNotice, name, self._asked(lambda: self._redis.hget(keys.CLUSTER_NOTICES, name)))
+        return _parsed(ClusterNotice, name, self._asked(lambda: self._redis.hget(keys.CLUSTER_NOTICES, name)))
 
     def _tell(self, key: str, notice: ScorerNotice | ClusterNotice) -> None:
         text = notice.model_dump_json(exclude_defaults=True)
         with self._lock:
-            if self._told[key].get(notice.name) == text:
+            if self._written[key].get(notice.name) == text:
                 return
         self._asked(lambda: self._redis.hset(key, notice.name, text))
         with self._lock:
-            self._told[key][notice.name] = text
+            self._written[key][notice.name] = text
 
     def _forget(self, key: str, names: list[str]) -> None:
         if names:
             self._asked(lambda: self._redis.hdel(key, *names))
         with self._lock:
             for name in names:
-                self._told.get(key, {}).pop(name, None)
+                self._written.get(key, {}).pop(name, None)
 
     def _asked(self, command: Callable[[], Any]) -> Any:
         """Redis' answer; None if this user lacks the right."""
@@ -205,9 +205,9 @@ class Notices:
 
 
 def _read(model: type[_Notice], stored: Mapping[Any, Any] | None) -> dict[str, _Notice]:
-    read = ((str(name), _one(model, str(name), text)) for name, text in (stored or {}).items())
+    read = ((str(name), _parsed(model, str(name), text)) for name, text in (stored or {}).items())
     return {name: notice for name, notice in read if notice is not None}
 
 
-def _one(model: type[_Notice], name: str, text: str | bytes | None) -> _Notice | None:
+def _parsed(model: type[_Notice], name: str, text: str | bytes | None) -> _Notice | None:
     return parsed(model, name, text)

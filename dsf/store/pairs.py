@@ -155,11 +155,11 @@ class PairState:
 
     def errors(self) -> dict[tuple[str, str], int]:
         """Failed cycles by (stage, reason)."""
-        found: dict[tuple[str, str], int] = {}
+        counts: dict[tuple[str, str], int] = {}
         for name, count in self._by_prefix("n:error:").items():
             stage, _, reason = name.partition(":")
-            found[stage, reason] = count
-        return found
+            counts[stage, reason] = count
+        return counts
 
     def refused(self) -> dict[str, int]:
         """Individual results refused, by reason."""
@@ -317,8 +317,8 @@ class Pairs:
 
     def state(self, cluster: str, scorer: str) -> PairState:
         """One pair; falsy if nothing is known of it."""
-        [found] = self.states([(cluster, scorer)])
-        return found
+        [state] = self.states([(cluster, scorer)])
+        return state
 
     def states(self, pairs: Iterable[tuple[str, str]]) -> Iterator[PairState]:
         """Many pairs, a few round trips."""

@@ -105,7 +105,9 @@ class Runs:
         stay); `replayed` or `stale` if it was refused; `removed` if the pair no longer exists; and whether a writer
         must check the pair now. A Redis error of one ending is in its place and does not affect the others.
         """
-        ended = [one for batch in batched(endings, _INGEST_BATCH) for one in self._end(batch, now, history_length)]
+        ended = [
+            outcome for batch in batched(endings, _INGEST_BATCH) for outcome in self._end(batch, now, history_length)
+        ]
         # Rare, so in a separate round trip.
         self.refuse(refused)
         return ended
@@ -126,7 +128,10 @@ class Runs:
             answers: list[Any] = self._ingest(keys=_INGEST_KEYS, args=arguments)
         except redis.ResponseError as error:
             return [error] * len(endings)
-        return [one if isinstance(one, redis.ResponseError) else (str(one[0]), one[1] == 1) for one in answers]
+        return [
+            answer if isinstance(answer, redis.ResponseError) else (str(answer[0]), answer[1] == 1)
+            for answer in answers
+        ]
 
     def refuse(self, refused: Mapping[str, int]) -> None:
         """Count results refused before their run was known, by reason."""
@@ -170,8 +175,8 @@ class Runs:
         Returns their number.
         """
         latest = _latest(now)
-        found: Any = self._redis.zrangebyscore(keys.OPEN_RUNS, now + CLOCK_SKEW, "+inf", withscores=True)
-        ahead = [(str(member), float(at)) for member, at in found if str(member).rpartition("/")[2] > latest]
+        open_runs: Any = self._redis.zrangebyscore(keys.OPEN_RUNS, now + CLOCK_SKEW, "+inf", withscores=True)
+        ahead = [(str(member), float(at)) for member, at in open_runs if str(member).rpartition("/")[2] > latest]
         moved = 0
         for batch in batched(ahead, _SWEEP_BATCH):
             pairs = [member.rpartition("/")[0] for member, _ in batch]
@@ -199,13 +204,13 @@ class Runs:
 
         Returns those that had data. The hub controller does this on removing a pair, but may die in between.
         """
-        found: list[str] = []
+        forgotten: list[str] = []
         for batch in batched(sorted(pairs), _FORGET_BATCH):
             answer: list[object] = self._forget(
                 keys=[keys.ENTRIES], args=[*_PREFIXES, len(_BY_PAIR), *_BY_PAIR, *batch]
             )
-            found += [str(pair) for pair in answer]
-        return found
+            forgotten += [str(pair) for pair in answer]
+        return forgotten
 
     def forget_lags(self) -> None:
         """Remove beat's counters of removed scorers."""
@@ -221,10 +226,10 @@ class Runs:
             for pair, text in self._redis.hscan_iter(keys.ROWS, count=_SCAN)
             if row_fields(str(pair), str(text)).get(LAST_SUCCESS, 0) > now + CLOCK_SKEW
         ]
-        found = 0
+        corrected = 0
         for batch in batched(ahead, _FORGET_BATCH):
-            found += int(self._set_right(keys=[keys.WRITES], args=[_number(now), int(CLOCK_SKEW), *batch]))
-        return found
+            corrected += int(self._set_right(keys=[keys.WRITES], args=[_number(now), int(CLOCK_SKEW), *batch]))
+        return corrected
 
 
 def _row(ending: Ending) -> Iterable[_Argument]:

@@ -163,10 +163,10 @@ class ScheduleStore:
 
     def overrides_of(self, scorer: str, clusters: Iterable[str]) -> dict[str, Override]:
         """The overrides for a scorer on these clusters, by target as for `overrides`."""
-        found: dict[str, Override] = {}
+        overrides: dict[str, Override] = {}
         for batch in batched((scorer_target(scorer), *(keys.pair(name, scorer) for name in clusters)), self._BATCH):
-            found |= _overrides(zip(batch, self._redis.hmget(keys.OVERRIDES, batch), strict=True))
-        return found
+            overrides |= _overrides(zip(batch, self._redis.hmget(keys.OVERRIDES, batch), strict=True))
+        return overrides
 
     def overrides_of_scorers(self, scorers: Iterable[str]) -> dict[str, Override]:
         """The overrides of scorers on all clusters, by target as for `overrides`."""
@@ -222,7 +222,7 @@ class ScheduleStore:
         self._check(target)
         # What applies to a pair instead: nothing in place of that of the whole scorer, as a pair's own goes before it.
         is_whole = keys.split_pair(target)[0] == ALL_CLUSTERS
-        others = {} if is_whole else {name: one for name, one in self.overrides().items() if name != target}
+        others = {} if is_whole else {name: override for name, override in self.overrides().items() if name != target}
         held = any(
             entry.runnable and effective(entry, others, at).paused for entry in self._read(self._touched(target))
         )
@@ -279,7 +279,7 @@ class ScheduleStore:
                 break
         else:
             raise redis.WatchError(f"the override of {target} is being changed by others all the time; try again")
-        others = {name: one for name, one in self.overrides().items() if name != target}
+        others = {name: override for name, override in self.overrides().items() if name != target}
         old = _override(target, text) if text else None
         before = {**others, target: old} if old else others
         after = {**others, target: new} if new else others

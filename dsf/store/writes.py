@@ -187,7 +187,7 @@ class Writes:
         """End the work on these pairs, in one round trip."""
         if not finishes:
             return
-        calls = [one.call() for one in finishes]
+        calls = [finish.call() for finish in finishes]
         with self._redis.pipeline(transaction=False) as pipe:
             for names, values in calls:
                 pipe.evalsha(self._finish.sha, len(names), *names, *values)

@@ -61,16 +61,18 @@ def points(metric: Metric, kind: str) -> Iterator[Point]:
         case "summary":
             for point in data:
                 attributes = pairs(point.attributes)
-                for one in point.quantile_values:
-                    quantile = (("quantile", number(one.quantile)),)
-                    value = _unless_ended(point, one.value)
+                for at_quantile in point.quantile_values:
+                    quantile = (("quantile", number(at_quantile.quantile)),)
+                    value = _unless_ended(point, at_quantile.value)
                     yield Point("", attributes, quantile, point.time_unix_nano, value)
                 yield from _count_and_sum(point, attributes)
 
 
 def pairs(attributes: Iterable[KeyValue]) -> Pairs:
     """Attributes as sorted text."""
-    return tuple(sorted((one.key, one.value.string_value or _text(one.value)) for one in attributes))
+    return tuple(
+        sorted((attribute.key, attribute.value.string_value or _text(attribute.value)) for attribute in attributes)
+    )
 
 
 def _histogram(point: Any) -> Iterator[Point]:
@@ -97,8 +99,8 @@ def _unless_ended(point: Any, value: float) -> float | None:
 
 
 def _text(value: AnyValue) -> str:
-    found = _plain(value)
-    return found if isinstance(found, str) else json.dumps(found, separators=(",", ":"))
+    plain = _plain(value)
+    return plain if isinstance(plain, str) else json.dumps(plain, separators=(",", ":"))
 
 
 def _plain(value: AnyValue) -> Any:
@@ -107,9 +109,9 @@ def _plain(value: AnyValue) -> Any:
         case None:
             return ""
         case "array_value":
-            return [_plain(one) for one in value.array_value.values]
+            return [_plain(item) for item in value.array_value.values]
         case "kvlist_value":
-            return {one.key: _plain(one.value) for one in value.kvlist_value.values}
+            return {item.key: _plain(item.value) for item in value.kvlist_value.values}
         case "bytes_value":
             return value.bytes_value.hex()
         case "double_value":

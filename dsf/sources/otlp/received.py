@@ -145,7 +145,9 @@ class Received:
         if kind is None:
             return
         name = underscored(metric.name)
-        selectors = {suffix: found for suffix in SUFFIXES.get(kind, ("",)) if (found := selection.of(name + suffix))}
+        selectors = {
+            suffix: selected for suffix in SUFFIXES.get(kind, ("",)) if (selected := selection.of(name + suffix))
+        }
         sent = len(getattr(metric, kind).data_points)
         if not selectors and kind != "exponential_histogram":
             counts["unwanted"] += sent
@@ -236,8 +238,8 @@ class Received:
 
 def _scope(scope: InstrumentationScope) -> Pairs:
     """The scope labels that OpenTelemetry defines for Prometheus; none without a name."""
-    said = (("otel_scope_name", scope.name), ("otel_scope_version", scope.version))
-    return tuple((label, text) for label, text in said if text) if scope.name else ()
+    labels = (("otel_scope_name", scope.name), ("otel_scope_version", scope.version))
+    return tuple((label, text) for label, text in labels if text) if scope.name else ()
 
 
 def _size(origin: _Origin, point: Point) -> int:
@@ -248,8 +250,8 @@ def _size(origin: _Origin, point: Point) -> int:
 def _labels(name: str, origin: _Origin, point: Point) -> dict[str, str]:
     """All labels of a series; an attribute of the point overrides one of its resource, and its scope both."""
     given = (*origin.resource, *point.attributes, *point.extra, *origin.scope)
-    found = {underscored(key): value for key, value in given}
-    return with_short_names({**found, "__name__": name})
+    labels = {underscored(key): value for key, value in given}
+    return with_short_names({**labels, "__name__": name})
 
 
 def _selection(summaries: Mapping[str, ScorerSummary]) -> _Selection:
@@ -257,17 +259,17 @@ def _selection(summaries: Mapping[str, ScorerSummary]) -> _Selection:
     any_name: list[Selector] = []
     keep = 0.0
     scorers = 0
-    for summary in (source for one in summaries.values() for source in one.each_source):
+    for summary in (source for scorer_summary in summaries.values() for source in scorer_summary.each_source):
         if type_of(summary) != OTLP:
             continue
         try:
-            found = parse_selectors(summary.source_query)
+            parsed = parse_selectors(summary.source_query)
         except SelectorError:
             # Cycles report it.
             continue
         keep = max(keep, retention(summary))
         scorers += 1
-        for selector in found:
+        for selector in parsed:
             if selector.name:
                 selectors.setdefault(selector.name, []).append(selector)
             else:

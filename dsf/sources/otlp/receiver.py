@@ -138,21 +138,21 @@ class _Handler(TimedHandler, BaseHTTPRequestHandler):
 
     def _read(self, size: int) -> bytes:
         """`size` bytes, allocated as they arrive, not by announced length."""
-        found = bytearray()
-        while len(found) < size:
-            piece = self.rfile.read(min(size - len(found), _READ))
+        data = bytearray()
+        while len(data) < size:
+            piece = self.rfile.read(min(size - len(data), _READ))
             if not piece:
                 raise _RefusalError(HTTPStatus.BAD_REQUEST, "the body is shorter than was said")
-            found += piece
-        return bytes(found)
+            data += piece
+        return bytes(data)
 
     def _chunks(self, limit: int) -> bytes:
         body = bytearray()
         while True:
-            found = _CHUNK.fullmatch(self.rfile.readline(_LINE))
-            if found is None:
+            match = _CHUNK.fullmatch(self.rfile.readline(_LINE))
+            if match is None:
                 raise _RefusalError(HTTPStatus.BAD_REQUEST, "the chunks of the body cannot be read")
-            size = int(found[1], 16)
+            size = int(match[1], 16)
             if len(body) + size > limit:
                 raise _too_large(limit)
             chunk = self._read(size)
@@ -249,14 +249,14 @@ class _Endpoint:
     def _unzipped(self, body: bytes) -> bytes:
         inflater = zlib.decompressobj(_GZIP)
         try:
-            found = inflater.decompress(body, self._max_bytes + 1)
+            plain = inflater.decompress(body, self._max_bytes + 1)
         except zlib.error:
             raise _RefusalError(HTTPStatus.BAD_REQUEST, "the body is not gzip") from None
-        if len(found) > self._max_bytes:
+        if len(plain) > self._max_bytes:
             raise _too_large(self._max_bytes)
         if not inflater.eof or inflater.unused_data:
             raise _RefusalError(HTTPStatus.BAD_REQUEST, "the body is not one whole gzip stream")
-        return found
+        return plain
 
 
 #: gRPC's INVALID_ARGUMENT, for the body of an error response.
