@@ -74,7 +74,12 @@ class Stages:
                 # The first is sent twice, and the total may not exceed the limit of one source.
                 most = self._settings.max_source_bytes // (len(sources) + 1)
                 payload = joined(
-                    at_once({one.source_name or "": partial(self._ask, cycle, one, deadline, most) for one in sources})
+                    at_once(
+                        {
+                            source.source_name or "": partial(self._ask, cycle, source, deadline, most)
+                            for source in sources
+                        }
+                    )
                 )
         cycle.counts |= {"series": payload.series, "bytes_in": payload.received}
         return payload

@@ -74,9 +74,9 @@ def cached(name: str) -> Path | None:
     """The program `name` from PATH or from the cache; None when it needs a download."""
     program = PROGRAMS[name]
     for candidate in (name, *program.aliases):
-        found = shutil.which(candidate)
-        if found is not None:
-            return Path(found)
+        path = shutil.which(candidate)
+        if path is not None:
+            return Path(path)
     unpacked = sorted(cache_dir().glob(f"{program.package}_*/bin/{name}"), key=lambda path: path.stat().st_mtime)
     return unpacked[-1] if unpacked else None
 
@@ -86,9 +86,9 @@ def find(name: str) -> Path:
 
     Raises ToolError, which says how to get the program, when it is not available.
     """
-    found = cached(name)
-    if found is not None:
-        return found
+    path = cached(name)
+    if path is not None:
+        return path
     program = PROGRAMS[name]
     if not debian.available():
         raise ToolError(

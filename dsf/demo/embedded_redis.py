@@ -110,10 +110,10 @@ def _write_private(file: Path, text: str) -> None:
 def _version_of(server: Path) -> str:
     """Such as `Valkey server v=9.1.0`."""
     try:
-        said = subprocess.run([server, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
+        output = subprocess.run([server, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):
-        said = ""
-    return " ".join(said.split()[:3]) or str(server)
+        output = ""
+    return " ".join(output.split()[:3]) or str(server)
 
 
 def _server() -> Path:

@@ -58,24 +58,27 @@ class Report:
     def missing(self, since: float) -> dict[str, str]:
         """Pair -> why it has no score with items measured after `since` (unix seconds)."""
         lines = {keys.pair(line.cluster, line.scorer): line for line in self.lines()}
-        found = {}
+        reasons = {}
         for pair in sorted(self._wanted() | set(lines)):
             line = lines.get(pair)
             if line is None:
-                found[pair] = "is not in the schedule; " + self._why_unscheduled(keys.split_pair(pair)[1])
+                reasons[pair] = "is not in the schedule; " + self._why_unscheduled(keys.split_pair(pair)[1])
             elif line.failing:
-                found[pair] = f"fails: {line.failure}"
+                reasons[pair] = f"fails: {line.failure}"
             elif line.failure:
-                found[pair] = line.failure
+                reasons[pair] = line.failure
             elif line.measured is None or line.measured < since:
-                found[pair] = "no cycle has ended yet"
+                reasons[pair] = "no cycle has ended yet"
             elif not line.items:
-                found[pair] = "the scoring API answered, without results"
-        return found
+                reasons[pair] = "the scoring API answered, without results"
+        return reasons
 
     def problems(self) -> list[str]:
         """The hub's errors about the manifests."""
-        return [f"{one.place}: {one.message}" if one.place else one.message for one in problems_in(self._out_dir)]
+        return [
+            f"{problem.place}: {problem.message}" if problem.place else problem.message
+            for problem in problems_in(self._out_dir)
+        ]
 
     def _wanted(self) -> set[str]:
         """The pairs defined by the manifests."""
@@ -98,16 +101,19 @@ class Report:
         }
 
     def _documents(self) -> list[ParsedDocument]:
-        found: list[ParsedDocument] = []
+        documents: list[ParsedDocument] = []
         for file in sorted(self._manifests.rglob("*.y*ml")):
             if not file.is_relative_to(self._out_dir):
                 parsed = parse_documents(file.read_text(encoding="utf-8", errors="replace"), file.name)
-                found += [document for document in parsed if isinstance(document, ParsedDocument)]
-        return found
+                documents += [document for document in parsed if isinstance(document, ParsedDocument)]
+        return documents
 
     def _why_unscheduled(self, scorer: str) -> str:
-        bad = [one for one in conditions_in(self._out_dir) if one.scorer == scorer]
-        return "; ".join(f"{one.type}: {one.reason}: {one.message}" for one in bad) or "the hub has not said why"
+        bad = [condition for condition in conditions_in(self._out_dir) if condition.scorer == scorer]
+        return (
+            "; ".join(f"{condition.type}: {condition.reason}: {condition.message}" for condition in bad)
+            or "the hub has not said why"
+        )
 
 
 def _line(score: ScoreView, due: float | None, problem: str) -> Line:

@@ -117,11 +117,11 @@ class FleetCollector(Collector):
         """The intervals in force, without those of paused pairs: no cycle of theirs is missing."""
         schedule, now = ScheduleStore(self._redis), self._clock()
         overrides = schedule.overrides()
-        found = {
+        in_force = {
             entry.pair: effective(entry, overrides, now)
             for entry in schedule.entries(keys.pair(*pair) for pair in pairs)
         }
-        return {pair: one.interval for pair, one in found.items() if not one.paused}
+        return {pair: current.interval for pair, current in in_force.items() if not current.paused}
 
     def _is_mine(self, cluster: str) -> bool:
         number, of = self._shard
@@ -135,8 +135,8 @@ class FleetCollector(Collector):
     def _items(self, pairs: Iterable[tuple[str, str]]) -> int:
         """Total number of their items."""
         rows = self._model.rows()
-        found = (rows.get(scorer, {}).get(cluster) for cluster, scorer in pairs)
-        return sum(row.items or 0 for row in found if row is not None)
+        matching = (rows.get(scorer, {}).get(cluster) for cluster, scorer in pairs)
+        return sum(row.items or 0 for row in matching if row is not None)
 
     def _exposition(self, levels: Mapping[str, Level], unsaid: int, items: int) -> list[Metric]:
         exposed = metrics.EXPOSED.gauge()

@@ -138,7 +138,7 @@ def problem_of(request: Request, error: Exception) -> JSONResponse:
 
 def mistakes(error: RequestValidationError) -> str:
     """What is wrong with which parameters."""
-    return "; ".join(f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}" for one in error.errors())
+    return "; ".join(f"{'.'.join(map(str, detail['loc'][1:]))}: {detail['msg']}" for detail in error.errors())
 
 
 def problem(status: int, title: str, detail: str) -> JSONResponse:
@@ -154,15 +154,15 @@ def _add_sums(router: APIRouter, model: FleetModel, settings: SettingsReader) ->
 
         With the `limit` worst scorers, and as many that could not run yet; sums are of all.
         """
-        found = model.fleet()
-        cut = {"scorers": found.scorers[:limit], "unready": found.unready[:limit]}
-        return _answer(request, found.model_copy(update=cut))
+        overview = model.fleet()
+        cut = {"scorers": overview.scorers[:limit], "unready": overview.unready[:limit]}
+        return _answer(request, overview.model_copy(update=cut))
 
     @router.get("/scorers/{scorer}", response_model=ScorerDetail)
     def scorer(request: Request, scorer: str) -> Response:
         """One scorer on all its clusters: states, reasons, ages, the spread of its scores, and its settings."""
-        found = model.scorer(scorer)
-        return _answer(request, found.model_copy(update={"settings": settings(scorer)}))
+        detail = model.scorer(scorer)
+        return _answer(request, detail.model_copy(update={"settings": settings(scorer)}))
 
     @router.get("/clusters", response_model=ClusterPage)
     def clusters(request: Request, cluster: ClusterGlob = None, limit: Rows = 100, cursor: Cursor = None) -> Response:

@@ -212,18 +212,18 @@ def read(
     """
     if cursor is not None and not _ID.fullmatch(cursor):
         raise CursorError(f"{cursor[:_MAX_NAME]!r} is no place among the changes; take `continue` of the answer before")
-    found: list[Change] = []
+    changes: list[Change] = []
     more = False
     for change in _newest_first(client, cursor, since):
         if scorer is not None and change.scorer != scorer:
             continue
         if cluster is not None and not change.concerns(cluster):
             continue
-        if limit is not None and len(found) >= limit:
+        if limit is not None and len(changes) >= limit:
             more = True
             break
-        found.append(change)
-    return ChangeList(at=time.time(), changes=found, continue_=found[-1].id if more and found else None)
+        changes.append(change)
+    return ChangeList(at=time.time(), changes=changes, continue_=changes[-1].id if more and changes else None)
 
 
 def after(client: redis.Redis, last: str, limit: int = _BATCH) -> Sequence[tuple[str, Change | None]]:

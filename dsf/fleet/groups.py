@@ -59,12 +59,12 @@ class FleetGroups:
     @cached_property
     def clusters(self) -> dict[str, dict[str, Verdict]]:
         """Cluster -> scorer -> state."""
-        found: dict[str, dict[str, Verdict]] = {}
+        by_cluster: dict[str, dict[str, Verdict]] = {}
         for scorer, groups in self.scorers.items():
             for state, some in groups.states.items():
                 for row in some:
-                    found.setdefault(row.cluster, {})[scorer] = state
-        return found
+                    by_cluster.setdefault(row.cluster, {})[scorer] = state
+        return by_cluster
 
     @cached_property
     def badness(self) -> dict[str, float]:
@@ -83,10 +83,10 @@ class Grouping:
     def of(self, rows: Rows, now: float) -> FleetGroups:
         """The groups of these rows at `now` (unix seconds)."""
         before = self._newest
-        found: dict[str, Groups] = {}
+        groups: dict[str, Groups] = {}
         for scorer, own in rows.items():
             known = before.scorers.get(scorer)
-            found[scorer] = known if known is not None and known.holds(own, now) else Groups(own, now)
-        if found != before.scorers:
-            self._newest = before = FleetGroups(found)
+            groups[scorer] = known if known is not None and known.holds(own, now) else Groups(own, now)
+        if groups != before.scorers:
+            self._newest = before = FleetGroups(groups)
         return before

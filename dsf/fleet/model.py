@@ -81,13 +81,13 @@ class PairFilter:
         if self.clusters is not None:
             groups = Groups({name: groups.rows[name] for name in self.clusters if name in groups.rows}, now)
         if self.reason is None and self.stage is None and self.why is None:
-            found = groups.states
+            by_state = groups.states
         else:
-            found = {}
+            by_state = {}
             for state, row, why in groups.reasons:
                 if self._is_for(why.stage, why.reason):
-                    found.setdefault(state, []).append(row)
-        return {state: some for state, some in found.items() if self.states is None or state in self.states}
+                    by_state.setdefault(state, []).append(row)
+        return {state: some for state, some in by_state.items() if self.states is None or state in self.states}
 
     def _is_for(self, stage: str, reason: str) -> bool:
         if self.why is not None and not self.why(stage, reason):
@@ -111,12 +111,12 @@ class Cursor(NamedTuple):
         """Raises CursorError."""
         try:
             rank, place, scorer, cluster = text.split("/")
-            found = cls(int(rank), float(place), scorer, cluster)
+            cursor = cls(int(rank), float(place), scorer, cluster)
         except ValueError:
             raise _no_cursor() from None
-        if not (0 <= found.rank < len(RANKS) and 0 <= found.place <= NO_END):
+        if not (0 <= cursor.rank < len(RANKS) and 0 <= cursor.place <= NO_END):
             raise _no_cursor()
-        return found
+        return cursor
 
 
 class FleetModel:
@@ -155,11 +155,11 @@ class FleetModel:
         rows, sequence = self._snapshot.read()
         notices = self._notices.scorers()
         scorers = [
-            one.model_copy(update={"conditions": _conditions(notices.get(one.name), unmet=True)})
-            for one in self._scorers(self._grouping.of(rows, now).scorers)
+            overview.model_copy(update={"conditions": _conditions(notices.get(overview.name), unmet=True)})
+            for overview in self._scorers(self._grouping.of(rows, now).scorers)
         ]
-        known = {one.name for one in scorers}
-        unready = [_unready(one) for name, one in sorted(notices.items()) if name not in known]
+        known = {overview.name for overview in scorers}
+        unready = [_unready(notice) for name, notice in sorted(notices.items()) if name not in known]
         states = _sum(scorer.states for scorer in scorers)
         return FleetOverview(
             at=now,
@@ -181,14 +181,14 @@ class FleetModel:
         return self._scorers(self.groups(self._clock()))
 
     def _scorers(self, groups: Mapping[str, Groups]) -> list[ScorerOverview]:
-        found = self._overviews(list(self._registry.scorers().values()), groups)
-        return sorted(found, key=lambda one: (*(-number for number in _worst(one.states)), one.name))
+        overviews = self._overviews(list(self._registry.scorers().values()), groups)
+        return sorted(overviews, key=lambda overview: (*(-number for number in _worst(overview.states)), overview.name))
 
     def scorer(self, name: str) -> ScorerDetail:
         """One scorer."""
         record = self._registry.scorer(name)
         groups = self.groups(self._clock())
-        [one] = self._overviews([record], groups)
+        [overview] = self._overviews([record], groups)
         own = groups[name].states if name in groups else {}
         lags = self._redis.hmget(keys.BEAT_LAGS, [f"{name}:{bound}" for bound in (*_bounds(), "+Inf")])
         values = [
@@ -200,15 +200,15 @@ class FleetModel:
             f"{name}:{bound}": number for bound, number in zip((*_bounds(), "+Inf"), lags, strict=True) if number
         }
         return ScorerDetail(
-            **{field: getattr(one, field) for field in ScorerOverview.model_fields if field != "conditions"},
+            **{field: getattr(overview, field) for field in ScorerOverview.model_fields if field != "conditions"},
             location=record.location,
             score_destination=record.destination,
             validity_seconds=record.validity,
             rate_limit=record.rate_limit,
             config_read=read_at(self._notices.read(name)),
-            values=spread([one.value for one in values], None),
-            top=nlargest(_ENDS, values, key=lambda one: (one.value, one.cluster)),
-            bottom=nsmallest(_ENDS, values, key=lambda one: (one.value, one.cluster)),
+            values=spread([entry.value for entry in values], None),
+            top=nlargest(_ENDS, values, key=lambda entry: (entry.value, entry.cluster)),
+            bottom=nsmallest(_ENDS, values, key=lambda entry: (entry.value, entry.cluster)),
             lags=_lags(counted, f"{name}:"),
             conditions=_conditions(self._notices.scorer(name)),
         )
@@ -235,7 +235,7 @@ class FleetModel:
         order = sorted((-groups.badness.get(name, 0.0), name) for name in wanted)
         if cursor is not None:
             after = _cluster_cursor(cursor)
-            order = [one for one in order if one > after]
+            order = [place for place in order if place > after]
         shown = [name for _, name in order[:limit]]
         following = None
         if len(order) > limit:
@@ -250,11 +250,11 @@ class FleetModel:
 
     def cluster_states(self) -> dict[str, StateCounts]:
         """The states of the pairs of each cluster."""
-        return {name: _counted(found.values()) for name, found in self._groups(self._clock()).clusters.items()}
+        return {name: _counted(verdicts.values()) for name, verdicts in self._groups(self._clock()).clusters.items()}
 
     def labels(self) -> dict[str, dict[str, str]]:
         """The labels of each cluster, without those of addons."""
-        return {name: one.labels for name, one in self._notices.clusters().items()}
+        return {name: notice.labels for name, notice in self._notices.clusters().items()}
 
     def clusters_like(self, pattern: str) -> set[str] | None:
         """Accepted clusters that match a pattern (`*`, `?`); None for all of them. Raises UnknownClusterError for an
@@ -270,7 +270,7 @@ class FleetModel:
         """One cluster."""
         record = self._registry.cluster(name)
         now = self._clock()
-        rows = [found for own in self.rows().values() if (found := own.get(name)) is not None]
+        rows = [row for own in self.rows().values() if (row := own.get(name)) is not None]
         overview = _cluster_overview(name, {row.scorer: row.state(now) for row in rows})
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.llen(keys.spoke_queue(name))
@@ -308,7 +308,7 @@ class FleetModel:
             if len(rows) <= limit and (after is None or _RANK[state] >= after.rank):
                 # States are worst first: places are needed only until the page is full.
                 places = [(_RANK[state], row.place(state, now), row.scorer, row.cluster, row) for row in fitting]
-                following = places if after is None else [one for one in places if one[:4] > after]
+                following = places if after is None else [place for place in places if place[:4] > after]
                 rows += nsmallest(limit + 1 - len(rows), following)
         cursor = str(Cursor(*rows[limit - 1][:4])) if len(rows) > limit else None
         return PairPage(at=now, total=total, cursor=cursor, pairs=self._table(rows[:limit], now))
@@ -329,7 +329,7 @@ class FleetModel:
         due = self._schedule.due_times([name]).get(name)
         state, entry = self._pairs.state(cluster, scorer), self._schedule.entry(name)
         is_paused = entry is not None and pause(entry, overrides, now).paused
-        found = pair_detail(
+        detail = pair_detail(
             state,
             verdict(state, now, is_paused=is_paused),
             record=record,
@@ -340,7 +340,7 @@ class FleetModel:
             now=now,
         )
         problem = (notice.problem if notice else "") or Agents(self._redis).problem(about)
-        return found.model_copy(update={"cluster_problem": problem})
+        return detail.model_copy(update={"cluster_problem": problem})
 
     def changes(self, since: int, limit: int = 5000) -> Changes:
         """Pairs that changed after this sequence number; the newest number is `FleetOverview.sequence`."""
@@ -367,12 +367,12 @@ class FleetModel:
         now = self._clock()
         names = [record.name for record in records]
         overrides = self._schedule.overrides_of_scorers(names)
-        found = []
+        overviews = []
         for record in records:
             own = groups.get(record.name, Groups({}, now))
             states = StateCounts(**{state.value: len(some) for state, some in own.states.items()})
             reasons = reason_groups(record, own)
-            one = ScorerOverview(
+            overview = ScorerOverview(
                 name=record.name,
                 score_name=record.score_name,
                 description=record.description,
@@ -387,8 +387,8 @@ class FleetModel:
                 reasons=reasons[:MAX_REASONS],
                 reasons_total=len(reasons),
             )
-            found.append(one)
-        return found
+            overviews.append(overview)
+        return overviews
 
     def _asked(self, wanted: PairFilter, now: float) -> Iterator[Groups]:
         """The rows of the wanted scorers. Raises UnknownScorerError."""
@@ -409,8 +409,10 @@ class FleetModel:
 
 def _conditions(notice: ScorerNotice | None, *, unmet: bool = False) -> list[ConditionView]:
     """All conditions, or those that are False."""
-    told = notice.conditions if notice is not None else ()
-    return [ConditionView(**one.model_dump()) for one in told if not unmet or one.status == "False"]
+    conditions = notice.conditions if notice is not None else ()
+    return [
+        ConditionView(**condition.model_dump()) for condition in conditions if not unmet or condition.status == "False"
+    ]
 
 
 def _unready(notice: ScorerNotice) -> UnreadyScorer:
@@ -441,9 +443,9 @@ def _cluster_cursor(text: str) -> tuple[float, str]:
 
 def _sum(counts: Iterable[StateCounts]) -> StateCounts:
     sums = dict.fromkeys(StateCounts.model_fields, 0)
-    for one in counts:
+    for states in counts:
         for name in sums:
-            sums[name] += getattr(one, name)
+            sums[name] += getattr(states, name)
     return StateCounts(**sums)
 
 

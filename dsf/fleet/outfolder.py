@@ -73,9 +73,9 @@ def conditions_told(notices: Mapping[str, ScorerNotice]) -> Iterator[ConditionVi
 
 def unmet(scorer: str, conditions: Iterable[Said | overviews.ConditionView]) -> Iterator[ConditionView]:
     """A scorer's conditions that are False, except those about its cycles."""
-    for said in conditions:
-        if said.status == "False" and said.type != _SCORING:
-            yield ConditionView(scorer=scorer, **said.model_dump(include={"type", "status", "reason", "message"}))
+    for condition in conditions:
+        if condition.status == "False" and condition.type != _SCORING:
+            yield ConditionView(scorer=scorer, **condition.model_dump(include={"type", "status", "reason", "message"}))
 
 
 def problems_in(out: Path | None) -> Iterator[ProblemView]:
@@ -93,7 +93,7 @@ def problems_in(out: Path | None) -> Iterator[ProblemView]:
 
 
 def _dicts(value: Any) -> Iterable[dict[str, Any]]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _load(file: Path) -> Any:

@@ -9,7 +9,16 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from dsf.fleet.scheduling import Manifest, Outcome, Prioritizer, ScoreKey, Situation, Standing, Told, schedule
+from dsf.fleet.scheduling import (
+    Manifest,
+    Outcome,
+    Prioritizer,
+    SchedulerAnswer,
+    ScoreKey,
+    Situation,
+    Standing,
+    schedule,
+)
 from dsf.fleet.views import Time, View
 
 _DISABLED: Final = "cluster.open-cluster-management.io/experimental-scheduling-disable"
@@ -126,10 +135,10 @@ class PlacementList(View):
 
 
 def explain(
-    situation: Situation, *, told: Told | None = None, source_note: str = "", asked: Sequence[WhatIf] = ()
+    situation: Situation, *, answer: SchedulerAnswer | None = None, source_note: str = "", asked: Sequence[WhatIf] = ()
 ) -> PlacementView:
-    """The whole explanation; `told` is the answer of OCM's own scheduler, if it was queried."""
-    outcome = schedule(situation, told=told)
+    """The whole explanation; `answer` is the answer of OCM's own scheduler, if it was queried."""
+    outcome = schedule(situation, answer=answer)
     metadata, spec = situation.placement["metadata"], situation.spec
     view = PlacementView(
         namespace=metadata.get("namespace", ""),
@@ -139,21 +148,21 @@ def explain(
         decided=sorted(situation.decided),
         chosen=outcome.chosen,
         agrees=set(outcome.chosen) == situation.decided,
-        source="computed" if told is None else "ocm",
+        source="computed" if answer is None else "ocm",
         source_note=source_note,
         problem=outcome.problem,
         conditions=_conditions(situation.placement),
-        prioritizers=[_prioritizer(one) for one in outcome.prioritizers],
+        prioritizers=[_prioritizer(prioritizer) for prioritizer in outcome.prioritizers],
         ranking=ranking(outcome, situation),
         left_out=[
             LeftOutView(cluster=name, stage=stage, reason=reason, decided=name in situation.decided)
             for name, (stage, reason) in sorted(outcome.left_out.items())
         ],
     )
-    notes = list(_notes(situation, outcome, view, told))
+    notes = list(_notes(situation, outcome, view, answer))
     if not asked:
         return view.model_copy(update={"notes": notes})
-    return view.model_copy(update={"notes": notes, "what_if": _what_if(situation, outcome, asked, told)})
+    return view.model_copy(update={"notes": notes, "what_if": _what_if(situation, outcome, asked, answer)})
 
 
 def ranking(outcome: Outcome, situation: Situation) -> list[RankedCluster]:
@@ -190,9 +199,11 @@ def _margin(outcome: Outcome, name: str, *, is_chosen: bool) -> int | None:
     return outcome.totals[name] - outcome.totals[other] - (name > other if is_chosen else -(name < other) + 1)
 
 
-def _what_if(situation: Situation, before: Outcome, asked: Sequence[WhatIf], told: Told | None) -> WhatIfView:
-    values = {ScoreKey(one.cluster, one.resource, one.score): one.value for one in asked}
-    after = schedule(situation, asked=values, told=told)
+def _what_if(
+    situation: Situation, before: Outcome, asked: Sequence[WhatIf], answer: SchedulerAnswer | None
+) -> WhatIfView:
+    values = {ScoreKey(change.cluster, change.resource, change.score): change.value for change in asked}
+    after = schedule(situation, asked=values, answer=answer)
     return WhatIfView(
         asked=list(asked),
         enters=[name for name in after.chosen if name not in before.chosen],
@@ -201,29 +212,33 @@ def _what_if(situation: Situation, before: Outcome, asked: Sequence[WhatIf], tol
     )
 
 
-def _prioritizer(one: Prioritizer) -> PrioritizerView:
-    meaning = f"item {one.score!r} of the AddOnPlacementScore {one.resource!r} in each cluster's namespace"
+def _prioritizer(prioritizer: Prioritizer) -> PrioritizerView:
+    meaning = (
+        f"item {prioritizer.score!r} of the AddOnPlacementScore {prioritizer.resource!r} in each cluster's namespace"
+    )
     return PrioritizerView(
-        name=one.name,
-        weight=one.weight,
-        resource=one.resource,
-        score=one.score,
-        meaning=meaning if one.is_addon else _BUILTIN[one.name],
+        name=prioritizer.name,
+        weight=prioritizer.weight,
+        resource=prioritizer.resource,
+        score=prioritizer.score,
+        meaning=meaning if prioritizer.is_addon else _BUILTIN[prioritizer.name],
     )
 
 
-def _notes(situation: Situation, outcome: Outcome, view: PlacementView, told: Told | None) -> Any:
+def _notes(situation: Situation, outcome: Outcome, view: PlacementView, answer: SchedulerAnswer | None) -> Any:
     if (situation.placement["metadata"].get("annotations") or {}).get(_DISABLED) == "true":
         yield f"OCM ignores it: the annotation {_DISABLED} is set"
-    if outcome.has_cel and told is None:
-        yield "CEL expressions of its predicates are not evaluated here: the ranking includes the clusters that they "
-        "exclude"
+    if outcome.has_cel and answer is None:
+        yield (
+            "CEL expressions of its predicates are not evaluated here: the ranking includes the clusters that they "
+            "exclude"
+        )
     if not situation.sets:
         yield "no ManagedClusterSet is bound to its namespace, so it has no clusters"
     if (wanted := situation.spec.get("numberOfClusters")) is not None and len(outcome.chosen) < int(wanted):
         yield f"{int(wanted) - len(outcome.chosen)} clusters fewer than it asks for pass its filters"
     if not view.agrees and not outcome.problem:
-        expired = any(cell.standing == "expired" for one in view.ranking for cell in one.cells)
+        expired = any(cell.standing == "expired" for ranked in view.ranking for cell in ranked.cells)
         because = (
             "a score has expired, which OCM only notices with another change"
             if expired
@@ -231,7 +246,9 @@ def _notes(situation: Situation, outcome: Outcome, view: PlacementView, told: To
         )
         yield f"its clusters are not those that would be chosen now: {because}"
     for number, prioritizer in enumerate(view.prioritizers):
-        without = [one.cluster for one in view.ranking if one.cells[number].standing not in ("counted", "asked")]
+        without = [
+            ranked.cluster for ranked in view.ranking if ranked.cells[number].standing not in ("counted", "asked")
+        ]
         if without:
             named = ", ".join(without[:5]) + (f" and {len(without) - 5} more" if len(without) > 5 else "")
             yield f"{prioritizer.name} counts 0 on {len(without)} of {len(view.ranking)} clusters: {named}"
@@ -239,8 +256,8 @@ def _notes(situation: Situation, outcome: Outcome, view: PlacementView, told: To
 
 def _conditions(placement: Manifest) -> list[str]:
     return [
-        f"{one.get('type')}={one.get('status')} {one.get('reason')}: {one.get('message')}"
-        for one in (placement.get("status") or {}).get("conditions") or ()
+        f"{condition.get('type')}={condition.get('status')} {condition.get('reason')}: {condition.get('message')}"
+        for condition in (placement.get("status") or {}).get("conditions") or ()
     ]
 
 
@@ -248,16 +265,18 @@ def summary(placement: Mapping[str, Any]) -> PlacementSummary:
     """A Placement in a list."""
     spec, status = placement.get("spec") or {}, placement.get("status") or {}
     addons = [
-        one["scoreCoordinate"]["addOn"]
-        for one in (spec.get("prioritizerPolicy") or {}).get("configurations") or ()
-        if (one.get("scoreCoordinate") or {}).get("addOn")
+        configuration["scoreCoordinate"]["addOn"]
+        for configuration in (spec.get("prioritizerPolicy") or {}).get("configurations") or ()
+        if (configuration.get("scoreCoordinate") or {}).get("addOn")
     ]
-    satisfied = [one for one in status.get("conditions") or () if one.get("type") == "PlacementSatisfied"]
+    satisfied = [
+        condition for condition in status.get("conditions") or () if condition.get("type") == "PlacementSatisfied"
+    ]
     return PlacementSummary(
         namespace=placement["metadata"].get("namespace", ""),
         name=placement["metadata"]["name"],
         number_of_clusters=spec.get("numberOfClusters"),
         selected=int(status.get("numberOfSelectedClusters") or 0),
         satisfied=str(satisfied[0].get("status")) if satisfied else "",
-        scores=[f"{one.get('resourceName')}/{one.get('scoreName')}" for one in addons],
+        scores=[f"{addon.get('resourceName')}/{addon.get('scoreName')}" for addon in addons],
     )

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import dsf.log
 from dsf.errors import HttpError, ObjectNotFoundError, SettingsError, UnknownPlacementError
 from dsf.fleet.placement import PlacementList, PlacementView, WhatIf, explain, summary
-from dsf.fleet.scheduling import Manifest, Situation, Told, counts, decided_in
+from dsf.fleet.scheduling import Manifest, SchedulerAnswer, Situation, counts, decided_in
 from dsf.http.access import bearer
 from dsf.http.client import get
 from dsf.kube.lists import objects
@@ -47,11 +47,11 @@ class Debugger:
         self._url = url.rstrip("/")
         self._token_file = token_file
 
-    def ask(self, namespace: str, name: str) -> Told:
+    def ask(self, namespace: str, name: str) -> SchedulerAnswer:
         """The scheduler's result for a Placement. Raises HttpError, and SettingsError for an unreadable token."""
         path = f"{self._url}/debug/placements/{quote(namespace)}/{quote(name)}"
         deadline = time.monotonic() + _PATIENCE
-        return told(get(path, deadline=deadline, max_bytes=_MAX_BYTES, access=bearer(self._token())))
+        return parse_answer(get(path, deadline=deadline, max_bytes=_MAX_BYTES, access=bearer(self._token())))
 
     def _token(self) -> str | None:
         if self._token_file is None:
@@ -64,17 +64,17 @@ class Debugger:
             ) from None
 
 
-def told(body: bytes) -> Told:
+def parse_answer(body: bytes) -> SchedulerAnswer:
     """Parse the debugger's answer. Raises HttpError for an invalid answer or a reported error."""
     try:
         answer = json.loads(body)
         if answer.get("error"):
             raise HttpError("bad_answer", f"OCM's scheduler says: {str(answer['error'])[:200]}")
         results = answer.get("prioritizeResults") or ()
-        return Told(
+        return SchedulerAnswer(
             # Each filter's result includes all previous filters; the last one has the longest name.
             passed=frozenset((answer.get("filteredPiplieResults") or [{}])[-1].get("filteredClusters") or ()),
-            scores={(one["name"], int(one["weight"])): dict(one.get("scores") or {}) for one in results},
+            scores={(result["name"], int(result["weight"])): dict(result.get("scores") or {}) for result in results},
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise HttpError("bad_answer", f"OCM's scheduler answered something else: {type(error).__name__}") from None
@@ -96,8 +96,8 @@ class PlacementReader:
 
     def placements(self, namespace: str = "") -> PlacementList:
         """All Placements, or those of one namespace, sorted."""
-        found = [summary(one) for one in objects(self._session, PLACEMENTS, namespace)]
-        return PlacementList(placements=sorted(found, key=lambda one: (one.namespace, one.name)))
+        summaries = [summary(placement) for placement in objects(self._session, PLACEMENTS, namespace)]
+        return PlacementList(placements=sorted(summaries, key=lambda placement: (placement.namespace, placement.name)))
 
     def explain(self, namespace: str, name: str, asked: Sequence[WhatIf] = ()) -> PlacementView:
         """The whole explanation, including the effect of the scores `asked`. Raises UnknownPlacementError."""
@@ -110,7 +110,7 @@ class PlacementReader:
             log.warning("OCM's scheduler cannot be asked", error=str(error))
             note = f"OCM's scheduler could not be asked: {error}"
             return explain(situation, source_note=note, asked=asked)
-        return explain(situation, told=answer, asked=asked)
+        return explain(situation, answer=answer, asked=asked)
 
     def situation(self, namespace: str, name: str) -> Situation:
         """OCM's input for a Placement. Raises UnknownPlacementError."""
@@ -119,28 +119,34 @@ class PlacementReader:
         except ObjectNotFoundError:
             raise UnknownPlacementError(f"no Placement {name!r} in namespace {namespace!r}") from None
         decisions = objects(self._session, PLACEMENT_DECISIONS)
-        mine = [one for one in decisions if _is_of(one, namespace, name)]
+        mine = [decision for decision in decisions if _is_of(decision, namespace, name)]
         return Situation(
             placement=placement,
-            decided=frozenset(cluster for one in mine for cluster in decided_in(one)),
-            others=counts(one for one in decisions if not _is_of(one, namespace, name)),
-            clusters={one["metadata"]["name"]: one for one in objects(self._session, MANAGED_CLUSTERS)},
+            decided=frozenset(cluster for decision in mine for cluster in decided_in(decision)),
+            others=counts(decision for decision in decisions if not _is_of(decision, namespace, name)),
+            clusters={cluster["metadata"]["name"]: cluster for cluster in objects(self._session, MANAGED_CLUSTERS)},
             sets=self._sets(namespace),
             scores=self._scores(placement),
             now=datetime.now(UTC),
         )
 
     def _sets(self, namespace: str) -> dict[str, Manifest]:
-        bound = {one["metadata"]["name"] for one in objects(self._session, MANAGED_CLUSTER_SET_BINDINGS, namespace)}
-        found = objects(self._session, MANAGED_CLUSTER_SETS) if bound else []
-        return {one["metadata"]["name"]: one for one in found if one["metadata"]["name"] in bound}
+        bound = {
+            binding["metadata"]["name"] for binding in objects(self._session, MANAGED_CLUSTER_SET_BINDINGS, namespace)
+        }
+        sets = objects(self._session, MANAGED_CLUSTER_SETS) if bound else []
+        return {
+            cluster_set["metadata"]["name"]: cluster_set
+            for cluster_set in sets
+            if cluster_set["metadata"]["name"] in bound
+        }
 
     def _scores(self, placement: Manifest) -> dict[tuple[str, str], Manifest]:
-        names = {one.rpartition("/")[0] for one in summary(placement).scores}
+        names = {score.rpartition("/")[0] for score in summary(placement).scores}
         return {
-            (one["metadata"]["namespace"], name): one
+            (score["metadata"]["namespace"], name): score
             for name in sorted(names)
-            for one in objects(self._session, ADDON_PLACEMENT_SCORES, name=name)
+            for score in objects(self._session, ADDON_PLACEMENT_SCORES, name=name)
         }
 
 

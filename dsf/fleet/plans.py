@@ -148,8 +148,8 @@ def forget(client: redis.Redis, namespace: str) -> None:
 
 def read_plans(client: redis.Redis) -> list[PlanComparison]:
     """The newest of each namespace, sorted. Unreadable ones are omitted. Raises redis.RedisError."""
-    found = []
+    plans = []
     for namespace, text in sorted(client.hgetall(keys.PLANS).items()):
         if (plan := parsed(PlanComparison, str(namespace), str(text))) is not None:
-            found.append(plan)
-    return found
+            plans.append(plan)
+    return plans

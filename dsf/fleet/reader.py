@@ -137,12 +137,12 @@ class FleetReader:
         """Every registered scorer by name, or one; at most `limit` of them, after the one named `after`."""
         self._check(None, scorer)
         every = sorted(self._registry.scorers().items())
-        asked = [one for name, one in every if scorer in (None, name)]
-        records = [one for one in asked if after is None or one.name > after][:limit]
+        asked = [record for name, record in every if scorer in (None, name)]
+        records = [record for record in asked if after is None or record.name > after][:limit]
         now = self._clock()
         views = scorer_views(self._pairs, records, self._model.groups(now), self._schedule.overrides(), now)
         reads = self._notices.reads() if scorer is None else {scorer: self._notices.read(scorer)}
-        views = [one.model_copy(update={"config_read": read_at(reads.get(one.name))}) for one in views]
+        views = [view.model_copy(update={"config_read": read_at(reads.get(view.name))}) for view in views]
         more = bool(records) and records[-1] is not asked[-1]
         return ScorerList(at=now, scorers=views, total=len(asked), cursor=records[-1].name if more else None)
 
@@ -152,19 +152,19 @@ class FleetReader:
         At most `limit` cycles (None: all), after the run `after`.
         """
         self._check(cluster, scorer)
-        found = self._pairs.history(cluster, scorer)
-        earlier = found
+        cycles = self._pairs.history(cluster, scorer)
+        earlier = cycles
         if after is not None:
-            place = next((number for number, one in enumerate(found) if one.run == after), None)
+            place = next((number for number, cycle in enumerate(cycles) if cycle.run == after), None)
             # This run is not kept any more: earlier runs have smaller ids.
-            earlier = [one for one in found if one.run < after] if place is None else found[place + 1 :]
+            earlier = [cycle for cycle in cycles if cycle.run < after] if place is None else cycles[place + 1 :]
         shown = earlier[:limit]
         return HistoryList(
             cluster=cluster,
             scorer=scorer,
             books=books_of(self._pairs.state(cluster, scorer)),
-            cycles=[cycle_view(one) for one in shown],
-            total=len(found),
+            cycles=[cycle_view(cycle) for cycle in shown],
+            total=len(cycles),
             cursor=shown[-1].run if len(shown) < len(earlier) else None,
         )
 
@@ -183,8 +183,8 @@ class FleetReader:
         except (UnknownClusterError, UnknownScorerError):
             kept = changes.read(self._redis).changes
             self._check(
-                None if any(cluster in one.clusters for one in kept) else cluster,
-                None if any(scorer == one.scorer for one in kept) else scorer,
+                None if any(cluster in change.clusters for change in kept) else cluster,
+                None if any(scorer == change.scorer for change in kept) else scorer,
             )
         return changes.read(self._redis, limit=limit, cursor=after, scorer=scorer, cluster=cluster, since=since)
 
@@ -221,7 +221,7 @@ class FleetReader:
 
 def score_view(state: PairState, records: dict[str, ScorerRecord], now: float, *, is_paused: bool = False) -> ScoreView:
     """View of one pair's newest score at `now` (unix seconds)."""
-    found = verdict(state, now)
+    verdict_now = verdict(state, now)
     score = state.score
     record = records.get(state.scorer)
     expired = score is not None and has_expired(state.valid_until, now)
@@ -234,10 +234,10 @@ def score_view(state: PairState, records: dict[str, ScorerRecord], now: float, *
         run_id=score.run if score else None,
         at=score.at if score else None,
         valid_until=score.valid_until if score else None,
-        state=Verdict.PAUSED if is_paused else found,
+        state=Verdict.PAUSED if is_paused else verdict_now,
         expired=expired,
-        fresh=usable is not None and found is not Verdict.FAILING,
-        empty=found is Verdict.EMPTY,
+        fresh=usable is not None and verdict_now is not Verdict.FAILING,
+        empty=verdict_now is Verdict.EMPTY,
         last_success=state.last_success,
         age_seconds=age_of(state.last_success, now),
         failing=state.failing or (state.expired if state.trouble is not None else 0),

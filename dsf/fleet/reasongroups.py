@@ -19,8 +19,8 @@ def reason_groups(record: ScorerRecord, groups: Groups) -> list[ReasonGroup]:
         sizes[group] = sizes.get(group, 0) + 1
         if group not in newest or why.at > newest[group][1].at:
             newest[group] = (row.cluster, why)
-    found = [_group(record, group[0], *newest[group], size) for group, size in sizes.items()]
-    return sorted(found, key=lambda one: (-one.clusters, one.reason, one.stage))
+    reasons = [_group(record, group[0], *newest[group], size) for group, size in sizes.items()]
+    return sorted(reasons, key=lambda reason: (-reason.clusters, reason.reason, reason.stage))
 
 
 def _group(record: ScorerRecord, state: Verdict, cluster: str, newest: Failure, size: int) -> ReasonGroup:

@@ -48,7 +48,7 @@ def pair_detail(
 ) -> PairDetail:
     """One pair; `judged` is its state, `entry` is None if it does not run."""
     runs = effective(entry, overrides, now) if entry is not None else None
-    said = [
+    own_overrides = [
         overrides[target]
         for target in (keys.pair(state.cluster, state.scorer), scorer_target(state.scorer))
         if target in overrides
@@ -61,11 +61,11 @@ def pair_detail(
         run_id=score.run if score else None,
         interval_seconds=runs.interval if runs is not None else record.interval,
         paused_until=runs.paused_until if runs is not None and runs.paused else None,
-        note=next((one.note for one in said if one.note), ""),
+        note=next((override.note for override in own_overrides if override.note), ""),
         unwritten=state.unwritten,
         books=books_of(state),
         score_items=score_items(usable, record, state.cluster) if usable is not None else [],
-        cycles=[cycle_view(one) for one in history],
+        cycles=[cycle_view(cycle) for cycle in history],
     )
 
 
@@ -84,15 +84,15 @@ def score_items(score: Score, record: ScorerRecord, cluster: str) -> list[ItemVi
     for fmt in reversed((record.dimension_format, *record.more_dimension_formats)):
         dimension = DimensionFormat(fmt, cluster, score.score_name)
         given |= {dimension.render(labels): (labels, value) for labels, value in results}
-    found = []
+    items = []
     for name, value in score.items[:MAX_ITEMS]:
         labels, scored = given.get(name, ({}, None))
         if scored is not None and to_score_value(scored)[0] != value:
             # The format has changed since.
             labels, scored = {}, None
         clamped = scored is not None and to_score_value(scored)[1]
-        found.append(ItemView(name=name, value=value, scored=scored, clamped=clamped, labels=labels))
-    return found
+        items.append(ItemView(name=name, value=value, scored=scored, clamped=clamped, labels=labels))
+    return items
 
 
 def books_of(state: PairState) -> Books:

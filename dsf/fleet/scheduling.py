@@ -86,7 +86,7 @@ class Situation:
 
 
 @dataclass(frozen=True)
-class Told:
+class SchedulerAnswer:
     """The answer of OCM's own scheduler, for all clusters regardless of their sets."""
 
     passed: frozenset[str]
@@ -113,15 +113,15 @@ class Outcome:
 
 
 def schedule(
-    situation: Situation, *, asked: Mapping[ScoreKey, int | None] | None = None, told: Told | None = None
+    situation: Situation, *, asked: Mapping[ScoreKey, int | None] | None = None, answer: SchedulerAnswer | None = None
 ) -> Outcome:
-    """The decision; with `asked` as if these scores were different (None: missing), with `told` by OCM's values."""
+    """The decision; with `asked` as if these scores were different (None: missing), with `answer` by OCM's values."""
     outcome = Outcome()
     clusters = _in_question(situation, outcome)
     try:
         outcome.prioritizers = list(_prioritizers(situation.spec))
-        clusters = [name for name in clusters if _passes(situation, name, outcome, told)]
-        _score(situation, clusters, outcome, asked or {}, told)
+        clusters = [name for name in clusters if _passes(situation, name, outcome, answer)]
+        _score(situation, clusters, outcome, asked or {}, answer)
     except _MisconfiguredError as error:
         outcome.problem = str(error)
         return outcome
@@ -140,18 +140,18 @@ class _MisconfiguredError(Exception):
 
 def _in_question(situation: Situation, outcome: Outcome) -> list[str]:
     wanted = situation.spec.get("clusterSets") or ()
-    sets = {name: one for name, one in situation.sets.items() if not wanted or name in wanted}
+    sets = {name: cluster_set for name, cluster_set in situation.sets.items() if not wanted or name in wanted}
     listed = ", ".join(sorted(sets)) or "none"
-    found = []
+    names = []
     for name, cluster in situation.clusters.items():
-        if not any(_holds(one, cluster) for one in sets.values()):
+        if not any(_holds(cluster_set, cluster) for cluster_set in sets.values()):
             reason = f"in no cluster set that the Placement looks at (bound to its namespace: {listed})"
             outcome.left_out[name] = ("cluster set", reason)
         elif cluster["metadata"].get("deletionTimestamp"):
             outcome.left_out[name] = ("cluster set", "it is being deleted")
         else:
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 def _holds(cluster_set: Manifest, cluster: Manifest) -> bool:
@@ -162,9 +162,11 @@ def _holds(cluster_set: Manifest, cluster: Manifest) -> bool:
     return bool(labels.get(_SET_LABEL) == cluster_set["metadata"]["name"])
 
 
-def _passes(situation: Situation, name: str, outcome: Outcome, told: Told | None) -> bool:
+def _passes(situation: Situation, name: str, outcome: Outcome, answer: SchedulerAnswer | None) -> bool:
     cluster, spec = situation.clusters[name], situation.spec
-    if (predicates := spec.get("predicates") or ()) and not any(_fits(one, cluster, outcome) for one in predicates):
+    if (predicates := spec.get("predicates") or ()) and not any(
+        _fits(predicate, cluster, outcome) for predicate in predicates
+    ):
         outcome.left_out[name] = ("predicate", "its labels and claims fit none of the predicates")
         return False
     tolerations = spec.get("tolerations") or ()
@@ -174,7 +176,7 @@ def _passes(situation: Situation, name: str, outcome: Outcome, told: Told | None
             value = f"={taint['value']}" if taint.get("value") else ""
             outcome.left_out[name] = ("taint", f"its taint {taint.get('key')}{value}:{taint.get('effect')}")
             return False
-    if told is not None and name not in told.passed:
+    if answer is not None and name not in answer.passed:
         outcome.left_out[name] = ("filter", "OCM's filters leave it out, as by a CEL expression of a predicate")
         return False
     return True
@@ -184,7 +186,9 @@ def _fits(predicate: Manifest, cluster: Manifest, outcome: Outcome) -> bool:
     selector = predicate.get("requiredClusterSelector") or {}
     if (selector.get("celSelector") or {}).get("celExpressions"):
         outcome.has_cel = True
-    claims = {one["name"]: one.get("value", "") for one in (cluster.get("status") or {}).get("clusterClaims") or ()}
+    claims = {
+        claim["name"]: claim.get("value", "") for claim in (cluster.get("status") or {}).get("clusterClaims") or ()
+    }
     labels = cluster["metadata"].get("labels") or {}
     # Claims have no `matchLabels`.
     by_claims = {"matchExpressions": (selector.get("claimSelector") or {}).get("matchExpressions")}
@@ -192,10 +196,10 @@ def _fits(predicate: Manifest, cluster: Manifest, outcome: Outcome) -> bool:
 
 
 def _check(tolerations: Iterable[Manifest]) -> None:
-    for one in tolerations:
-        if not one.get("key") and one.get("operator") != "Exists":
+    for toleration in tolerations:
+        if not toleration.get("key") and toleration.get("operator") != "Exists":
             raise _MisconfiguredError("a toleration without a key needs the operator Exists")
-        if one.get("operator") == "Exists" and one.get("value"):
+        if toleration.get("operator") == "Exists" and toleration.get("value"):
             raise _MisconfiguredError("a toleration with the operator Exists may have no value")
 
 
@@ -203,12 +207,14 @@ def _is_tolerated(taint: Manifest, tolerations: Iterable[Manifest], is_decided: 
     effect = taint.get("effect")
     if effect == "PreferNoSelect" or (effect == "NoSelectIfNew" and is_decided):
         return True
-    for one in tolerations:
-        if (one.get("effect") or effect) != effect or (one.get("key") or taint.get("key")) != taint.get("key"):
+    for toleration in tolerations:
+        if (toleration.get("effect") or effect) != effect:
             continue
-        if one.get("operator") != "Exists" and (one.get("value") or "") != (taint.get("value") or ""):
+        if (toleration.get("key") or taint.get("key")) != taint.get("key"):
             continue
-        seconds = one.get("tolerationSeconds")
+        if toleration.get("operator") != "Exists" and (toleration.get("value") or "") != (taint.get("value") or ""):
+            continue
+        seconds = toleration.get("tolerationSeconds")
         added = moment(taint.get("timeAdded"))
         # Not a sum of both: any number of seconds is legal.
         if seconds is None or (added is not None and (now - added).total_seconds() < int(seconds)):
@@ -226,11 +232,11 @@ def _prioritizers(spec: Mapping[str, Any]) -> Iterator[Prioritizer]:
         raise _MisconfiguredError(f"incorrect prioritizer policy mode: {mode}")
     builtin: dict[str, int] = dict(_DEFAULTS) if mode == "Additive" else {}
     addons = []
-    for one in policy.get("configurations") or ():
-        coordinate = one.get("scoreCoordinate")
+    for configuration in policy.get("configurations") or ():
+        coordinate = configuration.get("scoreCoordinate")
         if not coordinate:
             raise _MisconfiguredError("scoreCoordinate field is required")
-        weight = int(one.get("weight", 1))
+        weight = int(configuration.get("weight", 1))
         if coordinate.get("type", "BuiltIn") == "BuiltIn":
             # The last one of a name counts; two of one AddOn score both count, as in OCM.
             builtin[str(coordinate.get("builtIn") or "")] = weight
@@ -243,7 +249,7 @@ def _prioritizers(spec: Mapping[str, Any]) -> Iterator[Prioritizer]:
         if weight and name not in (*_DEFAULTS, *_RESOURCES):
             raise _MisconfiguredError(f"incorrect builtin prioritizer: {name}")
         addons.append(Prioritizer(name, weight))
-    yield from (one for one in addons if one.weight)
+    yield from (prioritizer for prioritizer in addons if prioritizer.weight)
 
 
 def _score(
@@ -251,18 +257,18 @@ def _score(
     clusters: list[str],
     outcome: Outcome,
     asked: Mapping[ScoreKey, int | None],
-    told: Told | None,
+    answer: SchedulerAnswer | None,
 ) -> None:
     outcome.values = {name: [] for name in clusters}
     outcome.totals = dict.fromkeys(clusters, 0)
     for prioritizer in outcome.prioritizers:
-        found = _values(situation, clusters, prioritizer, asked)
-        theirs = (told.scores.get((prioritizer.name, prioritizer.weight)) if told else None) or {}
+        values = _values(situation, clusters, prioritizer, asked)
+        theirs = (answer.scores.get((prioritizer.name, prioritizer.weight)) if answer else None) or {}
         # OCM's values are for all clusters, and this prioritizer normalizes across clusters.
-        if prioritizer.name in _RESOURCES and told is not None and told.passed != set(clusters):
+        if prioritizer.name in _RESOURCES and answer is not None and answer.passed != set(clusters):
             theirs = {}
         for name in clusters:
-            value = found[name]
+            value = values[name]
             if name in theirs and value.standing != "asked":
                 value = value._replace(score=theirs[name])
             outcome.values[name].append(value)
@@ -292,7 +298,7 @@ def _addon(situation: Situation, name: str, prioritizer: Prioritizer, asked: Map
     until = moment(status.get("validUntil"))
     if until is not None and situation.now > until:
         return Value(0, "expired", until)
-    items = [one for one in status.get("scores") or () if one.get("name") == prioritizer.score]
+    items = [item for item in status.get("scores") or () if item.get("name") == prioritizer.score]
     # The last item of a name counts.
     return Value(int(items[-1].get("value", 0)), "counted", until) if items else Value(0, "no-item", until)
 
@@ -337,18 +343,18 @@ def _approximate(exact: Decimal) -> float:
 
 def counts(decisions: Iterable[Manifest]) -> Counter[str]:
     """Number of decisions per cluster in these PlacementDecisions."""
-    return Counter(name for one in decisions for name in decided_in(one))
+    return Counter(name for decision in decisions for name in decided_in(decision))
 
 
 def decided_in(decision: Manifest) -> list[str]:
     """The clusters in one PlacementDecision."""
-    return [str(one.get("clusterName")) for one in (decision.get("status") or {}).get("decisions") or ()]
+    return [str(entry.get("clusterName")) for entry in (decision.get("status") or {}).get("decisions") or ()]
 
 
 def moment(text: object) -> datetime | None:
     """A Kubernetes timestamp; None for anything else."""
     try:
-        found = datetime.fromisoformat(str(text))
+        parsed = datetime.fromisoformat(str(text))
     except ValueError:
         return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)

@@ -79,32 +79,32 @@ def _scorer_view(
 
 def _intervals(record: ScorerRecord, rows: Collection[Row], overrides: Mapping[str, Override]) -> list[int]:
     """Those in force on some cluster, ascending."""
-    if not any(one.interval is not None for one in overrides.values()):
+    if not any(override.interval is not None for override in overrides.values()):
         return [record.interval] if rows else []
     return sorted({interval_in_force(record.name, row.cluster, record.interval, overrides) for row in rows})
 
 
 def _failures(rows: Iterable[Row]) -> list[FailureView]:
     """The newest ones."""
-    found = ((row.cluster, why) for row in rows if (why := row.why(Verdict.FAILING)) is not None and why.reason)
+    failures = ((row.cluster, why) for row in rows if (why := row.why(Verdict.FAILING)) is not None and why.reason)
     return [
         FailureView(cluster=cluster, run_id=why.run, **why.model_dump(exclude={"run"}))
-        for cluster, why in nlargest(MAX_FAILURES, found, key=lambda one: one[1].at)
+        for cluster, why in nlargest(MAX_FAILURES, failures, key=lambda failure: failure[1].at)
     ]
 
 
-def remark_order(one: RemarkView) -> tuple[bool, int, str]:
+def remark_order(remark: RemarkView) -> tuple[bool, int, str]:
     """Key by which remarks are sorted."""
-    return one.state is not Verdict.EMPTY, -one.clusters, one.reason
+    return remark.state is not Verdict.EMPTY, -remark.clusters, remark.reason
 
 
 def _remarks(groups: Iterable[ReasonGroup], now: float) -> list[RemarkView]:
-    found = [
-        RemarkView(**{name: getattr(one, name) for name in RemarkView.model_fields} | {"at": one.at or now})
-        for one in groups
-        if one.state in (Verdict.EMPTY, Verdict.OK)
+    remarks = [
+        RemarkView(**{name: getattr(group, name) for name in RemarkView.model_fields} | {"at": group.at or now})
+        for group in groups
+        if group.state in (Verdict.EMPTY, Verdict.OK)
     ]
-    return sorted(found, key=remark_order)
+    return sorted(remarks, key=remark_order)
 
 
 def _idle(pairs: Pairs, record: ScorerRecord, rows: Iterable[Row], now: float) -> list[IdleClusters]:
@@ -118,10 +118,10 @@ def _idle(pairs: Pairs, record: ScorerRecord, rows: Iterable[Row], now: float) -
             by_reason[skips.reason].append((skips.since, row.cluster))
     # Read again: the numbers of ticks of the rows in memory are older.
     longest = pairs.rows((min(some)[1], record.name) for some in by_reason.values())
-    found = []
+    views = []
     for some, state in zip(by_reason.values(), longest, strict=True):
-        if (said := skips_view(state, record)) is not None:
-            found.append(
-                IdleClusters(**{name: getattr(said, name) for name in type(said).model_fields}, clusters=len(some))
+        if (view := skips_view(state, record)) is not None:
+            views.append(
+                IdleClusters(**{name: getattr(view, name) for name in type(view).model_fields}, clusters=len(some))
             )
-    return sorted(found, key=lambda one: (-one.clusters, one.reason))
+    return sorted(views, key=lambda view: (-view.clusters, view.reason))

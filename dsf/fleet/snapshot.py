@@ -91,7 +91,9 @@ class Row:
         self._overrides: Mapping[str, Override] = _NOTHING
         if overrides:
             targets = targets_of(self.scorer, self.cluster)
-            self._overrides = {name: one for name in targets if (one := overrides.get(name)) and one.paused is not None}
+            self._overrides = {
+                name: override for name in targets if (override := overrides.get(name)) and override.paused is not None
+            }
         if self._overrides or '"suspended"' in entry:
             self._pausable = read(Entry, pair, entry)
 
@@ -99,10 +101,10 @@ class Row:
         """Until when it is paused (unix seconds), infinity without an end; None while it is not."""
         if self._pausable is None:
             return None
-        found = pause(self._pausable, self._overrides, now)
-        if not found.paused:
+        schedule = pause(self._pausable, self._overrides, now)
+        if not schedule.paused:
             return None
-        return math.inf if found.paused_until is None else found.paused_until
+        return math.inf if schedule.paused_until is None else schedule.paused_until
 
     def state(self, now: float) -> Verdict:
         """Its state at `now` (unix seconds)."""
@@ -237,8 +239,8 @@ def _without_collection() -> Iterator[None]:
 
 
 def _parsed(texts: Mapping[str, str]) -> dict[str, Override]:
-    found: dict[str, Override] = {}
+    overrides: dict[str, Override] = {}
     for target, text in texts.items():
-        if (one := read(Override, target, text)) is not None:
-            found[target] = one
-    return found
+        if (override := read(Override, target, text)) is not None:
+            overrides[target] = override
+    return overrides

@@ -38,16 +38,18 @@ class KubeBackend:
         """
         kind = {"apiVersion": resource.api_version, "kind": resource.kind}
         # Items of a list lack both.
-        return [kind | one for one in lists.objects(self._session, resource, namespace, labels=labels, name=name)]
+        return [kind | item for item in lists.objects(self._session, resource, namespace, labels=labels, name=name)]
 
     def fetch(self, resource: Resource, namespace: str, names: Iterable[str]) -> dict[str, Manifest]:
         """The named objects that exist."""
         wanted = set(names)
         if len(wanted) <= _ONE_BY_ONE:
-            found = {name: self.get(resource, namespace, name) for name in wanted}
-            return {name: one for name, one in found.items() if one is not None}
+            manifests = {name: self.get(resource, namespace, name) for name in wanted}
+            return {name: manifest for name, manifest in manifests.items() if manifest is not None}
         objects = self.objects(resource, namespace)
-        return {one["metadata"]["name"]: one for one in objects if one["metadata"]["name"] in wanted}
+        return {
+            manifest["metadata"]["name"]: manifest for manifest in objects if manifest["metadata"]["name"] in wanted
+        }
 
     def apply(self, resource: Resource, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
         """Server-side apply of the optimiser's fields; owned fields that are missing in the manifest are removed."""

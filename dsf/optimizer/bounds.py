@@ -86,18 +86,18 @@ def price(table: Table, start: IntArray, most: int, clock: Clock, share: float) 
         prices = Program(table, table.items.subset(chosen)).prices(watch.left, method)
         if prices is None:
             break
-        found = relax(table, chosen, prices)
+        relaxation = relax(table, chosen, prices)
         before = best.bound
-        if found.bound < before:
-            best = found
-        if abs(before - found.bound) <= _SETTLED * before:
+        if relaxation.bound < before:
+            best = relaxation
+        if abs(before - relaxation.bound) <= _SETTLED * before:
             break
         missing = np.ones(len(table.items), dtype=bool)
         missing[chosen] = False
-        raising = np.flatnonzero(missing & (found.reduced > 1e-7 * max(1.0, float(table.items.value.max()))))
+        raising = np.flatnonzero(missing & (relaxation.reduced > 1e-7 * max(1.0, float(table.items.value.max()))))
         if not len(raising):
             break
-        chosen = np.union1d(chosen, top(table.items.row[raising], found.reduced[raising], most, raising))
+        chosen = np.union1d(chosen, top(table.items.row[raising], relaxation.reduced[raising], most, raising))
     return best
 
 

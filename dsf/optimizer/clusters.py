@@ -24,13 +24,15 @@ class Clusters:
         wanted = sorted(set(names))
         # With a label, only clusters that have it matter.
         self._all = backend.objects(MANAGED_CLUSTERS, labels=selector.labels)
-        self._found = {str(one["metadata"]["name"]): one for one in self._all if one["metadata"]["name"] in wanted}
-        left = [name for name in wanted if name not in self._found]
-        self._found |= backend.fetch(MANAGED_CLUSTERS, "", left)
+        self._wanted = {
+            str(cluster["metadata"]["name"]): cluster for cluster in self._all if cluster["metadata"]["name"] in wanted
+        }
+        left = [name for name in wanted if name not in self._wanted]
+        self._wanted |= backend.fetch(MANAGED_CLUSTERS, "", left)
 
     def missing(self, names: Iterable[str]) -> list[str]:
         """Mistakes: clusters that do not exist."""
-        return [f"ManagedCluster {name} does not exist" for name in names if name not in self._found]
+        return [f"ManagedCluster {name} does not exist" for name in names if name not in self._wanted]
 
     def selection(self, names: Iterable[str]) -> Selection:
         """How Placements select these clusters."""
@@ -42,7 +44,9 @@ class Clusters:
         if not wanted:
             return []
         bindings = self._backend.objects(MANAGED_CLUSTER_SET_BINDINGS, namespace)
-        bound = {str((one.get("spec") or {}).get("clusterSet") or one["metadata"]["name"]) for one in bindings}
+        bound = {
+            str((binding.get("spec") or {}).get("clusterSet") or binding["metadata"]["name"]) for binding in bindings
+        }
         if not bound:
             reason = f"namespace {namespace} has no ManagedClusterSetBinding, so its Placements select nothing"
             return [f"{reason}; bind a set with these clusters, such as `global`"]
@@ -51,30 +55,33 @@ class Clusters:
             f"ManagedCluster {name} is in no cluster set that is bound to namespace {namespace} "
             f"({', '.join(sorted(bound))}), so its Placements cannot select it"
             for name in wanted
-            if name in self._found and not any(_holds(one, self._found[name]) for one in sets.values())
+            if name in self._wanted
+            and not any(_holds(cluster_set, self._wanted[name]) for cluster_set in sets.values())
         ]
 
     def warnings(self, used: Iterable[str]) -> list[str]:
         """Reasons why an applied plan may not take effect."""
-        found = []
-        names = sorted(set(used) & self._found.keys())
+        problems = []
+        names = sorted(set(used) & self._wanted.keys())
         for name in names:
-            cluster = self._found[name]
-            found += [
+            cluster = self._wanted[name]
+            problems += [
                 f"ManagedCluster {name} has the taint {taint.get('key')}: Placements do not select it"
                 for taint in (cluster.get("spec") or {}).get("taints") or ()
                 if taint.get("effect") in _NO_SELECT
             ]
             conditions = (cluster.get("status") or {}).get("conditions") or ()
-            if any(one.get("type") == _AVAILABLE and one.get("status") != "True" for one in conditions):
-                found.append(f"ManagedCluster {name} is not available")
-        found += [
+            if any(
+                condition.get("type") == _AVAILABLE and condition.get("status") != "True" for condition in conditions
+            ):
+                problems.append(f"ManagedCluster {name} is not available")
+        problems += [
             f"ManagedCluster {name} has no claim {COMPLIANCE_CLAIM}: workloads are placed there only once it is "
             f"compliant; check that the policy watcher runs there"
             for name in names
-            if COMPLIANCE_CLAIM not in claims_of(self._found[name])
+            if COMPLIANCE_CLAIM not in claims_of(self._wanted[name])
         ]
-        return found
+        return problems
 
 
 def _holds(cluster_set: Manifest, cluster: Manifest) -> bool:

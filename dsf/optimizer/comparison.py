@@ -75,25 +75,27 @@ class Comparison(View):
 
 def compare(now: PlanView, plan: Plan) -> Comparison:
     """The changes of `plan`, changed workloads and clusters first, then by name."""
-    clusters = sorted({one.cluster for one in (*now.configurations, *plan.configurations)})
+    clusters = sorted({configuration.cluster for configuration in (*now.configurations, *plan.configurations)})
     before, after = _columns(now, plan.requests), _columns(plan.placed, plan.requests)
     changes = []
     for name in clusters:
         old, new = before.get(name, Column(cluster=name)), after.get(name, Column(cluster=name))
-        changes.append(ClusterChange(cluster=name, now=old, proposed=new, changes=_said(old) != _said(new)))
+        changes.append(
+            ClusterChange(cluster=name, now=old, proposed=new, changes=_without_scores(old) != _without_scores(new))
+        )
     moves = _moves(now, plan)
     return Comparison(
-        score_now=sum(one.score * one.replicas for one in now.assignments),
+        score_now=sum(assignment.score * assignment.replicas for assignment in now.assignments),
         score_proposed=plan.score_sum,
-        clusters=sorted(changes, key=lambda one: (not one.changes, one.cluster)),
-        moves=sorted(moves, key=lambda one: (one.change == "stays", one.workload)),
+        clusters=sorted(changes, key=lambda change: (not change.changes, change.cluster)),
+        moves=sorted(moves, key=lambda move: (move.change == "stays", move.workload)),
     )
 
 
 def _columns(plan: PlanView, requests: Mapping[str, Mapping[str, int]]) -> dict[str, Column]:
     on: dict[str, list[AssignmentView]] = defaultdict(list)
-    for one in plan.assignments:
-        on[one.cluster].append(one)
+    for assignment in plan.assignments:
+        on[assignment.cluster].append(assignment)
     return {
         chosen.cluster: Column(
             cluster=chosen.cluster,
@@ -103,37 +105,39 @@ def _columns(plan: PlanView, requests: Mapping[str, Mapping[str, int]]) -> dict[
             used=chosen.used,
             blocks=[
                 Block(
-                    workload=one.workload,
-                    replicas=one.replicas,
-                    score=one.score,
-                    share=share(one, chosen, requests.get(one.workload) or {}),
+                    workload=assignment.workload,
+                    replicas=assignment.replicas,
+                    score=assignment.score,
+                    share=share(assignment, chosen, requests.get(assignment.workload) or {}),
                 )
-                for one in sorted(on[chosen.cluster], key=lambda one: (-one.score, one.workload))
+                for assignment in sorted(
+                    on[chosen.cluster], key=lambda assignment: (-assignment.score, assignment.workload)
+                )
             ],
         )
         for chosen in plan.configurations
     }
 
 
-def share(one: AssignmentView, chosen: ConfigurationView, request: Mapping[str, int]) -> float:
+def share(assignment: AssignmentView, chosen: ConfigurationView, request: Mapping[str, int]) -> float:
     """The share of a configuration that replicas use, of the most used resource."""
     amounts = [(amount, chosen.supply.get(kind, 0)) for kind, amount in request.items()]
-    return max([0.0, *(amount * one.replicas / supply for amount, supply in amounts if supply)])
+    return max([0.0, *(amount * assignment.replicas / supply for amount, supply in amounts if supply)])
 
 
-def _said(column: Column) -> tuple[str, list[tuple[str, int]]]:
+def _without_scores(column: Column) -> tuple[str, list[tuple[str, int]]]:
     """Without scores: other scores change nothing on the cluster."""
-    return column.policy, sorted((one.workload, one.replicas) for one in column.blocks)
+    return column.policy, sorted((block.workload, block.replicas) for block in column.blocks)
 
 
 def _moves(now: PlanView, plan: Plan) -> list[Move]:
     before, after = _places(now), _places(plan.placed)
-    reasons = {one.workload: one for one in plan.explanation}
-    unplaced = {one.workload: one for one in plan.unplaced}
-    found = []
+    reasons = {explanation.workload: explanation for explanation in plan.explanation}
+    unplaced = {entry.workload: entry for entry in plan.unplaced}
+    moves = []
     for name in sorted(before.keys() | after.keys() | reasons.keys() | unplaced.keys()):
         old, new, rest, reason = before.get(name, []), after.get(name, []), unplaced.get(name), reasons.get(name)
-        found.append(
+        moves.append(
             Move(
                 workload=name,
                 change=_change(old, new),
@@ -144,16 +148,21 @@ def _moves(now: PlanView, plan: Plan) -> list[Move]:
                 next_best=_option(reason),
             )
         )
-    return found
+    return moves
 
 
 def _places(plan: PlanView) -> dict[str, list[Place]]:
-    found: dict[str, list[Place]] = defaultdict(list)
-    for one in plan.assignments:
-        found[one.workload].append(
-            Place(cluster=one.cluster, device=one.device, replicas=one.replicas, score=one.score)
+    places: dict[str, list[Place]] = defaultdict(list)
+    for assignment in plan.assignments:
+        places[assignment.workload].append(
+            Place(
+                cluster=assignment.cluster,
+                device=assignment.device,
+                replicas=assignment.replicas,
+                score=assignment.score,
+            )
         )
-    return found
+    return places
 
 
 def _change(old: list[Place], new: list[Place]) -> Change:
@@ -165,7 +174,7 @@ def _change(old: list[Place], new: list[Place]) -> Change:
 
 
 def _where(places: list[Place]) -> Counter[tuple[str, str]]:
-    return Counter({(one.cluster, one.device): one.replicas for one in places})
+    return Counter({(place.cluster, place.device): place.replicas for place in places})
 
 
 def _option(reason: ExplanationView | None) -> str:

@@ -44,7 +44,7 @@ class Explainer:
         why = self._why_not(row, column, chosen) if column is not None else self._nothing_else(row, chosen)
         return ExplanationView(
             workload=table.workloads[row].name,
-            chosen=[self._option(row, one) for one in chosen.tolist()],
+            chosen=[self._option(row, index) for index in chosen.tolist()],
             next_best=None if column is None else self._option(row, column),
             reason=why.reason,
             message=why.message,
@@ -102,8 +102,8 @@ class Explainer:
         if not len(chosen):
             return self._obstacle(row, column) or _Why(Reason.NOT_PROVEN, "the search ended before this was tried")
         worth = self._worth(row)
-        worst = min(chosen, key=lambda one: (worth[one], one))
-        score, other = (table.score(float(table.value[row, one])) for one in (worst, column))
+        worst = min(chosen, key=lambda index: (worth[index], index))
+        score, other = (table.score(float(table.value[row, index])) for index in (worst, column))
         if worth[column] < worth[worst]:
             if other >= score:
                 more = f"{other - score:g} more" if other > score else "the same"

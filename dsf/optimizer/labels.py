@@ -78,10 +78,16 @@ def read_problem(
         cluster = _metadata(manifest).get("namespace")
         if cluster in tables and _metadata(manifest).get("name") in wanted:
             tables[cluster] += reading(read_score, manifest)
-    asked = [one for manifest in workloads for one in reading(read_workload, manifest, places.get(_name(manifest), ()))]
+    asked = [
+        workload
+        for manifest in workloads
+        for workload in reading(read_workload, manifest, places.get(_name(manifest), ()))
+    ]
     clusters = []
     for cluster, manifests in policies.items():
-        supplied = tuple(one for manifest in manifests for one in reading(read_configuration, manifest))
+        supplied = tuple(
+            configuration for manifest in manifests for configuration in reading(read_configuration, manifest)
+        )
         clusters += reading(Cluster, cluster, supplied, tuple(tables[cluster]))
     problem = reading(Problem, tuple(asked), tuple(clusters), tuple(preferences), now, keep_current)
     refuse(mistakes)
@@ -130,8 +136,8 @@ class _Reader:
         return moment
 
     def _wrong(self, label: str, allowed: str) -> None:
-        found = f"is {reprlib.repr(self._labels[label])}" if label in self._labels else "is missing"
-        self.mistakes.append(f"{self.what}: label {label} {found}; {allowed}")
+        problem = f"is {reprlib.repr(self._labels[label])}" if label in self._labels else "is missing"
+        self.mistakes.append(f"{self.what}: label {label} {problem}; {allowed}")
 
 
 def read_workload(manifest: Manifest, current: Sequence[Current] = ()) -> Workload:
@@ -198,9 +204,9 @@ def read_score(manifest: Manifest) -> ScoreTable:
 
 def _what(manifest: Manifest, kind: str) -> str:
     """The object's name in messages. Raises ManifestError for another kind, or without a name."""
-    found = manifest.get("kind", kind)
-    if found != kind:
-        raise ManifestError(f"{found} {_name(manifest)} is not a {kind}")
+    actual = manifest.get("kind", kind)
+    if actual != kind:
+        raise ManifestError(f"{actual} {_name(manifest)} is not a {kind}")
     if not _name(manifest):
         raise ManifestError(f"a {kind} has no metadata.name")
     namespace = _metadata(manifest).get("namespace")

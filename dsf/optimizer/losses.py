@@ -28,23 +28,26 @@ def losses(plan: Plan, previous: PlanView) -> list[str]:
     for new in plan.assignments:
         after[new.workload] += new.replicas
     # Options of each workload that no known score speaks for.
-    unknown = {one.workload: one.options_without_score + one.options_with_expired_score for one in plan.explanation}
-    found = []
-    for one in plan.unplaced:
-        if after[one.workload] >= before[one.workload]:
+    unknown = {
+        explanation.workload: explanation.options_without_score + explanation.options_with_expired_score
+        for explanation in plan.explanation
+    }
+    reasons = []
+    for unplaced in plan.unplaced:
+        if after[unplaced.workload] >= before[unplaced.workload]:
             continue
-        what = f"workload {one.workload} is placed now and would be removed, because {one.message}"
+        what = f"workload {unplaced.workload} is placed now and would be removed, because {unplaced.message}"
         advice = "renew the scores, or reset the namespace first"
         if plan.unknown_places:
-            found.append(f"{what}, while the scores of {_names(plan.unknown_places)} are unknown; {advice}")
-        elif one.reason in _UNKNOWN:
-            found.append(f"{what}; {advice}")
-        elif number := unknown.get(one.workload):
-            found.append(f"{what}, while the scores of {number} other options of it are unknown; {advice}")
-    return found
+            reasons.append(f"{what}, while the scores of {_names(plan.unknown_places)} are unknown; {advice}")
+        elif unplaced.reason in _UNKNOWN:
+            reasons.append(f"{what}; {advice}")
+        elif number := unknown.get(unplaced.workload):
+            reasons.append(f"{what}, while the scores of {number} other options of it are unknown; {advice}")
+    return reasons
 
 
 def _names(places: Sequence[UnknownPlace]) -> str:
-    named = [f"{one.workload} where it is now, {one.cluster} with {one.device}" for one in places[:_NAMED]]
+    named = [f"{place.workload} where it is now, {place.cluster} with {place.device}" for place in places[:_NAMED]]
     more = len(places) - _NAMED
     return " and of ".join(named) + (f" and of {more} more" if more > 0 else "")

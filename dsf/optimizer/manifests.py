@@ -46,12 +46,17 @@ _HASH: Final = 8
 
 def plan_id(namespace: str, plan: PlanView) -> str:
     """Id of a plan: places of workloads and configurations. Scores are not part of it."""
-    said = {
+    content = {
         "namespace": namespace,
-        "assignments": sorted((one.workload, one.cluster, one.policy, one.replicas) for one in plan.assignments),
-        "configurations": sorted((one.cluster, one.policy) for one in plan.configurations),
+        "assignments": sorted(
+            (assignment.workload, assignment.cluster, assignment.policy, assignment.replicas)
+            for assignment in plan.assignments
+        ),
+        "configurations": sorted(
+            (configuration.cluster, configuration.policy) for configuration in plan.configurations
+        ),
     }
-    return _hash(json.dumps(said, sort_keys=True), 16)
+    return _hash(json.dumps(content, sort_keys=True), 16)
 
 
 def generated_name(prefix: str, cluster: str) -> str:
@@ -72,33 +77,37 @@ def render(
 
     `placements` has the Placement of each workload, `values` what the selector selects each cluster by.
     """
-    found: list[Manifest] = []
-    for one in plan.configurations:
-        name = generated_name("placement", one.cluster)
-        spec = _spec(selector.predicate([values[one.cluster]]), 1)
-        found.append(_object(PLACEMENTS, namespace, name, {CONFIGURATION: _json(one.model_dump())}, {"spec": spec}))
-    for one in plan.configurations:
+    manifests: list[Manifest] = []
+    for configuration in plan.configurations:
+        name = generated_name("placement", configuration.cluster)
+        spec = _spec(selector.predicate([values[configuration.cluster]]), 1)
+        manifests.append(
+            _object(PLACEMENTS, namespace, name, {CONFIGURATION: _json(configuration.model_dump())}, {"spec": spec})
+        )
+    for configuration in plan.configurations:
         binding = {
             "placementRef": {
                 "apiGroup": PLACEMENTS.group,
                 "kind": PLACEMENTS.kind,
-                "name": generated_name("placement", one.cluster),
+                "name": generated_name("placement", configuration.cluster),
             },
-            "subjects": [{"apiGroup": POLICIES.group, "kind": POLICIES.kind, "name": one.policy}],
+            "subjects": [{"apiGroup": POLICIES.group, "kind": POLICIES.kind, "name": configuration.policy}],
         }
-        found.append(_object(PLACEMENT_BINDINGS, namespace, generated_name("binding", one.cluster), {}, binding))
+        manifests.append(
+            _object(PLACEMENT_BINDINGS, namespace, generated_name("binding", configuration.cluster), {}, binding)
+        )
     by_workload: dict[str, list[AssignmentView]] = {}
     for assignment in plan.assignments:
         by_workload.setdefault(assignment.workload, []).append(assignment)
     for workload, assignments in sorted(by_workload.items()):
-        chosen = [values[one.cluster] for one in assignments]
-        spec = _spec(selector.predicate(chosen, compliant=True), sum(one.replicas for one in assignments))
-        said = {ASSIGNMENTS: _json([one.model_dump() for one in assignments])}
-        found.append(_object(PLACEMENTS, namespace, placements[workload], said, {"spec": spec}))
+        chosen = [values[assignment.cluster] for assignment in assignments]
+        spec = _spec(selector.predicate(chosen, compliant=True), sum(assignment.replicas for assignment in assignments))
+        annotations = {ASSIGNMENTS: _json([assignment.model_dump() for assignment in assignments])}
+        manifests.append(_object(PLACEMENTS, namespace, placements[workload], annotations, {"spec": spec}))
     identity = plan_id(namespace, plan)
-    for manifest in found:
-        manifest["metadata"]["annotations"] |= {PLAN_ID: identity, PLAN_OBJECTS: str(len(found))}
-    return found
+    for manifest in manifests:
+        manifest["metadata"]["annotations"] |= {PLAN_ID: identity, PLAN_OBJECTS: str(len(manifests))}
+    return manifests
 
 
 _ASSIGNMENTS: Final = TypeAdapter(list[AssignmentView])
@@ -119,17 +128,19 @@ def read_plan(objects: Iterable[Mapping[str, Any]]) -> PlanView:
         except (ValueError, TypeError):
             continue
     return PlanView(
-        assignments=sorted(assignments, key=lambda one: (one.workload, one.cluster)),
-        configurations=sorted(configurations, key=lambda one: one.cluster),
+        assignments=sorted(assignments, key=lambda assignment: (assignment.workload, assignment.cluster)),
+        configurations=sorted(configurations, key=lambda configuration: configuration.cluster),
     )
 
 
 def current_places(plan: PlanView) -> dict[str, list[Current]]:
     """The places of a plan's workloads, by name. A cluster counts once, as in planning."""
     places: dict[str, dict[str, Current]] = {}
-    for one in plan.assignments:
-        places.setdefault(one.workload, {})[one.cluster] = Current(one.cluster, one.device, one.replicas)
-    return {workload: list(found.values()) for workload, found in places.items()}
+    for assignment in plan.assignments:
+        places.setdefault(assignment.workload, {})[assignment.cluster] = Current(
+            assignment.cluster, assignment.device, assignment.replicas
+        )
+    return {workload: list(by_cluster.values()) for workload, by_cluster in places.items()}
 
 
 def dump(manifests: Sequence[Manifest]) -> str:

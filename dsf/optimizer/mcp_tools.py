@@ -111,10 +111,10 @@ class Tool:
 
 def _list_scores(service: OptimizerService, asked: ListScores) -> ScoresAnswer:
     wanted = None if asked.score is None else sanitize_resource_name(asked.score)
-    found = [one for one in service.list_scores(asked.cluster).items if wanted in (None, one.metadata["name"])]
+    scores = [score for score in service.list_scores(asked.cluster).items if wanted in (None, score.metadata["name"])]
     return ScoresAnswer(
-        scores=[score_brief(one, asked.max_items) for one in found[:MAX_LISTED]],
-        left_out=max(0, len(found) - MAX_LISTED),
+        scores=[score_brief(score, asked.max_items) for score in scores[:MAX_LISTED]],
+        left_out=max(0, len(scores) - MAX_LISTED),
     )
 
 

@@ -133,25 +133,25 @@ def score_brief(score: ScoreObject, max_items: int) -> ScoreBrief:
 
 def scorer_answer(view: ScorerView) -> ScorerAnswer:
     """A scorer with the scores that need attention first."""
-    scores = sorted(view.scores, key=lambda one: (not one.freshness.expired, one.cluster))
+    scores = sorted(view.scores, key=lambda score: (not score.freshness.expired, score.cluster))
     fields = dict(view) | {"scores": scores[:MAX_LISTED]}
-    expired = sum(one.freshness.expired for one in scores)
+    expired = sum(score.freshness.expired for score in scores)
     return ScorerAnswer(**fields, clusters=len(scores), expired=expired)
 
 
-def plans_answer(found: PlanList) -> PlansAnswer:
+def plans_answer(plans: PlanList) -> PlansAnswer:
     """The plans in force; the more there are, the less of each."""
-    items = found.items[:MAX_LISTED]
+    items = plans.items[:MAX_LISTED]
     most = MAX_LISTED // max(1, len(items))
-    return PlansAnswer(items=[_in_force(one, most) for one in items], left_out=len(found.items) - len(items))
+    return PlansAnswer(items=[_in_force(plan, most) for plan in items], left_out=len(plans.items) - len(items))
 
 
-def _in_force(one: AppliedPlan, most: int) -> PlanInForce:
-    lists: dict[str, list[Any]] = {**dict(one.plan), "objects": one.objects}
-    cut = {name: found[:most] for name, found in lists.items()}
-    fields = dict(one) | {"objects": cut.pop("objects"), "plan": PlanView(**cut)}
+def _in_force(plan: AppliedPlan, most: int) -> PlanInForce:
+    lists: dict[str, list[Any]] = {**dict(plan.plan), "objects": plan.objects}
+    cut = {name: items[:most] for name, items in lists.items()}
+    fields = dict(plan) | {"objects": cut.pop("objects"), "plan": PlanView(**cut)}
     return PlanInForce(
-        **fields, left_out={name: len(found) - most for name, found in lists.items() if len(found) > most}
+        **fields, left_out={name: len(items) - most for name, items in lists.items() if len(items) > most}
     )
 
 
@@ -163,24 +163,24 @@ def reset_answer(report: ResetReport) -> ResetAnswer:
 
 def plan_answer(report: PlanReport, *, include_yaml: bool) -> PlanAnswer:
     """A plan with the reason of each workload."""
-    reasons = {one.workload: one for one in report.explanation}
+    reasons = {explanation.workload: explanation for explanation in report.explanation}
     workloads = []
-    for one in report.plan.assignments[:MAX_LISTED]:
-        reason = reasons.get(one.workload)
+    for assignment in report.plan.assignments[:MAX_LISTED]:
+        reason = reasons.get(assignment.workload)
         best, why_not = (reason.next_best, reason.message) if reason else (None, "")
-        workloads.append(PlacedWorkload(**dict(one), next_best=best, why_not=why_not))
+        workloads.append(PlacedWorkload(**dict(assignment), next_best=best, why_not=why_not))
     lists: dict[str, list[Any]] = {
         "workloads": report.plan.assignments,
         "policies": report.plan.configurations,
         "unplaced": report.unplaced,
         "missing_scores": report.missing_scores,
-        "changes": [one for one in report.changes if one.change != "unchanged"],
+        "changes": [change for change in report.changes if change.change != "unchanged"],
         "warnings": report.warnings,
     }
     values = {name: value for name, value in report if name in PlanAnswer.model_fields}
-    values |= {name: found[:MAX_LISTED] for name, found in lists.items()} | {"workloads": workloads}
+    values |= {name: items[:MAX_LISTED] for name, items in lists.items()} | {"workloads": workloads}
     values["next_step"] = _next_step(report)
-    values["left_out"] = {name: len(found) - MAX_LISTED for name, found in lists.items() if len(found) > MAX_LISTED}
+    values["left_out"] = {name: len(items) - MAX_LISTED for name, items in lists.items() if len(items) > MAX_LISTED}
     values["output_yaml"] = report.output_yaml if include_yaml else None
     return PlanAnswer(**values)
 

@@ -106,7 +106,9 @@ class Cluster:
     scores: tuple[ScoreTable, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_unique(f"configuration of cluster {self.name}", (one.name for one in self.configurations))
+        _check_unique(
+            f"configuration of cluster {self.name}", (configuration.name for configuration in self.configurations)
+        )
         _check_unique(f"score of cluster {self.name}", (table.score for table in self.scores))
 
 

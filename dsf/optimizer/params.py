@@ -143,7 +143,7 @@ class OptimizeParams(_Params):
     @model_validator(mode="after")
     def _something_to_gain(self) -> Self:
         # Scores are mostly 0 to 100: every option would lower the sum, and every workload would be removed.
-        if all(one.weight <= 0 for one in self._asked()):
+        if all(preference.weight <= 0 for preference in self._asked()):
             raise ValueError(
                 "no weight is above zero, so that placing nothing would be best; mix it with a score to prefer, or let "
                 "the scorer rate low use high"
@@ -153,16 +153,16 @@ class OptimizeParams(_Params):
     def wanted(self) -> tuple[Preference, ...]:
         """The preferred scores. Raises ManifestError for an invalid weight or format."""
         mistakes: list[str] = []
-        found: list[Preference] = []
-        for one in self._asked():
+        preferences: list[Preference] = []
+        for preference in self._asked():
             try:
-                name = sanitize_resource_name(one.score)
-                raw = one.score if one.score != name else ""
-                found.append(Preference(name, one.weight, one.score_dimension_format, raw))
+                name = sanitize_resource_name(preference.score)
+                raw = preference.score if preference.score != name else ""
+                preferences.append(Preference(name, preference.weight, preference.score_dimension_format, raw))
             except ManifestError as error:
                 mistakes.append(str(error))
         refuse(mistakes)
-        return tuple(found)
+        return tuple(preferences)
 
     def _asked(self) -> list[PreferenceParams]:
         return [self.preference] if self.preference is not None else self.preferences

@@ -36,7 +36,7 @@ _ROW = _HEAD + _BAND + _BODY + _BETWEEN
 def check(path: str | Path) -> None:
     """Whether `plot` could draw into this file, as far as can be told without writing. Raises ToolError."""
     if Path(path).suffix.lstrip(".").lower() not in FORMATS:
-        raise ToolError(f"cannot draw {path}: the name has to end in {' or '.join('.' + one for one in FORMATS)}")
+        raise ToolError(f"cannot draw {path}: the name has to end in {' or '.join('.' + suffix for suffix in FORMATS)}")
     place = Path(path) if Path(path).exists() else Path(path).absolute().parent
     if not os.access(place, os.W_OK) or Path(path).is_dir():
         raise ToolError(f"cannot write {path}: {place} is no folder or file that may be written")
@@ -73,18 +73,18 @@ def plot(plan: Plan, path: str | Path) -> None:
     axes.set_xlim(-0.02, across * (_WIDTH + _GAP) - _GAP + 0.02)
     axes.set_ylim(bottom, 0.62)
     _title(axes, plan)
-    scores = [one.score for one in plan.assignments]
+    scores = [assignment.score for assignment in plan.assignments]
     low, high = (min(scores), max(scores)) if scores else (0.0, 0.0)
     palette = matplotlib.colormaps["YlGnBu"]
     for index, name in enumerate(names):
         x = index % _PER_ROW * (_WIDTH + _GAP)
         y = -(index // _PER_ROW) * _ROW
-        chosen = next((one for one in plan.configurations if one.cluster == name), None)
+        chosen = next((configuration for configuration in plan.configurations if configuration.cluster == name), None)
         _cluster(axes, x, y, name, chosen)
         if chosen:
-            blocks = [one for one in plan.assignments if one.cluster == name]
-            shares = [_share(one, chosen, plan.requests[one.workload]) for one in blocks]
-            colours = [palette(_shade(one.score, low, high)) for one in blocks]
+            blocks = [assignment for assignment in plan.assignments if assignment.cluster == name]
+            shares = [_share(block, chosen, plan.requests[block.workload]) for block in blocks]
+            colours = [palette(_shade(block.score, low, high)) for block in blocks]
             _blocks(axes, x, y - _HEAD - _BAND, list(zip(blocks, shares, colours, strict=True)))
     for index, line in enumerate(notes):
         ink = _INK if index < len(notes) - 1 else _MUTED
@@ -98,8 +98,11 @@ def plot(plan: Plan, path: str | Path) -> None:
 
 
 def _clusters(plan: Plan) -> list[str]:
-    used = {one.cluster for one in plan.configurations}
-    names = [*(one for one in plan.clusters if one in used), *(one for one in plan.clusters if one not in used)]
+    used = {configuration.cluster for configuration in plan.configurations}
+    names = [
+        *(cluster for cluster in plan.clusters if cluster in used),
+        *(cluster for cluster in plan.clusters if cluster not in used),
+    ]
     return sorted(names[:MAX_CLUSTERS])
 
 
@@ -112,8 +115,8 @@ def _shade(score: float, low: float, high: float) -> float:
 def _title(axes: Axes, plan: Plan) -> None:
     gap = f", at most {plan.gap:.2%} below the best" if plan.gap else ""
     axes.text(0, 0.42, f"Sum of scores {plan.score_sum:g}", fontsize=14, weight="bold", color=_INK, va="center")
-    replicas = sum(one.replicas for one in plan.assignments)
-    left = sum(one.replicas for one in plan.unplaced)
+    replicas = sum(assignment.replicas for assignment in plan.assignments)
+    left = sum(entry.replicas for entry in plan.unplaced)
     counts = (
         f"{plan.status}{gap} · {replicas} placed, {left} unplaced · {len(plan.configurations)} of {len(plan.clusters)}"
     )
@@ -137,28 +140,28 @@ def _cluster(axes: Axes, x: float, y: float, name: str, chosen: ConfigurationVie
 def _blocks(axes: Axes, x: float, y: float, blocks: list[tuple[AssignmentView, float, Any]]) -> None:
     """Blocks from the top down, as high as what they take of the resource they take most of."""
     scale = _BODY / max(1.0, sum(share for _, share, _ in blocks))
-    for one, share, shade in blocks:
+    for assignment, share, shade in blocks:
         each = share * scale
         y -= each
         _box(axes, x + 0.03, y + 0.015, each - 0.03, shade, width=_WIDTH - 0.06)
-        times = f" x{one.replicas}" if one.replicas > 1 else ""
-        stays = " (stays)" if one.kept else ""
+        times = f" x{assignment.replicas}" if assignment.replicas > 1 else ""
+        stays = " (stays)" if assignment.kept else ""
         if each > 0.28:
-            _fit(axes, x, y + each / 2 + 0.07, f"{one.workload}{times}", 8.5, color=_INK, weight="bold")
-            _fit(axes, x, y + each / 2 - 0.07, f"score {one.score:g}{stays}", 7.5, color=_INK)
+            _fit(axes, x, y + each / 2 + 0.07, f"{assignment.workload}{times}", 8.5, color=_INK, weight="bold")
+            _fit(axes, x, y + each / 2 - 0.07, f"score {assignment.score:g}{stays}", 7.5, color=_INK)
         elif each > 0.1:
-            _fit(axes, x, y + each / 2, f"{one.workload}{times} · {one.score:g}{stays}", 7, color=_INK)
+            _fit(axes, x, y + each / 2, f"{assignment.workload}{times} · {assignment.score:g}{stays}", 7, color=_INK)
 
 
-def _share(one: AssignmentView, chosen: ConfigurationView, request: Mapping[str, int]) -> float:
+def _share(assignment: AssignmentView, chosen: ConfigurationView, request: Mapping[str, int]) -> float:
     amounts = ((amount, chosen.supply.get(kind, 0)) for kind, amount in request.items())
-    return max([_SMALLEST, *(amount * one.replicas / supply for amount, supply in amounts if supply)])
+    return max([_SMALLEST, *(amount * assignment.replicas / supply for amount, supply in amounts if supply)])
 
 
 def _notes(plan: Plan, drawn: int) -> list[str]:
     lines = []
     if plan.unplaced:
-        shown = [f"{one.workload} ({one.reason.replace('_', ' ')})" for one in plan.unplaced[:_NAMED_UNPLACED]]
+        shown = [f"{entry.workload} ({entry.reason.replace('_', ' ')})" for entry in plan.unplaced[:_NAMED_UNPLACED]]
         more = len(plan.unplaced) - len(shown)
         lines.append("Unplaced: " + ", ".join(shown) + (f" and {more} more" if more else ""))
     if drawn < len(plan.clusters):

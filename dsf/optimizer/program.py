@@ -137,22 +137,22 @@ class Program:
             return Answer(None, math.inf, False)
         chosen = len(self.columns)
         constraints = [LinearConstraint(self._matrix, -np.inf, self._bound)]
-        for one in hold:
-            row = csr_array(np.concatenate([one.weight, np.zeros(chosen)])[None, :].astype(float))
+        for constraint in hold:
+            row = csr_array(np.concatenate([constraint.weight, np.zeros(chosen)])[None, :].astype(float))
             # The sum is a whole number; the half is room for the solver's tolerance.
-            constraints.append(LinearConstraint(row, one.least - 0.5, one.most + 0.5))
+            constraints.append(LinearConstraint(row, constraint.least - 0.5, constraint.most + 0.5))
         low = np.zeros(count) if lower is None else lower
         high = self.items.limit if upper is None else upper
-        found = milp(
+        result = milp(
             c=-np.concatenate([weight, np.zeros(chosen)]).astype(float),
             constraints=constraints,
             integrality=np.ones(count + chosen),
             bounds=Bounds(np.concatenate([low, np.zeros(chosen)]), np.concatenate([high, np.ones(chosen)])),
             options={"time_limit": seconds, "mip_rel_gap": gap},
         )
-        bound = math.inf if found.mip_dual_bound is None else -float(found.mip_dual_bound)
-        counts = None if found.x is None else np.rint(found.x[:count]).astype(np.int64)
-        return Answer(counts, bound if math.isfinite(bound) else math.inf, found.status == 0)
+        bound = math.inf if result.mip_dual_bound is None else -float(result.mip_dual_bound)
+        counts = None if result.x is None else np.rint(result.x[:count]).astype(np.int64)
+        return Answer(counts, bound if math.isfinite(bound) else math.inf, result.status == 0)
 
     def prices(self, seconds: float, method: str) -> Prices | None:
         """The dual values of the linear relaxation, by a method of scipy; None when it was not solved in time."""
@@ -161,7 +161,7 @@ class Program:
         if count == 0 or seconds < MIN_SECONDS:
             return None
         high = np.concatenate([items.limit, np.ones(chosen)]).astype(float)
-        found = linprog(
+        result = linprog(
             -np.concatenate([items.value, np.zeros(chosen)]).astype(float),
             A_ub=self._matrix,
             b_ub=self._bound,
@@ -169,9 +169,9 @@ class Program:
             method=method,
             options={"time_limit": seconds},
         )
-        if found.status != 0:
+        if result.status != 0:
             return None
-        dual = np.maximum(-found.ineqlin.marginals, 0.0)
+        dual = np.maximum(-result.ineqlin.marginals, 0.0)
         parts = np.split(dual, np.cumsum([len(self._rows), len(self._clusters), chosen * len(table.kinds)]))
         row, cluster = np.zeros(len(table.workloads)), np.zeros(len(table.clusters))
         amount = np.zeros((len(table.configurations), len(table.kinds)))

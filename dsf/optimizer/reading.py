@@ -40,9 +40,9 @@ def read(
     names = [cluster.name for cluster in params.clusters]
     clusters = Clusters(backend, selector, names)
     mistakes = clusters.missing(names)
-    workload_names = [one.name for one in params.target_workloads]
+    workload_names = [workload.name for workload in params.target_workloads]
     workloads = _named(backend, MANIFEST_WORK_REPLICA_SETS, params.namespace, workload_names, mistakes)
-    available = {one.name: [policy.name for policy in one.available_policies] for one in params.clusters}
+    available = {cluster.name: [policy.name for policy in cluster.available_policies] for cluster in params.clusters}
     policy_names = sorted({name for listed in available.values() for name in listed})
     policies = _named(backend, POLICIES, params.namespace, policy_names, mistakes)
     refuse(mistakes)
@@ -51,9 +51,12 @@ def read(
         for name in sorted({preference.score for preference in preferences})
         for score in backend.objects(ADDON_PLACEMENT_SCORES, name=name)
     ]
-    if any(one.needs_score_name for one in preferences):
+    if any(preference.needs_score_name for preference in preferences):
         known = Scores(backend).score_names(scores)
-        preferences = [replace(one, score_name=one.score_name or known.get(one.score, "")) for one in preferences]
+        preferences = [
+            replace(preference, score_name=preference.score_name or known.get(preference.score, ""))
+            for preference in preferences
+        ]
     problem = read_problem(
         [workloads[name] for name in workload_names],
         {cluster: [policies[name] for name in listed] for cluster, listed in available.items()},
@@ -71,18 +74,18 @@ def read(
 def _named(
     backend: KubeBackend, resource: Resource, namespace: str, names: Sequence[str], mistakes: list[str]
 ) -> dict[str, Manifest]:
-    found = backend.fetch(resource, namespace, names)
-    missing = sorted(set(names) - found.keys())
+    manifests = backend.fetch(resource, namespace, names)
+    missing = sorted(set(names) - manifests.keys())
     mistakes += [f"{resource.kind} {namespace}/{name} does not exist" for name in missing]
-    return found
+    return manifests
 
 
 def _placements(workloads: dict[str, Manifest]) -> dict[str, str]:
     """The Placement of each workload. Raises ManifestError for one that cannot be written."""
-    found = {name: placement_name(manifest) for name, manifest in workloads.items()}
+    placements = {name: placement_name(manifest) for name, manifest in workloads.items()}
     mistakes = []
     owners: dict[str, list[str]] = {}
-    for name, placement in sorted(found.items()):
+    for name, placement in sorted(placements.items()):
         owners.setdefault(placement, []).append(name)
         if len(placement) > MAX_PLACEMENT_NAME:
             mistakes.append(
@@ -95,4 +98,4 @@ def _placements(workloads: dict[str, Manifest]) -> dict[str, str]:
         if len(names) > 1
     ]
     refuse(mistakes)
-    return found
+    return placements

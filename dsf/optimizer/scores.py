@@ -36,38 +36,40 @@ class Scores:
         """The scores of one namespace, or of all."""
         scorers = self._scorers()
         objects = self._backend.objects(ADDON_PLACEMENT_SCORES, namespace or "")
-        items = [_score(one, _scorer_of(one, scorers), now) for one in objects]
-        return ScoreList(items=sorted(items, key=lambda one: (one.metadata["name"], one.metadata["namespace"])))
+        items = [_score(manifest, _scorer_of(manifest, scorers), now) for manifest in objects]
+        return ScoreList(items=sorted(items, key=lambda score: (score.metadata["name"], score.metadata["namespace"])))
 
     def explain(self, name: str, now: datetime) -> ScorerView:
         """One scorer, by its own name or that of its scores. Raises UnknownScorerError."""
         scorers = self._scorers()
-        found = next((one for one in scorers if one.metadata.name == name), None)
-        found = found or next((one for one in scorers if score_object(one) == sanitize_resource_name(name)), None)
-        if found is None:
-            known = ", ".join(sorted(one.metadata.name for one in scorers)) or "none"
+        scorer = next((candidate for candidate in scorers if candidate.metadata.name == name), None)
+        scorer = scorer or next(
+            (candidate for candidate in scorers if score_object(candidate) == sanitize_resource_name(name)), None
+        )
+        if scorer is None:
+            known = ", ".join(sorted(candidate.metadata.name for candidate in scorers)) or "none"
             raise UnknownScorerError(
                 f"no DynamicScorer is named {name!r}, and none writes such scores; there are: {known}"
             )
-        target = score_object(found)
+        target = score_object(scorer)
         objects = self._backend.objects(ADDON_PLACEMENT_SCORES, name=target) if target else []
-        return _view(found, target, [one for one in objects if _scorer_of(one, scorers) is found], now)
+        return _view(scorer, target, [manifest for manifest in objects if _scorer_of(manifest, scorers) is scorer], now)
 
     def score_names(self, objects: Iterable[Manifest]) -> dict[str, str]:
         """The score name as its scorer has it, by the name of these AddOnPlacementScores."""
         scorers = self._scorers()
-        owners = ((one["metadata"]["name"], _scorer_of(one, scorers)) for one in objects)
+        owners = ((manifest["metadata"]["name"], _scorer_of(manifest, scorers)) for manifest in objects)
         return {name: score_name(owner) for name, owner in owners if owner is not None}
 
     def _scorers(self) -> list[DynamicScorer]:
         """All valid scorers; the hub controller reports the others."""
-        found = []
+        scorers = []
         for manifest in self._backend.objects(DYNAMIC_SCORERS):
             try:
-                found.append(understood(manifest, DynamicScorer))
+                scorers.append(understood(manifest, DynamicScorer))
             except ValidationError:
                 continue
-        return found
+        return scorers
 
 
 def score_name(scorer: DynamicScorer) -> str:
@@ -91,7 +93,7 @@ def freshness(manifest: Mapping[str, Any], now: datetime) -> Freshness:
     status = manifest.get("status") or {}
     until = _moment(status.get("validUntil"))
     left = None if until is None else (until - now).total_seconds()
-    conditions = [one for one in status.get("conditions") or () if one.get("type") == SCORE_CONDITION]
+    conditions = [condition for condition in status.get("conditions") or () if condition.get("type") == SCORE_CONDITION]
     updated = _moment(conditions[0].get("lastTransitionTime")) if conditions else None
     return Freshness(
         updated_at=updated,
@@ -116,8 +118,8 @@ def _scorer_of(manifest: Mapping[str, Any], scorers: Iterable[DynamicScorer]) ->
     metadata = manifest["metadata"]
     label = (metadata.get("labels") or {}).get(SCORER_NAME_LABEL)
     if label:
-        return next((one for one in scorers if one.metadata.name == label), None)
-    return next((one for one in scorers if score_object(one) == metadata["name"]), None)
+        return next((scorer for scorer in scorers if scorer.metadata.name == label), None)
+    return next((scorer for scorer in scorers if score_object(scorer) == metadata["name"]), None)
 
 
 def _score(manifest: Manifest, scorer: DynamicScorer | None, now: datetime) -> ScoreObject:
@@ -152,9 +154,12 @@ def _view(scorer: DynamicScorer, target: str, objects: Iterable[Manifest], now: 
         score_dimension_format=scorer.spec.dimension_formats[0],
         interval_seconds=status.interval,
         health=status.health_status.value,
-        conditions=[ConditionView.model_validate(one, from_attributes=True) for one in status.conditions],
-        failures=[f"{one.cluster}: {one.stage} {one.reason}: {one.message}" for one in status.failures[:_FAILURES]],
-        scores=sorted((_cluster_score(one, now) for one in objects), key=lambda one: one.cluster),
+        conditions=[ConditionView.model_validate(condition, from_attributes=True) for condition in status.conditions],
+        failures=[
+            f"{failure.cluster}: {failure.stage} {failure.reason}: {failure.message}"
+            for failure in status.failures[:_FAILURES]
+        ],
+        scores=sorted((_cluster_score(manifest, now) for manifest in objects), key=lambda score: score.cluster),
     )
 
 

@@ -32,7 +32,7 @@ _SOLVE_SHARE = 0.5
 
 
 @dataclass
-class Found:
+class Incumbent:
     """The best plan so far, as replicas per item of the table."""
 
     counts: IntArray
@@ -50,39 +50,39 @@ class Found:
         return self.relaxation.able(self.value + 1)
 
 
-def search(table: Table, gap: float, clock: Clock) -> Found:
+def search(table: Table, gap: float, clock: Clock) -> Incumbent:
     """The best plan that was found in time, or the first within `gap` of the best. Nothing placed is always one."""
     items = table.items
     relaxation = trivial(table)
-    found = Found(np.zeros(len(items), dtype=np.int64), 0, _whole(relaxation.bound), relaxation)
+    incumbent = Incumbent(np.zeros(len(items), dtype=np.int64), 0, _whole(relaxation.bound), relaxation)
     if not len(items):
-        return found
+        return incumbent
     if items.kept.any():
         # First what is there now: of equal plans the one that changes least.
-        _offer(table, found, greedy(table, items.value + items.kept * int(items.value.max() + 1), clock))
-    _offer(table, found, greedy(table, items.value, clock))
-    _relax(table, found, clock)
-    if found.good(gap):
-        return found
-    core = _core(table, found)
+        _offer(table, incumbent, greedy(table, items.value + items.kept * int(items.value.max() + 1), clock))
+    _offer(table, incumbent, greedy(table, items.value, clock))
+    _relax(table, incumbent, clock)
+    if incumbent.good(gap):
+        return incumbent
+    core = _core(table, incumbent)
     # What the solver did not end for the core, it would not begin for more.
-    if len(core) <= _LARGEST and _solve(table, found, core, gap, clock) and not found.good(gap):
-        _solve(table, found, found.able(), gap, clock)
-    if not found.good(gap):
-        parts = Neighbourhoods(table, found.relaxation, found.counts)
+    if len(core) <= _LARGEST and _solve(table, incumbent, core, gap, clock) and not incumbent.good(gap):
+        _solve(table, incumbent, incumbent.able(), gap, clock)
+    if not incumbent.good(gap):
+        parts = Neighbourhoods(table, incumbent.relaxation, incumbent.counts)
         parts.run(clock)
-        _offer(table, found, parts.counts)
-    return found
+        _offer(table, incumbent, parts.counts)
+    return incumbent
 
 
-def _core(table: Table, found: Found) -> IntArray:
+def _core(table: Table, incumbent: Incumbent) -> IntArray:
     """The most promising items of each row, and those of the plan so far."""
-    able = found.able()
-    promising = top(table.items.row[able], found.relaxation.reduced[able], _CORE, able)
-    return np.union1d(promising, np.flatnonzero(found.counts))
+    able = incumbent.able()
+    promising = top(table.items.row[able], incumbent.relaxation.reduced[able], _CORE, able)
+    return np.union1d(promising, np.flatnonzero(incumbent.counts))
 
 
-def _relax(table: Table, found: Found, clock: Clock) -> None:
+def _relax(table: Table, incumbent: Incumbent, clock: Clock) -> None:
     """Find a good bound, and a plan that follows its prices."""
     items = table.items
     start = np.arange(len(items))
@@ -90,31 +90,31 @@ def _relax(table: Table, found: Found, clock: Clock) -> None:
         best = top(items.row, items.value, _PER_ROW, start)
         # Without any item a configuration would look as if it had nothing to give.
         best = np.union1d(best, top(items.column, items.value, _PER_COLUMN, start))
-        start = np.union1d(np.union1d(best, np.flatnonzero(items.kept)), np.flatnonzero(found.counts))
-    found.relaxation = price(table, start, _PER_ROW, clock, _RELAX_SHARE)
-    found.bound = min(found.bound, _whole(found.relaxation.bound))
-    _offer(table, found, greedy(table, found.relaxation.reduced, clock))
+        start = np.union1d(np.union1d(best, np.flatnonzero(items.kept)), np.flatnonzero(incumbent.counts))
+    incumbent.relaxation = price(table, start, _PER_ROW, clock, _RELAX_SHARE)
+    incumbent.bound = min(incumbent.bound, _whole(incumbent.relaxation.bound))
+    _offer(table, incumbent, greedy(table, incumbent.relaxation.reduced, clock))
 
 
-def _solve(table: Table, found: Found, numbers: IntArray, gap: float, clock: Clock) -> bool:
+def _solve(table: Table, incumbent: Incumbent, numbers: IntArray, gap: float, clock: Clock) -> bool:
     """Solve the program of these items, in order; keep its plan when it is better, and its bound. Whether it ended."""
     items = table.items.subset(numbers)
     answer = Program(table, items).maximise(items.value, seconds=clock.left * _SOLVE_SHARE, gap=gap)
     if answer.counts is not None:
         counts = np.zeros(len(table.items), dtype=np.int64)
         counts[numbers] = answer.counts
-        _offer(table, found, counts)
+        _offer(table, incumbent, counts)
     others = np.ones(len(table.items), dtype=bool)
     others[numbers] = False
-    bound = max(_whole(answer.bound), _whole(found.relaxation.bound_of(others)), found.value)
-    found.bound = min(found.bound, bound)
+    bound = max(_whole(answer.bound), _whole(incumbent.relaxation.bound_of(others)), incumbent.value)
+    incumbent.bound = min(incumbent.bound, bound)
     return answer.finished
 
 
-def _offer(table: Table, found: Found, counts: IntArray) -> None:
+def _offer(table: Table, incumbent: Incumbent, counts: IntArray) -> None:
     value = int(counts @ table.items.value)
-    if value > found.value and allowed(table, counts):
-        found.counts, found.value = counts, value
+    if value > incumbent.value and allowed(table, counts):
+        incumbent.counts, incumbent.value = counts, value
 
 
 def _whole(bound: float) -> int:

@@ -60,7 +60,7 @@ class ClusterSelector:
 
     def select(self, wanted: Iterable[str], clusters: Sequence[Manifest]) -> Selection:
         """How to select each wanted cluster among all `clusters`. One that cannot be gets its name as value."""
-        known = {str(one["metadata"]["name"]): self._value(one) for one in clusters}
+        known = {str(cluster["metadata"]["name"]): self._value(cluster) for cluster in clusters}
         holders: dict[str, list[str]] = {}
         for name, value in known.items():
             if value is not None:
@@ -84,27 +84,27 @@ class ClusterSelector:
         """`requiredClusterSelector` for these values; `compliant` wants the configuration in force as well."""
         labels: list[dict[str, Any]] = []
         claims: list[dict[str, Any]] = []
-        found: dict[str, Any] = {}
+        selector: dict[str, Any] = {}
         if self.by == "name":
             names = ", ".join(f'"{value}"' for value in sorted(values))
-            found["celSelector"] = {"celExpressions": [f"managedCluster.metadata.name in [{names}]"]}
+            selector["celSelector"] = {"celExpressions": [f"managedCluster.metadata.name in [{names}]"]}
         else:
             expression = {"key": self.key, "operator": "In", "values": sorted(values)}
             (labels if self.by == "label" else claims).append(expression)
         if compliant:
             claims.append({"key": COMPLIANCE_CLAIM, "operator": "In", "values": [COMPLIANT]})
         if labels:
-            found["labelSelector"] = {"matchExpressions": labels}
+            selector["labelSelector"] = {"matchExpressions": labels}
         if claims:
-            found["claimSelector"] = {"matchExpressions": claims}
-        return found
+            selector["claimSelector"] = {"matchExpressions": claims}
+        return selector
 
     def _value(self, cluster: Manifest) -> str | None:
         metadata = cluster["metadata"]
         if self.by == "name":
             return str(metadata["name"])
-        said = (metadata.get("labels") or {}) if self.by == "label" else claims_of(cluster)
-        value = said.get(self.key)
+        labels = (metadata.get("labels") or {}) if self.by == "label" else claims_of(cluster)
+        value = labels.get(self.key)
         return value if isinstance(value, str) and value else None
 
     def _missing(self, name: str) -> str:

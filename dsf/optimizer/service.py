@@ -213,8 +213,8 @@ class OptimizerService:
         """The plans in force, one per namespace, of one namespace or all."""
         self._allow(Action.LIST_PLANS, namespace)
         by_namespace: dict[str, list[Manifest]] = {}
-        for one in self._writer.existing(namespace or ""):
-            by_namespace.setdefault(one["metadata"]["namespace"], []).append(one)
+        for manifest in self._writer.existing(namespace or ""):
+            by_namespace.setdefault(manifest["metadata"]["namespace"], []).append(manifest)
         return PlanList(items=[_applied(name, objects) for name, objects in sorted(by_namespace.items())])
 
     def rescore(self, scorer: str, cluster: str | None = None) -> RescoreReport:
@@ -298,7 +298,7 @@ class OptimizerService:
         asked = read(self._backend, self._selector, params, previous, now=self._now())
         limit = min(params.time_limit or self._time_limit, self._time_limit)
         plan = self._solver.solve(asked.problem, Limits(time_limit=limit, mip_gap=params.gap))
-        used = {one.cluster for one in plan.configurations}
+        used = {configuration.cluster for configuration in plan.configurations}
         selection = asked.clusters.selection(used)
         desired = render(params.namespace, plan.placed, asked.placements, self._selector, selection.values)
         changes = self._writer.changes(desired, existing)
@@ -330,17 +330,17 @@ class OptimizerService:
 
 
 def _applied(namespace: str, objects: Sequence[Manifest]) -> AppliedPlan:
-    ids = {(one["metadata"].get("annotations") or {}).get(PLAN_ID, "") for one in objects}
-    counts = {(one["metadata"].get("annotations") or {}).get(PLAN_OBJECTS, "") for one in objects}
+    ids = {(manifest["metadata"].get("annotations") or {}).get(PLAN_ID, "") for manifest in objects}
+    counts = {(manifest["metadata"].get("annotations") or {}).get(PLAN_OBJECTS, "") for manifest in objects}
     view = read_plan(objects)
     identity = plan_id(namespace, view)
     return AppliedPlan(
         namespace=namespace,
         plan_id=identity,
         complete=ids == {identity} and counts == {str(len(objects))},
-        applied_at=max((moment for one in objects for moment in _moments(one)), default=None),
+        applied_at=max((moment for manifest in objects for moment in _moments(manifest)), default=None),
         plan=view,
-        objects=[f"{one['kind']} {one['metadata']['name']}" for one in objects],
+        objects=[f"{manifest['kind']} {manifest['metadata']['name']}" for manifest in objects],
     )
 
 

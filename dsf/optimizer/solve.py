@@ -14,7 +14,7 @@ from dsf.optimizer.explain import Explainer
 from dsf.optimizer.model import Limits, Problem
 from dsf.optimizer.plan import Plan, UnknownPlace
 from dsf.optimizer.program import Clock
-from dsf.optimizer.search import Found, search
+from dsf.optimizer.search import Incumbent, search
 from dsf.optimizer.table import REFUSALS, Table, make_table
 from dsf.optimizer.ties import break_ties
 from dsf.optimizer.values import IntArray
@@ -30,24 +30,24 @@ def solve(problem: Problem, limits: Limits = _DEFAULT) -> Plan:
     """
     clock = Clock(limits.time_limit)
     table = make_table(problem)
-    found = search(table, limits.mip_gap, clock)
-    counts, exact = found.counts, False
-    if found.good(limits.mip_gap):
-        counts, exact = break_ties(table, found, clock)
-        found.counts, found.value = counts, int(counts @ table.items.value)
-    return _report(table, found, exact=exact, clock=clock)
+    incumbent = search(table, limits.mip_gap, clock)
+    counts, exact = incumbent.counts, False
+    if incumbent.good(limits.mip_gap):
+        counts, exact = break_ties(table, incumbent, clock)
+        incumbent.counts, incumbent.value = counts, int(counts @ table.items.value)
+    return _report(table, incumbent, exact=exact, clock=clock)
 
 
-def _report(table: Table, found: Found, *, exact: bool, clock: Clock) -> Plan:
+def _report(table: Table, incumbent: Incumbent, *, exact: bool, clock: Clock) -> Plan:
     placed = np.zeros_like(table.stay)
-    np.add.at(placed, (table.items.row, table.items.column), found.counts)
+    np.add.at(placed, (table.items.row, table.items.column), incumbent.counts)
     kept = np.minimum(placed, table.stay)
-    bound = max(found.bound, found.value)
+    bound = max(incumbent.bound, incumbent.value)
     explainer = Explainer(table, placed)
     rows = range(len(table.workloads))
-    unplaced = [one for row in rows if (one := explainer.unplaced(row)) is not None]
+    unplaced = [entry for row in rows if (entry := explainer.unplaced(row)) is not None]
     return Plan(
-        status=Status.OPTIMAL if bound == found.value else Status.FEASIBLE,
+        status=Status.OPTIMAL if bound == incumbent.value else Status.FEASIBLE,
         coverage=_coverage(table, placed, unplaced),
         placed=PlanView(
             assignments=[_assignment(table, place, placed, kept) for place in zip(*np.nonzero(placed), strict=True)],
@@ -56,10 +56,10 @@ def _report(table: Table, found: Found, *, exact: bool, clock: Clock) -> Plan:
             ],
         ),
         unplaced=unplaced,
-        objective=table.score(found.value),
-        score_sum=table.score(found.value - int(kept.sum()) * table.scores.keep),
+        objective=table.score(incumbent.value),
+        score_sum=table.score(incumbent.value - int(kept.sum()) * table.scores.keep),
         bound=table.score(bound),
-        gap=(bound - found.value) / bound if bound else 0.0,
+        gap=(bound - incumbent.value) / bound if bound else 0.0,
         ties_exact=exact,
         explanation=[explainer.explain(row) for row in rows],
         score_gaps=table.scores.gaps,
@@ -99,12 +99,16 @@ def _configuration(table: Table, column: int, placed: IntArray) -> Configuration
 
 
 def _configured(table: Table, column: int) -> dict[str, Any]:
-    one = table.configurations[column]
-    return {"cluster": table.clusters[table.cluster_of[column]], "policy": one.name, "device": one.device}
+    configuration = table.configurations[column]
+    return {
+        "cluster": table.clusters[table.cluster_of[column]],
+        "policy": configuration.name,
+        "device": configuration.device,
+    }
 
 
 def _unknown_places(table: Table) -> tuple[UnknownPlace, ...]:
-    found = {
+    places = {
         UnknownPlace(
             table.workloads[row].name,
             table.clusters[table.cluster_of[column]],
@@ -113,4 +117,4 @@ def _unknown_places(table: Table) -> tuple[UnknownPlace, ...]:
         for row, column, _ in table.current
         if REFUSALS[table.refused[row, column]] in (Reason.NO_SCORE, Reason.EXPIRED)
     }
-    return tuple(sorted(found, key=lambda one: (one.workload, one.cluster, one.device)))
+    return tuple(sorted(places, key=lambda place: (place.workload, place.cluster, place.device)))

@@ -77,7 +77,7 @@ def make_table(problem: Problem) -> Table:
     columns = [
         (index, configuration)
         for index, cluster in enumerate(clusters)
-        for configuration in sorted(cluster.configurations, key=lambda one: one.name)
+        for configuration in sorted(cluster.configurations, key=lambda entry: entry.name)
     ]
     configurations = tuple(configuration for _, configuration in columns)
     kinds = tuple(sorted({kind for workload in workloads for kind in workload.request}))
@@ -92,7 +92,7 @@ def make_table(problem: Problem) -> Table:
     limit = _limits(workloads, request, supply)
     value = scores.value[apps] if len(apps) else np.zeros((0, len(columns)), dtype=np.int64)
     state = scores.state[apps] if len(apps) else np.zeros((0, len(columns)), dtype=np.uint8)
-    current = _current(workloads, [(clusters[index].name, one.device) for index, one in columns])
+    current = _current(workloads, [(clusters[index].name, configuration.device) for index, configuration in columns])
     stay = np.zeros_like(limit)
     for row, column, count in current:
         stay[row, column] = min(count, limit[row, column])
@@ -136,7 +136,7 @@ def _coarsen(request: IntArray, supply: IntArray) -> tuple[IntArray, IntArray]:
 
 def _limits(workloads: Sequence[Workload], request: IntArray, supply: IntArray) -> IntArray:
     """Rows x columns: how many replicas of a workload fit into an otherwise empty configuration."""
-    most = [min(one.replicas, one.per_cluster or one.replicas) for one in workloads]
+    most = [min(workload.replicas, workload.per_cluster or workload.replicas) for workload in workloads]
     limit = np.repeat(np.array(most, dtype=np.int64)[:, None], len(supply), axis=1)
     for kind in range(request.shape[1]):
         asking = np.flatnonzero(request[:, kind])

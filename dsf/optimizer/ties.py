@@ -15,7 +15,7 @@ import numpy as np
 
 from dsf.optimizer.greedy import allowed
 from dsf.optimizer.program import Clock, Hold, Program
-from dsf.optimizer.search import Found
+from dsf.optimizer.search import Incumbent
 from dsf.optimizer.table import Table
 from dsf.optimizer.values import IntArray
 
@@ -25,29 +25,29 @@ _ANSWERS: Final = 50_000
 _WORK: Final = 40_000
 
 
-def break_ties(table: Table, found: Found, clock: Clock) -> tuple[IntArray, bool]:
-    """Replicas per item of the plan that wins among those as good as `found`, and whether all steps were finished.
+def break_ties(table: Table, incumbent: Incumbent, clock: Clock) -> tuple[IntArray, bool]:
+    """Replicas per item of the plan that wins among those as good as `incumbent`, and whether all steps were finished.
 
-    Without a full proof that `found` is the best plan, the result is still at least as good.
+    Without a full proof that `incumbent` is the best plan, the result is still at least as good.
     """
     if not len(table.items):
-        return found.counts, True
-    steps = _Steps(table, found, clock)
+        return incumbent.counts, True
+    steps = _Steps(table, incumbent, clock)
     exact = steps.run()
-    return steps.whole(steps.counts), exact and found.bound == found.value
+    return steps.whole(steps.counts), exact and incumbent.bound == incumbent.value
 
 
 class _Steps:
     """The steps on the items that a plan of the greatest sum may use."""
 
-    def __init__(self, table: Table, found: Found, clock: Clock) -> None:
+    def __init__(self, table: Table, incumbent: Incumbent, clock: Clock) -> None:
         self._table = table
         self._clock = clock
-        self._numbers = np.union1d(found.relaxation.able(found.value), np.flatnonzero(found.counts))
+        self._numbers = np.union1d(incumbent.relaxation.able(incumbent.value), np.flatnonzero(incumbent.counts))
         self._items = table.items.subset(self._numbers)
         self._program = Program(table, self._items)
-        self.counts = found.counts[self._numbers]
-        self._held = [Hold(self._items.value, found.value, found.bound)]
+        self.counts = incumbent.counts[self._numbers]
+        self._held = [Hold(self._items.value, incumbent.value, incumbent.bound)]
         self._lower = np.zeros_like(self._items.limit)
         self._upper = self._items.limit.copy()
         #: What the items that are decided leave.
@@ -93,7 +93,7 @@ class _Steps:
         return True
 
     def _valid(self, counts: IntArray) -> bool:
-        held = all(int(one.weight @ counts) >= one.least for one in self._held)
+        held = all(int(constraint.weight @ counts) >= constraint.least for constraint in self._held)
         fixed = bool(((counts >= self._lower) & (counts <= self._upper)).all())
         return held and fixed and allowed(self._table, self.whole(counts))
 

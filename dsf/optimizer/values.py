@@ -57,18 +57,20 @@ def score_values(problem: Problem, clusters: Sequence[Cluster], columns: Sequenc
     Raises ManifestError for a score far outside of what OCM allows.
     """
     apps = tuple(sorted({workload.app for workload in problem.workloads}))
-    weights = [weight_units(one.weight, f"weight of score {one.score}") for one in problem.preferences]
+    weights = [
+        weight_units(preference.weight, f"weight of score {preference.score}") for preference in problem.preferences
+    ]
     keep = weight_units(problem.keep_current, "keepCurrent")
     unit = math.gcd(keep, *weights)
     value = np.zeros((len(apps), len(columns)), dtype=np.float64)
     state = np.zeros((len(apps), len(columns)), dtype=np.uint8)
     gaps: list[ScoreGapView] = []
     for weight, preference in sorted(zip(weights, problem.preferences, strict=True), key=lambda pair: pair[1].score):
-        one, one_state, one_gaps = _scores(problem, preference, apps, clusters, columns)
-        value += one * (weight // unit)
+        scores, states, missing = _scores(problem, preference, apps, clusters, columns)
+        value += scores * (weight // unit)
         # Missing in one score and expired in another: the missing one must be fixed first.
-        np.copyto(state, one_state, where=(one_state == MISSING) | (state == KNOWN))
-        gaps += one_gaps
+        np.copyto(state, states, where=(states == MISSING) | (state == KNOWN))
+        gaps += missing
     value[state != KNOWN] = 0
     if value.size and np.abs(value).max() > _MAX_VALUE:
         raise ManifestError("the weights differ too much for exact sums; use weights of fewer digits")
@@ -90,9 +92,11 @@ def _scores(
     columns: Sequence[tuple[int, Configuration]],
 ) -> tuple[npt.NDArray[np.float64], CodeArray, list[ScoreGapView]]:
     """Scores of one preference, their states, and the missing ones."""
-    found = np.zeros((len(apps), len(columns)), dtype=np.float64)
+    values = np.zeros((len(apps), len(columns)), dtype=np.float64)
     state = np.zeros((len(apps), len(columns)), dtype=np.uint8)
-    tables = [next((one for one in cluster.scores if one.score == preference.score), None) for cluster in clusters]
+    tables = [
+        next((table for table in cluster.scores if table.score == preference.score), None) for cluster in clusters
+    ]
     missing: dict[int, set[str]] = {}
     # Made once for a device where the format does not name the cluster.
     names: dict[tuple[str, str], list[str]] = {}
@@ -122,9 +126,9 @@ def _scores(
                 f"score {preference.score} of cluster {cluster.name}: {scores[np.abs(scores).argmax()]:g} is not a "
                 f"valid score; allowed are whole numbers from -100 to 100"
             )
-        found[:, column] = scores
+        values[:, column] = scores
     gaps = [_gap(clusters[index], tables[index], preference.score, sorted(items)) for index, items in missing.items()]
-    return found, state, gaps
+    return values, state, gaps
 
 
 def _gap(cluster: Cluster, table: ScoreTable | None, name: str, items: list[str]) -> ScoreGapView:

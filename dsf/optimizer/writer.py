@@ -64,30 +64,32 @@ class PlanWriter:
 
     def existing(self, namespace: str = "", labels: str = GENERATED) -> list[Manifest]:
         """The objects of the plans in a namespace, or of all. Raises BackendError."""
-        return [one for resource in KINDS for one in self._backend.objects(resource, namespace, labels=labels)]
+        return [
+            manifest for resource in KINDS for manifest in self._backend.objects(resource, namespace, labels=labels)
+        ]
 
     def changes(self, desired: Sequence[Manifest], existing: Iterable[Manifest]) -> list[Change]:
         """The required changes, in order."""
-        left = {_key(one): one for one in existing}
-        found = []
+        left = {_key(manifest): manifest for manifest in existing}
+        changes = []
         for after in desired:
             before = left.pop(_key(after), None)
             change: Literal["created", "updated", "unchanged"] = "created"
             if before is not None:
                 change = "unchanged" if owned(before) == _content(after) else "updated"
-            found.append(Change(resource_of(after), before, after, change))
+            changes.append(Change(resource_of(after), before, after, change))
         # Bindings before the Placements that they refer to.
         for resource in reversed(KINDS):
             for (kind, _), before in sorted(left.items(), key=lambda item: item[0]):
                 if kind == resource.kind:
-                    found.append(Change(resource, before, None, "deleted"))
-        return found
+                    changes.append(Change(resource, before, None, "deleted"))
+        return changes
 
     def obstacles(self, changes: Iterable[Change]) -> list[str]:
         """Obstacles: objects of the same name that a plan did not create. Raises BackendError."""
         created = [change for change in changes if change.change == "created"]
         others = self.existing(created[0].place[0], f"{GENERATED_LABEL}!=true") if created else []
-        taken = {_key(one) for one in others}
+        taken = {_key(manifest) for manifest in others}
         return [
             f"{change} exists and was not created by a plan; delete it, or hand it over with: kubectl label -n "
             f"{change.place[0]} {change.resource.plural} {change.place[1]} {GENERATED_LABEL}=true"
@@ -169,11 +171,11 @@ class PlanWriter:
 
 def owned(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of an object that the optimiser still owns, without its identity."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for entry in manifest["metadata"].get("managedFields") or ():
         if entry.get("manager") == FIELD_MANAGER and entry.get("operation") == "Apply":
-            found = _owned(entry.get("fieldsV1") or {}, manifest)
-    return found
+            fields = _owned(entry.get("fieldsV1") or {}, manifest)
+    return fields
 
 
 def _owned(fields: Mapping[str, Any], value: Any) -> Any:
@@ -197,24 +199,24 @@ def _restored(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, 
     These are the optimiser's fields and those of other owners that `after` took over. Other fields are left out:
     applying them would make the optimiser their owner, and the next plan would remove them.
     """
-    content: dict[str, Any] = _joined(_said(before, _content(after)), owned(before))
+    content: dict[str, Any] = _joined(_fields_of(before, _content(after)), owned(before))
     identity = _identity(before)
     return content | identity | {"metadata": content.get("metadata", {}) | identity["metadata"]}
 
 
-def _said(before: Any, fields: Any) -> Any:
+def _fields_of(before: Any, fields: Any) -> Any:
     """The values in `before` of those `fields` that it has."""
     if not isinstance(before, Mapping) or not isinstance(fields, Mapping):
         return before
-    return {name: _said(before[name], inner) for name, inner in fields.items() if name in before}
+    return {name: _fields_of(before[name], inner) for name, inner in fields.items() if name in before}
 
 
-def _joined(one: Any, other: Any) -> Any:
+def _joined(left: Any, right: Any) -> Any:
     """The fields of both, which are parts of the same object."""
-    if not isinstance(one, Mapping) or not isinstance(other, Mapping):
-        return one
-    both = {name: _joined(one[name], other[name]) for name in one.keys() & other.keys()}
-    return {**one, **other, **both}
+    if not isinstance(left, Mapping) or not isinstance(right, Mapping):
+        return left
+    both = {name: _joined(left[name], right[name]) for name in left.keys() & right.keys()}
+    return {**left, **right, **both}
 
 
 def _identity(manifest: Mapping[str, Any]) -> dict[str, Any]:

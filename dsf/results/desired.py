@@ -101,7 +101,9 @@ def _without_results(scorer: ScorerRecord, cluster: ClusterRecord, value: int | 
     """
     named = scorer.when_empty.items
     if named:
-        return tuple({render_dimension(name, cluster.name, scorer.score_name, {}): one for name, one in named}.items())
+        return tuple(
+            {render_dimension(name, cluster.name, scorer.score_name, {}): number for name, number in named}.items()
+        )
     if value is None:
         return ()
     name = render_dimension(scorer.dimension_format, cluster.name, scorer.score_name, {}) or scorer.score_name

@@ -158,7 +158,7 @@ class Ingest:
             raise MessageRejectedError("stale", f"no scorer {result.scorer} runs any more")
         return result, scorer
 
-    def _sender(self, name: str, key_id: int, said: _Versions, news: dict[str, tuple[_Versions, int]]) -> None:
+    def _sender(self, name: str, key_id: int, versions: _Versions, news: dict[str, tuple[_Versions, int]]) -> None:
         """Check that a cluster may send with this key; adds to `news`. Raises MessageRejectedError."""
         cluster = self._registry.cluster(name)
         if cluster is None:
@@ -166,10 +166,10 @@ class Ingest:
         if key_id not in cluster.key_ids:
             raise MessageRejectedError("bad_signature", f"signed with the withdrawn key {key_id} of {name}")
         noted_id, noted, until = self._noted.get(name, (0, None, 0.0))
-        if key_id <= noted_id and said == noted and time.monotonic() < until:
+        if key_id <= noted_id and versions == noted and time.monotonic() < until:
             return
         # A rotation waits for the new key; a result signed with the old one may come later.
-        news[name] = said, max(key_id, noted_id, news[name][1] if name in news else 0)
+        news[name] = versions, max(key_id, noted_id, news[name][1] if name in news else 0)
 
     def _note(self, news: dict[str, tuple[_Versions, int]]) -> None:
         """Store versions for the hub."""
@@ -182,7 +182,7 @@ class Ingest:
             }
         )
         until = time.monotonic() + _NOTE_AGAIN
-        self._noted |= {name: (key_id, said, until) for name, (said, key_id) in news.items()}
+        self._noted |= {name: (key_id, versions, until) for name, (versions, key_id) in news.items()}
 
     def _log(self, reason: str, envelope: object, why: str, **context: str) -> None:
         not_logged = self._throttle.take(reason)

@@ -53,9 +53,9 @@ class Service(bootsteps.StartStopStep):
         self._events = TaskEvents(worker)
         # Earlier than `stop`, so that no thread begins anew. Only SimpleQueue.put is safe in a signal handler, which
         # may interrupt its own thread inside an Event's set().
-        told: SimpleQueue[None] = SimpleQueue()
-        signals.worker_shutting_down.connect(lambda **_: told.put(None), weak=False)
-        self._teller = SupervisedThread(partial(self._pass_on, told), "stop-teller")
+        stop_signals: SimpleQueue[None] = SimpleQueue()
+        signals.worker_shutting_down.connect(lambda **_: stop_signals.put(None), weak=False)
+        self._teller = SupervisedThread(partial(self._pass_on, stop_signals), "stop-teller")
 
     def start(self, worker: Any) -> None:
         """Start the threads."""
@@ -99,8 +99,8 @@ class Service(bootsteps.StartStopStep):
         }
         return [SupervisedThread(run, name) for name, run in work.items()], [client, mail]
 
-    def _pass_on(self, told: SimpleQueue[None]) -> None:
-        told.get()
+    def _pass_on(self, stop_signals: SimpleQueue[None]) -> None:
+        stop_signals.get()
         self._tell_to_stop()
 
     def _tell_to_stop(self) -> None:

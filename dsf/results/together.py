@@ -59,13 +59,13 @@ class Together:
         """Whether a thread is requesting turns: more threads would not write more."""
         return self._asking.locked()
 
-    def finish(self, one: Finish) -> None:
+    def finish(self, pair: Finish) -> None:
         """Record a pair as finished, soon."""
         now = time.monotonic()
         with self._lock:
             if not self._finished:
                 self._first_at = now
-            self._finished.append(one)
+            self._finished.append(pair)
             is_time = len(self._finished) >= _FINISHED or now > self._first_at + _WITHIN
         if is_time:
             self.flush()

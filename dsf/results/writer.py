@@ -142,11 +142,11 @@ class Writer:
             began = time.thread_time()
             while not errors:
                 try:
-                    one = batch.popleft()
+                    entry = batch.popleft()
                 except IndexError:
                     break
                 try:
-                    self._look(*one, left=len(batch))
+                    self._look(*entry, left=len(batch))
                 except Exception as error:  # noqa: BLE001 (raised below, in the writer's own thread)
                     errors.append(error)
             spent.append(time.thread_time() - began)

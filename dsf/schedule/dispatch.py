@@ -133,8 +133,8 @@ class Dispatcher:
         stay = moved = 0
         for _ in range(_MOST_PAGES):
             # Latest due times first.
-            found: Any = self._redis.zrange(keys.DUE, -stay - self._batch, -stay - 1, withscores=True)
-            far = [(str(pair), float(at)) for pair, at in found if float(at) > now + _STRAY_SLACK]
+            latest: Any = self._redis.zrange(keys.DUE, -stay - self._batch, -stay - 1, withscores=True)
+            far = [(str(pair), float(at)) for pair, at in latest if float(at) > now + _STRAY_SLACK]
             rows = self._strays(now, far)
             if rows:
                 self._write(rows)
@@ -167,7 +167,7 @@ class Dispatcher:
         clusters = list({cluster for cluster, _ in names})
         queues = [keys.spoke_queue(cluster) for cluster in clusters]
         # A mailbox is full if all of its slots are; checking the last one rules out most.
-        texts, said, *counts = at_once(
+        texts, override_texts, *counts = at_once(
             self._redis,
             ("HMGET", keys.ENTRIES, *pairs),
             ("HMGET", keys.OVERRIDES, *targets),
@@ -176,7 +176,9 @@ class Dispatcher:
         )
         lengths, last = counts[: len(clusters)], counts[len(clusters) :]
         maybe = [cluster for cluster, is_taken in zip(clusters, last, strict=True) if is_taken]
-        overrides = {target: read(Override, target, text) for target, text in zip(targets, said, strict=True) if text}
+        overrides = {
+            target: read(Override, target, text) for target, text in zip(targets, override_texts, strict=True) if text
+        }
         return _Batch(
             now=now,
             due=due,

@@ -62,13 +62,13 @@ def _counted(stats: Mapping[str, str]) -> list[Metric]:
     ticks = metrics.TICKS.counter()
     ticks.add_metric((), number("counter", "ticks", stats.get("ticks")))
     skipped = metrics.TICKS_SKIPPED.counter()
-    found = {
+    counts = {
         name.removeprefix("skipped:"): number("counter", name, text)
         for name, text in stats.items()
         if name.startswith("skipped:")
     }
     # All reasons from the start: rate() misses an increase from absent to one.
-    for reason, value in sorted({**dict.fromkeys(skips.REASONS, 0.0), **found}.items()):
+    for reason, value in sorted({**dict.fromkeys(skips.REASONS, 0.0), **counts}.items()):
         skipped.add_metric((reason,), value)
     total = 0.0
     buckets: list[tuple[str, float]] = []

@@ -36,17 +36,18 @@ def encode(given: object, max_results: int) -> Answer:
         raise TypeError(msg)
     results: list[dict[str, Any]] = []
     refused: Counter[str] = Counter()
-    for one in given:
-        if isinstance(one, Score):
-            if one.is_finite:
-                results.append({"metric": one.labels, "score": one.value})
+    for item in given:
+        if isinstance(item, Score):
+            if item.is_finite:
+                results.append({"metric": item.labels, "score": item.value})
             else:
-                refused["nan" if math.isnan(one.value) else "infinite"] += 1
-        elif isinstance(one, Skipped):
-            refused[one.reason] += 1
+                refused["nan" if math.isnan(item.value) else "infinite"] += 1
+        elif isinstance(item, Skipped):
+            refused[item.reason] += 1
         else:
             msg = (
-                f"the scoring function gave {one!r}, which is no Score; use series.score(value) or Score(value, labels)"
+                f"the scoring function gave {item!r}, which is no Score; "
+                "use series.score(value) or Score(value, labels)"
             )
             raise TypeError(msg)
         if len(results) > max_results:

@@ -42,7 +42,7 @@ class Bodies:
         if body.is_dropped:
             raise TimeoutError
         body.data += piece
-        while sum(len(one.data) for one in self._open) > self._most:
+        while sum(len(pending.data) for pending in self._open) > self._most:
             oldest = next(iter(self._open))
             del self._open[oldest]
             oldest.data.clear()

@@ -76,8 +76,8 @@ class Definition:
             source = source.overridden(os.environ, env) if source is not None else None
             if sources is not None:
                 sources = {
-                    name: one.overridden(os.environ, f"{env}{_NO_VARIABLE.sub('_', name).upper()}_")
-                    for name, one in sources.items()
+                    name: entry.overridden(os.environ, f"{env}{_NO_VARIABLE.sub('_', name).upper()}_")
+                    for name, entry in sources.items()
                 }
         _check_name("name", name)
         _check_name("score_name", score_name)

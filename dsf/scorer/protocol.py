@@ -47,9 +47,9 @@ class PatientProtocol(H11Protocol):
         super().connection_made(transport)
         self._await_head()
         if len(self.connections) > MOST_CONNECTIONS:
-            others = [one for one in self._all() if one is not self]
+            others = [connection for connection in self._all() if connection is not self]
             # What is not idle for longest waits for its client, who reads slowly or does not send the body.
-            next((one for one in others if one.is_idle), others[0]).transport.abort()
+            next((connection for connection in others if connection.is_idle), others[0]).transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Also starts the timeout at a new header, and cancels it when complete."""
@@ -65,8 +65,8 @@ class PatientProtocol(H11Protocol):
         super().pause_writing()
         if self._sending is None:
             self._sending = self.loop.call_later(SEND_SECONDS, self.transport.abort)
-        slow = [one for one in self._all() if one.unsent]
-        total = sum(one.unsent for one in slow)
+        slow = [connection for connection in self._all() if connection.unsent]
+        total = sum(connection.unsent for connection in slow)
         # Never the only one: a single answer may be larger than the maximum.
         while total > MOST_UNSENT and len(slow) > 1:
             oldest = slow.pop(0)
@@ -116,7 +116,10 @@ class PatientProtocol(H11Protocol):
 
     def _all(self) -> list[PatientProtocol]:
         """The connections of this server, oldest first."""
-        return sorted((one for one in self.connections if isinstance(one, PatientProtocol)), key=lambda one: one._since)
+        return sorted(
+            (connection for connection in self.connections if isinstance(connection, PatientProtocol)),
+            key=lambda connection: connection._since,
+        )
 
     def _await_head(self) -> None:
         self._since = self.loop.time()

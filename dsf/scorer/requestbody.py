@@ -78,18 +78,18 @@ def parse_sources(body: Body, limits: Limits, names: Collection[str]) -> dict[st
     for name in names:
         if name not in sources:
             raise RefusedError(422, f"the request has no source {name!r}; it has {', '.join(sources) or 'none'}")
-    found: dict[str, list[Series]] = {}
+    by_source: dict[str, list[Series]] = {}
     for name, data in sources.items():
         if data is None:
             # As for `data`.
-            found[name] = []
+            by_source[name] = []
             continue
         if not isinstance(data, list):
             raise _wrong(f"sources[{name!r}]", "is not a list of series")
-        found[name] = _all_series(f"sources[{name!r}]", data, arrays)
-    everything = [one for series in found.values() for one in series]
+        by_source[name] = _all_series(f"sources[{name!r}]", data, arrays)
+    everything = [item for series in by_source.values() for item in series]
     _check_counts(limits, len(everything), sum(map(len, everything)))
-    return found
+    return by_source
 
 
 def _document(body: Body, limits: Limits, sources: int = 0) -> tuple[dict[str, Any], list[Arrays]]:

@@ -126,15 +126,16 @@ def to_frame(series: Sequence[Series]) -> pd.DataFrame:
     Raises ImportError, which says what to install, when there is no pandas.
     """
     pandas = _pandas()
-    lengths = [len(one) for one in series]
-    names = sorted({name for one in series for name in one.labels})
+    lengths = [len(item) for item in series]
+    names = sorted({name for item in series for name in item.labels})
     columns: dict[str, Any] = {
-        name: np.repeat(np.array([one.labels.get(name, "") for one in series], dtype=object), lengths) for name in names
+        name: np.repeat(np.array([item.labels.get(name, "") for item in series], dtype=object), lengths)
+        for name in names
     }
     empty = np.empty(0, dtype=np.float64)
-    times = np.concatenate([empty, *(one.times for one in series)])
+    times = np.concatenate([empty, *(item.times for item in series)])
     columns["time"] = pandas.to_datetime(times, unit="s", utc=True)
-    columns["value"] = np.concatenate([empty, *(one.values for one in series)])
+    columns["value"] = np.concatenate([empty, *(item.values for item in series)])
     frame: pd.DataFrame = pandas.DataFrame(columns)
     return frame
 

@@ -171,15 +171,15 @@ class ProxyAccess:
         """See `Access`. Raises AccessError (401) for a request that did not come through the proxy."""
         if not request.scope["dsf.trusted"]:
             raise AccessError("use the proxy in front of this page, which authenticates you", 401)
-        said = {_said(request, headers) for headers in _HEADERS} - {_NOTHING}
-        if len(said) > 1:
+        callers = {_caller_of(request, headers) for headers in _HEADERS} - {_NOTHING}
+        if len(callers) > 1:
             # A proxy overwrites the headers that it sets, but may pass other ones from its clients.
             raise AccessError(
                 "X-Auth-Request-User, -Email and -Groups differ from X-Forwarded-User, -Email and -Groups: the proxy "
                 "in front of this page must remove those that it does not set itself",
                 401,
             )
-        caller = next(iter(said), _NOTHING)
+        caller = next(iter(callers), _NOTHING)
         if not caller.name:
             raise AccessError("the proxy in front of this page did not name a user", 401)
         return caller
@@ -189,10 +189,10 @@ class ProxyAccess:
         return self._rights.allows(caller, doing)
 
 
-def _said(request: Request, headers: Sequence[str]) -> Caller:
+def _caller_of(request: Request, headers: Sequence[str]) -> Caller:
     """The user that headers of one family name. Raises AccessError (401) for one that is there twice."""
     user, email, groups = (_only(request, header) for header in headers)
-    return Caller(user or email, groups=tuple(one.strip() for one in groups.split(",") if one.strip()))
+    return Caller(user or email, groups=tuple(group.strip() for group in groups.split(",") if group.strip()))
 
 
 def _only(request: Request, header: str) -> str:
@@ -237,14 +237,14 @@ class RememberedHolder:
         if not self._turns.acquire(blocking=False):
             raise BackendError("the hub's API server is checking too many tokens")
         try:
-            found = self._holder(token)
+            caller = self._holder(token)
         finally:
             self._turns.release()
         with self._lock:
             if len(self._known) >= _MOST_REMEMBERED:
                 self._known.clear()
-            self._known[digest] = (time.monotonic() + _REMEMBERED, found)
-        return found
+            self._known[digest] = (time.monotonic() + _REMEMBERED, caller)
+        return caller
 
 
 class RememberedRights:

@@ -86,11 +86,11 @@ class Acting:
     def affected(self, act: str, target: Target) -> tuple[list[str], list[str]]:
         """The affected clusters, and those that keep an override of their own, which goes before that of all."""
         self._reading.record(target.scorer)
-        found = self._reading.targets(target.scorer)
+        targets = self._reading.targets(target.scorer)
         if target.cluster is None:
-            own = [name for name, runs in found.items() if _source(act, runs) == keys.pair(name, target.scorer)]
-            return [name for name in found if name not in own], own
-        if target.cluster not in found:
+            own = [name for name, runs in targets.items() if _source(act, runs) == keys.pair(name, target.scorer)]
+            return [name for name in targets if name not in own], own
+        if target.cluster not in targets:
             raise UnknownScorerError(f"scorer {target.scorer!r} does not run on cluster {target.cluster!r}")
         return [target.cluster], []
 
@@ -136,12 +136,12 @@ class Acting:
         ended |= self._ended(stored["scorer"], [run for run in stored["runs"] if run["run"] not in ended])
         runs = [{**run, "cycle": ended.get(run["run"])} for run in stored["runs"]]
         open_runs = sum(run["run"] != "" and run["cycle"] is None for run in runs)
-        found = {**stored, "runs": runs, "open": open_runs}
+        outcome = {**stored, "runs": runs, "open": open_runs}
         with self._lock:
             if len(self._outcomes) >= _MOST_SHOWN:
                 self._outcomes.clear()
-            self._outcomes[ident] = (time.monotonic() + _SHOWN, found)
-        return found
+            self._outcomes[ident] = (time.monotonic() + _SHOWN, outcome)
+        return outcome
 
     def _ended(self, scorer: str, runs: Sequence[Mapping[str, str]]) -> dict[str, HistoryEntry]:
         """Ended cycles of the runs by run id: one round trip, usually without parsing older cycles."""
@@ -150,12 +150,12 @@ class Acting:
             for run in sent:
                 pipe.lrange(keys.history_key(run["cluster"], scorer), 0, -1)
             histories = pipe.execute()
-        found = {}
+        by_run = {}
         for run, rows in zip(sent, histories, strict=True):
             cycles = (cycle for row in rows if (cycle := read_row(row)) is not None)
             if (cycle := answer(cycles, run["run"])) is not None:
-                found[run["run"]] = cycle
-        return found
+                by_run[run["run"]] = cycle
+        return by_run
 
 
 def _source(act: str, runs: Effective) -> str:

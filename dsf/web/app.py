@@ -86,10 +86,10 @@ def _add_probes(app: FastAPI, sources: Sources) -> None:
 def _add_static(app: FastAPI) -> None:
     @app.get("/static/{tag}/{name}")
     def static(tag: str, name: str, request: Request) -> Response:
-        found = static_files().get(name)
-        if found is None:
+        file = static_files().get(name)
+        if file is None:
             return PlainTextResponse("not found\n", status_code=404)
-        body, squeezed, kind = found
+        body, squeezed, kind = file
         # Links contain the digest of all files.
         headers = {"Cache-Control": "public, max-age=31536000, immutable", "Vary": "Accept-Encoding"}
         if tag != assets():

@@ -58,11 +58,11 @@ EVERYTHING: Final = Chosen()
 
 def chosen(reading: Reading, query: Mapping[str, str]) -> Chosen:
     """The clusters in ClusterSet `set` and with label `label` (KEY=VALUE) of the query; `*` in them is any text."""
-    known = [one for one, _ in reading.label_values().most_common()]
-    said = {name: " ".join(query.get(name, "").replace('"', "").split()) for name in ("set", "label")}
-    asked = search.parse(" ".join(f'{name}:"{text}"' for name, text in said.items() if text))
+    known = [label for label, _ in reading.label_values().most_common()]
+    texts = {name: " ".join(query.get(name, "").replace('"', "").split()) for name in ("set", "label")}
+    asked = search.parse(" ".join(f'{name}:"{text}"' for name, text in texts.items() if text))
     return Chosen(
-        **said,
+        **texts,
         clusters=labelled(reading, asked, reading.labelled_names()) if asked else None,
         sets=[value for key, value in known if key == CLUSTER_SET][:_CHOICES],
         labels=[f"{key}={value}" for key, value in known if key != CLUSTER_SET][:_CHOICES],
@@ -86,8 +86,8 @@ def divided(reading: Reading, query: Mapping[str, str]) -> dict[str, Any]:
         Part(value, _query(by, value), _only(by, value), number, StateCounts(**sums[value]))
         for value, number in clusters.items()
     ]
-    parts.sort(key=lambda one: (-one.states.failing, -(one.states.total - one.states.ok), one.value))
-    start = int(said) if (said := query.get("cursor", "")).isdecimal() and len(said) < 8 else 0
+    parts.sort(key=lambda part: (-part.states.failing, -(part.states.total - part.states.ok), part.value))
+    start = int(cursor) if (cursor := query.get("cursor", "")).isdecimal() and len(cursor) < 8 else 0
     known = Counter(key for own in labels.values() for key in own if key != CLUSTER_SET)
     return {
         "title": "ClusterSets" if by == CLUSTER_SET else f"Clusters by {by}",

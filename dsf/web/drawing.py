@@ -32,11 +32,11 @@ def bar(counts: StateCounts) -> list[Segment]:
     total = sum(number for _, number in shown)
     widths = [max(1.0, 100 * number / total) for _, number in shown]
     scale = 100 / sum(widths) if widths else 1.0
-    found, x = [], 0.0
+    segments, x = [], 0.0
     for (state, number), width in zip(shown, widths, strict=True):
-        found.append(Segment(state, number, round(x, 2), round(width * scale, 2)))
+        segments.append(Segment(state, number, round(x, 2), round(width * scale, 2)))
         x += width * scale
-    return found
+    return segments
 
 
 @dataclass(frozen=True)
@@ -168,11 +168,11 @@ _DAY: Final = 86_400
 
 def scores_over_time(cycles: Sequence[CycleView]) -> Chart | None:
     """The scores of cycles, newest first, as a chart; None for fewer than two scores."""
-    found = [cycle for cycle in reversed(cycles) if cycle.value is not None]
-    if len(found) < 2:
+    scored = [cycle for cycle in reversed(cycles) if cycle.value is not None]
+    if len(scored) < 2:
         return None
-    numbers = [cycle.value for cycle in found if cycle.value is not None]
-    first, last = found[0].at.timestamp(), found[-1].at.timestamp()
+    numbers = [cycle.value for cycle in scored if cycle.value is not None]
+    first, last = scored[0].at.timestamp(), scored[-1].at.timestamp()
     steps = _value_steps(min(numbers), max(numbers))
     low, high = steps[0], steps[-1]
 
@@ -207,15 +207,18 @@ def _value_steps(low: float, high: float) -> list[float]:
         low, high = low - 1, high + 1
     rough = (high - low) / (_MOST_VALUES - 1)
     power = 10.0 ** math.floor(math.log10(rough))
-    step = next(one * power for one in (1, 2, 2.5, 5, 10) if one * power >= rough * (1 - 1e-9))
+    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * (1 - 1e-9))
     return [number * step for number in range(math.floor(low / step), math.ceil(high / step) + 1)]
 
 
 def _time_steps(first: float, last: float) -> list[tuple[float, str]]:
     """Round times in UTC between both, with their texts; both themselves if there are no two round ones."""
     span = last - first
-    step = next((one for one in _TIME_STEPS if span / one <= _MOST_TIMES), math.ceil(span / _MOST_TIMES / _DAY) * _DAY)
-    moments = [float(one) for one in range(math.ceil(first / step) * step, math.floor(last) + 1, step)]
+    step = next(
+        (seconds for seconds in _TIME_STEPS if span / seconds <= _MOST_TIMES),
+        math.ceil(span / _MOST_TIMES / _DAY) * _DAY,
+    )
+    moments = [float(moment) for moment in range(math.ceil(first / step) * step, math.floor(last) + 1, step)]
     if len(moments) < 2:
         moments = [first, last]
     form = "%m-%d %H:%M" if span >= _DAY else "%H:%M" if step >= 60 else "%H:%M:%S"

@@ -67,7 +67,7 @@ def _meaning(reading: Reading, asked: search.Query) -> _Meaning:
     fleet = reading.fleet()
     by_label = bool(asked.of("set") or asked.of("label"))
     names = reading.cluster_names() if asked.of("cluster") or asked.words else []
-    scorers = [one for one in fleet.scorers if asked.allows("scorer", one.name)]
+    scorers = [scorer for scorer in fleet.scorers if asked.allows("scorer", scorer.name)]
     clusters = [name for name in names if asked.allows("cluster", name)]
     if by_label:
         clusters = labelled(reading, asked, clusters if names else reading.labelled_names())
@@ -75,11 +75,11 @@ def _meaning(reading: Reading, asked: search.Query) -> _Meaning:
     reasons, stages = list(asked.of("reason")), list(asked.of("stage"))
     items, runs = list(asked.of("item")), list(asked.of("run"))
     named_clusters = by_label or bool(asked.of("cluster"))
-    known = reading.reasons([one.name for one in scorers]) if asked.words else set()
+    known = reading.reasons([scorer.name for scorer in scorers]) if asked.words else set()
     shown_scorers = list(scorers) if any("*" in pattern for pattern in asked.of("scorer")) else []
     shown_clusters: list[str] = []
     for word in asked.words:
-        of_scorers = [one for one in scorers if word in one.name or word in one.score_name.lower()]
+        of_scorers = [scorer for scorer in scorers if word in scorer.name or word in scorer.score_name.lower()]
         of_clusters = [name for name in clusters if word in name]
         shown_scorers += of_scorers
         shown_clusters += of_clusters
@@ -98,7 +98,7 @@ def _meaning(reading: Reading, asked: search.Query) -> _Meaning:
     wanted = None
     if states and scorers and (clusters or not named_clusters):
         wanted = PairFilter(
-            scorers=None if len(scorers) == len(fleet.scorers) else {one.name for one in scorers},
+            scorers=None if len(scorers) == len(fleet.scorers) else {scorer.name for scorer in scorers},
             clusters=clusters if named_clusters else None,
             states=states_named(states) if len(states) < len(STATES) else None,
             why=partial(_is_why, stages, reasons) if stages or reasons else None,
@@ -107,7 +107,9 @@ def _meaning(reading: Reading, asked: search.Query) -> _Meaning:
 
 
 def _is_why(stages: Iterable[str], reasons: Iterable[str], stage: str, reason: str) -> bool:
-    return all(search.fits(stage, one) for one in stages) and all(search.fits(reason, one) for one in reasons)
+    return all(search.fits(stage, pattern) for pattern in stages) and all(
+        search.fits(reason, pattern) for pattern in reasons
+    )
 
 
 def _look(reading: Reading, meaning: _Meaning, wanted: PairFilter) -> _Looked:
@@ -131,7 +133,7 @@ def _fitting(reading: Reading, meaning: _Meaning, rows: list[Row]) -> list[Row]:
     """The rows with such an item, and such a run among their last cycles."""
 
     def has(names: Iterable[str], patterns: list[str]) -> bool:
-        return not patterns or any(all(search.fits(name, one) for one in patterns) for name in names)
+        return not patterns or any(all(search.fits(name, pattern) for pattern in patterns) for name in names)
 
     rows = [row for row in rows if has((name for name, _ in row.score.items) if row.score else (), meaning.items)]
     runs = reading.runs(rows) if meaning.runs else [[] for _ in rows]

@@ -66,8 +66,8 @@ def _add_login(app: FastAPI, site: Site) -> None:
 
     @app.get("/login")
     def login(request: Request, to: str = "/", lost: str = "") -> Response:
-        said = "Your session had ended, so nothing was done. Log in, then send it again." if lost else ""
-        return page(request, 200, said, _own(to))
+        message = "Your session had ended, so nothing was done. Log in, then send it again." if lost else ""
+        return page(request, 200, message, _own(to))
 
     @app.post("/login")
     async def enter(request: Request) -> Response:
@@ -163,10 +163,12 @@ def _add_acts(app: FastAPI, site: Site, acting: Acting) -> None:
     @app.get("/outcomes/{ident}")
     def outcome(request: Request, ident: str) -> Response:
         site.allow(request, "look")
-        found = acting.outcome(ident) if ident.replace("-", "").replace("_", "").isalnum() else None
-        if found is None:
+        result = acting.outcome(ident) if ident.replace("-", "").replace("_", "").isalnum() else None
+        if result is None:
             return site.missing(request)
-        return site.respond(request, "outcome.html", title=f"Scored now: {found['scorer']}", outcome=found, ident=ident)
+        return site.respond(
+            request, "outcome.html", title=f"Scored now: {result['scorer']}", outcome=result, ident=ident
+        )
 
 
 def _place(target: Target) -> str:

@@ -44,26 +44,26 @@ OWN: Final = frozenset((
 
 def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
     """Addresses and networks of trusted proxies. Raises SettingsError naming an invalid one."""
-    found = []
+    networks = []
     for text in texts:
         try:
-            found.append(ipaddress.ip_network(text.strip(), strict=False))
+            networks.append(ipaddress.ip_network(text.strip(), strict=False))
         except ValueError:
             raise SettingsError(
                 f"DSF_WEB_TRUSTED_PROXIES: {text!r} is not an address or network such as 10.0.0.0/8"
             ) from None
-    return tuple(found)
+    return tuple(networks)
 
 
 def is_within(address: str, networks: Sequence[Network]) -> bool:
     """Whether an address belongs to one of the networks; an IPv4 address may be IPv6-mapped."""
     try:
-        found = ipaddress.ip_address(address.partition("%")[0])
+        ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return False
-    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
-        found = found.ipv4_mapped
-    return any(found in network for network in networks)
+    if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
+        ip = ip.ipv4_mapped
+    return any(ip in network for network in networks)
 
 
 class Guard:
@@ -96,10 +96,10 @@ class Guard:
 
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
-                found = MutableHeaders(scope=message)
+                headers_sent = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
-                    found.setdefault(name, value)
-                found.setdefault("Cache-Control", "no-store")
+                    headers_sent.setdefault(name, value)
+                headers_sent.setdefault("Cache-Control", "no-store")
             await send(message)
 
         # The proxy may keep or strip the prefix.
@@ -118,9 +118,9 @@ class Guard:
         if scheme in ("http", "https"):
             scope["scheme"] = scheme
         # The nearest address that is not a proxy's.
-        for one in reversed([_address(one) for one in _all(headers, "x-forwarded-for")]):
-            scope["client"] = (one, 0)
-            if not is_within(one, self._proxies):
+        for address in reversed([_address(entry) for entry in _all(headers, "x-forwarded-for")]):
+            scope["client"] = (address, 0)
+            if not is_within(address, self._proxies):
                 break
         prefix = _last(headers, "x-forwarded-prefix").rstrip("/")
         if prefix and is_prefix(prefix):
@@ -139,7 +139,7 @@ def is_prefix(text: str) -> bool:
 
 def _all(headers: Headers, name: str) -> list[str]:
     """The entries of a header, which may have several lines: a proxy extends the last one or adds a line."""
-    return [one.strip() for line in headers.getlist(name) for one in line.split(",") if one.strip()]
+    return [entry.strip() for line in headers.getlist(name) for entry in line.split(",") if entry.strip()]
 
 
 def _last(headers: Headers, name: str) -> str:

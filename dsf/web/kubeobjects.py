@@ -33,15 +33,15 @@ class KubeObjects:
         """See the protocol."""
         key = namespace, name
         with self._lock:
-            until, found = self._known.get(key, (0.0, None))
+            until, scorer = self._known.get(key, (0.0, None))
         if time.monotonic() < until:
-            return found
-        found = self._read(name, [namespace] if namespace else self._namespaces)
+            return scorer
+        scorer = self._read(name, [namespace] if namespace else self._namespaces)
         with self._lock:
             if len(self._known) > 1000:
                 self._known.clear()
-            self._known[key] = (time.monotonic() + _FRESH, found)
-        return found
+            self._known[key] = (time.monotonic() + _FRESH, scorer)
+        return scorer
 
     def _read(self, name: str, namespaces: Iterable[str]) -> DynamicScorer | None:
         for namespace in namespaces:

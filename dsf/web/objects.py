@@ -50,8 +50,8 @@ class FolderObjects:
         # The name is from the registry and has no slash. Behind an underscore, which no name has, it is of another
         # namespace than the hub's.
         files = (self._folder / f"{name}.yaml", *sorted(self._folder.glob(f"*_{name}.yaml")))
-        read = (found for file in files if (found := _read(file)) is not None)
-        return next((found for found in read if namespace in ("", found.metadata.namespace)), None)
+        read = (scorer for file in files if (scorer := _read(file)) is not None)
+        return next((scorer for scorer in read if namespace in ("", scorer.metadata.namespace)), None)
 
 
 def _read(file: Path) -> DynamicScorer | None:
@@ -82,9 +82,9 @@ def settings_of(scorer: DynamicScorer, override: Override | None = None, validit
     scoring = synced.scoring if synced else None
     named = spec.scoring.params
     pick = _Pick()
-    for said in declared_sources(spec, synced or RemoteConfig()):
-        theirs, ours, params = said.synced, said.spec, said.spec.params
-        mark = f" of {said.name}" if said.name else ""
+    for source in declared_sources(spec, synced or RemoteConfig()):
+        theirs, ours, params = source.synced, source.spec, source.spec.params
+        mark = f" of {source.name}" if source.name else ""
         kind = SourceType.Prometheus if theirs.params.query or (params and params.query) else SourceType.None_
         pick(f"source type{mark}", theirs.type, ours.type, kind)
         if (theirs.type or ours.type or kind) is SourceType.None_:
@@ -116,15 +116,15 @@ def settings_of(scorer: DynamicScorer, override: Override | None = None, validit
     pick("timeout (s)", None, run.timeout_seconds if "timeout_seconds" in chosen else None, run.timeout_seconds)
     pick("retries", None, str(run.max_retries) if "max_retries" in chosen else None, str(run.max_retries))
     pick("rate limit", None, spec.execution.rate_limit, "none")
-    return [_overridden(one, override) for one in pick.found]
+    return [_overridden(setting, override) for setting in pick.settings]
 
 
-def _overridden(one: SettingView, override: Override | None) -> SettingView:
-    if override is None or override.interval is None or one.name != INTERVAL:
-        return one
+def _overridden(setting: SettingView, override: Override | None) -> SettingView:
+    if override is None or override.interval is None or setting.name != INTERVAL:
+        return setting
     by = f"set by {override.by or 'a user'}{': ' if override.note else ''}{override.note}"
-    declared = f"{by}; declared: {one.value} in {one.origin}"
-    return SettingView(name=one.name, value=str(override.interval), origin="override", instead=declared)
+    declared = f"{by}; declared: {setting.value} in {setting.origin}"
+    return SettingView(name=setting.name, value=str(override.interval), origin="override", instead=declared)
 
 
 def _host(config_url: str) -> str:
@@ -138,15 +138,15 @@ class _Pick:
     """Collects settings: the first set value and its origin."""
 
     def __init__(self) -> None:
-        self.found: list[SettingView] = []
+        self.settings: list[SettingView] = []
 
     def __call__(self, name: str, synced: object, spec: object, default: object = None) -> None:
         for value, origin in ((synced, "/config"), (spec, "spec"), (default, "default")):
             if _is_set(value):
                 text = str(getattr(value, "value", value))
-                self.found.append(SettingView(name=name, value=text, origin=origin))
+                self.settings.append(SettingView(name=name, value=text, origin=origin))
                 return
-        self.found.append(SettingView(name=name, value="-", origin="not set"))
+        self.settings.append(SettingView(name=name, value="-", origin="not set"))
 
 
 def _is_set(value: object) -> bool:

@@ -19,9 +19,9 @@ _LIMIT: Final = 100
 
 def placements(reader: PlacementReader | None) -> dict[str, Any]:
     """Data of the list."""
-    found = reader.placements().placements if reader is not None else None
-    more = max(0, len(found) - _LIST) if found is not None else 0
-    return {"title": "Placements", "placements": found[:_LIST] if found is not None else None, "more": more}
+    rows = reader.placements().placements if reader is not None else None
+    more = max(0, len(rows) - _LIST) if rows is not None else 0
+    return {"title": "Placements", "placements": rows[:_LIST] if rows is not None else None, "more": more}
 
 
 def placement(reader: PlacementReader | None, names: Mapping[str, str], query: Mapping[str, str]) -> dict[str, Any]:
@@ -30,18 +30,20 @@ def placement(reader: PlacementReader | None, names: Mapping[str, str], query: M
     if reader is None:
         return {"title": title, "placement": None}
     asked = _asked(query)
-    found = reader.explain(names["namespace"], names["name"], asked)
-    after = {one.cluster: one for one in found.what_if.ranking} if found.what_if else {}
+    view = reader.explain(names["namespace"], names["name"], asked)
+    after = {ranked.cluster: ranked for ranked in view.what_if.ranking} if view.what_if else {}
     return {
         "title": title,
-        "placement": found,
-        "ranking": found.ranking[:_ROWS],
-        "more": max(0, len(found.ranking) - _ROWS),
-        "left_out": found.left_out[:_ROWS],
+        "placement": view,
+        "ranking": view.ranking[:_ROWS],
+        "more": max(0, len(view.ranking) - _ROWS),
+        "left_out": view.left_out[:_ROWS],
         "after": after,
-        "scores": [f"{one.resource}/{one.score}" for one in found.prioritizers if one.resource],
+        "scores": [
+            f"{prioritizer.resource}/{prioritizer.score}" for prioritizer in view.prioritizers if prioritizer.resource
+        ],
         "asked": asked[0] if asked else None,
-        "given": _given(found, asked),
+        "given": _given(view, asked),
     }
 
 
@@ -54,17 +56,17 @@ def _asked(query: Mapping[str, str]) -> list[WhatIf]:
     return [WhatIf(cluster=cluster, resource=resource, score=score, value=max(-_LIMIT, min(_LIMIT, int(value))))]
 
 
-def _given(found: PlacementView, asked: list[WhatIf]) -> dict[str, Any]:
+def _given(view: PlacementView, asked: list[WhatIf]) -> dict[str, Any]:
     """Initial values of the form: the current what-if, or the cluster nearest to the line."""
     if asked:
-        one = asked[0]
-        return {"cluster": one.cluster, "score": f"{one.resource}/{one.score}", "value": one.value}
-    near = [one for one in found.ranking if one.margin is not None]
-    first = min(near or found.ranking, key=lambda one: abs(one.margin or 0), default=None)
-    column = next((at for at, one in enumerate(found.prioritizers) if one.resource), None)
+        what_if = asked[0]
+        return {"cluster": what_if.cluster, "score": f"{what_if.resource}/{what_if.score}", "value": what_if.value}
+    near = [ranked for ranked in view.ranking if ranked.margin is not None]
+    first = min(near or view.ranking, key=lambda ranked: abs(ranked.margin or 0), default=None)
+    column = next((at for at, prioritizer in enumerate(view.prioritizers) if prioritizer.resource), None)
     if first is None or column is None:
         return {"cluster": "", "score": "", "value": 0}
-    prioritizer = found.prioritizers[column]
+    prioritizer = view.prioritizers[column]
     return {
         "cluster": first.cluster,
         "score": f"{prioritizer.resource}/{prioritizer.score}",

@@ -46,24 +46,24 @@ class Pictured:
 def picture(plan: PlanComparison) -> list[Pictured]:
     """The first clusters, changed ones first; fewer if they have many workloads."""
     shown, named = [], 0
-    for one in plan.clusters[:PICTURED]:
-        now, proposed = _few(one.now), _few(one.proposed)
+    for cluster in plan.clusters[:PICTURED]:
+        now, proposed = _few(cluster.now), _few(cluster.proposed)
         named += len(now.blocks) + len(proposed.blocks)
         if named > _ALL_NAMED:
             break
-        shown.append(one.model_copy(update={"now": now, "proposed": proposed}))
-    scores = [block.score for one in shown for column in (one.now, one.proposed) for block in column.blocks]
+        shown.append(cluster.model_copy(update={"now": now, "proposed": proposed}))
+    scores = [block.score for cluster in shown for column in (cluster.now, cluster.proposed) for block in column.blocks]
     low, high = (min(scores), max(scores)) if scores else (0.0, 0.0)
     return [
         Pictured(
-            one.cluster,
-            one.changes,
-            one.now,
-            one.proposed,
-            _bars(one.now, low, high),
-            _bars(one.proposed, low, high),
+            cluster.cluster,
+            cluster.changes,
+            cluster.now,
+            cluster.proposed,
+            _bars(cluster.now, low, high),
+            _bars(cluster.proposed, low, high),
         )
-        for one in shown
+        for cluster in shown
     ]
 
 
@@ -71,8 +71,8 @@ def _few(column: PlanColumn) -> PlanColumn:
     """A column whose last block summarizes the workloads that it does not name."""
     named, others = column.blocks[:_NAMED], column.blocks[_NAMED:]
     if others:
-        mean = sum(one.score for one in others) / len(others)
-        share = sum(one.share for one in others)
+        mean = sum(block.score for block in others) / len(others)
+        share = sum(block.share for block in others)
         named.append(PlanBlock(workload=f"{len(others)} others, on average", replicas=1, score=mean, share=share))
     return column.model_copy(update={"blocks": named})
 
@@ -80,25 +80,25 @@ def _few(column: PlanColumn) -> PlanColumn:
 def _bars(column: PlanColumn, low: float, high: float) -> list[Bar]:
     heights = [max(_SMALLEST, block.share * HEIGHT) for block in column.blocks]
     scale = min(1.0, HEIGHT / sum(heights)) if heights else 1.0
-    found, y = [], HEIGHT
+    bars, y = [], HEIGHT
     for block, height in zip(column.blocks, heights, strict=True):
         y -= height * scale
         strength = 0.25 + 0.75 * (block.score - low) / (high - low) if high > low else 0.7
-        found.append(Bar(block, round(y, 1), round(height * scale, 1), round(strength, 2)))
-    return found
+        bars.append(Bar(block, round(y, 1), round(height * scale, 1), round(strength, 2)))
+    return bars
 
 
 def plans(reading: Reading, query: Mapping[str, str]) -> dict[str, Any]:
     """Data of the template: all plans by name, and the requested one, else the newest."""
-    found = reading.plans()
+    comparisons = reading.plans()
     wanted = query.get("namespace", "")
-    chosen = next((one for one in found if one.namespace == wanted), None)
-    if chosen is None and found and not wanted:
-        chosen = max(found, key=lambda one: one.at)
+    chosen = next((comparison for comparison in comparisons if comparison.namespace == wanted), None)
+    if chosen is None and comparisons and not wanted:
+        chosen = max(comparisons, key=lambda comparison: comparison.at)
     pictured = picture(chosen) if chosen else []
     return {
         "title": f"Plan of {chosen.namespace}" if chosen else "Plans",
-        "plans": found,
+        "plans": comparisons,
         "wanted": wanted,
         "plan": chosen,
         "picture": pictured,

@@ -139,23 +139,23 @@ class Reading:
 
     def groups(self, scorers: Iterable[ScorerOverview]) -> list[Group]:
         """Problems of scorers, worst first."""
-        found, wordless = [], 0
-        for one in scorers:
-            for group in one.reasons:
+        groups, wordless = [], 0
+        for scorer in scorers:
+            for group in scorer.reasons:
                 at = group.at.timestamp() if group.at else 0.0
                 why = Why(group.stage, group.reason, group.message, at, group.run_id)
-                found.append(Group(one.name, STATES[group.state.value], why, group.cluster, group.clusters))
+                groups.append(Group(scorer.name, STATES[group.state.value], why, group.cluster, group.clusters))
             for state in _WORDLESS:
                 # Those with a remark are in a group.
-                grouped = sum(group.clusters for group in one.reasons if group.state is state)
-                number = max(0, getattr(one.states, state.value) - grouped)
+                grouped = sum(group.clusters for group in scorer.reasons if group.state is state)
+                number = max(0, getattr(scorer.states, state.value) - grouped)
                 if number and wordless < _MAX_WORDLESS:
                     wordless += 1
-                    some = self.page(PairFilter(scorer=one.name, states=[state]), 1).rows
+                    some = self.page(PairFilter(scorer=scorer.name, states=[state]), 1).rows
                     why = (some[0].why if some else None) or Why("", "", STATES[state.value].help, 0.0)
                     newest = some[0].cluster if some else ""
-                    found.append(Group(one.name, STATES[state.value], why, newest, number))
-        return sorted(found, key=lambda group: (RANK[group.state.name], -group.clusters, group.scorer))
+                    groups.append(Group(scorer.name, STATES[state.value], why, newest, number))
+        return sorted(groups, key=lambda group: (RANK[group.state.name], -group.clusters, group.scorer))
 
     def page(self, wanted: PairFilter, limit: int, cursor: str | None = None) -> Rows:
         """Matching pairs, worst first."""
@@ -166,12 +166,12 @@ class Reading:
         """Every reason for which pairs of these scorers have no new score."""
         return self.model.reasons(scorers)
 
-    def rows(self, found: Iterable[PairRow]) -> list[Row]:
+    def rows(self, pairs: Iterable[PairRow]) -> list[Row]:
         """Rows of tables, in their order, each as its pair is now."""
-        models = {(one.cluster, one.scorer): one for one in found}
+        models = {(row.cluster, row.scorer): row for row in pairs}
         names = [keys.pair(*pair) for pair in models]
         now = time.time()
-        entries = {(one.cluster, one.scorer): one for one in self._schedule.entries(names)}
+        entries = {(entry.cluster, entry.scorer): entry for entry in self._schedule.entries(names)}
         overrides, due = self._schedule.overrides(), self._schedule.due_times(names)
         records = self._registry.scorers()
         rows = []
@@ -196,7 +196,7 @@ class Reading:
 
     def label_values(self) -> Counter[tuple[str, str]]:
         """Labels with their values and numbers of clusters, cached for some seconds."""
-        return self._values.get(lambda: Counter(one for own in self.labels().values() for one in own.items()))
+        return self._values.get(lambda: Counter(label for own in self.labels().values() for label in own.items()))
 
     def cluster_states(self) -> dict[str, StateCounts]:
         """The states of the pairs of each cluster, cached for some seconds."""
@@ -224,12 +224,16 @@ class Reading:
 
     def overrides(self, scorer: str) -> dict[str, Override]:
         """Overrides of a scorer, by target."""
-        return {name: one for name, one in self._schedule.overrides().items() if keys.split_pair(name)[1] == scorer}
+        return {
+            name: override
+            for name, override in self._schedule.overrides().items()
+            if keys.split_pair(name)[1] == scorer
+        }
 
     def targets(self, scorer: str) -> dict[str, Effective]:
         """The clusters on which a scorer runs, sorted, and the schedule in force on each."""
         overrides, now = self._schedule.overrides(), time.time()
-        return {one.cluster: effective(one, overrides, now) for one in self._schedule.entries_of(scorer)}
+        return {entry.cluster: effective(entry, overrides, now) for entry in self._schedule.entries_of(scorer)}
 
     def cluster(self, name: str) -> ClusterDetail:
         """One cluster."""
@@ -321,9 +325,9 @@ def _paused_by(view: EntryView) -> str:
     """Who paused a pair and why, as a sentence."""
     until = f" until {view.paused_until:%Y-%m-%d %H:%M} UTC" if view.paused_until else ""
     by: Mapping[str, str] | None = None
-    for one in view.overrides:
-        if one.target == view.paused_source:
-            by = {"name": one.by or "unknown", "note": f": {one.note}" if one.note else ""}
+    for override in view.overrides:
+        if override.target == view.paused_source:
+            by = {"name": override.by or "unknown", "note": f": {override.note}" if override.note else ""}
     if by is None:
         return f"suspended by its DynamicScorer{until}"
     return f"paused by {by['name']}{until}{by['note']}"

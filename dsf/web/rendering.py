@@ -95,25 +95,25 @@ def _number(value: float | None) -> str:
 def rough(seconds: float) -> str:
     """A coarse duration that does not change each second: `10 s`, `20 s`, `1 min`."""
     steps = (1, 2, 5, 10, 15, 20, 30, 45, 60, 90)
-    found = next((step for step in steps if seconds <= step), None)
-    return f"{found} s" if found is not None else duration(seconds)
+    step = next((step for step in steps if seconds <= step), None)
+    return f"{step} s" if step is not None else duration(seconds)
 
 
 def advice(reason: str) -> str:
     """Advice for a reason; empty for an unknown one."""
-    found = _reason(reason)
-    return plain_text(found.advice) if found else ""
+    known = _reason(reason)
+    return plain_text(known.advice) if known else ""
 
 
 def meaning(reason: str) -> str:
     """Meaning of a reason; empty for an unknown one."""
-    found = _reason(reason)
-    return plain_text(found.meaning) if found else ""
+    known = _reason(reason)
+    return plain_text(known.meaning) if known else ""
 
 
 def _reason(reason: str) -> Reason | None:
     kinds: tuple[type[Reason], ...] = (FailureReason, SkipReason, RefusalReason, EmptyReason)
-    return next((one for kind in kinds for one in kind if one.value == reason), None)
+    return next((member for kind in kinds for member in kind if member.value == reason), None)
 
 
 @functools.cache

@@ -104,13 +104,13 @@ def _key(cookie: str) -> str:
 
 def cookie_of(request: Request) -> str:
     """The cookie of a request; empty if missing, invalid, or there twice: another site may have set one of them."""
-    name, found = _name(request), set()
+    name, values = _name(request), set()
     for line in request.headers.getlist("cookie"):
         for part in line.split(";"):
             key, _, value = part.strip().partition("=")
             if key == name:
-                found.add(value)
-    value = found.pop() if len(found) == 1 else ""
+                values.add(value)
+    value = values.pop() if len(values) == 1 else ""
     return value if len(value) == _LENGTH and value.replace("-", "").replace("_", "").isalnum() else ""
 
 
@@ -200,13 +200,13 @@ class Tries:
         now = self._clock()
         while self._failed and self._failed[0][0] < now - _WINDOW:
             self._failed.popleft()
-        if sum(one == digest for _, _, one in self._failed) >= _TRIES:
+        if sum(token == digest for _, _, token in self._failed) >= _TRIES:
             raise AccessError("this token has failed too often: wait a minute", 429)
 
     def _count(self, address: str, digest: str) -> None:
         # Again: others may have failed while this one was checked.
         self._check(digest)
-        tokens = {one for _, place, one in self._failed if place == address}
+        tokens = {token for _, place, token in self._failed if place == address}
         if digest not in tokens and len(tokens) >= _TRIES:
             raise AccessError("too many logins from this address have failed: wait a minute", 429)
         self._failed.append((self._clock(), address, digest))

@@ -117,7 +117,7 @@ class Site:
             if caller is None:
                 raise LoginNeededError("a login is required")
             # Nobody acts on what they may not see.
-            allowed = all(self.access.allows(caller, one) for one in dict.fromkeys(("look", doing)))
+            allowed = all(self.access.allows(caller, right) for right in dict.fromkeys(("look", doing)))
         except (AccessError, LoginNeededError, BackendError, redis.RedisError) as error:
             if doing == "act":
                 self.note_refusal(request, caller.name if caller else "", act, target, str(error))
@@ -218,13 +218,13 @@ class Site:
 def static_files() -> dict[str, tuple[bytes, bytes, str]]:
     """Name -> its bytes, the same as gzip, and the type."""
     folder = resources.files("dsf.web").joinpath("static")
-    found = {}
+    files = {}
     for file in folder.iterdir():
         kind = _TYPES.get("." + file.name.rpartition(".")[2])
         if kind is not None:
             body = file.read_bytes()
-            found[file.name] = (body, gzip.compress(body, mtime=0), kind)
-    return found
+            files[file.name] = (body, gzip.compress(body, mtime=0), kind)
+    return files
 
 
 @cache

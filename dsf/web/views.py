@@ -86,7 +86,7 @@ def _fleet(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str
     groups = reading.groups(fleet.scorers)
     context: dict[str, Any] = {"title": "Fleet", "fleet": fleet, "groups": groups[:_GROUPS]}
     context |= {"more_groups": max(0, len(groups) - _GROUPS), "max_scorers": _SCORERS, "page": None, "lines": []}
-    scorers = sorted(one.name for one in fleet.scorers if one.pairs)
+    scorers = sorted(scorer.name for scorer in fleet.scorers if scorer.pairs)
     # A large fleet has a separate page for that, and reading its labels takes a while.
     only = chosen(reading, query) if fleet.clusters <= _MATRIX_ROWS or {"set", "label"} & set(query) else EVERYTHING
     clusters = fleet.clusters if only.clusters is None else len(only.clusters)
@@ -115,7 +115,7 @@ def _matrix_rows(fleet: FleetOverview, groups: int, columns: int, only: Chosen) 
 
     0 or less: no room.
     """
-    bars: int = sum(15 + sum(number > 0 for _, number in one.states) for one in fleet.scorers[:_SCORERS])
+    bars: int = sum(15 + sum(number > 0 for _, number in scorer.states) for scorer in fleet.scorers[:_SCORERS])
     above = 185 + bars + 13 * groups + 8 * min(len(fleet.unready), _GROUPS) + len(only.sets) + len(only.labels)
     return min(_MATRIX_ROWS, (_NODES - above - 2 * columns) // (3 + 2 * columns))
 
@@ -123,12 +123,12 @@ def _matrix_rows(fleet: FleetOverview, groups: int, columns: int, only: Chosen) 
 def settings_in_force(sources: Sources, name: str) -> list[SettingView] | None:
     """The settings of a registered scorer; None if its DynamicScorer is unreadable. Raises UnknownScorerError."""
     record = sources.reading.record(name)
-    found = sources.objects.scorer(name, record.namespace)
-    if found is None:
+    manifest = sources.objects.scorer(name, record.namespace)
+    if manifest is None:
         return None
     override = sources.reading.overrides(name).get(scorer_target(name))
     interval = override.interval if override is not None else None
-    return settings_of(found, override, validity_at(interval or record.interval, record.validity, record.interval))
+    return settings_of(manifest, override, validity_at(interval or record.interval, record.validity, record.interval))
 
 
 def _scorer(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
@@ -139,26 +139,28 @@ def _scorer(sources: Sources, names: Mapping[str, str], query: Query) -> dict[st
         unready = sources.reading.unready(name)
         if unready is None:
             raise
-        found = sources.objects.scorer(name, unready.namespace)
-        config = _config(found)
-        return {"title": f"Scorer {name}", "template": "unready.html", "unready": unready, "object": found} | {
+        manifest = sources.objects.scorer(name, unready.namespace)
+        config = _config(manifest)
+        return {"title": f"Scorer {name}", "template": "unready.html", "unready": unready, "object": manifest} | {
             "conditions": unready.conditions,
-            "settings": settings_of(found) if found else [],
+            "settings": settings_of(manifest) if manifest else [],
             "config": config,
         }
-    found = sources.objects.scorer(name, record.namespace)
+    manifest = sources.objects.scorer(name, record.namespace)
     scorer = sources.reading.scorer(name)
-    config = _config(found, scorer.config_read)
+    config = _config(manifest, scorer.config_read)
     # Overrides for all clusters first.
-    overrides = sorted(sources.reading.overrides(name).items(), key=lambda one: (one[0] != scorer_target(name), one[0]))
+    overrides = sorted(
+        sources.reading.overrides(name).items(), key=lambda item: (item[0] != scorer_target(name), item[0])
+    )
     return {
         "title": f"Scorer {name}",
         "record": record,
         "scorer": scorer,
         "validity": validity_at(scorer.effective_interval_seconds, record.validity, record.interval),
-        "object": found,
+        "object": manifest,
         "settings": settings_in_force(sources, name) or [],
-        "conditions": _told(found) if found else scorer.conditions,
+        "conditions": _conditions(manifest) if manifest else scorer.conditions,
         "config": config,
         "groups": sources.reading.groups([scorer])[:_GROUPS],
         "overrides": overrides[:_OVERRIDES],
@@ -167,21 +169,24 @@ def _scorer(sources: Sources, names: Mapping[str, str], query: Query) -> dict[st
     }
 
 
-def _told(found: DynamicScorer) -> list[ConditionView]:
+def _conditions(scorer: DynamicScorer) -> list[ConditionView]:
     return [
-        ConditionView(**one.model_dump(include={"type", "status", "reason", "message"}), since=one.last_transition_time)
-        for one in found.status.conditions
+        ConditionView(
+            **condition.model_dump(include={"type", "status", "reason", "message"}),
+            since=condition.last_transition_time,
+        )
+        for condition in scorer.status.conditions
     ]
 
 
-def _config(found: DynamicScorer | None, read: datetime | None = None) -> dict[str, Any]:
+def _config(scorer: DynamicScorer | None, read: datetime | None = None) -> dict[str, Any]:
     """The last known /config: its text, since when, when it was last read, and whether it is still valid."""
-    synced = found.status.last_synced_config if found else None
-    if found is None or synced is None:
+    synced = scorer.status.last_synced_config if scorer else None
+    if scorer is None or synced is None:
         return {}
-    said = next((one for one in found.status.conditions if one.type == "ConfigSynced"), None)
+    condition = next((condition for condition in scorer.status.conditions if condition.type == "ConfigSynced"), None)
     text = json.dumps(synced.model_dump(mode="json", by_alias=True, exclude_none=True), indent=2)
-    return {"text": text, "since": found.status.last_synced_config_time, "read": read, "said": said}
+    return {"text": text, "since": scorer.status.last_synced_config_time, "read": read, "condition": condition}
 
 
 def _cluster(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
@@ -193,9 +198,9 @@ def _cluster(sources: Sources, names: Mapping[str, str], query: Query) -> dict[s
         "messages": sources.reading.agent_version(name),
         "page": sources.reading.page(PairFilter(clusters=[name]), PAGE_ROWS, query.get("cursor") or None),
         "not_here": [
-            (one, cluster.absent.get(one.name) or one.problem or "not distributed yet")
-            for one in sources.reading.fleet().scorers
-            if one.name not in cluster.scorers
+            (scorer, cluster.absent.get(scorer.name) or scorer.problem or "not distributed yet")
+            for scorer in sources.reading.fleet().scorers
+            if scorer.name not in cluster.scorers
         ],
     }
 
@@ -223,11 +228,11 @@ def _object(sources: Sources, name: str) -> DynamicScorer | None:
         return sources.objects.scorer(name)
 
 
-def _commands(found: DynamicScorer | None, row: Row) -> list[str]:
+def _commands(manifest: DynamicScorer | None, row: Row) -> list[str]:
     """Commands for further diagnosis."""
     cluster, scorer = shlex.quote(row.cluster), shlex.quote(row.scorer)
     name = sanitize_resource_name(row.entry.score_name if row.entry else row.scorer)
-    where = f"-n {found.metadata.namespace}" if found and found.metadata.namespace else "-A"
+    where = f"-n {manifest.metadata.namespace}" if manifest and manifest.metadata.namespace else "-A"
     return [
         f"dsf explain {scorer} --cluster {cluster}",
         f"dsf history {scorer} --cluster {cluster}",
@@ -241,8 +246,8 @@ def _commands(found: DynamicScorer | None, row: Row) -> list[str]:
 
 def _changes(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
     only = {name: query.get(name) or None for name in ("scorer", "cluster")}
-    found = sources.reading.changes(PAGE_ROWS, query.get("cursor") or None, **only)
-    return {"title": "Changes", "changes": found, "only": {name: text for name, text in only.items() if text}}
+    changes = sources.reading.changes(PAGE_ROWS, query.get("cursor") or None, **only)
+    return {"title": "Changes", "changes": changes, "only": {name: text for name, text in only.items() if text}}
 
 
 def _plans(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:

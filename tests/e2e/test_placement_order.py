@@ -21,8 +21,8 @@ from playwright.sync_api import Browser, Route, expect
 
 from dsf.api.meta import rfc3339
 from dsf.fleet.placement import PlacementView, WhatIf, explain
-from dsf.fleet.placementreader import PlacementReader, told
-from dsf.fleet.scheduling import Outcome, Situation, Told, counts, decided_in, schedule
+from dsf.fleet.placementreader import PlacementReader, parse_answer
+from dsf.fleet.scheduling import Outcome, SchedulerAnswer, Situation, counts, decided_in, schedule
 from dsf.kube.lists import objects
 from dsf.kube.resources import (
     ADDON_PLACEMENT_SCORES,
@@ -78,12 +78,12 @@ class Bench:
             made["status"] = parts["status"]
             self.session.replace(resource.path(namespace, name, "status"), made)
 
-    def ask(self, name: str) -> Told:
+    def ask(self, name: str) -> SchedulerAnswer:
         """What the controller's scheduler makes of a Placement now."""
         address = f"{self.url}/debug/placements/{NAMESPACE}/{name}"
         request = urllib.request.Request(address, headers={"Authorization": "Bearer admin-token"})
         with urllib.request.urlopen(request, context=self._context, timeout=300) as answer:
-            return told(answer.read())
+            return parse_answer(answer.read())
 
     def situations(self) -> dict[str, Situation]:
         """Of all Placements, from one look at everything."""
@@ -308,8 +308,8 @@ def test_each_value_and_so_the_order_is_ocms(bench: Bench) -> None:
             compare(explain(situations[name]), bench.ask(name))
         return True
 
-    def compare(view: PlacementView, answer: Told) -> None:
-        theirs = explain(situations[view.name], told=answer)
+    def compare(view: PlacementView, answer: SchedulerAnswer) -> None:
+        theirs = explain(situations[view.name], answer=answer)
         assert [(one.cluster, one.total) for one in view.ranking] == [
             (one.cluster, one.total) for one in theirs.ranking
         ]

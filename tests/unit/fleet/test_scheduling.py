@@ -9,8 +9,8 @@ import pytest
 
 from dsf.errors import HttpError
 from dsf.fleet.placement import explain
-from dsf.fleet.placementreader import told
-from dsf.fleet.scheduling import ScoreKey, Situation, Told, schedule
+from dsf.fleet.placementreader import parse_answer
+from dsf.fleet.scheduling import SchedulerAnswer, ScoreKey, Situation, schedule
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 
@@ -107,8 +107,9 @@ def test_cel_counts_as_met_unless_ocm_was_asked() -> None:
     spec = {"predicates": [{"requiredClusterSelector": {"celSelector": {"celExpressions": ["false"]}}}]}
     view = explain(situation(spec))
     assert len(view.ranking) == 3
-    assert any("CEL" in note for note in view.notes)
-    asked = explain(situation(spec), told=Told(frozenset("b"), {}))
+    [note] = [note for note in view.notes if "CEL" in note]
+    assert note.endswith("the ranking includes the clusters that they exclude")
+    asked = explain(situation(spec), answer=SchedulerAnswer(frozenset("b"), {}))
     assert [one.cluster for one in asked.ranking] == ["b"]
     assert {one.stage for one in asked.left_out} == {"filter"}
     assert asked.source == "ocm"
@@ -120,11 +121,11 @@ def test_what_ocm_says_of_all_clusters_is_not_taken_where_it_compares_them() -> 
     more = {"allocatable": {"cpu": "2"}, "capacity": {"cpu": "2"}}
     spec = policy({"weight": 1, "scoreCoordinate": {"type": "BuiltIn", "builtIn": "ResourceAllocatableCPU"}}, addon())
     clusters = [cluster("a", status=amounts), cluster("b", status=more)]
-    answer = Told(
+    answer = SchedulerAnswer(
         frozenset(("a", "b", "elsewhere")),
         {("ResourceAllocatableCPU", 1): {"a": -7, "b": 7}, ("AddOn/r/x", 1): {"a": 3, "b": 4}},
     )
-    assert schedule(situation(spec, *clusters), told=answer).totals == {"a": -97, "b": 104}
+    assert schedule(situation(spec, *clusters), answer=answer).totals == {"a": -97, "b": 104}
 
 
 def test_who_is_in_no_bound_set_or_is_being_deleted_is_left_out() -> None:
@@ -142,7 +143,7 @@ def test_who_is_in_no_bound_set_or_is_being_deleted_is_left_out() -> None:
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"error": "placement x not found"}', b'{"prioritizeResults": [{}]}'])
 def test_an_answer_that_is_none_is_said(body: bytes) -> None:
     with pytest.raises(HttpError):
-        told(body)
+        parse_answer(body)
 
 
 @pytest.mark.parametrize(
