@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 import dsf.log
 from dsf import keys, metrics
-from dsf.exporter.exposing import NO_LIMIT, PER_PAIR, Budget, Level, said
+from dsf.exporter.exposing import NO_LIMIT, PER_PAIR, Budget, Level, declared_levels
 from dsf.exporter.families import PairFamilies
 from dsf.exporter.sums import model_families
 from dsf.fleet.model import FleetModel
@@ -90,11 +90,11 @@ class FleetCollector(Collector):
 
     def _pairs(self, scorers: dict[str, ScorerRecord]) -> list[Metric]:
         """The exposed families per scorer and cluster."""
-        chosen = said(scorers)
-        unsaid = sum(number for name, number in self._counts(scorers).items() if name not in chosen)
+        declared = declared_levels(scorers)
+        undeclared = sum(number for name, number in self._counts(scorers).items() if name not in declared)
         items = 0
-        has_pairs = self._budget.for_pairs(unsaid)
-        levels: dict[str, Level] = {name: chosen.get(name, "items" if has_pairs else "none") for name in scorers}
+        has_pairs = self._budget.for_pairs(undeclared)
+        levels: dict[str, Level] = {name: declared.get(name, "items" if has_pairs else "none") for name in scorers}
         shown: list[tuple[str, str]] = []
         if any(level != "none" for level in levels.values()):
             shown = sorted(
@@ -103,15 +103,15 @@ class FleetCollector(Collector):
                 if levels.get(row.scorer, "none") != "none" and self._is_mine(row.cluster)
             )
         if has_pairs:
-            items = self._items(pair for pair in shown if pair[1] not in chosen)
-            if not self._budget.for_items(unsaid, items):
-                levels = {name: chosen.get(name, "pair") for name in scorers}
+            items = self._items(pair for pair in shown if pair[1] not in declared)
+            if not self._budget.for_items(undeclared, items):
+                levels = {name: declared.get(name, "pair") for name in scorers}
         families = PairFamilies({name: record.score_name for name, record in scorers.items()}, self._clock())
         intervals = self._intervals(shown)
         for state in Pairs(self._redis).states(shown):
             pair = keys.pair(state.cluster, state.scorer)
             families.add(state, interval=intervals.get(pair), with_items=levels.get(state.scorer) == "items")
-        return [*families.collect(), *self._exposition(levels, unsaid, items)]
+        return [*families.collect(), *self._exposition(levels, undeclared, items)]
 
     def _intervals(self, pairs: Sequence[tuple[str, str]]) -> dict[str, int]:
         """The intervals in force, without those of paused pairs: no cycle of theirs is missing."""
@@ -138,14 +138,14 @@ class FleetCollector(Collector):
         matching = (rows.get(scorer, {}).get(cluster) for cluster, scorer in pairs)
         return sum(row.items or 0 for row in matching if row is not None)
 
-    def _exposition(self, levels: Mapping[str, Level], unsaid: int, items: int) -> list[Metric]:
+    def _exposition(self, levels: Mapping[str, Level], undeclared: int, items: int) -> list[Metric]:
         exposed = metrics.EXPOSED.gauge()
         for name, level in sorted(levels.items()):
             exposed.add_metric((name, level), 1)
         limit = metrics.SERIES_LIMIT.gauge()
         limit.add_metric((), self._budget.limit)
         wanted = metrics.SERIES_WANTED.gauge()
-        wanted.add_metric((), PER_PAIR * unsaid + items)
+        wanted.add_metric((), PER_PAIR * undeclared + items)
         return [exposed, limit, wanted]
 
     def _rejected(self) -> Metric:

@@ -36,8 +36,8 @@ class Budget:
         return self._has_items
 
 
-def said(records: Mapping[str, ScorerRecord]) -> dict[str, Level]:
-    """The scorers' own settings."""
+def declared_levels(records: Mapping[str, ScorerRecord]) -> dict[str, Level]:
+    """The levels that scorers declare themselves."""
     return {name: record.exposition for name, record in records.items() if record.exposition != ""}
 
 

@@ -34,7 +34,7 @@ _ROW = _HEAD + _BAND + _BODY + _BETWEEN
 
 
 def check(path: str | Path) -> None:
-    """Whether `plot` could draw into this file, as far as can be told without writing. Raises ToolError."""
+    """Whether `plot` could draw into this file, as far as can be seen without writing. Raises ToolError."""
     if Path(path).suffix.lstrip(".").lower() not in FORMATS:
         raise ToolError(f"cannot draw {path}: the name has to end in {' or '.join('.' + suffix for suffix in FORMATS)}")
     place = Path(path) if Path(path).exists() else Path(path).absolute().parent

@@ -60,7 +60,7 @@ class Hold:
 
     weight: IntArray
     least: int
-    #: It is known that the sum cannot be more: said to the solver, which then need not find out again.
+    #: The sum cannot be more. The solver gets this bound, so that it need not prove it again.
     most: float = math.inf
 
 

@@ -60,7 +60,7 @@ class SolverProcess:
             self._start()
 
     def close(self) -> None:
-        """End the process for good, also while it solves: whoever waits for a plan gets a SolverError."""
+        """End the process for good, also while it solves: callers that wait for a plan get a SolverError."""
         self._is_closed = True
         while not self._lock.acquire(timeout=_LOOK):
             # Again and again: it may just be starting, or ended by the thread that waits for it.
