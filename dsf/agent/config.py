@@ -87,9 +87,9 @@ class InForce:
     def refuse(self, problem: str) -> None:
         """The newest delivery is unusable."""
         with self._lock:
-            news = problem != self.problem
+            is_new = problem != self.problem
             self.problem = problem
-        if news:
+        if is_new:
             log.error("configuration cannot be used, the last good one stays", problem=problem, **self._place)
 
 

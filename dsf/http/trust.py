@@ -62,7 +62,7 @@ _own: dict[Tls, ssl.SSLContext] = {}
 #: Maximum; each has all CAs, which are some hundred kB.
 _MOST_OWN: Final = 16
 #: Unusable files that were logged, so that each is logged once.
-_said: set[tuple[Path, str]] = set()
+_logged: set[tuple[Path, str]] = set()
 
 
 def use_folder(folder: Path | None) -> None:
@@ -181,6 +181,6 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _say(path: Path, problem: str) -> None:
-    if (path, problem) not in _said:
-        _said.add((path, problem))
+    if (path, problem) not in _logged:
+        _logged.add((path, problem))
         log.error("trusted CA cannot be used", file=str(path), error=problem)

@@ -72,7 +72,7 @@ def left_out(loads: Iterable[Load], own_namespace: str, limit: int) -> Iterator[
     room = limit - _FRAME
     own = by_namespace.pop(own_namespace, [])
     excluded, used = _first_that_fit(own, room)
-    # Equal shares: whoever wants less than the share leaves the rest to the others.
+    # Equal shares: a namespace that wants less than its share leaves the rest to the others.
     wanted = {name: sum(load.whole for load in loads) for name, loads in by_namespace.items()}
     room -= used
     for position, name in enumerate(sorted(wanted, key=lambda name: (wanted[name], name))):

@@ -80,16 +80,16 @@ def _work(hub: Hub, happened: SimpleQueue[_Happened]) -> int:
             happened.put(error)
 
     starting = background(start, "start")
-    while isinstance(news := happened.get(), _Leading):
+    while isinstance(event := happened.get(), _Leading):
         log.debug("leading already")
-    if isinstance(news, SettingsError):
-        log.error("wrong settings", error=str(news))
+    if isinstance(event, SettingsError):
+        log.error("wrong settings", error=str(event))
         return USAGE
-    if isinstance(news, DsfError):
-        log.error("the hub controller cannot start", error=str(news))
+    if isinstance(event, DsfError):
+        log.error("the hub controller cannot start", error=str(event))
         return FAILED
-    if isinstance(news, BaseException):
-        raise news
+    if isinstance(event, BaseException):
+        raise event
     if starting.is_alive():
         hub.interrupt()
         starting.join(START_TIMEOUT)

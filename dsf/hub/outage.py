@@ -23,7 +23,7 @@ class Outage:
         self._what = what
         self._since: float | None = None
         # Reasons logged for this outage: they may change during recovery.
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
         self._lock = threading.Lock()
 
     def begin(self, error: BaseException) -> None:
@@ -31,9 +31,9 @@ class Outage:
         if isinstance(error, StillAwayError):
             return
         with self._lock:
-            if str(error) in self._said:
+            if str(error) in self._logged:
                 return
-            self._said.add(str(error))
+            self._logged.add(str(error))
             if self._since is None:
                 self._since = time.monotonic()
         log.error("unreachable, will be tried again until it is back", what=self._what, error=str(error))
@@ -45,7 +45,7 @@ class Outage:
                 return False
             seconds = round(time.monotonic() - self._since, 1)
             self._since = None
-            self._said.clear()
+            self._logged.clear()
         log.info("reachable again", what=self._what, seconds=seconds)
         return True
 

@@ -56,7 +56,7 @@ class ScoreReconciler:
                 try:
                     manifest = self._backend.get(*key)
                 except BackendError as error:
-                    # The others go on; so does whoever asked.
+                    # The others go on; so does the caller.
                     log.warning("a score cannot be read", cluster=key.namespace, score=key.name, error=str(error))
                     continue
                 if manifest is None or _is_going(manifest):

@@ -72,7 +72,7 @@ class LeaderElector:
         self._seen: tuple[str, float] = ("", 0.0)
         #: The lease as last read or written.
         self._lease: dict[str, Any] = {}
-        self._said = ""
+        self._logged = ""
         self._thread = SupervisedThread(self._campaign, "leader")
         self._watchdog = SupervisedThread(self._watch_deadline, "leader-watchdog")
 
@@ -117,7 +117,7 @@ class LeaderElector:
             pause = self._times.retry * random.uniform(0.9, 1.1)  # noqa: S311
             try:
                 holds = self._try()
-                self._said = ""
+                self._logged = ""
             except BackendError as error:
                 holds = None
                 self._say(str(error))
@@ -133,8 +133,8 @@ class LeaderElector:
             self._stop.wait(pause)
 
     def _say(self, error: str) -> None:
-        if error != self._said:
-            self._said = error
+        if error != self._logged:
+            self._logged = error
             log.warning("cannot read or write the lease", lease=self._name, error=error)
 
     def _hold(self, since: float) -> None:

@@ -100,11 +100,11 @@ class TimedHandler(BaseHTTPRequestHandler):
         """Wait for the first byte of a request and start its deadline; returns whether there is one."""
         self.timed.allow(self.silence)
         try:
-            found = bool(self.rfile.peek(1))  # type: ignore[attr-defined]
+            has_request = bool(self.rfile.peek(1))  # type: ignore[attr-defined]
         except OSError:
             return False
         self.timed.allow(HEAD_SECONDS)
-        return found
+        return has_request
 
     def log_message(self, *_: object) -> None:
         """Log nothing: refusals are counted, and probes and scrapes are not worth logging."""

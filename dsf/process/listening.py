@@ -14,8 +14,8 @@ def family_of(host: str) -> tuple[socket.AddressFamily, str]:
     """The family of an address or name to listen on, and what to bind. Raises OSError for an unknown name."""
     if host == EVERYWHERE and not socket.has_dualstack_ipv6():
         host = "0.0.0.0"  # noqa: S104
-    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    return found[0][0], host
+    addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return addresses[0][0], host
 
 
 def prepare(listener: socket.socket) -> None:

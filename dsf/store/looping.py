@@ -25,15 +25,15 @@ def repeat(
     No exception ends it, or the thread's work would stop for good: it continues after `pause` seconds. An outage of
     Redis is logged once. `wait` is for interruptible waits.
     """
-    is_said = False
+    is_logged = False
     while not stopping.is_set():
         try:
             seconds = step()
-            is_said = False
+            is_logged = False
         except redis.RedisError as error:
-            if not is_said:
+            if not is_logged:
                 log.warning("redis fails, will be tried again", doing=doing, error=str(error))
-            is_said, seconds = True, pause
+            is_logged, seconds = True, pause
         except Exception:
             log.exception("failed, will be tried again", doing=doing)
             seconds = pause

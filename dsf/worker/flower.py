@@ -166,7 +166,7 @@ class Workers:
                     return False
                 now = time.monotonic()
                 if len(self._results) >= _MOST_RESULTS_WORKERS:
-                    self._results = {one: at for one, at in self._results.items() if now - at < _SILENCE}
+                    self._results = {worker: at for worker, at in self._results.items() if now - at < _SILENCE}
                 if len(self._results) >= _MOST_RESULTS_WORKERS:
                     return False
             self._results[name] = time.monotonic()
@@ -190,10 +190,12 @@ def cleaned(data: bytes, workers: Workers) -> bytes:
         raw = json.loads(data)
         properties, body = raw["properties"], raw["body"]
         text = base64.b64decode(body, validate=True) if properties.get("body_encoding") == "base64" else body
-        found = json.loads(text)
+        decoded = json.loads(text)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return b""
-    events = [event for one in (found if isinstance(found, list) else [found]) if (event := taken(one, workers))]
+    events = [
+        event for item in (decoded if isinstance(decoded, list) else [decoded]) if (event := taken(item, workers))
+    ]
     if not events:
         return b""
     envelope = {
@@ -213,22 +215,22 @@ def taken(event: object, workers: Workers) -> dict[str, Any] | None:
     host, kind, uuid = event.get("hostname"), event.get("type"), event.get("uuid")
     if not (isinstance(kind, str) and kind in _TYPES and workers.has(host)):
         return None
-    found: dict[str, Any] = {"type": kind, "hostname": host}
-    found |= {name: event[name] for name in _NUMBERS if _is_number(event.get(name))}
-    found |= {name: event[name] for name in _FLAGS if isinstance(event.get(name), bool)}
+    fields: dict[str, Any] = {"type": kind, "hostname": host}
+    fields |= {name: event[name] for name in _NUMBERS if _is_number(event.get(name))}
+    fields |= {name: event[name] for name in _FLAGS if isinstance(event.get(name), bool)}
     for name in _TEXTS:
         if isinstance(text := event.get(name), str):
-            found[name] = text[: _LONGEST_TRACEBACK if name == "traceback" else _LONGEST_TEXT]
-    if "timestamp" not in found or event.get("name", found.get("name")) != found.get("name"):
+            fields[name] = text[: _LONGEST_TRACEBACK if name == "traceback" else _LONGEST_TEXT]
+    if "timestamp" not in fields or event.get("name", fields.get("name")) != fields.get("name"):
         return None
     if kind.startswith("worker-"):
         load = event.get("loadavg")
-        if isinstance(load, list) and len(load) == 3 and all(_is_number(one) for one in load):
-            found["loadavg"] = load
-        return found
-    if not (isinstance(uuid, str) and _UUID.fullmatch(uuid)) or ("name" in found and found["name"] not in _TASKS):
+        if isinstance(load, list) and len(load) == 3 and all(_is_number(value) for value in load):
+            fields["loadavg"] = load
+        return fields
+    if not (isinstance(uuid, str) and _UUID.fullmatch(uuid)) or ("name" in fields and fields["name"] not in _TASKS):
         return None
-    return found | {"uuid": uuid}
+    return fields | {"uuid": uuid}
 
 
 def _is_number(value: object) -> bool:

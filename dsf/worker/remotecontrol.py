@@ -103,16 +103,16 @@ class RemoteControl(Control):
             # Before the command, so that no reply is missed.
             replies.get_message(timeout=_SUBSCRIBED)
             client.publish(where, json.dumps(body))
-            found: list[dict[str, Any]] = []
+            answers: list[dict[str, Any]] = []
             until = time.monotonic() + (timeout or 1.0)
-            while (left := until - time.monotonic()) > 0 and (limit is None or len(found) < limit):
+            while (left := until - time.monotonic()) > 0 and (limit is None or len(answers) < limit):
                 message = replies.get_message(ignore_subscribe_messages=True, timeout=left)
                 answer = None if message is None else _answer(message, ticket)
                 if answer is not None and (not destination or answer.keys() <= set(destination)):
-                    found.append(answer)
+                    answers.append(answer)
                     if callback is not None:
                         callback(answer)
-            return found
+            return answers
 
 
 class FlowerControl(RemoteControl):
@@ -134,8 +134,8 @@ class Node(pidbox.Node):
         """Publish a reply, as kombu's own node does in its way."""
         del exchange, routing_key
         # Some answers hold objects, such as the one that reads the password.
-        said = jsonify(data[self.hostname], unknown_type_filter=object.__repr__)
-        self.client.publish(keys.control_reply(str(self.hostname)), json.dumps({"ticket": ticket, "reply": said}))
+        jsonable = jsonify(data[self.hostname], unknown_type_filter=object.__repr__)
+        self.client.publish(keys.control_reply(str(self.hostname)), json.dumps({"ticket": ticket, "reply": jsonable}))
 
 
 class Listener(bootsteps.StartStopStep):
@@ -203,9 +203,9 @@ def _run(node: Node, text: str, allowed: Sequence[str]) -> None:
 def _answer(message: dict[str, Any], ticket: str) -> dict[str, Any] | None:
     """A worker's name and its reply, if it is one to this ticket. By its channel, on which only that worker writes."""
     try:
-        said = json.loads(message["data"]) if len(message["data"]) <= _LONGEST_REPLY else {}
-        if said["ticket"] != ticket:
+        envelope = json.loads(message["data"]) if len(message["data"]) <= _LONGEST_REPLY else {}
+        if envelope["ticket"] != ticket:
             return None
-        return {str(message["channel"]).removeprefix(keys.control_reply("")): said["reply"]}
+        return {str(message["channel"]).removeprefix(keys.control_reply("")): envelope["reply"]}
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
