@@ -26,7 +26,7 @@ from bench.common import MEGABYTE, Figure, Measurement, options, process, report
 from bench.peers import server, summary
 from dsf import keys
 from dsf.messages import derive_key, new_run_id
-from dsf.ticks import TickFactory
+from dsf.store.ticks import TickFactory
 from tests.support.mail import Sent
 from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for

@@ -29,7 +29,7 @@ from bench.peers import POINTS, server, summary
 from dsf import keys
 from dsf.messages import derive_key, new_run_id
 from dsf.settings import Settings
-from dsf.ticks import TickFactory
+from dsf.store.ticks import TickFactory
 from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
 

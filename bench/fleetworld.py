@@ -203,7 +203,7 @@ class World:
     def bring_up(self) -> None:
         """Start everything; returns when every pair has its object, and one interval more has passed."""
         self._prepare()
-        self._run("beat", "dsf.beat")
+        self._run("beat", "dsf.schedule")
         self._run("hub", "dsf.hub")
         self._run("exporter", "dsf.exporter", exporter_host="127.0.0.1", exporter_port=self._port)
         for _ in range(self._workers):

@@ -93,7 +93,7 @@ def settle(client: redis.Redis, queues: list[str]) -> None:
 def measure_one(number: int, seconds: float, interval: int) -> dict[str, Any]:
     """One number of entries."""
     environment = child_environment(role="beat", log_level="WARNING")
-    command = [sys.executable, "-m", "dsf.beat"]
+    command = [sys.executable, "-m", "dsf.schedule"]
     with (
         RedisServer(options=("--appendonly", "yes", "--appendfsync", "everysec")) as server,
         tempfile.TemporaryDirectory() as folder,

@@ -30,7 +30,7 @@ from dsf.settings import Settings, settings
 from dsf.store.client import connect, hub_time
 from dsf.store.entries import effective
 from dsf.store.schedule import ScheduleStore
-from dsf.ticks import TickFactory
+from dsf.store.ticks import TickFactory
 
 log = dsf.log.get(__name__)
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
+import time
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any, cast
 
@@ -101,3 +103,26 @@ class _Logger:
 def get(name: str) -> structlog.stdlib.BoundLogger:
     """A logger for one module: `log = dsf.log.get(__name__)`, then `log.info("score written", cluster=..., n=...)`."""
     return cast("structlog.stdlib.BoundLogger", _Logger(name))
+
+
+class Throttle:
+    """Rate limit of log lines that clients can cause: one per kind and `every` seconds, and how many were omitted.
+
+    Thread-safe.
+    """
+
+    def __init__(self, every: float = 1.0) -> None:
+        self._every = every
+        self._lock = threading.Lock()
+        self._last: dict[str, tuple[float, int]] = {}
+
+    def take(self, kind: str) -> int | None:
+        """None to omit this line; else the number of omitted lines of this kind before it."""
+        now = time.monotonic()
+        with self._lock:
+            at, left_out = self._last.get(kind, (float("-inf"), 0))
+            if now - at < self._every:
+                self._last[kind] = (at, left_out + 1)
+                return None
+            self._last[kind] = (now, 0)
+            return left_out

@@ -20,7 +20,6 @@ from dsf.api.summary import ScorerSummary
 from dsf.api.validity import has_expired, validity_at
 from dsf.cycle.cycle import Cycle
 from dsf.cycle.stages import Observer
-from dsf.throttle import Throttle
 
 log = dsf.log.get(__name__)
 
@@ -57,7 +56,7 @@ class AgentMetrics(Observer):
         self._warnings = Counter(
             names.SOURCE_WARNINGS.name, names.SOURCE_WARNINGS.help, names.SOURCE_WARNINGS.labels, registry=self.registry
         )
-        self._throttle = Throttle(_WARN_EVERY)
+        self._throttle = dsf.log.Throttle(_WARN_EVERY)
         self._messages = Counter(names.MESSAGES_REFUSED.name, names.MESSAGES_REFUSED.help, registry=self.registry)
         self._seconds = {
             stage: Counter(metric.name, metric.help, metric.labels, registry=self.registry)

@@ -18,7 +18,6 @@ from celery.worker import strategy
 import dsf.log
 from dsf.keys import is_name
 from dsf.messages import is_run_id
-from dsf.throttle import Throttle
 
 log = dsf.log.get(__name__)
 
@@ -31,7 +30,7 @@ _LATEST: Final = 1e11
 #: The worker itself decides what follows a tick.
 _NOTHING_FOLLOWS: Final = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
-_throttle = Throttle()
+_throttle = dsf.log.Throttle()
 #: Called for each message that is refused; the agent counts them.
 on_refused: list[Callable[[], object]] = []
 

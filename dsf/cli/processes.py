@@ -128,7 +128,7 @@ def beat() -> None:
 
     Example: dsf beat
     """
-    _become([sys.executable, "-P", "-m", "dsf.beat"])
+    _become([sys.executable, "-P", "-m", "dsf.schedule"])
 
 
 def flower(

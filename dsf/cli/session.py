@@ -19,7 +19,7 @@ from dsf.cli.output import flat
 if TYPE_CHECKING:
     import redis
 
-    from dsf.client import Client
+    from dsf.fleet.client import Client
     from dsf.fleet.reader import FleetReader
     from dsf.settings import Settings
 
@@ -137,7 +137,7 @@ def asks_api(settings: Settings) -> bool:
 def api_client(settings: Settings) -> Iterator[Client]:
     """The client for DSF_API_URL. Raises SettingsError when the token cannot be read."""
     import dsf.log
-    from dsf.client import Client
+    from dsf.fleet.client import Client
 
     dsf.log.prepare(for_a_person(settings))
     yield Client(settings.api_url.strip(), token=settings.resolved_api_token())

@@ -22,7 +22,7 @@ from dsf.store.schedule import ScheduleStore
 from dsf.store.ticking import ticks_problem
 
 if TYPE_CHECKING:
-    from dsf.client import Client
+    from dsf.fleet.client import Client
 
 
 class StatusReport(View):

@@ -158,7 +158,7 @@ class Stack:
     def _programs(self) -> list[Program]:
         programs = [
             Program("hub", _dsf("hub"), self._environment("hub")),
-            Program("beat", (sys.executable, "-P", "-m", "dsf.beat"), self._environment("beat")),
+            Program("beat", (sys.executable, "-P", "-m", "dsf.schedule"), self._environment("beat")),
             Program(
                 "exporter",
                 _dsf("exporter"),

@@ -5,6 +5,7 @@ verdict      state of one scorer on one cluster, by its row and the clock
 model        sums over pairs and pairs in pages; overviews are its answers
 views        answers, as JSON API and `-o json` have them
 reader       scores, scorers, schedule and past cycles; with pages
+client       the same answers by way of the JSON API, for Python and a command line without Redis
 schedule     entries in force, and users' changes to them
 rescore      ticks sent by hand, and their results
 credentials  which credentials agents use

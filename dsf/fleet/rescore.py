@@ -18,7 +18,7 @@ from dsf.store.mail import results_waiting
 from dsf.store.pairs import SUCCESSES, Pairs
 from dsf.store.registry import Registry
 from dsf.store.schedule import ScheduleStore, effective
-from dsf.ticks import send_now
+from dsf.store.ticks import send_now
 
 #: Seconds between two polls for results. A cycle takes tens of milliseconds.
 _LOOK = 0.1

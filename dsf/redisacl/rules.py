@@ -305,7 +305,7 @@ _HUB: Final = [
     *_commands("info"),
 ]
 
-#: What `dsf.ticks.send_now` does: open a run, count it, push its tick.
+#: What `dsf.store.ticks.send_now` does: open a run, count it, push its tick.
 _SEND_NOW: Final = [
     *_commands("time"),
     _selector("evalsha", rw=[keys.ENTRIES, keys.OPEN_RUNS, _PAIRS, _SPOKES]),

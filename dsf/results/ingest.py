@@ -19,7 +19,6 @@ from dsf.store.entries import interval_in_force, targets_of
 from dsf.store.registry import ScorerRecord
 from dsf.store.runs import Runs
 from dsf.store.schedule import ScheduleStore
-from dsf.throttle import Throttle
 
 #: Return values of `Ingest.handle` for refused results; each is counted.
 REFUSED = ("bad_signature", "replayed", "stale", "unknown_cluster", "malformed", "removed")
@@ -60,7 +59,7 @@ class Ingest:
         self._clock = clock
         self._on_change = on_change
         # A flood of forged results must not fill the disk with log lines.
-        self._throttle = Throttle()
+        self._throttle = dsf.log.Throttle()
         self._agents = Agents(client)
         # Cluster -> newest key id used, its agent's versions, and until when these need not be stored again.
         self._noted: dict[str, tuple[int, _Versions, float]] = {}

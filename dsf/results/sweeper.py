@@ -11,7 +11,7 @@ import dsf.log
 from dsf.settings import Settings
 from dsf.store.looping import repeat
 from dsf.store.runs import Runs
-from dsf.ticks import RUN_SLACK
+from dsf.store.ticks import RUN_SLACK
 
 #: Seconds between sweeps, and between them while there is more to do.
 EVERY = 1.0

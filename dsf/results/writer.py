@@ -18,9 +18,9 @@ from dsf import keys
 from dsf.api.naming import sanitize_resource_name
 from dsf.backends.protocol import ScoreBackend
 from dsf.errors import BackendError
-from dsf.pacer import Pacer
 from dsf.process.threads import background
 from dsf.results.desired import ScoreObject, desired, validity_factor
+from dsf.results.pacer import Pacer
 from dsf.results.together import Together
 from dsf.settings import Settings
 from dsf.store.client import at_once
@@ -29,7 +29,6 @@ from dsf.store.pairs import Score
 from dsf.store.registry import Registry
 from dsf.store.unreadable import parsed
 from dsf.store.writes import LONGEST_BACKOFF, Claim, Facts, Finish, Writes, WrittenRecord
-from dsf.throttle import Throttle
 
 #: Seconds after which another writer takes over a dead writer's pairs.
 LEASE = 30.0
@@ -87,7 +86,7 @@ class Writer:
         self._is_behind = is_behind
         self._attempts: dict[str, int] = {}
         self._factor = 1.0
-        self._throttle = Throttle(_LOG_EVERY)
+        self._throttle = dsf.log.Throttle(_LOG_EVERY)
         self._together = Together(self._writes, self._rate, stopping)
         self._pace = Pacer(_PACE, _BURST)
         # By time.monotonic().

@@ -23,7 +23,7 @@ from dsf.store import skips
 from dsf.store.client import at_once, lua
 from dsf.store.entries import Effective, Entry, Override, effective, read, scorer_target
 from dsf.store.slots import CLOCK_SKEW, next_due, next_slot, scheduled_time
-from dsf.ticks import TickFactory, run_deadline
+from dsf.store.ticks import TickFactory, run_deadline
 
 log = dsf.log.get(__name__)
 

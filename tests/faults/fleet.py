@@ -17,7 +17,7 @@ from dsf import keys
 from dsf.store.history import HistoryEntry
 from dsf.store.pairs import OUTCOMES, Pairs, PairState
 from dsf.store.schedule import ScheduleStore
-from dsf.ticks import send_now
+from dsf.store.ticks import send_now
 from tests.support.httpserver import Handler, ScriptedServer, answer, matrix
 from tests.support.stack import Stack
 from tests.support.wait import wait_for

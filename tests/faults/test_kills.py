@@ -10,7 +10,7 @@ import pytest
 from dsf import keys
 from dsf.reasons import FailureReason
 from dsf.store.history import HistoryEntry
-from dsf.ticks import send_now
+from dsf.store.ticks import send_now
 from tests.faults.fleet import BY_HAND, SERIES, STALL, Fleet, scores
 from tests.support.httpserver import Gate, matrix
 from tests.support.mail import Sent

@@ -18,7 +18,7 @@ from dsf import keys
 from dsf.errors import QueueFullError
 from dsf.store.mail import results_waiting
 from dsf.store.pairs import OUTCOMES
-from dsf.ticks import send_now
+from dsf.store.ticks import send_now
 from tests.faults.fleet import SERIES, Fleet, scores
 from tests.support import httpserver
 from tests.support.httpserver import Gate, answer, matrix, slow

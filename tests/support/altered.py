@@ -3,7 +3,7 @@
     python altered.py [--clock SECONDS] [--run-slack SECONDS] MODULE [ARGUMENT ...]
 
 `--clock` puts the wall clock forward (or back) by so much, for everything in Python that asks for the time of day.
-`--run-slack` is how long after its expiry a run without a result stays open, in place of `dsf.ticks.RUN_SLACK`.
+`--run-slack` is how long after its expiry a run without a result stays open, in place of `dsf.store.ticks.RUN_SLACK`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main() -> None:
     if found.clock:
         shift_clock(found.clock)
     if found.run_slack is not None:
-        from dsf import ticks
+        from dsf.store import ticks
 
         ticks.RUN_SLACK = found.run_slack
     sys.argv = [found.module, *found.arguments]

@@ -44,7 +44,7 @@ _COMMANDS = ("dsf.cli.explaining", "dsf.cli.main", "dsf.cli.session", "dsf.cli.s
 LOADED: dict[str, tuple[str, ...]] = {
     "celery": ("celery.bin.celery", *_RESULTS),
     "dsf.agent": _AGENT,
-    "dsf.beat": (
+    "dsf.schedule": (
         "dsf.settings",
         *_CELERY,
         "celery.beat",

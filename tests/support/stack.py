@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 _ALTERED = Path(__file__).with_name("altered.py")
 _MODULES = {
     "hub": ("dsf.hub",),
-    "beat": ("dsf.beat",),
+    "beat": ("dsf.schedule",),
     "results": ("dsf.results",),
     "exporter": ("dsf.exporter",),
     "agent": ("dsf.agent",),

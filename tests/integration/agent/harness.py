@@ -16,7 +16,7 @@ import redis
 from dsf import keys
 from dsf.messages import Result, derive_key, new_run_id, verify
 from dsf.settings import ENV_PREFIX
-from dsf.ticks import TickFactory
+from dsf.store.ticks import TickFactory
 from tests.support.forked import Forked
 from tests.support.mail import Sent
 from tests.support.wait import wait_for

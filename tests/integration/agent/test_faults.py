@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from dsf import keys
-from dsf.ticks import TickFactory
+from dsf.store.ticks import TickFactory
 from tests.integration.agent.conftest import RESULTS, SERIES, AgentFactory
 from tests.integration.agent.harness import CLUSTER, Agent, summary
 from tests.support import httpserver

@@ -8,7 +8,7 @@ from typing import Any
 
 from dsf import keys
 from dsf.messages import new_run_id
-from dsf.ticks import TickFactory
+from dsf.store.ticks import TickFactory
 from tests.integration.agent.harness import CLUSTER, Agent
 from tests.support.httpserver import ScriptedServer
 from tests.support.wait import wait_for

@@ -11,8 +11,8 @@ from typer.testing import CliRunner, Result
 
 from dsf import keys
 from dsf.cli.main import app
-from dsf.client import Client
 from dsf.errors import HttpError, QueryError, UnknownClusterError, UnknownScorerError
+from dsf.fleet.client import Client
 from dsf.fleet.verdict import Verdict
 from dsf.fleet.views import ScoreList
 from dsf.messages import new_run_id

@@ -54,4 +54,4 @@ def running(*module: str, **settings: object) -> Iterator[Process]:
 
 def beat(url: str, **settings: object) -> AbstractContextManager[Process]:
     """A real beat, as `dsf beat` runs it."""
-    return running("dsf.beat", redis_url=url, **settings)
+    return running("dsf.schedule", redis_url=url, **settings)

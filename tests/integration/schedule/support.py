@@ -14,7 +14,7 @@ from dsf.schedule.dispatch import Dispatcher
 from dsf.store.pairs import Pairs, PairState
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from dsf.store.schedule import Entry, ScheduleStore
-from dsf.ticks import TickFactory
+from dsf.store.ticks import TickFactory
 
 START = 1_795_000_000.0
 TICKS = TickFactory()

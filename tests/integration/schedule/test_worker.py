@@ -12,7 +12,7 @@ import redis
 
 from dsf.messages import new_run_id
 from dsf.store.schedule import ScheduleStore
-from dsf.ticks import TickFactory, send_now
+from dsf.store.ticks import TickFactory, send_now
 from tests.integration.schedule.processes import celery
 from tests.integration.schedule.support import SEEN, entry
 from tests.support.wait import wait_for

@@ -28,7 +28,7 @@ from dsf.redisacl.clusterusers import ClusterUsers
 from dsf.redisacl.rules import HUB_ROLES, HubRole, cluster_user, hub_user
 from dsf.settings import ENV_PREFIX
 from dsf.store.pairs import Pairs, PairState
-from dsf.ticks import TickFactory
+from dsf.store.ticks import TickFactory
 from dsf.worker import commands
 from tests.integration.security import identities
 from tests.support import forked
@@ -112,7 +112,7 @@ class Fleet:
         for cluster in CLUSTERS:
             self._write_secrets(cluster)
         self.run_hub()
-        self._run("beat", (sys.executable, "-m", "dsf.beat"))
+        self._run("beat", (sys.executable, "-m", "dsf.schedule"))
         self._run("results", (sys.executable, "-m", "dsf.results"), backend="dir")
         self._run("exporter", (sys.executable, "-m", "dsf.exporter"))
         self._run("flower", tuple(commands.flower("127.0.0.1", self.flower_port)))

@@ -38,7 +38,7 @@ def processes(
     (folder / "config.json").write_text(json.dumps(list(summaries)))
     commands = {
         "hub": (sys.executable, "-m", "dsf.hub"),
-        "beat": (sys.executable, "-m", "dsf.beat"),
+        "beat": (sys.executable, "-m", "dsf.schedule"),
         "results": (sys.executable, "-m", "dsf.results"),
         "exporter": (sys.executable, "-m", "dsf.exporter"),
         "flower": tuple(flower("127.0.0.1", free_port())),

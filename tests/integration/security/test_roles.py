@@ -30,8 +30,8 @@ from dsf.store.pairs import Pairs
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from dsf.store.runs import Runs
 from dsf.store.schedule import Entry, ScheduleStore
+from dsf.store.ticks import send_now
 from dsf.store.writes import Claim, Writes
-from dsf.ticks import send_now
 from tests.integration.results.bed import MemoryBackend
 from tests.integration.schedule.support import Bench
 from tests.integration.security.fleet import MASTER

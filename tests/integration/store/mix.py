@@ -16,7 +16,7 @@ from dsf.fleet.verdict import Verdict, verdict
 from dsf.schedule.dispatch import Dispatcher
 from dsf.store.entries import Entry, effective, scorer_target
 from dsf.store.registry import ClusterRecord, ScorerRecord
-from dsf.ticks import TickFactory
+from dsf.store.ticks import TickFactory
 from tests.integration.results.bed import Bed
 
 CLUSTERS = ["c1", "c2", "c3", "c4"]

@@ -6,9 +6,9 @@ import pytest
 import redis
 from playwright.sync_api import Browser, expect
 
-from dsf.client import Client
 from dsf.errors import ApiError, QueryError, UnknownScorerError
 from dsf.fleet.changes import Action, Actor, ChangeList, Deed, read, record
+from dsf.fleet.client import Client
 from tests.integration.exporter.fleet import SAMPLE, good_fleet
 from tests.integration.web.test_pages import fetch
 from tests.integration.web.visitor import TOKEN

@@ -14,8 +14,8 @@ import pytest
 import redis
 
 from dsf import keys
-from dsf.client import Client
 from dsf.fleet.changes import Action, Actor, Deed, record
+from dsf.fleet.client import Client
 from dsf.messages import new_run_id
 from dsf.store.entries import Override
 from dsf.store.notices import CLUSTER_SET, ClusterNotice, Notices, Said, ScorerNotice

@@ -15,7 +15,7 @@ from kombu.transport.virtual import Base64, Channel
 
 from dsf.agent import ticks
 from dsf.agent.transport import Message
-from dsf.ticks import TickFactory
+from dsf.store.ticks import TickFactory
 
 RUN = "1718600000000-0123abcd"
 ARGS = ["sample", RUN, 4102444800.0]

@@ -9,7 +9,7 @@ import pytest
 from dsf import keys, messages
 from dsf.results.sweeper import Sweeper
 from dsf.results.writer import LEASE
-from dsf.ticks import RUN_SLACK
+from dsf.store.ticks import RUN_SLACK
 from tests.integration.results.bed import START, Bed
 
 AHEAD = 7200.0

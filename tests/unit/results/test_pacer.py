@@ -1,4 +1,4 @@
-from dsf.pacer import Pacer
+from dsf.results.pacer import Pacer
 
 
 class _Clock:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsf.throttle import Throttle
+from dsf.log import Throttle
 
 
 def test_one_per_kind_and_how_many_were_left_out() -> None:
@@ -16,7 +16,7 @@ def test_one_per_kind_and_how_many_were_left_out() -> None:
 
 def test_the_next_line_says_how_many_are_missing(monkeypatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("dsf.throttle.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("dsf.log.time.monotonic", lambda: now[0])
     throttle = Throttle(every=1)
     assert [throttle.take("a") for _ in range(4)] == [0, None, None, None]
     now[0] += 1

@@ -13,7 +13,7 @@ from dsf.errors import QueueFullError, UnknownScorerError
 from dsf.messages import run_time
 from dsf.store.client import lua
 from dsf.store.schedule import ScheduleStore
-from dsf.ticks import RUN_SLACK, send_now
+from dsf.store.ticks import RUN_SLACK, send_now
 from tests.integration.schedule.support import books, entry, pushed
 
 

@@ -1,6 +1,6 @@
 """A typed client of the read-only JSON API, `/api/v1` of the exporter or the page, without rights in Redis.
 
-    from dsf.client import Client
+    from dsf.fleet.client import Client
 
     fleet = Client("http://exporter.example:8080")
     for row in fleet.all_pairs(state=["failing"]):

@@ -1,15 +1,12 @@
-"""`python -m dsf.beat`: `celery -A dsf.celery beat` without Celery's imports for other commands, such as Flower."""
+"""Runs beat: `celery -A dsf.celery beat` without Celery's imports for other commands, such as Flower."""
 
 from __future__ import annotations
 
 import logging
-import os
-import sys
 from typing import TYPE_CHECKING
 
 from dsf.errors import DsfError
 from dsf.process import memory
-from dsf.process.launch import launch
 
 if TYPE_CHECKING:
     from dsf.settings import Settings
@@ -33,14 +30,3 @@ def run(config: Settings) -> int:
 
     app.Beat(loglevel=config.log_level, quiet=True).run()
     return 0
-
-
-def main() -> int:
-    """Run with the settings of the environment."""
-    # The Celery application reads the role from the environment.
-    os.environ["DSF_ROLE"] = "beat"
-    return launch("dsf.beat:run")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

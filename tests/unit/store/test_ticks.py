@@ -11,7 +11,7 @@ from kombu import Connection, Exchange, Queue
 from kombu.transport import virtual
 
 from dsf.messages import new_run_id
-from dsf.ticks import RUN_SLACK, TickFactory, run_deadline
+from dsf.store.ticks import RUN_SLACK, TickFactory, run_deadline
 
 EXPIRES = 1_795_000_030.25
 RUN = new_run_id(1_795_000_000.25)
