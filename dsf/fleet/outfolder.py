@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from dsf.fleet import overviews
 from dsf.fleet.views import View
-from dsf.store.notices import Said, ScorerNotice
+from dsf.store.notices import ConditionNotice, ScorerNotice
 
 #: Most bytes of a file.
 _MAX_FILE = 10 * 1024 * 1024
@@ -71,7 +71,7 @@ def conditions_told(notices: Mapping[str, ScorerNotice]) -> Iterator[ConditionVi
         yield from unmet(name, notice.conditions)
 
 
-def unmet(scorer: str, conditions: Iterable[Said | overviews.ConditionView]) -> Iterator[ConditionView]:
+def unmet(scorer: str, conditions: Iterable[ConditionNotice | overviews.ConditionView]) -> Iterator[ConditionView]:
     """A scorer's conditions that are False, except those about its cycles."""
     for condition in conditions:
         if condition.status == "False" and condition.type != _SCORING:

@@ -32,7 +32,7 @@ from dsf.hub.scorerplan import ScorerPlan, internal_obstacle
 from dsf.hub.statuses import write_status
 from dsf.hub.summaries import Plan
 from dsf.store.entries import Pace
-from dsf.store.notices import Said, ScorerNotice, cut
+from dsf.store.notices import ConditionNotice, ScorerNotice, cut
 
 
 class ScorerReconciler:
@@ -187,7 +187,7 @@ class ScorerReconciler:
 
 def _notice(key: ObjectKey, status: DynamicScorerStatus) -> ScorerNotice:
     conditions = (
-        Said(
+        ConditionNotice(
             type=condition.type,
             status=condition.status,
             reason=condition.reason,

@@ -31,7 +31,7 @@ _LONGEST_MESSAGE: Final = 2000
 NOT_READ: Final = "configSyncMode is None: /config is not read"
 
 
-class Said(BaseModel):
+class ConditionNotice(BaseModel):
     """One condition of a DynamicScorer."""
 
     model_config = ConfigDict(frozen=True)
@@ -52,7 +52,7 @@ class ScorerNotice(BaseModel):
     v: int = keys.SCHEMA_VERSION
     name: str
     namespace: str = ""
-    conditions: tuple[Said, ...] = ()
+    conditions: tuple[ConditionNotice, ...] = ()
 
 
 class ConfigRead(BaseModel):

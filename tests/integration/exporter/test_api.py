@@ -16,7 +16,7 @@ from dsf.fleet.client import Client
 from dsf.fleet.verdict import Verdict
 from dsf.fleet.views import ScoreList
 from dsf.messages import new_run_id
-from dsf.store.notices import ClusterNotice, Notices, Said, ScorerNotice
+from dsf.store.notices import ClusterNotice, ConditionNotice, Notices, ScorerNotice
 from dsf.store.registry import ScorerRecord
 from dsf.store.schedule import ScheduleStore
 from tests.integration.exporter.fleet import SAMPLE, STATIC, Fleet, good_fleet
@@ -140,7 +140,7 @@ def test_scorers_come_in_pages_with_and_without_a_model(
         if name.startswith("more"):
             fleet.registry.put_scorer(ScorerRecord(name=name, score_name=name, interval=10, validity=300))
     for number in range(3):
-        why = Said(type="Healthy", status="False", reason="Unreachable", since=1.0)
+        why = ConditionNotice(type="Healthy", status="False", reason="Unreachable", since=1.0)
         Notices(fleet.redis).tell_scorer(ScorerNotice(name=f"unready-{number}", conditions=(why,)))
     found = client.summary()
     assert (len(found.scorers), found.scorers_total, found.states.total) == (200, 205, 12)
@@ -216,7 +216,9 @@ def test_status_says_the_same_with_the_api(
         return CliRunner().invoke(app, ["status", *arguments], prog_name="dsf")
 
     assert status().exit_code == 0
-    said = Said(type="Resolved", status="False", reason="MissingInterval", message="no interval", since=fleet.now)
+    said = ConditionNotice(
+        type="Resolved", status="False", reason="MissingInterval", message="no interval", since=fleet.now
+    )
     Notices(fleet.redis).tell_scorer(ScorerNotice(name="broken", namespace="n", conditions=[said]))
     for arguments in ((), ("broken",)):
         found = status(*arguments)

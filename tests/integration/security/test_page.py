@@ -8,7 +8,7 @@ import redis
 
 from dsf import keys
 from dsf.fleet import changes
-from dsf.store.notices import CLUSTER_SET, ClusterNotice, Notices, Said, ScorerNotice
+from dsf.store.notices import CLUSTER_SET, ClusterNotice, ConditionNotice, Notices, ScorerNotice
 from dsf.web.acting import ACTS
 from dsf.web.views import VIEWS
 from tests.integration.exporter.fleet import SAMPLE, STATIC, Fleet
@@ -38,7 +38,7 @@ def seed(admin: redis.Redis) -> None:
     fleet.failure("worker02")
     fleet.entry("worker01", STATIC)
     fleet.skips("worker01", "inactive", 5, scorer=STATIC)
-    why = Said(type="Healthy", status="False", reason="Unreachable", message="no", since=1.0)
+    why = ConditionNotice(type="Healthy", status="False", reason="Unreachable", message="no", since=1.0)
     Notices(admin).tell_scorer(ScorerNotice(name="broken", conditions=(why,)))
 
 

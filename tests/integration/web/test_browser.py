@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Locator, expect
 
 from dsf import keys
 from dsf.messages import new_run_id
-from dsf.store.notices import CLUSTER_SET, ClusterNotice, Notices, Said, ScorerNotice
+from dsf.store.notices import CLUSTER_SET, ClusterNotice, ConditionNotice, Notices, ScorerNotice
 from dsf.store.schedule import Entry, ScheduleStore
 from dsf.web.acting import ACTS
 from tests.integration.exporter.fleet import SAMPLE, STATIC, Fleet, good_fleet
@@ -58,7 +58,7 @@ def failing_fleet(client: redis.Redis) -> Fleet:
     fleet.entry("worker01", STATIC)
     fleet.skips("worker01", "inactive", 5, scorer=STATIC)
     fleet.cycle("worker02", outcome="error", stage="fetch", reason="bad_query", message=PROBE)
-    why = Said(type="ConfigSynced", status="False", reason="MissingInterval", message=PROBE, since=1.0)
+    why = ConditionNotice(type="ConfigSynced", status="False", reason="MissingInterval", message=PROBE, since=1.0)
     Notices(client).tell_scorer(ScorerNotice(name="broken", conditions=(why,)))
     Notices(client).tell_cluster(ClusterNotice(name="worker02", labels={CLUSTER_SET: "eu", "env": "prod"}))
     return fleet

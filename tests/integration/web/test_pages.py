@@ -18,7 +18,7 @@ from dsf.fleet.changes import Action, Actor, Deed, record
 from dsf.fleet.client import Client
 from dsf.messages import new_run_id
 from dsf.store.entries import Override
-from dsf.store.notices import CLUSTER_SET, ClusterNotice, Notices, Said, ScorerNotice
+from dsf.store.notices import CLUSTER_SET, ClusterNotice, ConditionNotice, Notices, ScorerNotice
 from dsf.store.pairs import Failure
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
@@ -465,7 +465,9 @@ def test_where_each_setting_comes_from(redis_server: RedisServer, redis_client: 
 def test_what_could_not_run_yet(page: WebProcess, redis_client: redis.Redis) -> None:
     good_fleet(redis_client)
     notices = Notices(redis_client)
-    why = Said(type="ConfigSynced", status="False", reason="MissingInterval", message=f"no interval {PROBE}", since=1.0)
+    why = ConditionNotice(
+        type="ConfigSynced", status="False", reason="MissingInterval", message=f"no interval {PROBE}", since=1.0
+    )
     notices.tell_scorer(ScorerNotice(name="broken", conditions=(why,)))
     notices.tell_cluster(ClusterNotice(name="worker01", labels={"env": PROBE}, absent={STATIC: f"masked {PROBE}"}))
     html = fetch(page, "/", "broken could not run yet")
