@@ -189,8 +189,8 @@ class Client:
         """The first page, extended by the rows of the following ones up to `limit` (None: all)."""
         rows, cursor, _ = _LISTS[model]
         pages = list(self._pages(model, path, limit, after, **asked))
-        found = [row for page in pages for row in getattr(page, rows)]
-        return pages[0].model_copy(update={rows: found, cursor: getattr(pages[-1], cursor)})
+        gathered = [row for page in pages for row in getattr(page, rows)]
+        return pages[0].model_copy(update={rows: gathered, cursor: getattr(pages[-1], cursor)})
 
     def _pages(
         self, model: type[_View], path: str, limit: int | None = None, after: str | None = None, **asked: _Asked

@@ -65,7 +65,7 @@ def _name(document: Mapping[str, Any]) -> str:
     return str(metadata.get("name") or "") if isinstance(metadata, dict) else ""
 
 
-def conditions_told(notices: Mapping[str, ScorerNotice]) -> Iterator[ConditionView]:
+def conditions_of(notices: Mapping[str, ScorerNotice]) -> Iterator[ConditionView]:
     """The same for a hub without a folder, from Redis."""
     for name, notice in sorted(notices.items()):
         yield from unmet(name, notice.conditions)
