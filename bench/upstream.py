@@ -53,7 +53,7 @@ class Size:
         return [f"scorer-{number}" for number in range(self.scorers)]
 
 
-SIZES = (Size(25, 100, 10, 2.0), Size(10, 1000, 10, 5.0), Size(1, 10_000, 10, 5.0), Size(1, 10_000, 10_000, 6.0))
+SIZES = (Size(25, 100, 10, 1.0), Size(10, 1000, 10, 4.0), Size(1, 10_000, 10, 8.0), Size(1, 10_000, 10_000, 6.0))
 
 
 class Upstream:
