@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -259,6 +260,8 @@ def main() -> int:
     parser.add_argument("--real", action="store_true", help="with real agents")
     parser.add_argument("--redis", type=Path, metavar="FILE", help="a redis-server")
     arguments = parser.parse_args()
+    # As on Ctrl-C: hundreds of processes end with it.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     if arguments.kube and arguments.soak:
         parser.error("--soak has no faults for an API server; leave out --kube")
     if arguments.real and (arguments.kube or arguments.soak or arguments.flood):
