@@ -35,8 +35,8 @@ DECISIONS = Resource("cluster.open-cluster-management.io", "v1beta1", "placement
 _SELECTOR = "cluster.open-cluster-management.io/placement=best"
 
 
-def _ours(role: str) -> tuple[str, ...]:
-    return (sys.executable, "-m", f"dsf.{role}")
+def _ours(module: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", f"dsf.{module}")
 
 
 class World:
@@ -144,7 +144,7 @@ class World:
     def _start_hub(self) -> None:
         common = {"redis_url": self.redis.url, "backend": "kube", "kubeconfig": self.hub.kubeconfig}
         self._run("hub", *_ours("hub"), namespace=HUB_NAMESPACE, health_interval=1, **common)
-        self._run("beat", *_ours("beat"), **common)
+        self._run("beat", *_ours("schedule"), **common)
         secret = wait_for(self._signing_secret, 30, self.children["hub"].tail())
         self._run("results", *_ours("results"), signing_secret=secret, **common)
         where = {"exporter_host": "127.0.0.1", "exporter_port": self.exporter_port}

@@ -1,4 +1,4 @@
-"""Each role as a module says what is wrong with its settings in one line, with the one exit code."""
+"""Each process as a module says what is wrong with its settings in one line, with the one exit code."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 from tests.support.forked import Forked
 
 
-@pytest.mark.parametrize("role", ["agent", "beat", "exporter", "hub", "results", "web"])
-def test_a_wrong_setting_is_one_line(role: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("module", ["agent", "exporter", "hub", "results", "schedule", "web"])
+def test_a_wrong_setting_is_one_line(module: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    process = Forked(f"dsf.{role}", log, {"DSF_QUEUE_LIMIT": "many"}, inherit=False)
+    process = Forked(f"dsf.{module}", log, {"DSF_QUEUE_LIMIT": "many"}, inherit=False)
     assert process.wait(60) == 2
     (line,) = log.read_text().splitlines()
     assert line.startswith("error: wrong setting: DSF_QUEUE_LIMIT: ")
