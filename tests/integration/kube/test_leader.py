@@ -275,7 +275,7 @@ def test_a_missing_right_is_said_and_campaigning_goes_on(control_plane: ControlP
         contextlib.closing(control_plane.session(limited)) as session,
         _campaigning(session, namespace, "first") as first,
     ):
-        wait_for(lambda: 'cannot get resource "leases"' in first._said)
+        wait_for(lambda: 'cannot get resource "leases"' in first._logged)
         control_plane.set_rules(namespace, "limited", [rule])
         wait_for(lambda: first.leading, 10)
 
