@@ -266,19 +266,22 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
         wanted = self._folder.objects
         new: dict[ObjectKey, Manifest] = {}
         touched: list[ObjectKey] = []
-        # Without the lock, which a thousand files would hold for seconds: nobody knows these objects yet.
-        for key in [key for key in wanted if key not in self._objects]:
-            with self._reported(key):
-                new[key] = self._write(key, _updated(wanted[key], None))
         # One lock for all: objects that changed together become visible together.
         with self._lock:
-            for key, manifest in new.items():
-                self._objects[key] = self._numbered(manifest)
-            for key in [key for key in self._objects if key not in new]:
+            for key in [*self._objects]:
                 with self._reported(key):
                     if self._take(key, wanted.get(key)) or (everything and key in wanted):
                         touched.append(key)
-        for key in [*new, *touched]:
+        for key in touched:
+            self._on_change(key)
+        # After the edits, which would wait for a thousand files, and without the lock: nobody knows these objects yet.
+        for key in [key for key in wanted if key not in self._objects]:
+            with self._reported(key):
+                new[key] = self._write(key, _updated(wanted[key], None))
+        with self._lock:
+            for key, manifest in new.items():
+                self._objects[key] = self._numbered(manifest)
+        for key in new:
             self._on_change(key)
 
     @contextlib.contextmanager

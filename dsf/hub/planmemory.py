@@ -43,9 +43,7 @@ class PlanMemory:
             unhealthy,
         )
         kept = self._kept.get(scorer.key)
-        # The same object has the same contents: that is most of them.
-        is_same = kept is not None and ((kept[1].scorer is scorer and kept[0][-1] == unhealthy) or kept[0] == inputs)
-        if kept is not None and is_same and not _is_over(kept[1], now):
+        if kept is not None and kept[0] == inputs and not _is_over(kept[1], now):
             if kept[1].scorer is not scorer:
                 kept = (kept[0], replace(kept[1], scorer=scorer))
         else:
