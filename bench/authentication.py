@@ -25,7 +25,7 @@ from bench.common import ROOT, Figure, Measurement, options, report, spread
 from bench.peers import POINTS, Peer, made, summary
 from bench.stages import per_call
 from dsf.agent.secrets import FileSecrets, Release
-from dsf.api.authentication import Access
+from dsf.api.authentication import ServerAccess
 from dsf.api.summary import ScorerSummary
 from dsf.cycle.cycle import Cycle
 from dsf.cycle.stages import Stages
@@ -52,7 +52,7 @@ def ways(url: str) -> dict[str, dict[str, Any]]:
 def scorer(url: str, way: dict[str, Any]) -> ScorerSummary:
     """The scorer of the benches, asked in this way."""
     told = {"methods": way, "tls": {"caRef": {"name": "secrets"}}}
-    access = Access.model_validate(told, by_alias=True, by_name=False)
+    access = ServerAccess.model_validate(told, by_alias=True, by_name=False)
     return summary("bench", url, SERIES, RESULTS).model_copy(update={"source_access": access, "scoring_access": access})
 
 

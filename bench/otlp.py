@@ -41,7 +41,7 @@ def serve(channel: Connection) -> None:
     from dsf.sources.held import Held
     from dsf.sources.otlp.received import Received
     from dsf.sources.otlp.receiver import Receiver
-    from dsf.sources.window import Budget
+    from dsf.sources.window import WindowBudget
 
     scorer = ScorerSummary(
         name="bench",
@@ -53,7 +53,7 @@ def serve(channel: Connection) -> None:
         source_step=60,
     )
     summaries = {"bench": scorer}
-    held = Held(Budget(SERIES, SAMPLES), lambda: summaries)
+    held = Held(WindowBudget(SERIES, SAMPLES), lambda: summaries)
     received = Received(held.budget, lambda: summaries)
     receiver = Receiver(received, "127.0.0.1", 0, max_bytes=8 * MEGABYTE)
     receiver.start()

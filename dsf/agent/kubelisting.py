@@ -11,7 +11,7 @@ from dsf.api.objectsource import DENIED, DENIED_RULE, ObjectSource
 from dsf.api.types import AGENT_ACCOUNT
 from dsf.errors import BackendError, HttpError, ObjectNotFoundError
 from dsf.kube.resources import Resource
-from dsf.kube.session import ApiError, ExpiredError, Session, TooLargeError
+from dsf.kube.session import ApiServerError, ExpiredError, Session, TooLargeError
 
 #: Objects per page: few, as parsed objects are many times larger than their text.
 _PAGE: Final = 100
@@ -94,7 +94,7 @@ def _read(
         raise HttpError("too_large", f"{error}; select fewer objects by namespace or selector") from None
     except ExpiredError as error:
         raise HttpError("connection_failed", str(error), status=error.status, retryable=True) from None
-    except ApiError as error:
+    except ApiServerError as error:
         if error.status in (401, 403):
             raise HttpError("unauthorized", f"{_how_to_grant(what)}: {error}", status=error.status) from None
         reason = "bad_query" if error.status == 400 else "http_error"

@@ -14,7 +14,7 @@ from dsf.settings import Settings
 from dsf.sources.cluster import ClusterView
 from dsf.sources.held import Held
 from dsf.sources.registry import begin, plugins, type_of
-from dsf.sources.window import Budget
+from dsf.sources.window import WindowBudget
 
 log = dsf.log.get(__name__)
 
@@ -26,7 +26,7 @@ class SourceState:
         self, settings: Settings, config: Watching, cluster: ClusterView | None, registry: CollectorRegistry
     ) -> None:
         """`cluster` is None for an agent outside of Kubernetes."""
-        self.held = Held(Budget(settings.agent_window_series, settings.agent_window_samples), config.summaries)
+        self.held = Held(WindowBudget(settings.agent_window_series, settings.agent_window_samples), config.summaries)
         self.held.cluster = cluster
         self.held.settings = settings
         registry.register(_Collector(self.held))

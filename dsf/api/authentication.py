@@ -334,7 +334,7 @@ class Auth(Methods):
         return self
 
 
-class Access(SpecModel):
+class ServerAccess(SpecModel):
     """Authentication to one server, in the agent's configuration."""
 
     methods: Methods = Field(default_factory=Methods)

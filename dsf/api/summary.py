@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError
 from pydantic.alias_generators import to_camel
 
-from dsf.api.authentication import POD_IDENTITY, Access, CaKind, Reference
+from dsf.api.authentication import POD_IDENTITY, CaKind, Reference, ServerAccess
 from dsf.api.problems import Mistake, explain
 from dsf.api.validity import default_validity
 from dsf.errors import ManifestError
@@ -23,9 +23,9 @@ def _access(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     try:
-        return Access.model_validate(value, by_alias=True, by_name=False)
+        return ServerAccess.model_validate(value, by_alias=True, by_name=False)
     except ValidationError as error:
-        return Access(problem="; ".join(str(mistake) for mistake in explain(error, Access, value)))
+        return ServerAccess(problem="; ".join(str(mistake) for mistake in explain(error, ServerAccess, value)))
 
 
 _CONFIG: Final = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True)
@@ -44,7 +44,7 @@ class SourceSummary(BaseModel):
     query: str = ""
     range: StrictInt = Field(default=0, ge=0)
     step: StrictInt = Field(default=0, ge=0)
-    access: Annotated[Access | None, BeforeValidator(_access)] = None
+    access: Annotated[ServerAccess | None, BeforeValidator(_access)] = None
     method: str | None = None
     options: dict[str, Any] | None = None
 
@@ -81,8 +81,8 @@ class ScorerSummary(BaseModel):
         default_factory=lambda data: default_validity(data.get("scoring_interval", 0)), ge=1
     )
     # Only if a source or scoring API needs more than a token in upstream's format.
-    source_access: Annotated[Access | None, BeforeValidator(_access)] = None
-    scoring_access: Annotated[Access | None, BeforeValidator(_access)] = None
+    source_access: Annotated[ServerAccess | None, BeforeValidator(_access)] = None
+    scoring_access: Annotated[ServerAccess | None, BeforeValidator(_access)] = None
     # Only with several formats: those after the first. The hub builds the items; an agent only explains them.
     more_dimension_formats: tuple[str, ...] | None = None
     # Only with aggregation, which the hub does; an agent only explains it.
@@ -121,7 +121,7 @@ class ScorerSummary(BaseModel):
         return any(access.methods.account_use not in ("", POD_IDENTITY) for access in self.accesses)
 
     @property
-    def accesses(self) -> list[Access]:
+    def accesses(self) -> list[ServerAccess]:
         """Authentication to its servers, as far as it exceeds a token in upstream's format."""
         accesses = (*(source.source_access for source in self.each_source), self.scoring_access)
         return [access for access in accesses if access is not None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from dsf.api.authentication import Access, OneValue
+from dsf.api.authentication import OneValue, ServerAccess
 from dsf.api.remoteconfig import RemoteConfig, RemoteSource
 from dsf.api.resolve import ResolvedScorer, resolve, synced_config
 from dsf.api.scorer import DynamicScorer, DynamicScorerSpec, Source
@@ -171,7 +171,7 @@ def _is_varied(resolved: ResolvedScorer) -> bool:
     return any(has_template(value) for access in resolved.summary.accesses for value in _values(access))
 
 
-def _values(access: Access) -> list[str]:
+def _values(access: ServerAccess) -> list[str]:
     pairs = (*access.methods.headers, *access.methods.query_parameters)
     return [pair.value for pair in pairs if pair.value is not None]
 
@@ -198,8 +198,8 @@ def _on_cluster(resolved: ResolvedScorer, cluster: ClusterFacts) -> ScorerSummar
 
 
 def _server_on(
-    stage: str, way: Way, endpoint: str, access: Access | None, cluster: ClusterFacts, fill: Renderer
-) -> tuple[str, Access | None]:
+    stage: str, way: Way, endpoint: str, access: ServerAccess | None, cluster: ClusterFacts, fill: Renderer
+) -> tuple[str, ServerAccess | None]:
     """URL of one server on a cluster, and authentication to it."""
     override = way.authentication.spec.on(cluster) if way.authentication is not None else None
     if way.authentication is not None and override is not None:
@@ -209,7 +209,7 @@ def _server_on(
 
 def _overridden(
     stage: str, way: Way, authentication: ScoringAuthentication, override: Override, endpoint: str, fill: Renderer
-) -> tuple[str, Access]:
+) -> tuple[str, ServerAccess]:
     name = authentication.metadata.name
     if override.host is not None:
         endpoint = join_url(fill.host(override.host, f"an override of ScoringAuthentication {name!r}"), way.path)
@@ -219,7 +219,7 @@ def _overridden(
     return endpoint, access_with(authentication, methods, override.tls or authentication.spec.tls, where)
 
 
-def _filled(access: Access, fill: Renderer, stage: str) -> Access:
+def _filled(access: ServerAccess, fill: Renderer, stage: str) -> ServerAccess:
     def filled(pairs: tuple[_OneValue, ...], field: str) -> tuple[_OneValue, ...]:
         return tuple(
             pair

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from dsf.api.authentication import Access, CaKind, Methods, Reference, Tls, references
+from dsf.api.authentication import CaKind, Methods, Reference, ServerAccess, Tls, references
 from dsf.api.naming import is_dns_subdomain
 from dsf.api.resolvereason import Reason
 from dsf.api.scorer import DynamicScorer, Scoring, Source
@@ -63,7 +63,7 @@ def check_allowed(stage: str, authentication: ScoringAuthentication, endpoint: s
         )
 
 
-def access_of(stage: str, spec: Source | Scoring, way: Way, endpoint: str) -> Access | None:
+def access_of(stage: str, spec: Source | Scoring, way: Way, endpoint: str) -> ServerAccess | None:
     """The authentication to this server beyond a token in upstream's format; None if there is none."""
     authentication = way.authentication
     if authentication is not None:
@@ -81,15 +81,15 @@ def access_of(stage: str, spec: Source | Scoring, way: Way, endpoint: str) -> Ac
         )
     if spec.tls is None and methods == Methods(token_secret_ref=methods.token_secret_ref):
         return None
-    return Access(methods=methods, tls=spec.tls)
+    return ServerAccess(methods=methods, tls=spec.tls)
 
 
-def access_with(authentication: ScoringAuthentication, methods: Methods, tls: Tls | None, where: str) -> Access:
+def access_with(authentication: ScoringAuthentication, methods: Methods, tls: Tls | None, where: str) -> ServerAccess:
     """The agents' configuration for a server with this object. Raises ResolutionError."""
     for part in (methods, tls):
         if part is not None:
             _check_references(part, where)
-    return Access(
+    return ServerAccess(
         methods=methods_of(methods),
         tls=tls,
         authentication=authentication.metadata.name,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final, Literal, Protocol, cast
 
-from dsf.api.authentication import Access as AccessSpec
+from dsf.api.authentication import ServerAccess as AccessSpec
 from dsf.api.authentication import Methods, TokenSecretRef
 from dsf.api.authentication import Tls as TlsSpec
 from dsf.api.summary import ScorerSummary

@@ -20,7 +20,7 @@ from dsf.auth.secrets import SecretSource
 from dsf.errors import BackendError, ManifestError, ObjectNotFoundError, UnknownClusterError
 from dsf.settings import Settings
 from dsf.sources.held import Held
-from dsf.sources.window import Budget
+from dsf.sources.window import WindowBudget
 
 if TYPE_CHECKING:
     from dsf.agent.kube import KubeConfig
@@ -67,7 +67,7 @@ def from_cluster(cluster: str, settings: Settings) -> Iterator[Delivery]:
         stack.callback(objects.config.stop)
         objects.config.start()
         summaries = _read(objects.config, namespace)
-        held = Held(Budget(settings.agent_window_series, settings.agent_window_samples), lambda: summaries)
+        held = Held(WindowBudget(settings.agent_window_series, settings.agent_window_samples), lambda: summaries)
         held.cluster = objects.cluster
         yield Delivery(_configmap(namespace), summaries, objects.secrets, held)
 

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 import dsf.log
 from dsf import keys, metrics
-from dsf.exporter.exposing import NO_LIMIT, PER_PAIR, Budget, Level, declared_levels
+from dsf.exporter.exposing import NO_LIMIT, PER_PAIR, Level, SeriesBudget, declared_levels
 from dsf.exporter.families import PairFamilies
 from dsf.exporter.sums import model_families
 from dsf.fleet.model import FleetModel
@@ -53,7 +53,7 @@ class FleetCollector(Collector):
         self._redis = client
         self._clock = clock
         self._model = model or FleetModel(client, clock)
-        self._budget = Budget(limit)
+        self._budget = SeriesBudget(limit)
         self._shard = shard
 
     def describe(self) -> Iterable[Metric]:

@@ -17,7 +17,7 @@ NO_LIMIT: Final = 2**53
 _BACK_BELOW: Final = 0.9
 
 
-class Budget:
+class SeriesBudget:
     """Decides for scorers without a setting. It remembers what the last scrape left out."""
 
     def __init__(self, limit: int) -> None:

@@ -45,7 +45,7 @@ class TooMuchError(http.client.HTTPException):
     """The answer exceeds its limit of bytes."""
 
 
-class Answer(http.client.HTTPResponse):
+class BoundedResponse(http.client.HTTPResponse):
     """The response of http.client, within the limits of this thread's exchange."""
 
     def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:

@@ -18,7 +18,7 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
 from dsf.http import addresses, deadline, proxies, trust
-from dsf.http.answer import Answer
+from dsf.http.answer import BoundedResponse
 from dsf.http.deadline import current
 
 #: Servers to which connections are kept, and connections to each. Threads that need more make their own for a request.
@@ -48,7 +48,7 @@ class _TlsSocket(ssl.SSLSocket):
 class _Connection(HTTPConnection):
     """A connection to a checked address, kept for later requests while it can be expected to work."""
 
-    response_class = Answer
+    response_class = BoundedResponse
     used = 0.0
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-from dsf.kube.session import ApiError, Session
+from dsf.kube.session import ApiServerError, Session
 
 #: Seconds for which a request is repeated while the API server is overloaded, and seconds between two attempts without
 #: a Retry-After.
@@ -20,7 +20,7 @@ def request_with_retry(session: Session, method: str, path: str, **options: Any)
     while True:
         try:
             return session.request(method, path, **options)
-        except ApiError as error:
+        except ApiServerError as error:
             pause = error.retry_after or _PAUSE
             if error.status != _TOO_MANY_REQUESTS or time.monotonic() + pause > deadline:
                 raise

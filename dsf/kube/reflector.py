@@ -19,7 +19,7 @@ from typing import Final
 import dsf.log
 from dsf.errors import BackendError, ObjectNotFoundError
 from dsf.kube.resources import Resource
-from dsf.kube.session import ApiError, ExpiredError, ForbiddenError, Session, UnreachableError, Watch
+from dsf.kube.session import ApiServerError, ExpiredError, ForbiddenError, Session, UnreachableError, Watch
 from dsf.kube.store import Key, Object, Store, key_of, version_of
 from dsf.process.threads import SupervisedThread
 
@@ -281,7 +281,7 @@ class Reflector:
             if obj.get("code") == 410:
                 raise ExpiredError(message, 410)
             asked = (obj.get("details") or {}).get("retryAfterSeconds")
-            raise ApiError(message, int(obj.get("code") or 500), asked)
+            raise ApiServerError(message, int(obj.get("code") or 500), asked)
         version = version_of(obj)
         self._see(version)
         if kind in ("ADDED", "MODIFIED"):

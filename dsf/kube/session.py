@@ -34,7 +34,7 @@ _BUSY = frozenset({429, 503})
 _CHUNK = 64 * 1024
 
 
-class ApiError(BackendError):
+class ApiServerError(BackendError):
     """The API server refused a request. `status` is the HTTP status, `retry_after` the seconds it asked to wait."""
 
     def __init__(self, message: str, status: int, retry_after: float | None = None) -> None:
@@ -45,11 +45,11 @@ class ApiError(BackendError):
         self.is_busy = status in _BUSY
 
 
-class ForbiddenError(ApiError):
+class ForbiddenError(ApiServerError):
     """The API server said 403; its message names verb, resource and namespace, which is the missing RBAC rule."""
 
 
-class ExpiredError(ApiError):
+class ExpiredError(ApiServerError):
     """410: the resourceVersion or the continue token is too old; list again."""
 
 
@@ -149,8 +149,8 @@ class Session:
     ) -> dict[str, Any]:
         """One request; the answer as a dict.
 
-        Raises ObjectNotFoundError (404), ObjectConflictError (409), ForbiddenError (403), ExpiredError (410), ApiError
-        (any other status) and UnreachableError.
+        Raises ObjectNotFoundError (404), ObjectConflictError (409), ForbiddenError (403), ExpiredError (410),
+        ApiServerError (any other status) and UnreachableError.
         """
         response = self._send(self._client, method, path, query, body, content_type, timeout)
         try:
@@ -199,7 +199,7 @@ class Session:
             parsed = None
         if not isinstance(parsed, dict):
             # A proxy in front of the API server, or no API server.
-            raise ApiError(f"{method} {path}: {self.host} answered something that is not a JSON object", status)
+            raise ApiServerError(f"{method} {path}: {self.host} answered something that is not a JSON object", status)
         return parsed
 
     def watch(self, path: str, query: Mapping[str, str], *, read_timeout: float) -> Watch:
@@ -304,10 +304,10 @@ def _api_error(method: str, path: str, status: int, data: bytes, headers: Mappin
     if status == 409:
         return ObjectConflictError(text)
     if status == 401:
-        return ApiError(f"{text}: the token or certificate is not valid (any more)", status)
+        return ApiServerError(f"{text}: the token or certificate is not valid (any more)", status)
     if status == 403:
         return ForbiddenError(text, status)
     if status == 410:
         return ExpiredError(text, status)
     wait = headers.get("Retry-After", "")
-    return ApiError(text, status, float(wait) if wait.isdecimal() else None)
+    return ApiServerError(text, status, float(wait) if wait.isdecimal() else None)

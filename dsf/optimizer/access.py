@@ -35,7 +35,7 @@ from dsf.kube.session import Session
 log = dsf.log.get(__name__)
 
 
-class Action(StrEnum):
+class GuardedAction(StrEnum):
     """Actions that need rights."""
 
     LIST_SCORES = "list scores"
@@ -64,18 +64,18 @@ _READ: Final = (
 _DELETE: Final = (Right("delete", PLACEMENTS), Right("delete", PLACEMENT_BINDINGS))
 
 #: The rights that each action requires.
-RIGHTS: Final[Mapping[Action, Sequence[Right]]] = {
-    Action.LIST_SCORES: (Right("list", ADDON_PLACEMENT_SCORES),),
-    Action.EXPLAIN_SCORER: (
+RIGHTS: Final[Mapping[GuardedAction, Sequence[Right]]] = {
+    GuardedAction.LIST_SCORES: (Right("list", ADDON_PLACEMENT_SCORES),),
+    GuardedAction.EXPLAIN_SCORER: (
         Right("list", DYNAMIC_SCORERS, in_namespace=False),
         Right("list", ADDON_PLACEMENT_SCORES, in_namespace=False),
     ),
-    Action.PROPOSE: _READ,
-    Action.APPLY: (*_READ, Right("create", PLACEMENTS), Right("create", PLACEMENT_BINDINGS), *_DELETE),
-    Action.RESET: _DELETE,
-    Action.LIST_PLANS: (Right("list", PLACEMENTS), Right("list", PLACEMENT_BINDINGS)),
+    GuardedAction.PROPOSE: _READ,
+    GuardedAction.APPLY: (*_READ, Right("create", PLACEMENTS), Right("create", PLACEMENT_BINDINGS), *_DELETE),
+    GuardedAction.RESET: _DELETE,
+    GuardedAction.LIST_PLANS: (Right("list", PLACEMENTS), Right("list", PLACEMENT_BINDINGS)),
     # Users with the right to change a scorer can also make it score by suspend and resume.
-    Action.RESCORE: (Right("update", DYNAMIC_SCORERS),),
+    GuardedAction.RESCORE: (Right("update", DYNAMIC_SCORERS),),
 }
 
 
@@ -96,7 +96,7 @@ current_caller: ContextVar[Caller] = ContextVar("current_caller")
 by_tool: ContextVar[bool] = ContextVar("by_tool", default=False)
 
 
-class Access:
+class CallerAccess:
     """Authenticates and authorizes callers. Its methods block, and raise BackendError if they cannot decide."""
 
     #: Whether a token is required. Without one, cross-site requests of web pages are refused.
@@ -108,24 +108,24 @@ class Access:
             raise AccessError("no token; send `Authorization: Bearer TOKEN`", 401)
         return self._holder(token)
 
-    def authorize(self, caller: Caller, action: Action, namespace: str | None) -> None:
+    def authorize(self, caller: Caller, action: GuardedAction, namespace: str | None) -> None:
         """Check the right to do this in a namespace, or with None in all; allowed here. Raises AccessError (403)."""
 
     def _holder(self, token: str) -> Caller:
         raise NotImplementedError
 
 
-class OpenAccess(Access):
+class OpenAccess(CallerAccess):
     """All callers have all rights."""
 
     needs_token = False
 
     def authenticate(self, token: str | None) -> Caller:
-        """See `Access`."""
+        """See `CallerAccess`."""
         return Caller("anonymous")
 
 
-class TokenAccess(Access):
+class TokenAccess(CallerAccess):
     """One token with all rights."""
 
     def __init__(self, file: Path) -> None:
@@ -151,7 +151,7 @@ class TokenAccess(Access):
         return token
 
 
-class KubernetesAccess(Access):
+class KubernetesAccess(CallerAccess):
     """Token review and authorization by the hub's API server."""
 
     def __init__(self, session: Session, scorer_namespace: str) -> None:
@@ -166,13 +166,13 @@ class KubernetesAccess(Access):
         user = status.get("user") or {}
         return Caller(user.get("username") or "", user)
 
-    def authorize(self, caller: Caller, action: Action, namespace: str | None) -> None:
-        """See `Access`."""
-        where = self._scorer_namespace if action is Action.RESCORE else namespace
+    def authorize(self, caller: Caller, action: GuardedAction, namespace: str | None) -> None:
+        """See `CallerAccess`."""
+        where = self._scorer_namespace if action is GuardedAction.RESCORE else namespace
         for right in RIGHTS[action]:
             self._check(caller, action, right, (where or "") if right.in_namespace else "")
 
-    def _check(self, caller: Caller, action: Action, right: Right, namespace: str) -> None:
+    def _check(self, caller: Caller, action: GuardedAction, right: Right, namespace: str) -> None:
         spec = {
             "user": caller.name,
             **{key: caller.user[key] for key in ("uid", "groups", "extra") if caller.user.get(key)},
@@ -193,7 +193,7 @@ class KubernetesAccess(Access):
         return request_with_retry(self._session, "POST", resource.path(), body=body).get("status") or {}
 
 
-def make_access(mode: str, host: str, token_file: Path | None, session: Session, scorer_namespace: str) -> Access:
+def make_access(mode: str, host: str, token_file: Path | None, session: Session, scorer_namespace: str) -> CallerAccess:
     """Access control by the settings. Raises SettingsError if it would be open to other machines."""
     if mode == "token":
         if token_file is None:

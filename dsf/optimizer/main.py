@@ -12,7 +12,7 @@ from anyio import to_thread
 import dsf.log
 from dsf.http.serving import configured, listen, serve
 from dsf.kube.session import Session
-from dsf.optimizer.access import Access, make_access
+from dsf.optimizer.access import CallerAccess, make_access
 from dsf.optimizer.app import Mounted, make_app
 from dsf.optimizer.backend import KubeBackend
 from dsf.optimizer.selector import ClusterSelector
@@ -32,7 +32,7 @@ _SHUTDOWN_TIMEOUT = 5
 def make_service(
     settings: Settings,
     rescore: Rescore | None = None,
-    access: Access | None = None,
+    access: CallerAccess | None = None,
     record: Record | None = None,
     board: Board | None = None,
 ) -> OptimizerService:

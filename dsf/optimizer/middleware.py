@@ -20,7 +20,7 @@ import dsf.log
 from dsf.api import strictjson
 from dsf.errors import AccessError, BackendError, ManifestError, SettingsError
 from dsf.http import apidocs
-from dsf.optimizer.access import Access, current_caller, is_loopback
+from dsf.optimizer.access import CallerAccess, current_caller, is_loopback
 from dsf.optimizer.views import ProblemView
 
 log = dsf.log.get(__name__)
@@ -81,7 +81,7 @@ class BodyCheck:
 class AccessMiddleware:
     """Sets `current_caller`, or answers 401."""
 
-    def __init__(self, app: ASGIApp, access: Access) -> None:
+    def __init__(self, app: ASGIApp, access: CallerAccess) -> None:
         self._app = app
         self._access = access
 

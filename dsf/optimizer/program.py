@@ -65,7 +65,7 @@ class Hold:
 
 
 @dataclass(frozen=True)
-class Answer:
+class SearchResult:
     """What one search gave."""
 
     #: Replicas per item; None when nothing was found in time.
@@ -128,13 +128,13 @@ class Program:
         hold: Sequence[Hold] = (),
         lower: IntArray | None = None,
         upper: IntArray | None = None,
-    ) -> Answer:
+    ) -> SearchResult:
         """The greatest sum of `weight` x replicas. `lower` and `upper` are bounds of the replicas per item."""
         count = len(self.items)
         if count == 0:
-            return Answer(np.zeros(0, dtype=np.int64), 0.0, True)
+            return SearchResult(np.zeros(0, dtype=np.int64), 0.0, True)
         if seconds < MIN_SECONDS:
-            return Answer(None, math.inf, False)
+            return SearchResult(None, math.inf, False)
         chosen = len(self.columns)
         constraints = [LinearConstraint(self._matrix, -np.inf, self._bound)]
         for constraint in hold:
@@ -152,7 +152,7 @@ class Program:
         )
         bound = math.inf if result.mip_dual_bound is None else -float(result.mip_dual_bound)
         counts = None if result.x is None else np.rint(result.x[:count]).astype(np.int64)
-        return Answer(counts, bound if math.isfinite(bound) else math.inf, result.status == 0)
+        return SearchResult(counts, bound if math.isfinite(bound) else math.inf, result.status == 0)
 
     def prices(self, seconds: float, method: str) -> Prices | None:
         """The dual values of the linear relaxation, by a method of scipy; None when it was not solved in time."""

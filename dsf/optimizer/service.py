@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, Protocol
 
 import dsf.log
 from dsf.errors import ManifestError, PlanConflictError, SettingsError, SolverError
-from dsf.optimizer.access import Access, Action, Caller, OpenAccess, by_tool, current_caller
+from dsf.optimizer.access import Caller, CallerAccess, GuardedAction, OpenAccess, by_tool, current_caller
 from dsf.optimizer.backend import FIELD_MANAGER, KubeBackend, Manifest
 from dsf.optimizer.comparison import Comparison, compare
 from dsf.optimizer.losses import losses
@@ -100,7 +100,7 @@ class OptimizerService:
         solver: SolverProcess,
         selector: ClusterSelector,
         *,
-        access: Access | None = None,
+        access: CallerAccess | None = None,
         rescore: Rescore | None = None,
         record: Record | None = None,
         board: Board | None = None,
@@ -133,7 +133,7 @@ class OptimizerService:
 
         Annotations have the scorer's description and the age.
         """
-        self._allow(Action.LIST_SCORES, namespace)
+        self._allow(GuardedAction.LIST_SCORES, namespace)
         return self._scores.read(namespace, self._now())
 
     def explain_scorer(self, name: str) -> ScorerView:
@@ -141,7 +141,7 @@ class OptimizerService:
 
         `name` may also be that of its AddOnPlacementScores. Raises UnknownScorerError with the known names.
         """
-        self._allow(Action.EXPLAIN_SCORER, None)
+        self._allow(GuardedAction.EXPLAIN_SCORER, None)
         return self._scores.explain(name, self._now())
 
     def propose(self, params: OptimizeParams) -> PlanReport:
@@ -160,7 +160,7 @@ class OptimizerService:
         cannot be applied or has changed, and ApplyError if a write failed: then the previous plan is in force again, or
         the message says what could not be rolled back.
         """
-        self._allow(Action.APPLY if apply else Action.PROPOSE, params.namespace)
+        self._allow(GuardedAction.APPLY if apply else GuardedAction.PROPOSE, params.namespace)
         changed = self._changes[params.namespace]
         if not apply:
             report, plan, previous, _, _ = self._prepare(params)
@@ -192,7 +192,7 @@ class OptimizerService:
 
         Raises ManifestError for an empty name, and ApplyError.
         """
-        self._allow(Action.RESET, namespace)
+        self._allow(GuardedAction.RESET, namespace)
         if not namespace:
             # For the API server, an empty name means all namespaces.
             raise ManifestError("the name of the namespace to reset is empty")
@@ -211,7 +211,7 @@ class OptimizerService:
 
     def plans(self, namespace: str | None = None) -> PlanList:
         """The plans in force, one per namespace, of one namespace or all."""
-        self._allow(Action.LIST_PLANS, namespace)
+        self._allow(GuardedAction.LIST_PLANS, namespace)
         by_namespace: dict[str, list[Manifest]] = {}
         for manifest in self._writer.existing(namespace or ""):
             by_namespace.setdefault(manifest["metadata"]["namespace"], []).append(manifest)
@@ -222,7 +222,7 @@ class OptimizerService:
 
         Raises UnknownScorerError, UnknownClusterError, SettingsError without Redis, and redis.RedisError.
         """
-        self._allow(Action.RESCORE, None)
+        self._allow(GuardedAction.RESCORE, None)
         if self._rescore is None:
             raise SettingsError("DSF_REDIS_URL is not set, so re-scores are not possible; set it to the hub's Redis")
         runs = list(self._rescore(scorer, [cluster] if cluster else None))
@@ -267,7 +267,7 @@ class OptimizerService:
         finally:
             self._writing.release()
 
-    def _allow(self, action: Action, namespace: str | None) -> None:
+    def _allow(self, action: GuardedAction, namespace: str | None) -> None:
         self.access.authorize(current_caller.get(_OWNER), action, namespace)
 
     def _write_down(self, what: Literal["rescore", "plan-applied", "plan-reset"], **values: Any) -> None:

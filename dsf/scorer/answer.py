@@ -13,7 +13,7 @@ from dsf.scorer.result import Score, Skipped
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ScoringAnswer:
     """One answer."""
 
     body: bytes
@@ -23,7 +23,7 @@ class Answer:
     refused: Counter[str]
 
 
-def encode(given: object, max_results: int) -> Answer:
+def encode(given: object, max_results: int) -> ScoringAnswer:
     """`{"results": [...]}`; scores that are NaN or infinite are left out, as JSON has no such numbers.
 
     What is left out is counted by reason in `"dropped"`, which is there only if something is.
@@ -55,4 +55,4 @@ def encode(given: object, max_results: int) -> Answer:
             raise ValueError(msg)
     answer = {"results": results} | ({"dropped": refused} if refused else {})
     body = json.dumps(answer, separators=(",", ":"), allow_nan=False)
-    return Answer(body.encode("ascii"), len(results), refused)
+    return ScoringAnswer(body.encode("ascii"), len(results), refused)

@@ -16,7 +16,7 @@ from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
-from dsf.scorer.answer import Answer, encode
+from dsf.scorer.answer import ScoringAnswer, encode
 from dsf.scorer.bodies import Bodies
 from dsf.scorer.definition import Definition, Given, Sources
 from dsf.scorer.errors import RefusedError, Unavailable
@@ -60,7 +60,7 @@ class ScoringEndpoint:
         self._metrics.answered(response.status_code, time.perf_counter() - started)
         return response
 
-    def _log(self, answer: Answer) -> None:
+    def _log(self, answer: ScoringAnswer) -> None:
         """Each reason once as a warning: it is then as true for each later request, and the metrics count it."""
         log.info("results left out scorer=%s %s", self._scorer.name, _pairs(answer.refused))
         for reason in answer.refused.keys() - self._logged:
@@ -74,7 +74,7 @@ class ScoringEndpoint:
                     answer.results + answer.refused.total(),
                 )
 
-    async def _scores(self, request: Request) -> Answer:
+    async def _scores(self, request: Request) -> ScoringAnswer:
         if self._scorer.token is not None:
             self._scorer.token.check(request.headers.getlist("authorization"))
         async with self._turn():
@@ -146,13 +146,13 @@ class ScoringEndpoint:
         self._metrics.series.observe(len(series))
         return series
 
-    def _run(self, body: bytearray) -> Answer:
+    def _run(self, body: bytearray) -> ScoringAnswer:
         series = self._parse(body)
         del body
         with self._guarded():
             return encode(cast("Given", self._call(series)), self._limits.results)
 
-    async def _run_async(self, series: list[Series] | Sources) -> Answer:
+    async def _run_async(self, series: list[Series] | Sources) -> ScoringAnswer:
         with self._guarded():
             given = await cast("Awaitable[Given]", self._call(series))
             return encode(given, self._limits.results)

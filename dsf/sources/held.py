@@ -16,7 +16,7 @@ from dsf.api.summary import ScorerSummary
 from dsf.errors import HttpError
 from dsf.settings import Settings
 from dsf.sources.cluster import ClusterView
-from dsf.sources.window import LOOKBACK, MAX_LABEL_BYTES, Budget, Grid, Window, WindowFullError
+from dsf.sources.window import LOOKBACK, MAX_LABEL_BYTES, Grid, Window, WindowBudget, WindowFullError
 
 log = dsf.log.get(__name__)
 
@@ -58,7 +58,7 @@ class _Holder(NamedTuple):
 class Held:
     """Windows of scorers, background activities, and the view of the cluster. Thread-safe."""
 
-    def __init__(self, budget: Budget, summaries: Callable[[], Mapping[str, ScorerSummary]]) -> None:
+    def __init__(self, budget: WindowBudget, summaries: Callable[[], Mapping[str, ScorerSummary]]) -> None:
         """`summaries` are those in force, by the scorer's name."""
         self.budget = budget
         #: Of the agent; None outside of one: no background activities.
@@ -188,7 +188,7 @@ def window_of(summary: ScorerSummary, held: Held | None) -> Window:
     temporary window, which the byte limit of an answer bounds.
     """
     if held is None or not summary.source_step:
-        return Window(Budget(sys.maxsize, sys.maxsize))
+        return Window(WindowBudget(sys.maxsize, sys.maxsize))
     return held.window(summary)
 
 

@@ -41,7 +41,7 @@ class OutdatedSampleError(Exception):
 
 
 @dataclass(slots=True)
-class Budget:
+class WindowBudget:
     """Limits for all windows of an agent together. Thread-safe."""
 
     max_series: int
@@ -133,7 +133,7 @@ class Series:
 class Window:
     """Series by a key of the caller. Thread-safe."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: WindowBudget) -> None:
         self._budget = budget
         self._series: dict[Hashable, Series] = {}
         self._lock = threading.Lock()

@@ -36,7 +36,7 @@ _HEADERS: Final = tuple(
 
 
 @dataclass(frozen=True)
-class Caller:
+class PageUser:
     """The user of a request. `claimed`: the name is unverified."""
 
     name: str
@@ -47,31 +47,31 @@ class Caller:
 
 
 #: The user of a request without headers.
-_NOTHING: Final = Caller("")
+_NOTHING: Final = PageUser("")
 
 
 class Rights(Protocol):
     """The rights of a user."""
 
-    def allows(self, caller: Caller, doing: Doing) -> bool:
+    def allows(self, caller: PageUser, doing: Doing) -> bool:
         """Whether the user has the right. Raises BackendError if this cannot be checked."""
 
 
-class Access(Protocol):
+class UserAccess(Protocol):
     """Authentication of users."""
 
     #: Whether users log in with a token.
     has_login: bool
 
-    def login(self, token: str) -> Caller:
+    def login(self, token: str) -> PageUser:
         """The holder of this token. Raises AccessError (401); BackendError or SettingsError if this cannot be
         checked.
         """
 
-    def recognise(self, request: Request) -> Caller | None:
+    def recognise(self, request: Request) -> PageUser | None:
         """The user of this request by its headers; None if a login is required."""
 
-    def allows(self, caller: Caller, doing: Doing) -> bool:
+    def allows(self, caller: PageUser, doing: Doing) -> bool:
         """See `Rights`."""
 
 
@@ -83,20 +83,20 @@ class Unauthenticated:
     def __init__(self, *, acting: bool) -> None:
         self._acting = acting
 
-    def login(self, token: str) -> Caller:
-        """See `Access`."""
+    def login(self, token: str) -> PageUser:
+        """See `UserAccess`."""
         raise AccessError("there is no login here", 401)
 
-    def recognise(self, request: Request) -> Caller | None:
-        """See `Access`."""
-        return Caller("a user of this machine", claimed=True)
+    def recognise(self, request: Request) -> PageUser | None:
+        """See `UserAccess`."""
+        return PageUser("a user of this machine", claimed=True)
 
-    def allows(self, caller: Caller, doing: Doing) -> bool:
-        """See `Access`."""
+    def allows(self, caller: PageUser, doing: Doing) -> bool:
+        """See `UserAccess`."""
         return doing != "act" or self._acting
 
 
-class TokenAccess:
+class PageTokenAccess:
     """One token with all rights."""
 
     has_login = True
@@ -108,18 +108,18 @@ class TokenAccess:
         self._file = file
         self._read()
 
-    def login(self, token: str) -> Caller:
-        """See `Access`."""
+    def login(self, token: str) -> PageUser:
+        """See `UserAccess`."""
         if not hmac.compare_digest(token.encode(), self._read().encode()):
             raise AccessError("this is not the token of the page", 401)
-        return Caller("token")
+        return PageUser("token")
 
-    def recognise(self, request: Request) -> Caller | None:
-        """See `Access`."""
+    def recognise(self, request: Request) -> PageUser | None:
+        """See `UserAccess`."""
         return None
 
-    def allows(self, caller: Caller, doing: Doing) -> bool:
-        """See `Access`."""
+    def allows(self, caller: PageUser, doing: Doing) -> bool:
+        """See `UserAccess`."""
         return True
 
     def _read(self) -> str:
@@ -138,20 +138,20 @@ class LoginAccess:
 
     has_login = True
 
-    def __init__(self, holder: Callable[[str], Caller], rights: Rights) -> None:
+    def __init__(self, holder: Callable[[str], PageUser], rights: Rights) -> None:
         self._holder = holder
         self._rights = rights
 
-    def login(self, token: str) -> Caller:
-        """See `Access`."""
+    def login(self, token: str) -> PageUser:
+        """See `UserAccess`."""
         return self._holder(token)
 
-    def recognise(self, request: Request) -> Caller | None:
-        """See `Access`."""
+    def recognise(self, request: Request) -> PageUser | None:
+        """See `UserAccess`."""
         return None
 
-    def allows(self, caller: Caller, doing: Doing) -> bool:
-        """See `Access`."""
+    def allows(self, caller: PageUser, doing: Doing) -> bool:
+        """See `UserAccess`."""
         return self._rights.allows(caller, doing)
 
 
@@ -163,12 +163,12 @@ class ProxyAccess:
     def __init__(self, rights: Rights) -> None:
         self._rights = rights
 
-    def login(self, token: str) -> Caller:
-        """See `Access`."""
+    def login(self, token: str) -> PageUser:
+        """See `UserAccess`."""
         raise AccessError("the proxy in front of this page has the login", 401)
 
-    def recognise(self, request: Request) -> Caller | None:
-        """See `Access`. Raises AccessError (401) for a request that did not come through the proxy."""
+    def recognise(self, request: Request) -> PageUser | None:
+        """See `UserAccess`. Raises AccessError (401) for a request that did not come through the proxy."""
         if not request.scope["dsf.trusted"]:
             raise AccessError("use the proxy in front of this page, which authenticates you", 401)
         callers = {_caller_of(request, headers) for headers in _HEADERS} - {_NOTHING}
@@ -184,15 +184,15 @@ class ProxyAccess:
             raise AccessError("the proxy in front of this page did not name a user", 401)
         return caller
 
-    def allows(self, caller: Caller, doing: Doing) -> bool:
-        """See `Access`."""
+    def allows(self, caller: PageUser, doing: Doing) -> bool:
+        """See `UserAccess`."""
         return self._rights.allows(caller, doing)
 
 
-def _caller_of(request: Request, headers: Sequence[str]) -> Caller:
+def _caller_of(request: Request, headers: Sequence[str]) -> PageUser:
     """The user that headers of one family name. Raises AccessError (401) for one that is there twice."""
     user, email, groups = (_only(request, header) for header in headers)
-    return Caller(user or email, groups=tuple(group.strip() for group in groups.split(",") if group.strip()))
+    return PageUser(user or email, groups=tuple(group.strip() for group in groups.split(",") if group.strip()))
 
 
 def _only(request: Request, header: str) -> str:
@@ -212,7 +212,7 @@ class ListedRights:
     def __init__(self, operators: Sequence[str]) -> None:
         self._operators = frozenset(operators)
 
-    def allows(self, caller: Caller, doing: Doing) -> bool:
+    def allows(self, caller: PageUser, doing: Doing) -> bool:
         """See `Rights`."""
         return doing != "act" or not self._operators.isdisjoint({caller.name, *caller.groups})
 
@@ -221,13 +221,13 @@ class RememberedHolder:
     """Caches the holders of tokens for some seconds: programs send theirs with every request, and each request of a
     logged-in user needs that of the session. Thread-safe."""
 
-    def __init__(self, holder: Callable[[str], Caller]) -> None:
+    def __init__(self, holder: Callable[[str], PageUser]) -> None:
         self._holder = holder
         self._lock = threading.Lock()
-        self._known: dict[str, tuple[float, Caller]] = {}
+        self._known: dict[str, tuple[float, PageUser]] = {}
         self._turns = threading.BoundedSemaphore(_REVIEWS)
 
-    def __call__(self, token: str) -> Caller:
+    def __call__(self, token: str) -> PageUser:
         """The holder. Raises AccessError (401) for an invalid token, and BackendError if it cannot be checked."""
         digest = hashlib.sha256(token.encode()).hexdigest()
         with self._lock:
@@ -253,9 +253,9 @@ class RememberedRights:
     def __init__(self, rights: Rights) -> None:
         self._rights = rights
         self._lock = threading.Lock()
-        self._known: dict[tuple[Caller, str, Doing], tuple[float, bool]] = {}
+        self._known: dict[tuple[PageUser, str, Doing], tuple[float, bool]] = {}
 
-    def allows(self, caller: Caller, doing: Doing) -> bool:
+    def allows(self, caller: PageUser, doing: Doing) -> bool:
         """See `Rights`."""
         # A token may have fewer rights than another one of the same user, as limited by `extra`.
         key = caller, json.dumps(caller.extra, sort_keys=True), doing

@@ -23,7 +23,7 @@ from dsf.fleet.rescore import RunView, answer
 from dsf.settings import Settings
 from dsf.store.entries import Effective
 from dsf.store.history import HistoryEntry, read_row
-from dsf.web.access import Caller
+from dsf.web.access import PageUser
 from dsf.web.reading import Reading
 
 #: Seconds for which the outcome of an action is kept.
@@ -94,7 +94,7 @@ class Acting:
             raise UnknownScorerError(f"scorer {target.scorer!r} does not run on cluster {target.cluster!r}")
         return [target.cluster], []
 
-    def do(self, act: str, target: Target, form: Mapping[str, str], caller: Caller) -> str:
+    def do(self, act: str, target: Target, form: Mapping[str, str], caller: PageUser) -> str:
         """Perform the action; returns the id of its outcome, empty without one. Raises FormError before any change."""
         note = form.get("note", "").strip()
         if len(note) > _LONGEST_NOTE:

@@ -25,7 +25,7 @@ from dsf.errors import (
 )
 from dsf.fleet.api import mistakes
 from dsf.process import threads
-from dsf.web.access import Access
+from dsf.web.access import UserAccess
 from dsf.web.acting import Acting
 from dsf.web.forms import add_forms
 from dsf.web.guard import Guard
@@ -37,7 +37,7 @@ from dsf.web.views import VIEWS, Sources, View
 log = dsf.log.get(__name__)
 
 
-def make_app(sources: Sources, options: Options, access: Access, client: redis.Redis, acting: Acting) -> FastAPI:
+def make_app(sources: Sources, options: Options, access: UserAccess, client: redis.Redis, acting: Acting) -> FastAPI:
     """Build the service. Pages are plain functions, which FastAPI runs in its thread pool."""
     prepare()
     site = Site(sources, options, access, client)

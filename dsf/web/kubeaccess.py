@@ -9,7 +9,7 @@ from dsf.errors import AccessError
 from dsf.kube.patience import request_with_retry
 from dsf.kube.resources import ACCESS_REVIEWS, DYNAMIC_SCORERS, PLACEMENTS, TOKEN_REVIEWS, Resource
 from dsf.kube.session import Session
-from dsf.web.access import Caller, Doing
+from dsf.web.access import Doing, PageUser
 
 #: The right that each action requires; Placements in all namespaces.
 _RIGHTS: Final[Mapping[Doing, tuple[str, Resource]]] = {
@@ -27,7 +27,7 @@ class KubeAccess:
         self._session = session
         self._namespace = namespace
 
-    def holder(self, token: str) -> Caller:
+    def holder(self, token: str) -> PageUser:
         """The holder of a token. Raises AccessError (401)."""
         status = self._review(TOKEN_REVIEWS, {"token": token})
         if not status.get("authenticated"):
@@ -37,9 +37,9 @@ class KubeAccess:
         if not name:
             raise AccessError("the hub's API server does not say whose token this is", 401)
         groups = tuple(user.get("groups") or ())
-        return Caller(name, groups=groups, uid=user.get("uid") or "", extra=user.get("extra") or {})
+        return PageUser(name, groups=groups, uid=user.get("uid") or "", extra=user.get("extra") or {})
 
-    def allows(self, caller: Caller, doing: Doing) -> bool:
+    def allows(self, caller: PageUser, doing: Doing) -> bool:
         """See `dsf.web.access.Rights`."""
         verb, resource = _RIGHTS[doing]
         spec = {

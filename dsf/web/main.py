@@ -15,14 +15,14 @@ from dsf.process import memory
 from dsf.settings import Settings
 from dsf.store.client import connect
 from dsf.web.access import (
-    Access,
     ListedRights,
     LoginAccess,
+    PageTokenAccess,
     ProxyAccess,
     RememberedHolder,
     RememberedRights,
-    TokenAccess,
     Unauthenticated,
+    UserAccess,
 )
 from dsf.web.acting import Acting
 from dsf.web.app import make_app
@@ -123,7 +123,7 @@ def _session(settings: Settings) -> Session | None:
     return Session.load(settings.kubeconfig)
 
 
-def _access(settings: Settings, session: Session | None) -> Access:
+def _access(settings: Settings, session: Session | None) -> UserAccess:
     """Access control by the settings. Raises SettingsError if it would be open to other machines."""
     mode = settings.web_auth
     if settings.web_allow_actions and mode != "none":
@@ -140,7 +140,7 @@ def _access(settings: Settings, session: Session | None) -> Access:
     if mode == "token":
         if settings.web_token_file is None:
             raise SettingsError("DSF_WEB_AUTH is token, so DSF_WEB_TOKEN_FILE has to name the token's file")
-        return TokenAccess(settings.web_token_file)
+        return PageTokenAccess(settings.web_token_file)
     if session is None or (mode == "proxy" and settings.web_operators):
         # With a list, the API server is only used for objects, if there is one.
         return ProxyAccess(ListedRights(settings.web_operators))

@@ -28,7 +28,7 @@ from starlette.responses import Response
 
 from dsf import keys
 from dsf.errors import AccessError
-from dsf.web.access import Access, Caller
+from dsf.web.access import PageUser, UserAccess
 
 #: Behind HTTPS, browsers refuse a cookie with these prefixes from other hosts and from plain HTTP.
 _COOKIE: Final = "dsf_page"
@@ -183,7 +183,7 @@ class Tries:
         #: Time, address and token digest of failures.
         self._failed: deque[tuple[float, str, str]] = deque(maxlen=1000)
 
-    def login(self, access: Access, address: str, token: str) -> Caller:
+    def login(self, access: UserAccess, address: str, token: str) -> PageUser:
         """The holder of a token. Raises AccessError (429) after too many failures, and the errors of `access`."""
         digest = hashlib.sha256(token.encode()).hexdigest()
         with self._lock:

@@ -15,7 +15,7 @@ from fastapi.responses import HTMLResponse
 
 import dsf.log
 from dsf.errors import AccessError, BackendError, QueryError, SettingsError
-from dsf.web.access import Access, Caller, Doing, Unauthenticated
+from dsf.web.access import Doing, PageUser, Unauthenticated, UserAccess
 from dsf.web.acting import ACTS, Target
 from dsf.web.guard import Network
 from dsf.web.rendering import digest, render, with_ages
@@ -65,7 +65,7 @@ class LoginNeededError(Exception):
 class Site:
     """Renders pages and checks access."""
 
-    def __init__(self, sources: Sources, options: Options, access: Access, client: redis.Redis) -> None:
+    def __init__(self, sources: Sources, options: Options, access: UserAccess, client: redis.Redis) -> None:
         self.sources = sources
         self.options = options
         self.access = access
@@ -75,9 +75,9 @@ class Site:
         self.tries = Tries()
         self.version = metadata.version("dynamic-scoring-framework")
 
-    def caller(self, request: Request) -> Caller | None:
+    def caller(self, request: Request) -> PageUser | None:
         """The user of a request; None without a login. Raises AccessError."""
-        known: Caller | None = request.scope.get("dsf.caller")
+        known: PageUser | None = request.scope.get("dsf.caller")
         if known is None:
             known = self.access.recognise(request)
             if known is None and self.access.has_login:
@@ -85,14 +85,14 @@ class Site:
             request.scope["dsf.caller"] = known
         return known
 
-    def holder(self, request: Request, token: str) -> Caller:
+    def holder(self, request: Request, token: str) -> PageUser:
         """The holder of a token. Raises AccessError for an invalid one, BackendError if it cannot be checked."""
         try:
             return self.tries.login(self.access, request.client.host if request.client else "", token)
         except SettingsError as error:
             raise BackendError(str(error)) from None
 
-    def _logged_in(self, request: Request) -> Caller | None:
+    def _logged_in(self, request: Request) -> PageUser | None:
         """The holder of the session's token, which may be revoked or have expired meanwhile: that ends the session."""
         cookie = cookie_of(request)
         token = self.sessions.token(cookie)
@@ -106,7 +106,7 @@ class Site:
         self.sessions.close(cookie)
         return None
 
-    def allow(self, request: Request, doing: Doing, act: str = "", target: Target | None = None) -> Caller:
+    def allow(self, request: Request, doing: Doing, act: str = "", target: Target | None = None) -> PageUser:
         """The user of a request with this right. Raises LoginNeededError and AccessError.
 
         Also BackendError and redis.RedisError if this cannot be checked.

@@ -22,7 +22,7 @@ from dsf.sources.held import retention
 from dsf.sources.otlp.points import SUFFIXES, Pairs, Point, pairs, points, refusal
 from dsf.sources.registry import OTLP, type_of
 from dsf.sources.selector import Selector, SelectorError, parse_selectors, underscored, with_short_names
-from dsf.sources.window import AHEAD, MAX_LABEL_BYTES, Budget, OutdatedSampleError, Window, WindowFullError
+from dsf.sources.window import AHEAD, MAX_LABEL_BYTES, OutdatedSampleError, Window, WindowBudget, WindowFullError
 
 #: Seconds between two removals of old samples.
 _FORGET_EVERY: Final = 10.0
@@ -86,7 +86,7 @@ class Received:
 
     def __init__(
         self,
-        budget: Budget,
+        budget: WindowBudget,
         summaries: Callable[[], Mapping[str, ScorerSummary]],
         clock: Callable[[], float] = time.time,
     ) -> None:

@@ -13,7 +13,7 @@ from dsf.api.score import score_body, score_status
 from dsf.backends.kube_scores import KubeScoreBackend
 from dsf.errors import ObjectNotFoundError
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, MANAGED_CLUSTERS
-from dsf.kube.session import ApiError, Session
+from dsf.kube.session import ApiServerError, Session
 from tests.support.controlplane import ControlPlane
 
 NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
@@ -143,7 +143,7 @@ def test_a_value_that_ocm_does_not_take_is_reported(
     backend: KubeScoreBackend, session: Session, cluster: Cluster
 ) -> None:
     backend.apply_score(cluster.manifest(), _status(("a", 1)))
-    with pytest.raises(ApiError, match=r"status\.scores.*should be less than or equal to 100") as caught:
+    with pytest.raises(ApiServerError, match=r"status\.scores.*should be less than or equal to 100") as caught:
         backend.apply_score(cluster.manifest(), _status(("a", 101)))
     assert caught.value.status == 422
     assert session.get(cluster.path)["status"] == _status(("a", 1))
@@ -175,5 +175,5 @@ def test_a_missing_right_is_named(control_plane: ControlPlane, cluster: Cluster)
     rules = [{"apiGroups": [ADDON_PLACEMENT_SCORES.group], "resources": ["addonplacementscores"], "verbs": ["*"]}]
     limited = control_plane.service_account(cluster.name, "results", rules)
     words = 'cannot patch resource "addonplacementscores/status" in API group "cluster.open-cluster-management.io"'
-    with contextlib.closing(control_plane.session(limited)) as session, pytest.raises(ApiError, match=words):
+    with contextlib.closing(control_plane.session(limited)) as session, pytest.raises(ApiServerError, match=words):
         KubeScoreBackend(session).apply_score(cluster.manifest(), _status(("a", 1)))

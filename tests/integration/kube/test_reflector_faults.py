@@ -11,7 +11,7 @@ import pytest
 
 from dsf.kube import session as session_module
 from dsf.kube.resources import CONFIG_MAPS
-from dsf.kube.session import ApiError, Session, UnreachableError
+from dsf.kube.session import ApiServerError, Session, UnreachableError
 from dsf.kube.store import Key, Object
 from tests.integration.kube.recorder import Recorder, reflecting
 from tests.integration.kube.stub import Exchange, StubServer, config_map, listing
@@ -321,9 +321,9 @@ def test_an_answer_that_is_not_json_is_an_error_of_the_backend() -> None:
             exchange._handler.wfile.write(b"<html>")
 
     with serving(Proxy()) as session:
-        with pytest.raises(ApiError, match="something that is not a JSON object"):
+        with pytest.raises(ApiServerError, match="something that is not a JSON object"):
             session.get("/api/v1/configmaps")
-        with pytest.raises(ApiError, match="502: <html>") as caught:
+        with pytest.raises(ApiServerError, match="502: <html>") as caught:
             session.get("/api/v1/configmaps")
         assert caught.value.status == 502
 

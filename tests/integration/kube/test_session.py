@@ -15,7 +15,7 @@ from kubernetes.config import incluster_config
 
 from dsf.errors import ObjectConflictError, ObjectNotFoundError, SettingsError
 from dsf.kube.resources import CONFIG_MAPS
-from dsf.kube.session import ApiError, ForbiddenError, Session, UnreachableError
+from dsf.kube.session import ApiServerError, ForbiddenError, Session, UnreachableError
 from tests.support.controlplane import ControlPlane
 
 
@@ -43,7 +43,7 @@ def test_each_refusal_has_its_error(control_plane: ControlPlane, session: Sessio
         session.delete(CONFIG_MAPS.path(namespace, "a"), uid="another")
     with pytest.raises(ObjectNotFoundError, match=f"GET /api/v1/namespaces/{namespace}/configmaps/b: 404"):
         session.get(CONFIG_MAPS.path(namespace, "b"))
-    with pytest.raises(ApiError, match=r"422: .*Invalid value") as caught:
+    with pytest.raises(ApiServerError, match=r"422: .*Invalid value") as caught:
         session.create(CONFIG_MAPS.path(namespace), {"metadata": {"name": "NOT A NAME"}})
     assert caught.value.status == 422
 
@@ -53,7 +53,7 @@ def test_a_token_that_is_not_valid_is_said(control_plane: ControlPlane, tmp_path
     kubeconfig.write_text(control_plane.kubeconfig.read_text().replace("admin-token", "stale-token"))
     with (
         contextlib.closing(Session.load(kubeconfig)) as session,
-        pytest.raises(ApiError, match=r"401: .*not valid") as caught,
+        pytest.raises(ApiServerError, match=r"401: .*not valid") as caught,
     ):
         session.get(CONFIG_MAPS.path("default"))
     assert "stale-token" not in str(caught.value)
@@ -78,7 +78,7 @@ def test_a_pod_uses_its_account_and_takes_a_rotated_token(
     monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(token))
     monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(control_plane.certificate))
     with contextlib.closing(Session.load()) as session:
-        with pytest.raises(ApiError, match="401"):
+        with pytest.raises(ApiServerError, match="401"):
             session.get(CONFIG_MAPS.path("default"))
         token.write_text("admin-token")
 

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 
 from dsf.errors import AccessError
 from dsf.kube.resources import MANIFEST_WORK_REPLICA_SETS, PLACEMENT_BINDINGS, PLACEMENTS, POLICIES
-from dsf.optimizer.access import Access, Action, KubernetesAccess, OpenAccess, TokenAccess
+from dsf.optimizer.access import CallerAccess, GuardedAction, KubernetesAccess, OpenAccess, TokenAccess
 from dsf.optimizer.app import make_app
 from dsf.optimizer.backend import KubeBackend
 from tests.integration.optimizer.bed import PERFORMANCE, Bed
@@ -37,7 +37,7 @@ def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def client(bed: Bed, access: Access, host: str = "localhost") -> TestClient:
+def client(bed: Bed, access: CallerAccess, host: str = "localhost") -> TestClient:
     return TestClient(make_app(bed.service(access=access)), base_url=f"http://{host}", raise_server_exceptions=False)
 
 
@@ -86,9 +86,9 @@ def test_rescoring_takes_the_right_to_change_scorers(bed: Bed) -> None:
     rules = [{"apiGroups": [group], "resources": ["dynamicscorers"], "verbs": ["update"]}]
     may = access.authenticate(token_of(bed.plane.service_account(bed.namespace, "may", rules)))
     may_not = access.authenticate(token_of(bed.plane.service_account(bed.namespace, "may-not", READ)))
-    access.authorize(may, Action.RESCORE, None)
+    access.authorize(may, GuardedAction.RESCORE, None)
     with pytest.raises(AccessError, match=f"may not update dynamicscorers.{group} in namespace {bed.namespace}"):
-        access.authorize(may_not, Action.RESCORE, None)
+        access.authorize(may_not, GuardedAction.RESCORE, None)
 
 
 def test_a_static_token_that_changes(bed: Bed, tmp_path: Path) -> None:

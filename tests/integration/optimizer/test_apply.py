@@ -8,7 +8,7 @@ import pytest
 
 from dsf.errors import ApplyError, ManifestError, PlanConflictError
 from dsf.kube.resources import PLACEMENTS, Resource
-from dsf.kube.session import ApiError
+from dsf.kube.session import ApiServerError
 from dsf.optimizer.backend import KubeBackend, Manifest
 from dsf.optimizer.manifests import GENERATED_LABEL, PLAN_ID, generated_name
 from dsf.optimizer.selector import COMPLIANCE_CLAIM
@@ -28,7 +28,7 @@ class Failing(KubeBackend):
         self.after -= 1
         if self.after < 0 and self.failures > 0:
             self.failures -= 1
-            raise ApiError("500: etcd has had enough", 500)
+            raise ApiServerError("500: etcd has had enough", 500)
 
     def apply(self, resource: Resource, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
         if not dry_run:

@@ -11,7 +11,7 @@ import pytest
 
 from dsf.kube import patience
 from dsf.kube.resources import PLACEMENTS
-from dsf.kube.session import ApiError
+from dsf.kube.session import ApiServerError
 from dsf.optimizer.backend import KubeBackend
 from tests.integration.kube.stub import Exchange, StubServer
 
@@ -62,7 +62,7 @@ def test_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience, "time", SimpleNamespace(monotonic=lambda: sum(pauses), sleep=pauses.append))
     monkeypatch.setattr(patience, "_BUSY", 10.0)
     monkeypatch.setattr(patience, "_PAUSE", 3.0)
-    with busy(1000) as (hub, asked), pytest.raises(ApiError, match=r"429: storage is \(re\)initializing"):
+    with busy(1000) as (hub, asked), pytest.raises(ApiServerError, match=r"429: storage is \(re\)initializing"):
         hub.objects(PLACEMENTS, "default")
     # After 0, 3, 6 and 9 s.
     assert len(asked) == 4
@@ -70,6 +70,6 @@ def test_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_longer_than_it_may_take_is_not_waited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience, "_BUSY", 0.5)
-    with busy(1, retry_after="60") as (hub, asked), pytest.raises(ApiError, match="429"):
+    with busy(1, retry_after="60") as (hub, asked), pytest.raises(ApiServerError, match="429"):
         hub.get(PLACEMENTS, "default", "any")
     assert len(asked) == 1

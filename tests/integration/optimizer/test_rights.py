@@ -11,7 +11,7 @@ import yaml
 
 from dsf.errors import UnknownScorerError
 from dsf.kube.session import ForbiddenError
-from dsf.optimizer.access import Action, KubernetesAccess
+from dsf.optimizer.access import GuardedAction, KubernetesAccess
 from dsf.optimizer.backend import KubeBackend
 from tests.integration.optimizer.bed import POWER, Bed
 
@@ -41,7 +41,7 @@ def test_the_account_may_do_what_is_needed(bed: Bed) -> None:
     access = KubernetesAccess(session, bed.namespace)
     caller = access.authenticate(json.loads(kubeconfig.read_text())["users"][0]["user"]["token"])
     assert caller.name == f"system:serviceaccount:{bed.namespace}:optimizer"
-    access.authorize(caller, Action.LIST_PLANS, None)
+    access.authorize(caller, GuardedAction.LIST_PLANS, None)
     with pytest.raises(ForbiddenError):
         session.get("/api/v1/secrets")
 

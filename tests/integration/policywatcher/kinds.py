@@ -6,7 +6,7 @@ import yaml
 
 from dsf.errors import ObjectNotFoundError
 from dsf.kube.resources import POLICIES, Resource
-from dsf.kube.session import ApiError, Session
+from dsf.kube.session import ApiServerError, Session
 from tests.support.controlplane import find
 from tests.support.controlplane_crds import create_crds
 from tests.support.policycrds import install_policy_crds
@@ -28,7 +28,7 @@ def install(session: Session) -> None:
 def _is_served(session: Session, resource: Resource) -> bool:
     try:
         session.get(resource.path())
-    except (ObjectNotFoundError, ApiError):
+    except (ObjectNotFoundError, ApiServerError):
         # A new kind answers 404, then for a moment 429.
         return False
     return True

@@ -18,7 +18,7 @@ from dsf.process.listening import EVERYWHERE
 from dsf.settings import Settings
 from dsf.sources.otlp.received import Received
 from dsf.sources.otlp.receiver import Receiver
-from dsf.sources.window import Budget
+from dsf.sources.window import WindowBudget
 from dsf.worker import commands
 from tests.support.child import Child
 from tests.support.redisserver import free_port
@@ -41,7 +41,7 @@ def exposition(host: str) -> Iterator[int]:
 @contextlib.contextmanager
 def receiver(host: str) -> Iterator[int]:
     """The agent's OTLP receiver."""
-    server = Receiver(Received(Budget(1, 1), dict), host, 0, max_bytes=1000)
+    server = Receiver(Received(WindowBudget(1, 1), dict), host, 0, max_bytes=1000)
     server.start()
     yield server.port
     server.stop()

@@ -11,7 +11,7 @@ import redis
 
 from dsf import keys
 from dsf.errors import BackendError, ObjectConflictError
-from dsf.kube.session import ApiError
+from dsf.kube.session import ApiServerError
 from dsf.results.ingest import Ingest
 from dsf.results.writer import LEASE
 from dsf.store.registry import ClusterRecord
@@ -46,14 +46,14 @@ def test_a_backend_that_is_away(bed: Bed) -> None:
 def test_a_refusal_is_told_to_the_hub_until_it_is_over(bed: Bed) -> None:
     bed.cycle()
     bed.news()
-    bed.backend.error = ApiError("403: no right", 403)
+    bed.backend.error = ApiServerError("403: no right", 403)
     bed.write()
     assert bed.news() == {"s1"}
     assert bed.state().unwritten == "403: no right"
     bed.now += 2
     bed.write()
     assert bed.news() == set(), "it is known"
-    bed.backend.error = ApiError("422: not valid", 422)
+    bed.backend.error = ApiServerError("422: not valid", 422)
     bed.now += 3
     bed.write()
     assert bed.news() == {"s1"}
@@ -80,7 +80,7 @@ def test_scores_are_written_and_pairs_go_while_redis_is_full(bed: Bed) -> None:
         with pytest.raises(redis.exceptions.OutOfMemoryError):
             bed.client.set("x", "y")
         bed.cycle()
-        bed.backend.error = ApiError("403: no right", 403)
+        bed.backend.error = ApiServerError("403: no right", 403)
         bed.write()
         assert bed.news() == {"s1"}
         bed.backend.error = None

@@ -10,7 +10,7 @@ from dsf.api.summary import ScorerSummary
 from dsf.http.access import PLAIN, Access
 from dsf.sources import Context, source_of
 from dsf.sources.held import Held
-from dsf.sources.window import Budget
+from dsf.sources.window import WindowBudget
 
 
 def summary(kind: str, query: str = "", *, name: str = "s", **values: Any) -> ScorerSummary:
@@ -22,7 +22,7 @@ def summary(kind: str, query: str = "", *, name: str = "s", **values: Any) -> Sc
 def held(*summaries: ScorerSummary, series: int = 1000, samples: int = 10_000) -> Held:
     """What an agent with these scorers keeps."""
     known = {one.name: one for one in summaries}
-    return Held(Budget(series, samples), lambda: known)
+    return Held(WindowBudget(series, samples), lambda: known)
 
 
 def ask(

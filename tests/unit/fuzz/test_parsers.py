@@ -24,7 +24,7 @@ from dsf.api.scoring import parse_response
 from dsf.api.summary import parse_summaries
 from dsf.errors import HttpError, ManifestError, MessageRejectedError, RemoteConfigError, ScoringResponseError
 from dsf.http import failures
-from dsf.http.answer import Answer, inflated
+from dsf.http.answer import BoundedResponse, inflated
 from dsf.http.deadline import Exchange, running
 from dsf.messages import derive_key, verify
 from dsf.sources.matrix import MatrixError, cut
@@ -64,7 +64,7 @@ def _http(data: bytes) -> None:
     wire = cast("socket.socket", _Wire(data))
     try:
         with running(Exchange(time.monotonic() + 60, 10_000)):
-            answer = Answer(wire, method="GET")
+            answer = BoundedResponse(wire, method="GET")
             answer.begin()
             while answer.read(100):
                 pass

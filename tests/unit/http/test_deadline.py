@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from dsf.http.answer import Answer
+from dsf.http.answer import BoundedResponse
 from dsf.http.deadline import Exchange, cut, made_for, running
 
 #: Seconds of a deadline that no test waits for.
@@ -86,7 +86,7 @@ def test_a_socket_that_comes_after_the_deadline_is_not_used(opened: ExitStack) -
 def test_an_answer_that_begins_too_late_holds_no_socket_open() -> None:
     ours, theirs = socket.socketpair()
     with pytest.raises(TimeoutError) as late, running(Exchange(time.monotonic() - 1, 10)):
-        Answer(ours)
+        BoundedResponse(ours)
     ours.close()
     theirs.close()
     # Although the error, and so what it left behind, is kept.

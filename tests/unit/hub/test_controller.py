@@ -12,7 +12,7 @@ from dsf.backends.protocol import Kind, ObjectKey
 from dsf.errors import BackendError
 from dsf.hub.controller import Controller
 from dsf.hub.outage import Outage
-from dsf.kube.session import ApiError
+from dsf.kube.session import ApiServerError
 from tests.support.wait import wait_for
 
 KEY = ObjectKey(Kind.CLUSTER, "", "a")
@@ -62,15 +62,15 @@ def test_an_error_comes_again_and_holds_up_no_other(run: Run, error: Exception) 
 @pytest.mark.parametrize(
     ("error", "least", "most"),
     [
-        (ApiError("busy", 429, 30.0), 30, 36),
-        (ApiError("busy", 429), 1, 1.2),
-        (ApiError("starting", 503), 1, 1.2),
-        (ApiError("maintenance", 503, 3600.0), 60, 72),
-        (ApiError("not valid", 422), 0, 0.005),
+        (ApiServerError("busy", 429, 30.0), 30, 36),
+        (ApiServerError("busy", 429), 1, 1.2),
+        (ApiServerError("starting", 503), 1, 1.2),
+        (ApiServerError("maintenance", 503, 3600.0), 60, 72),
+        (ApiServerError("not valid", 422), 0, 0.005),
     ],
 )
 def test_who_has_no_time_is_left_alone_for_as_long_as_it_asks(
-    run: Run, error: ApiError, least: float, most: float
+    run: Run, error: ApiServerError, least: float, most: float
 ) -> None:
     failed: list[str] = []
 

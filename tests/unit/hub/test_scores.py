@@ -14,7 +14,7 @@ from dsf.hub.desiredstate import DesiredState
 from dsf.hub.registrar import Registrar
 from dsf.hub.scores import BATCH, ScoreReconciler
 from dsf.hub.summaries import Plan, make_plan
-from dsf.kube.session import ApiError, ForbiddenError
+from dsf.kube.session import ApiServerError, ForbiddenError
 from tests.unit.hub.builders import cluster, config, scorer
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -124,12 +124,12 @@ def test_those_that_cannot_be_removed_keep_no_others() -> None:
 
 def test_a_server_that_fails_with_one_is_asked_for_the_others_first() -> None:
     place = Place(_plan(), *(_score("a", name) for name in ("first", "second")))
-    place.errors = {"first": ApiError("a webhook failed", 500)}
+    place.errors = {"first": ApiServerError("a webhook failed", 500)}
     reconcile = place.reconciler()
-    with pytest.raises(ApiError):
+    with pytest.raises(ApiServerError):
         reconcile.remove_all()
     assert len(place.scores) == 2, "an API server that does not work is not asked a hundred times"
-    with pytest.raises(ApiError):
+    with pytest.raises(ApiServerError):
         reconcile.remove_all()
     assert [key.name for key in place.scores] == ["first"]
 

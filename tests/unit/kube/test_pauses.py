@@ -9,7 +9,7 @@ import pytest
 from dsf.errors import BackendError
 from dsf.kube.reflector import Reflector
 from dsf.kube.resources import CONFIG_MAPS
-from dsf.kube.session import ApiError, ForbiddenError, Session, UnreachableError
+from dsf.kube.session import ApiServerError, ForbiddenError, Session, UnreachableError
 
 
 @pytest.fixture
@@ -36,15 +36,15 @@ def test_who_is_away_is_asked_every_few_seconds(reflector: Reflector) -> None:
 def test_a_server_that_is_back_is_not_punished_for_having_been_away(reflector: Reflector) -> None:
     _pauses(reflector, UnreachableError("refused"), 50)
     # It is still reading what it has stored.
-    first, *_, last = _pauses(reflector, ApiError("initializing", 429), 20)
+    first, *_, last = _pauses(reflector, ApiServerError("initializing", 429), 20)
     assert first <= 1.2
     assert last >= 15, "but it is not asked for ever at this pace"
 
 
 def test_what_the_server_asks_for_is_the_least(reflector: Reflector) -> None:
-    assert 7 <= reflector._pause_after(ApiError("busy", 429, 7.0)) <= 8.4
+    assert 7 <= reflector._pause_after(ApiServerError("busy", 429, 7.0)) <= 8.4
 
 
 def test_a_proxy_that_asks_for_hours_gets_a_minute(reflector: Reflector) -> None:
-    assert 60 <= reflector._pause_after(ApiError("maintenance", 503, 3600.0)) <= 72
-    assert reflector._pause_after(ApiError("nonsense", 503, 1e10)) <= 72, "more than a thread can wait for"
+    assert 60 <= reflector._pause_after(ApiServerError("maintenance", 503, 3600.0)) <= 72
+    assert reflector._pause_after(ApiServerError("nonsense", 503, 1e10)) <= 72, "more than a thread can wait for"

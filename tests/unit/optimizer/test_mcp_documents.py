@@ -9,7 +9,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from dsf.cli.main import app
-from dsf.optimizer.access import RIGHTS, Action
+from dsf.optimizer.access import RIGHTS, GuardedAction
 from dsf.optimizer.mcp import PATH
 from dsf.optimizer.mcp_tools import TOOLS
 from dsf.settings import ENV_PREFIX, Settings
@@ -17,13 +17,13 @@ from dsf.settings import ENV_PREFIX, Settings
 ROOT = Path(__file__).parents[3]
 DOCUMENT = (ROOT / "docs" / "mcp.md").read_text()
 ACTIONS = {
-    "list_scores": Action.LIST_SCORES,
-    "explain_scorer": Action.EXPLAIN_SCORER,
-    "propose_plan": Action.PROPOSE,
-    "apply_plan": Action.APPLY,
-    "reset": Action.RESET,
-    "list_plans": Action.LIST_PLANS,
-    "rescore": Action.RESCORE,
+    "list_scores": GuardedAction.LIST_SCORES,
+    "explain_scorer": GuardedAction.EXPLAIN_SCORER,
+    "propose_plan": GuardedAction.PROPOSE,
+    "apply_plan": GuardedAction.APPLY,
+    "reset": GuardedAction.RESET,
+    "list_plans": GuardedAction.LIST_PLANS,
+    "rescore": GuardedAction.RESCORE,
 }
 
 

@@ -14,7 +14,7 @@ from dsf.errors import HttpError
 from dsf.sources import opentelemetry
 from dsf.sources.base import Context
 from dsf.sources.held import Held, keep
-from dsf.sources.window import Budget, Window, WindowFullError
+from dsf.sources.window import Window, WindowBudget, WindowFullError
 
 
 def scorer(name: str, **fields: object) -> ScorerSummary:
@@ -40,7 +40,7 @@ def test_a_scorer_with_all_the_series_there_may_be_gives_way(
 ) -> None:
     series = {"greedy": taken, "modest": 2}
     scorers = {name: scorer(name) for name in series}
-    held = Held(Budget(10, 1000), lambda: scorers)
+    held = Held(WindowBudget(10, 1000), lambda: scorers)
 
     def get(url: str, **_: object) -> bytes:
         return "".join(f'm{{x="{n}"}} 1\n' for n in range(series[url.removeprefix("http://")])).encode()
@@ -68,7 +68,7 @@ def samples(series: int, now: float) -> dict[Hashable, tuple[Mapping[str, str], 
 
 def test_a_scorer_with_all_the_samples_there_may_be_gives_way(lost: list[str]) -> None:
     scorers = {name: scorer(name) for name in ("wide", "long")}
-    held = Held(Budget(1000, 100), lambda: scorers)
+    held = Held(WindowBudget(1000, 100), lambda: scorers)
     long = held.window(scorers["long"])
     for now in range(95):
         keep(long, samples(1, now), now, held, scorers["long"])
@@ -83,7 +83,7 @@ def test_what_is_pushed_gives_way_beyond_the_share_of_its_scorers(
     lost: list[str], pushed: int, gives_way: bool
 ) -> None:
     scorers = {"one": scorer("one")}
-    held = Held(Budget(9, 1000), lambda: scorers)
+    held = Held(WindowBudget(9, 1000), lambda: scorers)
     received = Window(held.budget)
     # For two scorers, so they have two thirds.
     held.share(received, lambda: 2)
@@ -96,7 +96,7 @@ def test_what_is_pushed_gives_way_beyond_the_share_of_its_scorers(
 
 def test_a_series_whose_labels_are_too_long_is_left_out_and_said_once(lost: list[str]) -> None:
     one = scorer("one")
-    held = Held(Budget(10, 100), lambda: {"one": one})
+    held = Held(WindowBudget(10, 100), lambda: {"one": one})
     for now in (100, 110, 120):
         found = samples(2, now) | {"long": ({"__name__": "m", "x": "y" * 5000}, now, 1.0)}
         assert keep(held.window(one), found, now, held, one) == 1
@@ -108,7 +108,7 @@ def test_a_series_whose_labels_are_too_long_is_left_out_and_said_once(lost: list
 
 
 def test_another_tenant_starts_a_new_window() -> None:
-    held = Held(Budget(10, 100), lambda: {"a": scorer("a")})
+    held = Held(WindowBudget(10, 100), lambda: {"a": scorer("a")})
     window = held.window(scorer("a"))
     assert held.window(scorer("a")) is window
     header = {"methods": {"headers": [{"name": "X-Scope-OrgID", "value": "team-b"}]}}

@@ -20,7 +20,7 @@ from dsf.sources.base import Context, Question
 from dsf.sources.cluster import ClusterState
 from dsf.sources.held import Held
 from dsf.sources.objects import RefusedValueError, fetch, number
-from dsf.sources.window import Budget
+from dsf.sources.window import WindowBudget
 from tests.unit.api.test_resolution import summary as resolved
 
 OBJECT: dict[str, Any] = {
@@ -71,7 +71,7 @@ class Agent:
             source_query=json.dumps(source),
             **fields,
         )
-        self.held = Held(Budget(100, 1000), lambda: {"s": self.summary})
+        self.held = Held(WindowBudget(100, 1000), lambda: {"s": self.summary})
         self.held.cluster = view
         self.questions: list[Question] = []
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from dsf.sources.window import Budget, Grid, OutdatedSampleError, Window, WindowFullError, number
+from dsf.sources.window import Grid, OutdatedSampleError, Window, WindowBudget, WindowFullError, number
 
 A, B = {"__name__": "m", "pod": "a"}, {"__name__": "m", "pod": "b"}
 
 
 def window(series: int = 10, samples: int = 100) -> Window:
-    return Window(Budget(series, samples))
+    return Window(WindowBudget(series, samples))
 
 
 def fill(found: Window, *samples: tuple[float, float | None], labels: dict[str, str] = A) -> Window:
@@ -103,7 +103,7 @@ def test_a_sample_with_a_time_of_its_own_goes_on_after_a_failed_try(again: float
 
 
 def test_both_bounds_hold_and_name_their_setting() -> None:
-    budget = Budget(1, 3)
+    budget = WindowBudget(1, 3)
     found = fill(Window(budget), (1.0, 1.0), (2.0, 1.0))
     with pytest.raises(WindowFullError, match=r"1 series already .DSF_AGENT_WINDOW_SERIES"):
         fill(found, (1.0, 1.0), labels=B)
@@ -116,7 +116,7 @@ def test_both_bounds_hold_and_name_their_setting() -> None:
 
 
 def test_forgetting_gives_the_room_back() -> None:
-    budget = Budget(10, 1000)
+    budget = WindowBudget(10, 1000)
     found = fill(Window(budget), *((float(time), 1.0) for time in range(100)))
     found.end_all(100.0)
     found.forget(lambda _: 5.0)
@@ -134,7 +134,7 @@ def test_an_answer_that_is_too_large_is_refused() -> None:
 
 
 def test_labels_that_are_too_long_are_refused_and_cost_nothing() -> None:
-    budget = Budget(10, 10)
+    budget = WindowBudget(10, 10)
     with pytest.raises(ValueError, match="more than 4096 bytes"):
         fill(Window(budget), (1.0, 1.0), labels={"x": "y" * 5000})
     assert (budget.series, budget.samples) == (0, 0)
@@ -158,7 +158,7 @@ def test_it_is_asked_whether_to_go_on_before_each_series_is_looked_at() -> None:
 
 
 def test_a_clock_that_was_set_back_a_little_takes_no_value_for_another_time() -> None:
-    budget = Budget(10, 100)
+    budget = WindowBudget(10, 100)
     found = Window(budget)
     for now in (1000.0, 1060.0, 1120.0, 1180.0):
         found.update({"a": (A, now, now), "b": (B, now, now)}, now)
@@ -175,7 +175,7 @@ def test_a_clock_that_was_set_back_a_little_takes_no_value_for_another_time() ->
 
 @pytest.mark.parametrize("goes_on", [True, False])
 def test_a_clock_that_was_set_back_hides_nothing(goes_on: bool) -> None:
-    budget = Budget(10, 100)
+    budget = WindowBudget(10, 100)
     found = Window(budget)
     for now in (100_000.0, 100_060.0):
         found.update({"a": (A, now, 1.0), "b": (B, now, 1.0)}, now)

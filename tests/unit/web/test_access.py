@@ -13,32 +13,32 @@ from starlette.requests import Request
 from dsf.errors import AccessError, BackendError, SettingsError
 from dsf.kube.session import Session
 from dsf.web.access import (
-    Access,
-    Caller,
     Doing,
     ListedRights,
+    PageTokenAccess,
+    PageUser,
     ProxyAccess,
     RememberedHolder,
     RememberedRights,
-    TokenAccess,
+    UserAccess,
 )
 from dsf.web.main import _access
 from tests.conftest import SettingsFactory
 
 
-def recognised(access: Access, **headers: str) -> Caller | None:
+def recognised(access: UserAccess, **headers: str) -> PageUser | None:
     raw = [(name.replace("_", "-").lower().encode(), text.encode()) for name, text in headers.items()]
     return access.recognise(Request({"type": "http", "headers": raw, "dsf.trusted": True}))
 
 
 def test_either_family_of_headers_names_people() -> None:
     access = ProxyAccess(ListedRights([]))
-    ann = Caller("ann", groups=("dev", "sre"))
+    ann = PageUser("ann", groups=("dev", "sre"))
     assert recognised(access, X_Forwarded_User="ann", X_Forwarded_Groups="dev, sre") == ann
     assert recognised(access, X_Auth_Request_User="ann", X_Auth_Request_Groups="dev,sre") == ann
     both = {"X_Auth_Request_User": "ann", "X_Auth_Request_Groups": "dev,sre"}
     assert recognised(access, X_Forwarded_User="ann", X_Forwarded_Groups="dev,sre", **both) == ann
-    assert recognised(access, X_Forwarded_Email="ann@example.com") == Caller("ann@example.com")
+    assert recognised(access, X_Forwarded_Email="ann@example.com") == PageUser("ann@example.com")
 
 
 @pytest.mark.parametrize(
@@ -72,15 +72,15 @@ def test_listed_operators_act_also_where_there_is_an_api_server(settings_factory
     )
     # It would be asked for rights, and cannot be.
     access = _access(settings, cast("Session", object()))
-    assert access.allows(Caller("ann", groups=("sre",)), "act")
-    assert not access.allows(Caller("bob", groups=("dev",)), "act")
-    assert access.allows(Caller("bob"), "look")
+    assert access.allows(PageUser("ann", groups=("sre",)), "act")
+    assert not access.allows(PageUser("bob", groups=("dev",)), "act")
+    assert access.allows(PageUser("bob"), "look")
 
 
 def test_a_login_counts_while_the_token_is_the_same(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("one")
-    access = TokenAccess(file)
+    access = PageTokenAccess(file)
     assert access.allows(access.login("one"), "act")
     file.write_text("two")
     with pytest.raises(AccessError):
@@ -94,10 +94,10 @@ def test_only_so_many_tokens_are_checked_at_a_time() -> None:
     """Each takes a thread of the page, and logins of a good user and a flood of wrong tokens have the same address."""
     inside, go_on = threading.Semaphore(0), threading.Event()
 
-    def slow(token: str) -> Caller:
+    def slow(token: str) -> PageUser:
         inside.release()
         assert go_on.wait(30)
-        return Caller(token)
+        return PageUser(token)
 
     holder = RememberedHolder(slow)
     with ThreadPoolExecutor(8) as pool:
@@ -107,17 +107,17 @@ def test_only_so_many_tokens_are_checked_at_a_time() -> None:
             holder("another")
         go_on.set()
         assert [one.result().name for one in checks] == [f"token{number}" for number in range(8)]
-    assert holder("token1") == Caller("token1")
+    assert holder("token1") == PageUser("token1")
     assert not inside.acquire(blocking=False)
 
 
 def test_what_a_token_may_not_is_not_remembered_for_another_one() -> None:
     class Scoped:
-        def allows(self, caller: Caller, doing: Doing) -> bool:
+        def allows(self, caller: PageUser, doing: Doing) -> bool:
             return not caller.extra
 
     rights = RememberedRights(Scoped())
     limited = {"scopes.authorization.openshift.io": ["user:info"]}
-    assert rights.allows(Caller("ann"), "act")
-    assert not rights.allows(Caller("ann", extra=limited), "act")
-    assert rights.allows(Caller("ann"), "act")
+    assert rights.allows(PageUser("ann"), "act")
+    assert not rights.allows(PageUser("ann", extra=limited), "act")
+    assert rights.allows(PageUser("ann"), "act")

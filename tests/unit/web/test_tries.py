@@ -10,7 +10,7 @@ import pytest
 from starlette.requests import Request
 
 from dsf.errors import AccessError
-from dsf.web.access import Caller, Doing
+from dsf.web.access import Doing, PageUser
 from dsf.web.sessions import Tries
 
 GOOD = "good"
@@ -27,17 +27,17 @@ class Door:
         self.asked = 0
         self.before: Callable[[], object] = lambda: None
 
-    def login(self, token: str) -> Caller:
+    def login(self, token: str) -> PageUser:
         self.before()
         self.asked += 1
         if token not in self.good:
             raise AccessError("no", 401)
-        return Caller("ann")
+        return PageUser("ann")
 
-    def recognise(self, request: Request) -> Caller | None:
+    def recognise(self, request: Request) -> PageUser | None:
         return None
 
-    def allows(self, caller: Caller, doing: Doing) -> bool:
+    def allows(self, caller: PageUser, doing: Doing) -> bool:
         return True
 
 

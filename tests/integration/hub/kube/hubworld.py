@@ -28,7 +28,7 @@ from dsf.kube.resources import (
     MANIFEST_WORKS,
     Resource,
 )
-from dsf.kube.session import ApiError, Session
+from dsf.kube.session import ApiServerError, Session
 from dsf.results.ingest import Ingest
 from dsf.settings import ENV_PREFIX, Settings, child_environment
 from dsf.store.registry import Registry
@@ -161,7 +161,7 @@ class HubWorld:
         def answer() -> dict[str, Any]:
             try:
                 return self.session.get(resource.path())
-            except ApiError as error:
+            except ApiServerError as error:
                 # An API server that has just been started may not have read everything.
                 if error.status != 429:
                     raise

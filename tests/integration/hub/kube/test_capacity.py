@@ -9,7 +9,7 @@ import pytest
 
 from dsf.api.types import MANIFESTWORK_NAME
 from dsf.kube.resources import DYNAMIC_SCORERS, MANIFEST_WORKS
-from dsf.kube.session import ApiError
+from dsf.kube.session import ApiServerError
 from tests.integration.hub.kube.hubworld import HubWorld
 from tests.support.httpserver import ScriptedServer
 from tests.support.manifests import scorer
@@ -57,7 +57,7 @@ def limited(world: HubWorld, api: ScriptedServer) -> Iterator[str]:
     def is_refused() -> bool:
         try:
             world.session.request("POST", MANIFEST_WORKS.path(name), query={"dryRun": "All"}, body=work)
-        except ApiError as error:
+        except ApiServerError as error:
             return f"exceeds the {LIMIT} limit" in str(error)
         return False
 

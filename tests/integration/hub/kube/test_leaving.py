@@ -12,7 +12,7 @@ from dsf.errors import BackendError, ObjectConflictError, ObjectNotFoundError
 from dsf.hub import leaving
 from dsf.hub.distribute import manifest_work
 from dsf.kube.resources import DEPLOYMENTS, MANIFEST_WORKS
-from dsf.kube.session import ApiError, ForbiddenError, Session, UnreachableError
+from dsf.kube.session import ApiServerError, ForbiddenError, Session, UnreachableError
 from tests.support.controlplane import ControlPlane
 
 CLEANUP = "cluster.open-cluster-management.io/manifest-work-cleanup"
@@ -128,7 +128,13 @@ def test_works_are_read_in_pages_and_only_the_hubs_own() -> None:
 @pytest.mark.usefixtures("hurried")
 @pytest.mark.parametrize("at", range(1, 6))
 @pytest.mark.parametrize(
-    "failure", [ApiError("busy", 503), ApiError("wait", 429, 0.01), ObjectConflictError("x"), UnreachableError("x")]
+    "failure",
+    [
+        ApiServerError("busy", 503),
+        ApiServerError("wait", 429, 0.01),
+        ObjectConflictError("x"),
+        UnreachableError("x"),
+    ],
 )
 def test_a_failure_within_the_patience_is_not_the_end(failure: BackendError, at: int) -> None:
     server = Server(failure, at)
@@ -143,7 +149,7 @@ def test_what_fails_for_longer_than_the_patience_is_raised() -> None:
 
 
 @pytest.mark.usefixtures("hurried")
-@pytest.mark.parametrize("failure", [ApiError("a webhook failed", 500), ForbiddenError("a webhook refuses", 403)])
+@pytest.mark.parametrize("failure", [ApiServerError("a webhook failed", 500), ForbiddenError("a webhook refuses", 403)])
 def test_one_that_cannot_be_deleted_keeps_no_other(failure: BackendError) -> None:
     class Refusing(Server):
         def delete(self, path: str, *, uid: str) -> None:
@@ -164,9 +170,9 @@ def test_a_server_that_has_no_time_is_not_asked_for_each() -> None:
 
         def delete(self, path: str, *, uid: str) -> None:
             self.deletions += 1
-            raise ApiError("busy", 429)
+            raise ApiServerError("busy", 429)
 
     server = Busy()
-    with pytest.raises(ApiError):
+    with pytest.raises(ApiServerError):
         leaving.leave(cast("Session", server), "hub", patience=0)
     assert server.deletions == 1
