@@ -32,7 +32,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from dsf.optimizer.model import Limits, Problem
+from dsf.optimizer.model import PlanInput, SearchLimits
 from dsf.optimizer.solve import solve
 from tests.unit.optimizer.generator import sized
 
@@ -56,10 +56,10 @@ def megabytes(who: int) -> float:
     return resource.getrusage(who).ru_maxrss / (1024 * 1024 if sys.platform == "darwin" else 1024)
 
 
-def ours(problem: Problem, seconds: float) -> dict[str, Any]:
+def ours(problem: PlanInput, seconds: float) -> dict[str, Any]:
     """`solve`, from the problem as objects to the plan as objects."""
     started = time.perf_counter()
-    plan = solve(problem, Limits(time_limit=seconds))
+    plan = solve(problem, SearchLimits(time_limit=seconds))
     return {
         "seconds": time.perf_counter() - started,
         "objective": plan.objective,
@@ -79,10 +79,10 @@ class Model:
     options: list[tuple[int, int, float, int]]
     #: Per configuration: number of its cluster, and amounts by kind.
     columns: list[tuple[int, dict[str, int]]]
-    problem: Problem
+    problem: PlanInput
 
 
-def model(problem: Problem) -> Model:
+def model(problem: PlanInput) -> Model:
     """Every option that fits and does not lower the sum."""
     options, columns = [], []
     for number, cluster in enumerate(problem.clusters):
@@ -200,7 +200,7 @@ def highs(built: Model, left: Callable[[], float]) -> float | None:
 OTHERS = {"cbc": ("pulp", cbc), "highs": ("scipy", highs), "cpsat": ("ortools", cpsat)}
 
 
-def other(name: str, problem: Problem, seconds: float) -> dict[str, Any]:
+def other(name: str, problem: PlanInput, seconds: float) -> dict[str, Any]:
     """The same program by another solver."""
     started = time.perf_counter()
     built = model(problem)

@@ -27,7 +27,7 @@ from dsf.kube.resources import (
     Resource,
 )
 from dsf.kube.session import Session
-from dsf.optimizer.model import Problem
+from dsf.optimizer.model import PlanInput
 from tests.support.child import Child
 from tests.support.controlplane import ControlPlane
 from tests.support.policycrds import install_policy_crds
@@ -92,7 +92,7 @@ def _is_ready(http: requests.Session, url: str) -> bool:
         return False
 
 
-def _write(session: Session, problem: Problem) -> dict[str, Any]:
+def _write(session: Session, problem: PlanInput) -> dict[str, Any]:
     """All objects of an instance; the request for a plan of all of them."""
     objects: list[tuple[str, dict[str, Any], dict[str, Any] | None]] = []
 

@@ -47,7 +47,7 @@ Item = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class Items:
+class ScoreItems:
     """The items of a set of results."""
 
     #: Name and value, in order of first occurrence.
@@ -84,7 +84,7 @@ def build_items(
     *,
     more: Sequence[str] = (),
     max_bytes: int = MAX_OBJECT_BYTES,
-) -> Items:
+) -> ScoreItems:
     """The items of `results`: named by the dimension format `fmt`, then by each of `more`.
 
     Of two results with the same name by one format, the later one counts; names of an earlier format take precedence. A
@@ -119,7 +119,7 @@ def build_items(
         refused[RefusalReason.EMPTY_DIMENSION] += len(nameless)
     _check_size(latest, max_bytes)
     values = [(name, to_score_value(score)) for name, score in latest.items()]
-    return Items(
+    return ScoreItems(
         items=tuple((name, value) for name, (value, _) in values),
         clamped=sum(clamped for _, (_, clamped) in values),
         duplicates=accepted - len(latest),

@@ -18,7 +18,7 @@ FIELD_MANAGER: Final = "dynamic-scoring-optimizer"
 _ONE_BY_ONE: Final = 8
 
 
-class KubeBackend:
+class ManifestClient:
     """Manifests in, manifests out. Thread-safe. Every method raises BackendError if the hub is unavailable."""
 
     def __init__(self, session: Session) -> None:

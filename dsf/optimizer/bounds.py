@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dsf.optimizer.program import Clock, FloatArray, Prices, Program
+from dsf.optimizer.program import Clock, FloatArray, IntegerProgram, Prices
 from dsf.optimizer.table import Table
 from dsf.optimizer.values import IntArray
 
@@ -83,7 +83,7 @@ def price(table: Table, start: IntArray, most: int, clock: Clock, share: float) 
     # In a large one with several kinds the simplex method takes ten times as long as the interior point's.
     method = "highs-ipm" if len(start) < len(table.items) and len(table.kinds) > 1 else "highs"
     for _ in range(_ROUNDS):
-        prices = Program(table, table.items.subset(chosen)).prices(watch.left, method)
+        prices = IntegerProgram(table, table.items.subset(chosen)).prices(watch.left, method)
         if prices is None:
             break
         relaxation = relax(table, chosen, prices)

@@ -7,8 +7,8 @@ from typing import Final
 
 from dsf.api.labelmatch import matches
 from dsf.kube.resources import MANAGED_CLUSTER_SET_BINDINGS, MANAGED_CLUSTER_SETS, MANAGED_CLUSTERS
-from dsf.optimizer.backend import KubeBackend, Manifest
-from dsf.optimizer.selector import COMPLIANCE_CLAIM, ClusterSelector, Selection, claims_of
+from dsf.optimizer.backend import Manifest, ManifestClient
+from dsf.optimizer.selector import COMPLIANCE_CLAIM, PlacementSelector, Selection, claims_of
 
 _SET_LABEL: Final = "cluster.open-cluster-management.io/clusterset"
 _NO_SELECT: Final = ("NoSelect", "NoSelectIfNew")
@@ -18,7 +18,7 @@ _AVAILABLE: Final = "ManagedClusterConditionAvailable"
 class Clusters:
     """The ManagedClusters of one plan as they are on the hub now. Raises BackendError from its constructor."""
 
-    def __init__(self, backend: KubeBackend, selector: ClusterSelector, names: Iterable[str]) -> None:
+    def __init__(self, backend: ManifestClient, selector: PlacementSelector, names: Iterable[str]) -> None:
         self._backend = backend
         self._selector = selector
         wanted = sorted(set(names))

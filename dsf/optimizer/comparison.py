@@ -9,12 +9,12 @@ from typing import Literal
 from pydantic import Field
 
 from dsf.optimizer.plan import Plan
-from dsf.optimizer.views import AssignmentView, ConfigurationView, ExplanationView, PlanView, View
+from dsf.optimizer.views import AssignmentView, ConfigurationView, ExplanationView, OptimizerView, PlanView
 
 Change = Literal["stays", "moves", "is placed", "is taken away", "is nowhere"]
 
 
-class Block(View):
+class Block(OptimizerView):
     """Replicas of one workload on one cluster."""
 
     workload: str
@@ -23,7 +23,7 @@ class Block(View):
     share: float
 
 
-class Column(View):
+class Column(OptimizerView):
     """One cluster in a plan; without a policy it is not used."""
 
     cluster: str
@@ -34,7 +34,7 @@ class Column(View):
     blocks: list[Block] = Field(default=[])
 
 
-class ClusterChange(View):
+class ClusterChange(OptimizerView):
     """One cluster now and as proposed."""
 
     cluster: str
@@ -43,7 +43,7 @@ class ClusterChange(View):
     changes: bool
 
 
-class Place(View):
+class Place(OptimizerView):
     """Where replicas of a workload are."""
 
     cluster: str
@@ -52,7 +52,7 @@ class Place(View):
     score: float
 
 
-class Move(View):
+class Move(OptimizerView):
     """The change of one workload, with its reason."""
 
     workload: str
@@ -64,7 +64,7 @@ class Move(View):
     next_best: str = ""
 
 
-class Comparison(View):
+class Comparison(OptimizerView):
     """Both plans in full."""
 
     score_now: float

@@ -22,8 +22,8 @@ from dsf.optimizer.model import (
     Cluster,
     Configuration,
     Current,
+    PlanInput,
     Preference,
-    Problem,
     ScoreTable,
     Workload,
     refuse,
@@ -56,7 +56,7 @@ def read_problem(
     now: datetime,
     keep_current: float = 0.0,
     current: Mapping[str, Sequence[Current]] | None = None,
-) -> Problem:
+) -> PlanInput:
     """The problem of placing `workloads` with the policies each cluster may be given, by cluster name.
 
     `scores` may contain any AddOnPlacementScores: those of other clusters or names are ignored. `current` has the
@@ -89,7 +89,7 @@ def read_problem(
             configuration for manifest in manifests for configuration in reading(read_configuration, manifest)
         )
         clusters += reading(Cluster, cluster, supplied, tuple(tables[cluster]))
-    problem = reading(Problem, tuple(asked), tuple(clusters), tuple(preferences), now, keep_current)
+    problem = reading(PlanInput, tuple(asked), tuple(clusters), tuple(preferences), now, keep_current)
     refuse(mistakes)
     return problem[0]
 

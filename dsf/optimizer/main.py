@@ -14,8 +14,8 @@ from dsf.http.serving import configured, listen, serve
 from dsf.kube.session import Session
 from dsf.optimizer.access import CallerAccess, make_access
 from dsf.optimizer.app import Mounted, make_app
-from dsf.optimizer.backend import KubeBackend
-from dsf.optimizer.selector import ClusterSelector
+from dsf.optimizer.backend import ManifestClient
+from dsf.optimizer.selector import PlacementSelector
 from dsf.optimizer.service import Board, OptimizerService, Record, Rescore
 from dsf.optimizer.solver import SolverProcess
 from dsf.settings import Settings
@@ -37,9 +37,9 @@ def make_service(
     board: Board | None = None,
 ) -> OptimizerService:
     """The service over the hub of the settings. Raises SettingsError."""
-    selector = ClusterSelector.parse(settings.optimizer_cluster_selector)
+    selector = PlacementSelector.parse(settings.optimizer_cluster_selector)
     return OptimizerService(
-        KubeBackend(Session.load(settings.kubeconfig)),
+        ManifestClient(Session.load(settings.kubeconfig)),
         SolverProcess(patience=settings.optimizer_patience),
         selector,
         access=access,

@@ -22,7 +22,7 @@ from dsf.api import kubeyaml
 from dsf.api.types import GROUP, MANAGED_BY, MANAGED_BY_LABEL
 from dsf.kube.resources import PLACEMENT_BINDINGS, PLACEMENTS, POLICIES, Resource
 from dsf.optimizer.model import Current
-from dsf.optimizer.selector import ClusterSelector
+from dsf.optimizer.selector import PlacementSelector
 from dsf.optimizer.views import AssignmentView, ConfigurationView, PlanView
 
 Manifest = dict[str, Any]
@@ -70,7 +70,7 @@ def render(
     namespace: str,
     plan: PlanView,
     placements: Mapping[str, str],
-    selector: ClusterSelector,
+    selector: PlacementSelector,
     values: Mapping[str, str],
 ) -> list[Manifest]:
     """The objects of a plan, in the order in which to write them.

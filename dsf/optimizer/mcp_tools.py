@@ -30,7 +30,7 @@ from dsf.optimizer.mcp_views import (
 )
 from dsf.optimizer.params import Name, Namespace, OptimizeParams, ScoreName
 from dsf.optimizer.service import OptimizerService
-from dsf.optimizer.views import RescoreReport, View
+from dsf.optimizer.views import OptimizerView, RescoreReport
 
 
 class Arguments(ApiModel):
@@ -104,8 +104,8 @@ class Tool:
     title: str
     description: str
     arguments: type[Arguments]
-    answer: type[View]
-    call: Callable[[OptimizerService, Any], View]
+    answer: type[OptimizerView]
+    call: Callable[[OptimizerService, Any], OptimizerView]
     annotations: ToolAnnotations
 
 

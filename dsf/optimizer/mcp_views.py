@@ -17,6 +17,7 @@ from dsf.optimizer.views import (
     ConfigurationView,
     Coverage,
     Freshness,
+    OptimizerView,
     OptionView,
     PlanList,
     PlanReport,
@@ -27,14 +28,13 @@ from dsf.optimizer.views import (
     ScorerView,
     Status,
     UnplacedView,
-    View,
 )
 
 #: Most objects of one kind in an answer.
 MAX_LISTED: Final = 100
 
 
-class ScoreBrief(View):
+class ScoreBrief(OptimizerView):
     """One AddOnPlacementScore of one cluster."""
 
     cluster: str
@@ -46,7 +46,7 @@ class ScoreBrief(View):
     more_items: int = Field(description="Number of omitted lower ones; raise maxItems to get more.")
 
 
-class ScoresAnswer(View):
+class ScoresAnswer(OptimizerView):
     """Answer of list_scores."""
 
     scores: list[ScoreBrief]
@@ -69,7 +69,7 @@ class PlanInForce(AppliedPlan):
     )
 
 
-class PlansAnswer(View):
+class PlansAnswer(OptimizerView):
     """Answer of list_plans."""
 
     items: list[PlanInForce]
@@ -92,7 +92,7 @@ class PlacedWorkload(AssignmentView):
     why_not: str = Field(description="Why it was not taken.")
 
 
-class PlanAnswer(View):
+class PlanAnswer(OptimizerView):
     """Answer of propose_plan and apply_plan."""
 
     next_step: str = Field(description="How to proceed.")

@@ -144,7 +144,7 @@ class Preference:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class PlanInput:
     """All inputs of a plan; the order of its parts has no effect. Raises ManifestError for duplicate names."""
 
     workloads: tuple[Workload, ...]
@@ -166,7 +166,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SearchLimits:
     """How long and how exactly to search. Raises ManifestError for a value out of range."""
 
     #: Wall clock seconds for everything.

@@ -10,7 +10,7 @@ import numpy as np
 
 from dsf.optimizer.bounds import Relaxation, top
 from dsf.optimizer.greedy import allowed
-from dsf.optimizer.program import Clock, Program
+from dsf.optimizer.program import Clock, IntegerProgram
 from dsf.optimizer.table import Table
 from dsf.optimizer.values import IntArray
 
@@ -116,7 +116,7 @@ class Neighbourhoods:
         numbers = np.union1d(able, own)
         fixed = np.where(inside[numbers], 0, self.counts[numbers])
         chosen = items.subset(numbers)
-        answer = Program(table, chosen).maximise(
+        answer = IntegerProgram(table, chosen).maximise(
             chosen.value,
             seconds=min(_PART_SECONDS, clock.left),
             lower=fixed,

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 from scipy.sparse import block_array, csr_array, diags_array, eye_array
 
-from dsf.optimizer.table import Items, Table
+from dsf.optimizer.table import Table, TableItems
 from dsf.optimizer.values import IntArray
 
 FloatArray = npt.NDArray[np.float64]
@@ -86,10 +86,10 @@ class Prices:
     link: FloatArray
 
 
-class Program:
+class IntegerProgram:
     """The program over `items` of a table; built once, solved with several objectives."""
 
-    def __init__(self, table: Table, items: Items) -> None:
+    def __init__(self, table: Table, items: TableItems) -> None:
         self._table = table
         self.items = items
         if not len(items):

@@ -8,14 +8,14 @@ from datetime import datetime
 
 from dsf.errors import ManifestError
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, MANIFEST_WORK_REPLICA_SETS, POLICIES, Resource
-from dsf.optimizer.backend import KubeBackend, Manifest
+from dsf.optimizer.backend import Manifest, ManifestClient
 from dsf.optimizer.clusters import Clusters
 from dsf.optimizer.labels import placement_name, read_problem
 from dsf.optimizer.manifests import MAX_PLACEMENT_NAME, current_places
-from dsf.optimizer.model import Preference, Problem, refuse
+from dsf.optimizer.model import PlanInput, Preference, refuse
 from dsf.optimizer.params import OptimizeParams
 from dsf.optimizer.scores import Scores
-from dsf.optimizer.selector import ClusterSelector
+from dsf.optimizer.selector import PlacementSelector
 from dsf.optimizer.views import PlanView
 
 
@@ -23,14 +23,14 @@ from dsf.optimizer.views import PlanView
 class Asked:
     """A request with its objects from the hub."""
 
-    problem: Problem
+    problem: PlanInput
     #: The Placement of each workload.
     placements: dict[str, str]
     clusters: Clusters
 
 
 def read(
-    backend: KubeBackend, selector: ClusterSelector, params: OptimizeParams, previous: PlanView, *, now: datetime
+    backend: ManifestClient, selector: PlacementSelector, params: OptimizeParams, previous: PlanView, *, now: datetime
 ) -> Asked:
     """Read a request's objects. Scores that ended before `now` are not used; `previous` has the current places.
 
@@ -72,7 +72,7 @@ def read(
 
 
 def _named(
-    backend: KubeBackend, resource: Resource, namespace: str, names: Sequence[str], mistakes: list[str]
+    backend: ManifestClient, resource: Resource, namespace: str, names: Sequence[str], mistakes: list[str]
 ) -> dict[str, Manifest]:
     manifests = backend.fetch(resource, namespace, names)
     missing = sorted(set(names) - manifests.keys())

@@ -16,7 +16,7 @@ from dsf.api.scorer import DynamicScorer
 from dsf.api.types import GROUP, SCORE_CONDITION, SCORER_NAME_LABEL
 from dsf.errors import ResolutionError, UnknownScorerError
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, DYNAMIC_SCORERS
-from dsf.optimizer.backend import KubeBackend, Manifest
+from dsf.optimizer.backend import Manifest, ManifestClient
 from dsf.optimizer.views import ClusterScoreView, ConditionView, Freshness, ScoreList, ScoreObject, ScorerView
 
 DESCRIPTION: Final = f"{GROUP}/description"
@@ -29,7 +29,7 @@ _FAILURES: Final = 3
 class Scores:
     """Reads scores and scorers. Every method raises BackendError."""
 
-    def __init__(self, backend: KubeBackend) -> None:
+    def __init__(self, backend: ManifestClient) -> None:
         self._backend = backend
 
     def read(self, namespace: str | None, now: datetime) -> ScoreList:

@@ -15,7 +15,7 @@ import numpy as np
 from dsf.optimizer.bounds import Relaxation, price, top, trivial
 from dsf.optimizer.greedy import allowed, greedy
 from dsf.optimizer.neighbourhood import Neighbourhoods
-from dsf.optimizer.program import Clock, Program
+from dsf.optimizer.program import Clock, IntegerProgram
 from dsf.optimizer.table import Table
 from dsf.optimizer.values import IntArray
 
@@ -99,7 +99,7 @@ def _relax(table: Table, incumbent: Incumbent, clock: Clock) -> None:
 def _solve(table: Table, incumbent: Incumbent, numbers: IntArray, gap: float, clock: Clock) -> bool:
     """Solve the program of these items, in order; keep its plan when it is better, and its bound. Whether it ended."""
     items = table.items.subset(numbers)
-    answer = Program(table, items).maximise(items.value, seconds=clock.left * _SOLVE_SHARE, gap=gap)
+    answer = IntegerProgram(table, items).maximise(items.value, seconds=clock.left * _SOLVE_SHARE, gap=gap)
     if answer.counts is not None:
         counts = np.zeros(len(table.items), dtype=np.int64)
         counts[numbers] = answer.counts

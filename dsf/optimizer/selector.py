@@ -31,14 +31,14 @@ class Selection:
 
 
 @dataclass(frozen=True)
-class ClusterSelector:
+class PlacementSelector:
     """`label:KEY`, `claim:NAME` or `name`. The value of a label or claim must be unique per cluster."""
 
     by: Literal["label", "claim", "name"]
     key: str = ""
 
     @classmethod
-    def parse(cls, text: str) -> ClusterSelector:
+    def parse(cls, text: str) -> PlacementSelector:
         """Raises SettingsError for anything else."""
         by, _, key = text.partition(":")
         if text == "name":

@@ -16,16 +16,16 @@ from typing import Any, Final, Literal, Protocol
 import dsf.log
 from dsf.errors import ManifestError, PlanConflictError, SettingsError, SolverError
 from dsf.optimizer.access import Caller, CallerAccess, GuardedAction, OpenAccess, by_tool, current_caller
-from dsf.optimizer.backend import FIELD_MANAGER, KubeBackend, Manifest
+from dsf.optimizer.backend import FIELD_MANAGER, Manifest, ManifestClient
 from dsf.optimizer.comparison import Comparison, compare
 from dsf.optimizer.losses import losses
 from dsf.optimizer.manifests import PLAN_ID, PLAN_OBJECTS, dump, plan_id, read_plan, render
-from dsf.optimizer.model import Limits
+from dsf.optimizer.model import SearchLimits
 from dsf.optimizer.params import OptimizeParams
 from dsf.optimizer.plan import Plan
 from dsf.optimizer.reading import read
 from dsf.optimizer.scores import Scores
-from dsf.optimizer.selector import ClusterSelector
+from dsf.optimizer.selector import PlacementSelector
 from dsf.optimizer.solver import SolverProcess
 from dsf.optimizer.views import (
     AppliedPlan,
@@ -38,7 +38,7 @@ from dsf.optimizer.views import (
     ScoreList,
     ScorerView,
 )
-from dsf.optimizer.writer import Change, PlanWriter
+from dsf.optimizer.writer import ObjectChange, PlanWriter
 
 log = dsf.log.get(__name__)
 
@@ -96,9 +96,9 @@ class OptimizerService:
 
     def __init__(
         self,
-        backend: KubeBackend,
+        backend: ManifestClient,
         solver: SolverProcess,
-        selector: ClusterSelector,
+        selector: PlacementSelector,
         *,
         access: CallerAccess | None = None,
         rescore: Rescore | None = None,
@@ -291,13 +291,13 @@ class OptimizerService:
             if self._changes[report.namespace] == changed:
                 self._board.show(report, compare(previous, plan))
 
-    def _prepare(self, params: OptimizeParams) -> tuple[PlanReport, Plan, PlanView, list[Change], list[str]]:
+    def _prepare(self, params: OptimizeParams) -> tuple[PlanReport, Plan, PlanView, list[ObjectChange], list[str]]:
         """An applicable plan, the one in force, the changes to write, and obstacles."""
         existing = self._writer.existing(params.namespace)
         previous = read_plan(existing)
         asked = read(self._backend, self._selector, params, previous, now=self._now())
         limit = min(params.time_limit or self._time_limit, self._time_limit)
-        plan = self._solver.solve(asked.problem, Limits(time_limit=limit, mip_gap=params.gap))
+        plan = self._solver.solve(asked.problem, SearchLimits(time_limit=limit, mip_gap=params.gap))
         used = {configuration.cluster for configuration in plan.configurations}
         selection = asked.clusters.selection(used)
         desired = render(params.namespace, plan.placed, asked.placements, self._selector, selection.values)
@@ -351,5 +351,5 @@ def _moments(manifest: Mapping[str, Any]) -> Iterable[datetime]:
             yield datetime.fromisoformat(entry["time"])
 
 
-def _count(changes: Iterable[Change]) -> int:
+def _count(changes: Iterable[ObjectChange]) -> int:
     return sum(change.change != "unchanged" for change in changes)

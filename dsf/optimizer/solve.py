@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dsf.optimizer.explain import Explainer
-from dsf.optimizer.model import Limits, Problem
+from dsf.optimizer.model import PlanInput, SearchLimits
 from dsf.optimizer.plan import Plan, UnknownPlace
 from dsf.optimizer.program import Clock
 from dsf.optimizer.search import Incumbent, search
@@ -20,10 +20,10 @@ from dsf.optimizer.ties import break_ties
 from dsf.optimizer.values import IntArray
 from dsf.optimizer.views import AssignmentView, ConfigurationView, Coverage, PlanView, Reason, Status, UnplacedView
 
-_DEFAULT = Limits()
+_DEFAULT = SearchLimits()
 
 
-def solve(problem: Problem, limits: Limits = _DEFAULT) -> Plan:
+def solve(problem: PlanInput, limits: SearchLimits = _DEFAULT) -> Plan:
     """The plan with the greatest sum of scores; of several the one that `ties` describes.
 
     There always is a plan: placing nothing is one. Raises ManifestError for scores or weights that have no exact sum.

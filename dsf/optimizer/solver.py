@@ -16,7 +16,7 @@ from typing import Final
 
 import dsf.log
 from dsf.errors import DsfError, ManifestError, SolverError
-from dsf.optimizer.model import Limits, Problem
+from dsf.optimizer.model import PlanInput, SearchLimits
 from dsf.optimizer.plan import Plan
 
 log = dsf.log.get(__name__)
@@ -42,7 +42,7 @@ class SolverProcess:
         self._process: multiprocessing.process.BaseProcess | None = None
         self._connection: Connection | None = None
 
-    def solve(self, problem: Problem, limits: Limits) -> Plan:
+    def solve(self, problem: PlanInput, limits: SearchLimits) -> Plan:
         """See `dsf.optimizer.solve.solve`. Raises ManifestError as it does, and SolverError."""
         if not self._lock.acquire(timeout=self.patience):
             raise SolverError(
@@ -72,7 +72,7 @@ class SolverProcess:
         finally:
             self._lock.release()
 
-    def _solve(self, problem: Problem, limits: Limits) -> Plan:
+    def _solve(self, problem: PlanInput, limits: SearchLimits) -> Plan:
         if self._is_closed:
             raise SolverError(_CLOSED)
         connection = self._start()

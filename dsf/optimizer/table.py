@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dsf.optimizer.model import Configuration, Problem, Workload
+from dsf.optimizer.model import Configuration, PlanInput, Workload
 from dsf.optimizer.values import EXPIRED, MISSING, CodeArray, IntArray, Values, score_values
 from dsf.optimizer.views import Reason
 
@@ -21,7 +21,7 @@ REFUSALS: tuple[Reason | None, ...] = (None, Reason.NO_SCORE, Reason.EXPIRED, Re
 
 
 @dataclass(frozen=True)
-class Items:
+class TableItems:
     """Variables, in order of row, column, kept last."""
 
     row: IntArray
@@ -35,9 +35,11 @@ class Items:
     def __len__(self) -> int:
         return len(self.row)
 
-    def subset(self, chosen: IntArray) -> Items:
+    def subset(self, chosen: IntArray) -> TableItems:
         """The items with these numbers, which are in ascending order."""
-        return Items(self.row[chosen], self.column[chosen], self.value[chosen], self.limit[chosen], self.kept[chosen])
+        return TableItems(
+            self.row[chosen], self.column[chosen], self.value[chosen], self.limit[chosen], self.kept[chosen]
+        )
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Table:
     stay: IntArray
     #: Row, column and replicas of the places where workloads are now.
     current: list[tuple[int, int, int]]
-    items: Items
+    items: TableItems
     scores: Values
 
     def score(self, units: float) -> float:
@@ -70,7 +72,7 @@ class Table:
         return units / self.scores.per_score
 
 
-def make_table(problem: Problem) -> Table:
+def make_table(problem: PlanInput) -> Table:
     """The arrays of a problem. Raises ManifestError for scores that cannot be summed exactly."""
     workloads = tuple(sorted(problem.workloads, key=lambda workload: workload.name))
     clusters = tuple(sorted(problem.clusters, key=lambda cluster: cluster.name))
@@ -163,11 +165,11 @@ def _code(reason: Reason) -> int:
     return REFUSALS.index(reason)
 
 
-def _items(value: IntArray, limit: IntArray, stay: IntArray, keep: int) -> Items:
+def _items(value: IntArray, limit: IntArray, stay: IntArray, keep: int) -> TableItems:
     new, old = np.nonzero(limit - stay), np.nonzero(stay)
     row, column = np.concatenate([new, old], axis=1)
     kept = np.repeat([0, 1], [len(new[0]), len(old[0])])
     most = np.concatenate([(limit - stay)[new], stay[old]])
     order = np.lexsort((kept, column, row))
     row, column, kept = row[order], column[order], kept[order]
-    return Items(row, column, value[row, column] + keep * kept, most[order], kept)
+    return TableItems(row, column, value[row, column] + keep * kept, most[order], kept)

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from dsf.optimizer.greedy import allowed
-from dsf.optimizer.program import Clock, Hold, Program
+from dsf.optimizer.program import Clock, Hold, IntegerProgram
 from dsf.optimizer.search import Incumbent
 from dsf.optimizer.table import Table
 from dsf.optimizer.values import IntArray
@@ -45,7 +45,7 @@ class _Steps:
         self._clock = clock
         self._numbers = np.union1d(incumbent.relaxation.able(incumbent.value), np.flatnonzero(incumbent.counts))
         self._items = table.items.subset(self._numbers)
-        self._program = Program(table, self._items)
+        self._program = IntegerProgram(table, self._items)
         self.counts = incumbent.counts[self._numbers]
         self._held = [Hold(self._items.value, incumbent.value, incumbent.bound)]
         self._lower = np.zeros_like(self._items.limit)

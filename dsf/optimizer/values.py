@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from dsf.api.dimension import DimensionFormat
 from dsf.errors import ManifestError
-from dsf.optimizer.model import WEIGHT_DECIMALS, Cluster, Configuration, Preference, Problem, ScoreTable, weight_units
+from dsf.optimizer.model import WEIGHT_DECIMALS, Cluster, Configuration, PlanInput, Preference, ScoreTable, weight_units
 from dsf.optimizer.views import Reason, ScoreGapView
 
 IntArray = npt.NDArray[np.int64]
@@ -51,7 +51,9 @@ class Values:
     gaps: list[ScoreGapView]
 
 
-def score_values(problem: Problem, clusters: Sequence[Cluster], columns: Sequence[tuple[int, Configuration]]) -> Values:
+def score_values(
+    problem: PlanInput, clusters: Sequence[Cluster], columns: Sequence[tuple[int, Configuration]]
+) -> Values:
     """The values of all apps on `columns`: index of the cluster in `clusters`, and one of its configurations.
 
     Raises ManifestError for a score far outside of what OCM allows.
@@ -85,7 +87,7 @@ def score_values(problem: Problem, clusters: Sequence[Cluster], columns: Sequenc
 
 
 def _scores(
-    problem: Problem,
+    problem: PlanInput,
     preference: Preference,
     apps: tuple[str, ...],
     clusters: Sequence[Cluster],

@@ -55,13 +55,13 @@ class Reason(StrEnum):
     NOT_PROVEN = "not_proven"
 
 
-class View(BaseModel):
+class OptimizerView(BaseModel):
     """Base of the answers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class AssignmentView(View):
+class AssignmentView(OptimizerView):
     """Replicas of a workload on one cluster."""
 
     workload: str
@@ -73,7 +73,7 @@ class AssignmentView(View):
     kept: int = Field(ge=0, description="How many of them were planned there before.")
 
 
-class ConfigurationView(View):
+class ConfigurationView(OptimizerView):
     """The Policy of a cluster. A cluster without workloads gets none."""
 
     cluster: str
@@ -83,14 +83,14 @@ class ConfigurationView(View):
     used: dict[str, int]
 
 
-class PlanView(View):
+class PlanView(OptimizerView):
     """Places of workloads, and configurations of clusters."""
 
     assignments: list[AssignmentView] = []
     configurations: list[ConfigurationView] = []
 
 
-class UnplacedView(View):
+class UnplacedView(OptimizerView):
     """Unplaced replicas of a workload, with the reason."""
 
     workload: str
@@ -99,7 +99,7 @@ class UnplacedView(View):
     message: str
 
 
-class OptionView(View):
+class OptionView(OptimizerView):
     """One option of a workload."""
 
     cluster: str
@@ -107,7 +107,7 @@ class OptionView(View):
     score: float
 
 
-class ExplanationView(View):
+class ExplanationView(OptimizerView):
     """Why a workload is at its place and not at its next best option; None if no other option has a score."""
 
     workload: str
@@ -119,7 +119,7 @@ class ExplanationView(View):
     options_with_expired_score: int = 0
 
 
-class ScoreGapView(View):
+class ScoreGapView(OptimizerView):
     """Unusable scores."""
 
     cluster: str
@@ -128,7 +128,7 @@ class ScoreGapView(View):
     message: str
 
 
-class ChangeView(View):
+class ChangeView(OptimizerView):
     """A change of one object, or with a dry run the planned change."""
 
     kind: str
@@ -137,7 +137,7 @@ class ChangeView(View):
     change: Literal["created", "updated", "unchanged", "deleted"]
 
 
-class PlanReport(View):
+class PlanReport(OptimizerView):
     """Answer of /optimize."""
 
     status: Status = Field(description="Optimal: no better plan exists. Feasible: a good one, see gap.")
@@ -158,7 +158,7 @@ class PlanReport(View):
     seconds: float = Field(description="Duration of the search.")
 
 
-class AppliedPlan(View):
+class AppliedPlan(OptimizerView):
     """A plan that is in force in a namespace, read from its objects."""
 
     namespace: str
@@ -169,13 +169,13 @@ class AppliedPlan(View):
     objects: list[str] = Field(description="Kind and name of each.")
 
 
-class PlanList(View):
+class PlanList(OptimizerView):
     """Answer of /plans."""
 
     items: list[AppliedPlan] = []
 
 
-class ResetReport(View):
+class ResetReport(OptimizerView):
     """Answer of /reset."""
 
     namespace: str
@@ -183,7 +183,7 @@ class ResetReport(View):
     dry_run: bool = Field(default=False, description="Dry run: nothing was deleted.")
 
 
-class Freshness(View):
+class Freshness(OptimizerView):
     """How old a score is."""
 
     updated_at: Time | None = Field(default=None, description="When its value was last written.")
@@ -192,7 +192,7 @@ class Freshness(View):
     seconds_left: float | None = Field(default=None, description="Until it expires; below zero afterwards.")
 
 
-class ScoreObject(View):
+class ScoreObject(OptimizerView):
     """An AddOnPlacementScore with the meaning of its items as annotations."""
 
     apiVersion: str  # noqa: N815  # as the object has it
@@ -202,13 +202,13 @@ class ScoreObject(View):
     freshness: Freshness
 
 
-class ScoreList(View):
+class ScoreList(OptimizerView):
     """Answer of /addonplacementscores."""
 
     items: list[ScoreObject] = []
 
 
-class ConditionView(View):
+class ConditionView(OptimizerView):
     """A condition of a DynamicScorer."""
 
     type: str
@@ -217,7 +217,7 @@ class ConditionView(View):
     message: str
 
 
-class ClusterScoreView(View):
+class ClusterScoreView(OptimizerView):
     """A scorer's score of one cluster."""
 
     cluster: str
@@ -227,7 +227,7 @@ class ClusterScoreView(View):
     freshness: Freshness
 
 
-class ScorerView(View):
+class ScorerView(OptimizerView):
     """A scorer with its state and scores."""
 
     name: str
@@ -244,7 +244,7 @@ class ScorerView(View):
     scores: list[ClusterScoreView] = []
 
 
-class RescoreRun(View):
+class RescoreRun(OptimizerView):
     """One requested cycle."""
 
     cluster: str
@@ -252,14 +252,14 @@ class RescoreRun(View):
     message: str = ""
 
 
-class RescoreReport(View):
+class RescoreReport(OptimizerView):
     """Outcome of a request to score now."""
 
     scorer: str
     runs: list[RescoreRun] = []
 
 
-class ProblemView(View):
+class ProblemView(OptimizerView):
     """An error by RFC 9457."""
 
     type: str = "about:blank"

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 import dsf.log
 from dsf.errors import ApplyError, BackendError
 from dsf.kube.resources import Resource
-from dsf.optimizer.backend import FIELD_MANAGER, KubeBackend, Manifest
+from dsf.optimizer.backend import FIELD_MANAGER, Manifest, ManifestClient
 from dsf.optimizer.manifests import GENERATED, GENERATED_LABEL, KINDS, resource_of
 from dsf.optimizer.views import ChangeView
 
@@ -33,7 +33,7 @@ _SERVER_FIELDS: Final = ("resourceVersion", "uid", "generation", "creationTimest
 
 
 @dataclass(frozen=True)
-class Change:
+class ObjectChange:
     """A change of one object. `before` is its current state, `after` the desired one."""
 
     resource: Resource
@@ -59,7 +59,7 @@ class Change:
 class PlanWriter:
     """Reads and writes the objects of plans. Callers must write one plan at a time."""
 
-    def __init__(self, backend: KubeBackend) -> None:
+    def __init__(self, backend: ManifestClient) -> None:
         self._backend = backend
 
     def existing(self, namespace: str = "", labels: str = GENERATED) -> list[Manifest]:
@@ -68,7 +68,7 @@ class PlanWriter:
             manifest for resource in KINDS for manifest in self._backend.objects(resource, namespace, labels=labels)
         ]
 
-    def changes(self, desired: Sequence[Manifest], existing: Iterable[Manifest]) -> list[Change]:
+    def changes(self, desired: Sequence[Manifest], existing: Iterable[Manifest]) -> list[ObjectChange]:
         """The required changes, in order."""
         left = {_key(manifest): manifest for manifest in existing}
         changes = []
@@ -77,15 +77,15 @@ class PlanWriter:
             change: Literal["created", "updated", "unchanged"] = "created"
             if before is not None:
                 change = "unchanged" if owned(before) == _content(after) else "updated"
-            changes.append(Change(resource_of(after), before, after, change))
+            changes.append(ObjectChange(resource_of(after), before, after, change))
         # Bindings before the Placements that they refer to.
         for resource in reversed(KINDS):
             for (kind, _), before in sorted(left.items(), key=lambda item: item[0]):
                 if kind == resource.kind:
-                    changes.append(Change(resource, before, None, "deleted"))
+                    changes.append(ObjectChange(resource, before, None, "deleted"))
         return changes
 
-    def obstacles(self, changes: Iterable[Change]) -> list[str]:
+    def obstacles(self, changes: Iterable[ObjectChange]) -> list[str]:
         """Obstacles: objects of the same name that a plan did not create. Raises BackendError."""
         created = [change for change in changes if change.change == "created"]
         others = self.existing(created[0].place[0], f"{GENERATED_LABEL}!=true") if created else []
@@ -97,11 +97,11 @@ class PlanWriter:
             if (change.resource.kind, change.place[1]) in taken
         ]
 
-    def write(self, changes: Sequence[Change]) -> None:
+    def write(self, changes: Sequence[ObjectChange]) -> None:
         """Apply all changes or none. Raises ApplyError."""
         todo = [change for change in changes if change.change != "unchanged"]
         self._try(todo)
-        done: list[Change] = []
+        done: list[ObjectChange] = []
         try:
             for change in todo:
                 # Before the write: a write without an answer may have succeeded.
@@ -122,10 +122,10 @@ class PlanWriter:
             self._undo(done)
             raise
 
-    def _try(self, todo: Sequence[Change]) -> None:
+    def _try(self, todo: Sequence[ObjectChange]) -> None:
         """All writes as a dry run. Raises ApplyError for the first that the API server would refuse."""
 
-        def refusal(change: Change) -> BackendError | None:
+        def refusal(change: ObjectChange) -> BackendError | None:
             try:
                 self._do(change, dry_run=True)
             except BackendError as error:
@@ -137,20 +137,20 @@ class PlanWriter:
                 if error is not None:
                     raise ApplyError(f"the plan is not applied, nothing was changed: {change}: {error}") from error
 
-    def _do(self, change: Change, *, dry_run: bool = False) -> None:
+    def _do(self, change: ObjectChange, *, dry_run: bool = False) -> None:
         if change.after is not None:
             self._backend.apply(change.resource, change.after, dry_run=dry_run)
         elif change.before is not None:
             uid = change.before["metadata"].get("uid")
             self._backend.delete(change.resource, *change.place, uid=uid, dry_run=dry_run)
 
-    def _undo(self, done: Sequence[Change]) -> list[str]:
+    def _undo(self, done: Sequence[ObjectChange]) -> list[str]:
         """Roll back in reverse order. Returns the failures with their reasons."""
         left = [f"{change}: {error}" for change in reversed(done) if (error := self._undo_one(change)) is not None]
         log.warning("plan undone", objects=len(done), left=len(left))
         return left
 
-    def _undo_one(self, change: Change) -> BackendError | None:
+    def _undo_one(self, change: ObjectChange) -> BackendError | None:
         for wait in (*_UNDO_WAITS, None):
             try:
                 if change.before is None:

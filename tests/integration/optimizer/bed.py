@@ -18,9 +18,9 @@ from dsf.kube.resources import (
     POLICIES,
 )
 from dsf.kube.session import Session
-from dsf.optimizer.backend import KubeBackend, Manifest
+from dsf.optimizer.backend import Manifest, ManifestClient
 from dsf.optimizer.params import OptimizeParams
-from dsf.optimizer.selector import ClusterSelector
+from dsf.optimizer.selector import PlacementSelector
 from dsf.optimizer.service import OptimizerService
 from dsf.optimizer.solver import SolverProcess
 from tests.support.controlplane import ControlPlane
@@ -57,7 +57,7 @@ class Bed:
     def service(self, backend: Any = None, selector: str = f"label:{LABEL}", **options: Any) -> OptimizerService:
         """A service over the API server as admin, or over another backend."""
         return OptimizerService(
-            backend or KubeBackend(self.session), self.solver, ClusterSelector.parse(selector), **options
+            backend or ManifestClient(self.session), self.solver, PlacementSelector.parse(selector), **options
         )
 
     def policy(self, setting: str, cluster: int) -> str:

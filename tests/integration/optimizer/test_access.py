@@ -12,7 +12,7 @@ from dsf.errors import AccessError
 from dsf.kube.resources import MANIFEST_WORK_REPLICA_SETS, PLACEMENT_BINDINGS, PLACEMENTS, POLICIES
 from dsf.optimizer.access import CallerAccess, GuardedAction, KubernetesAccess, OpenAccess, TokenAccess
 from dsf.optimizer.app import make_app
-from dsf.optimizer.backend import KubeBackend
+from dsf.optimizer.backend import ManifestClient
 from tests.integration.optimizer.bed import PERFORMANCE, Bed
 from tests.support.redisserver import free_port
 
@@ -166,7 +166,7 @@ def test_answers_and_errors_over_http(bed: Bed) -> None:
 def test_a_hub_that_is_away(bed: Bed, tmp_path: Path) -> None:
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(bed.plane.kubeconfig.read_text().replace(bed.plane.url, f"https://127.0.0.1:{free_port()}"))
-    service = bed.service(KubeBackend(bed.plane.session(kubeconfig)), access=OpenAccess())
+    service = bed.service(ManifestClient(bed.plane.session(kubeconfig)), access=OpenAccess())
     http = TestClient(make_app(service), base_url="http://localhost")
     for answer in (http.get("/readyz"), http.post("/optimize", json=bed.body()), http.get("/plans")):
         assert (answer.status_code, answer.json()["title"]) == (502, "The hub cannot be used")

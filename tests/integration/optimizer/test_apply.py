@@ -9,7 +9,7 @@ import pytest
 from dsf.errors import ApplyError, ManifestError, PlanConflictError
 from dsf.kube.resources import PLACEMENTS, Resource
 from dsf.kube.session import ApiServerError
-from dsf.optimizer.backend import KubeBackend, Manifest
+from dsf.optimizer.backend import Manifest, ManifestClient
 from dsf.optimizer.manifests import GENERATED_LABEL, PLAN_ID, generated_name
 from dsf.optimizer.selector import COMPLIANCE_CLAIM
 from tests.integration.optimizer.bed import LABEL, POWER, Bed
@@ -17,7 +17,7 @@ from tests.integration.optimizer.bed import LABEL, POWER, Bed
 pytestmark = pytest.mark.xdist_group("optimizer")
 
 
-class Failing(KubeBackend):
+class Failing(ManifestClient):
     """The API server, but that writes fail from a certain one on, for a while."""
 
     def __init__(self, bed: Bed, after: int, failures: int = 1) -> None:
@@ -192,7 +192,7 @@ def test_missing_rights_are_found_before_anything_is_written(bed: Bed) -> None:
         {"apiGroups": [PLACEMENTS.group], "resources": ["placements"], "verbs": ["create", "patch"]},
     ]
     kubeconfig = bed.plane.service_account(bed.namespace, "half", rules)
-    backend = KubeBackend(bed.plane.session(kubeconfig))
+    backend = ManifestClient(bed.plane.session(kubeconfig))
     with pytest.raises(ApplyError, match=r"nothing was changed: PlacementBinding .*403.*cannot patch"):
         bed.service(backend).apply(bed.params())
     assert bed.objects() == {}

@@ -13,10 +13,10 @@ import requests
 
 from dsf.optimizer.access import TokenAccess
 from dsf.optimizer.app import make_app
-from dsf.optimizer.backend import KubeBackend
+from dsf.optimizer.backend import ManifestClient
 from dsf.optimizer.mcp import McpMount
 from dsf.optimizer.middleware import MAX_BODY
-from dsf.optimizer.selector import ClusterSelector
+from dsf.optimizer.selector import PlacementSelector
 from dsf.optimizer.service import OptimizerService
 from dsf.optimizer.solver import SolverProcess
 from tests.integration.scorer.server import served
@@ -39,8 +39,8 @@ def optimizer(folder: Path) -> Iterator[str]:
     token = folder / "token"
     token.write_text("right")
     access = TokenAccess(token)
-    backend = KubeBackend(cast("Any", None))
-    service = OptimizerService(backend, SolverProcess(), ClusterSelector.parse("name"), access=access)
+    backend = ManifestClient(cast("Any", None))
+    service = OptimizerService(backend, SolverProcess(), PlacementSelector.parse("name"), access=access)
     with served(make_app(service, McpMount(service))) as found:
         yield found
 

@@ -12,14 +12,14 @@ import pytest
 from dsf.kube import patience
 from dsf.kube.resources import PLACEMENTS
 from dsf.kube.session import ApiServerError
-from dsf.optimizer.backend import KubeBackend
+from dsf.optimizer.backend import ManifestClient
 from tests.integration.kube.stub import Exchange, StubServer
 
 STATUS = {"kind": "Status", "code": 429, "message": "storage is (re)initializing"}
 
 
 @contextlib.contextmanager
-def busy(times: int, **headers: str) -> Iterator[tuple[KubeBackend, list[float]]]:
+def busy(times: int, **headers: str) -> Iterator[tuple[ManifestClient, list[float]]]:
     """A hub that refuses so many requests and then has no Placements; and when it was asked."""
     asked: list[float] = []
 
@@ -30,7 +30,7 @@ def busy(times: int, **headers: str) -> Iterator[tuple[KubeBackend, list[float]]
         else:
             exchange.answer({"kind": "PlacementList", "metadata": {}, "items": []})
 
-    with StubServer(script) as server, contextlib.closing(KubeBackend(server.session())) as made:
+    with StubServer(script) as server, contextlib.closing(ManifestClient(server.session())) as made:
         yield made, asked
 
 

@@ -12,7 +12,7 @@ import yaml
 from dsf.errors import UnknownScorerError
 from dsf.kube.session import ForbiddenError
 from dsf.optimizer.access import GuardedAction, KubernetesAccess
-from dsf.optimizer.backend import KubeBackend
+from dsf.optimizer.backend import ManifestClient
 from tests.integration.optimizer.bed import POWER, Bed
 
 pytestmark = pytest.mark.xdist_group("optimizer")
@@ -28,7 +28,7 @@ def manifests() -> dict[str, dict[str, Any]]:
 def test_the_account_may_do_what_is_needed(bed: Bed) -> None:
     kubeconfig = bed.plane.service_account(bed.namespace, "optimizer", manifests()["ClusterRole"]["rules"])
     session = bed.plane.session(kubeconfig)
-    service = bed.service(KubeBackend(session))
+    service = bed.service(ManifestClient(session))
     assert service.apply(bed.params()).objective_value == 115
     assert service.apply(bed.params(POWER)).objective_value == 170
     assert service.apply(bed.params(targetWorkloads=[])).coverage == "NothingToPlace"

@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from dsf.errors import ManifestError, SolverError
-from dsf.optimizer.model import Limits, Preference, Problem
+from dsf.optimizer.model import PlanInput, Preference, SearchLimits
 from dsf.optimizer.solve import solve
 from dsf.optimizer.solver import SolverProcess
 from tests.support.wait import wait_for
@@ -39,19 +39,19 @@ def pid_of(process: SolverProcess) -> int:
 
 def test_it_answers_as_solve_does(solver: SolverProcess) -> None:
     problem = instance(10, 5, 3)
-    first, again = (solver.solve(problem, Limits(time_limit=20)) for _ in range(2))
-    assert first == again == solve(problem, Limits(time_limit=20))
+    first, again = (solver.solve(problem, SearchLimits(time_limit=20)) for _ in range(2))
+    assert first == again == solve(problem, SearchLimits(time_limit=20))
 
 
 def test_mistakes_come_back_as_they_are(solver: SolverProcess) -> None:
-    problem = Problem((workload("a"),), (cluster("c1", {"all": 1}, {"a;all": 10**9}),), (Preference("s"),))
+    problem = PlanInput((workload("a"),), (cluster("c1", {"all": 1}, {"a;all": 10**9}),), (Preference("s"),))
     with pytest.raises(ManifestError, match="is not a valid score"):
-        solver.solve(problem, Limits())
-    assert solver.solve(instance(2, 2, 2), Limits()).status
+        solver.solve(problem, SearchLimits())
+    assert solver.solve(instance(2, 2, 2), SearchLimits()).status
 
 
 def test_nothing_reaches_standard_output(solver: SolverProcess, capfd: pytest.CaptureFixture[str]) -> None:
-    solver.solve(instance(60, 20, 3), Limits(time_limit=0.05))
+    solver.solve(instance(60, 20, 3), SearchLimits(time_limit=0.05))
     assert capfd.readouterr().out == ""
 
 
@@ -75,21 +75,21 @@ def test_a_process_that_dies_is_replaced(process: SolverProcess) -> None:
     assert process._connection is not None
     process._connection = cast("Connection", Deadly(process._connection, pid_of(process)))
     with pytest.raises(SolverError, match=r"died \(exit code -9\)"):
-        process.solve(instance(300, 100, 3), Limits(time_limit=25))
-    assert process.solve(instance(2, 2, 2), Limits()).status
+        process.solve(instance(300, 100, 3), SearchLimits(time_limit=25))
+    assert process.solve(instance(2, 2, 2), SearchLimits()).status
 
 
 def test_a_process_that_does_not_end_in_time_is_ended(process: SolverProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dsf.optimizer.solver._END", 0.2)
     process.warm_up()
-    process.solve(instance(2, 2, 2), Limits())
+    process.solve(instance(2, 2, 2), SearchLimits())
     pid = pid_of(process)
     process._grace = 0.2
     os.kill(pid, signal.SIGSTOP)
     with pytest.raises(SolverError, match="did not end within"):
-        process.solve(instance(2, 2, 2), Limits(time_limit=0.1))
+        process.solve(instance(2, 2, 2), SearchLimits(time_limit=0.1))
     process._grace = 30
-    assert process.solve(instance(2, 2, 2), Limits()).status
+    assert process.solve(instance(2, 2, 2), SearchLimits()).status
     assert pid_of(process) != pid
 
 
@@ -98,12 +98,12 @@ def test_who_waits_too_long_is_told(process: SolverProcess) -> None:
     pid = pid_of(process)
     # The plan before it does not end until somebody was told.
     os.kill(pid, signal.SIGSTOP)
-    busy = threading.Thread(target=process.solve, args=(instance(2, 2, 2), Limits()))
+    busy = threading.Thread(target=process.solve, args=(instance(2, 2, 2), SearchLimits()))
     busy.start()
     try:
         wait_for(process._lock.locked, 5)
         with pytest.raises(SolverError, match=r"busy with other plans for 0\.2 s"):
-            process.solve(instance(2, 2, 2), Limits())
+            process.solve(instance(2, 2, 2), SearchLimits())
     finally:
         os.kill(pid, signal.SIGCONT)
         busy.join()
@@ -116,7 +116,7 @@ def test_closing_cuts_what_is_solved_and_what_waits(process: SolverProcess) -> N
     os.kill(pid, signal.SIGSTOP)
     process.patience = 600
     with ThreadPoolExecutor(2) as threads:
-        waiting = [threads.submit(process.solve, instance(2, 2, 2), Limits()) for _ in range(2)]
+        waiting = [threads.submit(process.solve, instance(2, 2, 2), SearchLimits()) for _ in range(2)]
         wait_for(process._lock.locked, 5)
         process.close()
         for one in waiting:

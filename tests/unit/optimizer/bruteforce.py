@@ -13,8 +13,8 @@ from dsf.optimizer.model import (
     Cluster,
     Configuration,
     Current,
+    PlanInput,
     Preference,
-    Problem,
     ScoreTable,
     Workload,
 )
@@ -26,7 +26,7 @@ Counts = dict[tuple[str, str, str], int]
 Key = tuple[Fraction, int, int, tuple[int, ...]]
 
 
-def score(problem: Problem, workload: Workload, cluster: Cluster, configuration: Configuration) -> Fraction | None:
+def score(problem: PlanInput, workload: Workload, cluster: Cluster, configuration: Configuration) -> Fraction | None:
     """The weighted sum of one replica; None when the option is forbidden."""
     total = Fraction(0)
     for preference in problem.preferences:
@@ -41,7 +41,7 @@ def score(problem: Problem, workload: Workload, cluster: Cluster, configuration:
     return total
 
 
-def best(problem: Problem) -> tuple[Key, Counts]:
+def best(problem: PlanInput) -> tuple[Key, Counts]:
     """The best plan in the documented order: sum, replicas placed, replicas that stay, names."""
     workloads = sorted(problem.workloads, key=lambda one: one.name)
     clusters = sorted(problem.clusters, key=lambda one: one.name)
@@ -58,7 +58,7 @@ def best(problem: Problem) -> tuple[Key, Counts]:
 
 
 def _fill(
-    problem: Problem,
+    problem: PlanInput,
     workloads: list[Workload],
     pairs: list[tuple[Cluster, Configuration]],
     counts: Counts,
@@ -91,7 +91,7 @@ def _fill(
         yield from _fill(problem, others, pairs, {**counts, **more}, left)
 
 
-def _key(problem: Problem, workloads: list[Workload], options: list[tuple[str, str]], counts: Counts) -> Key:
+def _key(problem: PlanInput, workloads: list[Workload], options: list[tuple[str, str]], counts: Counts) -> Key:
     by_name = {one.name: one for one in workloads}
     clusters = {one.name: one for one in problem.clusters}
     total, stays = Fraction(0), 0
@@ -113,7 +113,7 @@ def counts_of(plan: Plan) -> Counts:
     return {(one.workload, one.cluster, one.policy): one.replicas for one in plan.assignments}
 
 
-def random_problem(seed: int) -> Problem:
+def random_problem(seed: int) -> PlanInput:
     """A small problem with everything there is: kinds, replicas, bad scores, ties, weights, current places."""
     rng = random.Random(seed)
     kinds = rng.choice([["gpu"], ["gpu"], ["gpu", "cpu"]])
@@ -170,10 +170,10 @@ def random_problem(seed: int) -> Problem:
             )
         )
     keep = rng.choice([0, 0, 0, 3, 5, 0.25])
-    return shuffled(Problem(tuple(workloads), tuple(clusters), tuple(preferences), NOW, keep), rng)
+    return shuffled(PlanInput(tuple(workloads), tuple(clusters), tuple(preferences), NOW, keep), rng)
 
 
-def shuffled(problem: Problem, rng: random.Random) -> Problem:
+def shuffled(problem: PlanInput, rng: random.Random) -> PlanInput:
     """The same problem in another order."""
 
     def mixed(parts: tuple[T, ...]) -> tuple[T, ...]:
@@ -203,6 +203,6 @@ def shuffled(problem: Problem, rng: random.Random) -> Problem:
         )
         for one in problem.workloads
     ]
-    return Problem(
+    return PlanInput(
         mixed(tuple(workloads)), mixed(tuple(clusters)), mixed(problem.preferences), problem.now, problem.keep_current
     )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
-from dsf.optimizer.model import Cluster, Configuration, Preference, Problem, ScoreTable, Workload
+from dsf.optimizer.model import Cluster, Configuration, PlanInput, Preference, ScoreTable, Workload
 
 
-def sized(size: str) -> Problem:
+def sized(size: str) -> PlanInput:
     """The instance of a size such as `100x50x3`, or `mixed-100x50x3`: several kinds, replicas and weights."""
     mixed, _, numbers = size.rpartition("-")
     workloads, clusters, configurations = (int(number) for number in numbers.split("x"))
@@ -27,7 +27,7 @@ def instance(
     kinds: int = 1,
     replicas: int = 1,
     weights: dict[str, float] | None = None,
-) -> Problem:
+) -> PlanInput:
     """`load` is the sum of all requests as a share of what the average configurations supply.
 
     Half of the workloads have one replica, the others up to `replicas`. A workload asks for one of the `kinds` or more.
@@ -67,7 +67,7 @@ def instance(
             tuple(tables),
         )
 
-    return Problem(
+    return PlanInput(
         tuple(
             Workload(f"workload{number:04}", apps[number], request, count, per_cluster=1 if replicas > 1 else None)
             for number, (request, count) in enumerate(zip(requests, wanted, strict=True))

@@ -11,7 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsf.optimizer import search, ties
-from dsf.optimizer.model import Cluster, Configuration, Current, Limits, Preference, Problem, ScoreTable, Workload
+from dsf.optimizer.model import (
+    Cluster,
+    Configuration,
+    Current,
+    PlanInput,
+    Preference,
+    ScoreTable,
+    SearchLimits,
+    Workload,
+)
 from dsf.optimizer.plan import Plan
 from dsf.optimizer.solve import solve
 from dsf.optimizer.views import Coverage, Status
@@ -20,7 +29,7 @@ from tests.unit.optimizer.bruteforce import best, counts_of, random_problem, shu
 CHUNK = 50
 
 
-def check(problem: Problem) -> Plan:
+def check(problem: PlanInput) -> Plan:
     plan = solve(problem)
     (total, placed, stays, _), counts = best(problem)
     assert counts_of(plan) == counts
@@ -37,7 +46,7 @@ def check(problem: Problem) -> Plan:
     return plan
 
 
-def check_books(problem: Problem, plan: Plan) -> None:
+def check_books(problem: PlanInput, plan: Plan) -> None:
     """Never over capacity, one configuration a cluster and none without a workload, every replica accounted for."""
     chosen = {one.cluster: one for one in plan.configurations}
     assert len(chosen) == len(plan.configurations)
@@ -81,7 +90,7 @@ def test_the_way_of_large_problems_gives_the_same(first: int, monkeypatch: pytes
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> Problem:
+def problems(draw: st.DrawFn) -> PlanInput:
     """Problems of one score, drawn so that a failing one is made small."""
     devices = st.sampled_from(["a", "b"])
     amounts = st.integers(0, 4)
@@ -113,12 +122,14 @@ def problems(draw: st.DrawFn) -> Problem:
         for name in names
     )
     weight = draw(st.sampled_from([1.0, -1.0, 0.3, 2.5]))
-    return Problem(workloads, clusters, (Preference("s", weight),), keep_current=draw(st.sampled_from([0.0, 1.0, 0.7])))
+    return PlanInput(
+        workloads, clusters, (Preference("s", weight),), keep_current=draw(st.sampled_from([0.0, 1.0, 0.7]))
+    )
 
 
 @settings(max_examples=150)
 @given(problems(), st.integers(0, 100))
-def test_drawn_problems_have_the_best_plan_in_any_order(problem: Problem, seed: int) -> None:
+def test_drawn_problems_have_the_best_plan_in_any_order(problem: PlanInput, seed: int) -> None:
     plan = solve(problem)
     if problem.workloads:
         assert check(problem) == plan
@@ -155,7 +166,7 @@ def test_more_capacity_never_gives_less() -> None:
 def test_a_plan_within_the_gap_asked_for_says_how_far_it_can_be() -> None:
     for seed in range(7000, 7050):
         problem = random_problem(seed)
-        plan = solve(problem, Limits(mip_gap=0.2))
+        plan = solve(problem, SearchLimits(mip_gap=0.2))
         (total, *_), _ = best(problem)
         assert plan.objective <= float(total) + 1e-9 <= plan.bound + 2e-9
         assert plan.gap <= 0.2 + 1e-9

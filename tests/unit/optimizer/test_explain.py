@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsf.optimizer.model import Cluster, Configuration, Limits, Preference, Problem, ScoreTable, Workload
+from dsf.optimizer.model import Cluster, Configuration, PlanInput, Preference, ScoreTable, SearchLimits, Workload
 from dsf.optimizer.plan import Plan
 from dsf.optimizer.solve import solve
 from dsf.optimizer.table import make_table
@@ -24,7 +24,7 @@ def planned(scores: dict[str, dict[str, int]], sizes: dict[str, int]) -> Plan:
         for name, items in scores.items()
     )
     workloads = tuple(Workload(name, name, {"gpu": size}) for name, size in sizes.items())
-    return solve(Problem(workloads, clusters, (Preference("s"),)))
+    return solve(PlanInput(workloads, clusters, (Preference("s"),)))
 
 
 def why(plan: Plan, name: str) -> ExplanationView:
@@ -92,7 +92,7 @@ def test_equal_ones() -> None:
 
 def test_the_only_option() -> None:
     clusters = (Cluster("c1", (Configuration("p", "all", {"gpu": 1}),), (ScoreTable("s", {"a;all": 5}),)),)
-    plan = solve(Problem((Workload("a", "a", {"gpu": 1}),), clusters, (Preference("s"),)))
+    plan = solve(PlanInput((Workload("a", "a", {"gpu": 1}),), clusters, (Preference("s"),)))
     assert (plan.explanation[0].reason, plan.explanation[0].message) == (
         Reason.NO_CONFIGURATION,
         "there is no other option",
@@ -135,8 +135,8 @@ def test_a_search_that_ended_early_does_not_claim_a_reason() -> None:
         for number in range(9)
     )
     workloads = tuple(Workload(f"w{number}", f"w{number}", {"gpu": 1}) for number in range(9))
-    problem = Problem(workloads, clusters, (Preference("s", 1, "${app}"),))
+    problem = PlanInput(workloads, clusters, (Preference("s", 1, "${app}"),))
     best = solve(problem)
-    early = solve(problem, Limits(time_limit=1e-6))
+    early = solve(problem, SearchLimits(time_limit=1e-6))
     assert early.objective <= best.objective <= early.bound
     assert all(one.message for one in early.explanation)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from dsf.optimizer.losses import losses
-from dsf.optimizer.model import Cluster, Configuration, Current, Preference, Problem, ScoreTable, Workload
+from dsf.optimizer.model import Cluster, Configuration, Current, PlanInput, Preference, ScoreTable, Workload
 from dsf.optimizer.plan import UnknownPlace
 from dsf.optimizer.solve import solve
 from dsf.optimizer.views import AssignmentView, PlanView
@@ -39,7 +39,7 @@ def found(workloads: list[Workload], clusters: list[Cluster]) -> list[str]:
         ],
         configurations=[],
     )
-    plan = solve(Problem(tuple(workloads), tuple(clusters), (Preference("s"),), NOW))
+    plan = solve(PlanInput(tuple(workloads), tuple(clusters), (Preference("s"),), NOW))
     return losses(plan, previous)
 
 
@@ -82,7 +82,7 @@ def test_what_is_no_want_of_scores() -> None:
 
 def test_unknown_places_in_order() -> None:
     workloads = (workload("b", "c2", "c1"), workload("a", "c1"))
-    problem = Problem(workloads, (cluster("c2", None), cluster("c1", None)), (Preference("s"),), NOW)
+    problem = PlanInput(workloads, (cluster("c2", None), cluster("c1", None)), (Preference("s"),), NOW)
     assert solve(problem).unknown_places == (
         UnknownPlace("wa", "c1", "d"),
         UnknownPlace("wb", "c1", "d"),

@@ -20,11 +20,11 @@ from dsf.optimizer.manifests import (
     render,
 )
 from dsf.optimizer.model import Current
-from dsf.optimizer.selector import ClusterSelector
+from dsf.optimizer.selector import PlacementSelector
 from dsf.optimizer.views import AssignmentView, ConfigurationView, PlanView
 from dsf.optimizer.writer import owned
 
-LABEL = ClusterSelector.parse("label:cluster-name")
+LABEL = PlacementSelector.parse("label:cluster-name")
 
 
 def assignment(workload: str, cluster: str, score: float = 1, policy: str = "p") -> AssignmentView:

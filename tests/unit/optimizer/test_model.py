@@ -9,7 +9,16 @@ from collections.abc import Callable
 import pytest
 
 from dsf.errors import ManifestError
-from dsf.optimizer.model import Cluster, Configuration, Current, Limits, Preference, Problem, ScoreTable, Workload
+from dsf.optimizer.model import (
+    Cluster,
+    Configuration,
+    Current,
+    PlanInput,
+    Preference,
+    ScoreTable,
+    SearchLimits,
+    Workload,
+)
 
 WORKLOAD = Workload("a", "a", {})
 
@@ -38,13 +47,13 @@ WORKLOAD = Workload("a", "a", {})
                 "allowed are ${app}, ${cluster}, ${device}, ${scoreName}"
             ),
         ),
-        (lambda: Problem((WORKLOAD, WORKLOAD), (), (Preference("s"),)), "workload named more than once: a"),
-        (lambda: Problem((), (Cluster("c"), Cluster("c")), (Preference("s"),)), "cluster named more than once: c"),
-        (lambda: Problem((), (), (Preference("s"), Preference("s", 2))), "preferred score named more than once: s"),
-        (lambda: Problem((), (), ()), "no score is preferred"),
-        (lambda: Problem((), (), (Preference("s"),), None, -1), "keepCurrent -1; allowed is 0 to 1000"),
-        (lambda: Limits(time_limit=0), "time limit 0; allowed is a number of seconds above 0"),
-        (lambda: Limits(mip_gap=2), "gap 2; allowed is 0 to 1"),
+        (lambda: PlanInput((WORKLOAD, WORKLOAD), (), (Preference("s"),)), "workload named more than once: a"),
+        (lambda: PlanInput((), (Cluster("c"), Cluster("c")), (Preference("s"),)), "cluster named more than once: c"),
+        (lambda: PlanInput((), (), (Preference("s"), Preference("s", 2))), "preferred score named more than once: s"),
+        (lambda: PlanInput((), (), ()), "no score is preferred"),
+        (lambda: PlanInput((), (), (Preference("s"),), None, -1), "keepCurrent -1; allowed is 0 to 1000"),
+        (lambda: SearchLimits(time_limit=0), "time limit 0; allowed is a number of seconds above 0"),
+        (lambda: SearchLimits(mip_gap=2), "gap 2; allowed is 0 to 1"),
     ],
 )
 def test_values_out_of_range(make: Callable[[], object], message: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from dsf.errors import ToolError
 from dsf.optimizer.labels import read_problem
-from dsf.optimizer.model import Limits, Preference
+from dsf.optimizer.model import Preference, SearchLimits
 from dsf.optimizer.plan import Plan
 from dsf.optimizer.plot import MAX_CLUSTERS, plot
 from dsf.optimizer.solve import solve
@@ -39,7 +39,7 @@ def test_svg_names_what_is_where_and_is_the_same_each_time(plan: Plan, tmp_path:
 
 
 def test_many_clusters_and_unplaced_workloads(tmp_path: Path) -> None:
-    plan = solve(instance(80, MAX_CLUSTERS + 5, 2, load=3), Limits(time_limit=0.5))
+    plan = solve(instance(80, MAX_CLUSTERS + 5, 2, load=3), SearchLimits(time_limit=0.5))
     plot(plan, tmp_path / "plan.svg")
     text = (tmp_path / "plan.svg").read_text()
     assert "5 more clusters are not drawn." in text

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from dsf.kube.resources import DYNAMIC_SCORERS
-from dsf.optimizer.backend import KubeBackend
+from dsf.optimizer.backend import ManifestClient
 from dsf.optimizer.scores import Scores
 
 
@@ -24,5 +24,5 @@ def test_a_field_that_only_a_newer_crd_knows_hides_no_scorer() -> None:
     spec = {"description": "d", "configURL": "http://s.test/config", "configSyncMode": "Full", "later": True}
     scorer = {"metadata": {"name": "s", "namespace": "n"}, "spec": spec}
     broken = {"metadata": {"name": "t", "namespace": "n"}, "spec": {"description": 1}}
-    scores = Scores(cast("KubeBackend", _Objects(scorer, broken)))
+    scores = Scores(cast("ManifestClient", _Objects(scorer, broken)))
     assert scores.explain("s", datetime.now(UTC)).name == "s"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dsf.errors import SettingsError
-from dsf.optimizer.selector import ClusterSelector
+from dsf.optimizer.selector import PlacementSelector
 
 
 def cluster(name: str, claims: dict[str, str] | None = None, **labels: str) -> dict[str, Any]:
@@ -18,19 +18,19 @@ def cluster(name: str, claims: dict[str, str] | None = None, **labels: str) -> d
 @pytest.mark.parametrize("text", ["", "name:x", "label", "label:", "claim:", "label:a b", "cel:x", "label:-x", "x:y"])
 def test_what_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match=r"DSF_OPTIMIZER_CLUSTER_SELECTOR: .* is not allowed"):
-        ClusterSelector.parse(text)
+        PlacementSelector.parse(text)
 
 
 def test_what_is_understood() -> None:
-    assert ClusterSelector.parse("name") == ClusterSelector("name")
-    assert ClusterSelector.parse("claim:id.k8s.io").key == "id.k8s.io"
-    label = ClusterSelector.parse("label:open-cluster-management.io/name")
+    assert PlacementSelector.parse("name") == PlacementSelector("name")
+    assert PlacementSelector.parse("claim:id.k8s.io").key == "id.k8s.io"
+    label = PlacementSelector.parse("label:open-cluster-management.io/name")
     assert (label.by, label.labels) == ("label", "open-cluster-management.io/name")
 
 
 def test_values_may_be_anything_unique() -> None:
     clusters = [cluster("a", zone="one"), cluster("b", zone="two"), cluster("c", zone="two"), cluster("d", zone="")]
-    selector = ClusterSelector.parse("label:zone")
+    selector = PlacementSelector.parse("label:zone")
     assert selector.select(["a"], clusters).values == {"a": "one"}
     assert selector.select(["a"], clusters).problems == ()
     found = selector.select(["a", "b", "d", "gone"], clusters)
@@ -43,7 +43,7 @@ def test_values_may_be_anything_unique() -> None:
 
 
 def test_a_claim() -> None:
-    selector = ClusterSelector.parse("claim:id")
+    selector = PlacementSelector.parse("claim:id")
     found = selector.select(["a", "b"], [cluster("a", {"id": "1"}), cluster("b", id="2")])
     assert found.values == {"a": "1", "b": "b"}
     assert "ManagedCluster b has no claim id" in found.problems[0]

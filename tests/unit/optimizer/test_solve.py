@@ -10,7 +10,16 @@ import pytest
 
 from dsf.errors import ManifestError
 from dsf.optimizer import search
-from dsf.optimizer.model import Cluster, Configuration, Current, Limits, Preference, Problem, ScoreTable, Workload
+from dsf.optimizer.model import (
+    Cluster,
+    Configuration,
+    Current,
+    PlanInput,
+    Preference,
+    ScoreTable,
+    SearchLimits,
+    Workload,
+)
 from dsf.optimizer.plan import Plan
 from dsf.optimizer.solve import solve
 from dsf.optimizer.views import Coverage, Reason, Status
@@ -35,8 +44,8 @@ def workload(name: str, gpu: int = 1, replicas: int = 1, current: str | None = N
 def plan_of(
     workloads: list[Workload], clusters: list[Cluster], *, weight: float = 1, keep_current: float = 0, **limits: float
 ) -> Plan:
-    problem = Problem(tuple(workloads), tuple(clusters), (Preference("s", weight),), NOW, keep_current)
-    return solve(problem, Limits(**limits))
+    problem = PlanInput(tuple(workloads), tuple(clusters), (Preference("s", weight),), NOW, keep_current)
+    return solve(problem, SearchLimits(**limits))
 
 
 def where(plan: Plan) -> list[tuple[str, str, int]]:
@@ -185,7 +194,7 @@ def test_a_mix_of_scores_needs_all_of_them() -> None:
 
     preferences = (Preference("perf", 0.7), Preference("power", 0.3, "${cluster}/${app}"))
     clusters = (mixed("c1", {"c1/a": 10}), mixed("c2", {"c2/a": 20}), mixed("c3", {"c1/a": 100}))
-    plan = solve(Problem((workload("a"),), clusters, preferences))
+    plan = solve(PlanInput((workload("a"),), clusters, preferences))
     assert where(plan) == [("a", "c2", 1)]
     assert plan.objective == 34
     assert [(gap.score, gap.message) for gap in plan.score_gaps] == [
@@ -203,7 +212,7 @@ def test_sums_are_exact_where_floats_are_not() -> None:
         )
         for name, first, second in (("c1", 0, 1), ("c2", 3, 0))
     )
-    plan = solve(Problem((workload("a"),), clusters, (Preference("s", 0.1), Preference("t", 0.3))))
+    plan = solve(PlanInput((workload("a"),), clusters, (Preference("s", 0.1), Preference("t", 0.3))))
     assert where(plan) == [("a", "c1", 1)]
 
 
@@ -211,7 +220,7 @@ def test_sums_are_exact_where_floats_are_not() -> None:
 def test_a_time_limit_gives_a_plan_and_how_far_it_can_be(seconds: float) -> None:
     problem = instance(60, 20, 3)
     started = time.monotonic()
-    plan = solve(problem, Limits(time_limit=seconds))
+    plan = solve(problem, SearchLimits(time_limit=seconds))
     assert time.monotonic() - started < seconds + 10
     assert plan.assignments
     assert plan.objective <= plan.bound
@@ -222,9 +231,9 @@ def test_a_time_limit_gives_a_plan_and_how_far_it_can_be(seconds: float) -> None
 
 def test_a_medium_problem_is_solved_within_a_small_gap(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = instance(40, 15, 3, load=0.5)
-    whole = solve(problem, Limits(time_limit=2))
+    whole = solve(problem, SearchLimits(time_limit=2))
     monkeypatch.setattr(search, "_LARGEST", 0)
-    few = solve(problem, Limits(time_limit=2))
+    few = solve(problem, SearchLimits(time_limit=2))
     for plan in (whole, few):
         assert plan.gap < 0.1
         check_books(problem, plan)
