@@ -20,7 +20,7 @@ import watchfiles
 import dsf.log
 from dsf.api.manifest import Problem
 from dsf.api.types import MANIFESTWORK_NAME
-from dsf.backends.claim import Claim
+from dsf.backends.folderlock import FolderLock
 from dsf.backends.credentials import CredentialFiles
 from dsf.backends.eventlog import EventLog
 from dsf.backends.files import read_text, write_text
@@ -76,12 +76,12 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
         self._is_behind = False
         self._stop = threading.Event()
         self._thread = SupervisedThread(self._watch, "manifests")
-        self._claim: Claim | None = None
+        self._folder_lock: FolderLock | None = None
         self._on_change: OnChange = _untold
 
     def start(self, on_change: OnChange) -> None:
         """See the protocol. Raises BackendError when another hub uses the out folder."""
-        self._claim = Claim(self._out.root)
+        self._folder_lock = FolderLock(self._out.root)
         self._events.load()
         self._restore()
         self._on_change = on_change
@@ -95,9 +95,9 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
         """See the protocol."""
         self._stop.set()
         self._thread.join()
-        if self._claim is not None:
-            self._claim.release()
-            self._claim = None
+        if self._folder_lock is not None:
+            self._folder_lock.release()
+            self._folder_lock = None
 
     def list(self, kind: Kind) -> list[Manifest]:
         """See the protocol. Objects written by the hub are read from their files, so that edits are noticed."""

@@ -20,7 +20,7 @@ from dsf.hub.desiredstate import DesiredState
 from dsf.hub.distribute import carries, is_applied, manifest_work
 from dsf.hub.registrar import Registrar
 from dsf.hub.secretdelivery import copy_for
-from dsf.hub.summaries import Plan
+from dsf.hub.summaries import FleetPlan
 from dsf.store.entries import Entry
 
 log = dsf.log.get(__name__)
@@ -45,7 +45,7 @@ class ClusterReconciler:
         agent_namespace: str,
         departures: Departures | None = None,
         on_distributed: Callable[[frozenset[str]], None],
-        replan: Callable[[], Plan],
+        replan: Callable[[], FleetPlan],
     ) -> None:
         """`on_distributed` gets the names of the scorers added to or removed from a cluster, `replan` makes a new plan;
         without `departures` what is gone is forgotten at once."""
@@ -125,7 +125,7 @@ class ClusterReconciler:
         with self._lock:
             return len(self._distributed)
 
-    def _serve_what_fits(self, cluster: str, plan: Plan) -> float | None:
+    def _serve_what_fits(self, cluster: str, plan: FleetPlan) -> float | None:
         """`_serve`, with fewer scorers as often as the API server says that they are too large for one object."""
         while True:
             try:
@@ -138,7 +138,7 @@ class ClusterReconciler:
                     # It left meanwhile, which triggers its own event.
                     return None
 
-    def _serve(self, cluster: str, plan: Plan) -> float | None:
+    def _serve(self, cluster: str, plan: FleetPlan) -> float | None:
         unreachable: redis.RedisError | None = None
         look: float | None = None
         try:
@@ -203,7 +203,7 @@ class ClusterReconciler:
                 if self._backend.get(Kind.SCORE, cluster, score) is None:
                     self._registrar.rewrite_score(cluster, name)
 
-    def _leave(self, cluster: str, plan: Plan) -> float | None:
+    def _leave(self, cluster: str, plan: FleetPlan) -> float | None:
         self._held.pop(cluster, None)
         self._note(cluster, None)
         return self.departed(cluster, plan)
@@ -233,7 +233,7 @@ class ClusterReconciler:
                 del wanted[name]
         return wait
 
-    def _distribute(self, cluster: str, plan: Plan) -> bool:
+    def _distribute(self, cluster: str, plan: FleetPlan) -> bool:
         """Apply the ManifestWork; returns whether the agent has received it."""
         if not plan.is_enabled:
             delete_work(self._backend, cluster)
@@ -264,7 +264,7 @@ class ClusterReconciler:
         secrets = ((there, self._backend.get(Kind.SECRET, namespace, name)) for there, name in sorted(names.items()))
         return [copy_for(self._agent_namespace, secret, there) for there, secret in secrets if secret is not None]
 
-    def _note_look(self, cluster: str, plan: Plan) -> None:
+    def _note_look(self, cluster: str, plan: FleetPlan) -> None:
         with self._lock:
             if cluster in self._looked_at:
                 return
@@ -272,7 +272,7 @@ class ClusterReconciler:
         # Statuses may have waited for this although it changed nothing.
         self._count_anew(cluster, plan)
 
-    def _note_problem(self, cluster: str, plan: Plan, problem: tuple[str, bool] | None) -> None:
+    def _note_problem(self, cluster: str, plan: FleetPlan, problem: tuple[str, bool] | None) -> None:
         with self._lock:
             before = self._problems.pop(cluster, None)
             if problem is not None:
@@ -280,7 +280,7 @@ class ClusterReconciler:
         if before != problem:
             self._count_anew(cluster, plan)
 
-    def _count_anew(self, cluster: str, plan: Plan) -> None:
+    def _count_anew(self, cluster: str, plan: FleetPlan) -> None:
         self._on_distributed(frozenset(scorer.name for scorer in plan.running(cluster)))
 
     def _note(self, cluster: str, names: frozenset[str] | None) -> None:

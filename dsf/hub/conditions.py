@@ -12,7 +12,7 @@ from dsf.api.resolvereason import Reason
 from dsf.api.scorer import MAX_FAILURES, ClusterCounts, DynamicScorer, DynamicScorerStatus
 from dsf.api.scoringconfig import DynamicScoringConfig, DynamicScoringConfigStatus
 from dsf.api.types import ADDON_NAME, CONFIG_NAME, ConditionType, ConfigSyncMode, HealthStatus
-from dsf.hub.cycles import ITEMS_REPLACED, NO_ITEMS, Cycles
+from dsf.hub.cycles import ITEMS_REPLACED, NO_ITEMS, CycleOutcomes
 from dsf.hub.health import Health
 from dsf.hub.scorerplan import INVALID, Obstacle, ScorerPlan
 from dsf.store.entries import Override, Pace, Pauses
@@ -41,7 +41,7 @@ class Statement(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Spread:
+class DeliveryCounts:
     """Where a scorer is wanted and where it is delivered."""
 
     #: Accepted clusters, whether they want it or not.
@@ -66,8 +66,8 @@ class Spread:
 def scorer_status(
     plan: ScorerPlan,
     health: Health,
-    spread: Spread,
-    cycles: Cycles | None,
+    spread: DeliveryCounts,
+    cycles: CycleOutcomes | None,
     pace: Pace | None,
     *,
     previous: DynamicScorerStatus,
@@ -242,13 +242,13 @@ def tls_verified(plan: ScorerPlan, previous: DynamicScorerStatus) -> Statement |
     return None
 
 
-def _without_config(spread: Spread) -> str:
+def _without_config(spread: DeliveryCounts) -> str:
     if spread.config_mistake:
         return f"the DynamicScoringConfig {spread.config} has a mistake, so nothing runs: {spread.config_mistake}"
     return f"there is no DynamicScoringConfig {spread.config}; scoring starts when it is created"
 
 
-def distributed(plan: ScorerPlan, health: Health, spread: Spread) -> Statement | None:
+def distributed(plan: ScorerPlan, health: Health, spread: DeliveryCounts) -> Statement | None:
     """Condition Distributed: whether the scorer is delivered to every cluster that wants it.
 
     None while that is unknown and the earlier condition stays.
@@ -284,7 +284,7 @@ def distributed(plan: ScorerPlan, health: Health, spread: Spread) -> Statement |
     return Statement("True", "Distributed", f"all {spread.desired} clusters that want it have it")
 
 
-def scoring(plan: ScorerPlan, spread: Spread, cycles: Cycles, pauses: Pauses = Pauses()) -> Statement:  # noqa: B008
+def scoring(plan: ScorerPlan, spread: DeliveryCounts, cycles: CycleOutcomes, pauses: Pauses = Pauses()) -> Statement:  # noqa: B008
     """Condition Scoring: True if no cluster fails and at least one has a score.
 
     Manual pauses are always mentioned; if all clusters are paused, that is the reason.
@@ -307,7 +307,7 @@ def _paused(pauses: Pauses) -> str:
     return f"paused by {override.by or 'somebody'}{until}{': ' if override.note else ''}{override.note}"
 
 
-def _scoring(plan: ScorerPlan, spread: Spread, cycles: Cycles) -> Statement:
+def _scoring(plan: ScorerPlan, spread: DeliveryCounts, cycles: CycleOutcomes) -> Statement:
     if spread.desired == 0:
         return Statement("False", NOT_DISTRIBUTED, "it runs on no cluster; see the other conditions")
     if plan.is_suspended:
@@ -335,7 +335,7 @@ def _scoring(plan: ScorerPlan, spread: Spread, cycles: Cycles) -> Statement:
     return _answered(spread, cycles)
 
 
-def _answered(spread: Spread, cycles: Cycles) -> Statement:
+def _answered(spread: DeliveryCounts, cycles: CycleOutcomes) -> Statement:
     """Where no cycle fails: what the answers brought."""
     remark = f"; {cycles.remark}" if cycles.remark else ""
     empty = f"the scoring API answers without usable results on {cycles.empty} of {spread.desired} clusters{remark}"

@@ -24,7 +24,7 @@ _REMARKED: Final = (Verdict.EMPTY, Verdict.OK)
 
 
 @dataclass(frozen=True)
-class Cycles:
+class CycleOutcomes:
     """Outcomes of a scorer's newest cycles on the clusters that it is wanted on."""
 
     succeeding: int = 0
@@ -47,7 +47,7 @@ class Cycles:
     skips: Skips | None = None
 
     @classmethod
-    def of(cls, states: Iterable[PairState], now: float) -> Cycles:
+    def of(cls, states: Iterable[PairState], now: float) -> CycleOutcomes:
         """Sum up the states of a scorer's pairs at `now` (unix seconds)."""
         counts: Counter[Verdict] = Counter()
         unwritten = 0

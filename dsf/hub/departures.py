@@ -17,7 +17,7 @@ from dsf.api.types import ADDON_NAME, MANIFESTWORK_NAME
 from dsf.backends.protocol import Backend, Kind
 from dsf.hub.credentials import AgentCredentials
 from dsf.hub.registrar import Registrar
-from dsf.hub.summaries import Plan
+from dsf.hub.summaries import FleetPlan
 from dsf.store.notices import ClusterNotice
 
 
@@ -54,7 +54,7 @@ class DepartedClusters:
         self._credentials = credentials
         self._departures = departures
 
-    def __call__(self, cluster: str, plan: Plan) -> float | None:
+    def __call__(self, cluster: str, plan: FleetPlan) -> float | None:
         """Nothing runs there from now on. Returns the seconds until all of it is removed; None if it is already.
 
         Raises BackendError and redis.RedisError.
@@ -92,7 +92,7 @@ class DepartedClusters:
         managed_cluster = self._backend.get(Kind.CLUSTER, "", cluster)
         return managed_cluster is not None and not managed_cluster["metadata"].get("deletionTimestamp")
 
-    def _pause(self, cluster: str, plan: Plan, left: float, *, has_agent: bool) -> None:
+    def _pause(self, cluster: str, plan: FleetPlan, left: float, *, has_agent: bool) -> None:
         """Run nothing on a cluster that is gone for a moment. Costs nothing for an unknown one."""
         if cluster not in self._registrar.known_clusters():
             return

@@ -30,8 +30,8 @@ from dsf.hub.health import Health
 from dsf.hub.names import NameRules
 from dsf.hub.planmemory import PlanMemory
 from dsf.hub.scorerplan import INTERNAL_ERROR, INVALID, Obstacle
-from dsf.hub.secretdelivery import NO_DELIVERY, Delivery
-from dsf.hub.summaries import Differences, Plan, differences, make_plan
+from dsf.hub.secretdelivery import NO_DELIVERY, DeliverableSecrets
+from dsf.hub.summaries import Differences, FleetPlan, differences, make_plan
 from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
@@ -96,7 +96,7 @@ class DesiredState:
         self._reported: dict[str, str] = {}
         # The stored claims of names; None if they must be read.
         self._claims: NameClaims | None = None
-        self._plan = Plan()
+        self._plan = FleetPlan()
         # Most bytes of a ManifestWork, as far as known. A restart tries the largest again.
         self._limit = capacity.MOST
         # Objects to be reconciled with the next plan.
@@ -110,11 +110,11 @@ class DesiredState:
             self._changed.update(changed)
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> FleetPlan:
         """The desired state as of the last `update`; empty before the first one."""
         return self._plan
 
-    def update(self) -> Plan:
+    def update(self) -> FleetPlan:
         """Make a new plan and report what is to be reconciled with it.
 
         Raises BackendError; what is to be reconciled is then reported with the next plan.
@@ -135,7 +135,7 @@ class DesiredState:
         self._on_new(news, changed)
         return plan
 
-    def lower_limit(self, plan: Plan, refusal: str) -> bool:
+    def lower_limit(self, plan: FleetPlan, refusal: str) -> bool:
         """A ManifestWork of this plan was refused: whether the next plan has a lower limit on its size."""
         with self._lock:
             if self._limit == plan.limit:
@@ -182,7 +182,7 @@ class DesiredState:
         """Key of the effective DynamicScoringConfig."""
         return ObjectKey(Kind.CONFIG, self._settings.namespace, CONFIG_NAME)
 
-    def _make(self) -> Plan:
+    def _make(self) -> FleetPlan:
         read = self._all(Kind.SCORER, DynamicScorer)
         scorers = [self._in_force(scorer) for scorer in read if self.counts(scorer.metadata.namespace)]
         mistakes = {f"{key.namespace}/{key.name}": text for key, text in self._mistakes(Kind.SCORER)}
@@ -259,12 +259,12 @@ class DesiredState:
         with self._lock:
             return [(key, text) for key, (_, _, text) in self._parsed.items() if key.kind is kind and text]
 
-    def _delivery(self) -> Delivery:
+    def _delivery(self) -> DeliverableSecrets:
         if not self._settings.secret_delivery:
             return NO_DELIVERY
-        return Delivery.of(self._settings.namespace, self._backend.list(Kind.SECRET))
+        return DeliverableSecrets.of(self._settings.namespace, self._backend.list(Kind.SECRET))
 
-    def _report(self, plan: Plan) -> None:
+    def _report(self, plan: FleetPlan) -> None:
         """Log each internal error once."""
         errors = {key: scorer.obstacle.error for key, scorer in plan.scorers.items() if scorer.obstacle is not None}
         reported = {key: (error, repr(error)) for key, error in errors.items() if error is not None}

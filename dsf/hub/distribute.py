@@ -28,7 +28,7 @@ SCORERS_ROLE: Final = "dynamic-scoring-agent-scorers"
 
 
 @dataclass(frozen=True)
-class Part:
+class ScorerPart:
     """One scorer's part of a cluster's ManifestWork, without Secrets."""
 
     #: Its element of the ConfigMap's JSON array.
@@ -41,18 +41,18 @@ class Part:
     size: int
 
 
-def part_of(summary: ScorerSummary) -> Part:
+def part_of(summary: ScorerSummary) -> ScorerPart:
     """A scorer's part."""
     text = dump_summaries([summary])[1:-1]
     # In the ConfigMap the text is escaped once more; the Role has the names.
     size = size_of(text) + sum(size_of(reference.name) + 1 for reference in summary.references)
-    return Part(text, summary.references, summary.uses_account, size)
+    return ScorerPart(text, summary.references, summary.uses_account, size)
 
 
 def manifest_work(
     cluster: str,
     agent_namespace: str,
-    parts: Collection[Part],
+    parts: Collection[ScorerPart],
     *,
     secrets: Iterable[Manifest] = (),
 ) -> Manifest:

@@ -52,7 +52,7 @@ _OPEN: Final = f"; the hub asks without scoring.auth: let it in, or set another 
 _OWN_CA: Final = f"; the hub asks without scoring.tls: it trusts the CAs of trustedCA {_HELP}"
 
 
-class Target(NamedTuple):
+class HealthTarget(NamedTuple):
     """Target of a check."""
 
     config_url: str
@@ -123,7 +123,7 @@ class Health:
         return replace(self, failures=0, failure=None, config_failure=None, is_checked=False, is_proven=False)
 
 
-def check(target: Target, *, timeout: float) -> Check:
+def check(target: HealthTarget, *, timeout: float) -> Check:
     """Check one scoring API; `timeout` covers everything."""
     if target.refusal:
         return Check(CheckFailure(str(Reason.HostNotAllowed), target.refusal))
@@ -155,7 +155,7 @@ def check(target: Target, *, timeout: float) -> Check:
     return Check(health_failure, config, config_failure)
 
 
-def config_read(name: str, target: Target, result: Check, request: str) -> ConfigRead:
+def config_read(name: str, target: HealthTarget, result: Check, request: str) -> ConfigRead:
     """For people: whether a check of this scorer brought its /config."""
     if result.config is not None:
         return ConfigRead(name=name, at=time.time(), request=request)
@@ -165,7 +165,7 @@ def config_read(name: str, target: Target, result: Check, request: str) -> Confi
     return ConfigRead(name=name, problem=cut(failure.message) if failure else "", request=request)
 
 
-def _failure_of(url: str, answer: http.Answer | CheckFailure, target: Target) -> CheckFailure | None:
+def _failure_of(url: str, answer: http.Answer | CheckFailure, target: HealthTarget) -> CheckFailure | None:
     if isinstance(answer, CheckFailure):
         return answer
     if answer.status != _OK:
@@ -176,7 +176,9 @@ def _failure_of(url: str, answer: http.Answer | CheckFailure, target: Target) ->
     return None
 
 
-def _read_config(target: Target, answer: http.Answer | CheckFailure) -> tuple[RemoteConfig | None, CheckFailure | None]:
+def _read_config(
+    target: HealthTarget, answer: http.Answer | CheckFailure
+) -> tuple[RemoteConfig | None, CheckFailure | None]:
     failure = _failure_of(target.config_url, answer, target)
     if failure is not None or isinstance(answer, CheckFailure):
         return None, failure
@@ -198,7 +200,7 @@ class HealthMonitor:
         self,
         settings: Settings,
         on_change: Callable[[ObjectKey], None],
-        on_check: Callable[[ObjectKey, Target, Check, str], None] = lambda *_: None,
+        on_check: Callable[[ObjectKey, HealthTarget, Check, str], None] = lambda *_: None,
     ) -> None:
         """Both are called in the checking threads, outside of any lock: `on_change` when a scorer's Health changes,
         `on_check` with each check and the newest request (`ask`) that came before it."""
@@ -207,7 +209,7 @@ class HealthMonitor:
         self._on_check = on_check
         self._requests: dict[ObjectKey, str] = {}
         self._queue: WorkQueue[ObjectKey] = WorkQueue()
-        self._targets: dict[ObjectKey, Target] = {}
+        self._targets: dict[ObjectKey, HealthTarget] = {}
         self._known: dict[ObjectKey, Health] = {}
         self._lock = threading.Lock()
         self._shares = Shares(settings.health_concurrency)
@@ -227,7 +229,7 @@ class HealthMonitor:
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
-    def track(self, key: ObjectKey, target: Target, known: Health) -> Health:
+    def track(self, key: ObjectKey, target: HealthTarget, known: Health) -> Health:
         """Start or continue checking this scorer; returns its state. A new or changed target is checked at once.
 
         `known` comes from its status; it counts if nothing is known here yet.

@@ -23,14 +23,14 @@ from dsf.hub.controller import Controller, Reconcile
 from dsf.hub.credentials import AgentCredentials
 from dsf.hub.departures import Departures
 from dsf.hub.desiredstate import DesiredState
-from dsf.hub.health import Check, HealthMonitor, Target, config_read
+from dsf.hub.health import Check, HealthMonitor, HealthTarget, config_read
 from dsf.hub.news import News
 from dsf.hub.outage import Outage
 from dsf.hub.planner import Planner
 from dsf.hub.registrar import Registrar
 from dsf.hub.scorers import ScorerReconciler
 from dsf.hub.scores import ScoreReconciler
-from dsf.hub.summaries import Differences, Plan
+from dsf.hub.summaries import Differences, FleetPlan
 from dsf.process.threads import SupervisedThread
 from dsf.settings import Settings
 from dsf.store.client import connect
@@ -237,7 +237,7 @@ class Hub:
     def _on_health(self, key: ObjectKey) -> None:
         self._planner.changed(key)
 
-    def _on_check(self, key: ObjectKey, target: Target, result: Check, request: str) -> None:
+    def _on_check(self, key: ObjectKey, target: HealthTarget, result: Check, request: str) -> None:
         """Tell people when /config was read. Nothing depends on it: during an outage of Redis it is left out."""
         own = f"{key.namespace}/{key.name}"
         if self._outage.is_on or self._desired.plan.called(key.name) not in (own, None):
@@ -327,7 +327,7 @@ class Hub:
             for key in (*orphans, *map(_cluster, clusters)):
                 self._clusters.queue.add_after(key, random.uniform(0, spread))  # noqa: S311
 
-    def _gone(self, plan: Plan) -> dict[str, str]:
+    def _gone(self, plan: FleetPlan) -> dict[str, str]:
         """The clusters (name -> uid) that are gone for a moment. Raises redis.RedisError."""
         known = self._registrar.known_clusters() - plan.clusters.keys()
         return {name: self._registrar.uid(name) for name in known if self._grace_of(name)}

@@ -10,7 +10,7 @@ from dsf.backends.protocol import ObjectKey
 from dsf.hub.controller import Controller
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.outage import Outage
-from dsf.hub.summaries import Plan
+from dsf.hub.summaries import FleetPlan
 
 #: A plan is made from all objects, whatever changed. After one that took a second none is made for this many seconds:
 #: so while a thousand scorers become Active one after the other, planning takes a quarter of the time, not all of it.
@@ -31,7 +31,7 @@ class Planner:
         self._desired.note(*objects)
         self.controller.queue.add_after(self._desired.config_key, self._rests_until - time.monotonic())
 
-    def update(self) -> Plan:
+    def update(self) -> FleetPlan:
         """A plan made in the caller's thread, for one that cannot wait. Raises BackendError."""
         try:
             return self._desired.update()

@@ -14,11 +14,11 @@ import redis
 
 import dsf.log
 from dsf import keys
-from dsf.hub.cycles import Cycles
+from dsf.hub.cycles import CycleOutcomes
 from dsf.hub.names import is_owner
 from dsf.hub.outage import Outage, StillAwayError
 from dsf.hub.scorerplan import ScorerPlan
-from dsf.hub.summaries import Plan
+from dsf.hub.summaries import FleetPlan
 from dsf.settings import Settings
 from dsf.store.agents import Agents
 from dsf.store.client import hub_time
@@ -62,7 +62,7 @@ class Registrar:
         # Seconds by which the clock shared by all hub processes is ahead of this host's.
         self._skew = 0.0
         # The plan whose scorers the registry has, and scorers' errors at the last attempt.
-        self._synced: Plan | None = None
+        self._synced: FleetPlan | None = None
         self._problems: Mapping[str, Exception] = {}
 
     def refresh(self) -> set[str]:
@@ -108,7 +108,7 @@ class Registrar:
         with self._lock:
             return any(entry.runnable for entries in self._entries.values() for entry in entries.values())
 
-    def sync_scorers(self, plan: Plan) -> Mapping[str, Exception]:
+    def sync_scorers(self, plan: FleetPlan) -> Mapping[str, Exception]:
         """Make the registry's scorers those of the plan. Overrides of removed scorers are deleted.
 
         Returns errors by scorer name; the other scorers are written regardless.
@@ -233,11 +233,11 @@ class Registrar:
         [facts] = self._writes.facts([Claim(cluster, scorer, 0.0)])
         return facts.written.name if facts.written is not None else None
 
-    def cycles(self, plan: ScorerPlan, clusters: list[str]) -> Cycles:
+    def cycles(self, plan: ScorerPlan, clusters: list[str]) -> CycleOutcomes:
         """Outcomes of a scorer's newest cycles."""
         self._ensure_read()
         now = self._now()
-        return Cycles.of(self._pairs.rows((cluster, plan.name) for cluster in clusters), now)
+        return CycleOutcomes.of(self._pairs.rows((cluster, plan.name) for cluster in clusters), now)
 
     def pace(self, plan: ScorerPlan, clusters: list[str]) -> Pace:
         """Effective interval of a scorer on the clusters that it is wanted on."""

@@ -12,7 +12,7 @@ from dsf.api.scorer import DynamicScorer
 from dsf.api.summary import ScorerSummary
 from dsf.api.types import HealthStatus
 from dsf.hub.capacity import Load
-from dsf.hub.distribute import Part
+from dsf.hub.distribute import ScorerPart
 from dsf.hub.names import NAME_CONFLICT, NAME_NOT_ALLOWED, Named
 from dsf.store.entries import Entry
 from dsf.store.registry import ScorerRecord, WhenEmpty, WhenFailing
@@ -56,13 +56,13 @@ class ScorerPlan:
     #: If clusters differ: each one's summary, why it cannot run there, or None if not selected.
     variants: Mapping[str, ScorerSummary | Obstacle | None] = field(default_factory=dict)
     #: Its part of a cluster's ManifestWork, by cluster if they differ; "" for all other clusters.
-    parts: Mapping[str, Part] = field(default_factory=dict)
+    parts: Mapping[str, ScorerPart] = field(default_factory=dict)
     #: Bytes of the hub's Secrets that are delivered with it, by name there; by cluster as `parts`.
     secrets: Mapping[str, Mapping[str, int]] = field(default_factory=lambda: {"": {}})
     # By cluster, made once: a cluster's are compared with the schedule after each change of any scorer.
     _entries: dict[str, Entry] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def part_on(self, cluster: str) -> Part:
+    def part_on(self, cluster: str) -> ScorerPart:
         """Its part of this cluster's ManifestWork."""
         return self.parts.get(cluster, self.parts[""])
 

@@ -17,20 +17,20 @@ from dsf.errors import DsfError
 from dsf.http.access import DIRECT, PLAIN, Access
 from dsf.hub.clusters import ClusterReconciler
 from dsf.hub.conditions import (
-    Spread,
+    DeliveryCounts,
     ignored_scorer_status,
     scorer_status,
     stumbled_scorer_status,
     unreadable_scorer_status,
 )
-from dsf.hub.cycles import Cycles
+from dsf.hub.cycles import CycleOutcomes
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.discretion import without_answers
-from dsf.hub.health import Health, HealthMonitor, Target
+from dsf.hub.health import Health, HealthMonitor, HealthTarget
 from dsf.hub.registrar import Registrar
 from dsf.hub.scorerplan import ScorerPlan, internal_obstacle
 from dsf.hub.statuses import write_status
-from dsf.hub.summaries import Plan
+from dsf.hub.summaries import FleetPlan
 from dsf.store.entries import Pace
 from dsf.store.notices import ConditionNotice, ScorerNotice, cut
 
@@ -100,7 +100,7 @@ class ScorerReconciler:
         access, is_home = self._access(scorer), self._desired.is_home(key.namespace)
         servers = [spec.config_url, access.proxy] if access.proxy else [spec.config_url]
         refusal = self._desired.server_refusal(key.namespace, servers)
-        target = Target(spec.config_url, spec.config_sync_mode, access, scorer.metadata.uid, is_home, refusal)
+        target = HealthTarget(spec.config_url, spec.config_sync_mode, access, scorer.metadata.uid, is_home, refusal)
         self._health.track(key, target, _known(scorer))
         plan = self._desired.plan
         own = plan.scorers.get(scorer.key)
@@ -109,7 +109,7 @@ class ScorerReconciler:
             # Created or checked after this plan was made; the two together would be a healthy scorer without /config.
             self._on_change(key)
             return None
-        cycles: Cycles | None = None
+        cycles: CycleOutcomes | None = None
         pace: Pace | None = None
         unreachable: redis.RedisError | None = None
         try:
@@ -166,12 +166,12 @@ class ScorerReconciler:
         authentication = self._desired.authentication(scorer.metadata.namespace, auth.authentication_ref.name)
         return PLAIN if authentication is None else Access(proxy=authentication.spec.proxy_url)
 
-    def _spread(self, plan: Plan, own: ScorerPlan) -> Spread:
+    def _spread(self, plan: FleetPlan, own: ScorerPlan) -> DeliveryCounts:
         config = self._desired.config_key
         clusters = plan.clusters_of(own)
         desired = len(clusters)
         problem, is_refused = self._clusters.problem(clusters)
-        return Spread(
+        return DeliveryCounts(
             clusters=len(plan.clusters),
             desired=desired,
             distributed=min(self._clusters.distributed(own.name), desired),

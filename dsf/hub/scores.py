@@ -17,7 +17,7 @@ from dsf.errors import BackendError
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.registrar import Registrar
 from dsf.hub.scorerplan import ScorerPlan
-from dsf.hub.summaries import Plan
+from dsf.hub.summaries import FleetPlan
 
 log = dsf.log.get(__name__)
 
@@ -47,7 +47,7 @@ class ScoreReconciler:
             self._backend.delete_score(key.namespace, key.name)
         return None
 
-    def orphans(self, plan: Plan) -> Iterator[ObjectKey]:
+    def orphans(self, plan: FleetPlan) -> Iterator[ObjectKey]:
         """Scores without a scorer in the plan; the writer may still be about to remove them."""
         owners = _Owners(plan)
         for key in self._backend.keys(Kind.SCORE):
@@ -101,7 +101,7 @@ class ScoreReconciler:
 class _Owners:
     """Finds a score's scorer by label or, if that is missing, by name."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: FleetPlan) -> None:
         self._plan = plan
         candidates = [scorer for scorer in plan.scorers.values() if not scorer.has_no_name]
         self._by_label = {label_value(scorer.name): scorer for scorer in candidates}

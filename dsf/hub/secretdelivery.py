@@ -27,7 +27,7 @@ MAX_NAMESPACE: Final = 63
 
 
 @dataclass(frozen=True)
-class Delivery:
+class DeliverableSecrets:
     """Deliverable Secrets."""
 
     #: The hub's own namespace.
@@ -39,7 +39,7 @@ class Delivery:
     unreleased: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, namespace: str, secrets: Iterable[Manifest]) -> Delivery:
+    def of(cls, namespace: str, secrets: Iterable[Manifest]) -> DeliverableSecrets:
         """From the labelled Secrets."""
         listed = list(secrets)
         known = sorted((secret["metadata"]["name"], _problem(secret), _size(secret)) for secret in listed)
@@ -51,7 +51,7 @@ class Delivery:
         sizes = {name: size - len(name) for name, _, size in self.secrets or ()}
         return {there: sizes[name] + len(there) for there, name in names.items()}
 
-    def with_targets(self, authentications: Iterable[object], clusters: Iterable[ClusterFacts]) -> Delivery:
+    def with_targets(self, authentications: Iterable[object], clusters: Iterable[ClusterFacts]) -> DeliverableSecrets:
         """Unreleased are also the names under which clusters get Secrets that are released for no server."""
         names = [cluster.name for cluster in clusters]
         targets: set[str] = set()
@@ -73,7 +73,7 @@ class Delivery:
 
 
 #: For a hub that delivers no Secrets.
-NO_DELIVERY: Final = Delivery()
+NO_DELIVERY: Final = DeliverableSecrets()
 
 
 def _problem(secret: Manifest) -> str:
@@ -117,7 +117,7 @@ def is_renaming(resolved: ResolvedScorer | None) -> bool:
     return any(secret.target_name is not None for _, secret in _named(resolved))
 
 
-def check(resolved: ResolvedScorer, delivery: Delivery, cluster: str = "") -> None:
+def check(resolved: ResolvedScorer, delivery: DeliverableSecrets, cluster: str = "") -> None:
     """Raise ResolutionError unless all Secrets of the scorer's ScoringAuthentications are deliverable.
 
     Without a cluster those of each cluster are left out.
@@ -160,7 +160,7 @@ class Targets:
         return ""
 
 
-def check_foreign(summary: ScorerSummary, delivery: Delivery) -> None:
+def check_foreign(summary: ScorerSummary, delivery: DeliverableSecrets) -> None:
     """Raise ResolutionError if a scorer of another namespace uses a Secret of the hub's that is released for no server:
     a ScoringAuthentication there could bind it to any."""
     names = {reference.name for reference in summary.references if reference.kind is CaKind.Secret}
@@ -172,7 +172,7 @@ def check_foreign(summary: ScorerSummary, delivery: Delivery) -> None:
         )
 
 
-def _general_refusal(namespace: str, delivery: Delivery) -> str:
+def _general_refusal(namespace: str, delivery: DeliverableSecrets) -> str:
     if delivery.secrets is None:
         return "is not delivered: this hub delivers no Secrets (hubSetting.secretDelivery of the chart)"
     if namespace != delivery.namespace:
@@ -180,7 +180,7 @@ def _general_refusal(namespace: str, delivery: Delivery) -> str:
     return ""
 
 
-def _refusal(name: str, delivery: Delivery) -> str:
+def _refusal(name: str, delivery: DeliverableSecrets) -> str:
     problem = next((problem for known, problem, _ in delivery.secrets or () if known == name), None)
     if problem is None:
         return (

@@ -27,7 +27,7 @@ from dsf.hub.distribute import part_of
 from dsf.hub.names import NO_RULES, NameRules, decide, is_owner
 from dsf.hub.planmemory import PlanMemory
 from dsf.hub.scorerplan import INVALID, Obstacle, ScorerPlan, internal_obstacle
-from dsf.hub.secretdelivery import NO_DELIVERY, Delivery
+from dsf.hub.secretdelivery import NO_DELIVERY, DeliverableSecrets
 from dsf.store.entries import Entry
 from dsf.store.notices import ClusterNotice, cut, grouping_labels
 from dsf.store.registry import ScorerRecord
@@ -77,7 +77,7 @@ class MaskIndex:
 
 
 @dataclass(frozen=True)
-class Plan:
+class FleetPlan:
     """The whole desired state."""
 
     #: By `namespace/name`.
@@ -264,7 +264,7 @@ class Differences(NamedTuple):
     clusters: frozenset[str]
 
 
-def differences(old: Plan, new: Plan) -> Differences:
+def differences(old: FleetPlan, new: FleetPlan) -> Differences:
     """Objects affected by a change of the plan."""
     scorers = {
         key
@@ -315,13 +315,13 @@ def make_plan(
     token_hosts: TokenHosts = NO_HOSTS,
     unhealthy: Mapping[str, Obstacle] = MappingProxyType({}),
     authentications: Iterable[ScoringAuthentication] = (),
-    delivery: Delivery = NO_DELIVERY,
+    delivery: DeliverableSecrets = NO_DELIVERY,
     mistaken: Mapping[str, str] = MappingProxyType({}),
     memory: PlanMemory | None = None,
     limit: int = capacity.MOST,
     names: NameRules = NO_RULES,
     scorer_hosts: TokenHosts = NO_HOSTS,
-) -> Plan:
+) -> FleetPlan:
     """The desired state. Objects being deleted count as gone; `now` decides about pauses with an end.
 
     `token_hosts` are the servers that `/config` may name for a token; `unhealthy` maps a scorer's key to why its
@@ -364,7 +364,7 @@ def make_plan(
     )
     for key, (reason, message) in refused.items():
         plans[key] = replace(plans[key], obstacle=Obstacle(reason, message))
-    plan = Plan(
+    plan = FleetPlan(
         scorers=plans,
         clusters={name: cluster.metadata.uid for name, cluster in served.items()},
         labels={name: grouping_labels(cluster.metadata.labels) for name, cluster in served.items()},
@@ -390,7 +390,7 @@ def _bound(plan: ScorerPlan, allowed: TokenHosts) -> ScorerPlan:
     return replace(plan, variants=variants)
 
 
-def _undisputed(plan: Plan) -> Plan:
+def _undisputed(plan: FleetPlan) -> FleetPlan:
     """The plan without the scorers, on a cluster, whose Secrets would take the place of an older scorer's there."""
     delivering = [plan for plan in plan.scorers.values() if secretdelivery.delivers(plan.runnable)]
     if not any(secretdelivery.is_renaming(scorer.runnable) for scorer in delivering):
@@ -413,7 +413,7 @@ def _undisputed(plan: Plan) -> Plan:
     return replace(plan, scorers=scorers)
 
 
-def _bounded(plan: Plan, own_namespace: str) -> Plan:
+def _bounded(plan: FleetPlan, own_namespace: str) -> FleetPlan:
     """The plan without the scorers that have no room on a cluster."""
     most = (scorer.largest for scorer in plan.scorers.values() if scorer.runnable)
     if not plan.is_enabled or capacity.fit(most, plan.limit):
@@ -440,7 +440,7 @@ def _plan_scorer(
     token_hosts: TokenHosts,
     authentications: Authentications,
     clusters: Iterable[ClusterFacts],
-    delivery: Delivery,
+    delivery: DeliverableSecrets,
     memory: PlanMemory,
 ) -> ScorerPlan:
     """One scorer's plan for any input of author and scoring API: an error here would break the whole plan."""
@@ -477,7 +477,7 @@ def _plan_scorer(
 def _secret_sizes(
     resolved: ResolvedScorer,
     clusters: Iterable[ClusterFacts],
-    delivery: Delivery,
+    delivery: DeliverableSecrets,
     variants: dict[str, ScorerSummary | Obstacle | None],
 ) -> dict[str, Mapping[str, int]]:
     """Bytes of the Secrets by cluster; adds to `variants` the clusters for which one is missing."""

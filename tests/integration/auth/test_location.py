@@ -12,7 +12,7 @@ from dsf.api.types import ConfigSyncMode
 from dsf.auth.authenticator import Authenticator
 from dsf.errors import HttpError
 from dsf.http.access import DIRECT, Access
-from dsf.hub.health import Target, check
+from dsf.hub.health import HealthTarget, check
 from tests.integration.auth.bed import Bed
 from tests.integration.http.test_proxies import Proxy
 from tests.support.httpserver import ScriptedServer, answer
@@ -76,11 +76,11 @@ def api() -> Iterator[ScriptedServer]:
 def test_what_the_hub_does(api: ScriptedServer) -> None:
     with Proxy() as proxy:
         url = f"http://scorer.test:{api.port}/config"
-        external = Target(url, ConfigSyncMode.None_, Access(proxy=f"http://{proxy.address}"))
+        external = HealthTarget(url, ConfigSyncMode.None_, Access(proxy=f"http://{proxy.address}"))
         assert check(external, timeout=10).health_failure is None
         assert proxy.asked == [f"GET http://scorer.test:{api.port}/healthz"]
         # Without a proxy, nobody knows that name.
-        failure = check(Target(url, ConfigSyncMode.None_, DIRECT), timeout=10).health_failure
+        failure = check(HealthTarget(url, ConfigSyncMode.None_, DIRECT), timeout=10).health_failure
         assert failure is not None
         assert "cannot be resolved" in failure.message
         assert len(proxy.asked) == 1

@@ -17,7 +17,7 @@ from dsf.demo.binaries import find
 from dsf.errors import CycleError
 from dsf.http import transport
 from dsf.http.access import DIRECT, Access
-from dsf.hub.health import Target, check
+from dsf.hub.health import HealthTarget, check
 from tests.integration.auth.bed import GOOD, Bed, server_context
 from tests.support.child import Child
 from tests.support.httpserver import ScriptedServer, answer
@@ -153,11 +153,11 @@ def test_the_hub(server: ScriptedServer, start: Start) -> None:
     url, through = f"{server.url}/config", Access(proxy=f"http://{start().address}")
     for access, is_through in ((through, True), (DIRECT, False)):
         before = len(server.requests)
-        found = check(Target(url, ConfigSyncMode.Full, access), timeout=300)
+        found = check(HealthTarget(url, ConfigSyncMode.Full, access), timeout=300)
         assert found.health_failure is None
         assert {request.path for request in server.requests[before:]} == {"/healthz", "/config"}
         assert set(ways(server)[before:]) == {is_through}
     closed = Access(proxy=f"http://127.0.0.1:{free_port()}")
-    failure = check(Target(url, ConfigSyncMode.None_, closed), timeout=300).health_failure
+    failure = check(HealthTarget(url, ConfigSyncMode.None_, closed), timeout=300).health_failure
     assert failure is not None
     assert "proxy" in failure.message

@@ -73,7 +73,7 @@ def test_an_answer_ends_in_its_reason_in_time_and_memory(row: Hostile, ask: Ask)
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
 def test_the_hubs_health_check_fails_with_words(row: Hostile) -> None:
     with RawServer(row.sent) as server:
-        target = health.Target(f"{server.url}/config", ConfigSyncMode.Full)
+        target = health.HealthTarget(f"{server.url}/config", ConfigSyncMode.Full)
         seconds = 0.4 if row.reason == "timeout" else _FLOOD_SECONDS
         found = health.check(target, timeout=seconds).health_failure
     assert found is not None

@@ -86,7 +86,7 @@ def test_a_private_ca_is_trusted_while_it_is_in_the_folder(
 
 
 def test_the_hubs_health_check_says_whose_ca_counts_for_it(ca: TestCa, server: int, folder: Path) -> None:
-    target = health.Target(f"https://localhost:{server}/config", ConfigSyncMode.None_)
+    target = health.HealthTarget(f"https://localhost:{server}/config", ConfigSyncMode.None_)
     failure = health.check(target, timeout=300).health_failure
     assert failure is not None
     assert "TLS failed" in failure.message

@@ -13,7 +13,7 @@ from dsf.fleet.reader import score_view
 from dsf.fleet.scorerviews import scorer_views
 from dsf.fleet.snapshot import Row
 from dsf.fleet.verdict import Verdict, verdict
-from dsf.hub.cycles import Cycles
+from dsf.hub.cycles import CycleOutcomes
 from dsf.results.desired import desired
 from dsf.store.pairs import Pairs, PairState, Score
 from dsf.store.registry import ClusterRecord, ScorerRecord
@@ -46,7 +46,7 @@ def test_all_readers_agree(age: float, factor: float, is_usable: bool) -> None:
     assert verdict(state, NOW) is row.state(NOW) is expected
     assert has_expired(state.valid_until, NOW) is not is_usable
     # The status of the DynamicScorer.
-    cycles = Cycles.of([state], NOW)
+    cycles = CycleOutcomes.of([state], NOW)
     assert (cycles.succeeding, cycles.expired) == (int(is_usable), int(not is_usable))
     # `dsf status` and the JSON API.
     [shown] = scorer_views(Pairs(memory_client()), [SCORER], {"s": Groups({"c": row}, NOW)}, {}, NOW)

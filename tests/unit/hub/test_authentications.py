@@ -7,7 +7,7 @@ from typing import Any
 from dsf.api.scoringauthentication import ScoringAuthentication
 from dsf.api.types import CLUSTER_SET_LABEL
 from dsf.hub.conditions import tls_verified
-from dsf.hub.summaries import Plan, differences, make_plan
+from dsf.hub.summaries import FleetPlan, differences, make_plan
 from tests.unit.hub.builders import GROUP, NOW, cluster, config, scorer
 
 SOURCE = {
@@ -28,14 +28,14 @@ def authentication(**spec: Any) -> ScoringAuthentication:
     )
 
 
-def plan(*authentications: ScoringAuthentication, clusters: Any = None, **source: Any) -> Plan:
+def plan(*authentications: ScoringAuthentication, clusters: Any = None, **source: Any) -> FleetPlan:
     """One scorer on clusters a and b."""
     known = clusters or [cluster("a"), cluster("b", labels={"region": "eu", CLUSTER_SET_LABEL: "europe"})]
     found = scorer("s", source={**SOURCE, **source})
     return make_plan([found], config(), known, NOW, authentications=authentications)
 
 
-def obstacle(found: Plan) -> tuple[str, str]:
+def obstacle(found: FleetPlan) -> tuple[str, str]:
     """Why the scorer runs nowhere."""
     (one,) = found.scorers.values()
     assert one.obstacle is not None

@@ -11,7 +11,7 @@ import pytest
 from dsf.hub.capacity import Load, fit, left_out, lower, size_of
 from dsf.hub.distribute import manifest_work
 from dsf.hub.secretdelivery import copy_for
-from dsf.hub.summaries import Plan, make_plan
+from dsf.hub.summaries import FleetPlan, make_plan
 from tests.unit.hub.builders import NOW, cluster, config, scorer
 from tests.unit.hub.test_authentications import SOURCE, authentication
 from tests.unit.hub.test_secret_delivery import secret
@@ -61,11 +61,11 @@ def test_a_tenant_that_adds_scorers_takes_nothing_from_another() -> None:
 def test_what_is_planned_for_a_scorer_is_no_less_than_what_it_takes(query: str) -> None:
     source = {**SOURCE, "params": {"query": query, "range": 60, "step": 15}}
 
-    def made(*names: str) -> Plan:
+    def made(*names: str) -> FleetPlan:
         scorers = [scorer(name, source=source) for name in names]
         return make_plan(scorers, config(), [cluster("c")], NOW, authentications=[authentication()])
 
-    def written(plan: Plan) -> int:
+    def written(plan: FleetPlan) -> int:
         parts = [one.part_on("c") for one in plan.running("c")]
         work = manifest_work("c", "agents", parts, secrets=[copy_for("agents", secret())])
         text = json.dumps(work["spec"]["workload"]["manifests"], separators=(",", ":"), ensure_ascii=False)

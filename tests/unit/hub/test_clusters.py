@@ -15,7 +15,7 @@ from dsf.hub.clusters import ClusterReconciler
 from dsf.hub.credentials import AgentCredentials
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.registrar import Registrar
-from dsf.hub.summaries import Plan, make_plan
+from dsf.hub.summaries import FleetPlan, make_plan
 from dsf.kube.session import ForbiddenError
 from dsf.settings import Settings
 from dsf.store.entries import Entry, Override, effective
@@ -60,7 +60,7 @@ def test_an_entry_that_waits_runs_for_no_override() -> None:
     assert arrived == {"s": entry}
 
 
-def _working(plan: Plan, registrar: Mock, backend: Mock, counted: list[frozenset[str]]) -> ClusterReconciler:
+def _working(plan: FleetPlan, registrar: Mock, backend: Mock, counted: list[frozenset[str]]) -> ClusterReconciler:
     """One whose credentials are always in place."""
     credentials = Mock(spec=AgentCredentials)
     credentials.ensure.return_value = None

@@ -10,8 +10,8 @@ import pytest
 
 from dsf.api.scorer import DynamicScorer, DynamicScorerStatus
 from dsf.api.types import HealthStatus
-from dsf.hub.conditions import Spread, config_status, ignored_config_status, scorer_status
-from dsf.hub.cycles import Cycles
+from dsf.hub.conditions import DeliveryCounts, config_status, ignored_config_status, scorer_status
+from dsf.hub.cycles import CycleOutcomes
 from dsf.hub.health import CheckFailure, Health
 from dsf.hub.summaries import make_plan
 from dsf.store.entries import Override, Pace, Pauses
@@ -20,14 +20,14 @@ from tests.unit.hub.builders import NOW, cluster, config, scorer
 
 DOWN = CheckFailure("Timeout", "no answer")
 ACTIVE = Health(HealthStatus.Active, is_checked=True, is_proven=True)
-EVERYWHERE = Spread(clusters=2, desired=2, distributed=2, config="hub/dynamic-scoring-config", is_enabled=True)
+EVERYWHERE = DeliveryCounts(clusters=2, desired=2, distributed=2, config="hub/dynamic-scoring-config", is_enabled=True)
 
 
 def status(
     found: DynamicScorer | None = None,
     health: Health = ACTIVE,
-    spread: Spread = EVERYWHERE,
-    cycles: Cycles | None = Cycles(),  # noqa: B008 (frozen)
+    spread: DeliveryCounts = EVERYWHERE,
+    cycles: CycleOutcomes | None = CycleOutcomes(),  # noqa: B008 (frozen)
     pace: Pace | None = None,
     previous: DynamicScorerStatus | None = None,
     seconds: int = 0,
@@ -86,7 +86,7 @@ def test_an_earlier_verdict_stands_until_the_first_check() -> None:
         (replace(EVERYWHERE, is_enabled=False, desired=0), ("False", "NoScoringConfig")),
     ],
 )
-def test_distributed(spread: Spread, expected: tuple[str, str]) -> None:
+def test_distributed(spread: DeliveryCounts, expected: tuple[str, str]) -> None:
     assert said(status(spread=spread), "Distributed") == expected
 
 
@@ -113,14 +113,14 @@ def test_config_synced_says_first_what_keeps_it_from_running() -> None:
 def test_scoring_counts_clusters_and_shows_the_newest_failures_first() -> None:
     states = [state("good", last_success="1", failing="0", valid_until="9"), state("new")]
     states += [state(f"bad-{n:02}", failing="1", failure=failure(f"m{n}", 100.0 + n)) for n in range(12)]
-    cycles = Cycles.of(states, 0.0)
+    cycles = CycleOutcomes.of(states, 0.0)
     assert (cycles.succeeding, cycles.failing) == (1, 12)
     assert [found.message for found in cycles.failures] == [f"m{n}" for n in range(11, 1, -1)]
     found = status(spread=replace(EVERYWHERE, desired=14), cycles=cycles)
     assert said(found, "Scoring") == ("False", "SomeClustersFail")
     assert found.clusters.model_dump() == {"desired": 14, "succeeding": 1, "empty": 0, "failing": 12}
-    assert said(status(cycles=Cycles(failing=2)), "Scoring") == ("False", "AllClustersFail")
-    assert said(status(cycles=Cycles(succeeding=1)), "Scoring") == ("True", "CyclesSucceed")
+    assert said(status(cycles=CycleOutcomes(failing=2)), "Scoring") == ("False", "AllClustersFail")
+    assert said(status(cycles=CycleOutcomes(succeeding=1)), "Scoring") == ("True", "CyclesSucceed")
     assert said(status(), "Scoring") == ("Unknown", "NoCyclesYet")
 
 
@@ -137,7 +137,7 @@ def test_scoring_says_why_it_runs_nowhere() -> None:
 def test_cycles_that_only_expire_are_a_failure_with_a_reason() -> None:
     few = state("few", last_success="1", valid_until="9", expired="2", expired_at="5")
     many = state("many", last_success="1", valid_until="9", expired="3", expired_run="r", expired_at="5")
-    cycles = Cycles.of([few, many], 0.0)
+    cycles = CycleOutcomes.of([few, many], 0.0)
     assert (cycles.succeeding, cycles.failing) == (1, 1)
     (found,) = cycles.failures
     assert (found.cluster, found.stage, found.reason) == ("many", "", "expired")
@@ -152,7 +152,7 @@ def test_scores_that_cannot_be_written_are_said() -> None:
         PairState(name, "s", {"last_success": "1", "valid_until": "9"}, unwritten=f"403: {text}")
         for name, text in (("a", "no"), ("b", "other"))
     ]
-    cycles = Cycles.of([state("good", last_success="1", valid_until="9"), *states], 0.0)
+    cycles = CycleOutcomes.of([state("good", last_success="1", valid_until="9"), *states], 0.0)
     found = status(spread=replace(EVERYWHERE, desired=3), cycles=cycles)
     assert said(found, "Scoring") == ("False", "ScoresNotWritten")
     message = next(one.message for one in found.conditions if one.type == "Scoring")
@@ -162,7 +162,7 @@ def test_scores_that_cannot_be_written_are_said() -> None:
 def test_no_items_is_not_a_score_and_an_expired_one_is_none_either() -> None:
     good = state("good", last_success="1", valid_until="9", items="2")
     empty = [state(name, last_success="1", valid_until="9", items="0") for name in "ab"]
-    cycles = Cycles.of(empty, 1.0)
+    cycles = CycleOutcomes.of(empty, 1.0)
     assert (cycles.succeeding, cycles.empty) == (0, 2)
     found = status(cycles=cycles)
     assert said(found, "Scoring") == ("False", "NoItems")
@@ -171,7 +171,7 @@ def test_no_items_is_not_a_score_and_an_expired_one_is_none_either() -> None:
     assert message.startswith(
         "no cluster has a score: the scoring API answers without usable results on 2 of 2 clusters"
     )
-    cycles = Cycles.of([good, empty[0]], 1.0)
+    cycles = CycleOutcomes.of([good, empty[0]], 1.0)
     found = status(cycles=cycles)
     assert said(found, "Scoring") == ("True", "CyclesSucceed")
     [message] = [one.message for one in found.conditions if one.type == "Scoring"]
@@ -179,8 +179,8 @@ def test_no_items_is_not_a_score_and_an_expired_one_is_none_either() -> None:
         "1 of 2 clusters have a score; the scoring API answers without usable results on 1 of 2 clusters"
     )
     # A score without a noted number of items is one of an earlier version.
-    assert Cycles.of([state("old", last_success="1", valid_until="9")], 1.0).succeeding == 1
-    assert said(status(cycles=Cycles.of([good], 9.0)), "Scoring") == ("False", "ScoresExpired")
+    assert CycleOutcomes.of([state("old", last_success="1", valid_until="9")], 1.0).succeeding == 1
+    assert said(status(cycles=CycleOutcomes.of([good], 9.0)), "Scoring") == ("False", "ScoresExpired")
 
 
 def skipping(name: str, reason: str, ticks: int, since: int, **fields: str) -> PairState:
@@ -197,7 +197,7 @@ def test_clusters_without_a_score_that_get_no_ticks_are_said() -> None:
         skipping("new", "rate_limit", 9, 40),
         skipping("away", "queue_full", 9, 60),
     ]
-    cycles = Cycles.of(states, 100.0)
+    cycles = CycleOutcomes.of(states, 100.0)
     assert (cycles.idle, cycles.succeeding, cycles.expired, cycles.failing) == (3, 2, 1, 0)
     found = status(limited, spread=replace(EVERYWHERE, desired=6), cycles=cycles)
     assert said(found, "Scoring") == ("False", "TicksSkipped")
@@ -205,7 +205,7 @@ def test_clusters_without_a_score_that_get_no_ticks_are_said() -> None:
     assert message.startswith("3 of 6 clusters have no score, for they are sent no ticks; longest: new, rate_limit: ")
     assert "2/m, is for all clusters together" in message
     # What fails is worse.
-    failing = Cycles.of([*states, state("bad", failing="1")], 100.0)
+    failing = CycleOutcomes.of([*states, state("bad", failing="1")], 100.0)
     assert said(status(limited, cycles=failing), "Scoring")[1] == "SomeClustersFail"
 
 
@@ -221,7 +221,7 @@ def test_a_cluster_that_cannot_be_told_is_named() -> None:
 
 
 def test_what_cannot_be_read_stays_as_it_was() -> None:
-    cycles = Cycles.of([state("bad", failing="1", failure=failure("m", 1.0))], 0.0)
+    cycles = CycleOutcomes.of([state("bad", failing="1", failure=failure("m", 1.0))], 0.0)
     before = status(cycles=cycles)
     after = status(cycles=None, previous=before, seconds=60)
     assert after == before
@@ -295,12 +295,12 @@ def test_a_pause_of_a_person_is_said_beside_what_fails_and_is_the_reason_where_a
     some, every = (Pauses(number, "a", override, 1_900_000_000.0) for number in (1, 2))
     text = "paused by ann until 2030-03-17T17:46:40Z: release"
 
-    def told(pauses: Pauses, cycles: Cycles, **more: Any) -> tuple[str, str, str]:
+    def told(pauses: Pauses, cycles: CycleOutcomes, **more: Any) -> tuple[str, str, str]:
         found = status(scorer(**more), cycles=cycles, pace=Pace(30, 0, pauses))
         return next((one.status, one.reason, one.message) for one in found.conditions if one.type == "Scoring")
 
-    failing = told(some, Cycles(failing=1))
+    failing = told(some, CycleOutcomes(failing=1))
     assert failing[:2] == ("False", "SomeClustersFail")
     assert failing[2].endswith(f"; 1 of 2 clusters are paused, a: {text}")
-    assert told(every, Cycles(succeeding=2)) == ("False", "Paused", text)
-    assert told(every, Cycles(), execution={"suspend": True})[1] == "Suspended"
+    assert told(every, CycleOutcomes(succeeding=2)) == ("False", "Paused", text)
+    assert told(every, CycleOutcomes(), execution={"suspend": True})[1] == "Suspended"

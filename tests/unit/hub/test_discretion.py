@@ -12,9 +12,9 @@ from dsf.api.summary import ScorerSummary
 from dsf.api.tokenhosts import TokenHosts
 from dsf.api.types import ConfigSyncMode
 from dsf.hub.discretion import server_refusal, servers_of, without_answers
-from dsf.hub.health import Check, Target, check
+from dsf.hub.health import Check, HealthTarget, check
 from dsf.hub.names import NameRules
-from dsf.hub.summaries import Plan, make_plan
+from dsf.hub.summaries import FleetPlan, make_plan
 from tests.support.httpserver import Handler, ScriptedServer, answer
 from tests.unit.hub.builders import NOW, cluster, config, scorer
 
@@ -22,7 +22,7 @@ CANARY = "internal-page-of-the-bank"
 
 
 def asked(server: ScriptedServer, *, shows_answers: bool, refusal: str = "") -> Check:
-    target = Target(f"{server.url}/config", ConfigSyncMode.Full, shows_answers=shows_answers, refusal=refusal)
+    target = HealthTarget(f"{server.url}/config", ConfigSyncMode.Full, shows_answers=shows_answers, refusal=refusal)
     return check(target, timeout=20)
 
 
@@ -73,7 +73,7 @@ def test_failures_of_cycles_show_kind_and_status() -> None:
     assert [one.reason for one in found] == ["http_error", "bad_answer"]
 
 
-def planned(hosts: list[str], *, namespace: str = "team", **spec: Any) -> Plan:
+def planned(hosts: list[str], *, namespace: str = "team", **spec: Any) -> FleetPlan:
     one = scorer("s", metadata={"namespace": namespace}, **spec)
     allowed = TokenHosts(hosts)
     clusters = [cluster("a"), cluster("b")]
@@ -83,7 +83,7 @@ def planned(hosts: list[str], *, namespace: str = "team", **spec: Any) -> Plan:
 QUERY = {"params": {"query": "up", "range": 60, "step": 5}}
 
 
-def reason(plan: Plan) -> str:
+def reason(plan: FleetPlan) -> str:
     [one] = plan.scorers.values()
     return one.obstacle.reason if one.obstacle else ""
 

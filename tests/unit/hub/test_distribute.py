@@ -9,7 +9,7 @@ import pytest
 from dsf.api.authentication import CaKind, Reference
 from dsf.api.summary import ScorerSummary, dump_summaries
 from dsf.backends.compare import covers
-from dsf.hub.distribute import Part, is_applied, manifest_work, part_of
+from dsf.hub.distribute import ScorerPart, is_applied, manifest_work, part_of
 
 
 def test_an_empty_list_is_distributed_too() -> None:
@@ -38,7 +38,7 @@ def test_summaries_are_complete() -> None:
 
 def test_the_agent_may_read_what_its_scorers_name_and_no_more() -> None:
     named = [Reference(CaKind.Secret, "b"), Reference(CaKind.Secret, "a"), Reference(CaKind.ConfigMap, "ca")]
-    part = Part("{}", frozenset(named), uses_account=True, size=0)
+    part = ScorerPart("{}", frozenset(named), uses_account=True, size=0)
     _, role, binding = manifest_work("c", "agents", [part])["spec"]["workload"]["manifests"]
     assert [(rule["resources"], rule["resourceNames"], rule["verbs"]) for rule in role["rules"]] == [
         (["secrets"], ["a", "b"], ["get", "list", "watch"]),

@@ -12,7 +12,7 @@ from dsf.api.remoteconfig import RemoteConfig
 from dsf.api.types import ConfigSyncMode, HealthStatus
 from dsf.backends.protocol import Kind, ObjectKey
 from dsf.hub import health
-from dsf.hub.health import Check, CheckFailure, Health, HealthMonitor, Target
+from dsf.hub.health import Check, CheckFailure, Health, HealthMonitor, HealthTarget
 from dsf.settings import Settings
 from tests.support.wait import wait_for
 
@@ -84,7 +84,7 @@ class _Apis:
         self.gate = threading.Event()
         self.begun: Counter[str] = Counter()
 
-    def check(self, target: Target, *, timeout: float) -> Check:
+    def check(self, target: HealthTarget, *, timeout: float) -> Check:
         del timeout
         self.begun[target.uid] += 1
         if target.uid == "tenant":
@@ -102,7 +102,7 @@ def test_a_namespaces_hanging_scoring_apis_delay_no_others(
 
     def track(namespace: str, number: int) -> ObjectKey:
         key = ObjectKey(Kind.SCORER, namespace, f"{namespace}-{number}")
-        monitor.track(key, Target("http://s.test/config", ConfigSyncMode.Full, uid=namespace), Health())
+        monitor.track(key, HealthTarget("http://s.test/config", ConfigSyncMode.Full, uid=namespace), Health())
         return key
 
     theirs = [track("tenant", number) for number in range(20)]

@@ -17,7 +17,7 @@ from dsf.hub.desiredstate import DesiredState
 from dsf.hub.names import NameRules
 from dsf.hub.outage import Outage
 from dsf.hub.registrar import Registrar
-from dsf.hub.summaries import Plan, make_plan
+from dsf.hub.summaries import FleetPlan, make_plan
 from dsf.settings import Settings
 from dsf.store.registry import ClusterRecord
 from dsf.store.schedule import ScheduleStore
@@ -31,14 +31,14 @@ def team(name: str, **more: Any) -> DynamicScorer:
     return scorer(name, metadata={"namespace": "team"}, created=OLDER, **more)
 
 
-def planned(*scorers: DynamicScorer, after: Plan | None = None, seconds: float = 0, **rules: Any) -> Plan:
+def planned(*scorers: DynamicScorer, after: FleetPlan | None = None, seconds: float = 0, **rules: Any) -> FleetPlan:
     if after is not None:
         rules["claims"] = after.claims
     moment = NOW + timedelta(seconds=seconds)
     return make_plan(scorers, config(), [cluster("c")], moment, names=NameRules(home="hub", **rules))
 
 
-def why(plan: Plan, key: str) -> str:
+def why(plan: FleetPlan, key: str) -> str:
     obstacle = plan.scorers[key].obstacle
     return obstacle.reason if obstacle is not None else ""
 
@@ -104,7 +104,7 @@ def test_books_and_overrides_do_not_go_to_another_namespace(settings_factory: Ca
     client = memory_client()
     registrar = Registrar(client, settings_factory(), Outage("Redis"))
 
-    def run(plan: Plan) -> None:
+    def run(plan: FleetPlan) -> None:
         wanted = plan.entries("c", registrar.present("c"))
         registrar.remove_other_entries("c", wanted)
         registrar.sync_scorers(plan)

@@ -13,7 +13,7 @@ from dsf.errors import BackendError
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.registrar import Registrar
 from dsf.hub.scores import BATCH, ScoreReconciler
-from dsf.hub.summaries import Plan, make_plan
+from dsf.hub.summaries import FleetPlan, make_plan
 from dsf.kube.session import ApiServerError, ForbiddenError
 from tests.unit.hub.builders import cluster, config, scorer
 
@@ -23,7 +23,7 @@ NOW = datetime(2026, 11, 21, tzinfo=UTC)
 class Place:
     """Backend, registrar and view in one."""
 
-    def __init__(self, plan: Plan, *scores: Manifest) -> None:
+    def __init__(self, plan: FleetPlan, *scores: Manifest) -> None:
         self.plan = plan
         self.scores = {_key(score): score for score in scores}
         self.rewritten: list[tuple[str, str]] = []
@@ -61,7 +61,7 @@ def _key(score: Manifest) -> ObjectKey:
     return ObjectKey(Kind.SCORE, score["metadata"]["namespace"], score["metadata"]["name"])
 
 
-def _plan(*masks: tuple[str, str], **scorers: Any) -> Plan:
+def _plan(*masks: tuple[str, str], **scorers: Any) -> FleetPlan:
     made = [scorer("one", score="Score One", **scorers)]
     return make_plan(made, config(*masks), [cluster("a"), cluster("b", accepted=False)], NOW)
 

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from dsf.api.types import DELIVER_LABEL, MANAGED_BY, MANAGED_BY_LABEL, USABLE_FOR
 from dsf.hub.capacity import size_of
 from dsf.hub.distribute import carries, manifest_work
-from dsf.hub.secretdelivery import MAX_NAMESPACE, MAX_SIZE, NO_DELIVERY, Delivery, copy_for
-from dsf.hub.summaries import Plan, make_plan
+from dsf.hub.secretdelivery import MAX_NAMESPACE, MAX_SIZE, NO_DELIVERY, DeliverableSecrets, copy_for
+from dsf.hub.summaries import FleetPlan, make_plan
 from tests.unit.hub.builders import NOW, cluster, config, scorer
 from tests.unit.hub.test_authentications import SOURCE, authentication
 
@@ -30,7 +30,7 @@ def secret(name: str = "fleet", size: int = 4, **labels: str) -> dict[str, Any]:
     return {"kind": "Secret", "metadata": metadata, "type": "Opaque", "data": {"token": value}}
 
 
-def plan(delivery: Delivery, name: str = "fleet", masks: Any = ()) -> Plan:
+def plan(delivery: DeliverableSecrets, name: str = "fleet", masks: Any = ()) -> FleetPlan:
     """A scorer that wants the Secret on clusters a and b, and one that wants nothing."""
     found = [scorer("s", source=SOURCE), scorer("other")]
     wants = authentication(secretDelivery=[{"name": name}])
@@ -40,7 +40,7 @@ def plan(delivery: Delivery, name: str = "fleet", masks: Any = ()) -> Plan:
 
 
 def test_it_goes_where_its_scorer_goes() -> None:
-    found = plan(Delivery.of("hub", [secret()]), masks=[("b", "s")])
+    found = plan(DeliverableSecrets.of("hub", [secret()]), masks=[("b", "s")])
     assert (found.delivered("a"), found.delivered("b")) == ({"fleet": "fleet"}, {})
     assert (found.having("fleet"), found.having("other")) == ({"a"}, set())
 
@@ -49,13 +49,13 @@ def test_it_goes_where_its_scorer_goes() -> None:
     ("delivery", "said"),
     [
         (NO_DELIVERY, "this hub delivers no Secrets"),
-        (Delivery.of("hub", []), f"is not in namespace hub with the label {DELIVER_LABEL}=true"),
-        (Delivery.of("elsewhere", [secret()]), "only ScoringAuthentications in namespace elsewhere"),
-        (Delivery.of("hub", [secret(**{MANAGED_BY_LABEL: MANAGED_BY})]), "is the framework's own"),
-        (Delivery.of("hub", [secret(size=MAX_SIZE)]), "has more than 32 KiB"),
+        (DeliverableSecrets.of("hub", []), f"is not in namespace hub with the label {DELIVER_LABEL}=true"),
+        (DeliverableSecrets.of("elsewhere", [secret()]), "only ScoringAuthentications in namespace elsewhere"),
+        (DeliverableSecrets.of("hub", [secret(**{MANAGED_BY_LABEL: MANAGED_BY})]), "is the framework's own"),
+        (DeliverableSecrets.of("hub", [secret(size=MAX_SIZE)]), "has more than 32 KiB"),
     ],
 )
-def test_why_not(delivery: Delivery, said: str) -> None:
+def test_why_not(delivery: DeliverableSecrets, said: str) -> None:
     found = plan(delivery)
     obstacle = found.scorers["hub/s"].obstacle
     assert obstacle is not None
@@ -80,8 +80,8 @@ def test_each_cluster_gets_its_own_under_another_name() -> None:
     secrets = [secret("thanos-a"), secret("thanos-b", 20_000), secret("thanos")]
     clusters = [cluster("a"), cluster("b"), cluster("c")]
 
-    def made(*known: Any) -> Plan:
-        delivery = Delivery.of("hub", known)
+    def made(*known: Any) -> FleetPlan:
+        delivery = DeliverableSecrets.of("hub", known)
         return make_plan([one], config(), clusters, NOW, authentications=[wants], delivery=delivery)
 
     found = made(*secrets)
@@ -106,7 +106,7 @@ def test_two_secrets_cannot_have_one_name_on_a_cluster() -> None:
     same = wanting("same", "2026-03-01T00:00:00Z", {"name": "thanos-${cluster}", "targetName": "thanos"})
     other = wanting("other", "2026-02-01T00:00:00Z", {"name": "other", "targetName": "thanos"})
     both = wanting("both", "2026-01-01T00:00:00Z", {"name": "other"}, {"name": "thanos-a", "targetName": "other"})
-    delivery = Delivery.of("hub", [secret("thanos-a"), secret("other")])
+    delivery = DeliverableSecrets.of("hub", [secret("thanos-a"), secret("other")])
     scorers, wants = zip(first, same, other, both, strict=True)
     found = make_plan(scorers, config(), [cluster("a")], NOW, authentications=wants, delivery=delivery)
     assert [one.name for one in found.running("a")] == ["first", "same"]
@@ -130,7 +130,7 @@ def test_two_secrets_cannot_have_one_name_on_a_cluster() -> None:
 )
 def test_a_name_that_is_none_on_one_cluster_concerns_only_that(secrets: dict[str, str], name: str) -> None:
     one, wants = wanting("s", "2026-01-01T00:00:00Z", secrets)
-    delivery = Delivery.of("hub", [secret(secrets["name"].replace("${cluster}", at)) for at in ("a", name)])
+    delivery = DeliverableSecrets.of("hub", [secret(secrets["name"].replace("${cluster}", at)) for at in ("a", name)])
     clusters = [cluster("a"), cluster(name)]
     found = make_plan([one], config(), clusters, NOW, authentications=[wants], delivery=delivery)
     assert found.scorers["hub/s"].obstacles.keys() == {name}
@@ -147,7 +147,7 @@ def test_another_namespace_cannot_bind_a_renamed_secret_either(target: str) -> N
     bound = authentication(allowedHosts=["https://thanos.example"], **token)
     bound = bound.model_copy(update={"metadata": bound.metadata.model_copy(update={"namespace": "team"})})
     theirs = scorer("s", metadata={"namespace": "team"}, source=SOURCE)
-    delivery = Delivery.of("hub", [known])
+    delivery = DeliverableSecrets.of("hub", [known])
     found = make_plan([theirs], config(), [cluster("a")], NOW, authentications=[wants, bound], delivery=delivery)
     obstacle = found.scorers["team/s"].obstacle
     assert obstacle is not None
@@ -168,8 +168,8 @@ def test_secrets_need_room_once_and_older_scorers_come_first() -> None:
         scorer("plain"),
     ]
 
-    def made(*masks: Any, last: int = 24_000) -> Plan:
-        delivery = Delivery.of("hub", [*secrets[:-1], secret("last", size=last)])
+    def made(*masks: Any, last: int = 24_000) -> FleetPlan:
+        delivery = DeliverableSecrets.of("hub", [*secrets[:-1], secret("last", size=last)])
         clusters = [cluster("x"), cluster("y")]
         return make_plan(
             scorers, config(*masks), clusters, NOW, authentications=[many, one], delivery=delivery, limit=280 * 1024
@@ -232,7 +232,7 @@ def test_another_namespace_cannot_bind_a_delivered_secret_to_its_own_host(
         [cluster("a", labels={"region": "eu"})],
         NOW,
         authentications=[bound.model_copy(update={"metadata": metadata})],
-        delivery=Delivery.of("hub", [known]),
+        delivery=DeliverableSecrets.of("hub", [known]),
     )
     obstacle = found.scorers[f"{namespace}/s"].obstacle
     if usable or namespace == "hub":

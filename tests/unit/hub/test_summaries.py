@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from dsf.api.meta import rfc3339
 from dsf.api.scoringconfig import Mask, is_masked
-from dsf.hub.summaries import MaskIndex, Plan, differences, make_plan
+from dsf.hub.summaries import FleetPlan, MaskIndex, differences, make_plan
 from tests.unit.hub.builders import NOW, cluster, config, scorer
 
 GONE = {"deletionTimestamp": "2026-01-02T00:00:00Z"}
 NAMES = st.sampled_from(["*", "a", "b", "cpu", "mem"])
 
 
-def names(plan: Plan, cluster_name: str) -> list[str]:
+def names(plan: FleetPlan, cluster_name: str) -> list[str]:
     return [summary.name for summary in plan.summaries(cluster_name)]
 
 
@@ -116,7 +116,7 @@ def test_the_index_says_what_the_masks_say(masks: list[tuple[str, str]], cluster
 
 
 def test_differences() -> None:
-    def plan(*scorers: object, masks: tuple[tuple[str, str], ...] = (), clusters: str = "ab") -> Plan:
+    def plan(*scorers: object, masks: tuple[tuple[str, str], ...] = (), clusters: str = "ab") -> FleetPlan:
         return make_plan(scorers, config(*masks), [cluster(name) for name in clusters], NOW)  # type: ignore[arg-type]
 
     one, two = scorer("one"), scorer("two")
@@ -129,7 +129,7 @@ def test_differences() -> None:
     assert differences(base, plan(one, two, clusters="abc")) == ({"hub/one", "hub/two"}, {"c"})
     assert differences(base, plan(one, two, clusters="a")) == ({"hub/one", "hub/two"}, {"b"})
     assert differences(base, plan(one, two, masks=(("x", "y"),))) == ({"hub/one", "hub/two"}, {"a", "b"})
-    assert differences(Plan(), base) == ({"hub/one", "hub/two"}, {"a", "b"})
+    assert differences(FleetPlan(), base) == ({"hub/one", "hub/two"}, {"a", "b"})
 
 
 def test_people_are_told_what_a_cluster_is_masked_from_and_why() -> None:
@@ -151,7 +151,7 @@ def test_people_are_told_what_a_cluster_is_masked_from_and_why() -> None:
 
 
 def test_a_new_or_relabelled_cluster_is_looked_at_alone() -> None:
-    def plan(b: dict[str, str], *more: str, **spec: object) -> Plan:
+    def plan(b: dict[str, str], *more: str, **spec: object) -> FleetPlan:
         clusters = [cluster("a", labels={"env": "prod"}), cluster("b", labels=b), *map(cluster, more)]
         return make_plan([scorer("s", **spec), scorer("t")], config(), clusters, NOW)  # type: ignore[arg-type]
 

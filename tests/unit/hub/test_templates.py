@@ -11,16 +11,16 @@ from dsf.api import variants
 from dsf.api.cluster import ManagedCluster
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringconfig import DynamicScoringConfig, Mask
-from dsf.hub.conditions import Spread, distributed
+from dsf.hub.conditions import DeliveryCounts, distributed
 from dsf.hub.health import Health
 from dsf.hub.planmemory import PlanMemory
-from dsf.hub.summaries import Plan, make_plan
+from dsf.hub.summaries import FleetPlan, make_plan
 from tests.unit.hub.builders import NOW, cluster, config, scorer
 
 EU, US = {"region": "eu", "env": "prod"}, {"region": "us"}
 
 
-def plan(*clusters: ManagedCluster, masks: list[dict[str, Any]] | None = None, **spec: Any) -> Plan:
+def plan(*clusters: ManagedCluster, masks: list[dict[str, Any]] | None = None, **spec: Any) -> FleetPlan:
     """One scorer on these clusters."""
     whole = DynamicScoringConfig.from_manifest({**config().to_manifest(), "spec": {"masks": masks or []}})
     return make_plan([scorer("s", **spec)], whole, clusters, NOW)
@@ -31,11 +31,11 @@ def source(query: str = "up", host: str = "http://prometheus.example", **more: A
     return {"type": "Prometheus", "host": host, "params": {"query": query, "range": 60, "step": 15}, **more}
 
 
-def said(found: Plan) -> tuple[str, str]:
+def said(found: FleetPlan) -> tuple[str, str]:
     """Reason and message of the condition Distributed."""
     (one,) = found.scorers.values()
     desired = len(found.clusters_of(one))
-    spread = Spread(len(found.clusters), desired, desired, "hub/config", is_enabled=True)
+    spread = DeliveryCounts(len(found.clusters), desired, desired, "hub/config", is_enabled=True)
     statement = distributed(one, Health(status=one.scorer.status.health_status, is_checked=True), spread)
     assert statement is not None
     return statement.reason, statement.message

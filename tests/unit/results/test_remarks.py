@@ -11,7 +11,7 @@ from dsf.fleet import rescore
 from dsf.fleet.model import FleetModel
 from dsf.fleet.reader import FleetReader, score_view
 from dsf.fleet.rescore import RunView
-from dsf.hub.cycles import Cycles
+from dsf.hub.cycles import CycleOutcomes
 from dsf.results.ending import ending_of
 from dsf.store.pairs import Pairs
 from dsf.web.reading import Reading
@@ -91,7 +91,7 @@ def test_all_readers_have_it(bed: Bed, values: dict[str, Any], state: str, reaso
     assert (row.state.name, row.why.reason, row.why.message) == (state, reason, text)
     assert detail.cycles[0].message == text
     # The DynamicScorer's status.
-    said = Cycles.of([pair], bed.now)
+    said = CycleOutcomes.of([pair], bed.now)
     assert (said.remark_reason, said.remark) == (condition, f"c1: {text}")
 
 

@@ -9,7 +9,7 @@ from dsf.backends.outfolder import PRIVATE
 from dsf.errors import BackendError
 
 
-class Claim:
+class FolderLock:
     """Holds the lock until `release` or any end of the process."""
 
     def __init__(self, root: Path) -> None:
