@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Self
 
 
-class Reason(StrEnum):
+class DescribedReason(StrEnum):
     """Base of the reasons: meaning and advice."""
 
     meaning: str
@@ -26,7 +26,7 @@ class Reason(StrEnum):
         return member
 
 
-class FailureReason(Reason):
+class FailureReason(DescribedReason):
     """Why a cycle ended with the outcome `error`."""
 
     BAD_QUERY = "bad_query", "the source refused the query; the message says why", "correct the query", "fetch"
@@ -139,7 +139,7 @@ class FailureReason(Reason):
     INTERNAL_ERROR = "internal_error", "an error in the agent", "see its log"
 
 
-class SkipReason(Reason):
+class SkipReason(DescribedReason):
     """Why a tick was not sent, or its cycle not run."""
 
     OVERLAP = (
@@ -171,7 +171,7 @@ class SkipReason(Reason):
     )
 
 
-class RejectionReason(Reason):
+class RejectionReason(DescribedReason):
     """Why the hub rejects a message that claims to be a result: `dynamic_scoring_results_rejected_total`."""
 
     MALFORMED = "malformed", "not a result, or an unknown schema version", "upgrade the agent"
@@ -189,7 +189,7 @@ class RejectionReason(Reason):
     )
 
 
-class RefusalReason(Reason):
+class RefusalReason(DescribedReason):
     """Why a single result of a valid answer is refused: `dynamic_scoring_results_refused_total`."""
 
     NULL_SCORE = "null_score", "`score` is null", "omit such results"
@@ -211,7 +211,7 @@ class RefusalReason(Reason):
     OTHER = "other", "a reason unknown to this hub: the agent is newer", "upgrade the hub"
 
 
-class EmptyReason(Reason):
+class EmptyReason(DescribedReason):
     """Why a cycle with a valid answer has nothing to publish: the outcome `empty`."""
 
     NO_RESULTS = (

@@ -15,7 +15,7 @@ import dsf.log
 from dsf import metrics as names
 from dsf.agent.config import ConfigSource
 from dsf.api.labels import gauge_labels
-from dsf.api.scoring import Result
+from dsf.api.scoring import ScoringResult
 from dsf.api.summary import ScorerSummary
 from dsf.api.validity import has_expired, validity_at
 from dsf.cycle.cycle import Cycle
@@ -35,7 +35,7 @@ class _Published:
 
     score_name: str
     valid_until: float
-    results: Sequence[Result]
+    results: Sequence[ScoringResult]
     #: Label values -> score; made at the first scrape, since not every result is scraped.
     samples: dict[tuple[str, ...], float] | None = field(default=None)
 
@@ -76,7 +76,7 @@ class AgentMetrics(Observer):
         self._lock = threading.Lock()
         self._published: dict[str, _Published] = {}
 
-    def publish(self, summary: ScorerSummary, results: Sequence[Result], interval: int = 0) -> None:
+    def publish(self, summary: ScorerSummary, results: Sequence[ScoringResult], interval: int = 0) -> None:
         """These results replace the scorer's earlier ones until their validity at this interval (0: the scorer's)
         ends."""
         declared = summary.scoring_interval

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, Field
 
 from dsf.api.meta import SpecModel
-from dsf.api.scoring import Result
+from dsf.api.scoring import ScoringResult
 from dsf.api.types import USED_LABELS
 
 
@@ -76,10 +76,10 @@ def groups(results: Iterable[tuple[Mapping[str, str], float]], by: Sequence[str]
     return scores_by_group
 
 
-def aggregated(results: Iterable[tuple[Mapping[str, str], float]], by: Sequence[str], how: str) -> list[Result]:
+def aggregated(results: Iterable[tuple[Mapping[str, str], float]], by: Sequence[str], how: str) -> list[ScoringResult]:
     """One result per group, in order of first occurrence. A sum may be infinite."""
     function = _FUNCTIONS[how]
     return [
-        Result({name: value for name, value in zip(by, values, strict=True) if value}, float(function(scores)))
+        ScoringResult({name: value for name, value in zip(by, values, strict=True) if value}, float(function(scores)))
         for values, scores in groups(results, by).items()
     ]

@@ -42,7 +42,7 @@ class ParsedDocument:
 
 
 @dataclass(frozen=True)
-class Problem:
+class ManifestProblem:
     """A problem of a document (`error`: it is not used) or a `note`."""
 
     source: str
@@ -57,19 +57,19 @@ class Problem:
         return where + (f"{self.field}: {self.message}" if self.field else self.message)
 
 
-def parse_documents(text: str, source: str) -> list[ParsedDocument | Problem]:
+def parse_documents(text: str, source: str) -> list[ParsedDocument | ManifestProblem]:
     """The documents in `text`, in order. `source` is the name of the file, for messages.
 
     Unused kinds result in a note; empty documents in nothing.
     """
-    results: list[ParsedDocument | Problem] = []
+    results: list[ParsedDocument | ManifestProblem] = []
     for first_line, chunk in _split(text):
         try:
             root = kubeyaml.compose(chunk)
             if root is not None:
                 results.extend(_read(root, source, first_line))
         except kubeyaml.YamlError as bad:
-            results.append(Problem(source, first_line + bad.line, field_path(bad.location), bad.message))
+            results.append(ManifestProblem(source, first_line + bad.line, field_path(bad.location), bad.message))
     return results
 
 
@@ -87,16 +87,18 @@ def _split(text: str) -> Iterator[tuple[int, str]]:
             yield start + 1, "\n".join(chunk)
 
 
-def _read(root: yaml.Node, source: str, first_line: int, *, is_item: bool = False) -> list[ParsedDocument | Problem]:
+def _read(
+    root: yaml.Node, source: str, first_line: int, *, is_item: bool = False
+) -> list[ParsedDocument | ManifestProblem]:
     document = kubeyaml.construct(root)
     line = first_line + root.start_mark.line
     if document is None:
         return []
     if not isinstance(document, dict):
-        return [Problem(source, line, "", "is not a mapping of fields (apiVersion, kind, metadata, spec)")]
+        return [ManifestProblem(source, line, "", "is not a mapping of fields (apiVersion, kind, metadata, spec)")]
 
-    def problem(location: Location, message: str, severity: Literal["error", "note"] = "error") -> Problem:
-        return Problem(source, first_line + _line_of(root, location), field_path(location), message, severity)
+    def problem(location: Location, message: str, severity: Literal["error", "note"] = "error") -> ManifestProblem:
+        return ManifestProblem(source, first_line + _line_of(root, location), field_path(location), message, severity)
 
     kind, version = document.get("kind"), document.get("apiVersion")
     if not isinstance(kind, str) or not kind:

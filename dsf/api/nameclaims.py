@@ -35,7 +35,7 @@ _CLAIM_SIZE: Final = 30
 _NOT_CREATED: Final = datetime.max.replace(tzinfo=UTC)
 
 
-class Claim(NamedTuple):
+class NameClaim(NamedTuple):
     """A scorer's claim of a name. Times are whole unix seconds."""
 
     #: `namespace/name` of the scorer.
@@ -51,7 +51,7 @@ class Claim(NamedTuple):
 
 
 #: By name: the holder's claim, then those that wait.
-Queues = Mapping[str, tuple[Claim, ...]]
+Queues = Mapping[str, tuple[NameClaim, ...]]
 
 
 class Wish(NamedTuple):
@@ -99,11 +99,11 @@ class NameClaims:
         return min((float(claim.expires) for claim in gone), default=float("inf"))
 
 
-def settle(before: Queues, wishes: Iterable[Wish], now: int, home: str) -> dict[str, tuple[Claim, ...]]:
+def settle(before: Queues, wishes: Iterable[Wish], now: int, home: str) -> dict[str, tuple[NameClaim, ...]]:
     """The claims after those `before`, for all existing scorers' wishes; `home` is the hub's own namespace."""
     wished = {wish.owner: wish for wish in wishes}
-    holders: dict[str, Claim] = {}
-    waiting: dict[str, list[Claim]] = {}
+    holders: dict[str, NameClaim] = {}
+    waiting: dict[str, list[NameClaim]] = {}
     for name, queue in before.items():
         holder = _still_held(queue[0], name, wished, now)
         if holder is not None and holder.gone:
@@ -119,17 +119,17 @@ def settle(before: Queues, wishes: Iterable[Wish], now: int, home: str) -> dict[
     for wish in sorted(wished.values(), key=lambda wish: (wish.created or _NOT_CREATED, wish.owner)):
         if not wish.name or wish.owner in known:
             continue
-        claim = Claim(wish.owner, now)
+        claim = NameClaim(wish.owner, now)
         if _is_others(claim, home):
             room -= _size(wish.name, claim)
             if room < 0:
                 continue
         waiting.setdefault(wish.name, []).append(claim)
 
-    def order(claim: Claim) -> tuple[bool, int, datetime, str]:
+    def order(claim: NameClaim) -> tuple[bool, int, datetime, str]:
         return _is_others(claim, home), claim.since, wished[claim.owner].created or _NOT_CREATED, claim.owner
 
-    queues: dict[str, tuple[Claim, ...]] = {}
+    queues: dict[str, tuple[NameClaim, ...]] = {}
     for name in {**holders, **waiting}:
         first = [holders[name]] if name in holders else []
         if queue := (*first, *sorted(waiting.get(name, ()), key=order)):
@@ -137,7 +137,7 @@ def settle(before: Queues, wishes: Iterable[Wish], now: int, home: str) -> dict[
     return queues
 
 
-def refusal(what: str, queue: tuple[Claim, ...], owner: str) -> str:
+def refusal(what: str, queue: tuple[NameClaim, ...], owner: str) -> str:
     """Why the scorer `owner` does not get a name, `what`, with these claims; empty if it holds it."""
     if not queue or all(claim.owner != owner for claim in queue):
         return f"{what} cannot be claimed: other namespaces than the hub's have too many scorers"
@@ -151,7 +151,7 @@ def refusal(what: str, queue: tuple[Claim, ...], owner: str) -> str:
     return f"{what} belongs to {holder.owner}, which holds it since {_text(holder.since)}"
 
 
-def _still_held(claim: Claim, name: str, wished: Mapping[str, Wish], now: int) -> Claim | None:
+def _still_held(claim: NameClaim, name: str, wished: Mapping[str, Wish], now: int) -> NameClaim | None:
     """The holder's claim as it is now; None if it gave the name up."""
     wish = wished.get(claim.owner)
     if wish is not None:
@@ -161,7 +161,9 @@ def _still_held(claim: Claim, name: str, wished: Mapping[str, Wish], now: int) -
     return claim._replace(gone=gone) if now < gone + KEPT else None
 
 
-def _renamed(holder: Claim, name: str, waiting: tuple[Claim, ...], wishes: Iterable[Wish], now: int) -> Claim | None:
+def _renamed(
+    holder: NameClaim, name: str, waiting: tuple[NameClaim, ...], wishes: Iterable[Wish], now: int
+) -> NameClaim | None:
     """The claim of the deleted holder under another name: of its namespace, and created just before or after.
 
     An older one that claims the name now is not: it, or its scoring API, would take the name away.
@@ -175,15 +177,15 @@ def _renamed(holder: Claim, name: str, waiting: tuple[Claim, ...], wishes: Itera
     ]
     if not new:
         return None
-    return next((claim for claim in waiting if claim.owner in new), Claim(min(new), now))
+    return next((claim for claim in waiting if claim.owner in new), NameClaim(min(new), now))
 
 
-def _is_wished(claim: Claim, name: str, wished: Mapping[str, Wish]) -> bool:
+def _is_wished(claim: NameClaim, name: str, wished: Mapping[str, Wish]) -> bool:
     wish = wished.get(claim.owner)
     return wish is not None and wish.name == name
 
 
-def _is_others(claim: Claim, home: str) -> bool:
+def _is_others(claim: NameClaim, home: str) -> bool:
     return _namespace(claim.owner) != home
 
 
@@ -191,11 +193,11 @@ def _namespace(owner: str) -> str:
     return owner.partition("/")[0]
 
 
-def _size(name: str, claim: Claim) -> int:
+def _size(name: str, claim: NameClaim) -> int:
     return len(name.encode()) + len(claim.owner) + _CLAIM_SIZE
 
 
-def _each(holders: Mapping[str, Claim], waiting: Mapping[str, list[Claim]]) -> Iterator[tuple[str, Claim]]:
+def _each(holders: Mapping[str, NameClaim], waiting: Mapping[str, list[NameClaim]]) -> Iterator[tuple[str, NameClaim]]:
     yield from holders.items()
     for name, claims in waiting.items():
         for claim in claims:
@@ -206,9 +208,9 @@ def _text(at: int) -> str:
     return rfc3339(datetime.fromtimestamp(at, UTC))
 
 
-def _parsed(stored: Mapping[str, Any]) -> dict[str, tuple[Claim, ...]]:
+def _parsed(stored: Mapping[str, Any]) -> dict[str, tuple[NameClaim, ...]]:
     return {
-        name: tuple(Claim(str(owner), int(since), *map(int, gone)) for owner, since, *gone in queue)
+        name: tuple(NameClaim(str(owner), int(since), *map(int, gone)) for owner, since, *gone in queue)
         for name, queue in stored.items()
         if queue
     }

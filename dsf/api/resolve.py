@@ -20,7 +20,7 @@ from dsf.api.pauses import pause_end
 from dsf.api.promql import split_queries
 from dsf.api.ratelimit import parse_rate
 from dsf.api.remoteconfig import RemoteConfig, RemoteScoring
-from dsf.api.resolvereason import Reason
+from dsf.api.resolvereason import ResolveReason
 from dsf.api.scorer import DynamicScorer, Scoring, WhenEmpty, WhenFailing
 from dsf.api.scoringauthentication import Authentications
 from dsf.api.servers import Stage, endpoint, secret
@@ -85,7 +85,7 @@ def resolve(
     """Resolve `scorer`; `token_hosts` are the servers that `/config` may name for a token, `authentications` all
     existing ones by `namespace/name`. None: servers are placeholders, and no list of allowed servers applies.
 
-    Raises ResolutionError with a `Reason` and a message that names the field.
+    Raises ResolutionError with a `ResolveReason` and a message that names the field.
     """
     spec, execution = scorer.spec, scorer.spec.execution
     synced = synced_config(scorer)
@@ -162,16 +162,16 @@ def _elsewhere(scorer: DynamicScorer) -> str:
 def _score_name(spec: Scoring, synced: RemoteScoring, elsewhere: str) -> str:
     name = synced.params.name or (spec.params.name if spec.params else "")
     if not name.strip():
-        raise missing(Reason.MissingScoreName, "scoring.params.name", elsewhere)
+        raise missing(ResolveReason.MissingScoreName, "scoring.params.name", elsewhere)
     if _CONTROL_CHARACTER.search(name):
-        raise ResolutionError(Reason.InvalidScoreName, f"scoring.params.name {name!r} has a control character")
+        raise ResolutionError(ResolveReason.InvalidScoreName, f"scoring.params.name {name!r} has a control character")
     return name
 
 
 def _interval(spec: Scoring, synced: RemoteScoring, elsewhere: str) -> int:
     interval = first_positive(synced.params.interval, spec.params.interval if spec.params else 0)
     if not interval:
-        raise missing(Reason.MissingInterval, "scoring.params.interval", elsewhere)
+        raise missing(ResolveReason.MissingInterval, "scoring.params.interval", elsewhere)
     return interval
 
 
@@ -188,7 +188,7 @@ def _check_size(summary: ScorerSummary) -> None:
         )
         name = max(("sources", *names), key=lambda name: len(str(getattr(summary, name) or "")))
         raise ResolutionError(
-            Reason.TooLarge,
+            ResolveReason.TooLarge,
             f"what agents are told of this scorer has {size} bytes, more than {MAX_SUMMARY_BYTES}; "
             f"most of it is {to_camel(name)}: make it shorter",
         )
@@ -204,7 +204,7 @@ def _paused_until(scorer: DynamicScorer) -> float | None:
         moment = None
     if moment is None or moment.tzinfo is None:
         raise ResolutionError(
-            Reason.InvalidPausedUntil,
+            ResolveReason.InvalidPausedUntil,
             f"annotation {PAUSED_UNTIL_ANNOTATION}: {text!r} is not a time such as 2026-11-21T10:00:00Z",
         )
     return pause_end(moment)

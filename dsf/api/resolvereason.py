@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Reason(StrEnum):
+class ResolveReason(StrEnum):
     """Why a scorer cannot run: the reason of its condition `ConfigSynced=False`."""
 
     MissingScoreName = "MissingScoreName"

@@ -95,7 +95,7 @@ class SourceParams(SpecModel):
     step: StrictInt = Field(default=0, description="Seconds between two samples; 0 is unset.", ge=0, le=MAX_SECONDS)
 
 
-class Source(SpecModel):
+class SourceSpec(SpecModel):
     """A source of time series."""
 
     model_config = ConfigDict(
@@ -149,7 +149,7 @@ class Source(SpecModel):
 SourceName = Annotated[str, Field(pattern=SOURCE_NAME_PATTERN)]
 
 
-class NamedSource(Source):
+class NamedSource(SourceSpec):
     """One of several sources."""
 
     name: SourceName = Field(description="Its name: the key of its series in the scoring request.")
@@ -331,7 +331,7 @@ class DynamicScorerSpec(SpecModel):
         description="Its series on the hub's exporter. items: each item and each cluster; pair: each cluster; none: "
         "sums only. Unset: items while the whole fleet is below the exporter's limit, else pair or none.",
     )
-    source: Source = Field(default_factory=Source, description="The source of time series.")
+    source: SourceSpec = Field(default_factory=SourceSpec, description="The source of time series.")
     sources: NamedSources | None = Field(
         default=None,
         description="Several sources in place of source, each with a unique name. A scoring API that supports one "
@@ -349,7 +349,7 @@ class DynamicScorerSpec(SpecModel):
 
     @model_validator(mode="after")
     def _has_one_or_several_sources(self) -> Self:
-        if self.sources is not None and self.source != Source():
+        if self.sources is not None and self.source != SourceSpec():
             raise ValueError(_SOURCES_RULE)
         return self
 
@@ -360,7 +360,7 @@ class _StatusModel(ApiModel):
     model_config = ConfigDict(extra="ignore")
 
 
-class ClusterCounts(_StatusModel):
+class ClusterNumbers(_StatusModel):
     """Numbers of clusters by state."""
 
     desired: StrictInt = Field(default=0, description="Clusters that shall run this scorer.", ge=0)
@@ -369,7 +369,7 @@ class ClusterCounts(_StatusModel):
     failing: StrictInt = Field(default=0, description="Clusters whose last cycle failed.", ge=0)
 
 
-class Failure(_StatusModel):
+class FailedCycle(_StatusModel):
     """One failed cycle."""
 
     cluster: str = Field(description="Name of the managed cluster.")
@@ -410,8 +410,8 @@ class DynamicScorerStatus(_StatusModel):
     clusters_with_other_interval: StrictInt = Field(
         default=0, description="Clusters with an override that differs from status.interval.", ge=0
     )
-    clusters: ClusterCounts = Field(default_factory=ClusterCounts, description="Counts over the managed clusters.")
-    failures: list[Failure] = Field(
+    clusters: ClusterNumbers = Field(default_factory=ClusterNumbers, description="Counts over the managed clusters.")
+    failures: list[FailedCycle] = Field(
         default_factory=list, description="The most recent failures, newest first.", max_length=MAX_FAILURES
     )
 

@@ -32,7 +32,7 @@ _MAX_VALUES: Final = 500_000
 _USED: Final = frozenset(USED_LABELS)
 
 
-class Result(NamedTuple):
+class ScoringResult(NamedTuple):
     """One valid result: the used labels, and the unchanged score, always a finite number."""
 
     labels: dict[str, str]
@@ -44,7 +44,7 @@ class ScoringResponse:
     """A valid answer."""
 
     #: The valid results in the order of the answer.
-    results: list[Result]
+    results: list[ScoringResult]
     #: Numbers of refused results by reason (`dsf.reasons.RefusalReason`).
     refused: Counter[str]
 
@@ -57,7 +57,7 @@ def parse_response(body: bytes, *, max_results: int = MAX_RESULTS) -> ScoringRes
     Raises ScoringResponseError when the answer is not `{"results": [{...}]}` (reason `bad_answer`), or has more than
     `max_results`, or more values than those can have (reason `too_many_results`).
     """
-    results: list[Result] = []
+    results: list[ScoringResult] = []
     refused: Counter[str] = Counter()
     for index, element in enumerate(_elements(body, max_results)):
         if type(element) is not dict:
@@ -74,7 +74,7 @@ def parse_response(body: bytes, *, max_results: int = MAX_RESULTS) -> ScoringRes
         if labels is None:
             refused[RefusalReason.BAD_LABELS] += 1
             continue
-        results.append(Result(labels, score))
+        results.append(ScoringResult(labels, score))
     return ScoringResponse(results, refused)
 
 

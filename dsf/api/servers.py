@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from dsf.api.authentication import Auth
 from dsf.api.remoteconfig import RemoteScoring, RemoteSource
-from dsf.api.resolvereason import Reason
-from dsf.api.scorer import DynamicScorer, Scoring, Source
+from dsf.api.resolvereason import ResolveReason
+from dsf.api.scorer import DynamicScorer, Scoring, SourceSpec
 from dsf.api.scoringauthentication import Authentications
 from dsf.api.tokenhosts import TokenHosts
 from dsf.api.urls import base_url, join_url, origin
@@ -26,7 +26,7 @@ class Stage(NamedTuple):
     #: Below spec: source, scoring, or sources[NAME].
     name: str
     config_url: str
-    spec: Source | Scoring
+    spec: SourceSpec | Scoring
     synced: RemoteSource | RemoteScoring
     #: None: the servers are placeholders, to which no list applies.
     token_hosts: TokenHosts | None
@@ -44,7 +44,7 @@ def endpoint(
     try:
         fallback = base_url(config_url)
     except ValueError as error:
-        raise ResolutionError(Reason.InvalidURL, f"spec.configURL: {error}") from None
+        raise ResolutionError(ResolveReason.InvalidURL, f"spec.configURL: {error}") from None
     if synced.host:
         host, field = synced.host, f"{name}.host in /config"
     else:
@@ -52,7 +52,7 @@ def endpoint(
     try:
         endpoint = join_url(host, path)
     except ValueError as error:
-        raise ResolutionError(Reason.InvalidURL, f"{field}: {error}") from None
+        raise ResolutionError(ResolveReason.InvalidURL, f"{field}: {error}") from None
     authentication = authentication_of(name, spec, scorer, authentications)
     if token_hosts is None:
         return endpoint, Way(authentication, path)
@@ -77,10 +77,10 @@ def _check_token_host(stage: str, synced_host: str, spec_host: str, fallback: st
     try:
         named = {origin(url) for url in (spec_host, fallback) if url}
     except ValueError as error:
-        raise ResolutionError(Reason.InvalidURL, f"spec.{stage}.host: {error}") from None
+        raise ResolutionError(ResolveReason.InvalidURL, f"spec.{stage}.host: {error}") from None
     if origin(synced_host) not in named:
         raise ResolutionError(
-            Reason.TokenHostMismatch,
+            ResolveReason.TokenHostMismatch,
             f"spec.{stage}.auth: /config would send the token to {base_url(synced_host)}, which is neither "
             f"spec.{stage}.host nor the host of configURL; if it may have the token, set spec.{stage}.host to it, or "
             "have the hub's admin add it to DSF_TOKEN_HOSTS (the chart's hubSetting.tokenHosts)",
@@ -94,5 +94,7 @@ def secret(stage: str, auth: Auth | None) -> Secret:
     ref = auth.token_secret_ref
     for field, value in (("name", ref.name), ("key", ref.key)):
         if not value:
-            raise ResolutionError(Reason.InvalidTokenSecretRef, f"spec.{stage}.auth.tokenSecretRef.{field} is empty")
+            raise ResolutionError(
+                ResolveReason.InvalidTokenSecretRef, f"spec.{stage}.auth.tokenSecretRef.{field} is empty"
+            )
     return Secret(ref.name, ref.key)

@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 from dsf.api.promql import split_queries
 from dsf.api.remoteconfig import MAX_SOURCES, RemoteConfig, RemoteSource
-from dsf.api.resolvereason import Reason
-from dsf.api.scorer import DynamicScorer, DynamicScorerSpec, Source
+from dsf.api.resolvereason import ResolveReason
+from dsf.api.scorer import DynamicScorer, DynamicScorerSpec, SourceSpec
 from dsf.api.scoringauthentication import Authentications
 from dsf.api.servers import Stage, endpoint, secret, unused_endpoint
 from dsf.api.sourcetype import is_plugin_type
@@ -41,7 +41,7 @@ class DeclaredSource(NamedTuple):
     #: Path below spec.
     field: str
     name: str
-    spec: Source
+    spec: SourceSpec
     synced: RemoteSource
 
 
@@ -60,7 +60,7 @@ def source_fields(
     everything = declared_sources(scorer.spec, synced)
     if len(everything) > MAX_SOURCES:
         raise ResolutionError(
-            Reason.InvalidSources,
+            ResolveReason.InvalidSources,
             f"spec.sources and sources in /config have {len(everything)} names together, more than the {MAX_SOURCES} "
             f"that a scorer may have: {', '.join(settings.name for settings in everything)}",
         )
@@ -77,18 +77,18 @@ def declared_sources(spec: DynamicScorerSpec, synced: RemoteConfig) -> list[Decl
     if spec.sources is None and synced.sources is None:
         return [DeclaredSource("source", "", spec.source, synced.source)]
     first = (synced.sources or spec.sources or ())[0].name
-    ours: dict[str, Source] = {source.name: source for source in spec.sources} if spec.sources else {first: spec.source}
+    ours = {source.name: source for source in spec.sources} if spec.sources else {first: spec.source}
     theirs: dict[str, RemoteSource] = (
         {source.name: source for source in synced.sources} if synced.sources else {first: synced.source}
     )
     names = list(dict.fromkeys([*theirs, *ours]))
     return [
-        DeclaredSource(f"sources[{name}]", name, ours.get(name, Source()), theirs.get(name, RemoteSource()))
+        DeclaredSource(f"sources[{name}]", name, ours.get(name, SourceSpec()), theirs.get(name, RemoteSource()))
         for name in names
     ]
 
 
-def missing(reason: Reason, field: str, elsewhere: str) -> ResolutionError:
+def missing(reason: ResolveReason, field: str, elsewhere: str) -> ResolutionError:
     """Error for a missing value; `elsewhere` is why it does not come from `/config` either."""
     return ResolutionError(reason, f"{field} is not set, {elsewhere}")
 
@@ -110,12 +110,12 @@ def _source(
     kind = synced.type or spec.type or (SourceType.Prometheus if query.strip() else SourceType.None_)
     if spec.options and not is_plugin_type(kind):
         raise ResolutionError(
-            Reason.InvalidSources,
+            ResolveReason.InvalidSources,
             f"spec.{settings.field}.options: the type is {kind}, and only the types of plug-ins have options",
         )
     if spec.method is not None and kind not in (SourceType.Prometheus, SourceType.None_):
         raise ResolutionError(
-            Reason.InvalidSources,
+            ResolveReason.InvalidSources,
             f"spec.{settings.field}.method: the type in /config is {kind}, and only a Prometheus is asked by a method",
         )
     if kind is SourceType.None_:
@@ -125,14 +125,16 @@ def _source(
     step = first_positive(synced.params.step, params.step if params else 0)
     if kind is SourceType.Prometheus:
         if not split_queries(query):
-            raise missing(Reason.MissingQuery, f"{settings.field}.params.query", elsewhere)
+            raise missing(ResolveReason.MissingQuery, f"{settings.field}.params.query", elsewhere)
         if not range_:
-            raise missing(Reason.MissingRange, f"{settings.field}.params.range", elsewhere)
+            raise missing(ResolveReason.MissingRange, f"{settings.field}.params.range", elsewhere)
         if not step:
-            raise missing(Reason.MissingStep, f"{settings.field}.params.step", elsewhere)
+            raise missing(ResolveReason.MissingStep, f"{settings.field}.params.step", elsewhere)
     if kind is SourceType.Object:
         if spec.object is None:
-            raise ResolutionError(Reason.MissingObject, f"{settings.field}.object is not set; /config cannot say it")
+            raise ResolutionError(
+                ResolveReason.MissingObject, f"{settings.field}.object is not set; /config cannot say it"
+            )
         # An agent that does not know a part of it only fails this scorer, as with a query.
         query = spec.object.model_dump_json(by_alias=True, exclude_unset=True, exclude_none=True)
     summary = SourceSummary(

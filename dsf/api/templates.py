@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from dsf.api.plain import is_header_value
 from dsf.api.promql import TOKEN
-from dsf.api.resolvereason import Reason
+from dsf.api.resolvereason import ResolveReason
 from dsf.api.scoringauthentication import ClusterFacts
 from dsf.errors import ResolutionError
 
@@ -86,17 +86,18 @@ class Renderer:
         elif kind == "claim" and key:
             value = self._cluster.claims.get(key)
         else:
-            raise ResolutionError(Reason.UnknownTemplate, f"{field}: {match[0]} is not one of {_KNOWN}")
+            raise ResolutionError(ResolveReason.UnknownTemplate, f"{field}: {match[0]} is not one of {_KNOWN}")
         if value is None:
             what = "label" if kind == "label" else "ClusterClaim"
             raise ResolutionError(
-                Reason.MissingClusterValue, f"{field}: ManagedCluster {name!r} has no {what} {key!r} for {match[0]}"
+                ResolveReason.MissingClusterValue,
+                f"{field}: ManagedCluster {name!r} has no {what} {key!r} for {match[0]}",
             )
         try:
             return escape(value)
         except ValueError as error:
             raise ResolutionError(
-                Reason.UnsafeClusterValue, f"{field}: of ManagedCluster {name!r}, {match[0]} {error}"
+                ResolveReason.UnsafeClusterValue, f"{field}: of ManagedCluster {name!r}, {match[0]} {error}"
             ) from None
 
 
@@ -119,7 +120,8 @@ def _check_backslashes(piece: str, field: str, *, is_regex: bool) -> None:
         before = piece[: match.start()]
         if not match["literal"] and (len(before) - len(before.rstrip("\\"))) % even:
             raise ResolutionError(
-                Reason.UnknownTemplate, f"{field}: {match[0]} stands behind a backslash, which would change the value"
+                ResolveReason.UnknownTemplate,
+                f"{field}: {match[0]} stands behind a backslash, which would change the value",
             )
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from dsf.api.authentication import OneValue, ServerAccess
 from dsf.api.remoteconfig import RemoteConfig, RemoteSource
 from dsf.api.resolve import ResolvedScorer, resolve, synced_config
-from dsf.api.scorer import DynamicScorer, DynamicScorerSpec, Source
+from dsf.api.scorer import DynamicScorer, DynamicScorerSpec, SourceSpec
 from dsf.api.scoringauthentication import Authentications, ClusterFacts, Override, ScoringAuthentication
 from dsf.api.summary import ScorerSummary
 from dsf.api.templates import Renderer, has_template
@@ -117,7 +117,9 @@ def _texts(scorer: DynamicScorer) -> list[str]:
     """Texts that may have templates which are expanded before a scorer is resolved."""
     spec, synced = scorer.spec, synced_config(scorer)
     texts = [spec.scoring.host, spec.scoring.path, synced.scoring.host, synced.scoring.path]
-    sources: list[Source | RemoteSource] = [spec.source, synced.source, *(spec.sources or ()), *(synced.sources or ())]
+    sources: list[SourceSpec | RemoteSource] = [
+        spec.source, synced.source, *(spec.sources or ()), *(synced.sources or ())
+    ]
     for source in sources:
         texts += [source.host, source.path, (source.params.query if source.params else "") or ""]
     return texts

@@ -6,8 +6,8 @@ from typing import Final, NamedTuple
 
 from dsf.api.authentication import CaKind, Methods, Reference, ServerAccess, Tls, references
 from dsf.api.naming import is_dns_subdomain
-from dsf.api.resolvereason import Reason
-from dsf.api.scorer import DynamicScorer, Scoring, Source
+from dsf.api.resolvereason import ResolveReason
+from dsf.api.scorer import DynamicScorer, Scoring, SourceSpec
 from dsf.api.scoringauthentication import Authentications, ScoringAuthentication
 from dsf.api.tokenhosts import TokenHosts
 from dsf.api.types import CREDENTIALS_NAME
@@ -27,7 +27,7 @@ NO_WAY: Final = Way()
 
 
 def authentication_of(
-    stage: str, spec: Source | Scoring, scorer: DynamicScorer, known: Authentications
+    stage: str, spec: SourceSpec | Scoring, scorer: DynamicScorer, known: Authentications
 ) -> ScoringAuthentication | None:
     """The ScoringAuthentication of a stage."""
     if spec.auth is None or spec.auth.authentication_ref is None:
@@ -36,18 +36,18 @@ def authentication_of(
     authentication = known.get(f"{namespace}/{name}")
     if authentication is None:
         raise ResolutionError(
-            Reason.MissingAuthentication,
+            ResolveReason.MissingAuthentication,
             f"spec.{stage}.auth.authenticationRef: there is no ScoringAuthentication {name!r} without mistakes in "
             f"namespace {namespace!r}",
         )
     if isinstance(authentication, str):
         raise ResolutionError(
-            Reason.InvalidAuthentication,
+            ResolveReason.InvalidAuthentication,
             f"spec.{stage}.auth.authenticationRef: the ScoringAuthentication {name!r} has mistakes: {authentication}",
         )
     if spec.tls is not None:
         raise ResolutionError(
-            Reason.InvalidAuthentication,
+            ResolveReason.InvalidAuthentication,
             f"spec.{stage}.tls: ScoringAuthentication {name!r} says how its servers prove who they are: put it there",
         )
     return authentication
@@ -57,13 +57,13 @@ def check_allowed(stage: str, authentication: ScoringAuthentication, endpoint: s
     """Raise ResolutionError unless the object is bound to the server of this URL."""
     if not TokenHosts(authentication.spec.allowed_hosts).allow(endpoint):
         raise ResolutionError(
-            Reason.HostNotAllowed,
+            ResolveReason.HostNotAllowed,
             f"spec.{stage}.auth.authenticationRef: the ScoringAuthentication {authentication.metadata.name!r} is not "
             f"for {base_url(endpoint)}; if it may be asked with it, add the server to its allowedHosts",
         )
 
 
-def access_of(stage: str, spec: Source | Scoring, way: Way, endpoint: str) -> ServerAccess | None:
+def access_of(stage: str, spec: SourceSpec | Scoring, way: Way, endpoint: str) -> ServerAccess | None:
     """The authentication to this server beyond a token in upstream's format; None if there is none."""
     authentication = way.authentication
     if authentication is not None:
@@ -75,7 +75,7 @@ def access_of(stage: str, spec: Source | Scoring, way: Way, endpoint: str) -> Se
     methods = methods_of(spec.auth)
     if use := methods.account_use:
         raise ResolutionError(
-            Reason.InvalidAuthentication,
+            ResolveReason.InvalidAuthentication,
             f"spec.{stage}.auth.{use}: a token of the agent's own account needs a ScoringAuthentication, "
             "whose allowedHosts say whom it may be sent to",
         )
@@ -107,11 +107,11 @@ def _check_references(part: Methods | Tls, where: str) -> None:
     for path, reference in references(part):
         if not is_dns_subdomain(reference.name):
             raise ResolutionError(
-                Reason.InvalidTokenSecretRef,
+                ResolveReason.InvalidTokenSecretRef,
                 f"{where}.{path}: {reference.name!r} is no name that a {reference.kind} can have",
             )
         if reference == Reference(CaKind.Secret, CREDENTIALS_NAME):
             raise ResolutionError(
-                Reason.InvalidTokenSecretRef,
+                ResolveReason.InvalidTokenSecretRef,
                 f"{where}.{path}: {reference.name} is the agents' own Secret; name the one that is meant",
             )

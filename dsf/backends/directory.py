@@ -18,12 +18,12 @@ from typing import Final
 import watchfiles
 
 import dsf.log
-from dsf.api.manifest import Problem
+from dsf.api.manifest import ManifestProblem
 from dsf.api.types import MANIFESTWORK_NAME
-from dsf.backends.folderlock import FolderLock
 from dsf.backends.credentials import CredentialFiles
 from dsf.backends.eventlog import EventLog
 from dsf.backends.files import read_text, write_text
+from dsf.backends.folderlock import FolderLock
 from dsf.backends.manifestfolder import GRACE, INPUT_KINDS, Declared, ManifestFolder
 from dsf.backends.outfolder import PRIVATE, OutFolder, key_of
 from dsf.backends.problemreport import ProblemReport
@@ -180,7 +180,7 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
         """See the protocol. No other process has this folder."""
         write_text(self._claims, text)
 
-    def problems(self) -> Sequence[Problem]:
+    def problems(self) -> Sequence[ManifestProblem]:
         """See the protocol."""
         return self._report.problems
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 import dsf.log
-from dsf.api.manifest import Problem
+from dsf.api.manifest import ManifestProblem
 from dsf.api.types import CREDENTIALS_WORK_NAME
 from dsf.backends.kube_claims import KubeClaims
 from dsf.backends.kube_credentials import KubeCredentials, carries, credentials_work, key_ids_of
@@ -167,7 +167,7 @@ class KubeBackend(KubeScoreBackend):
             regarding["uid"] = obj["metadata"]["uid"]
         self._events.record(regarding, type_, reason, message)
 
-    def problems(self) -> Sequence[Problem]:
+    def problems(self) -> Sequence[ManifestProblem]:
         """None: the API server itself refuses invalid manifests."""
         return ()
 

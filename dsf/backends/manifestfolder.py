@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dsf.api.cluster import ManagedCluster
-from dsf.api.manifest import ApiObject, ParsedDocument, Problem, parse_documents
+from dsf.api.manifest import ApiObject, ManifestProblem, ParsedDocument, parse_documents
 from dsf.backends.files import Stamp, size_of, stamp_of
 from dsf.backends.outfolder import PRIVATE, key_of
 from dsf.backends.protocol import Kind, Manifest, ObjectKey
@@ -48,7 +48,7 @@ class _File:
     #: It is empty, or the folder that it was in is: probably not what its author wanted.
     is_doubted: bool = False
     objects: dict[ObjectKey, Declared] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[ManifestProblem] = field(default_factory=list)
 
 
 class ManifestFolder:
@@ -76,7 +76,7 @@ class ManifestFolder:
         self._bare: set[str] = set()
         self._has_more = False
         #: Problems by file and line.
-        self.problems: list[Problem] = []
+        self.problems: list[ManifestProblem] = []
         #: Whether the last scan could read the folder itself.
         self.is_readable = True
 
@@ -113,7 +113,7 @@ class ManifestFolder:
         except OSError as error:
             # Unlike an empty folder: an unmounted share must not end all scoring.
             text = f"the folder {self._root} cannot be read ({error.strerror}); nothing is changed until it can"
-            self.problems = [Problem(self._root.name, 0, "", text)]
+            self.problems = [ManifestProblem(self._root.name, 0, "", text)]
             self.is_readable = False
             return True
         differs = not self.is_readable or (self._unnamed, self._unlisted) != (self._skipped, self._closed)
@@ -201,8 +201,8 @@ class ManifestFolder:
                 file.missing_since, file.is_doubted = time.monotonic(), True
                 return
             if len(data) > MAX_BYTES:
-                parsed: list[ParsedDocument | Problem] = [
-                    Problem(name, 1, "", f"is larger than the {MAX_BYTES} bytes a file of manifests may have")
+                parsed: list[ParsedDocument | ManifestProblem] = [
+                    ManifestProblem(name, 1, "", f"is larger than the {MAX_BYTES} bytes a file of manifests may have")
                 ]
             else:
                 parsed = parse_documents(data.decode("utf-8-sig"), name)
@@ -210,16 +210,16 @@ class ManifestFolder:
             # Removed since it was listed: the next scan will not list it.
             return
         except OSError as error:
-            parsed = [Problem(name, 1, "", f"cannot be read: {error.strerror}")]
+            parsed = [ManifestProblem(name, 1, "", f"cannot be read: {error.strerror}")]
         except UnicodeDecodeError as error:
-            parsed = [Problem(name, data.count(b"\n", 0, error.start) + 1, "", "is not UTF-8 text")]
+            parsed = [ManifestProblem(name, data.count(b"\n", 0, error.start) + 1, "", "is not UTF-8 text")]
         self._take(name, file, parsed)
 
-    def _take(self, name: str, file: _File, parsed: list[ParsedDocument | Problem]) -> None:
+    def _take(self, name: str, file: _File, parsed: list[ParsedDocument | ManifestProblem]) -> None:
         objects: dict[ObjectKey, Declared] = {}
-        problems: list[Problem] = []
+        problems: list[ManifestProblem] = []
         for item in parsed:
-            if isinstance(item, Problem):
+            if isinstance(item, ManifestProblem):
                 problems.append(item)
                 continue
             manifest = self._manifest(item.object)
@@ -258,9 +258,11 @@ class ManifestFolder:
                 for key, held in file.objects.items():
                     candidates.setdefault(key, [held])
         problems = [problem for file in self._files.values() for problem in file.problems]
-        problems += (Problem(name, 0, "", "its name is not UTF-8; give it another one") for name in self._skipped)
         problems += (
-            Problem(folder.rstrip("/"), 0, "", f"cannot be listed ({why}); what it had stays until it can")
+            ManifestProblem(name, 0, "", "its name is not UTF-8; give it another one") for name in self._skipped
+        )
+        problems += (
+            ManifestProblem(folder.rstrip("/"), 0, "", f"cannot be listed ({why}); what it had stays until it can")
             for folder, why in self._closed.items()
         )
         objects: dict[ObjectKey, Declared] = {}
@@ -272,7 +274,7 @@ class ManifestFolder:
         self._owners = {key: held.file for key, held in objects.items()}
         stays = f"is empty, or gone with all else in its folder; what it had stays for {self._grace:g} s"
         doubted = {name for name in self._owners.values() if self._files[name].is_doubted}
-        problems += (Problem(name, 0, "", stays, "note") for name in doubted)
+        problems += (ManifestProblem(name, 0, "", stays, "note") for name in doubted)
         self.problems = sorted(problems, key=lambda problem: (problem.source, problem.line, problem.field))
 
 
@@ -291,18 +293,18 @@ def _stamp(entry: os.DirEntry[str]) -> Stamp | None:
         return None
 
 
-def _duplicate(key: ObjectKey, file: str, line: int, winner: Declared) -> Problem:
+def _duplicate(key: ObjectKey, file: str, line: int, winner: Declared) -> ManifestProblem:
     where = f"{winner.file}, line {winner.line}" if winner.line else winner.file
     text = f"{key.kind} {key.name!r} is also in {where}, and that one counts; remove one of them"
-    return Problem(file, line, "metadata.name", text)
+    return ManifestProblem(file, line, "metadata.name", text)
 
 
-def _hints(document: ParsedDocument) -> list[Problem]:
+def _hints(document: ParsedDocument) -> list[ManifestProblem]:
     """Notes on valid but probably unintended contents."""
     cluster = document.object
     if isinstance(cluster, ManagedCluster) and "hub_accepts_client" not in cluster.spec.model_fields_set:
         return [
-            Problem(
+            ManifestProblem(
                 document.source,
                 document.line,
                 "spec.hubAcceptsClient",

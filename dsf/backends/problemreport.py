@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import dsf.log
-from dsf.api.manifest import Problem
+from dsf.api.manifest import ManifestProblem
 from dsf.backends.eventlog import EventLog
 from dsf.backends.files import write_text
 from dsf.backends.plainyaml import dump
@@ -24,17 +24,17 @@ class ProblemReport:
         self._path = path
         self._events = events
         self._lock = threading.Lock()
-        self._problems: list[Problem] | None = None
+        self._problems: list[ManifestProblem] | None = None
         #: Whether the file has the current problems.
         self.is_written = False
 
     @property
-    def problems(self) -> list[Problem]:
+    def problems(self) -> list[ManifestProblem]:
         """The current problems."""
         with self._lock:
             return [*(self._problems or ())]
 
-    def update(self, problems: Sequence[Problem]) -> None:
+    def update(self, problems: Sequence[ManifestProblem]) -> None:
         """Set the current problems."""
         with self._lock:
             before = self._problems
@@ -51,19 +51,19 @@ class ProblemReport:
             if problem not in (before or ()):
                 self._say(problem)
 
-    def _say(self, problem: Problem) -> None:
+    def _say(self, problem: ManifestProblem) -> None:
         is_error = problem.severity == "error"
         (log.warning if is_error else log.info)("manifest problem", problem=_words(problem))
         regarding = {"kind": "File", "namespace": "", "name": problem.source}
         self._events.note(regarding, "Warning" if is_error else "Normal", "ManifestProblem", _words(problem))
 
 
-def _words(problem: Problem) -> str:
+def _words(problem: ManifestProblem) -> str:
     # Line 0: the problem is the folder itself.
     return str(problem) if problem.line else f"{problem.source}: {problem.message}"
 
 
-def _row(problem: Problem) -> dict[str, Any]:
+def _row(problem: ManifestProblem) -> dict[str, Any]:
     return {
         "file": problem.source,
         "line": problem.line,

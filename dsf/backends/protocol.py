@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple, Protocol
 
-from dsf.api.manifest import Problem
+from dsf.api.manifest import ManifestProblem
 from dsf.redisacl.keyids import KeyIds
 
 Manifest = dict[str, Any]
@@ -132,7 +132,7 @@ class Backend(ScoreBackend, Protocol):
     def event(self, about: ObjectKey, type_: EventType, reason: str, message: str) -> None:
         """Record an event about an object. Repetitions are counted, not listed. Never raises."""
 
-    def problems(self) -> Sequence[Problem]:
+    def problems(self) -> Sequence[ManifestProblem]:
         """The current mistakes in users' manifests."""
 
     def signing_secret(self) -> str:

@@ -20,7 +20,7 @@ from dsf.api.aggregate import aggregated
 from dsf.api.dimension import DimensionFormat
 from dsf.api.remarks import remark_of
 from dsf.api.score import build_items, to_score_value
-from dsf.api.scoring import Result, parse_response
+from dsf.api.scoring import ScoringResult, parse_response
 from dsf.api.summary import ScorerSummary
 from dsf.cli.delivered import Delivery
 from dsf.cycle.cycle import Cycle
@@ -264,7 +264,7 @@ class _Destination:
         return ResultView(result=shown, fate="item", name=name, value=value, note="".join(notes))
 
 
-def _aggregate(results: Sequence[Result], summary: ScorerSummary) -> list[Result]:
+def _aggregate(results: Sequence[ScoringResult], summary: ScorerSummary) -> list[ScoringResult]:
     """The results after aggregation."""
     return aggregated(results, summary.aggregate_by or (), summary.aggregate_with or "")
 

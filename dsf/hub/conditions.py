@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import Final, Literal, NamedTuple
 
 from dsf.api.meta import Condition, rfc3339, set_condition
-from dsf.api.resolvereason import Reason
-from dsf.api.scorer import MAX_FAILURES, ClusterCounts, DynamicScorer, DynamicScorerStatus
+from dsf.api.resolvereason import ResolveReason
+from dsf.api.scorer import MAX_FAILURES, ClusterNumbers, DynamicScorer, DynamicScorerStatus
 from dsf.api.scoringconfig import DynamicScoringConfig, DynamicScoringConfigStatus
 from dsf.api.types import ADDON_NAME, CONFIG_NAME, ConditionType, ConfigSyncMode, HealthStatus
 from dsf.hub.cycles import ITEMS_REPLACED, NO_ITEMS, CycleOutcomes
@@ -118,7 +118,7 @@ def scorer_status(
         interval=pace.interval if resolved is not None else 0,
         declared_interval=declared,
         clusters_with_other_interval=pace.elsewhere,
-        clusters=ClusterCounts(
+        clusters=ClusterNumbers(
             desired=spread.desired,
             succeeding=cycles.succeeding if cycles is not None else min(known.succeeding, spread.desired),
             empty=cycles.empty if cycles is not None else min(known.empty, spread.desired),
@@ -389,7 +389,7 @@ def config_status(
     elif without_room:
         statement = Statement(
             "False",
-            str(Reason.NoRoom),
+            str(ResolveReason.NoRoom),
             f"{len(without_room)} scorers have no room in the ManifestWork of some clusters, and do not run there; "
             f"condition Distributed of {min(without_room)} says what to do; all others are up to date",
         )

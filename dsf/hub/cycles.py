@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
-from dsf.api.scorer import MAX_FAILURES, Failure
+from dsf.api.scorer import MAX_FAILURES, FailedCycle
 from dsf.api.validity import has_expired
 from dsf.fleet.verdict import Verdict, verdict
 from dsf.reasons import RefusalReason
@@ -33,7 +33,7 @@ class CycleOutcomes:
     empty: int = 0
     expired: int = 0
     #: Newest first, at most MAX_FAILURES.
-    failures: list[Failure] = field(default_factory=list)
+    failures: list[FailedCycle] = field(default_factory=list)
     #: What is said of answers that do not count, or not all of them: the condition's reason, the number of clusters,
     #: and `<cluster>: <sentence>` for one of them. Those without a score come first.
     remark_reason: str = ""
@@ -53,7 +53,7 @@ class CycleOutcomes:
         unwritten = 0
         refusal = ""
         idle: list[Skips] = []
-        failures: list[tuple[float, Failure]] = []
+        failures: list[tuple[float, FailedCycle]] = []
         remarks: dict[str, list[str]] = {}
         for state in states:
             trouble = state.trouble
@@ -72,7 +72,7 @@ class CycleOutcomes:
                 remarks.setdefault(reason, []).append(f"{state.cluster}: {state.remark.message}")
             if trouble is not None:
                 time = datetime.fromtimestamp(int(trouble.at), UTC)
-                failure = Failure(
+                failure = FailedCycle(
                     cluster=state.cluster,
                     stage=trouble.stage,
                     reason=trouble.reason,

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from dsf.api.scorer import Failure
+from dsf.api.scorer import FailedCycle
 from dsf.api.summary import ScorerSummary
 from dsf.api.tokenhosts import TokenHosts
 from dsf.api.urls import base_url
@@ -56,7 +56,7 @@ def kind_of(reason: str, status: int | None) -> str:
     return f"{words}, status {status}" if status else words
 
 
-def without_answers(failures: Iterable[Failure]) -> list[Failure]:
+def without_answers(failures: Iterable[FailedCycle]) -> list[FailedCycle]:
     """The failures of cycles without the servers' texts, which agents put into messages."""
     return [
         failure.model_copy(update={"message": kind_of(failure.reason, _status(failure.message))})

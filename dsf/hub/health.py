@@ -18,7 +18,7 @@ import dsf.log
 from dsf import http
 from dsf.api.problems import head
 from dsf.api.remoteconfig import RemoteConfig, parse_remote_config
-from dsf.api.resolvereason import Reason
+from dsf.api.resolvereason import ResolveReason
 from dsf.api.types import ConfigSyncMode, HealthStatus
 from dsf.api.urls import base_url
 from dsf.backends.protocol import ObjectKey
@@ -126,7 +126,7 @@ class Health:
 def check(target: HealthTarget, *, timeout: float) -> Check:
     """Check one scoring API; `timeout` covers everything."""
     if target.refusal:
-        return Check(CheckFailure(str(Reason.HostNotAllowed), target.refusal))
+        return Check(CheckFailure(str(ResolveReason.HostNotAllowed), target.refusal))
     deadline = time.monotonic() + timeout
 
     def ask(url: str) -> http.Answer | CheckFailure:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from dsf.api.authentication import CaKind
 from dsf.api.resolve import ResolvedScorer
-from dsf.api.resolvereason import Reason
+from dsf.api.resolvereason import ResolveReason
 from dsf.api.scoringauthentication import ClusterFacts, DeliveredSecret, ScoringAuthentication
 from dsf.api.summary import ScorerSummary
 from dsf.api.types import DELIVER_LABEL, MANAGED_BY, MANAGED_BY_LABEL, USABLE_FOR
@@ -136,7 +136,7 @@ def check(resolved: ResolvedScorer, delivery: DeliverableSecrets, cluster: str =
                     problem = f"and Secret {names[there]!r} would both be {there!r} there: set another targetName"
         if problem:
             raise ResolutionError(
-                Reason.SecretNotDelivered,
+                ResolveReason.SecretNotDelivered,
                 f"secretDelivery of ScoringAuthentication {authentication.metadata.name!r}: Secret {known!r} {problem}",
             )
 
@@ -166,7 +166,7 @@ def check_foreign(summary: ScorerSummary, delivery: DeliverableSecrets) -> None:
     names = {reference.name for reference in summary.references if reference.kind is CaKind.Secret}
     for name in sorted(names & delivery.unreleased):
         raise ResolutionError(
-            Reason.SecretNotDelivered,
+            ResolveReason.SecretNotDelivered,
             f"Secret {name!r} is delivered for scorers in namespace {delivery.namespace} only; its owner may "
             f"release it for servers with the annotation {USABLE_FOR}",
         )

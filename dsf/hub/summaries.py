@@ -13,7 +13,7 @@ from dsf.api.cluster import ManagedCluster
 from dsf.api.nameclaims import NameClaims
 from dsf.api.naming import sanitize_resource_name
 from dsf.api.resolve import ResolvedScorer
-from dsf.api.resolvereason import Reason
+from dsf.api.resolvereason import ResolveReason
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringauthentication import Authentications, ClusterFacts, ScoringAuthentication
 from dsf.api.scoringconfig import ANY, DynamicScoringConfig, Mask
@@ -207,7 +207,7 @@ class FleetPlan:
         return [
             plan
             for plan in self.scorers.values()
-            if any(obstacle.reason == Reason.NoRoom for obstacle in plan.obstacles.values())
+            if any(obstacle.reason == ResolveReason.NoRoom for obstacle in plan.obstacles.values())
         ]
 
     def masked_pairs(self) -> int:
@@ -382,11 +382,11 @@ def _bound(plan: ScorerPlan, allowed: TokenHosts) -> ScorerPlan:
         return plan
     common = [] if plan.variants else servers_of(plan.resolved.summary)
     if why := server_refusal(allowed, [plan.scorer.spec.config_url, *common]):
-        return ScorerPlan(plan.scorer, None, Obstacle(str(Reason.HostNotAllowed), why))
+        return ScorerPlan(plan.scorer, None, Obstacle(str(ResolveReason.HostNotAllowed), why))
     variants = dict(plan.variants)
     for cluster, variant in plan.variants.items():
         if isinstance(variant, ScorerSummary) and (why := server_refusal(allowed, servers_of(variant))):
-            variants[cluster] = Obstacle(str(Reason.HostNotAllowed), why)
+            variants[cluster] = Obstacle(str(ResolveReason.HostNotAllowed), why)
     return replace(plan, variants=variants)
 
 
@@ -408,7 +408,7 @@ def _undisputed(plan: FleetPlan) -> FleetPlan:
                 continue
             if why := targets.take(scorer.name, secretdelivery.wanted(scorer.runnable, cluster)):
                 old = scorers[scorer.scorer.key]
-                obstacle = Obstacle(str(Reason.SecretNotDelivered), why)
+                obstacle = Obstacle(str(ResolveReason.SecretNotDelivered), why)
                 scorers[scorer.scorer.key] = replace(old, variants={**old.variants, cluster: obstacle})
     return replace(plan, scorers=scorers)
 
@@ -429,7 +429,7 @@ def _bounded(plan: FleetPlan, own_namespace: str) -> FleetPlan:
             known[shared] = dict(capacity.left_out(loads, own_namespace, plan.limit))
         for key, why in known[shared].items():
             old = scorers[key]
-            scorers[key] = replace(old, variants={**old.variants, cluster: Obstacle(str(Reason.NoRoom), why)})
+            scorers[key] = replace(old, variants={**old.variants, cluster: Obstacle(str(ResolveReason.NoRoom), why)})
     return replace(plan, scorers=scorers)
 
 

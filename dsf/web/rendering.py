@@ -18,7 +18,7 @@ from urllib.parse import quote, urlencode
 import jinja2
 from markupsafe import Markup
 
-from dsf.reasons import EmptyReason, FailureReason, Reason, RefusalReason, SkipReason, plain_text
+from dsf.reasons import DescribedReason, EmptyReason, FailureReason, RefusalReason, SkipReason, plain_text
 from dsf.web import drawing
 from dsf.web.search import quoted
 from dsf.web.states import STATES
@@ -111,8 +111,8 @@ def meaning(reason: str) -> str:
     return plain_text(known.meaning) if known else ""
 
 
-def _reason(reason: str) -> Reason | None:
-    kinds: tuple[type[Reason], ...] = (FailureReason, SkipReason, RefusalReason, EmptyReason)
+def _reason(reason: str) -> DescribedReason | None:
+    kinds: tuple[type[DescribedReason], ...] = (FailureReason, SkipReason, RefusalReason, EmptyReason)
     return next((member for kind in kinds for member in kind if member.value == reason), None)
 
 

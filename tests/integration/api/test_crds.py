@@ -13,7 +13,7 @@ import yaml
 from dsf.api.crd import dump_crds
 from dsf.api.meta import Condition
 from dsf.api.remoteconfig import RemoteConfig
-from dsf.api.scorer import ClusterCounts, DynamicScorer, DynamicScorerStatus, Failure
+from dsf.api.scorer import ClusterNumbers, DynamicScorer, DynamicScorerStatus, FailedCycle
 from dsf.api.scoringauthentication import ScoringAuthentication
 from dsf.api.types import HealthStatus
 from dsf.backends.kube_scores import apply_status
@@ -178,8 +178,8 @@ def test_get_shows_whether_it_works(control_plane: ControlPlane, session: Sessio
         ],
         score_name="sample_score",
         interval=30,
-        clusters=ClusterCounts(desired=3, succeeding=1, failing=2),
-        failures=[Failure(cluster="cluster1", stage="fetch", reason="bad_query", message="parse error", time=now)],
+        clusters=ClusterNumbers(desired=3, succeeding=1, failing=2),
+        failures=[FailedCycle(cluster="cluster1", stage="fetch", reason="bad_query", message="parse error", time=now)],
     )
     written = status.to_manifest()
     answer = apply_status(session, DYNAMIC_SCORERS, namespace, "sample", written)

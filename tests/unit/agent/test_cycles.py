@@ -12,7 +12,7 @@ from celery import Celery
 
 from dsf.agent.cycles import Cycles
 from dsf.agent.metrics import AgentMetrics
-from dsf.api.scoring import Result, ScoringResponse
+from dsf.api.scoring import ScoringResponse, ScoringResult
 from dsf.errors import CycleError
 from dsf.messages import Result as Message
 from dsf.messages import new_run_id, run_time
@@ -36,7 +36,7 @@ class Bed:
         self.tasks = tuple(self._task(app, name) for name in ("fetch", "score", "publish"))
 
     def _score(self, cycle: Any, _: object) -> None:
-        cycle.response = ScoringResponse([Result({}, 1.0)], {})
+        cycle.response = ScoringResponse([ScoringResult({}, 1.0)], {})
         cycle.counts["results"] = 1
 
     def _task(self, app: Celery, name: str) -> Any:

@@ -7,7 +7,7 @@ import math
 from prometheus_client import generate_latest
 
 from dsf.agent.metrics import AgentMetrics
-from dsf.api.scoring import Result
+from dsf.api.scoring import ScoringResult
 from dsf.api.summary import ScorerSummary
 
 
@@ -46,7 +46,7 @@ def page(metrics: AgentMetrics, prefix: str = "dynamic_score{") -> list[str]:
 def test_the_line_that_dashboards_know() -> None:
     summary = scorer("a", "simple_prediction_score")
     metrics = AgentMetrics("cluster1", Config(summary))
-    metrics.publish(summary, [Result({"node": "mynode", "namespace": "mynamespace", "pod": "mypod"}, 123.45)])
+    metrics.publish(summary, [ScoringResult({"node": "mynode", "namespace": "mynamespace", "pod": "mypod"}, 123.45)])
     empty = 'ds_app="",ds_cluster="cluster1",ds_container="",ds_device="",ds_meta=""'
     labels = f'{empty},ds_namespace="mynamespace",ds_node="mynode",ds_pod="mypod"'
     assert page(metrics) == [f'dynamic_score{{{labels},ds_score_name="simple_prediction_score"}} 123.45']
@@ -56,10 +56,10 @@ def test_scores_go_when_they_are_replaced_removed_or_expired() -> None:
     first, second = scorer("a"), scorer("b", validity_seconds=20)
     config, clock = Config(first, second), Clock()
     metrics = AgentMetrics("c", config, clock)
-    metrics.publish(first, [Result({"node": "x"}, 1.0), Result({"node": "y"}, 2.0)])
-    metrics.publish(second, [Result({}, 3.0)])
+    metrics.publish(first, [ScoringResult({"node": "x"}, 1.0), ScoringResult({"node": "y"}, 2.0)])
+    metrics.publish(second, [ScoringResult({}, 3.0)])
     assert len(page(metrics)) == 3
-    metrics.publish(first, [Result({"node": "x"}, 5.0)])
+    metrics.publish(first, [ScoringResult({"node": "x"}, 5.0)])
     assert sorted(line.split()[-1] for line in page(metrics)) == ["3.0", "5.0"]
     clock.time += 20
     assert [line.split()[-1] for line in page(metrics)] == ["5.0"]
@@ -72,8 +72,8 @@ def test_scores_go_when_they_are_replaced_removed_or_expired() -> None:
 def test_equal_labels_are_one_series() -> None:
     first, second = scorer("a", "same"), scorer("b", "same")
     metrics = AgentMetrics("c", Config(first, second))
-    metrics.publish(first, [Result({"pod": "x" * 300}, 1.0), Result({"pod": "x" * 400}, 2.0)])
-    metrics.publish(second, [Result({"pod": "x" * 500}, 3.0)])
+    metrics.publish(first, [ScoringResult({"pod": "x" * 300}, 1.0), ScoringResult({"pod": "x" * 400}, 2.0)])
+    metrics.publish(second, [ScoringResult({"pod": "x" * 500}, 3.0)])
     (line,) = page(metrics)
     assert 'ds_pod="' + "x" * 256 + '"' in line
 

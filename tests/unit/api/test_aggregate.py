@@ -11,16 +11,16 @@ from pydantic import ValidationError
 from dsf.api.aggregate import Aggregate, Aggregation, UsedLabel, aggregated
 from dsf.api.problems import explain
 from dsf.api.resolve import resolve
-from dsf.api.scoring import Result
+from dsf.api.scoring import ScoringResult
 from dsf.api.types import USED_LABELS
 from tests.unit.api.factories import SYNCED, scorer
 
 RESULTS = [
-    Result({"node": "a", "pod": "1"}, 10),
-    Result({"node": "b", "pod": "2"}, -5),
-    Result({"node": "a", "pod": "3"}, 40),
-    Result({"node": "a", "pod": "3"}, 25),
-    Result({"pod": "4"}, 7),
+    ScoringResult({"node": "a", "pod": "1"}, 10),
+    ScoringResult({"node": "b", "pod": "2"}, -5),
+    ScoringResult({"node": "a", "pod": "3"}, 40),
+    ScoringResult({"node": "a", "pod": "3"}, 25),
+    ScoringResult({"pod": "4"}, 7),
 ]
 
 
@@ -42,7 +42,7 @@ def test_without_labels_all_are_one() -> None:
 
 
 def test_the_largest_numbers() -> None:
-    many = [Result({}, 1.7e308)] * 3
+    many = [ScoringResult({}, 1.7e308)] * 3
     assert aggregated(many, [], "mean")[0].score == pytest.approx(1.7e308)
     assert math.isinf(aggregated(many, [], "sum")[0].score)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsf.api.cluster import ManagedCluster
-from dsf.api.manifest import KINDS, ParsedDocument, Problem, parse_documents
+from dsf.api.manifest import KINDS, ManifestProblem, ParsedDocument, parse_documents
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringconfig import DynamicScoringConfig
 
@@ -59,7 +59,7 @@ LAUGHS = "a: &a [x, x, x, x, x, x, x, x]\n" + "".join(
 
 def problems(text: str) -> list[str]:
     found = parse_documents(text, "f.yaml")
-    assert all(isinstance(problem, Problem) for problem in found), found
+    assert all(isinstance(problem, ManifestProblem) for problem in found), found
     return [str(problem) for problem in found]
 
 
@@ -95,10 +95,10 @@ def test_a_list_as_kubectl_prints_it(is_json: bool) -> None:
     assert isinstance(config, ParsedDocument)
     assert (scorer.object.metadata.name, config.object.metadata.name) == ("sample-scorer", "dynamic-scoring-config")
     assert scorer.line < config.line
-    assert isinstance(secret, Problem)
-    assert isinstance(nested, Problem)
+    assert isinstance(secret, ManifestProblem)
+    assert isinstance(nested, ManifestProblem)
     assert (secret.severity, nested.severity) == ("note", "note")
-    fields = {found.field for found in mistakes if isinstance(found, Problem)}
+    fields = {found.field for found in mistakes if isinstance(found, ManifestProblem)}
     assert {"spec.configURL", "spec.configSyncMode"} <= fields
     assert parse_documents("kind: List\nitems: 7", "f") == []
 
@@ -203,7 +203,7 @@ def test_mistakes_in_a_list() -> None:
 
 def test_a_bad_document_stops_no_other() -> None:
     found = parse_documents(f"{SCORER}---\nspec: [unclosed\n---\nkind: 5\n---\n{CLUSTER}", "f.yaml")
-    assert [str(item) if isinstance(item, Problem) else type(item.object).__name__ for item in found] == [
+    assert [str(item) if isinstance(item, ManifestProblem) else type(item.object).__name__ for item in found] == [
         "DynamicScorer",
         "f.yaml:10: is not YAML: did not find expected ',' or ']'",
         f"f.yaml:12: kind: is required; kinds that are read are {', '.join(KINDS)}",
@@ -279,7 +279,7 @@ def test_one_problem(text: str, problem: str) -> None:
     ],
 )
 def test_other_kinds_are_noted(text: str, note: str) -> None:
-    assert parse_documents(text, "f.yaml") == [Problem("f.yaml", 2, "kind", note, "note")]
+    assert parse_documents(text, "f.yaml") == [ManifestProblem("f.yaml", 2, "kind", note, "note")]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dsf.api.nameclaims import KEPT, ROOM_OF_OTHERS, Claim, NameClaims, Wish, refusal, settle
+from dsf.api.nameclaims import KEPT, ROOM_OF_OTHERS, NameClaim, NameClaims, Wish, refusal, settle
 
 HOME = "hub"
 OLD = datetime(2026, 1, 1, tzinfo=UTC)
@@ -19,7 +19,7 @@ NEW = OLD + timedelta(days=1)
 AT = 1_800_000_000
 
 
-def holders(*wishes: Wish, before: dict[str, tuple[Claim, ...]] | None = None, now: int = AT) -> dict[str, str]:
+def holders(*wishes: Wish, before: dict[str, tuple[NameClaim, ...]] | None = None, now: int = AT) -> dict[str, str]:
     return {name: queue[0].owner for name, queue in settle(before or {}, wishes, now, HOME).items()}
 
 
@@ -44,10 +44,10 @@ def test_an_older_scorer_takes_no_name_that_another_one_holds(attacker: str, kno
     before = settle({}, [victim, Wish(attacker, known, OLD)], AT, HOME)
     changed = [victim, Wish(attacker, "x", OLD)]
     after = settle(before, changed, AT + 10, HOME)
-    assert after["x"] == (Claim("hub/victim", AT), Claim(attacker, AT + 10))
+    assert after["x"] == (NameClaim("hub/victim", AT), NameClaim(attacker, AT + 10))
     # Nor while the holder cannot be resolved, which its own author does by a mistake.
     after = settle(after, [Wish("hub/victim", None, NEW), Wish(attacker, "x", OLD)], AT + 20, HOME)
-    assert after["x"][0] == Claim("hub/victim", AT)
+    assert after["x"][0] == NameClaim("hub/victim", AT)
 
 
 @pytest.mark.parametrize("attacker", ["hub/attacker", "team/attacker"])
@@ -56,14 +56,14 @@ def test_a_replaced_holder_keeps_its_name(attacker: str) -> None:
     before = settle({}, [Wish("hub/victim", "x", NEW)], AT, HOME)
     before = settle(before, [Wish("hub/victim", "x", NEW), waits], AT + 1, HOME)
     deleted = settle(before, [waits], AT + 10, HOME)
-    assert deleted["x"] == (Claim("hub/victim", AT, AT + 10), Claim(attacker, AT + 1))
+    assert deleted["x"] == (NameClaim("hub/victim", AT, AT + 10), NameClaim(attacker, AT + 1))
     for seconds in (0, 1, KEPT - 1):
         later = settle(deleted, [waits], AT + 10 + seconds, HOME)
         # Not resolved yet, as in mode Full before its first /config.
         later = settle(later, [Wish("hub/victim", None, None), waits], AT + 10 + seconds, HOME)
         later = settle(later, [Wish("hub/victim", "x", None), waits], AT + 2 * KEPT, HOME)
-        assert later["x"][0] == Claim("hub/victim", AT)
-    assert settle(deleted, [waits], AT + 10 + KEPT, HOME)["x"] == (Claim(attacker, AT + 1),)
+        assert later["x"][0] == NameClaim("hub/victim", AT)
+    assert settle(deleted, [waits], AT + 10 + KEPT, HOME)["x"] == (NameClaim(attacker, AT + 1),)
 
 
 @pytest.mark.parametrize("seconds", [-1, 0, 30], ids=["created-before", "at-once", "created-after"])
@@ -106,16 +106,16 @@ def test_two_scorers_swap_their_names() -> None:
 
 
 def test_a_clock_that_was_ahead_keeps_no_name_longer() -> None:
-    before = {"x": (Claim("hub/a", AT, AT + 10_000), Claim("hub/b", AT))}
+    before = {"x": (NameClaim("hub/a", AT, AT + 10_000), NameClaim("hub/b", AT))}
     kept = settle(before, [Wish("hub/b", "x", OLD)], AT, HOME)
-    assert kept["x"][0] == Claim("hub/a", AT, AT)
-    assert settle(kept, [Wish("hub/b", "x", OLD)], AT + KEPT, HOME)["x"] == (Claim("hub/b", AT),)
+    assert kept["x"][0] == NameClaim("hub/a", AT, AT)
+    assert settle(kept, [Wish("hub/b", "x", OLD)], AT + KEPT, HOME)["x"] == (NameClaim("hub/b", AT),)
 
 
 def test_other_namespaces_cannot_fill_the_store() -> None:
     many = [Wish(f"team/{number}", f"{number:0>250}") for number in range(2000)]
     queues = settle({}, [*many, Wish("hub/a", "x")], AT, HOME)
-    assert queues["x"] == (Claim("hub/a", AT),)
+    assert queues["x"] == (NameClaim("hub/a", AT),)
     stored = NameClaims(scores=queues).dump()
     assert len(stored) < ROOM_OF_OTHERS + 100
     left_out = next(wish for wish in many if wish.name not in queues)
@@ -125,12 +125,12 @@ def test_other_namespaces_cannot_fill_the_store() -> None:
 
 
 def test_what_a_refused_scorer_is_told() -> None:
-    queue = (Claim("hub/a", 1_700_000_000), Claim("hub/b", AT))
+    queue = (NameClaim("hub/a", 1_700_000_000), NameClaim("hub/b", AT))
     assert refusal("score name 'x'", queue, "hub/a") == ""
     assert refusal("score name 'x'", queue, "hub/b") == (
         "score name 'x' belongs to hub/a, which holds it since 2023-11-14T22:13:20Z"
     )
-    queue = (Claim("hub/a", AT, 1_700_000_000), Claim("hub/b", AT))
+    queue = (NameClaim("hub/a", AT, 1_700_000_000), NameClaim("hub/b", AT))
     assert refusal("score name 'x'", queue, "hub/b") == (
         "score name 'x' is kept until 2023-11-14T22:18:20Z for hub/a, which was deleted: it may be re-created"
     )
@@ -172,7 +172,7 @@ class Names(RuleBasedStateMachine):
         super().__init__()
         self.now = AT
         self.wishes: dict[str, Wish] = {}
-        self.queues: dict[str, tuple[Claim, ...]] = {}
+        self.queues: dict[str, tuple[NameClaim, ...]] = {}
         # None is the newest.
         self.ages = itertools.cycle([OLD, NEW, None])
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dsf.api.resolve import Reason, resolve
+from dsf.api.resolve import ResolveReason, resolve
 from dsf.api.scorer import DynamicScorer
 from dsf.api.tokenhosts import TokenHosts
 from dsf.api.types import FailingBehavior
@@ -161,7 +161,7 @@ def test_a_scorer_that_leaves_no_room_for_others_is_refused(field: str, name: st
 
 
 def test_every_reason_can_be_the_reason_of_a_condition() -> None:
-    assert all(reason.isalpha() and reason[0].isupper() for reason in Reason)
+    assert all(reason.isalpha() and reason[0].isupper() for reason in ResolveReason)
 
 
 @pytest.mark.parametrize(

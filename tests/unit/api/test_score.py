@@ -18,7 +18,7 @@ from dsf.api.score import (
     score_status,
     to_score_value,
 )
-from dsf.api.scoring import Result
+from dsf.api.scoring import ScoringResult
 from dsf.errors import ScoreObjectTooLargeError
 from tests.cases import load
 
@@ -28,7 +28,7 @@ FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
 @pytest.mark.parametrize("case", load("items"))
 def test_items(case: dict[str, Any]) -> None:
-    results = [Result(labels, score) for labels, score in case["results"]]
+    results = [ScoringResult(labels, score) for labels, score in case["results"]]
     items = build_items(results, case["format"], "cluster1", "my_score")
     assert [list(item) for item in items.items] == case["expected"]
     assert items.clamped == case.get("clamped", 0)
@@ -38,7 +38,7 @@ def test_items(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("score", "reason"), [(math.nan, "nan"), (math.inf, "infinite"), (-math.inf, "infinite")])
 def test_a_score_that_is_no_number_makes_no_item(score: float, reason: str) -> None:
-    items = build_items([Result({"node": "a"}, 1.0), Result({"node": "a"}, score)], "${node}", "c", "s")
+    items = build_items([ScoringResult({"node": "a"}, 1.0), ScoringResult({"node": "a"}, score)], "${node}", "c", "s")
     assert items.items == (("a", 1),)
     assert items.refused == {reason: 1}
 
@@ -63,18 +63,20 @@ def test_a_value_that_was_not_clamped_is_the_floor(score: float) -> None:
     assert clamped or value == math.floor(score)
 
 
-RESULTS = st.lists(st.builds(Result, st.dictionaries(st.sampled_from(["node", "pod"]), st.sampled_from("ab")), FINITE))
+RESULTS = st.lists(
+    st.builds(ScoringResult, st.dictionaries(st.sampled_from(["node", "pod"]), st.sampled_from("ab")), FINITE)
+)
 
 
 @given(RESULTS)
-def test_names_are_unique_and_every_result_is_accounted_for(results: list[Result]) -> None:
+def test_names_are_unique_and_every_result_is_accounted_for(results: list[ScoringResult]) -> None:
     items = build_items(results, "${node}", "c", "s")
     assert len({name for name, _ in items.items}) == len(items.items)
     assert len(items.items) + items.duplicates + items.refused.total() == len(results)
 
 
 def test_too_many_items_for_one_object() -> None:
-    results = [Result({"pod": f"pod-{n:04}"}, 1.0) for n in range(100)]
+    results = [ScoringResult({"pod": f"pod-{n:04}"}, 1.0) for n in range(100)]
     assert len(build_items(results, "${pod}", "c", "s").items) == 100
     size = object_bytes([f"pod-{n:04}" for n in range(100)])
     with pytest.raises(ScoreObjectTooLargeError) as raised:
@@ -159,13 +161,13 @@ def test_the_transition_time_stays_over_updates() -> None:
 
 def test_several_formats_make_an_item_of_each_result_for_each() -> None:
     results = [
-        Result({"node": "n1", "pod": "a"}, 10),
-        Result({"node": "n1", "pod": "b"}, 20),
-        Result({"node": "b"}, 30),
+        ScoringResult({"node": "n1", "pod": "a"}, 10),
+        ScoringResult({"node": "n1", "pod": "b"}, 20),
+        ScoringResult({"node": "b"}, 30),
     ]
     found = build_items(results, "${node}", "c", "s", more=("${pod}", "all"))
     # n1: the later result. b: the earlier format, in which a node has the name that a pod has in the next one.
     assert found.items == (("n1", 20), ("b", 30), ("a", 10), ("all", 30))
     assert (found.duplicates, sum(found.refused.values())) == (4, 0)
-    assert build_items([Result({}, 1)], "${node}", "c", "s", more=("${pod}",)).refused == {"empty_dimension": 1}
-    assert build_items([Result({"pod": "p"}, 1)], "${node}", "c", "s", more=("${pod}",)).items == (("p", 1),)
+    assert build_items([ScoringResult({}, 1)], "${node}", "c", "s", more=("${pod}",)).refused == {"empty_dimension": 1}
+    assert build_items([ScoringResult({"pod": "p"}, 1)], "${node}", "c", "s", more=("${pod}",)).items == (("p", 1),)

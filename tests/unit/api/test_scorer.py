@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from dsf.api.problems import explain
-from dsf.api.scorer import DynamicScorer, DynamicScorerStatus, Failure
+from dsf.api.scorer import DynamicScorer, DynamicScorerStatus, FailedCycle
 from dsf.api.types import ConfigSyncMode, HealthStatus, Location, ScoreDestination
 from tests.cases import load
 from tests.unit.api.factories import SYNCED, manifest, scorer
@@ -60,7 +60,7 @@ def test_a_status_of_another_version_is_read() -> None:
 
 
 def test_a_status_as_a_manifest() -> None:
-    failure = Failure(cluster="c", stage="fetch", reason="bad_query", time=datetime(2026, 1, 1, tzinfo=UTC))
+    failure = FailedCycle(cluster="c", stage="fetch", reason="bad_query", time=datetime(2026, 1, 1, tzinfo=UTC))
     status = DynamicScorerStatus(health_status=HealthStatus.Active, observed_generation=3, failures=[failure])
     assert status.to_manifest() == {
         "healthStatus": "Active",

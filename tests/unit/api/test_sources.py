@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from dsf.api.authentication import CaKind, Reference
 from dsf.api.problems import explain
 from dsf.api.remoteconfig import parse_remote_config
-from dsf.api.resolve import MAX_SUMMARY_BYTES, Reason, resolve
+from dsf.api.resolve import MAX_SUMMARY_BYTES, ResolveReason, resolve
 from dsf.api.scorer import DynamicScorer
 from dsf.api.summary import ScorerSummary, dump_summaries, parse_summaries
 from dsf.errors import RemoteConfigError, ResolutionError
@@ -102,7 +102,7 @@ def test_what_a_source_lacks_is_said_with_its_name() -> None:
     found = several([one("a"), {"name": "b", "params": {"query": "up"}}], None)
     with pytest.raises(ResolutionError) as raised:
         resolve(found)
-    assert raised.value.reason == Reason.MissingRange
+    assert raised.value.reason == ResolveReason.MissingRange
     assert str(raised.value).startswith("sources[b].params.range is not set")
 
 
@@ -111,7 +111,7 @@ def test_a_token_of_each_stays_with_its_server() -> None:
     found = several([one("a"), one("b", auth=token)], [one("b", host="http://thief.example")])
     with pytest.raises(ResolutionError) as raised:
         resolve(found)
-    assert raised.value.reason == Reason.TokenHostMismatch
+    assert raised.value.reason == ResolveReason.TokenHostMismatch
     assert "spec.sources[b].auth" in str(raised.value)
 
 
@@ -119,7 +119,7 @@ def test_too_many_together() -> None:
     found = several([one(f"s{i}") for i in range(5)], [one(f"c{i}") for i in range(4)])
     with pytest.raises(ResolutionError) as raised:
         resolve(found)
-    assert raised.value.reason == Reason.InvalidSources
+    assert raised.value.reason == ResolveReason.InvalidSources
     assert "have 9 names together, more than the 8 that a scorer may have: c0, c1" in str(raised.value)
 
 
@@ -195,7 +195,7 @@ def test_config_may_name_the_type_and_never_the_options() -> None:
 def test_built_in_types_have_no_options() -> None:
     with pytest.raises(ResolutionError) as caught:
         resolve(scorer({"source": {"options": {"a": 1}}}, SYNCED))
-    assert caught.value.reason == Reason.InvalidSources
+    assert caught.value.reason == ResolveReason.InvalidSources
     assert str(caught.value) == (
         "spec.source.options: the type is Prometheus, and only the types of plug-ins have options"
     )
@@ -218,7 +218,7 @@ def test_only_a_prometheus_has_a_method(kind: str) -> None:
     found = several([{"name": "a", "method": "POST"}], [one("a") | {"type": kind}])
     with pytest.raises(ResolutionError) as raised:
         resolve(found)
-    assert raised.value.reason == Reason.InvalidSources
+    assert raised.value.reason == ResolveReason.InvalidSources
     assert str(raised.value).startswith("spec.sources[a].method")
 
 

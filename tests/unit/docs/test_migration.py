@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dsf.api.manifest import Problem, parse_documents
+from dsf.api.manifest import ManifestProblem, parse_documents
 from dsf.api.resolve import resolve
-from dsf.api.resolvereason import Reason
+from dsf.api.resolvereason import ResolveReason
 from dsf.api.scorer import DynamicScorer
 from dsf.api.types import API_VERSION
 from dsf.errors import ResolutionError
@@ -61,21 +61,21 @@ def _resolved_with(synced_source_host: str | None, **spec: Any) -> Any:
 )
 def test_these_manifests_are_refused(text: str, names: str) -> None:
     (problem, *_) = parse_documents(text, "f.yaml")
-    assert isinstance(problem, Problem)
+    assert isinstance(problem, ManifestProblem)
     assert names in str(problem)
 
 
 def test_their_remedies_are_accepted() -> None:
     found = parse_documents(f"{_SPEC}  source:\n    type: Prometheus\n", "f.yaml")
-    assert not [one for one in found if isinstance(one, Problem)]
+    assert not [one for one in found if isinstance(one, ManifestProblem)]
     assert _resolved_with("http://prom.example:9090", source={"host": "http://prom.example:9090", "auth": _TOKEN})
 
 
 def test_a_token_for_a_host_of_config_alone_is_refused() -> None:
     with pytest.raises(ResolutionError) as raised:
         _resolved_with("http://prom.example:9090", source={"auth": _TOKEN})
-    assert raised.value.reason == Reason.TokenHostMismatch
-    assert f"`{Reason.TokenHostMismatch}`" in PAGE
+    assert raised.value.reason == ResolveReason.TokenHostMismatch
+    assert f"`{ResolveReason.TokenHostMismatch}`" in PAGE
 
 
 @pytest.mark.parametrize(("path", "endpoint"), [(None, "/scoring"), ("/", ""), ("/score", "/score")])

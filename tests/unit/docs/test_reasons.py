@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from dsf.reasons import EmptyReason, FailureReason, Reason, RefusalReason, RejectionReason, SkipReason
+from dsf.reasons import DescribedReason, EmptyReason, FailureReason, RefusalReason, RejectionReason, SkipReason
 from dsf.store import skips
 
 ROOT = Path(__file__).resolve().parents[3]
 #: Exception or function -> where its reason is among the arguments, and what it may be.
-RAISED: dict[str, tuple[int, type[Reason]]] = {
+RAISED: dict[str, tuple[int, type[DescribedReason]]] = {
     "CycleError": (1, FailureReason),
     "HttpError": (0, FailureReason),
     "MessageRejectedError": (0, RejectionReason),
 }
-HEADERS: dict[type[Reason], str] = {
+HEADERS: dict[type[DescribedReason], str] = {
     SkipReason: "| reason of `skipped` | meaning | what to do |",
     FailureReason: "| stage and reason of `error` | meaning | what to do |",
     RejectionReason: "| reason of a rejected message | meaning | what to do |",
@@ -27,7 +27,7 @@ HEADERS: dict[type[Reason], str] = {
 }
 
 
-def table(kind: type[Reason]) -> str:
+def table(kind: type[DescribedReason]) -> str:
     """The rows of one kind."""
     rows = [HEADERS[kind], "|---|---|---|"]
     for reason in kind:
@@ -37,7 +37,7 @@ def table(kind: type[Reason]) -> str:
 
 
 @pytest.mark.parametrize("kind", HEADERS)
-def test_the_page_says_of_each_reason_what_it_means(kind: type[Reason]) -> None:
+def test_the_page_says_of_each_reason_what_it_means(kind: type[DescribedReason]) -> None:
     page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
     assert table(kind) + "\n\n" in page, f"docs/operations.md must have this table:\n\n{table(kind)}"
 
@@ -46,7 +46,7 @@ def test_reasons_of_skipped_ticks_are_those_of_beat() -> None:
     assert set(skips.REASONS) | {SkipReason.OVERLAP} == set(SkipReason)
 
 
-def literals() -> Iterator[tuple[str, type[Reason], str]]:
+def literals() -> Iterator[tuple[str, type[DescribedReason], str]]:
     """Place, kind and text of each reason that is written out where it is raised."""
     for file in sorted((ROOT / "dsf").rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dsf.api.scorer import Failure
+from dsf.api.scorer import FailedCycle
 from dsf.api.summary import ScorerSummary
 from dsf.api.tokenhosts import TokenHosts
 from dsf.api.types import ConfigSyncMode
@@ -60,8 +60,8 @@ def test_a_server_that_may_not_be_named_is_not_asked() -> None:
 
 
 def test_failures_of_cycles_show_kind_and_status() -> None:
-    def failure(reason: str, message: str) -> Failure:
-        return Failure(cluster="c", stage="fetch", reason=reason, message=message, time=datetime.now(UTC))
+    def failure(reason: str, message: str) -> FailedCycle:
+        return FailedCycle(cluster="c", stage="fetch", reason=reason, message=message, time=datetime.now(UTC))
 
     found = without_answers(
         [

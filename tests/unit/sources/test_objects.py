@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from dsf.api.objectsource import DENIED, DENIED_RULE, ObjectSource, at
 from dsf.api.resolve import resolve
-from dsf.api.resolvereason import Reason
+from dsf.api.resolvereason import ResolveReason
 from dsf.api.scorer import DynamicScorer
 from dsf.api.summary import ScorerSummary, parse_summaries
 from dsf.errors import HttpError, ResolutionError
@@ -227,7 +227,7 @@ def test_config_cannot_say_what_is_read() -> None:
     )
     with pytest.raises(ResolutionError, match=r"source\.object is not set; /config cannot say it") as caught:
         resolve(scorer)
-    assert caught.value.reason == Reason.MissingObject
+    assert caught.value.reason == ResolveReason.MissingObject
 
 
 def test_a_series_for_each_object_and_field() -> None:
