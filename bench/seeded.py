@@ -21,7 +21,7 @@ from dsf.settings import child_environment
 from dsf.store.client import batched
 from dsf.store.history import HistoryEntry
 from dsf.store.notices import CLUSTER_SET, ClusterNotice
-from dsf.store.pairs import Failure, Score
+from dsf.store.pairs import PairFailure, PairScore
 from dsf.store.registry import ClusterRecord, ScorerRecord
 from dsf.store.schedule import Entry
 
@@ -96,12 +96,14 @@ def _pair(pipe: redis.client.Pipeline, cluster: str, scorer: str, number: int, i
         results = [({"node": f"node-{n:03}", "meta": "mean"}, dice.uniform(-120, 120)) for n in range(items)]
         values = [] if kind == 2 else results
         scored = [(labels["node"], max(-100, min(100, int(value)))) for labels, value in values]
-        score = Score(run=run, score_name=f"{scorer}-score", at=at, valid_until=at + 900, results=values, items=scored)
+        score = PairScore(
+            run=run, score_name=f"{scorer}-score", at=at, valid_until=at + 900, results=values, items=scored
+        )
         row |= {"last_success": str(at), "valid_until": str(at + 900), "items": str(len(scored)), "failing": "0"}
         fields |= {"score": score.model_dump_json(), "last_run": run, "state_run": run, "score_run": run}
     if kind == 0:
         reason = dice.choice(["bad_query", "timeout", "http_500"])
-        failure = Failure(run=run, stage="fetch", reason=reason, message=f"{reason}: " + "why " * 20, at=at)
+        failure = PairFailure(run=run, stage="fetch", reason=reason, message=f"{reason}: " + "why " * 20, at=at)
         row |= {"failing": "3", "failure": failure.model_dump_json()}
     pipe.hset(keys.pair_key(cluster, scorer), mapping=fields)
     pipe.hset(keys.ROWS, entry.pair, json.dumps(row))

@@ -21,7 +21,7 @@ import dsf.log
 from dsf import keys
 from dsf.errors import SettingsError
 from dsf.messages import CYCLE_TASK
-from dsf.process.exposition import Exposition
+from dsf.process.exposition import MetricsServer
 from dsf.process.listening import EVERYWHERE
 from dsf.schedule.dispatch import Dispatcher
 from dsf.schedule.lock import BeatLock
@@ -56,7 +56,7 @@ class BeatScheduler(Scheduler):
         self._settings = config or settings()
         self._lock: BeatLock | None = None
         self._clients: list[redis.Redis] = []
-        self._metrics: Exposition | None = None
+        self._metrics: MetricsServer | None = None
         self._ticking = False
         self._is_ending = False
         self._away_since: float | None = None
@@ -221,7 +221,7 @@ class BeatScheduler(Scheduler):
         registry = CollectorRegistry()
         registry.register(ScheduleCollector(self._connect(self._settings, retries=0)))
         try:
-            self._metrics = Exposition(registry, EVERYWHERE, port)
+            self._metrics = MetricsServer(registry, EVERYWHERE, port)
         except OSError as error:
             raise SettingsError(f"DSF_BEAT_METRICS_PORT: cannot listen on port {port}: {error.strerror}") from None
         self._metrics.start()

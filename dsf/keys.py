@@ -98,7 +98,7 @@ AGENTS = "dsf:clusters:agents"
 
 #: hash pair -> Entry.
 ENTRIES = "dsf:schedule:entries"
-#: hash target -> Override; a target is a pair, or `*/<scorer>` for all clusters.
+#: hash target -> ScheduleOverride; a target is a pair, or `*/<scorer>` for all clusters.
 OVERRIDES = "dsf:schedule:overrides"
 #: zset pair -> unix time at which it is due (float seconds).
 DUE = "dsf:schedule:due"

@@ -19,7 +19,7 @@ from dsf.auth.secrets import SecretSource
 from dsf.cycle.stages import Stages
 from dsf.errors import SettingsError
 from dsf.keys import is_name
-from dsf.process.exposition import Exposition
+from dsf.process.exposition import MetricsServer
 from dsf.settings import Settings
 from dsf.sources.cluster import ClusterView
 from dsf.store.client import connect
@@ -73,14 +73,14 @@ class Runtime:
             on_success=self.readiness.succeeded,
         )
         self._settings = settings
-        self._exposition: Exposition | None = None
+        self._exposition: MetricsServer | None = None
 
     def start(self) -> None:
         """Watch the configuration, serve /metrics. Raises SettingsError."""
         payload.prepare(self._settings.agent_spool_dir)
         host, port = self._settings.agent_metrics_host, self._settings.agent_metrics_port
         try:
-            self._exposition = Exposition(self.metrics.registry, host, port)
+            self._exposition = MetricsServer(self.metrics.registry, host, port)
         except OSError as error:
             raise SettingsError(
                 f"DSF_AGENT_METRICS_PORT: cannot listen on {host}:{port}: {error.strerror}; 0 takes a free port"

@@ -20,7 +20,7 @@ from dsf.settings import Settings
 from dsf.store.agentkeys import AgentKeys, KeyRequest
 from dsf.store.notices import Notices
 from dsf.store.registry import Registry
-from dsf.store.schedule import Override, ScheduleStore
+from dsf.store.schedule import ScheduleOverride, ScheduleStore
 
 
 class Actions:
@@ -56,7 +56,7 @@ class Actions:
                 )
         return runs
 
-    def set_interval(self, scorer: str, cluster: str | None, seconds: int, *, note: str = "") -> Override:
+    def set_interval(self, scorer: str, cluster: str | None, seconds: int, *, note: str = "") -> ScheduleOverride:
         """Set the interval. Raises ValueError for one that is not 1..MAX_SECONDS (`dsf.api.types`)."""
         target = target_of(scorer, cluster)
         before = self._store.overrides().get(target)
@@ -65,7 +65,9 @@ class Actions:
         self._record(Action.INTERVAL, scorer, _named(cluster), detail=f"{seconds} s{was}", note=note)
         return done
 
-    def pause(self, scorer: str, cluster: str | None, until: float | None = None, *, note: str = "") -> Override:
+    def pause(
+        self, scorer: str, cluster: str | None, until: float | None = None, *, note: str = ""
+    ) -> ScheduleOverride:
         """Send no ticks until a moment (unix seconds), or until resumed."""
         done = self._store.set_override(
             target_of(scorer, cluster), paused=True, paused_until=until, note=note, by=self._actor.name
@@ -75,7 +77,7 @@ class Actions:
         self._record(Action.PAUSE, scorer, _named(cluster), detail=detail, note=note)
         return done
 
-    def resume(self, scorer: str, cluster: str | None, *, note: str = "") -> Override:
+    def resume(self, scorer: str, cluster: str | None, *, note: str = "") -> ScheduleOverride:
         """End a pause; see `ScheduleStore.resume`."""
         done = self._store.resume(target_of(scorer, cluster), note=note, by=self._actor.name)
         self._record(Action.RESUME, scorer, _named(cluster), note=note)

@@ -8,7 +8,7 @@ from typing import Final
 
 from dsf.fleet.snapshot import Row, Rows
 from dsf.fleet.verdict import Verdict
-from dsf.store.pairs import Failure
+from dsf.store.pairs import PairFailure
 
 #: What a pair adds to how bad its cluster is: one that fails outweighs all that do not.
 _WEIGHT: Final = {Verdict.FAILING: 1e8, Verdict.EXPIRED: 1e4, Verdict.SKIPPED: 1e4, Verdict.NEVER: 1.0}
@@ -35,7 +35,7 @@ class Groups:
         return self.rows is rows and self._since <= now < self._until
 
     @cached_property
-    def reasons(self) -> list[tuple[Verdict, Row, Failure]]:
+    def reasons(self) -> list[tuple[Verdict, Row, PairFailure]]:
         """The rows that lack a new score, or have not all results in it, and why."""
         return [
             (state, row, why)

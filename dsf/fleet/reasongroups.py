@@ -5,7 +5,7 @@ from __future__ import annotations
 from dsf.fleet.groups import Groups
 from dsf.fleet.overviews import ReasonGroup
 from dsf.fleet.verdict import Verdict
-from dsf.store.pairs import Failure
+from dsf.store.pairs import PairFailure
 from dsf.store.registry import ScorerRecord
 from dsf.store.skips import Skips
 
@@ -13,7 +13,7 @@ from dsf.store.skips import Skips
 def reason_groups(record: ScorerRecord, groups: Groups) -> list[ReasonGroup]:
     """The groups of a scorer's pairs by reason; most clusters first."""
     sizes: dict[tuple[Verdict, str, str], int] = {}
-    newest: dict[tuple[Verdict, str, str], tuple[str, Failure]] = {}
+    newest: dict[tuple[Verdict, str, str], tuple[str, PairFailure]] = {}
     for state, row, why in groups.reasons:
         group = (state, why.stage, why.reason)
         sizes[group] = sizes.get(group, 0) + 1
@@ -23,7 +23,7 @@ def reason_groups(record: ScorerRecord, groups: Groups) -> list[ReasonGroup]:
     return sorted(reasons, key=lambda reason: (-reason.clusters, reason.reason, reason.stage))
 
 
-def _group(record: ScorerRecord, state: Verdict, cluster: str, newest: Failure, size: int) -> ReasonGroup:
+def _group(record: ScorerRecord, state: Verdict, cluster: str, newest: PairFailure, size: int) -> ReasonGroup:
     message = newest.message
     if state is Verdict.SKIPPED:
         message = Skips(cluster, newest.reason, 0, 0.0).why(record.rate_limit, record.problem)

@@ -17,9 +17,9 @@ from dsf.fleet.views import Books, CycleView, FailureView, SkipsView
 from dsf.store.entries import effective, scorer_target
 from dsf.store.history import HistoryEntry
 from dsf.store.notices import ConfigRead
-from dsf.store.pairs import Failure, PairState, Score
+from dsf.store.pairs import PairFailure, PairScore, PairState
 from dsf.store.registry import ScorerRecord
-from dsf.store.schedule import Entry, Override
+from dsf.store.schedule import Entry, ScheduleOverride
 
 #: Most shown items of a pair.
 MAX_ITEMS: Final = 1000
@@ -41,7 +41,7 @@ def pair_detail(
     *,
     record: ScorerRecord,
     entry: Entry | None,
-    overrides: Mapping[str, Override],
+    overrides: Mapping[str, ScheduleOverride],
     due: float | None,
     history: Iterable[HistoryEntry],
     now: float,
@@ -69,7 +69,7 @@ def pair_detail(
     )
 
 
-def score_items(score: Score, record: ScorerRecord, cluster: str) -> list[ItemView]:
+def score_items(score: PairScore, record: ScorerRecord, cluster: str) -> list[ItemView]:
     """The items of a score, each with its result; of two results with one name the later one."""
     if not score.items:
         # The score is only exported as a metric.
@@ -125,7 +125,7 @@ def remark_view(state: PairState) -> FailureView | None:
     return _failure(state.cluster, state.remark)
 
 
-def _failure(cluster: str, failure: Failure | None) -> FailureView | None:
+def _failure(cluster: str, failure: PairFailure | None) -> FailureView | None:
     if failure is None:
         return None
     return FailureView(

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from dsf import keys
 from dsf.fleet.views import EntryView, OverrideView
-from dsf.store.schedule import Entry, Override, ScheduleStore, effective, scorer_target
+from dsf.store.schedule import Entry, ScheduleOverride, ScheduleStore, effective, scorer_target
 
 
-def entry_view(entry: Entry, overrides: Mapping[str, Override], due: float | None, now: float) -> EntryView:
+def entry_view(entry: Entry, overrides: Mapping[str, ScheduleOverride], due: float | None, now: float) -> EntryView:
     """One entry with the overrides in force at `now`; `due` is its next run. Times are unix seconds."""
     runs = effective(entry, overrides, now)
     waits = due is not None and not runs.paused
@@ -32,7 +32,7 @@ def entry_view(entry: Entry, overrides: Mapping[str, Override], due: float | Non
     )
 
 
-def override_view(target: str, override: Override) -> OverrideView:
+def override_view(target: str, override: ScheduleOverride) -> OverrideView:
     """View of an override."""
     return OverrideView(
         target=target,

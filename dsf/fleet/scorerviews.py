@@ -15,7 +15,7 @@ from dsf.fleet.rows import age_of, skips_view
 from dsf.fleet.snapshot import Row
 from dsf.fleet.verdict import Verdict
 from dsf.fleet.views import ClusterCounts, FailureView, IdleClusters, RemarkView, ScorerView
-from dsf.store.entries import Override, interval_in_force
+from dsf.store.entries import ScheduleOverride, interval_in_force
 from dsf.store.pairs import Pairs
 from dsf.store.registry import ScorerRecord
 from dsf.store.skips import INACTIVE, PAUSED
@@ -28,7 +28,7 @@ def scorer_views(
     pairs: Pairs,
     records: Sequence[ScorerRecord],
     groups: Mapping[str, Groups],
-    overrides: Mapping[str, Override],
+    overrides: Mapping[str, ScheduleOverride],
     now: float,
 ) -> list[ScorerView]:
     """One view per record, in their order; `groups` by scorer, `overrides` by target. Raises redis.RedisError."""
@@ -36,7 +36,7 @@ def scorer_views(
 
 
 def _scorer_view(
-    pairs: Pairs, record: ScorerRecord, groups: Groups, overrides: Mapping[str, Override], now: float
+    pairs: Pairs, record: ScorerRecord, groups: Groups, overrides: Mapping[str, ScheduleOverride], now: float
 ) -> ScorerView:
     judged, rows = groups.states, groups.rows.values()
     sizes = Counter({state: len(some) for state, some in judged.items()})
@@ -77,7 +77,7 @@ def _scorer_view(
     )
 
 
-def _intervals(record: ScorerRecord, rows: Collection[Row], overrides: Mapping[str, Override]) -> list[int]:
+def _intervals(record: ScorerRecord, rows: Collection[Row], overrides: Mapping[str, ScheduleOverride]) -> list[int]:
     """Those in force on some cluster, ascending."""
     if not any(override.interval is not None for override in overrides.values()):
         return [record.interval] if rows else []

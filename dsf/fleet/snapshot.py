@@ -21,7 +21,7 @@ import redis
 from dsf import keys
 from dsf.fleet.verdict import Verdict, verdict
 from dsf.store.client import batched
-from dsf.store.entries import Entry, Override, pause, read, targets_of
+from dsf.store.entries import Entry, ScheduleOverride, pause, read, targets_of
 from dsf.store.pairs import (
     EXPIRED,
     EXPIRED_THRESHOLD,
@@ -31,7 +31,7 @@ from dsf.store.pairs import (
     REMARK,
     VALID_UNTIL,
     VALUE,
-    Failure,
+    PairFailure,
     PairState,
     row_fields,
 )
@@ -70,7 +70,7 @@ class Row:
     )
 
     def __init__(
-        self, pair: str, entry: str, text: str | None, skips: str | None, overrides: Mapping[str, Override]
+        self, pair: str, entry: str, text: str | None, skips: str | None, overrides: Mapping[str, ScheduleOverride]
     ) -> None:
         """From the texts of a pair's entry, row and skips; `overrides` of the schedule by target."""
         # One text for all rows of a cluster, or of a scorer.
@@ -85,10 +85,10 @@ class Row:
         self.is_skipped = self.skips is not None and self.skips.ticks >= SKIPS_THRESHOLD
         # Only of those that have something to say: most have not.
         self._fields = fields if self.is_failing or REMARK in fields else _NOTHING
-        self._known_why: Failure | None = None
+        self._known_why: PairFailure | None = None
         # Most pairs cannot be paused: their entries are not parsed.
         self._pausable: Entry | None = None
-        self._overrides: Mapping[str, Override] = _NOTHING
+        self._overrides: Mapping[str, ScheduleOverride] = _NOTHING
         if overrides:
             targets = targets_of(self.scorer, self.cluster)
             self._overrides = {
@@ -117,15 +117,15 @@ class Row:
         state = verdict(self, now)
         return state, self.valid_until if state in (Verdict.OK, Verdict.EMPTY) else math.inf
 
-    def why(self, state: Verdict) -> Failure | None:
+    def why(self, state: Verdict) -> PairFailure | None:
         """Why a pair of this state has no new score, or not all of its results; None without a reason."""
         if state is Verdict.SKIPPED and self.skips is not None:
-            return Failure(run="", stage="", reason=self.skips.reason, message="", at=self.skips.newest)
+            return PairFailure(run="", stage="", reason=self.skips.reason, message="", at=self.skips.newest)
         if state is Verdict.FAILING or (state in (Verdict.OK, Verdict.EMPTY) and REMARK in self._fields):
             if self._known_why is None:
                 pair = PairState(self.cluster, self.scorer, self._fields)
                 known = pair.trouble if state is Verdict.FAILING else pair.remark
-                self._known_why = known or Failure(run="", stage="", reason="", message="", at=0.0)
+                self._known_why = known or PairFailure(run="", stage="", reason="", message="", at=0.0)
             return self._known_why
         return None
 
@@ -197,7 +197,7 @@ class Snapshot:
         # Unequal when a removal was forgotten before it was seen here.
         return self._total == int(total)
 
-    def _read_pairs(self, pairs: list[str], overrides: Mapping[str, Override]) -> None:
+    def _read_pairs(self, pairs: list[str], overrides: Mapping[str, ScheduleOverride]) -> None:
         rows, copied = dict(self._rows), set()
         for batch in batched(pairs, _BATCH):
             with self._redis.pipeline(transaction=False) as pipe:
@@ -238,9 +238,9 @@ def _without_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _parsed(texts: Mapping[str, str]) -> dict[str, Override]:
-    overrides: dict[str, Override] = {}
+def _parsed(texts: Mapping[str, str]) -> dict[str, ScheduleOverride]:
+    overrides: dict[str, ScheduleOverride] = {}
     for target, text in texts.items():
-        if (override := read(Override, target, text)) is not None:
+        if (override := read(ScheduleOverride, target, text)) is not None:
             overrides[target] = override
     return overrides

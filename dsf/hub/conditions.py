@@ -15,7 +15,7 @@ from dsf.api.types import ADDON_NAME, CONFIG_NAME, ConditionType, ConfigSyncMode
 from dsf.hub.cycles import ITEMS_REPLACED, NO_ITEMS, CycleOutcomes
 from dsf.hub.health import Health
 from dsf.hub.scorerplan import INVALID, Obstacle, ScorerPlan
-from dsf.store.entries import Override, Pace, Pauses
+from dsf.store.entries import Pace, Pauses, ScheduleOverride
 
 #: Condition of a DynamicScoringConfig that is ignored.
 IGNORED: Final = "Ignored"
@@ -302,7 +302,7 @@ def scoring(plan: ScorerPlan, spread: DeliveryCounts, cycles: CycleOutcomes, pau
 
 
 def _paused(pauses: Pauses) -> str:
-    override = pauses.override or Override()
+    override = pauses.override or ScheduleOverride()
     until = f" until {rfc3339(datetime.fromtimestamp(override.paused_until, UTC))}" if override.paused_until else ""
     return f"paused by {override.by or 'somebody'}{until}{': ' if override.note else ''}{override.note}"
 

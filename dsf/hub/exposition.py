@@ -18,7 +18,7 @@ from dsf.backends.protocol import Election
 from dsf.errors import SettingsError
 from dsf.hub.hub import Hub
 from dsf.process import threads
-from dsf.process.exposition import Exposition
+from dsf.process.exposition import MetricsServer
 from dsf.process.listening import EVERYWHERE
 from dsf.settings import Settings
 
@@ -32,7 +32,7 @@ class HubExposition:
         """Raises SettingsError if the port is unavailable."""
         self._hub = hub
         self._election = election
-        self._server: Exposition | None = None
+        self._server: MetricsServer | None = None
         port = settings.hub_metrics_port
         if port is None:
             return
@@ -40,7 +40,9 @@ class HubExposition:
         ProcessCollector(registry=registry)
         registry.register(_HubCollector(hub, election))
         try:
-            self._server = Exposition(registry, EVERYWHERE, port, {"/healthz": self._problem, "/readyz": self._unready})
+            self._server = MetricsServer(
+                registry, EVERYWHERE, port, {"/healthz": self._problem, "/readyz": self._unready}
+            )
         except OSError as error:
             raise SettingsError(
                 f"DSF_HUB_METRICS_PORT: cannot listen on port {port} ({error.strerror}); 0 takes a free one"

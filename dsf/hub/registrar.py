@@ -27,7 +27,7 @@ from dsf.store.notices import Notices
 from dsf.store.pairs import Pairs
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
-from dsf.store.writes import Claim, Writes
+from dsf.store.writes import PairLease, Writes
 
 log = dsf.log.get(__name__)
 
@@ -230,7 +230,7 @@ class Registrar:
     def written_score(self, cluster: str, scorer: str) -> str | None:
         """Name of the score that the writer has written for a pair; None if there is none."""
         self._ensure_read()
-        [facts] = self._writes.facts([Claim(cluster, scorer, 0.0)])
+        [facts] = self._writes.facts([PairLease(cluster, scorer, 0.0)])
         return facts.written.name if facts.written is not None else None
 
     def cycles(self, plan: ScorerPlan, clusters: list[str]) -> CycleOutcomes:

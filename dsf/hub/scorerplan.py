@@ -15,7 +15,7 @@ from dsf.hub.capacity import Load
 from dsf.hub.distribute import ScorerPart
 from dsf.hub.names import NAME_CONFLICT, NAME_NOT_ALLOWED, Named
 from dsf.store.entries import Entry
-from dsf.store.registry import ScorerRecord, WhenEmpty, WhenFailing
+from dsf.store.registry import EmptyRule, FailingRule, ScorerRecord
 
 
 @dataclass(frozen=True)
@@ -158,12 +158,12 @@ class ScorerPlan:
             suspended=self.is_suspended,
             health=self.scorer.status.health_status.value,
             problem=self.problem,
-            when_failing=WhenFailing(
+            when_failing=FailingRule(
                 failure_threshold=resolved.when_failing.failure_threshold,
                 behavior=resolved.when_failing.behavior.value,
                 value=resolved.when_failing.value,
             ),
-            when_empty=WhenEmpty(
+            when_empty=EmptyRule(
                 behavior=resolved.when_empty.behavior.value,
                 value=resolved.when_empty.value,
                 items=tuple((item.name, item.value) for item in resolved.when_empty.items or ()),

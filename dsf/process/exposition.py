@@ -34,7 +34,7 @@ def _nothing_wrong() -> str:
     return ""
 
 
-class Exposition(InThread):
+class MetricsServer(InThread):
     """An HTTP server in a thread. The constructor binds the port and raises OSError if it is in use.
 
     `checks` are by path. Without them /healthz passes as long as the process serves, and /readyz as long as no thread

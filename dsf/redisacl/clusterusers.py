@@ -22,7 +22,7 @@ _BATCH = 200
 
 
 @dataclass
-class Changes:
+class UserChanges:
     """Clusters whose users `sync` changed."""
 
     made: list[str] = field(default_factory=list)
@@ -78,7 +78,7 @@ class ClusterUsers:
         """Remove the cluster's user and cut its connections; returns whether it existed."""
         return bool(self._apply({}, remove=[cluster]))
 
-    def sync(self, wanted: Mapping[str, Iterable[int]]) -> Changes:
+    def sync(self, wanted: Mapping[str, Iterable[int]]) -> UserChanges:
         """Set the users of exactly these clusters (name -> valid key ids), and no others.
 
         One round trip when nothing changes, whatever the number of clusters.
@@ -90,12 +90,12 @@ class ClusterUsers:
         passwords = (self.password(cluster, key_id) for key_id in key_ids)
         return User.of_cluster(cluster, *passwords)
 
-    def _apply(self, wanted: Mapping[str, User], remove: Iterable[str] | None) -> Changes:
+    def _apply(self, wanted: Mapping[str, User], remove: Iterable[str] | None) -> UserChanges:
         with self._lock:
             lines = self._lines()
             present = {cluster for name in lines if (cluster := cluster_of_user(name)) is not None}
             gone = present - set(wanted) if remove is None else present & set(remove)
-            changes = Changes(removed=sorted(gone))
+            changes = UserChanges(removed=sorted(gone))
             todo = []
             for cluster, user in sorted(wanted.items()):
                 line = lines.get(user.name)

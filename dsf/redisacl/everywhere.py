@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 import redis
 
 import dsf.log
-from dsf.redisacl.clusterusers import Changes, ClusterUsers
+from dsf.redisacl.clusterusers import ClusterUsers, UserChanges
 from dsf.redislink.link import Link
 from dsf.settings import Settings
 from dsf.store.client import connect_to
@@ -48,7 +48,7 @@ class UsersEverywhere:
         self._on_replicas(lambda users: users.remove(cluster))
         return was_there
 
-    def sync(self, wanted: Mapping[str, Iterable[int]]) -> Changes:
+    def sync(self, wanted: Mapping[str, Iterable[int]]) -> UserChanges:
         """As `ClusterUsers.sync`; the changes are those on the server."""
         listed = {cluster: tuple(key_ids) for cluster, key_ids in wanted.items()}
         changes = self._main.sync(listed)

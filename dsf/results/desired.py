@@ -13,12 +13,12 @@ from dsf.api.dimension import render_dimension
 from dsf.api.naming import sanitize_resource_name
 from dsf.api.score import Item, score_body, score_status
 from dsf.api.validity import has_expired, valid_until
-from dsf.store.pairs import Score
+from dsf.store.pairs import PairScore
 from dsf.store.registry import ClusterRecord, ScorerRecord
 
 
 @dataclass(frozen=True)
-class ScoreObject:
+class DesiredScore:
     """A desired AddOnPlacementScore. `valid_until` is unix seconds."""
 
     cluster: ClusterRecord
@@ -48,7 +48,7 @@ class ScoreObject:
 
 
 def desired(
-    score: Score | None,
+    score: PairScore | None,
     failing: int,
     scorer: ScorerRecord,
     cluster: ClusterRecord,
@@ -56,7 +56,7 @@ def desired(
     now: float,
     factor: float,
     shown_until: float = 0.0,
-) -> ScoreObject | None:
+) -> DesiredScore | None:
     """The object desired at `now`, or None.
 
     `failing` is the number of consecutive failed cycles, `factor` the extension of every validity, `shown_until` the
@@ -77,12 +77,12 @@ def desired(
         items = tuple((name, policy.value) for name, _ in shown)
         # No cycle runs while the scorer is suspended: the object expires like any score.
         until = shown_until if scorer.suspended else valid_until(now, scorer.validity, factor)
-        return None if has_expired(until, now) else ScoreObject(cluster, scorer, items, until)
+        return None if has_expired(until, now) else DesiredScore(cluster, scorer, items, until)
     if score is None or has_expired(score.valid_until, now):
         return None
     # Also if every result was refused: OCM would read a missing score as 0.
     results = tuple(score.items) or _without_results(scorer, cluster, scorer.when_empty.value)
-    return ScoreObject(cluster, scorer, results, score.valid_until)
+    return DesiredScore(cluster, scorer, results, score.valid_until)
 
 
 def validity_factor(validities: Iterable[tuple[int, int]], write_rate: float) -> float:

@@ -27,7 +27,7 @@ from dsf.messages import LARGEST_COUNT, Result, run_time
 from dsf.reasons import RefusalReason
 from dsf.settings import Settings
 from dsf.store.history import HistoryEntry
-from dsf.store.pairs import SUCCESSES, Failure, Score
+from dsf.store.pairs import SUCCESSES, PairFailure, PairScore
 from dsf.store.registry import ScorerRecord
 from dsf.store.runs import Ending
 
@@ -50,7 +50,7 @@ class _Scored(NamedTuple):
     """A result with a score."""
 
     outcome: str
-    score: Score
+    score: PairScore
     refused: dict[str, int]
     clamped: int
     remark: Remark | None
@@ -155,7 +155,7 @@ def _score(result: Result, scorer: ScorerRecord, until: float, now: float, max_r
     outcome = "partial" if partial else "ok" if kept else "empty"
     remark = remark_of(refused, number + len(given), example=example, series=result.counts.get("series"))
     # All of it was just validated.
-    score = Score.model_construct(
+    score = PairScore.model_construct(
         run=result.run,
         score_name=scorer.score_name,
         at=min(result.at, now),
@@ -200,7 +200,7 @@ def _succeeded(result: Result, scorer: ScorerRecord, scored: _Scored) -> Ending:
 
 
 def _failed(result: Result, scorer: ScorerRecord, error: CycleError, now: float, refusal: str = "") -> Ending:
-    failure = Failure(run=result.run, stage=error.stage, reason=error.reason, message=error.message, at=now)
+    failure = PairFailure(run=result.run, stage=error.stage, reason=error.reason, message=error.message, at=now)
     counters: dict[str, float] = {"n:error": 1, f"n:error:{error.stage}:{error.reason}": 1}
     return _ending(
         result,
@@ -225,8 +225,8 @@ def _ending(
     reason: str = "",
     message: str = "",
     counts: dict[str, int] | None = None,
-    failure: Failure | None = None,
-    score: Score | None = None,
+    failure: PairFailure | None = None,
+    score: PairScore | None = None,
     refusal: str = "",
 ) -> Ending:
     timings = {stage: min(result.timings[stage], _LONGEST_STAGE) for stage in _STAGES if stage in result.timings}
@@ -251,7 +251,7 @@ def _ending(
             value=_value(score),
         ),
         failure=failure,
-        remark=Failure(run=result.run, stage="", reason=reason, message=message, at=run_time(result.run))
+        remark=PairFailure(run=result.run, stage="", reason=reason, message=message, at=run_time(result.run))
         if score is not None and reason
         else None,
         score=score,
@@ -263,7 +263,7 @@ def _ending(
     )
 
 
-def _value(score: Score | None) -> float | None:
+def _value(score: PairScore | None) -> float | None:
     """The number that represents a score; from its items if any: they are what is compared."""
     if score is None:
         return None

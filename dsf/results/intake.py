@@ -20,7 +20,7 @@ import dsf.log
 from dsf.results.ingest import Ingest
 from dsf.settings import Settings
 from dsf.store.looping import repeat
-from dsf.store.mail import Mail, Waiting, cluster_of
+from dsf.store.mail import Mailboxes, Waiting, cluster_of
 
 #: Seconds between two looks for results: they are gathered, as a task and its round trips cost more than a result.
 PAUSE: Final = 0.2
@@ -86,7 +86,7 @@ class Intake:
         stopping: threading.Event,
     ) -> None:
         """`client` does not decode answers."""
-        self._mail = Mail(client, settings.max_result_message_bytes)
+        self._mail = Mailboxes(client, settings.max_result_message_bytes)
         self._ingest = ingest
         self._task = task
         self._stopping = stopping

@@ -19,16 +19,16 @@ from dsf.api.naming import sanitize_resource_name
 from dsf.backends.protocol import ScoreBackend
 from dsf.errors import BackendError
 from dsf.process.threads import background
-from dsf.results.desired import ScoreObject, desired, validity_factor
+from dsf.results.desired import DesiredScore, desired, validity_factor
 from dsf.results.pacer import Pacer
 from dsf.results.together import Together
 from dsf.settings import Settings
 from dsf.store.client import at_once
 from dsf.store.looping import repeat
-from dsf.store.pairs import Score
+from dsf.store.pairs import PairScore
 from dsf.store.registry import Registry
 from dsf.store.unreadable import parsed
-from dsf.store.writes import LONGEST_BACKOFF, Claim, Facts, Finish, Writes, WrittenRecord
+from dsf.store.writes import LONGEST_BACKOFF, Facts, Finish, PairLease, Writes, WrittenRecord
 
 #: Seconds after which another writer takes over a dead writer's pairs.
 LEASE = 30.0
@@ -131,7 +131,7 @@ class Writer:
             if self._stopping.wait(_YIELD_STEP):
                 return
 
-    def _look_at_all(self, batch: deque[tuple[Claim, Facts]]) -> float:
+    def _look_at_all(self, batch: deque[tuple[PairLease, Facts]]) -> float:
         """Check a batch concurrently; returns the CPU seconds used. Raises the first fatal error; the rest of the batch
         is left."""
         errors: list[Exception] = []
@@ -163,7 +163,7 @@ class Writer:
             raise errors[0]
         return sum(spent)
 
-    def _look(self, claim: Claim, facts: Facts, left: int) -> None:
+    def _look(self, claim: PairLease, facts: Facts, left: int) -> None:
         """Process one pair, with `left` more behind it; a failure of the backend postpones the pair."""
         # A slow backend must neither hold pairs beyond their lease nor delay shutdown.
         if self._stopping.is_set() or self._clock() > claim.lease - LEASE / 2:
@@ -194,10 +194,10 @@ class Writer:
             log.exception("writing a score failed", cluster=claim.cluster, scorer=claim.scorer)
             self._put_off(claim, repr(error))
 
-    def _desired(self, claim: Claim, facts: Facts) -> ScoreObject | None:
+    def _desired(self, claim: PairLease, facts: Facts) -> DesiredScore | None:
         if not facts.scheduled or facts.scorer is None or facts.cluster is None:
             return None
-        score = parsed(Score, claim.pair, facts.score)
+        score = parsed(PairScore, claim.pair, facts.score)
         return desired(
             score,
             facts.failing,
@@ -208,7 +208,7 @@ class Writer:
             shown_until=0.0 if facts.written is None else facts.written.valid_until,
         )
 
-    def _is_needed(self, target: ScoreObject | None, written: WrittenRecord | None) -> bool:
+    def _is_needed(self, target: DesiredScore | None, written: WrittenRecord | None) -> bool:
         """Whether the backend has to be called."""
         if target is None or written is None:
             return (target is None) != (written is None)
@@ -216,7 +216,7 @@ class Writer:
             return True
         return self._clock() >= written.renew_at and target.valid_until > written.valid_until
 
-    def _write(self, claim: Claim, facts: Facts, target: ScoreObject | None) -> None:
+    def _write(self, claim: PairLease, facts: Facts, target: DesiredScore | None) -> None:
         """Apply `target` to the backend, and record it."""
         counts: Counter[str] = Counter()
         if facts.changes > 1:
@@ -249,7 +249,7 @@ class Writer:
         look = None if written is None else self._next_look(written, now)
         self._together.finish(Finish(claim, facts, self._clock(), look, written, counts))
 
-    def _delete(self, claim: Claim, name: str, counts: Counter[str]) -> None:
+    def _delete(self, claim: PairLease, name: str, counts: Counter[str]) -> None:
         """Delete the object, unless it now belongs to another scorer: a renamed one writes the same object."""
         others = [
             (claim.cluster, scorer.name)
@@ -268,7 +268,7 @@ class Writer:
         rest = written.valid_until - now
         return min(written.valid_until, now + max(_SHORTEST_STEP, rest / 2)) if rest > 0 else now + _SHORTEST_STEP
 
-    def _put_off(self, claim: Claim, why: str) -> None:
+    def _put_off(self, claim: PairLease, why: str) -> None:
         attempts = self._attempts.get(claim.pair, 0)
         self._attempts[claim.pair] = attempts + 1
         backoff = min(LONGEST_BACKOFF, _FIRST_BACKOFF * 2 ** min(attempts, 10))

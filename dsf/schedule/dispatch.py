@@ -21,7 +21,7 @@ from dsf.schedule import stats
 from dsf.schedule.limiter import RateLimiter
 from dsf.store import skips
 from dsf.store.client import at_once, lua
-from dsf.store.entries import Effective, Entry, Override, effective, read, scorer_target
+from dsf.store.entries import Effective, Entry, ScheduleOverride, effective, read, scorer_target
 from dsf.store.slots import CLOCK_SKEW, next_due, next_slot, scheduled_time
 from dsf.store.ticks import TickFactory, run_deadline
 
@@ -68,7 +68,7 @@ class _Batch:
     now: float
     due: Sequence[tuple[str, float]]
     entries: Mapping[str, str | None]
-    overrides: Mapping[str, Override]
+    overrides: Mapping[str, ScheduleOverride]
     waiting: dict[str, int]
     full: Set[str]
 
@@ -177,7 +177,9 @@ class Dispatcher:
         lengths, last = counts[: len(clusters)], counts[len(clusters) :]
         maybe = [cluster for cluster, is_taken in zip(clusters, last, strict=True) if is_taken]
         overrides = {
-            target: read(Override, target, text) for target, text in zip(targets, override_texts, strict=True) if text
+            target: read(ScheduleOverride, target, text)
+            for target, text in zip(targets, override_texts, strict=True)
+            if text
         }
         return _Batch(
             now=now,

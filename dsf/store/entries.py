@@ -65,7 +65,7 @@ class Entry(BaseModel):
         return self.model_dump_json(exclude_defaults=True)
 
 
-class Override(BaseModel):
+class ScheduleOverride(BaseModel):
     """A user's change to one pair, or to a scorer on all clusters. The pair's own wins, field by field."""
 
     model_config = ConfigDict(frozen=True)
@@ -81,7 +81,7 @@ class Override(BaseModel):
     at: float = 0.0
 
 
-_Model = TypeVar("_Model", Entry, Override)
+_Model = TypeVar("_Model", Entry, ScheduleOverride)
 
 
 def read(model: type[_Model], name: str, text: str) -> _Model | None:
@@ -109,7 +109,7 @@ def scorer_target(scorer: str) -> str:
     return keys.pair(ALL_CLUSTERS, scorer)
 
 
-def effective(entry: Entry, overrides: Mapping[str, Override], now: float) -> Effective:
+def effective(entry: Entry, overrides: Mapping[str, ScheduleOverride], now: float) -> Effective:
     """Apply overrides (by target) to an entry: the pair's own wins over `*/<scorer>`, which wins over the entry.
 
     An expired pause has no effect, on each level separately: a pair whose own pause is over is still paused while its
@@ -139,7 +139,7 @@ class Pauses(NamedTuple):
     clusters: int = 0
     #: One of these clusters, and its override: the newest.
     cluster: str = ""
-    override: Override | None = None
+    override: ScheduleOverride | None = None
     #: Unix seconds at which the first pause ends; None if none ends by itself.
     ends: float | None = None
 
@@ -154,14 +154,16 @@ class Pace(NamedTuple):
     pauses: Pauses = Pauses()
 
 
-def pace(scorer: str, declared: int, clusters: Sequence[str], overrides: Mapping[str, Override], now: float) -> Pace:
+def pace(
+    scorer: str, declared: int, clusters: Sequence[str], overrides: Mapping[str, ScheduleOverride], now: float
+) -> Pace:
     """Apply overrides (by target) to a scorer's declared interval, for these clusters, at `now`."""
     interval = interval_in_force(scorer, ALL_CLUSTERS, declared, overrides)
     own = (interval_in_force(scorer, cluster, declared, overrides) for cluster in clusters)
     return Pace(interval, sum(seconds != interval for seconds in own), _pauses(scorer, clusters, overrides, now))
 
 
-def _pauses(scorer: str, clusters: Sequence[str], overrides: Mapping[str, Override], now: float) -> Pauses:
+def _pauses(scorer: str, clusters: Sequence[str], overrides: Mapping[str, ScheduleOverride], now: float) -> Pauses:
     in_force = {name: override for name, override in overrides.items() if override.paused is not None}
     in_force = {name: override for name, override in in_force.items() if not _over(override.paused_until, now)}
     everywhere = in_force.get(scorer_target(scorer))
@@ -183,12 +185,12 @@ def targets_of(scorer: str, cluster: str) -> tuple[str, str]:
     return keys.pair(cluster, scorer), scorer_target(scorer)
 
 
-def interval_in_force(scorer: str, cluster: str, declared: int, overrides: Mapping[str, Override]) -> int:
+def interval_in_force(scorer: str, cluster: str, declared: int, overrides: Mapping[str, ScheduleOverride]) -> int:
     """The interval of a scorer on a cluster; that of `ALL_CLUSTERS` applies without a cluster's own."""
     return _interval(scorer, cluster, declared, overrides)[0]
 
 
-def _interval(scorer: str, cluster: str, declared: int, overrides: Mapping[str, Override]) -> tuple[int, str]:
+def _interval(scorer: str, cluster: str, declared: int, overrides: Mapping[str, ScheduleOverride]) -> tuple[int, str]:
     for target in targets_of(scorer, cluster):
         override = overrides.get(target)
         if override is not None and override.interval is not None:
@@ -196,7 +198,7 @@ def _interval(scorer: str, cluster: str, declared: int, overrides: Mapping[str, 
     return declared, FROM_ENTRY
 
 
-def pause(entry: Entry, overrides: Mapping[str, Override], now: float) -> Effective:
+def pause(entry: Entry, overrides: Mapping[str, ScheduleOverride], now: float) -> Effective:
     """The manual pause in force, if its result is `paused`. A pair that cannot run, because its scoring API is down, is
     not paused: beat skips it with that reason."""
     return effective(entry if entry.runnable else entry.model_copy(update={"runnable": True}), overrides, now)

@@ -36,7 +36,7 @@ class Waiting(NamedTuple):
     is_more: bool
 
 
-class Mail:
+class Mailboxes:
     """The mailboxes of all clusters. Methods raise redis.RedisError if Redis is unreachable; they may be repeated.
 
     For one thread. The client must not decode answers: agents may write any bytes.

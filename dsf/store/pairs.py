@@ -7,10 +7,10 @@ The row is what readers of the whole fleet need: a JSON object of texts in the h
     items                              number of items of that score (results, if it goes to metrics only)
     value                              the number that represents the score: its item, or the mean of its items; empty
                                        if there is none
-    remark                             JSON of a Failure: why the score has no items, or not all of its results; absent
-                                       if all count
+    remark                             JSON of a PairFailure: why the score has no items, or not all of its results;
+                                       absent if all count
     failing                            consecutive failed cycles (errors and lost)
-    failure                            JSON of the newest Failure; removed after a success
+    failure                            JSON of the newest PairFailure; removed after a success
     expired, expired_run, expired_at   consecutive cycles expired in the queue, and the newest of them; removed after a
                                        cycle that ran
 
@@ -22,7 +22,7 @@ Ticks not sent by beat are in `dsf.store.skips`. The hash `dsf.keys.pair_key(clu
     n:refused:<reason>, n:clamped                              counters of individual results
     t:<stage>:sum, t:<stage>:count                             seconds and number of timed stages
     last_run                                                   newest run id received (or declared lost)
-    score                                                      JSON of the newest Score
+    score                                                      JSON of the newest PairScore
     state_run, score_run                                       run that failing/failure and the score come from
     digest, changes                                            of the score: what the writer compares, and how often
                                                                what should be written has changed
@@ -92,7 +92,7 @@ _ROW: Final = SchemaValidator(
 _Moment = Annotated[float, Field(ge=0, le=LATEST)]
 
 
-class Failure(BaseModel):
+class PairFailure(BaseModel):
     """Why the newest cycle of a pair failed, or has not all of its results. `at` is unix seconds on the hub's clock."""
 
     model_config = ConfigDict(frozen=True)
@@ -104,7 +104,7 @@ class Failure(BaseModel):
     at: _Moment
 
 
-class Score(BaseModel):
+class PairScore(BaseModel):
     """The newest score of a pair: what the exporter shows and what the AddOnPlacementScore is made from.
 
     `results` are (labels, score as the API gave it), `items` (dimension, floored and clamped value).
@@ -205,10 +205,10 @@ class PairState:
         return int(self._fields.get(FAILING, 0))
 
     @property
-    def failure(self) -> Failure | None:
+    def failure(self) -> PairFailure | None:
         """Why the newest cycle failed; None after a success."""
         text = self._fields.get(FAILURE)
-        return parsed(Failure, self.pair, text)
+        return parsed(PairFailure, self.pair, text)
 
     @property
     def expired(self) -> int:
@@ -216,7 +216,7 @@ class PairState:
         return int(self._fields.get(EXPIRED, 0))
 
     @property
-    def trouble(self) -> Failure | None:
+    def trouble(self) -> PairFailure | None:
         """Why the newest cycles have no score: they fail, or the agent takes none in time. None if they have."""
         if self.expired >= EXPIRED_THRESHOLD:
             message = (
@@ -224,7 +224,7 @@ class PairState:
                 "was away or has more to do than it can; check that it runs, raise the interval or "
                 "DSF_AGENT_CONCURRENCY, or find the scorer that takes its time (dsf history)"
             )
-            return Failure(
+            return PairFailure(
                 run=self._fields.get(EXPIRED_RUN, ""),
                 stage="",
                 reason="expired",
@@ -267,10 +267,10 @@ class PairState:
         return None if text in (None, "") else float(text)
 
     @property
-    def remark(self) -> Failure | None:
+    def remark(self) -> PairFailure | None:
         """Why the newest score has no items, or not all of its results; None if all count."""
         text = self._fields.get(REMARK)
-        return parsed(Failure, self.pair, text)
+        return parsed(PairFailure, self.pair, text)
 
     @property
     def score_bytes(self) -> int:
@@ -278,10 +278,10 @@ class PairState:
         return len(self._fields.get(SCORE, ""))
 
     @property
-    def score(self) -> Score | None:
+    def score(self) -> PairScore | None:
         """The newest score, expired or not."""
         text = self._fields.get(SCORE)
-        return parsed(Score, self.pair, text)
+        return parsed(PairScore, self.pair, text)
 
     def _by_prefix(self, prefix: str) -> dict[str, int]:
         return {name[len(prefix) :]: self._whole(name) for name in self._fields if name.startswith(prefix)}

@@ -17,7 +17,7 @@ from dsf.store.client import at_once
 from dsf.store.unreadable import parsed
 
 
-class WhenFailing(BaseModel):
+class FailingRule(BaseModel):
     """What readers see while cycles fail: `spec.execution.whenFailing`."""
 
     model_config = ConfigDict(frozen=True)
@@ -27,7 +27,7 @@ class WhenFailing(BaseModel):
     value: int | None = None
 
 
-class WhenEmpty(BaseModel):
+class EmptyRule(BaseModel):
     """What readers see after a valid answer without results: `spec.execution.whenEmpty`."""
 
     model_config = ConfigDict(frozen=True)
@@ -69,8 +69,8 @@ class ScorerRecord(BaseModel):
     health: Literal["Active", "Inactive", "Unknown"] = "Active"
     #: Why it runs nowhere now, as `<reason>: <sentence>`; empty if it can.
     problem: str = ""
-    when_failing: WhenFailing = WhenFailing()
-    when_empty: WhenEmpty = WhenEmpty()
+    when_failing: FailingRule = FailingRule()
+    when_empty: EmptyRule = EmptyRule()
 
 
 class ClusterRecord(BaseModel):

@@ -18,7 +18,7 @@ from dsf.messages import latest_run_id
 from dsf.store.client import at_once, batched, lua
 from dsf.store.entries import Entry, read
 from dsf.store.history import HistoryEntry
-from dsf.store.pairs import EXPIRED, EXPIRED_THRESHOLD, LAST_SUCCESS, Failure, Score, row_fields
+from dsf.store.pairs import EXPIRED, EXPIRED_THRESHOLD, LAST_SUCCESS, PairFailure, PairScore, row_fields
 from dsf.store.slots import CLOCK_SKEW
 
 #: Seconds for which a lost run is remembered, so that its late result is recognised.
@@ -61,11 +61,11 @@ class Ending(NamedTuple):
     outcome: str
     history: HistoryEntry
     #: Errors only.
-    failure: Failure | None = None
+    failure: PairFailure | None = None
     #: Why its score has no items, or not all; successes only.
-    remark: Failure | None = None
+    remark: PairFailure | None = None
     #: Successes only.
-    score: Score | None = None
+    score: PairScore | None = None
     #: Digest of the score to write; equal digests need no write.
     digest: str = ""
     #: If set, only a run that the hub is waiting for may end so; others are refused with this reason.

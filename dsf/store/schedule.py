@@ -20,7 +20,7 @@ from dsf.store.entries import (
     FROM_ENTRY,
     Effective,
     Entry,
-    Override,
+    ScheduleOverride,
     effective,
     read,
     scorer_target,
@@ -34,7 +34,7 @@ __all__ = [
     "FROM_ENTRY",
     "Effective",
     "Entry",
-    "Override",
+    "ScheduleOverride",
     "ScheduleStore",
     "effective",
     "scorer_target",
@@ -157,22 +157,22 @@ class ScheduleStore:
 
     # --- overrides -----------------------------------------------------------------------------------------------
 
-    def overrides(self) -> dict[str, Override]:
+    def overrides(self) -> dict[str, ScheduleOverride]:
         """All overrides by target: a pair, or `*/<scorer>` for all clusters. Unreadable ones are left out, logged."""
         return _overrides(sorted(self._redis.hgetall(keys.OVERRIDES).items()))
 
-    def overrides_of(self, scorer: str, clusters: Iterable[str]) -> dict[str, Override]:
+    def overrides_of(self, scorer: str, clusters: Iterable[str]) -> dict[str, ScheduleOverride]:
         """The overrides for a scorer on these clusters, by target as for `overrides`."""
-        overrides: dict[str, Override] = {}
+        overrides: dict[str, ScheduleOverride] = {}
         for batch in batched((scorer_target(scorer), *(keys.pair(name, scorer) for name in clusters)), self._BATCH):
             overrides |= _overrides(zip(batch, self._redis.hmget(keys.OVERRIDES, batch), strict=True))
         return overrides
 
-    def overrides_of_scorers(self, scorers: Iterable[str]) -> dict[str, Override]:
+    def overrides_of_scorers(self, scorers: Iterable[str]) -> dict[str, ScheduleOverride]:
         """The overrides of scorers on all clusters, by target as for `overrides`."""
         return self.overrides_at(map(scorer_target, scorers))
 
-    def overrides_at(self, targets: Iterable[str]) -> dict[str, Override]:
+    def overrides_at(self, targets: Iterable[str]) -> dict[str, ScheduleOverride]:
         """The overrides of these targets, by target."""
         named = [*targets]
         return _overrides(zip(named, self._redis.hmget(keys.OVERRIDES, named), strict=True)) if named else {}
@@ -187,7 +187,7 @@ class ScheduleStore:
         note: str = "",
         by: str = "",
         now: float | None = None,
-    ) -> Override:
+    ) -> ScheduleOverride:
         """Change the given fields, keep the rest, and move the due times of affected pairs; returns the result.
 
         `interval` in seconds. `paused=True` pauses until `paused_until` (or without an end), `paused=False` resumes,
@@ -198,8 +198,8 @@ class ScheduleStore:
         at = hub_time(self._redis) if now is None else now
         self._check(target)
 
-        def merged(old: Override) -> Override:
-            return Override(
+        def merged(old: ScheduleOverride) -> ScheduleOverride:
+            return ScheduleOverride(
                 interval=old.interval if interval is None else interval,
                 paused=old.paused if paused is None else paused,
                 paused_until=old.paused_until if paused is None else paused_until if paused else None,
@@ -209,9 +209,9 @@ class ScheduleStore:
                 at=at,
             )
 
-        return self._change(target, merged, at) or Override()
+        return self._change(target, merged, at) or ScheduleOverride()
 
-    def resume(self, target: str, *, note: str = "", by: str = "", now: float | None = None) -> Override:
+    def resume(self, target: str, *, note: str = "", by: str = "", now: float | None = None) -> ScheduleOverride:
         """End the pause of a target; its pairs run at once. Returns the remaining override, possibly empty.
 
         Only if something else still pauses a pair (a pause of the whole scorer, or `suspend` in the DynamicScorer) the
@@ -227,11 +227,11 @@ class ScheduleStore:
             entry.runnable and effective(entry, others, at).paused for entry in self._read(self._touched(target))
         )
 
-        def resumed(old: Override) -> Override | None:
-            new = Override(interval=old.interval, paused=False if held else None, note=note, by=by, at=at)
+        def resumed(old: ScheduleOverride) -> ScheduleOverride | None:
+            new = ScheduleOverride(interval=old.interval, paused=False if held else None, note=note, by=by, at=at)
             return new if held or new.interval is not None else None
 
-        return self._change(target, resumed, at) or Override()
+        return self._change(target, resumed, at) or ScheduleOverride()
 
     def reset(self, target: str, now: float | None = None) -> bool:
         """Remove the override of exactly this target; returns whether there was one. Due times move as in set_override.
@@ -265,11 +265,13 @@ class ScheduleStore:
         if cluster != ALL_CLUSTERS:
             registry.cluster(cluster)
 
-    def _change(self, target: str, change: Callable[[Override], Override | None], now: float) -> Override | None:
+    def _change(
+        self, target: str, change: Callable[[ScheduleOverride], ScheduleOverride | None], now: float
+    ) -> ScheduleOverride | None:
         """Replace an override by the result of `change`, and move the due times of affected pairs."""
         for _ in range(self._ATTEMPTS):
             text: str | None = self._redis.hget(keys.OVERRIDES, target)  # type: ignore[assignment]
-            new = change((_override(target, text) if text else None) or Override())
+            new = change((_override(target, text) if text else None) or ScheduleOverride())
             written = new.model_dump_json() if new else ""
             # Compare-and-set: concurrent users must not undo each other's change.
             if self._replace(
@@ -288,7 +290,11 @@ class ScheduleStore:
         return new
 
     def _moves(
-        self, pairs: list[str], before: Mapping[str, Override], after: Mapping[str, Override], now: float
+        self,
+        pairs: list[str],
+        before: Mapping[str, ScheduleOverride],
+        after: Mapping[str, ScheduleOverride],
+        now: float,
     ) -> Iterator[_Move]:
         """The pairs affected by a change of overrides, and how their due times move."""
         for entry in self._read(pairs):
@@ -335,7 +341,7 @@ class ScheduleStore:
                 self._redis.zrem(keys.OPEN_RUNS, *closed)
 
 
-def _upserted(entry: Entry, text: str, old: Entry | None, overrides: dict[str, Override], now: float) -> _Move:
+def _upserted(entry: Entry, text: str, old: Entry | None, overrides: dict[str, ScheduleOverride], now: float) -> _Move:
     will = effective(entry, overrides, now)
     resumed = old is not None and effective(old, overrides, now).paused and not will.paused
     return _Move(entry.pair, text, "now" if resumed else "early", next_slot(entry.pair, will.interval, now))
@@ -345,10 +351,10 @@ def _entry(pair: str, text: str | None) -> Entry | None:
     return None if text is None else read(Entry, pair, text)
 
 
-def _override(target: str, text: str) -> Override | None:
-    return read(Override, target, text)
+def _override(target: str, text: str) -> ScheduleOverride | None:
+    return read(ScheduleOverride, target, text)
 
 
-def _overrides(stored: Iterable[tuple[object, object]]) -> dict[str, Override]:
+def _overrides(stored: Iterable[tuple[object, object]]) -> dict[str, ScheduleOverride]:
     parsed = {str(target): _override(str(target), str(text)) for target, text in stored if text is not None}
     return {target: override for target, override in parsed.items() if override is not None}

@@ -67,7 +67,7 @@ class WrittenRecord(BaseModel):
 
 
 @dataclass(frozen=True)
-class Claim:
+class PairLease:
     """One writer's right to work on a pair until its lease ends."""
 
     cluster: str
@@ -88,7 +88,7 @@ class Finish:
     `counts` goes into the writer's counters.
     """
 
-    claim: Claim
+    claim: PairLease
     facts: Facts
     now: float
     next_look: float | None
@@ -157,7 +157,7 @@ class Writes:
                 commands.insert(0, ("HSET", keys.WRITTEN, *(part for member in batch for part in (member, forgotten))))
             at_once(self._redis, *commands)
 
-    def claim(self, now: float, lease_seconds: float, limit: int) -> tuple[list[Claim], float | None]:
+    def claim(self, now: float, lease_seconds: float, limit: int) -> tuple[list[PairLease], float | None]:
         """At most `limit` due pairs, longest waiting first, and the seconds until the next one is due (None: none)."""
         # Via the text stored in Redis, so that it compares equal later.
         lease = float(_time(now + lease_seconds))
@@ -165,10 +165,10 @@ class Writes:
         answer: list[str] = self._claim(
             keys=[keys.WRITES, keys.WRITE_LEASES], args=[_time(now), _time(lease), limit, _time(latest)]
         )
-        claims = [Claim(*keys.split_pair(member), lease) for member in answer[1:]]
+        claims = [PairLease(*keys.split_pair(member), lease) for member in answer[1:]]
         return claims, float(answer[0]) if answer[0] else None
 
-    def facts(self, claims: Iterable[Claim]) -> list[Facts]:
+    def facts(self, claims: Iterable[PairLease]) -> list[Facts]:
         """Facts of claimed pairs, in one round trip."""
         wanted = list(claims)
         with self._redis.pipeline(transaction=False) as pipe:
@@ -199,11 +199,11 @@ class Writes:
             elif isinstance(answer, Exception):
                 raise answer
 
-    def put_back(self, claim: Claim, now: float) -> None:
+    def put_back(self, claim: PairLease, now: float) -> None:
         """Release a claimed pair for the next writer, unchanged."""
         at_once(self._redis, ("ZADD", keys.WRITES, _time(now), claim.pair), ("ZREM", keys.WRITE_LEASES, claim.pair))
 
-    def put_off(self, claim: Claim, until: float) -> None:
+    def put_off(self, claim: PairLease, until: float) -> None:
         """Writing failed: no writer tries this pair before `until`, even if it changes."""
         at_once(
             self._redis,
@@ -212,7 +212,7 @@ class Writes:
             ("HINCRBY", keys.WRITE_STATS, "failed", 1),
         )
 
-    def note_refusal(self, claim: Claim, facts: Facts, why: str) -> bool:
+    def note_refusal(self, claim: PairLease, facts: Facts, why: str) -> bool:
         """Record the refusal of this pair's object until a check succeeds; False if already recorded."""
         text = why[:_REASON_LIMIT]
         if facts.refusal == text:
@@ -280,7 +280,7 @@ def read_factor(text: str | bytes | None) -> float:
 
 
 def _facts(
-    claim: Claim,
+    claim: PairLease,
     scorer: str | None,
     cluster: str | None,
     scheduled: bool,

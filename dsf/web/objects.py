@@ -17,7 +17,7 @@ from dsf.api.sourcefields import declared_sources
 from dsf.api.types import ConfigSyncMode, SourceType
 from dsf.api.urls import base_url
 from dsf.fleet.overviews import SettingView
-from dsf.store.entries import Override
+from dsf.store.entries import ScheduleOverride
 
 INTERVAL: Final = "interval (s)"
 #: Most bytes of a file.
@@ -71,7 +71,9 @@ def parsed(manifest: Any) -> DynamicScorer | None:
         return None
 
 
-def settings_of(scorer: DynamicScorer, override: Override | None = None, validity: int = 0) -> list[SettingView]:
+def settings_of(
+    scorer: DynamicScorer, override: ScheduleOverride | None = None, validity: int = 0
+) -> list[SettingView]:
     """The scorer's settings in the order in which a cycle needs them, as `dsf.api.resolve` decides them.
 
     `override` is a user's override for all clusters, `validity` the current seconds.
@@ -119,7 +121,7 @@ def settings_of(scorer: DynamicScorer, override: Override | None = None, validit
     return [_overridden(setting, override) for setting in pick.settings]
 
 
-def _overridden(setting: SettingView, override: Override | None) -> SettingView:
+def _overridden(setting: SettingView, override: ScheduleOverride | None) -> SettingView:
     if override is None or override.interval is None or setting.name != INTERVAL:
         return setting
     by = f"set by {override.by or 'a user'}{': ' if override.note else ''}{override.note}"

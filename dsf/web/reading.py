@@ -32,9 +32,9 @@ from dsf.fleet.views import EntryView
 from dsf.messages import run_time
 from dsf.store.agents import Agents
 from dsf.store.entries import Effective, effective, interval_in_force, pause
-from dsf.store.pairs import Pairs, PairState, Score
+from dsf.store.pairs import PairScore, PairState, Pairs
 from dsf.store.registry import Registry, ScorerRecord
-from dsf.store.schedule import Override, ScheduleStore
+from dsf.store.schedule import ScheduleOverride, ScheduleStore
 from dsf.store.slots import TOLERANCE, is_slot
 from dsf.web.shared import Shared
 from dsf.web.states import RANK, STATES, State
@@ -81,7 +81,7 @@ class Row:
     scorer: str
     state: State
     why: Why | None
-    score: Score | None
+    score: PairScore | None
     expired: bool
     entry: EntryView | None
     data: PairState
@@ -222,7 +222,7 @@ class Reading:
         """A DynamicScorer that could not run yet; None for others."""
         return self.model.unready(name)
 
-    def overrides(self, scorer: str) -> dict[str, Override]:
+    def overrides(self, scorer: str) -> dict[str, ScheduleOverride]:
         """Overrides of a scorer, by target."""
         return {
             name: override

@@ -12,14 +12,14 @@ import redis
 from dsf import keys
 from dsf.fleet import changes
 from dsf.store.registry import ScorerRecord
-from dsf.store.schedule import Override, ScheduleStore
+from dsf.store.schedule import ScheduleOverride, ScheduleStore
 from tests.integration.cli.conftest import Dsf, loaded
 from tests.integration.exporter.fleet import SAMPLE, Fleet
 
 WHO = f"{getpass.getuser()}@{socket.gethostname()}"
 
 
-def overrides(client: redis.Redis) -> dict[str, Override]:
+def overrides(client: redis.Redis) -> dict[str, ScheduleOverride]:
     return ScheduleStore(client).overrides()
 
 

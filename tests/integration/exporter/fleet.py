@@ -11,7 +11,17 @@ import redis
 from dsf import keys
 from dsf.messages import new_run_id
 from dsf.store.history import HistoryEntry
-from dsf.store.pairs import FAILING, FAILURE, ITEMS, LAST_SUCCESS, SCORE, VALID_UNTIL, Failure, Score, row_fields
+from dsf.store.pairs import (
+    FAILING,
+    FAILURE,
+    ITEMS,
+    LAST_SUCCESS,
+    SCORE,
+    VALID_UNTIL,
+    PairFailure,
+    PairScore,
+    row_fields,
+)
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from dsf.store.schedule import Entry
 
@@ -65,7 +75,7 @@ class Fleet:
     ) -> str:
         """A score of `age` seconds ago; the pair has succeeded then. Returns its run id."""
         at = self.now - age
-        score = Score(
+        score = PairScore(
             run=new_run_id(at),
             score_name=scorer.replace("-scorer", "_score"),
             at=at,
@@ -79,7 +89,9 @@ class Fleet:
 
     def failure(self, cluster: str, scorer: str = SAMPLE, *, message: str = "parse error", in_a_row: int = 1) -> None:
         """The newest cycle of the pair failed."""
-        failure = Failure(run=new_run_id(self.now), stage="fetch", reason="bad_query", message=message, at=self.now - 1)
+        failure = PairFailure(
+            run=new_run_id(self.now), stage="fetch", reason="bad_query", message=message, at=self.now - 1
+        )
         self.pair(cluster, scorer, **{FAILURE: failure.model_dump_json(), FAILING: in_a_row})
 
     def skips(self, cluster: str, reason: str, ticks: int, *, scorer: str = SAMPLE, ago: float = 90) -> None:

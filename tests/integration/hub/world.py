@@ -14,7 +14,7 @@ from dsf.backends import make_backend
 from dsf.hub.hub import Hub
 from dsf.settings import Settings, child_environment
 from dsf.store.entries import Entry
-from dsf.store.pairs import Failure
+from dsf.store.pairs import PairFailure
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
 from tests.integration.exporter.fleet import set_row
@@ -182,7 +182,7 @@ class World:
 
     def fail(self, cluster: str, scorer: str, reason: str, message: str, at: float) -> None:
         """What the results worker writes when a cycle failed."""
-        failure = Failure(run="1700000000000-00000000", stage="fetch", reason=reason, message=message, at=at)
+        failure = PairFailure(run="1700000000000-00000000", stage="fetch", reason=reason, message=message, at=at)
         set_row(self.client, cluster, scorer, {"failing": 1, "failure": failure.model_dump_json()})
         self.tell(scorer)
 

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from dsf.errors import SettingsError
 from dsf.http.serving import listen
-from dsf.process.exposition import Exposition
+from dsf.process.exposition import MetricsServer
 from dsf.process.listening import EVERYWHERE
 from dsf.settings import Settings
 from dsf.sources.otlp.received import Received
@@ -32,7 +32,7 @@ needs_ipv6 = pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this ma
 @contextlib.contextmanager
 def exposition(host: str) -> Iterator[int]:
     """The server of hub's and agent's metrics and probes."""
-    server = Exposition(CollectorRegistry(), host, 0)
+    server = MetricsServer(CollectorRegistry(), host, 0)
     server.start()
     yield server.port
     server.stop()

@@ -14,7 +14,7 @@ from dsf import keys
 from dsf.agent import mailbox as agents_mailbox
 from dsf.agent.mailbox import Mailbox
 from dsf.store import mail as hubs_mail
-from dsf.store.mail import SHORTEST, Mail, Waiting, cluster_of, results_waiting
+from dsf.store.mail import SHORTEST, Mailboxes, Waiting, cluster_of, results_waiting
 from tests.integration.results.bed import Bed
 from tests.integration.results.push import put, waiting
 
@@ -29,10 +29,10 @@ def raw(redis_url: str) -> Iterator[redis.Redis]:
 
 
 @pytest.fixture
-def mail(bed: Bed, raw: redis.Redis) -> Mail:
+def mail(bed: Bed, raw: redis.Redis) -> Mailboxes:
     for cluster in ("c2", "c3"):
         bed.add(cluster)
-    return Mail(raw, 1000)
+    return Mailboxes(raw, 1000)
 
 
 def fill(bed: Bed, cluster: str, slots: range | tuple[int, ...], letter: str = "x", length: int = SHORTEST) -> None:
@@ -49,11 +49,11 @@ def clusters(read: Waiting) -> Counter[str]:
     return Counter(map(cluster_of, read.slots))
 
 
-def finish(mail: Mail, read: Waiting) -> None:
+def finish(mail: Mailboxes, read: Waiting) -> None:
     mail.empty(read.slots, read.texts)
 
 
-def test_clusters_take_turns(bed: Bed, mail: Mail, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clusters_take_turns(bed: Bed, mail: Mailboxes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hubs_mail, "_MOST", 6)
     fill(bed, "c1", ALL, "a")
     fill(bed, "c2", (3,), "b")
@@ -72,7 +72,7 @@ def test_clusters_take_turns(bed: Bed, mail: Mail, monkeypatch: pytest.MonkeyPat
     assert numbers == [6, 6, 1]
 
 
-def test_no_cluster_is_passed_over(bed: Bed, mail: Mail, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_cluster_is_passed_over(bed: Bed, mail: Mailboxes, monkeypatch: pytest.MonkeyPatch) -> None:
     """However few results are read at once, and though each slot is filled again as soon as it is empty."""
     monkeypatch.setattr(hubs_mail, "_MOST", 2)
     for number in range(4, 8):
@@ -92,7 +92,7 @@ def test_no_cluster_is_passed_over(bed: Bed, mail: Mail, monkeypatch: pytest.Mon
     assert max(served.values()) - min(served.values()) <= 4
 
 
-def test_no_slot_is_passed_over(bed: Bed, mail: Mail, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_slot_is_passed_over(bed: Bed, mail: Mailboxes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hubs_mail, "_MOST", 1)
     fill(bed, "c1", (0, 5, 11))
     served: Counter[bytes] = Counter()
@@ -106,13 +106,13 @@ def test_no_slot_is_passed_over(bed: Bed, mail: Mail, monkeypatch: pytest.Monkey
     assert len(served) == 3
 
 
-def test_results_read_at_once_are_bounded_in_bytes(bed: Bed, mail: Mail, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_read_at_once_are_bounded_in_bytes(bed: Bed, mail: Mailboxes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hubs_mail, "_MOST_BYTES", 5000)
     fill(bed, "c1", (0, 1, 2, 3), length=3000)
     assert [len(mail.read().slots) for _ in range(2)] == [2, 2]
 
 
-def test_what_can_be_no_result_goes_unread_and_is_counted(bed: Bed, mail: Mail) -> None:
+def test_what_can_be_no_result_goes_unread_and_is_counted(bed: Bed, mail: Mailboxes) -> None:
     fill(bed, "c1", range(8), length=20)
     fill(bed, "c2", (0,), length=3001)
     put(bed.client, 1, "", "c2")
@@ -124,7 +124,7 @@ def test_what_can_be_no_result_goes_unread_and_is_counted(bed: Bed, mail: Mail) 
     assert results_waiting(bed.client, ["c1", "c2"]) == 0
 
 
-def test_a_mailbox_without_flag_is_found_by_looking_everywhere(bed: Bed, mail: Mail) -> None:
+def test_a_mailbox_without_flag_is_found_by_looking_everywhere(bed: Bed, mail: Mailboxes) -> None:
     fill(bed, "c1", (4,))
     bed.client.delete(keys.mail_flag("c1"))
     assert mail.read().slots == []
@@ -134,12 +134,12 @@ def test_a_mailbox_without_flag_is_found_by_looking_everywhere(bed: Bed, mail: M
     assert results_waiting(bed.client, ["c1", "c2", "c3"]) == 0
 
 
-def test_a_mailbox_of_a_cluster_that_the_hub_does_not_know_stays_unread(bed: Bed, mail: Mail) -> None:
+def test_a_mailbox_of_a_cluster_that_the_hub_does_not_know_stays_unread(bed: Bed, mail: Mailboxes) -> None:
     fill(bed, "c9", (0,))
     assert mail.read(everywhere=True).slots == []
 
 
-def test_a_newer_result_that_took_the_place_stays(bed: Bed, mail: Mail) -> None:
+def test_a_newer_result_that_took_the_place_stays(bed: Bed, mail: Mailboxes) -> None:
     fill(bed, "c1", (0, 1), "a")
     read = mail.read()
     fill(bed, "c1", (1,), "b")
@@ -148,8 +148,8 @@ def test_a_newer_result_that_took_the_place_stays(bed: Bed, mail: Mail) -> None:
     assert letters(mail.read()) == "b"
 
 
-def test_two_workers_never_read_one_mailbox_at_once(bed: Bed, mail: Mail, raw: redis.Redis) -> None:
-    other = Mail(raw, 1000)
+def test_two_workers_never_read_one_mailbox_at_once(bed: Bed, mail: Mailboxes, raw: redis.Redis) -> None:
+    other = Mailboxes(raw, 1000)
     fill(bed, "c1", (0,), "a")
     read = mail.read()
     fill(bed, "c1", (1,), "b")
@@ -160,17 +160,17 @@ def test_two_workers_never_read_one_mailbox_at_once(bed: Bed, mail: Mail, raw: r
 
 
 def test_the_mailbox_of_a_worker_that_died_is_read_by_others(
-    bed: Bed, mail: Mail, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    bed: Bed, mail: Mailboxes, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(bed, "c1", (0,), "a")
     assert letters(mail.read()) == "a"
     assert 0 < bed.client.pttl(keys.mail_claim("c1")) <= 10_000
     # As when that time has passed.
     bed.client.delete(keys.mail_claim("c1"))
-    assert letters(Mail(raw, 1000).read(everywhere=True)) == "a"
+    assert letters(Mailboxes(raw, 1000).read(everywhere=True)) == "a"
 
 
-def test_any_bytes_may_be_in_a_slot(bed: Bed, mail: Mail) -> None:
+def test_any_bytes_may_be_in_a_slot(bed: Bed, mail: Mailboxes) -> None:
     put(bed.client, 0, b"\xff\xfe" * SHORTEST)
     fill(bed, "c2", (0,), "b")
     read = mail.read()

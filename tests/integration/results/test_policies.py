@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from dsf.store.registry import WhenEmpty, WhenFailing
+from dsf.store.registry import EmptyRule, FailingRule
 from tests.integration.results.bed import Bed
 from tests.integration.results.writes import APPLY, DELETE, NAME
 
@@ -13,13 +13,13 @@ def test_when_empty(bed: Bed) -> None:
     bed.cycle(outcome="empty")
     assert bed.write() == [APPLY]
     assert bed.backend.scores("c1", NAME) == {}
-    bed.add(when_empty=WhenEmpty(behavior="Value", value=-100), dimension_format="${node}-of-${cluster}")
+    bed.add(when_empty=EmptyRule(behavior="Value", value=-100), dimension_format="${node}-of-${cluster}")
     bed.writes.touch("c1", "s1")
     bed.now = time.time()
     bed.cycle(outcome="empty")
     bed.write()
     assert bed.backend.scores("c1", NAME) == {"-of-c1": -100}
-    bed.add(when_empty=WhenEmpty(behavior="Value", value=-100), dimension_format="${node}")
+    bed.add(when_empty=EmptyRule(behavior="Value", value=-100), dimension_format="${node}")
     bed.writes.touch("c1", "s1", forget_written=True)
     bed.now = time.time()
     bed.write()
@@ -27,7 +27,7 @@ def test_when_empty(bed: Bed) -> None:
 
 
 def test_when_failing_value(bed: Bed) -> None:
-    bed.add(when_failing=WhenFailing(failure_threshold=2, behavior="Value", value=-50))
+    bed.add(when_failing=FailingRule(failure_threshold=2, behavior="Value", value=-50))
     bed.cycle()
     bed.write()
     bed.cycle(outcome="error")
@@ -49,7 +49,7 @@ def test_when_failing_value(bed: Bed) -> None:
 
 
 def test_when_failing_value_without_any_score_and_by_losses(bed: Bed) -> None:
-    bed.add(when_failing=WhenFailing(failure_threshold=2, behavior="Value", value=-50))
+    bed.add(when_failing=FailingRule(failure_threshold=2, behavior="Value", value=-50))
     for _ in range(2):
         bed.open(deadline=1)
         bed.now += 100
@@ -59,7 +59,7 @@ def test_when_failing_value_without_any_score_and_by_losses(bed: Bed) -> None:
 
 
 def test_when_failing_remove(bed: Bed) -> None:
-    bed.add(when_failing=WhenFailing(failure_threshold=1, behavior="Remove"))
+    bed.add(when_failing=FailingRule(failure_threshold=1, behavior="Remove"))
     bed.cycle()
     bed.write()
     bed.cycle(outcome="error")

@@ -25,13 +25,13 @@ from dsf.results.writer import Writer
 from dsf.schedule.lock import BeatLock
 from dsf.schedule.stats import schedule_families
 from dsf.settings import Settings
-from dsf.store.mail import Mail, results_waiting
+from dsf.store.mail import Mailboxes, results_waiting
 from dsf.store.pairs import Pairs
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from dsf.store.runs import Runs
 from dsf.store.schedule import Entry, ScheduleStore
 from dsf.store.ticks import send_now
-from dsf.store.writes import Claim, Writes
+from dsf.store.writes import PairLease, Writes
 from tests.integration.results.bed import MemoryBackend
 from tests.integration.schedule.support import Bench
 from tests.integration.security.fleet import MASTER
@@ -97,7 +97,7 @@ def test_nobody_is_refused_in_its_own_work(secure_redis: SecureRedis) -> None:
     lock.release()
 
     # results worker: a mailbox, every outcome, the sweeper, the writer
-    mail = Mail(results, 1000)
+    mail = Mailboxes(results, 1000)
     secure_redis.client().set(keys.mail_slot("c1", 0), "x" * 300)
     secure_redis.client().set(keys.mail_slot("c1", 1), "too short")
     waiting = mail.read(everywhere=True)
@@ -143,7 +143,7 @@ def test_nobody_is_refused_in_its_own_work(secure_redis: SecureRedis) -> None:
     hub.blpop([keys.HUB_WAKE], timeout=0.01)
     list(Pairs(hub).rows([("c1", "s1"), ("c2", "s1")]))
     Writes(hub).touch("c1", "s1", forget_written=True)
-    Writes(hub).facts([Claim("c1", "s1", 0.0)])
+    Writes(hub).facts([PairLease("c1", "s1", 0.0)])
     Writes(hub).validity_factor()
     ChangeTeller(hub, MemoryBackend(), lambda _: [], lambda *_: None).tell()
     assert hub.get(keys.CHANGES_TOLD)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dsf import keys
 from dsf.errors import UnknownClusterError, UnknownScorerError
-from dsf.store.schedule import Effective, Override, ScheduleStore, effective
+from dsf.store.schedule import Effective, ScheduleOverride, ScheduleStore, effective
 from dsf.store.slots import CLOCK_SKEW, is_slot, next_slot
 from tests.integration.schedule.support import START, Bench, books, entry, pushed, register
 from tests.support.redisserver import RedisServer
@@ -85,7 +85,7 @@ def test_an_upsert_never_postpones(
     store_client.flushall()
     store.upsert([entry("c1", interval=old)], START)
     if overridden:
-        store_client.hset(keys.OVERRIDES, "c1/s", Override(interval=overridden).model_dump_json())
+        store_client.hset(keys.OVERRIDES, "c1/s", ScheduleOverride(interval=overridden).model_dump_json())
     store_client.zadd(keys.DUE, {"c1/s": next_slot("c1/s", old, START)})
     before = due(store)
     store.upsert([entry("c1", interval=new, rate_limit="1/s")], START + elapsed)
@@ -152,7 +152,7 @@ def test_an_override_is_merged_into_the_one_that_is_there(store: ScheduleStore, 
     store.set_override("c1/s", interval=5, note="too slow", by="ann", now=START)
     store.set_override("c1/s", paused=True, paused_until=START + 60, by="bob", now=START + 1)
     # The note is that of the last change, which gave none: ann's was not about it.
-    expected = Override(interval=5, paused=True, paused_until=START + 60, note="", by="bob", at=START + 1)
+    expected = ScheduleOverride(interval=5, paused=True, paused_until=START + 60, note="", by="bob", at=START + 1)
     assert store.overrides() == {"c1/s": expected}
     assert store.set_override("c1/s", interval=9, now=START + 2).paused_until == START + 60
     assert store.set_override("c1/s", paused=True, now=START + 2).paused_until is None

@@ -17,9 +17,9 @@ from dsf import keys
 from dsf.fleet.changes import Action, Actor, Deed, record
 from dsf.fleet.client import Client
 from dsf.messages import new_run_id
-from dsf.store.entries import Override
+from dsf.store.entries import ScheduleOverride
 from dsf.store.notices import CLUSTER_SET, ClusterNotice, ConditionNotice, Notices, ScorerNotice
-from dsf.store.pairs import Failure
+from dsf.store.pairs import PairFailure
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
 from dsf.store.slots import current_slot
@@ -105,8 +105,9 @@ def test_the_scorer_and_the_cluster(page: WebProcess, redis_client: redis.Redis)
 
 def test_neither_many_overrides_nor_a_long_past_make_a_long_page(page: WebProcess, redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
-    changed = {f"c{number}/{SAMPLE}": Override(interval=7, by="ann").model_dump_json() for number in range(1200)}
-    everywhere = {f"*/{SAMPLE}": Override(interval=9, by="bob").model_dump_json()}
+    override = ScheduleOverride(interval=7, by="ann").model_dump_json()
+    changed = {f"c{number}/{SAMPLE}": override for number in range(1200)}
+    everywhere = {f"*/{SAMPLE}": ScheduleOverride(interval=9, by="bob").model_dump_json()}
     redis_client.hset(keys.OVERRIDES, mapping={**changed, **everywhere})
     html = fetch(page, f"/scorers/{SAMPLE}", "and 1171 more of single clusters")
     assert "everywhere: every 9 s" in html
@@ -151,7 +152,7 @@ def test_every_pair_of_many_reasons_is_found_page_by_page(page: WebProcess, redi
         cluster = f"edge{number}"
         fleet.registry.put_cluster(fleet.cluster_record(cluster))
         fleet.entry(cluster)
-        failure = Failure(run=new_run_id(), stage="fetch", reason=f"odd_{number}", message="no", at=fleet.now)
+        failure = PairFailure(run=new_run_id(), stage="fetch", reason=f"odd_{number}", message="no", at=fleet.now)
         fleet.pair(cluster, failing=1, failure=failure.model_dump_json())
 
     def walked() -> None:

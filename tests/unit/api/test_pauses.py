@@ -11,7 +11,7 @@ import pytest
 from dsf.api.pauses import LATEST, pause_end
 from dsf.api.types import PAUSED_UNTIL_ANNOTATION
 from dsf.cli.duration import moment
-from dsf.store.entries import Entry, Override, read
+from dsf.store.entries import Entry, ScheduleOverride, read
 from dsf.web.acting import read_until
 from tests.unit.hub.builders import scorer
 
@@ -23,7 +23,9 @@ def from_annotation(text: str) -> float | None:
 
 
 def from_store(text: str) -> float | None:
-    stored = read(Override, "c1/s", f'{{"paused": true, "paused_until": {datetime.fromisoformat(text).timestamp()}}}')
+    stored = read(
+        ScheduleOverride, "c1/s", f'{{"paused": true, "paused_until": {datetime.fromisoformat(text).timestamp()}}}'
+    )
     return stored.paused_until if stored is not None else None
 
 

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
 from dsf.exporter.families import PairFamilies
-from dsf.store.pairs import PairState, Score
+from dsf.store.pairs import PairScore, PairState
 
 NOW = 1_700_000_000.0
 
@@ -37,7 +37,7 @@ def state(cluster: str = "worker01", scorer: str = "sample-scorer", **fields: ob
 
 
 def score(*results: tuple[dict[str, str], float], valid_until: float = NOW + 60) -> str:
-    return Score(
+    return PairScore(
         run="1700000000000-00000000", score_name="sample", at=NOW - 1, valid_until=valid_until, results=list(results)
     ).model_dump_json()
 

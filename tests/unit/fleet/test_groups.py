@@ -7,12 +7,14 @@ import json
 from dsf.fleet.groups import Grouping, Groups
 from dsf.fleet.snapshot import Row
 from dsf.fleet.verdict import Verdict
-from dsf.store.entries import Entry, Override
+from dsf.store.entries import Entry, ScheduleOverride
 
 NOW = 1000.0
 
 
-def _row(cluster: str, entry: str = "{}", overrides: dict[str, Override] | None = None, **fields: object) -> Row:
+def _row(
+    cluster: str, entry: str = "{}", overrides: dict[str, ScheduleOverride] | None = None, **fields: object
+) -> Row:
     text = json.dumps({name: str(value) for name, value in fields.items()})
     return Row(f"{cluster}/cpu", entry, text, None, overrides or {})
 
@@ -27,7 +29,7 @@ def _states(groups: Groups) -> dict[str, str]:
 
 def test_groups_are_made_anew_when_time_alone_changes_a_state() -> None:
     entry = Entry(cluster="paused", scorer="cpu", score_name="cpu", interval=30).model_dump_json()
-    override = Override(paused=True, paused_until=NOW + 30)
+    override = ScheduleOverride(paused=True, paused_until=NOW + 30)
     rows = {
         "cpu": _rows(
             _row("valid", last_success=NOW, valid_until=NOW + 60, items=1),

@@ -15,7 +15,7 @@ from dsf.fleet.snapshot import Row
 from dsf.fleet.verdict import Verdict, verdict
 from dsf.hub.cycles import CycleOutcomes
 from dsf.results.desired import desired
-from dsf.store.pairs import Pairs, PairState, Score
+from dsf.store.pairs import PairScore, PairState, Pairs
 from dsf.store.registry import ClusterRecord, ScorerRecord
 from tests.support.memorystore import memory_client
 
@@ -28,7 +28,7 @@ SCORER = ScorerRecord(name="s", score_name="score", interval=30, validity=VALIDI
 def pair(at: float, factor: float) -> dict[str, str]:
     """The fields of a pair."""
     until = valid_until(at, VALIDITY, factor)
-    score = Score(
+    score = PairScore(
         run="r", score_name="score", at=at, valid_until=until, results=[({"pod": "a"}, 1.0)], items=[("a", 1)]
     )
     fields = {"last_success": at, "valid_until": until, "items": 1, "failing": 0, "score": score.model_dump_json()}

@@ -18,7 +18,7 @@ from dsf.hub.registrar import Registrar
 from dsf.hub.summaries import FleetPlan, make_plan
 from dsf.kube.session import ForbiddenError
 from dsf.settings import Settings
-from dsf.store.entries import Entry, Override, effective
+from dsf.store.entries import Entry, ScheduleOverride, effective
 from tests.unit.hub.builders import NOW, cluster, config, scorer
 
 
@@ -50,7 +50,7 @@ def test_an_entry_that_waits_runs_for_no_override() -> None:
     place = Place(entry.model_copy(update={"suspended": True, "runnable": False}))
     wanted = {"s": entry}
     assert _reconciler(place)._hold("c", wanted, has_arrived=False)
-    assert effective(wanted["s"], {"*/s": Override(paused=False)}, 0.0).paused
+    assert effective(wanted["s"], {"*/s": ScheduleOverride(paused=False)}, 0.0).paused
     # The next look does not take it for one that runs already.
     place.entries = wanted
     again = {"s": entry}

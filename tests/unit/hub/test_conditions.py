@@ -14,8 +14,8 @@ from dsf.hub.conditions import DeliveryCounts, config_status, ignored_config_sta
 from dsf.hub.cycles import CycleOutcomes
 from dsf.hub.health import CheckFailure, Health
 from dsf.hub.summaries import make_plan
-from dsf.store.entries import Override, Pace, Pauses
-from dsf.store.pairs import Failure, PairState
+from dsf.store.entries import Pace, Pauses, ScheduleOverride
+from dsf.store.pairs import PairFailure, PairState
 from tests.unit.hub.builders import NOW, cluster, config, scorer
 
 DOWN = CheckFailure("Timeout", "no answer")
@@ -55,7 +55,7 @@ def state(name: str, **fields: str) -> PairState:
 
 
 def failure(message: str, at: float) -> str:
-    return Failure(run="r", stage="fetch", reason="timeout", message=message, at=at).model_dump_json()
+    return PairFailure(run="r", stage="fetch", reason="timeout", message=message, at=at).model_dump_json()
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_the_interval_in_force_stays_known_while_redis_cannot_be_read() -> None:
 
 
 def test_a_pause_of_a_person_is_said_beside_what_fails_and_is_the_reason_where_all_is_paused() -> None:
-    override = Override(paused=True, paused_until=1_900_000_000.0, note="release", by="ann")
+    override = ScheduleOverride(paused=True, paused_until=1_900_000_000.0, note="release", by="ann")
     some, every = (Pauses(number, "a", override, 1_900_000_000.0) for number in (1, 2))
     text = "paused by ann until 2030-03-17T17:46:40Z: release"
 

@@ -14,31 +14,31 @@ import requests
 from prometheus_client import CollectorRegistry, Gauge
 
 from dsf.process import connections
-from dsf.process.exposition import Exposition
+from dsf.process.exposition import MetricsServer
 from tests.support.wait import wait_for
 
 
 @pytest.fixture
-def server() -> Iterator[Exposition]:
+def server() -> Iterator[MetricsServer]:
     registry = CollectorRegistry()
     Gauge("answer", "Of everything.", registry=registry).set(42)
-    found = Exposition(registry, "127.0.0.1", 0)
+    found = MetricsServer(registry, "127.0.0.1", 0)
     found.start()
     yield found
     found.stop()
 
 
-def page(server: Exposition) -> str:
+def page(server: MetricsServer) -> str:
     with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=30) as answer:
         return str(answer.read().decode())
 
 
-def connect(server: Exposition) -> socket.socket:
+def connect(server: MetricsServer) -> socket.socket:
     return socket.create_connection(("127.0.0.1", server.port), 30)
 
 
 def test_hundreds_of_silent_clients_shut_nobody_out_and_leave_no_lines(
-    server: Exposition, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    server: MetricsServer, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silence = 0.5
     monkeypatch.setattr(connections.TimedHandler, "silence", silence)
@@ -64,7 +64,7 @@ def test_hundreds_of_silent_clients_shut_nobody_out_and_leave_no_lines(
 
 
 def test_a_head_that_drips_is_cut_without_a_word(
-    server: Exposition, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    server: MetricsServer, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "HEAD_SECONDS", 0.5)
     with connect(server) as slow:
@@ -82,7 +82,7 @@ def test_a_head_that_drips_is_cut_without_a_word(
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/healthz", "/nothing"])
-def test_head_is_answered_as_get_without_a_body(server: Exposition, path: str) -> None:
+def test_head_is_answered_as_get_without_a_body(server: MetricsServer, path: str) -> None:
     address = f"http://127.0.0.1:{server.port}{path}"
     with requests.Session() as session:
         session.trust_env = False
@@ -99,7 +99,7 @@ def test_head_is_answered_as_get_without_a_body(server: Exposition, path: str) -
         b"Transfer-Encoding: chunked\r\nContent-Length: 2\r\n",
     ],
 )
-def test_a_header_that_is_there_twice_is_refused(server: Exposition, lines: bytes) -> None:
+def test_a_header_that_is_there_twice_is_refused(server: MetricsServer, lines: bytes) -> None:
     with connect(server) as client:
         client.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n" + lines + b"\r\n")
         assert client.recv(100).split()[1] == b"400"
@@ -109,7 +109,7 @@ def test_a_mistake_of_ours_is_logged_once(capfd: pytest.CaptureFixture[str]) -> 
     def broken() -> str:
         raise ValueError("a mistake")
 
-    found = Exposition(CollectorRegistry(), "127.0.0.1", 0, {"/healthz": broken})
+    found = MetricsServer(CollectorRegistry(), "127.0.0.1", 0, {"/healthz": broken})
     found.start()
     try:
         with pytest.raises(urllib.error.HTTPError) as caught:

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsf.results.desired import ScoreObject, desired, validity_factor
-from dsf.store.pairs import Score
-from dsf.store.registry import ClusterRecord, ScorerRecord, WhenEmpty, WhenFailing
+from dsf.results.desired import DesiredScore, desired, validity_factor
+from dsf.store.pairs import PairScore
+from dsf.store.registry import ClusterRecord, EmptyRule, FailingRule, ScorerRecord
 
 NOW = 1_800_000_000.0
 CLUSTER = ClusterRecord(name="c", uid="u")
-SCORE = Score(run="r", score_name="score", at=NOW - 10, valid_until=NOW + 290, items=[("a", 1), ("b", 2)])
-VALUE = WhenFailing(failure_threshold=2, behavior="Value", value=-7)
+SCORE = PairScore(run="r", score_name="score", at=NOW - 10, valid_until=NOW + 290, items=[("a", 1), ("b", 2)])
+VALUE = FailingRule(failure_threshold=2, behavior="Value", value=-7)
 
 
 def record(**values: object) -> ScorerRecord:
@@ -21,8 +21,8 @@ def record(**values: object) -> ScorerRecord:
 
 
 def wanted(
-    score: Score | None = SCORE, failing: int = 0, factor: float = 1.0, shown_until: float = 0.0, **values: object
-) -> ScoreObject | None:
+    score: PairScore | None = SCORE, failing: int = 0, factor: float = 1.0, shown_until: float = 0.0, **values: object
+) -> DesiredScore | None:
     return desired(score, failing, record(**values), CLUSTER, now=NOW, factor=factor, shown_until=shown_until)
 
 
@@ -39,15 +39,15 @@ def test_failing() -> None:
     keep = wanted(failing=99)
     assert keep is not None
     assert keep.items == (("a", 1), ("b", 2))
-    assert wanted(failing=2, when_failing=WhenFailing(failure_threshold=2, behavior="Remove")) is None
-    assert wanted(failing=1, when_failing=WhenFailing(failure_threshold=2, behavior="Remove")) is not None
+    assert wanted(failing=2, when_failing=FailingRule(failure_threshold=2, behavior="Remove")) is None
+    assert wanted(failing=1, when_failing=FailingRule(failure_threshold=2, behavior="Remove")) is not None
     value = wanted(failing=2, when_failing=VALUE)
     assert value is not None
     assert (value.items, value.valid_until) == ((("a", -7), ("b", -7)), NOW + 300)
     never = wanted(None, failing=2, when_failing=VALUE, dimension_format="${node}")
     assert never is not None
     assert never.items == (("score", -7),)
-    assert wanted(failing=2, when_failing=WhenFailing(behavior="Value", failure_threshold=1)) is None
+    assert wanted(failing=2, when_failing=FailingRule(behavior="Value", failure_threshold=1)) is None
 
 
 def test_an_inactive_scoring_api_counts_as_failing() -> None:
@@ -77,12 +77,12 @@ def test_empty() -> None:
     plain = wanted(empty)
     assert plain is not None
     assert plain.items == ()
-    value = wanted(empty, when_empty=WhenEmpty(behavior="Value", value=5), dimension_format="of ${cluster}${node}")
+    value = wanted(empty, when_empty=EmptyRule(behavior="Value", value=5), dimension_format="of ${cluster}${node}")
     assert value is not None
     assert value.items == (("of c", 5),)
 
 
-NAMED = WhenEmpty(behavior="Value", items=(("${cluster};pod-a", -100), ("${scoreName}", 3), ("c;pod-a", -90)))
+NAMED = EmptyRule(behavior="Value", items=(("${cluster};pod-a", -100), ("${scoreName}", 3), ("c;pod-a", -90)))
 
 
 def test_empty_with_named_items() -> None:
@@ -97,7 +97,7 @@ def test_empty_with_named_items() -> None:
 
 
 @pytest.mark.parametrize("score", [None, SCORE.model_copy(update={"items": []})], ids=["never", "empty"])
-def test_failing_without_results_shows_its_value_under_the_names_of_the_empty_answer(score: Score | None) -> None:
+def test_failing_without_results_shows_its_value_under_the_names_of_the_empty_answer(score: PairScore | None) -> None:
     found = wanted(score, failing=2, when_failing=VALUE, when_empty=NAMED, dimension_format="${node};${pod}")
     assert found is not None
     assert found.items == (("c;pod-a", -7), ("score", -7))

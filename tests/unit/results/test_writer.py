@@ -11,7 +11,7 @@ import pytest
 from dsf import keys
 from dsf.messages import new_run_id
 from dsf.results.writer import Writer
-from dsf.store.registry import WhenEmpty
+from dsf.store.registry import EmptyRule
 from tests.integration.results.bed import START, Bed
 from tests.integration.results.writes import APPLY, DELETE, NAME, stats
 from tests.support.wait import wait_for
@@ -136,7 +136,7 @@ def test_an_edited_scorer_is_seen_by_a_writer_that_has_just_looked(bed: Bed) -> 
     writer = bed.writer()
     bed.cycle(outcome="empty")
     writer.step()
-    bed.add(when_empty=WhenEmpty(behavior="Value", value=-100))
+    bed.add(when_empty=EmptyRule(behavior="Value", value=-100))
     bed.writes.touch("c1", "s1")
     # Touched by the real clock.
     bed.now = time.time()

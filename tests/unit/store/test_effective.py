@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsf.store.schedule import Effective, Entry, Override, effective
+from dsf.store.schedule import Effective, Entry, ScheduleOverride, effective
 
 NOW = 1_795_000_000.0
 ENTRY = Entry(cluster="c1", scorer="s", score_name="x", interval=30)
@@ -22,33 +22,37 @@ SUSPENDED = ENTRY.model_copy(update={"suspended": True})
             Effective(30, "entry", True, NOW + 1, "entry"),
         ),
         (SUSPENDED.model_copy(update={"suspended_until": NOW}), {}, Effective(30, "entry", False, None, "entry")),
-        (ENTRY, {"*/s": Override(interval=5)}, Effective(5, "*/s", False, None, "entry")),
+        (ENTRY, {"*/s": ScheduleOverride(interval=5)}, Effective(5, "*/s", False, None, "entry")),
         (
             ENTRY,
-            {"*/s": Override(interval=5), "c1/s": Override(interval=7)},
+            {"*/s": ScheduleOverride(interval=5), "c1/s": ScheduleOverride(interval=7)},
             Effective(7, "c1/s", False, None, "entry"),
         ),
         # Field by field: the pair says nothing of the interval.
         (
             ENTRY,
-            {"*/s": Override(interval=5), "c1/s": Override(paused=True)},
+            {"*/s": ScheduleOverride(interval=5), "c1/s": ScheduleOverride(paused=True)},
             Effective(5, "*/s", True, None, "c1/s"),
         ),
         (
             ENTRY,
-            {"*/s": Override(paused=True, paused_until=NOW + 60), "c1/s": Override(paused=False)},
+            {"*/s": ScheduleOverride(paused=True, paused_until=NOW + 60), "c1/s": ScheduleOverride(paused=False)},
             Effective(30, "entry", False, None, "c1/s"),
         ),
-        (ENTRY, {"*/s": Override(paused=True, paused_until=NOW)}, Effective(30, "entry", False, None, "entry")),
+        (ENTRY, {"*/s": ScheduleOverride(paused=True, paused_until=NOW)}, Effective(30, "entry", False, None, "entry")),
         # The pair's own pause is over, the scorer's is not.
         (
             ENTRY,
-            {"*/s": Override(paused=True), "c1/s": Override(paused=True, paused_until=NOW - 1)},
+            {"*/s": ScheduleOverride(paused=True), "c1/s": ScheduleOverride(paused=True, paused_until=NOW - 1)},
             Effective(30, "entry", True, None, "*/s"),
         ),
-        (SUSPENDED, {"*/s": Override(paused=False)}, Effective(30, "entry", False, None, "*/s")),
-        (ENTRY, {"c2/s": Override(interval=5), "*/other": Override(paused=True)}, effective(ENTRY, {}, NOW)),
+        (SUSPENDED, {"*/s": ScheduleOverride(paused=False)}, Effective(30, "entry", False, None, "*/s")),
+        (
+            ENTRY,
+            {"c2/s": ScheduleOverride(interval=5), "*/other": ScheduleOverride(paused=True)},
+            effective(ENTRY, {}, NOW),
+        ),
     ],
 )
-def test_effective(entry: Entry, overrides: dict[str, Override], expected: Effective) -> None:
+def test_effective(entry: Entry, overrides: dict[str, ScheduleOverride], expected: Effective) -> None:
     assert effective(entry, overrides, NOW) == expected
