@@ -32,7 +32,7 @@ def wanted() -> str | None:
 
 
 @dataclass(frozen=True)
-class Context:
+class CliContext:
     """A running set of processes. Folders are absolute paths; None stands for a process that does not run."""
 
     redis_url: str
@@ -82,13 +82,13 @@ def folder() -> Path:
     return (Path(base) if base else Path.home() / ".local" / "state") / "dsf" / "contexts"
 
 
-def running() -> list[Context]:
+def running() -> list[CliContext]:
     """All running demos, sorted by name. Unusable files are ignored."""
     read = (_read(file) for file in folder().glob("*.json"))
     return sorted((demo for demo in read if demo is not None and demo.alive), key=str)
 
 
-def choose(wanted: str | None = None) -> Context | None:
+def choose(wanted: str | None = None) -> CliContext | None:
     """The running demo that `wanted` selects: by name, folder of manifests or start folder.
 
     Without `wanted`, the only running demo, or the one to which the current folder belongs; None if none runs. Raises
@@ -126,7 +126,7 @@ def write(
     Raises OSError when the file cannot be written.
     """
     owner = os.getpid() if pid is None else pid
-    context = Context(
+    context = CliContext(
         redis_url=redis_url,
         pid=owner,
         name=name,
@@ -162,10 +162,10 @@ def _file(pid: int) -> Path:
     return folder() / f"{pid}.json"
 
 
-def _read(file: Path) -> Context | None:
+def _read(file: Path) -> CliContext | None:
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
-        demo = Context(**{name: values[name] for name in Context.__dataclass_fields__ if name in values})
+        demo = CliContext(**{name: values[name] for name in CliContext.__dataclass_fields__ if name in values})
     except (OSError, ValueError, TypeError):
         return None
     return demo if isinstance(demo.redis_url, str) and isinstance(demo.pid, int) and demo.pid > 0 else None

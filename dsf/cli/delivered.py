@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Delivery:
+class ClusterDelivery:
     """All scorers of one cluster. `where` describes their origin for messages."""
 
     where: str
@@ -36,7 +36,7 @@ class Delivery:
     held: Held | None = None
 
 
-def from_file(file: Path, settings: Settings) -> Delivery:
+def from_file(file: Path, settings: Settings) -> ClusterDelivery:
     """The ConfigMap in a file, and secrets in DSF_AGENT_SECRETS_DIR. Raises ManifestError naming the file."""
     if not file.is_file():
         raise ManifestError(f"{file}: there is no such file; the hub writes it when the cluster is accepted")
@@ -45,11 +45,11 @@ def from_file(file: Path, settings: Settings) -> Delivery:
         summaries = config.summaries()
     if config.problem:
         raise ManifestError(f"{file}: {config.problem}")
-    return Delivery(str(file), summaries, FileSecrets(settings.agent_secrets_dir, Release(settings)))
+    return ClusterDelivery(str(file), summaries, FileSecrets(settings.agent_secrets_dir, Release(settings)))
 
 
 @contextlib.contextmanager
-def from_cluster(cluster: str, settings: Settings) -> Iterator[Delivery]:
+def from_cluster(cluster: str, settings: Settings) -> Iterator[ClusterDelivery]:
     """The ConfigMap and, on demand, the Secrets of the agent's namespace, readable while the context is open.
 
     Raises UnknownClusterError for the agent of another cluster, ObjectNotFoundError without the ConfigMap, BackendError
@@ -69,7 +69,7 @@ def from_cluster(cluster: str, settings: Settings) -> Iterator[Delivery]:
         summaries = _read(objects.config, namespace)
         held = Held(WindowBudget(settings.agent_window_series, settings.agent_window_samples), lambda: summaries)
         held.cluster = objects.cluster
-        yield Delivery(_configmap(namespace), summaries, objects.secrets, held)
+        yield ClusterDelivery(_configmap(namespace), summaries, objects.secrets, held)
 
 
 def _read(config: KubeConfig, namespace: str) -> Summaries:

@@ -17,7 +17,7 @@ from dsf.cli.up import START_TIMEOUT, TICK, RedisFileOption, RedisOption, announ
 
 if TYPE_CHECKING:
     from dsf.demo.fleet import Fleet
-    from dsf.demo.report import Report
+    from dsf.demo.report import DemoReport
     from dsf.demo.supervisor import Supervisor
 
 #: Seconds within which every pair must have a score with --once.
@@ -71,7 +71,7 @@ def demo(
     Example: dsf demo --keep my-demo --with prediction,resource-usage
     """
     from dsf.demo.fleet import Fleet
-    from dsf.demo.report import Report
+    from dsf.demo.report import DemoReport
     from dsf.demo.state import default_dir, exclusive
     from dsf.demo.supervisor import supervising
 
@@ -92,7 +92,7 @@ def demo(
                     fleet.prepare()
                     started = time.time()
                     fleet.start()
-                    report = Report(fleet.stack.client, manifests, fleet.out_dir)
+                    report = DemoReport(fleet.stack.client, manifests, fleet.out_dir)
                     with announced(fleet.stack, folder.name, fleet.host_aliases):
                         if once:
                             _once(fleet, supervisor, report, started)
@@ -105,7 +105,7 @@ def demo(
                 raise typer.Exit(INTERRUPTED) from None
 
 
-def _once(fleet: Fleet, supervisor: Supervisor, report: Report, started: float) -> None:
+def _once(fleet: Fleet, supervisor: Supervisor, report: DemoReport, started: float) -> None:
     """Wait until every pair has a score, then print the table. Exits with 1 and the reasons on failure."""
     import redis
 
@@ -135,7 +135,7 @@ def _once(fleet: Fleet, supervisor: Supervisor, report: Report, started: float) 
     raise typer.Exit(BAD)
 
 
-def _watch(fleet: Fleet, supervisor: Supervisor, report: Report) -> None:
+def _watch(fleet: Fleet, supervisor: Supervisor, report: DemoReport) -> None:
     """Show the table until Ctrl-C: in place on a terminal, else a line per change."""
     from dsf.cli import live
 

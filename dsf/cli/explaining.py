@@ -22,7 +22,7 @@ from dsf.api.remarks import remark_of
 from dsf.api.score import build_items, to_score_value
 from dsf.api.scoring import ScoringResult, parse_response
 from dsf.api.summary import ScorerSummary
-from dsf.cli.delivered import Delivery
+from dsf.cli.delivered import ClusterDelivery
 from dsf.cycle.cycle import Cycle
 from dsf.cycle.stages import Observer, Stages
 from dsf.errors import CycleError, ScoreObjectTooLargeError
@@ -109,7 +109,7 @@ class ExplainReport(View):
 
 
 def run(
-    cluster: str, summary: ScorerSummary, settings: Settings, delivery: Delivery, save: Path | None = None
+    cluster: str, summary: ScorerSummary, settings: Settings, delivery: ClusterDelivery, save: Path | None = None
 ) -> ExplainReport:
     """Fetch and score like the agent of `cluster`. Errors are in the report; nothing is retried.
 

@@ -11,7 +11,7 @@ from dsf.cli.up import TICK
 
 if TYPE_CHECKING:
     from dsf.demo.fleet import Fleet
-    from dsf.demo.report import Line, Report
+    from dsf.demo.report import DemoReport, Line
 
 #: Programs that failed permanently, and why.
 Troubles = Callable[[], dict[str, str]]
@@ -43,7 +43,7 @@ def addresses(fleet: Fleet) -> list[str]:
     ]
 
 
-def on_terminal(report: Report, footer: list[str], tick: Callable[[], None], troubles: Troubles) -> None:
+def on_terminal(report: DemoReport, footer: list[str], tick: Callable[[], None], troubles: Troubles) -> None:
     """Show the screen in place until Ctrl-C. `troubles` are the permanently failed programs."""
     import redis
     from rich.live import Live
@@ -73,7 +73,7 @@ def on_terminal(report: Report, footer: list[str], tick: Callable[[], None], tro
             time.sleep(TICK)
 
 
-def as_lines(report: Report, footer: list[str], tick: Callable[[], None]) -> None:
+def as_lines(report: DemoReport, footer: list[str], tick: Callable[[], None]) -> None:
     """Print a line for each pair whenever it changes, until Ctrl-C."""
     import redis
 

@@ -13,7 +13,7 @@ from dsf.cli.output import Format, Output, emit, table
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from dsf.cli.conformance.report import Report
+    from dsf.cli.conformance.report import ConformanceReport
 
 app = typer.Typer(
     help="Tools for authors of scoring APIs.",
@@ -82,7 +82,7 @@ def check(
     from dsf.cli.conformance.case import Case
     from dsf.cli.conformance.run import NAMES
     from dsf.cli.conformance.run import check as run
-    from dsf.cli.conformance.target import Target
+    from dsf.cli.conformance.target import ScoringApiTarget
 
     if not is_valid_url(url):
         raise typer.BadParameter(f"{url!r} is not a URL such as http://127.0.0.1:8000/config", param_hint="URL")
@@ -93,7 +93,7 @@ def check(
         raise typer.BadParameter(f"{', '.join(sorted(unknown))}: items are {', '.join(NAMES)}", param_hint="--skip")
     case = Case(
         url=url,
-        target=Target(timeout),
+        target=ScoringApiTarget(timeout),
         token=_token(token, token_file),
         path=path,
         dimension=dimension,
@@ -122,7 +122,7 @@ def _token(token: str | None, file: Path | None) -> str | None:
     return token
 
 
-def _render(report: Report) -> RenderableType:
+def _render(report: ConformanceReport) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 

@@ -27,7 +27,7 @@ _OWN_REDIS = ("DSF_REDIS_URL", "DSF_REDIS_URL_FILE")
 
 
 @dataclass(frozen=True)
-class Session:
+class CommandSession:
     """Settings and Redis client of a command."""
 
     settings: Settings
@@ -58,7 +58,7 @@ def for_a_person(settings: Settings) -> Settings:
     return settings if "log_level" in settings.model_fields_set else settings.model_copy(update={"log_level": "ERROR"})
 
 
-def _of_demo(settings: Settings, running: context.Context | None) -> Settings:
+def _of_demo(settings: Settings, running: context.CliContext | None) -> Settings:
     if running is None:
         return settings
     if not by_environment():
@@ -99,7 +99,7 @@ def agent_settings(cluster: str) -> Settings:
 
 
 @contextmanager
-def session() -> Iterator[Session]:
+def session() -> Iterator[CommandSession]:
     """Settings and a Redis client that is closed at the end."""
     from dsf.store.client import connect
 
@@ -107,7 +107,7 @@ def session() -> Iterator[Session]:
     # A user is waiting: one retry suffices.
     client = connect(settings, name="dsf-cli", retries=1)
     try:
-        yield Session(settings, client)
+        yield CommandSession(settings, client)
     finally:
         client.close()
 
@@ -161,7 +161,7 @@ def redis_hint(error: Exception) -> str:
     return f"cannot use Redis at {where} ({reason}): {advice}"
 
 
-def running_demo(settings: Settings) -> context.Context | None:
+def running_demo(settings: Settings) -> context.CliContext | None:
     """The demo whose Redis a command uses; None if none runs or the environment names another Redis.
 
     Raises ContextError if several run and none is selected.

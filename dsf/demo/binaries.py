@@ -22,7 +22,7 @@ from dsf.errors import ToolError
 
 
 @dataclass(frozen=True)
-class Program:
+class DebianProgram:
     """A program: its Debian package, other names on PATH, and where else to get it."""
 
     package: str
@@ -37,24 +37,24 @@ class Program:
 
 
 PROGRAMS = {
-    "redis-server": Program("redis-server", ("valkey-server",), "https://redis.io/docs/latest/get-started/"),
-    "redis-cli": Program("redis-tools", ("valkey-cli",), "https://redis.io/docs/latest/get-started/"),
-    "prometheus": Program(
+    "redis-server": DebianProgram("redis-server", ("valkey-server",), "https://redis.io/docs/latest/get-started/"),
+    "redis-cli": DebianProgram("redis-tools", ("valkey-cli",), "https://redis.io/docs/latest/get-started/"),
+    "prometheus": DebianProgram(
         "prometheus",
         (),
         "https://prometheus.io/download/",
         ("--web.local-assets={root}/usr/share/prometheus/web",),
     ),
-    "promtool": Program("prometheus", (), "https://prometheus.io/download/"),
-    "prometheus-node-exporter": Program(
+    "promtool": DebianProgram("prometheus", (), "https://prometheus.io/download/"),
+    "prometheus-node-exporter": DebianProgram(
         "prometheus-node-exporter", ("node_exporter",), "https://prometheus.io/download/"
     ),
-    "victoria-metrics": Program("victoria-metrics", (), "https://docs.victoriametrics.com/"),
+    "victoria-metrics": DebianProgram("victoria-metrics", (), "https://docs.victoriametrics.com/"),
     # For proxy tests.
-    "tinyproxy": Program("tinyproxy-bin", (), "https://tinyproxy.github.io/"),
+    "tinyproxy": DebianProgram("tinyproxy-bin", (), "https://tinyproxy.github.io/"),
     # For tests and pictures of the page.
-    "nginx": Program("nginx", (), "https://nginx.org/"),
-    "chromium": Program(
+    "nginx": DebianProgram("nginx", (), "https://nginx.org/"),
+    "chromium": DebianProgram(
         "chromium",
         ("chromium-browser", "google-chrome"),
         "https://www.chromium.org/",
@@ -112,7 +112,7 @@ def _locked(cache: Path) -> Iterator[None]:
         raise ToolError(f"cannot write into the cache folder {cache}: {error.strerror}") from None
 
 
-def _unpack(name: str, program: Program, cache: Path) -> Path:
+def _unpack(name: str, program: DebianProgram, cache: Path) -> Path:
     print(f"dsf: {name} is not on PATH; unpacking Debian's package {program.package} into {cache}", file=sys.stderr)
     work = Path(tempfile.mkdtemp(dir=cache, prefix=".unpacking-"))
     try:
@@ -131,7 +131,7 @@ def _unpack(name: str, program: Program, cache: Path) -> Path:
     return folder / "bin" / name
 
 
-def _launcher(root: Path, folder: Path, command: str, program: Program) -> None:
+def _launcher(root: Path, folder: Path, command: str, program: DebianProgram) -> None:
     """Write `bin/<command>`, which runs the program with its own libraries by exec."""
     places = [program.executable] if program.executable else [f"usr/bin/{command}", f"usr/sbin/{command}"]
     executable = next((path for path in places if (root / path).exists()), None)

@@ -36,7 +36,7 @@ class Line:
     measured: float | None
 
 
-class Report:
+class DemoReport:
     """Reads lines. Methods raise redis.RedisError when Redis cannot be read."""
 
     def __init__(self, client: redis.Redis, manifests: Path, out_dir: Path) -> None:

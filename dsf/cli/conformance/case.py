@@ -17,7 +17,7 @@ from dsf.api.urls import base_url, join_url
 from dsf.cli.conformance import samples
 from dsf.cli.conformance.report import fail
 from dsf.cli.conformance.samples import RawSeries, Samples
-from dsf.cli.conformance.target import HUB_TIMEOUT, Reply, Target
+from dsf.cli.conformance.target import HUB_TIMEOUT, Reply, ScoringApiTarget
 from dsf.errors import HttpError, RemoteConfigError, ScoringResponseError
 
 #: HttpError.reason -> what to do.
@@ -38,7 +38,7 @@ class Case:
     """One check: its parameters, and the answers so far."""
 
     url: str
-    target: Target
+    target: ScoringApiTarget
     token: str | None = None
     #: Scoring path that was given by hand; empty: as /config says.
     path: str = ""

@@ -29,7 +29,7 @@ class Finding(View):
     seconds: float = Field(default=0.0, description="Duration of the item.")
 
 
-class Report(View):
+class ConformanceReport(View):
     """All items of one scoring API."""
 
     url: str = Field(description="The configURL.")
@@ -39,14 +39,14 @@ class Report(View):
     points: list[Finding]
 
     @classmethod
-    def of(cls, url: str, scoring_url: str, points: list[Finding]) -> Report:
+    def of(cls, url: str, scoring_url: str, points: list[Finding]) -> ConformanceReport:
         """The report of these points."""
         seen = Counter(point.outcome for point in points)
         counts = {outcome.value: seen[outcome] for outcome in Outcome}
         return cls(url=url, scoring_url=scoring_url, conformant=not seen[Outcome.FAIL], counts=counts, points=points)
 
 
-class Verdict(Exception):  # noqa: N818  (it ends a point; it is no error)
+class CheckEnded(Exception):  # noqa: N818  (it ends a point; it is no error)
     """Ends an item with an outcome."""
 
     def __init__(self, outcome: Outcome, message: str, mend: str = "") -> None:
@@ -56,16 +56,16 @@ class Verdict(Exception):  # noqa: N818  (it ends a point; it is no error)
         self.mend = mend
 
 
-def fail(message: str, mend: str) -> Verdict:
+def fail(message: str, mend: str) -> CheckEnded:
     """The point fails."""
-    return Verdict(Outcome.FAIL, message, mend)
+    return CheckEnded(Outcome.FAIL, message, mend)
 
 
-def warn(message: str, mend: str) -> Verdict:
+def warn(message: str, mend: str) -> CheckEnded:
     """The point passes, with an advice."""
-    return Verdict(Outcome.WARN, message, mend)
+    return CheckEnded(Outcome.WARN, message, mend)
 
 
-def skip(message: str) -> Verdict:
+def skip(message: str) -> CheckEnded:
     """The point cannot be judged."""
-    return Verdict(Outcome.SKIPPED, message)
+    return CheckEnded(Outcome.SKIPPED, message)

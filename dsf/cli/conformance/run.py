@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from dsf.cli.conformance import scoring, service
 from dsf.cli.conformance.case import Case
-from dsf.cli.conformance.report import Finding, Outcome, Report, Verdict
+from dsf.cli.conformance.report import CheckEnded, ConformanceReport, Finding, Outcome
 from dsf.errors import HttpError
 
 
-class Point(NamedTuple):
+class ConformanceCheck(NamedTuple):
     """One point: `judge` returns what was seen, or raises a Verdict."""
 
     name: str
@@ -23,37 +23,37 @@ class Point(NamedTuple):
 
 _SCORES = ("paths", "token")
 POINTS = (
-    Point("health", service.health),
-    Point("config", service.config),
-    Point("redirects", service.redirects),
-    Point("paths", service.paths, ("config", "redirects")),
-    Point("token", service.token, ("paths",)),
-    Point("query", scoring.query, ("config",)),
-    Point("empty", scoring.empty, _SCORES),
-    Point("one-series", scoring.one_series, _SCORES),
-    Point("many-series", scoring.many_series, (*_SCORES, "one-series")),
-    Point("labels", scoring.labels, (*_SCORES, "main")),
-    Point("range", scoring.value_range, (*_SCORES, "main")),
-    Point("gaps", scoring.gaps, (*_SCORES, "one-series")),
-    Point("nan", scoring.nan, (*_SCORES, "one-series")),
-    Point("unknown-labels", scoring.unknown_labels, (*_SCORES, "one-series")),
-    Point("large", scoring.large, (*_SCORES, "one-series", "many-series")),
-    Point("bad-json", service.bad_json, _SCORES),
-    Point("content-type", service.content_type, (*_SCORES, "main")),
-    Point("determinism", scoring.determinism, (*_SCORES, "main")),
-    Point("speed", scoring.speed, (*_SCORES, "main")),
+    ConformanceCheck("health", service.health),
+    ConformanceCheck("config", service.config),
+    ConformanceCheck("redirects", service.redirects),
+    ConformanceCheck("paths", service.paths, ("config", "redirects")),
+    ConformanceCheck("token", service.token, ("paths",)),
+    ConformanceCheck("query", scoring.query, ("config",)),
+    ConformanceCheck("empty", scoring.empty, _SCORES),
+    ConformanceCheck("one-series", scoring.one_series, _SCORES),
+    ConformanceCheck("many-series", scoring.many_series, (*_SCORES, "one-series")),
+    ConformanceCheck("labels", scoring.labels, (*_SCORES, "main")),
+    ConformanceCheck("range", scoring.value_range, (*_SCORES, "main")),
+    ConformanceCheck("gaps", scoring.gaps, (*_SCORES, "one-series")),
+    ConformanceCheck("nan", scoring.nan, (*_SCORES, "one-series")),
+    ConformanceCheck("unknown-labels", scoring.unknown_labels, (*_SCORES, "one-series")),
+    ConformanceCheck("large", scoring.large, (*_SCORES, "one-series", "many-series")),
+    ConformanceCheck("bad-json", service.bad_json, _SCORES),
+    ConformanceCheck("content-type", service.content_type, (*_SCORES, "main")),
+    ConformanceCheck("determinism", scoring.determinism, (*_SCORES, "main")),
+    ConformanceCheck("speed", scoring.speed, (*_SCORES, "main")),
 )
 NAMES = tuple(point.name for point in POINTS)
 
 
-def check(case: Case, skipped: Collection[str] = ()) -> Report:
+def check(case: Case, skipped: Collection[str] = ()) -> ConformanceReport:
     """Judge all points but those in `skipped`."""
     findings = {finding.point: finding for finding in _findings(case, skipped)}
     try:
         scoring_url = case.scoring_url
     except ValueError:
         scoring_url = ""
-    return Report.of(case.url, scoring_url, list(findings.values()))
+    return ConformanceReport.of(case.url, scoring_url, list(findings.values()))
 
 
 def _findings(case: Case, skipped: Collection[str]) -> Iterator[Finding]:
@@ -66,7 +66,7 @@ def _findings(case: Case, skipped: Collection[str]) -> Iterator[Finding]:
         yield finding.model_copy(update={"seconds": round(time.monotonic() - started, 3)})
 
 
-def _judge(point: Point, case: Case, unfit: Collection[str], skipped: Collection[str]) -> Finding:
+def _judge(point: ConformanceCheck, case: Case, unfit: Collection[str], skipped: Collection[str]) -> Finding:
     if point.name in skipped:
         return Finding(point=point.name, outcome=Outcome.SKIPPED, message="as --skip says")
     main = "many-series" if case.has_series else "empty"
@@ -80,14 +80,14 @@ def _judge(point: Point, case: Case, unfit: Collection[str], skipped: Collection
         return Finding(point=point.name, outcome=Outcome.SKIPPED, message=message)
     try:
         return Finding(point=point.name, outcome=Outcome.PASS, message=point.judge(case))
-    except Verdict as verdict:
+    except CheckEnded as verdict:
         return Finding(point=point.name, outcome=verdict.outcome, message=verdict.message, mend=verdict.mend)
     except HttpError as error:
         mend = "check the service's log"
         return Finding(point=point.name, outcome=Outcome.FAIL, message=str(error), mend=mend)
 
 
-def _matters(point: Point, case: Case, skipped: Collection[str]) -> bool:
+def _matters(point: ConformanceCheck, case: Case, skipped: Collection[str]) -> bool:
     """Whether a point that was skipped leaves others without their ground.
 
     A token that is not wanted, queries that were not run, a point that the user left out, and series for a scorer that

@@ -43,7 +43,7 @@ class Reply:
         return self.error is not None and self.error.reason == "unauthorized"
 
 
-class Target:
+class ScoringApiTarget:
     """One scoring API. `timeout` is in seconds and for each scoring request."""
 
     def __init__(self, timeout: float) -> None:

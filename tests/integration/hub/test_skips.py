@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from dsf import keys
-from dsf.demo.report import Report
+from dsf.demo.report import DemoReport
 from dsf.fleet.reader import FleetReader
 from tests.integration.hub.world import World
 from tests.integration.schedule.support import Bench, pushed
@@ -54,7 +54,7 @@ def test_a_scoring_api_that_is_down_is_said_to_be_down_and_not_paused(running: W
     assert "status 500" in scorer.problem
     assert [(one.reason, one.message) for one in scorer.idle] == [("inactive", scorer.problem)]
     # The live table of the demo says it, too, and counts down to nothing.
-    lines = Report(running.client, running.folder, running.out).lines()
+    lines = DemoReport(running.client, running.folder, running.out).lines()
     assert {(line.failure, line.next_run) for line in lines} == {(scorer.problem, None)}
     # Whoever resumes it all the same sends no ticks for what agents were not told of.
     for pair in running.pairs():

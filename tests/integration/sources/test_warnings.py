@@ -11,7 +11,7 @@ from prometheus_client import generate_latest
 
 from dsf.agent.metrics import AgentMetrics
 from dsf.api.summary import ScorerSummary
-from dsf.cli.delivered import Delivery
+from dsf.cli.delivered import ClusterDelivery
 from dsf.cli.explaining import run
 from dsf.cycle.cycle import Cycle
 from dsf.cycle.stages import Stages
@@ -92,7 +92,7 @@ def test_warnings_are_counted_and_logged_now_and_then(
 
 
 def test_explain_shows_them(summary: ScorerSummary) -> None:
-    report = run("c", summary, Settings(), Delivery("here", {"s": summary}, NoSecrets(), None))
+    report = run("c", summary, Settings(), ClusterDelivery("here", {"s": summary}, NoSecrets(), None))
     (query,) = report.queries
     (warning,) = query.warnings
     assert warning.startswith("remote_read: ")
