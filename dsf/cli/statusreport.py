@@ -10,7 +10,7 @@ from pydantic import Field
 
 from dsf.cli.output import TABLE_PAIRS
 from dsf.errors import UnknownScorerError
-from dsf.fleet.outfolder import ConditionView, ProblemView, conditions_in, conditions_of, problems_in, unmet
+from dsf.fleet.outfolder import ManifestMistake, UnmetCondition, conditions_in, conditions_of, problems_in, unmet
 from dsf.fleet.reader import FleetReader
 from dsf.fleet.schedule import override_view
 from dsf.fleet.views import OverrideView, ScorerList, ScorerView, ScoreView, Time, View
@@ -37,8 +37,8 @@ class StatusReport(View):
     scores_total: int = 0
     #: Pauses that users made of the shown scorers, those of all clusters first.
     pauses: list[OverrideView] = Field(default_factory=list)
-    conditions: list[ConditionView] = Field(default_factory=list)
-    problems: list[ProblemView] = Field(default_factory=list)
+    conditions: list[UnmetCondition] = Field(default_factory=list)
+    problems: list[ManifestMistake] = Field(default_factory=list)
 
 
 def read_report(client: redis.Redis, settings: Settings, named: str | None) -> StatusReport:
@@ -50,7 +50,7 @@ def read_report(client: redis.Redis, settings: Settings, named: str | None) -> S
     out = settings.out
     every = conditions_in(out) if out is not None else conditions_of(Notices(client).scorers())
     conditions = [condition for condition in every if named in (None, condition.scorer)]
-    problems: list[ProblemView] = []
+    problems: list[ManifestMistake] = []
     scores: list[ScoreView] | None = None
     total = 0
     if named is None:
@@ -67,9 +67,9 @@ def read_report(client: redis.Redis, settings: Settings, named: str | None) -> S
             scorer_list = fleet.scorers().model_copy(update={"scorers": []})
     problems += _stopped(ticks_problem(client, time.time()))
     refused = Agents(client).problems(Registry(client).clusters().values())
-    problems += [ProblemView(message=f"cluster {name}: {text}") for name, text in refused.items()]
+    problems += [ManifestMistake(message=f"cluster {name}: {text}") for name, text in refused.items()]
     gone = {name: notice.problem for name, notice in sorted(Notices(client).clusters().items()) if notice.problem}
-    problems += [ProblemView(message=f"cluster {name}: {text}", severity="note") for name, text in gone.items()]
+    problems += [ManifestMistake(message=f"cluster {name}: {text}", severity="note") for name, text in gone.items()]
     report = _report(scorer_list, scores, total, conditions, problems)
     shown, now = {scorer.name for scorer in scorer_list.scorers}, time.time()
     pauses = [
@@ -107,16 +107,16 @@ def ask_report(client: Client, named: str | None) -> StatusReport:
     return _report(scorer_list, scores, total, conditions, _stopped(summary.ticks_problem))
 
 
-def _stopped(problem: str) -> list[ProblemView]:
-    return [ProblemView(message=problem)] if problem else []
+def _stopped(problem: str) -> list[ManifestMistake]:
+    return [ManifestMistake(message=problem)] if problem else []
 
 
 def _report(
     found: ScorerList,
     scores: list[ScoreView] | None,
     total: int,
-    conditions: list[ConditionView],
-    problems: list[ProblemView],
+    conditions: list[UnmetCondition],
+    problems: list[ManifestMistake],
 ) -> StatusReport:
     wrong = any(problem.severity == "error" for problem in problems)
     bad = wrong or conditions or any(state_of(scorer) in _BAD for scorer in found.scorers)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Final
 
-from dsf.fleet.snapshot import Row, Rows
+from dsf.fleet.snapshot import Rows, SnapshotRow
 from dsf.fleet.verdict import Verdict
 from dsf.store.pairs import PairFailure
 
@@ -17,10 +17,10 @@ _WEIGHT: Final = {Verdict.FAILING: 1e8, Verdict.EXPIRED: 1e4, Verdict.SKIPPED: 1
 class Groups:
     """The rows of one scorer by state."""
 
-    def __init__(self, rows: Mapping[str, Row], now: float) -> None:
+    def __init__(self, rows: Mapping[str, SnapshotRow], now: float) -> None:
         """`rows` by cluster, judged at `now` (unix seconds)."""
         self.rows = rows
-        states: dict[Verdict, list[Row]] = {state: [] for state in Verdict}
+        states: dict[Verdict, list[SnapshotRow]] = {state: [] for state in Verdict}
         until = float("inf")
         for row in rows.values():
             state, end = row.judged(now)
@@ -30,12 +30,12 @@ class Groups:
         self.states = {state: some for state, some in states.items() if some}
         self._since, self._until = now, until
 
-    def holds(self, rows: Mapping[str, Row], now: float) -> bool:
+    def holds(self, rows: Mapping[str, SnapshotRow], now: float) -> bool:
         """Whether it is right for these rows at `now`."""
         return self.rows is rows and self._since <= now < self._until
 
     @cached_property
-    def reasons(self) -> list[tuple[Verdict, Row, PairFailure]]:
+    def reasons(self) -> list[tuple[Verdict, SnapshotRow, PairFailure]]:
         """The rows that lack a new score, or have not all results in it, and why."""
         return [
             (state, row, why)

@@ -40,7 +40,7 @@ from dsf.fleet.overviews import (
 )
 from dsf.fleet.reasongroups import reason_groups
 from dsf.fleet.rows import pair_detail, pair_row, read_at
-from dsf.fleet.snapshot import NO_END, RANKS, Row, Rows, Snapshot
+from dsf.fleet.snapshot import NO_END, RANKS, Rows, Snapshot, SnapshotRow
 from dsf.fleet.verdict import Verdict, verdict
 from dsf.store.agents import Agents, key_id
 from dsf.store.entries import ALL_CLUSTERS, interval_in_force, pause
@@ -76,7 +76,7 @@ class PairFilter:
     reason: str | None = None
     why: Callable[[str, str], bool] | None = None
 
-    def chosen(self, groups: Groups, now: float) -> dict[Verdict, list[Row]]:
+    def chosen(self, groups: Groups, now: float) -> dict[Verdict, list[SnapshotRow]]:
         """The matching rows of a scorer by state; its name is not looked at."""
         if self.clusters is not None:
             groups = Groups({name: groups.rows[name] for name in self.clusters if name in groups.rows}, now)
@@ -300,7 +300,7 @@ class FleetModel:
         limit = _limit(limit)
         now = self._clock()
         after = Cursor.read(cursor) if cursor is not None else None
-        total, rows = 0, list[tuple[int, float, str, str, Row]]()
+        total, rows = 0, list[tuple[int, float, str, str, SnapshotRow]]()
         chosen = [wanted.chosen(groups, now) for groups in self._asked(wanted, now)]
         for state in RANKS:
             fitting = [row for some in chosen for row in some.get(state, ())]
@@ -397,7 +397,7 @@ class FleetModel:
             if scorer in (None, name) and (wanted.scorers is None or name in wanted.scorers):
                 yield groups
 
-    def _table(self, places: Sequence[tuple[int, float, str, str, Row]], now: float) -> list[PairRow]:
+    def _table(self, places: Sequence[tuple[int, float, str, str, SnapshotRow]], now: float) -> list[PairRow]:
         names = [(cluster, scorer) for _, _, scorer, cluster, _ in places]
         records = self._registry.scorers()
         due = self._schedule.due_times(keys.pair(*name) for name in names)

@@ -17,7 +17,7 @@ _MAX_FILE = 10 * 1024 * 1024
 _SCORING: Final = "Scoring"
 
 
-class ConditionView(View):
+class UnmetCondition(View):
     """A condition of a DynamicScorer that is not met."""
 
     scorer: str
@@ -27,7 +27,7 @@ class ConditionView(View):
     message: str
 
 
-class ProblemView(View):
+class ManifestMistake(View):
     """A mistake in a manifest."""
 
     file: str = ""
@@ -44,7 +44,7 @@ class ProblemView(View):
         return ": ".join(part for part in parts if part)
 
 
-def conditions_in(out: Path | None) -> Iterator[ConditionView]:
+def conditions_in(out: Path | None) -> Iterator[UnmetCondition]:
     """Conditions that are False, of every scorer in the hub's folder."""
     for file in sorted((out / "dynamicscorers").glob("*.yaml")) if out else ():
         document = _load(file)
@@ -56,7 +56,7 @@ def conditions_in(out: Path | None) -> Iterator[ConditionView]:
             # Redis has newer and better data on cycles.
             if condition.get("status") == "False" and condition.get("type") != _SCORING:
                 words = {name: str(condition.get(name, "")) for name in ("type", "status", "reason", "message")}
-                yield ConditionView(scorer=_name(document) or file.stem, **words)
+                yield UnmetCondition(scorer=_name(document) or file.stem, **words)
 
 
 def _name(document: Mapping[str, Any]) -> str:
@@ -65,25 +65,25 @@ def _name(document: Mapping[str, Any]) -> str:
     return str(metadata.get("name") or "") if isinstance(metadata, dict) else ""
 
 
-def conditions_of(notices: Mapping[str, ScorerNotice]) -> Iterator[ConditionView]:
+def conditions_of(notices: Mapping[str, ScorerNotice]) -> Iterator[UnmetCondition]:
     """The same for a hub without a folder, from Redis."""
     for name, notice in sorted(notices.items()):
         yield from unmet(name, notice.conditions)
 
 
-def unmet(scorer: str, conditions: Iterable[ConditionNotice | overviews.ConditionView]) -> Iterator[ConditionView]:
+def unmet(scorer: str, conditions: Iterable[ConditionNotice | overviews.ConditionView]) -> Iterator[UnmetCondition]:
     """A scorer's conditions that are False, except those about its cycles."""
     for condition in conditions:
         if condition.status == "False" and condition.type != _SCORING:
-            yield ConditionView(scorer=scorer, **condition.model_dump(include={"type", "status", "reason", "message"}))
+            yield UnmetCondition(scorer=scorer, **condition.model_dump(include={"type", "status", "reason", "message"}))
 
 
-def problems_in(out: Path | None) -> Iterator[ProblemView]:
+def problems_in(out: Path | None) -> Iterator[ManifestMistake]:
     """The hub's problems with the manifests."""
     listed = _load(out / "problems.yaml") if out else None
     for problem in _dicts(listed.get("problems") if isinstance(listed, dict) else listed):
         line = problem.get("line")
-        yield ProblemView(
+        yield ManifestMistake(
             file=str(problem.get("file") or ""),
             line=line if isinstance(line, int) else 0,
             field=str(problem.get("field") or ""),

@@ -11,9 +11,9 @@ from pydantic import Field
 
 from dsf.fleet.scheduling import (
     Manifest,
-    Outcome,
     Prioritizer,
     SchedulerAnswer,
+    SchedulingDecision,
     ScoreKey,
     Situation,
     Standing,
@@ -165,7 +165,7 @@ def explain(
     return view.model_copy(update={"notes": notes, "what_if": _what_if(situation, outcome, asked, answer)})
 
 
-def ranking(outcome: Outcome, situation: Situation) -> list[RankedCluster]:
+def ranking(outcome: SchedulingDecision, situation: Situation) -> list[RankedCluster]:
     """The eligible clusters, best first."""
     chosen = set(outcome.chosen)
     return [
@@ -190,7 +190,7 @@ def ranking(outcome: Outcome, situation: Situation) -> list[RankedCluster]:
     ]
 
 
-def _margin(outcome: Outcome, name: str, *, is_chosen: bool) -> int | None:
+def _margin(outcome: SchedulingDecision, name: str, *, is_chosen: bool) -> int | None:
     count = len(outcome.chosen)
     if not 0 < count < len(outcome.order):
         return None
@@ -200,7 +200,7 @@ def _margin(outcome: Outcome, name: str, *, is_chosen: bool) -> int | None:
 
 
 def _what_if(
-    situation: Situation, before: Outcome, asked: Sequence[WhatIf], answer: SchedulerAnswer | None
+    situation: Situation, before: SchedulingDecision, asked: Sequence[WhatIf], answer: SchedulerAnswer | None
 ) -> WhatIfView:
     values = {ScoreKey(change.cluster, change.resource, change.score): change.value for change in asked}
     after = schedule(situation, asked=values, answer=answer)
@@ -225,7 +225,9 @@ def _prioritizer(prioritizer: Prioritizer) -> PrioritizerView:
     )
 
 
-def _notes(situation: Situation, outcome: Outcome, view: PlacementView, answer: SchedulerAnswer | None) -> Any:
+def _notes(
+    situation: Situation, outcome: SchedulingDecision, view: PlacementView, answer: SchedulerAnswer | None
+) -> Any:
     if (situation.placement["metadata"].get("annotations") or {}).get(_DISABLED) == "true":
         yield f"OCM ignores it: the annotation {_DISABLED} is set"
     if outcome.has_cel and answer is None:

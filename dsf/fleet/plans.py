@@ -59,7 +59,7 @@ class ClusterPlan(View):
     changes: bool = Field(description="Another configuration, or other replicas.")
 
 
-class Place(View):
+class PlanPlace(View):
     """Where replicas of a workload are."""
 
     cluster: str
@@ -68,13 +68,13 @@ class Place(View):
     score: float
 
 
-class Move(View):
+class PlanMove(View):
     """The change of one workload, with its reason."""
 
     workload: str
     change: Literal["stays", "moves", "is placed", "is taken away", "is nowhere"]
-    now: list[Place] = Field(default=[])
-    proposed: list[Place] = Field(default=[])
+    now: list[PlanPlace] = Field(default=[])
+    proposed: list[PlanPlace] = Field(default=[])
     unplaced: int = Field(default=0, description="Replicas that go nowhere.")
     why: str = Field(default="", description="Why it is not at its next best option, or why it is nowhere.")
     next_best: str = Field(
@@ -94,7 +94,7 @@ class PlanComparison(View):
     score_proposed: float
     gap: float = Field(description="How far below the best one the plan can be at most, as a share.")
     clusters: list[ClusterPlan] = Field(default=[], description="Those that change first.")
-    moves: list[Move] = Field(default=[], description="Those that change first.")
+    moves: list[PlanMove] = Field(default=[], description="Those that change first.")
     more_clusters: int = 0
     more_moves: int = 0
     warnings: list[str] = Field(default=[], description="What stands against applying it, or may keep it from effect.")

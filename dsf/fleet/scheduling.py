@@ -4,7 +4,7 @@ They follow pkg/placement of OCM 1.2: eligible clusters (cluster sets bound to t
 taints), the sum of weight x score of each prioritizer, the first N by sum and then by name. Numbers are truncated as in
 Go. `tests/e2e/test_placement_order.py` compares the result with the controller.
 
-Not evaluated: CEL expressions of predicates, which count as met here (`Outcome.has_cel`).
+Not evaluated: CEL expressions of predicates, which count as met here (`SchedulingDecision.has_cel`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ScoreKey(NamedTuple):
     score: str
 
 
-class Value(NamedTuple):
+class PrioritizerScore(NamedTuple):
     """A prioritizer's value for a cluster."""
 
     score: int
@@ -95,7 +95,7 @@ class SchedulerAnswer:
 
 
 @dataclass
-class Outcome:
+class SchedulingDecision:
     """The scheduler's decision at this time."""
 
     #: Why no decision is possible; empty if one is.
@@ -107,16 +107,16 @@ class Outcome:
     #: Best first.
     order: list[str] = field(default_factory=list)
     #: Cluster -> values of the prioritizers, in order.
-    values: dict[str, list[Value]] = field(default_factory=dict)
+    values: dict[str, list[PrioritizerScore]] = field(default_factory=dict)
     totals: dict[str, int] = field(default_factory=dict)
     chosen: list[str] = field(default_factory=list)
 
 
 def schedule(
     situation: Situation, *, asked: Mapping[ScoreKey, int | None] | None = None, answer: SchedulerAnswer | None = None
-) -> Outcome:
+) -> SchedulingDecision:
     """The decision; with `asked` as if these scores were different (None: missing), with `answer` by OCM's values."""
-    outcome = Outcome()
+    outcome = SchedulingDecision()
     clusters = _in_question(situation, outcome)
     try:
         outcome.prioritizers = list(_prioritizers(situation.spec))
@@ -138,7 +138,7 @@ class _MisconfiguredError(Exception):
 # --- which clusters ------------------------------------------------------------------------------------------------
 
 
-def _in_question(situation: Situation, outcome: Outcome) -> list[str]:
+def _in_question(situation: Situation, outcome: SchedulingDecision) -> list[str]:
     wanted = situation.spec.get("clusterSets") or ()
     sets = {name: cluster_set for name, cluster_set in situation.sets.items() if not wanted or name in wanted}
     listed = ", ".join(sorted(sets)) or "none"
@@ -162,7 +162,7 @@ def _holds(cluster_set: Manifest, cluster: Manifest) -> bool:
     return bool(labels.get(_SET_LABEL) == cluster_set["metadata"]["name"])
 
 
-def _passes(situation: Situation, name: str, outcome: Outcome, answer: SchedulerAnswer | None) -> bool:
+def _passes(situation: Situation, name: str, outcome: SchedulingDecision, answer: SchedulerAnswer | None) -> bool:
     cluster, spec = situation.clusters[name], situation.spec
     if (predicates := spec.get("predicates") or ()) and not any(
         _fits(predicate, cluster, outcome) for predicate in predicates
@@ -182,7 +182,7 @@ def _passes(situation: Situation, name: str, outcome: Outcome, answer: Scheduler
     return True
 
 
-def _fits(predicate: Manifest, cluster: Manifest, outcome: Outcome) -> bool:
+def _fits(predicate: Manifest, cluster: Manifest, outcome: SchedulingDecision) -> bool:
     selector = predicate.get("requiredClusterSelector") or {}
     if (selector.get("celSelector") or {}).get("celExpressions"):
         outcome.has_cel = True
@@ -255,7 +255,7 @@ def _prioritizers(spec: Mapping[str, Any]) -> Iterator[Prioritizer]:
 def _score(
     situation: Situation,
     clusters: list[str],
-    outcome: Outcome,
+    outcome: SchedulingDecision,
     asked: Mapping[ScoreKey, int | None],
     answer: SchedulerAnswer | None,
 ) -> None:
@@ -277,48 +277,53 @@ def _score(
 
 def _values(
     situation: Situation, clusters: list[str], prioritizer: Prioritizer, asked: Mapping[ScoreKey, int | None]
-) -> dict[str, Value]:
+) -> dict[str, PrioritizerScore]:
     if prioritizer.is_addon:
         return {name: _addon(situation, name, prioritizer, asked) for name in clusters}
     if prioritizer.name == "Steady":
-        return {name: Value(MAX_SCORE if name in situation.decided else 0) for name in clusters}
+        return {name: PrioritizerScore(MAX_SCORE if name in situation.decided else 0) for name in clusters}
     if prioritizer.name == "Balance":
         return _balance(situation.others, clusters)
     return _allocatable(situation.clusters, clusters, _RESOURCES[prioritizer.name])
 
 
-def _addon(situation: Situation, name: str, prioritizer: Prioritizer, asked: Mapping[ScoreKey, int | None]) -> Value:
+def _addon(
+    situation: Situation, name: str, prioritizer: Prioritizer, asked: Mapping[ScoreKey, int | None]
+) -> PrioritizerScore:
     key = ScoreKey(name, prioritizer.resource, prioritizer.score)
     if key in asked:
-        return Value(asked[key] or 0, "asked")
+        return PrioritizerScore(asked[key] or 0, "asked")
     stored = situation.scores.get((name, prioritizer.resource))
     if stored is None:
-        return Value(0, "missing")
+        return PrioritizerScore(0, "missing")
     status = stored.get("status") or {}
     until = moment(status.get("validUntil"))
     if until is not None and situation.now > until:
-        return Value(0, "expired", until)
+        return PrioritizerScore(0, "expired", until)
     items = [item for item in status.get("scores") or () if item.get("name") == prioritizer.score]
     # The last item of a name counts.
-    return Value(int(items[-1].get("value", 0)), "counted", until) if items else Value(0, "no-item", until)
+    if not items:
+        return PrioritizerScore(0, "no-item", until)
+    return PrioritizerScore(int(items[-1].get("value", 0)), "counted", until)
 
 
-def _balance(others: Mapping[str, int], clusters: Iterable[str]) -> dict[str, Value]:
+def _balance(others: Mapping[str, int], clusters: Iterable[str]) -> dict[str, PrioritizerScore]:
     most = max(others.values(), default=0)
     return {
-        name: Value(2 * int(MAX_SCORE * (0.5 - others[name] / most)) if others.get(name) else MAX_SCORE)
+        name: PrioritizerScore(2 * int(MAX_SCORE * (0.5 - others[name] / most)) if others.get(name) else MAX_SCORE)
         for name in clusters
     }
 
 
-def _allocatable(all_: Mapping[str, Manifest], clusters: Iterable[str], resource: str) -> dict[str, Value]:
+def _allocatable(all_: Mapping[str, Manifest], clusters: Iterable[str], resource: str) -> dict[str, PrioritizerScore]:
     known = {name: amount for name in clusters if (amount := _amount(all_[name], resource)) is not None}
     low, high = min(known.values(), default=0.0), max(known.values(), default=0.0)
 
     def score(amount: float) -> int:
         return int(((amount - low) / (high - low) - 0.5) * 2.0 * 100.0) if high != low else MAX_SCORE
 
-    return {name: Value(score(known[name])) if name in known else Value(0, "unknown") for name in clusters}
+    unknown = PrioritizerScore(0, "unknown")
+    return {name: PrioritizerScore(score(known[name])) if name in known else unknown for name in clusters}
 
 
 def _amount(cluster: Manifest, resource: str) -> float | None:

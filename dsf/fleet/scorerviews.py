@@ -12,7 +12,7 @@ from dsf.fleet.groups import Groups
 from dsf.fleet.overviews import ReasonGroup
 from dsf.fleet.reasongroups import reason_groups
 from dsf.fleet.rows import age_of, skips_view
-from dsf.fleet.snapshot import Row
+from dsf.fleet.snapshot import SnapshotRow
 from dsf.fleet.verdict import Verdict
 from dsf.fleet.views import ClusterCounts, FailureView, IdleClusters, RemarkView, ScorerView
 from dsf.store.entries import ScheduleOverride, interval_in_force
@@ -77,14 +77,16 @@ def _scorer_view(
     )
 
 
-def _intervals(record: ScorerRecord, rows: Collection[Row], overrides: Mapping[str, ScheduleOverride]) -> list[int]:
+def _intervals(
+    record: ScorerRecord, rows: Collection[SnapshotRow], overrides: Mapping[str, ScheduleOverride]
+) -> list[int]:
     """Those in force on some cluster, ascending."""
     if not any(override.interval is not None for override in overrides.values()):
         return [record.interval] if rows else []
     return sorted({interval_in_force(record.name, row.cluster, record.interval, overrides) for row in rows})
 
 
-def _failures(rows: Iterable[Row]) -> list[FailureView]:
+def _failures(rows: Iterable[SnapshotRow]) -> list[FailureView]:
     """The newest ones."""
     failures = ((row.cluster, why) for row in rows if (why := row.why(Verdict.FAILING)) is not None and why.reason)
     return [
@@ -107,7 +109,7 @@ def _remarks(groups: Iterable[ReasonGroup], now: float) -> list[RemarkView]:
     return sorted(remarks, key=remark_order)
 
 
-def _idle(pairs: Pairs, record: ScorerRecord, rows: Iterable[Row], now: float) -> list[IdleClusters]:
+def _idle(pairs: Pairs, record: ScorerRecord, rows: Iterable[SnapshotRow], now: float) -> list[IdleClusters]:
     """Why clusters get no ticks: one per reason, of the cluster that waits longest."""
     by_reason: defaultdict[str, list[tuple[float, str]]] = defaultdict(list)
     for row in rows:

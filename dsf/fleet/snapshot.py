@@ -50,7 +50,7 @@ NO_END: Final = 1e10
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
-class Row:
+class SnapshotRow:
     """One pair: what its state depends on, and the texts of the rest."""
 
     __slots__ = (
@@ -143,7 +143,7 @@ class Row:
 
 
 #: Scorer -> cluster -> row.
-Rows = Mapping[str, Mapping[str, Row]]
+Rows = Mapping[str, Mapping[str, SnapshotRow]]
 
 
 class Snapshot:
@@ -152,7 +152,7 @@ class Snapshot:
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
         self._lock = threading.Lock()
-        self._rows: dict[str, dict[str, Row]] = {}
+        self._rows: dict[str, dict[str, SnapshotRow]] = {}
         self._total = 0
         self._overrides: dict[str, str] = {}
         # None: nothing has been read.
@@ -214,12 +214,12 @@ class Snapshot:
                 self._total -= cluster in own
                 own.pop(cluster, None)
                 if entry is not None:
-                    own[cluster] = Row(pair, entry, text, skips, overrides)
+                    own[cluster] = SnapshotRow(pair, entry, text, skips, overrides)
                     self._total += 1
         self._rows = {scorer: own for scorer, own in rows.items() if own}
 
 
-def every(rows: Rows) -> Iterator[Row]:
+def every(rows: Rows) -> Iterator[SnapshotRow]:
     """All rows."""
     for own in rows.values():
         yield from own.values()

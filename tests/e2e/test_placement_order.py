@@ -22,7 +22,7 @@ from playwright.sync_api import Browser, Route, expect
 from dsf.api.meta import rfc3339
 from dsf.fleet.placement import PlacementView, WhatIf, explain
 from dsf.fleet.placementreader import PlacementReader, parse_answer
-from dsf.fleet.scheduling import Outcome, SchedulerAnswer, Situation, counts, decided_in, schedule
+from dsf.fleet.scheduling import SchedulerAnswer, SchedulingDecision, Situation, counts, decided_in, schedule
 from dsf.kube.lists import objects
 from dsf.kube.resources import (
     ADDON_PLACEMENT_SCORES,
@@ -266,7 +266,7 @@ def _balances(situation: Situation) -> bool:
     return any(one.name == "Balance" for one in schedule(situation).prioritizers)
 
 
-def _difference(situation: Situation, outcome: Outcome) -> str:
+def _difference(situation: Situation, outcome: SchedulingDecision) -> str:
     return f"{situation.placement['metadata']['name']}: {sorted(situation.decided)} is not {outcome.chosen}"
 
 

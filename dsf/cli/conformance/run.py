@@ -13,7 +13,7 @@ from dsf.errors import HttpError
 
 
 class ConformanceCheck(NamedTuple):
-    """One point: `judge` returns what was seen, or raises a Verdict."""
+    """One point: `judge` returns what was seen, or raises CheckEnded."""
 
     name: str
     judge: Callable[[Case], str]

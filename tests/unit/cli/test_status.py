@@ -8,7 +8,7 @@ from rich.console import Console
 
 from dsf.cli.status import _render
 from dsf.cli.statusreport import StatusReport
-from dsf.fleet.outfolder import ConditionView
+from dsf.fleet.outfolder import UnmetCondition
 from dsf.fleet.verdict import Verdict
 from dsf.fleet.views import ClusterCounts, ScorerView, ScoreView
 
@@ -24,7 +24,7 @@ def shown(report: StatusReport, named: str | None = None) -> str:
 
 def test_scorers_that_cannot_run_yet_are_named() -> None:
     conditions = [
-        ConditionView(scorer=name, type=kind, status="False", reason="ConfigInvalid", message="m")
+        UnmetCondition(scorer=name, type=kind, status="False", reason="ConfigInvalid", message="m")
         for name in ("cpu", "mem")
         for kind in ("Healthy", "ConfigSynced")
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from dsf.fleet.groups import Grouping, Groups
-from dsf.fleet.snapshot import Row
+from dsf.fleet.snapshot import SnapshotRow
 from dsf.fleet.verdict import Verdict
 from dsf.store.entries import Entry, ScheduleOverride
 
@@ -14,12 +14,12 @@ NOW = 1000.0
 
 def _row(
     cluster: str, entry: str = "{}", overrides: dict[str, ScheduleOverride] | None = None, **fields: object
-) -> Row:
+) -> SnapshotRow:
     text = json.dumps({name: str(value) for name, value in fields.items()})
-    return Row(f"{cluster}/cpu", entry, text, None, overrides or {})
+    return SnapshotRow(f"{cluster}/cpu", entry, text, None, overrides or {})
 
 
-def _rows(*rows: Row) -> dict[str, Row]:
+def _rows(*rows: SnapshotRow) -> dict[str, SnapshotRow]:
     return {row.cluster: row for row in rows}
 
 

@@ -11,7 +11,7 @@ from dsf.exporter.families import PairFamilies
 from dsf.fleet.groups import Groups
 from dsf.fleet.reader import score_view
 from dsf.fleet.scorerviews import scorer_views
-from dsf.fleet.snapshot import Row
+from dsf.fleet.snapshot import SnapshotRow
 from dsf.fleet.verdict import Verdict, verdict
 from dsf.hub.cycles import CycleOutcomes
 from dsf.results.desired import desired
@@ -41,7 +41,7 @@ def pair(at: float, factor: float) -> dict[str, str]:
 )
 def test_all_readers_agree(age: float, factor: float, is_usable: bool) -> None:
     fields = pair(NOW - age, factor)
-    state, row = PairState("c", "s", fields), Row("c/s", "{}", json.dumps(fields), None, {})
+    state, row = PairState("c", "s", fields), SnapshotRow("c/s", "{}", json.dumps(fields), None, {})
     expected = Verdict.OK if is_usable else Verdict.EXPIRED
     assert verdict(state, NOW) is row.state(NOW) is expected
     assert has_expired(state.valid_until, NOW) is not is_usable

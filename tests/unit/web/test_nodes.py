@@ -21,7 +21,7 @@ from dsf.fleet.overviews import (
     StateCounts,
     UnreadyScorer,
 )
-from dsf.fleet.plans import ClusterPlan, Move, Place, PlanBlock, PlanColumn, PlanComparison
+from dsf.fleet.plans import ClusterPlan, PlanBlock, PlanColumn, PlanComparison, PlanMove, PlanPlace
 from dsf.fleet.verdict import Verdict
 from dsf.store.notices import CLUSTER_SET
 from dsf.store.pairs import PairState
@@ -179,7 +179,7 @@ def test_a_plan_of_any_size(blocks: int, pictured: int) -> None:
         own = [PlanBlock(workload=f"w{one}", replicas=2, score=one, share=1 / blocks) for one in range(blocks)]
         return PlanColumn(cluster=cluster, policy="p", device="d", blocks=own)
 
-    places = [Place(cluster=f"c{one}", device="d", replicas=2, score=1.0) for one in range(200)]
+    places = [PlanPlace(cluster=f"c{one}", device="d", replicas=2, score=1.0) for one in range(200)]
     plan = PlanComparison(
         namespace="n0",
         at=NOW,
@@ -192,7 +192,9 @@ def test_a_plan_of_any_size(blocks: int, pictured: int) -> None:
         clusters=[
             ClusterPlan(cluster=place.cluster, now=column("c"), proposed=column("c"), changes=True) for place in places
         ],
-        moves=[Move(workload=f"w{one}", change="moves", now=places, proposed=places, unplaced=1) for one in range(200)],
+        moves=[
+            PlanMove(workload=f"w{one}", change="moves", now=places, proposed=places, unplaced=1) for one in range(200)
+        ],
         warnings=["w"] * 20,
     )
 
