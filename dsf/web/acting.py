@@ -65,7 +65,7 @@ class FormError(Exception):
 
 
 @dataclass(frozen=True)
-class Target:
+class ActionTarget:
     """Target of an action: a scorer on one cluster, or on all (None)."""
 
     scorer: str
@@ -83,7 +83,7 @@ class Acting:
         #: Outcomes by id, with the monotonic time at which they expire.
         self._outcomes: dict[str, tuple[float, dict[str, Any]]] = {}
 
-    def affected(self, act: str, target: Target) -> tuple[list[str], list[str]]:
+    def affected(self, act: str, target: ActionTarget) -> tuple[list[str], list[str]]:
         """The affected clusters, and those that keep an override of their own, which goes before that of all."""
         self._reading.record(target.scorer)
         targets = self._reading.targets(target.scorer)
@@ -94,7 +94,7 @@ class Acting:
             raise UnknownScorerError(f"scorer {target.scorer!r} does not run on cluster {target.cluster!r}")
         return [target.cluster], []
 
-    def do(self, act: str, target: Target, form: Mapping[str, str], caller: PageUser) -> str:
+    def do(self, act: str, target: ActionTarget, form: Mapping[str, str], caller: PageUser) -> str:
         """Perform the action; returns the id of its outcome, empty without one. Raises FormError before any change."""
         note = form.get("note", "").strip()
         if len(note) > _LONGEST_NOTE:

@@ -31,13 +31,15 @@ from dsf.web.forms import add_forms
 from dsf.web.guard import Guard
 from dsf.web.jsonapi import add_api, is_api, problem_for
 from dsf.web.rendering import link, prepare
-from dsf.web.site import LoginNeededError, Options, Site, assets, static_files
-from dsf.web.views import VIEWS, Sources, View
+from dsf.web.site import LoginNeededError, PageOptions, Site, assets, static_files
+from dsf.web.views import VIEWS, PageView, Sources
 
 log = dsf.log.get(__name__)
 
 
-def make_app(sources: Sources, options: Options, access: UserAccess, client: redis.Redis, acting: Acting) -> FastAPI:
+def make_app(
+    sources: Sources, options: PageOptions, access: UserAccess, client: redis.Redis, acting: Acting
+) -> FastAPI:
     """Build the service. Pages are plain functions, which FastAPI runs in its thread pool."""
     prepare()
     site = Site(sources, options, access, client)
@@ -61,7 +63,7 @@ def make_app(sources: Sources, options: Options, access: UserAccess, client: red
     return app
 
 
-def _endpoint(site: Site, view: View) -> Callable[[Request], HTMLResponse]:
+def _endpoint(site: Site, view: PageView) -> Callable[[Request], HTMLResponse]:
     def page(request: Request) -> HTMLResponse:
         return site.page(request, view, request.path_params)
 

@@ -22,7 +22,7 @@ _CHOICES: Final = 40
 
 
 @dataclass(frozen=True)
-class Part:
+class LabelGroup:
     """The clusters with one value of a label.
 
     `query` finds their pairs, `only` is the query that filters the first page; both are empty for clusters without the
@@ -83,7 +83,7 @@ def divided(reading: Reading, query: Mapping[str, str]) -> dict[str, Any]:
                 if number:
                     sums[value][state] += number
     parts = [
-        Part(value, _query(by, value), _only(by, value), number, StateCounts(**sums[value]))
+        LabelGroup(value, _query(by, value), _only(by, value), number, StateCounts(**sums[value]))
         for value, number in clusters.items()
     ]
     parts.sort(key=lambda part: (-part.states.failing, -(part.states.total - part.states.ok), part.value))

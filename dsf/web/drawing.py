@@ -40,7 +40,7 @@ def bar(counts: StateCounts) -> list[Segment]:
 
 
 @dataclass(frozen=True)
-class Part:
+class StageBar:
     """One stage of a cycle."""
 
     stage: str
@@ -50,20 +50,20 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Column:
+class CycleColumn:
     """One cycle, from the left. Units of the picture."""
 
     cycle: CycleView
     x: float
     width: float
-    parts: list[Part]
+    parts: list[StageBar]
 
 
 @dataclass(frozen=True)
 class Timeline:
     """Cycles as columns of fetch, score and publish; `longest` in seconds is the full height."""
 
-    columns: list[Column]
+    columns: list[CycleColumn]
     longest: float
     width: float
     height: float
@@ -86,10 +86,10 @@ def timeline(cycles: Sequence[CycleView], width: float = 1000.0, height: float =
             if seconds > 0:
                 tall = max(1.0, (height - 16) * seconds / longest)
                 y -= tall
-                parts.append(Part(stage, seconds, round(y, 1), round(tall, 1)))
+                parts.append(StageBar(stage, seconds, round(y, 1), round(tall, 1)))
         if not parts:
-            parts.append(Part("none", 0.0, height - _STUB, _STUB))
-        columns.append(Column(cycle, round(number * step, 1), round(step * 0.75, 1), parts))
+            parts.append(StageBar("none", 0.0, height - _STUB, _STUB))
+        columns.append(CycleColumn(cycle, round(number * step, 1), round(step * 0.75, 1), parts))
     return Timeline(columns, longest, width, height)
 
 

@@ -12,7 +12,7 @@ from dsf.fleet.overviews import ScorerOverview
 from dsf.messages import is_run_id
 from dsf.store.notices import CLUSTER_SET
 from dsf.web import search
-from dsf.web.reading import Reading, Row, Rows, states_named
+from dsf.web.reading import Reading, Rows, TableRow, states_named
 from dsf.web.states import STATES
 
 #: Most pairs that a search for items or runs reads: the rows in memory have neither.
@@ -36,7 +36,7 @@ class _Meaning:
 class _Looked:
     """Matching pairs, the number of read pairs, and their total."""
 
-    fitting: list[Row]
+    fitting: list[TableRow]
     read: int
     total: int
 
@@ -118,7 +118,7 @@ def _look(reading: Reading, meaning: _Meaning, wanted: PairFilter) -> _Looked:
         rows = reading.of_run(run, wanted)
         if rows:
             return _Looked(_fitting(reading, meaning, rows), len(rows), len(rows))
-    fitting: list[Row] = []
+    fitting: list[TableRow] = []
     read, cursor = 0, None
     while True:
         page = reading.page(wanted, MAX_ROWS, cursor)
@@ -129,7 +129,7 @@ def _look(reading: Reading, meaning: _Meaning, wanted: PairFilter) -> _Looked:
             return _Looked(fitting, read, max(read, page.total))
 
 
-def _fitting(reading: Reading, meaning: _Meaning, rows: list[Row]) -> list[Row]:
+def _fitting(reading: Reading, meaning: _Meaning, rows: list[TableRow]) -> list[TableRow]:
     """The rows with such an item, and such a run among their last cycles."""
 
     def has(names: Iterable[str], patterns: list[str]) -> bool:

@@ -15,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 import dsf.log
 from dsf.errors import AccessError, BackendError, SettingsError
 from dsf.web import sessions
-from dsf.web.acting import ACTS, Acting, FormError, Target
+from dsf.web.acting import ACTS, Acting, ActionTarget, FormError
 from dsf.web.rendering import link, segment
 from dsf.web.site import Site
 
@@ -104,7 +104,12 @@ def _add_login(app: FastAPI, site: Site) -> None:
 
 def _add_acts(app: FastAPI, site: Site, acting: Acting) -> None:
     def form_page(
-        request: Request, name: str, target: Target, given: Mapping[str, str], problem: str = "", status: int = 200
+        request: Request,
+        name: str,
+        target: ActionTarget,
+        given: Mapping[str, str],
+        problem: str = "",
+        status: int = 200,
     ) -> Response:
         act = ACTS[name]
         affected, kept = acting.affected(name, target)
@@ -131,7 +136,7 @@ def _add_acts(app: FastAPI, site: Site, acting: Acting) -> None:
     def preview(request: Request, name: str, scorer: str, cluster: str = "") -> Response:
         if name not in ACTS:
             return site.missing(request)
-        target = Target(scorer, cluster or None)
+        target = ActionTarget(scorer, cluster or None)
         site.allow(request, "act", name, target)
         return form_page(request, name, target, {})
 
@@ -143,7 +148,7 @@ def _add_acts(app: FastAPI, site: Site, acting: Acting) -> None:
         return await run_in_threadpool(done, request, name, form)
 
     def done(request: Request, name: str, form: Mapping[str, str]) -> Response:
-        target = Target(form.get("scorer", ""), form.get("cluster", "") or None)
+        target = ActionTarget(form.get("scorer", ""), form.get("cluster", "") or None)
         caller = site.allow(request, "act", name, target)
         try:
             sessions.check_form(request, form.get("secret", ""))
@@ -171,7 +176,7 @@ def _add_acts(app: FastAPI, site: Site, acting: Acting) -> None:
         )
 
 
-def _place(target: Target) -> str:
+def _place(target: ActionTarget) -> str:
     if target.cluster is None:
         return f"/scorers/{segment(target.scorer)}"
     return f"/clusters/{segment(target.cluster)}/scorers/{segment(target.scorer)}"

@@ -20,7 +20,7 @@ log = dsf.log.get(__name__)
 _FRESH: Final = 3.0
 
 
-class KubeObjects:
+class ScorerCache:
     """DynamicScorers of the API server, cached for some seconds; none without the right to read them."""
 
     def __init__(self, session: Session, namespaces: Iterable[str]) -> None:

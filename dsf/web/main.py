@@ -29,7 +29,7 @@ from dsf.web.app import make_app
 from dsf.web.guard import is_prefix, parse_networks
 from dsf.web.objects import FolderObjects, HubObjects, NoObjects
 from dsf.web.reading import Reading
-from dsf.web.site import Options
+from dsf.web.site import PageOptions
 from dsf.web.views import Sources
 
 if TYPE_CHECKING:
@@ -78,11 +78,11 @@ def run(settings: Settings) -> int:
     return 0
 
 
-def _options(settings: Settings) -> Options:
+def _options(settings: Settings) -> PageOptions:
     root = settings.web_root_path.rstrip("/")
     if root and not is_prefix(root):
         raise SettingsError(f"DSF_WEB_ROOT_PATH: {root!r} is not a path such as /scores, or begins like the page's own")
-    return Options(
+    return PageOptions(
         hosts=tuple(settings.web_hosts),
         proxies=parse_networks(settings.web_trusted_proxies),
         root_path=root,
@@ -96,9 +96,9 @@ def _objects(settings: Settings, session: Session | None) -> HubObjects:
         return FolderObjects(settings.out) if settings.out is not None else NoObjects()
     if session is None:
         return NoObjects()
-    from dsf.web.kubeobjects import KubeObjects
+    from dsf.web.kubeobjects import ScorerCache
 
-    return KubeObjects(session, [settings.namespace, *settings.scorer_namespaces])
+    return ScorerCache(session, [settings.namespace, *settings.scorer_namespaces])
 
 
 def _placements(settings: Settings, session: Session | None) -> PlacementReader | None:

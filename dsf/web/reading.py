@@ -74,7 +74,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """One pair with the data of a table row."""
 
     cluster: str
@@ -96,7 +96,7 @@ class Row:
 class Rows:
     """A page of pairs, worst first; `cursor` leads to the next page, None on the last."""
 
-    rows: list[Row]
+    rows: list[TableRow]
     total: int
     cursor: str | None
 
@@ -166,7 +166,7 @@ class Reading:
         """Every reason for which pairs of these scorers have no new score."""
         return self.model.reasons(scorers)
 
-    def rows(self, pairs: Iterable[PairRow]) -> list[Row]:
+    def rows(self, pairs: Iterable[PairRow]) -> list[TableRow]:
         """Rows of tables, in their order, each as its pair is now."""
         models = {(row.cluster, row.scorer): row for row in pairs}
         names = [keys.pair(*pair) for pair in models]
@@ -183,7 +183,7 @@ class Reading:
             state = STATES[verdict(data, now, is_paused=is_paused).value]
             why = _why(state, models[pair], records.get(pair[1]), view)
             expired = score is not None and score.valid_until <= now
-            rows.append(Row(*pair, state, why, score, expired, view, data))
+            rows.append(TableRow(*pair, state, why, score, expired, view, data))
         return rows
 
     def clusters(self, limit: int, names: Collection[str] | None = None, cursor: str | None = None) -> ClusterPage:
@@ -244,12 +244,12 @@ class Reading:
         agent = Agents(self._redis).one(name)
         return agent.schema_version if agent else None
 
-    def pair(self, cluster: str, scorer: str) -> tuple[Row, PairDetail]:
+    def pair(self, cluster: str, scorer: str) -> tuple[TableRow, PairDetail]:
         """One pair."""
         detail = self.model.pair(cluster, scorer)
         return self.rows([detail])[0], detail
 
-    def runs(self, rows: Iterable[Row]) -> list[list[str]]:
+    def runs(self, rows: Iterable[TableRow]) -> list[list[str]]:
         """The known run ids of each pair: past cycles and that of its score."""
         rows = list(rows)
         past = self._pairs.past_runs((row.cluster, row.scorer) for row in rows)
@@ -258,7 +258,7 @@ class Reading:
             for row, runs in zip(rows, past, strict=True)
         ]
 
-    def of_run(self, run: str, wanted: PairFilter) -> list[Row]:
+    def of_run(self, run: str, wanted: PairFilter) -> list[TableRow]:
         """The pair with this scheduled run: the id contains the time, at which few pairs are due."""
         at = run_time(run) + TOLERANCE / 2
         records, overrides = self._registry.scorers(), self._schedule.overrides()
@@ -272,7 +272,7 @@ class Reading:
                 at,
             )
         ]
-        rows: list[Row] = []
+        rows: list[TableRow] = []
         for (cluster, scorer), runs in zip(due, self._pairs.past_runs(due), strict=True):
             if (
                 run in runs

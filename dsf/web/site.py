@@ -16,12 +16,12 @@ from fastapi.responses import HTMLResponse
 import dsf.log
 from dsf.errors import AccessError, BackendError, QueryError, SettingsError
 from dsf.web.access import Doing, PageUser, Unauthenticated, UserAccess
-from dsf.web.acting import ACTS, Target
+from dsf.web.acting import ACTS, ActionTarget
 from dsf.web.guard import Network
 from dsf.web.rendering import digest, render, with_ages
 from dsf.web.sessions import Sessions, Tries, cookie_of, form_secret
 from dsf.web.shared import SharedByKey
-from dsf.web.views import Sources, View
+from dsf.web.views import PageView, Sources
 
 log = dsf.log.get(__name__)
 
@@ -48,7 +48,7 @@ class _Part:
 
 
 @dataclass(frozen=True)
-class Options:
+class PageOptions:
     """Options of the page from the settings."""
 
     hosts: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ class LoginNeededError(Exception):
 class Site:
     """Renders pages and checks access."""
 
-    def __init__(self, sources: Sources, options: Options, access: UserAccess, client: redis.Redis) -> None:
+    def __init__(self, sources: Sources, options: PageOptions, access: UserAccess, client: redis.Redis) -> None:
         self.sources = sources
         self.options = options
         self.access = access
@@ -106,7 +106,7 @@ class Site:
         self.sessions.close(cookie)
         return None
 
-    def allow(self, request: Request, doing: Doing, act: str = "", target: Target | None = None) -> PageUser:
+    def allow(self, request: Request, doing: Doing, act: str = "", target: ActionTarget | None = None) -> PageUser:
         """The user of a request with this right. Raises LoginNeededError and AccessError.
 
         Also BackendError and redis.RedisError if this cannot be checked.
@@ -134,7 +134,7 @@ class Site:
         return caller
 
     @staticmethod
-    def note_refusal(request: Request, name: str, act: str, target: Target | None, reason: str) -> None:
+    def note_refusal(request: Request, name: str, act: str, target: ActionTarget | None, reason: str) -> None:
         """Log an act that was denied."""
         log.warning(
             "act refused",
@@ -151,7 +151,7 @@ class Site:
         text = "Look for it above."
         return self.respond(request, "error.html", 404, title="There is no such page", text=text, again=False)
 
-    def page(self, request: Request, view: View, names: Mapping[str, str], status: int = 200) -> HTMLResponse:
+    def page(self, request: Request, view: PageView, names: Mapping[str, str], status: int = 200) -> HTMLResponse:
         """One page. Raises what its view raises."""
         caller = self.allow(request, "look")
         if view.needs != "look":

@@ -22,7 +22,7 @@ from dsf.web.dividing import EVERYTHING, Chosen, chosen, divided
 from dsf.web.finding import find
 from dsf.web.objects import HubObjects, settings_of
 from dsf.web.planning import plans
-from dsf.web.reading import Reading, Row, Rows
+from dsf.web.reading import Reading, Rows, TableRow
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -60,7 +60,7 @@ class Sources:
 
 
 @dataclass(frozen=True)
-class View:
+class PageView:
     """One page: its path, template and data."""
 
     path: str
@@ -228,7 +228,7 @@ def _object(sources: Sources, name: str) -> DynamicScorer | None:
         return sources.objects.scorer(name)
 
 
-def _commands(manifest: DynamicScorer | None, row: Row) -> list[str]:
+def _commands(manifest: DynamicScorer | None, row: TableRow) -> list[str]:
     """Commands for further diagnosis."""
     cluster, scorer = shlex.quote(row.cluster), shlex.quote(row.scorer)
     name = sanitize_resource_name(row.entry.score_name if row.entry else row.scorer)
@@ -271,13 +271,13 @@ def _find(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str,
 
 
 VIEWS: Final = (
-    View("/", "fleet.html", _fleet, knows=("cursor", "set", "label")),
-    View("/scorers/{scorer}", "scorer.html", _scorer, acts=True),
-    View("/clusters/{cluster}", "cluster.html", _cluster),
-    View("/clusters/{cluster}/scorers/{scorer}", "pair.html", _pair, acts=True, knows=("run",)),
+    PageView("/", "fleet.html", _fleet, knows=("cursor", "set", "label")),
+    PageView("/scorers/{scorer}", "scorer.html", _scorer, acts=True),
+    PageView("/clusters/{cluster}", "cluster.html", _cluster),
+    PageView("/clusters/{cluster}/scorers/{scorer}", "pair.html", _pair, acts=True, knows=("run",)),
     # Read from the API server: not polled.
-    View("/placements", "placements.html", _placements, live=False, needs="placements"),
-    View(
+    PageView("/placements", "placements.html", _placements, live=False, needs="placements"),
+    PageView(
         "/placements/{namespace}/{name}",
         "placement.html",
         _placement,
@@ -285,8 +285,8 @@ VIEWS: Final = (
         needs="placements",
         knows=("cluster", "score", "value"),
     ),
-    View("/plans", "plan.html", _plans, knows=("namespace",)),
-    View("/changes", "changes.html", _changes, knows=("cursor", "scorer", "cluster")),
-    View("/find", "find.html", _find, knows=("cursor", "q")),
-    View("/parts", "parts.html", _parts, knows=("cursor", "by")),
+    PageView("/plans", "plan.html", _plans, knows=("namespace",)),
+    PageView("/changes", "changes.html", _changes, knows=("cursor", "scorer", "cluster")),
+    PageView("/find", "find.html", _find, knows=("cursor", "q")),
+    PageView("/parts", "parts.html", _parts, knows=("cursor", "by")),
 )

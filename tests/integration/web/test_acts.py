@@ -15,7 +15,7 @@ from dsf.fleet import changes
 from dsf.settings import Settings
 from dsf.store.schedule import ScheduleStore
 from dsf.web.access import PageUser
-from dsf.web.acting import Acting, Target
+from dsf.web.acting import Acting, ActionTarget
 from dsf.web.reading import Reading
 from dsf.web.rendering import link
 from tests.integration.exporter.fleet import SAMPLE, good_fleet
@@ -91,7 +91,7 @@ def test_an_outcome_is_read_once_for_all_who_look_at_it(
     """Also by many at once, and what has ended is not looked for again."""
     fleet = good_fleet(redis_client)
     asked = Acting(redis_client, Settings(), Reading(redis_client))
-    ident = asked.do("rescore", Target(SAMPLE, None), {}, PageUser("ann"))
+    ident = asked.do("rescore", ActionTarget(SAMPLE, None), {}, PageUser("ann"))
 
     def read() -> int:
         redis_client.config_resetstat()

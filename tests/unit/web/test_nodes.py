@@ -26,9 +26,9 @@ from dsf.fleet.verdict import Verdict
 from dsf.store.notices import CLUSTER_SET
 from dsf.store.pairs import PairState
 from dsf.web.objects import NoObjects
-from dsf.web.reading import Group, Reading, Row, Rows, Why
+from dsf.web.reading import Group, Reading, Rows, TableRow, Why
 from dsf.web.rendering import render
-from dsf.web.site import Options
+from dsf.web.site import PageOptions
 from dsf.web.states import STATES
 from dsf.web.views import VIEWS, Sources
 
@@ -87,7 +87,7 @@ class Fleet:
 
     def page(self, wanted: PairFilter, limit: int, cursor: str | None = None) -> Rows:
         why = Why("fetch", "bad_query", "no", 1.0, "r")
-        row = partial(Row, state=STATES["failing"], why=why, score=None, expired=False, entry=None)
+        row = partial(TableRow, state=STATES["failing"], why=why, score=None, expired=False, entry=None)
         rows = [row(f"c{one}", "s", data=PairState(f"c{one}", "s", {})) for one in range(limit)]
         return Rows(rows, 2 * limit, "next")
 
@@ -128,7 +128,7 @@ def test_parts_of_any_number() -> None:
     query: dict[str, str] = {}
     while True:
         context = view.build(Sources(cast("Reading", Parts()), NoObjects()), {}, query)
-        html = render(view.template, "", {**context, "options": Options(), "query": query})
+        html = render(view.template, "", {**context, "options": PageOptions(), "query": query})
         assert len(re.findall("<[a-zA-Z]", html)) + AROUND < 5000
         seen += re.findall(r">of (c\d+)</a>", html)
         found = re.search(r'rel="next" href="/parts\?[^"]*cursor=(\d+)"', html)
@@ -141,7 +141,7 @@ def test_parts_of_any_number() -> None:
 def first_page(fleet: Fleet, query: Mapping[str, str]) -> str:
     sources = Sources(cast("Reading", fleet), NoObjects())
     context = VIEWS[0].build(sources, {}, query)
-    return render(VIEWS[0].template, "", {**context, "options": Options(), "query": query})
+    return render(VIEWS[0].template, "", {**context, "options": PageOptions(), "query": query})
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_a_plan_of_any_size(blocks: int, pictured: int) -> None:
     [view] = [one for one in VIEWS if one.path == "/plans"]
     query = {"namespace": "n0"}
     context = view.build(Sources(cast("Reading", Plans()), NoObjects()), {}, query)
-    html = render(view.template, "", {**context, "options": Options(), "query": query})
+    html = render(view.template, "", {**context, "options": PageOptions(), "query": query})
     assert len(re.findall("<[a-zA-Z]", html)) + AROUND < 5000
     # What is left out is counted.
     assert html.count('class="plan-pair"') == pictured

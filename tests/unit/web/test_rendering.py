@@ -41,12 +41,12 @@ def test_what_is_put_in_is_escaped() -> None:
 
 
 def _base(**more: object) -> dict[str, object]:
-    from dsf.web.site import Options
+    from dsf.web.site import PageOptions
 
     return {
         "assets": "a",
         "version": "1",
-        "options": Options(),
+        "options": PageOptions(),
         "q": "",
         "path": "/",
         "leave": "",
