@@ -22,7 +22,7 @@ from dsf.agent.config import ConfigSource
 from dsf.agent.metrics import AgentMetrics
 from dsf.agent.outbox import Outbox
 from dsf.agent.payload import FilePayload, keep
-from dsf.agent.running import Running
+from dsf.agent.running import RunningCycles
 from dsf.api.summary import ScorerSummary
 from dsf.cycle.cycle import Cycle
 from dsf.cycle.stages import Stages
@@ -58,7 +58,7 @@ class AgentCycle(Cycle):
     failure: CycleError | None = None
 
 
-class Cycles:
+class CycleRunner:
     """Runs cycles. Thread-safe."""
 
     def __init__(
@@ -82,7 +82,7 @@ class Cycles:
         self._metrics = metrics
         self._hub_time = hub_time
         self._on_success = on_success
-        self._running = Running()
+        self._running = RunningCycles()
         self._thread = threading.local()
         self._agent = socket.gethostname()
         self._version = metadata.version("dynamic-scoring-framework")

@@ -13,7 +13,7 @@ from dsf.cycle.cycle import Cycle
 HANGS: Final = 5.0
 
 
-class Running:
+class RunningCycles:
     """Thread-safe."""
 
     def __init__(self) -> None:

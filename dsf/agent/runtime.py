@@ -9,7 +9,7 @@ from dsf import http
 from dsf.agent import payload, ticks
 from dsf.agent.clock import HubClock
 from dsf.agent.config import FileConfig, Watching
-from dsf.agent.cycles import Cycles
+from dsf.agent.cycles import CycleRunner
 from dsf.agent.metrics import AgentMetrics
 from dsf.agent.outbox import Outbox
 from dsf.agent.probes import ScoringProbe
@@ -62,7 +62,7 @@ class Runtime:
         self.sources = SourceState(settings, self.config, cluster, self.metrics.registry)
         self.readiness = ScoringProbe(settings.agent_readiness_file, self.config)
         self.events = GatheredEvents(settings.agent_heartbeat_interval)
-        self.cycles = Cycles(
+        self.cycles = CycleRunner(
             settings,
             self.config,
             Stages(settings, secrets, self.sources.held, self.metrics),

@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final, Literal, Protocol, cast
 
-from dsf.api.authentication import ServerAccess as AccessSpec
-from dsf.api.authentication import Methods, TokenSecretRef
-from dsf.api.authentication import Tls as TlsSpec
+from dsf.api.authentication import Methods, ServerAccess, Tls, TokenSecretRef
 from dsf.api.summary import ScorerSummary
 from dsf.api.tokenhosts import NO_HOSTS, TokenHosts
 from dsf.api.types import Location
@@ -17,7 +15,7 @@ from dsf.api.urls import base_url
 from dsf.auth.draft import Draft
 from dsf.auth.secrets import SecretError, SecretSource
 from dsf.auth.tokencache import TokenCache
-from dsf.http.access import DIRECT, PLAIN, Access, Tls
+from dsf.http.access import DIRECT, PLAIN, Access, TlsOptions
 from dsf.http.failures import place
 
 #: Field of `Methods` -> the module of this package with its `add`, in order of use. An agent loads those that its
@@ -62,7 +60,7 @@ class Authenticator:
         if spec is None:
             if not name and not key:
                 return DIRECT if is_direct else PLAIN
-            spec = AccessSpec(methods=Methods(token_secret_ref=TokenSecretRef(name=name, key=key)))
+            spec = ServerAccess(methods=Methods(token_secret_ref=TokenSecretRef(name=name, key=key)))
         if spec.problem:
             raise SecretError(
                 f"this agent cannot authenticate to {url}: {spec.problem}; it is older than its hub: upgrade it",
@@ -71,7 +69,7 @@ class Authenticator:
         return self._access(spec, url, deadline, is_direct)
 
     def _access(
-        self, spec: AccessSpec, url: str, deadline: float, is_direct: bool, refused: str | None = None
+        self, spec: ServerAccess, url: str, deadline: float, is_direct: bool, refused: str | None = None
     ) -> Access:
         proxy = None if is_direct else spec.proxy_url
         hosts, tls = self._hosts(spec, url), self._tls(spec.tls)
@@ -85,7 +83,7 @@ class Authenticator:
         made = draft.done(lambda token, until: self._access(spec, url, until, is_direct, token))
         return replace(made, is_direct=is_direct, proxy=proxy)
 
-    def _hosts(self, spec: AccessSpec, url: str) -> TokenHosts:
+    def _hosts(self, spec: ServerAccess, url: str) -> TokenHosts:
         """The servers that a ScoringAuthentication binds Secrets to."""
         if not spec.authentication:
             return NO_HOSTS
@@ -100,16 +98,16 @@ class Authenticator:
         named = (*spec.methods.token_urls, *((spec.proxy_url,) if spec.proxy_url else ()))
         return TokenHosts([*spec.allowed_hosts, *map(base_url, named)]) if named else hosts
 
-    def _tls(self, spec: TlsSpec | None) -> Tls:
+    def _tls(self, spec: Tls | None) -> TlsOptions:
         if spec is None:
-            return Tls()
+            return TlsOptions()
         ca = b""
         if spec.ca_ref is not None:
             ca = self._source.certificates(spec.ca_ref.kind, spec.ca_ref.name, spec.ca_ref.key)
-        return Tls(ca, server_name=spec.server_name, verify=not spec.insecure_skip_verify)
+        return TlsOptions(ca, server_name=spec.server_name, verify=not spec.insecure_skip_verify)
 
 
-def _shown(spec: AccessSpec) -> Iterator[str]:
+def _shown(spec: ServerAccess) -> Iterator[str]:
     """Description of server verification and proxy for users."""
     if spec.tls is not None and spec.tls.insecure_skip_verify:
         yield "the server's certificate is not verified"

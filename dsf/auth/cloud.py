@@ -80,7 +80,7 @@ class Cloud:
         session = requests.Session()
         session.trust_env = False
         for scheme in ("http://", "https://"):
-            session.mount(scheme, _Adapter(self))
+            session.mount(scheme, _CloudAdapter(self))
         return session
 
     def send(self, method: str, url: str, headers: dict[str, str], body: bytes) -> bytes:
@@ -111,7 +111,7 @@ class Cloud:
             ) from None  # fmt: skip
 
 
-class _Adapter(BaseAdapter):
+class _CloudAdapter(BaseAdapter):
     """Transport adapter for `requests`."""
 
     def __init__(self, cloud: Cloud) -> None:

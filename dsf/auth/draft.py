@@ -14,7 +14,7 @@ from dsf.api.tokenhosts import TokenHosts
 from dsf.auth.secrets import SecretError, SecretSource, Use
 from dsf.auth.tokencache import TokenCache
 from dsf.errors import HttpError
-from dsf.http.access import Access, Pairs, Tls, is_unauthorized
+from dsf.http.access import Access, Pairs, TlsOptions, is_unauthorized
 from dsf.text import MASK
 
 #: Maximum characters of a secret in a header or a URL.
@@ -31,7 +31,7 @@ class Draft:
         hosts: TokenHosts,
         source: SecretSource,
         tokens: TokenCache,
-        tls: Tls,
+        tls: TlsOptions,
         refused: str | None = None,
         proxy: str | None = None,
     ) -> None:
@@ -85,7 +85,7 @@ class Draft:
 
         `is_direct` bypasses all proxies.
         """
-        tls = Tls(self.tls.ca) if self.tls.ca else None
+        tls = TlsOptions(self.tls.ca) if self.tls.ca else None
         return Access(headers, tls=tls, proxy=self._proxy, is_direct=is_direct, secrets=self.hidden)
 
     def bytes(self, ref: SecretKeyRef, *also: str, is_sent: bool = True) -> bytes:
@@ -123,7 +123,7 @@ class Draft:
         """The finished Access. `renew` makes another one without the refused token, before a deadline."""
         tls = self.tls
         if self.certificate:
-            tls = Tls(tls.ca, self.certificate, self.key, tls.server_name, tls.verify)
+            tls = TlsOptions(tls.ca, self.certificate, self.key, tls.server_name, tls.verify)
         token = self.renewable
 
         def renewed(deadline: float) -> Access:
@@ -139,7 +139,7 @@ class Draft:
         return Access(
             headers=tuple(self._headers),
             params=tuple(self._params),
-            tls=tls if tls != Tls() else None,
+            tls=tls if tls != TlsOptions() else None,
             secrets=self._secrets,
             shown=tuple(self._shown),
             renew=renewed if token else None,

@@ -30,7 +30,7 @@ class Token(NamedTuple):
 
 
 @dataclass(eq=False)
-class _Kept:
+class _CachedToken:
     """One token; the thread that renews it holds the lock."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -50,7 +50,7 @@ class TokenCache:
     """Thread-safe."""
 
     def __init__(self) -> None:
-        self._kept: dict[Hashable, _Kept] = {}
+        self._kept: dict[Hashable, _CachedToken] = {}
         # Guards _kept; never held while a server is asked.
         self._lock = threading.Lock()
 
@@ -61,7 +61,7 @@ class TokenCache:
         thread waits for the token's server until the deadline.
         """
         with self._lock:
-            kept = self._kept.pop(key, None) or _Kept()
+            kept = self._kept.pop(key, None) or _CachedToken()
             self._kept[key] = kept
             self._tidy()
         if kept.is_fresh(refused):
@@ -76,7 +76,7 @@ class TokenCache:
         finally:
             kept.lock.release()
 
-    def _renewed(self, kept: _Kept, get: Callable[[float], Token], deadline: float, refused: str | None) -> str:
+    def _renewed(self, kept: _CachedToken, get: Callable[[float], Token], deadline: float, refused: str | None) -> str:
         if kept.is_fresh(refused):
             return kept.value
         until, now = deadline, time.monotonic()

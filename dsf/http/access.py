@@ -21,7 +21,7 @@ def is_unauthorized(error: HttpError) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Tls:
+class TlsOptions:
     """Server verification and client certificate. All files are PEM."""
 
     #: CAs trusted in addition to those for all servers.
@@ -41,7 +41,7 @@ class Access:
 
     headers: Pairs = field(default=(), repr=False)
     params: Pairs = field(default=(), repr=False)
-    tls: Tls | None = None
+    tls: TlsOptions | None = None
     #: URL of the proxy; None: by the usual environment variables. Direct: without any.
     proxy: str | None = None
     is_direct: bool = False

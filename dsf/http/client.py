@@ -68,7 +68,7 @@ def get(
     truncated, too_large, redirect, unauthorized, http_error, bad_answer, secret_invalid, or the one that `explain`
     gave.
     """
-    ask = partial(_Request, url, deadline, max_bytes, params=params, explain=explain)
+    ask = partial(_ClientRequest, url, deadline, max_bytes, params=params, explain=explain)
     return _renewed(ask, access, deadline)
 
 
@@ -83,7 +83,7 @@ def post(
     explain: failures.Explain | None = None,
 ) -> bytes:
     """The body of the answer to a POST of `body`, decompressed. Arguments and errors as for `get`."""
-    ask = partial(_Request, url, deadline, max_bytes, body=body, content_type=content_type, explain=explain)
+    ask = partial(_ClientRequest, url, deadline, max_bytes, body=body, content_type=content_type, explain=explain)
     return _renewed(ask, access, deadline)
 
 
@@ -94,7 +94,9 @@ def ask_for_token(
 
     No error quotes the answer (dsf.http.tokenanswer). Arguments and errors as for `get`.
     """
-    request = _Request(url, deadline, max_bytes, access, body=body, content_type=content_type, may_hold_token=True)
+    request = _ClientRequest(
+        url, deadline, max_bytes, access, body=body, content_type=content_type, may_hold_token=True
+    )
     return request.answer(_is_ok)
 
 
@@ -112,7 +114,7 @@ def probe(
     Over a new connection: a pooled one says nothing about health. Arguments and errors as for `get`, without
     those for a status; a redirect is still an error.
     """
-    request = _Request(url, deadline, max_bytes, access, body=body)
+    request = _ClientRequest(url, deadline, max_bytes, access, body=body)
     request.prepared.headers["Connection"] = "close"
     request.exchange.is_new = True
     request.exchange.is_for_keys = is_for_keys
@@ -123,7 +125,7 @@ def _is_ok(status: int) -> bool:
     return status == HTTPStatus.OK
 
 
-def _renewed(ask: Callable[[Access], _Request], access: Access, deadline: float) -> bytes:
+def _renewed(ask: Callable[[Access], _ClientRequest], access: Access, deadline: float) -> bytes:
     """The body of the answer; if the server rejects a renewable token, that of one retry with a newer one."""
     try:
         return ask(access).answer(_is_ok).body
@@ -144,7 +146,7 @@ def _renewed(ask: Callable[[Access], _Request], access: Access, deadline: float)
             ) from None
 
 
-class _Request:
+class _ClientRequest:
     """One request, a GET or a POST of its body: state for all steps of the exchange."""
 
     def __init__(

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from typing import Final, Protocol
 
-from dsf.http.access import Tls
+from dsf.http.access import TlsOptions
 from dsf.process.threads import SupervisedThread
 
 #: Seconds of one wait: an operating system cannot wait for any time that a deadline may be.
@@ -51,7 +51,7 @@ class Closable(Protocol):
 class Exchange:
     """One request and its answer. `deadline` is on the clock of time.monotonic(), `max_bytes` are those of the body."""
 
-    def __init__(self, deadline: float, max_bytes: int, *, tls: Tls | None = None) -> None:
+    def __init__(self, deadline: float, max_bytes: int, *, tls: TlsOptions | None = None) -> None:
         self.owner: Owner | None = getattr(_thread, "owner", None)
         self.deadline = deadline if self.owner is None else min(deadline, self.owner.deadline)
         self.max_bytes = max_bytes

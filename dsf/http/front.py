@@ -36,7 +36,7 @@ class Front:
         if twice:
             await PlainTextResponse(f"the request has the header {twice} twice\n", 400)(scope, receive, send)
             return
-        request = _Request(receive, send)
+        request = _RequestBody(receive, send)
         # A client that has left reads no answer; one that was too slow gets the one below.
         with contextlib.suppress(ClientDisconnect):
             await self._app(_as_get(scope), request.receive, request.send)
@@ -45,7 +45,7 @@ class Front:
             await PlainTextResponse(text, 408, {"Connection": "close"})(scope, receive, send)
 
 
-class _Request:
+class _RequestBody:
     """Receives one request's body until a deadline; after it the application sees that the client has left."""
 
     def __init__(self, receive: Receive, send: Send) -> None:

@@ -119,7 +119,7 @@ class _TlsPool(HTTPSConnectionPool):
 _POOL_CLASSES = {"http": _Pool, "https": _TlsPool}
 
 
-class _Adapter(HTTPAdapter):
+class _PooledAdapter(HTTPAdapter):
     """Pools of such connections, one for each server and its trust."""
 
     def init_poolmanager(self, *args: Any, **options: Any) -> None:
@@ -160,7 +160,7 @@ class _Session(requests.Session):
             # Only gzip: it is what Prometheus offers.
             {"User-Agent": "dynamic-scoring-framework", "Accept": "application/json", "Accept-Encoding": "gzip"}
         )
-        adapter = _Adapter(pool_connections=_SERVERS, pool_maxsize=_KEPT, max_retries=0)
+        adapter = _PooledAdapter(pool_connections=_SERVERS, pool_maxsize=_KEPT, max_retries=0)
         for scheme in addresses.PORTS:
             self.mount(f"{scheme}://", adapter)
 

@@ -22,7 +22,7 @@ from urllib3.util.ssl_ import create_urllib3_context
 import dsf.log
 from dsf.errors import HttpError, SettingsError
 from dsf.http import identity
-from dsf.http.access import Tls
+from dsf.http.access import TlsOptions
 
 log = dsf.log.get(__name__)
 
@@ -58,7 +58,7 @@ _folder: Path | None = None
 _lock = threading.Lock()
 _made: _Made | None = None
 #: For servers with their own TLS configuration, in order of last use.
-_own: dict[Tls, ssl.SSLContext] = {}
+_own: dict[TlsOptions, ssl.SSLContext] = {}
 #: Maximum; each has all CAs, which are some hundred kB.
 _MOST_OWN: Final = 16
 #: Unusable files that were logged, so that each is logged once.
@@ -86,7 +86,7 @@ def use_folder(folder: Path | None) -> None:
     _folder = folder
 
 
-def context(tls: Tls | None = None) -> ssl.SSLContext:
+def context(tls: TlsOptions | None = None) -> ssl.SSLContext:
     """The context for a new connection; `tls` is specific to its server.
 
     Rebuilt when a file has changed: a mounted ConfigMap does so while the process runs. An unusable file is
@@ -103,7 +103,7 @@ def context(tls: Tls | None = None) -> ssl.SSLContext:
             return _made.context
         # The name is the connection's, not the context's.
         key = replace(tls, server_name="")
-        if key == Tls():
+        if key == TlsOptions():
             return _made.context
         own = _own.pop(key, None) or _own_context(key, places)
         _own[key] = own
@@ -112,7 +112,7 @@ def context(tls: Tls | None = None) -> ssl.SSLContext:
         return own
 
 
-def _own_context(tls: Tls, places: tuple[_Place, ...]) -> ssl.SSLContext:
+def _own_context(tls: TlsOptions, places: tuple[_Place, ...]) -> ssl.SSLContext:
     if tls.verify:
         made = _context(places)
     else:

@@ -80,7 +80,7 @@ def run(
     return 0
 
 
-class _Server(uvicorn.Server):
+class _OptimizerServer(uvicorn.Server):
     """Cuts searches when it ends: they may take longer than the process is given, and callers shall get an answer."""
 
     def __init__(self, config: uvicorn.Config, service: OptimizerService) -> None:
@@ -94,7 +94,7 @@ class _Server(uvicorn.Server):
 
 
 def _serve(listener: socket.socket, service: OptimizerService, mounted: Mounted | None) -> None:
-    server = _Server(configured(make_app(service, mounted), shutdown_seconds=_SHUTDOWN_TIMEOUT), service)
+    server = _OptimizerServer(configured(make_app(service, mounted), shutdown_seconds=_SHUTDOWN_TIMEOUT), service)
     host, port = listener.getsockname()[:2]
     service.warm_up()
     auth = type(service.access).__name__

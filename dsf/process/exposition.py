@@ -16,11 +16,11 @@ _Start = Callable[..., Any]
 Check = Callable[[], str]
 
 
-class _Server(BoundedServer, WSGIServer):
+class _ScrapeServer(BoundedServer, WSGIServer):
     """Few connections: there are few scrapers and probes."""
 
 
-class _Handler(TimedHandler, WSGIRequestHandler):
+class _ScrapeHandler(TimedHandler, WSGIRequestHandler):
     #: Seconds for sending the answer.
     timeout = 10
 
@@ -69,5 +69,5 @@ class MetricsServer(InThread):
             start(status, [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))])
             return [body]
 
-        server = make_server(host, port, application, server_class=_Server, handler_class=_Handler)
+        server = make_server(host, port, application, server_class=_ScrapeServer, handler_class=_ScrapeHandler)
         super().__init__(server, "dsf-metrics")

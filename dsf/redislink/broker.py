@@ -119,7 +119,7 @@ class EventProducer(_Producer):  # type: ignore[misc]
                 self._has_warned = True
 
 
-class Dispatcher(_Dispatcher):  # type: ignore[misc]
+class BoundedEventDispatcher(_Dispatcher):  # type: ignore[misc]
     """Celery's dispatcher of events with this producer."""
 
     def enable(self) -> None:
@@ -133,7 +133,7 @@ class Dispatcher(_Dispatcher):  # type: ignore[misc]
 class Events(events.Events):
     """Makes Celery use this dispatcher."""
 
-    dispatcher_cls = f"{__name__}:{Dispatcher.__name__}"
+    dispatcher_cls = f"{__name__}:{BoundedEventDispatcher.__name__}"
 
 
 def _messages(events: Iterable[str]) -> Iterator[str]:

@@ -16,7 +16,7 @@ Amounts = Mapping[str, Decimal]
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class NodeCapacity:
     """The used part of a node."""
 
     name: str
@@ -36,7 +36,7 @@ class Pod:
 class ClusterState:
     """Nodes and pods at one moment."""
 
-    nodes: Sequence[Node]
+    nodes: Sequence[NodeCapacity]
     pods: Sequence[Pod]
 
 
@@ -70,10 +70,10 @@ class ClusterView(Protocol):
         """
 
 
-def node_of(manifest: Mapping[str, Any]) -> Node:
+def node_of(manifest: Mapping[str, Any]) -> NodeCapacity:
     """A Node object, reduced."""
     allocatable = (manifest.get("status") or {}).get("allocatable") or {}
-    return Node(
+    return NodeCapacity(
         manifest["metadata"]["name"],
         {resource: quantity(allocatable[resource]) for resource in RESOURCES if resource in allocatable},
         not (manifest.get("spec") or {}).get("unschedulable"),

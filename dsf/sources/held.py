@@ -21,7 +21,7 @@ from dsf.sources.window import LOOKBACK, MAX_LABEL_BYTES, Grid, Window, WindowBu
 log = dsf.log.get(__name__)
 
 
-class Running(Protocol):
+class BackgroundSource(Protocol):
     """Background activity of a source, such as a receiver."""
 
     def tidy(self) -> None:
@@ -35,11 +35,11 @@ class Running(Protocol):
 
 
 #: Starts it; called once per agent.
-Start = Callable[["Held", Settings], Running]
+Start = Callable[["Held", Settings], BackgroundSource]
 
 
 @dataclass(slots=True)
-class _Kept:
+class _ScorerWindow:
     """The window of one scorer, and its identity: another source or query starts a new one."""
 
     identity: tuple[object, ...]
@@ -69,17 +69,17 @@ class Held:
         self.object_values: Counter[str] = Counter()
         self.summaries = summaries
         #: By the names of scorer and source.
-        self._windows: dict[tuple[str, str | None], _Kept] = {}
+        self._windows: dict[tuple[str, str | None], _ScorerWindow] = {}
         #: Windows shared by several scorers, and their number.
         self._shared: list[tuple[Window, Callable[[], int]]] = []
         #: By the same names, number of series left out in the last cycle.
         self._left_out: dict[tuple[str, str | None], int] = {}
         self._lock = threading.Lock()
-        self._running: dict[Start, Running] = {}
+        self._running: dict[Start, BackgroundSource] = {}
         # Guards _running, also while one is started.
         self._starting = threading.Lock()
 
-    def begun(self, start: Start) -> Running | None:
+    def begun(self, start: Start) -> BackgroundSource | None:
         """The result of `start`, which is called at first use; None outside of an agent. Raises what it raises."""
         with self._starting:
             if start not in self._running and self.settings is not None:
@@ -87,7 +87,7 @@ class Held:
             return self._running.get(start)
 
     @property
-    def running(self) -> tuple[Running, ...]:
+    def running(self) -> tuple[BackgroundSource, ...]:
         """All background activities."""
         return tuple(self._running.values())
 
@@ -112,7 +112,7 @@ class Held:
             if kept is None or kept.identity != identity:
                 if kept is not None:
                     kept.window.clear()
-                kept = self._windows[key] = _Kept(identity, Window(self.budget))
+                kept = self._windows[key] = _ScorerWindow(identity, Window(self.budget))
             return kept.window
 
     def share(self, window: Window, scorers: Callable[[], int]) -> None:

@@ -125,7 +125,7 @@ class FlowerControl(RemoteControl):
         return super().broadcast(command, *arguments, **options)
 
 
-class Node(pidbox.Node):
+class RemoteControlNode(pidbox.Node):
     """Runs commands in a worker and publishes its replies."""
 
     client: redis.Redis
@@ -154,7 +154,7 @@ class Listener(bootsteps.StartStopStep):
 
         state = AttributeDict(app=consumer.app, hostname=consumer.hostname, consumer=consumer, tset=set)
         handlers = {name: Panel.data[name] for name in COMMANDS}
-        node = Node(consumer.hostname, state, None, handlers, consumer.app.control.mailbox)
+        node = RemoteControlNode(consumer.hostname, state, None, handlers, consumer.app.control.mailbox)
         node.client = connect(settings(), name="dsf-control")
         self._end = threading.Event()
         SupervisedThread(partial(_listen, node, self._end), "dsf-control").start()
@@ -165,7 +165,7 @@ class Listener(bootsteps.StartStopStep):
         self._end.set()
 
 
-def _listen(node: Node, end: threading.Event) -> None:
+def _listen(node: RemoteControlNode, end: threading.Event) -> None:
     def turn() -> float:
         with _subscriber(node.client) as commands:
             commands.subscribe(keys.CONTROL, keys.QUESTIONS)
@@ -185,7 +185,7 @@ def _subscriber(client: redis.Redis) -> Any:
     return subscriber
 
 
-def _run(node: Node, text: str, allowed: Sequence[str]) -> None:
+def _run(node: RemoteControlNode, text: str, allowed: Sequence[str]) -> None:
     try:
         body = json.loads(text) if len(text) <= _LONGEST else None
         if isinstance(body, dict) and isinstance(body.get("arguments"), dict):

@@ -72,17 +72,17 @@ class Receiver(InThread):
         """`max_bytes` of a request, decompressed; `token_file` holds the Bearer token that senders need."""
         turns = threading.BoundedSemaphore(_AT_ONCE)
 
-        class Handler(_Handler):
+        class Handler(_ExportHandler):
             endpoint = _Endpoint(received, max_bytes, token_file, turns)
 
-        super().__init__(_Server((host, port), Handler), "dsf-otlp")
+        super().__init__(_OtlpServer((host, port), Handler), "dsf-otlp")
 
 
-class _Server(BoundedServer, HTTPServer):
+class _OtlpServer(BoundedServer, HTTPServer):
     places = _CONNECTIONS
 
 
-class _Handler(TimedHandler, BaseHTTPRequestHandler):
+class _ExportHandler(TimedHandler, BaseHTTPRequestHandler):
     endpoint: _Endpoint
     protocol_version = "HTTP/1.1"
     server_version = "dsf"

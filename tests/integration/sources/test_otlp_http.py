@@ -135,7 +135,7 @@ def test_senders_that_stall_keep_others_out_for_a_while_only(make: Make, monkeyp
 
 
 def test_connections_are_bounded(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receiver._Server, "places", 1)
+    monkeypatch.setattr(receiver._OtlpServer, "places", 1)
     agent = make()
     first = stalled(agent)
     server = agent.receiver._server
@@ -178,7 +178,7 @@ def test_requests_of_empty_parts_are_refused_before_they_become_large(make: Make
 
 
 def test_half_heads_give_way_to_those_who_come_later(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receiver._Server, "places", 8)
+    monkeypatch.setattr(receiver._OtlpServer, "places", 8)
     agent = make()
     half = [socket.create_connection(("127.0.0.1", agent.receiver.port), 10) for _ in range(20)]
     try:

@@ -10,12 +10,11 @@ from unittest.mock import Mock
 import pytest
 from celery import Celery
 
-from dsf.agent.cycles import Cycles
+from dsf.agent.cycles import CycleRunner
 from dsf.agent.metrics import AgentMetrics
 from dsf.api.scoring import ScoringResponse, ScoringResult
 from dsf.errors import CycleError
-from dsf.messages import Result as Message
-from dsf.messages import new_run_id, run_time
+from dsf.messages import Result, new_run_id, run_time
 from tests.conftest import SettingsFactory
 from tests.unit.agent.test_metrics import Clock, Config, page, scorer
 
@@ -32,7 +31,7 @@ class Bed:
         self.stages, self.outbox = Mock(), Mock()
         self.stages.fetch.side_effect = lambda _: Mock(pieces=[b"{}"], size=2, series=1, received=2)
         self.stages.score.side_effect = self._score
-        self.cycles = Cycles(settings, config, self.stages, self.outbox, self.metrics, hub_time=lambda: HUB_NOW)
+        self.cycles = CycleRunner(settings, config, self.stages, self.outbox, self.metrics, hub_time=lambda: HUB_NOW)
         self.tasks = tuple(self._task(app, name) for name in ("fetch", "score", "publish"))
 
     def _score(self, cycle: Any, _: object) -> None:
@@ -50,7 +49,7 @@ class Bed:
         return self.cycles.run("a", run_id, deadline, self.tasks)
 
     @property
-    def sent(self) -> list[Message]:
+    def sent(self) -> list[Result]:
         return [call.args[0] for call in self.outbox.send.call_args_list]
 
 

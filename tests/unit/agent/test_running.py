@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from dsf.agent.running import HANGS, Running
+from dsf.agent.running import HANGS, RunningCycles
 from dsf.api.summary import ScorerSummary
 from dsf.cycle.cycle import Cycle
 
@@ -27,7 +27,7 @@ def cycle(scorer: str = "a", run_id: str = "1", left: float = 60.0) -> Cycle:
     ],
 )
 def test_one_cycle_of_a_scorer_at_a_time(left: float, may: bool) -> None:
-    running, first, other = Running(), cycle(left=left), cycle("b", "2")
+    running, first, other = RunningCycles(), cycle(left=left), cycle("b", "2")
     assert running.enter(first)
     assert running.enter(other)
     assert running.enter(cycle(run_id="3")) is may
@@ -37,13 +37,13 @@ def test_one_cycle_of_a_scorer_at_a_time(left: float, may: bool) -> None:
 
 
 def test_a_tick_that_comes_twice() -> None:
-    running = Running()
+    running = RunningCycles()
     assert [running.is_new("a", run) for run in ("1", "1", "2")] == [True, False, True]
     assert running.is_new("b", "2")
 
 
 def test_cycles_of_removed_scorers_end_now() -> None:
-    running, gone, stays = Running(), cycle(), cycle("b", "2")
+    running, gone, stays = RunningCycles(), cycle(), cycle("b", "2")
     assert running.enter(gone)
     assert running.enter(stays)
     assert running.end_others({"b"}) == [gone]

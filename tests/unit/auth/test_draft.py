@@ -11,11 +11,11 @@ from dsf.auth.draft import Draft
 from dsf.auth.secrets import SecretError, SecretSource
 from dsf.auth.tokencache import TokenCache
 from dsf.errors import HttpError
-from dsf.http.access import Access, Tls
+from dsf.http.access import Access, TlsOptions
 
 
 def test_a_renewal_that_fails_is_an_answer_of_401() -> None:
-    draft = Draft("https://a.test", 0.0, NO_HOSTS, cast("SecretSource", None), TokenCache(), Tls())
+    draft = Draft("https://a.test", 0.0, NO_HOSTS, cast("SecretSource", None), TokenCache(), TlsOptions())
     draft.renewable = "old"
 
     def fail(token: str, deadline: float) -> Access:
