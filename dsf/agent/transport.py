@@ -62,7 +62,7 @@ class _Tolerant:
             ticks.refuse(error)
 
 
-class Channel(_Channel):  # type: ignore[misc]
+class TickChannel(_Channel):  # type: ignore[misc]
     """A channel with these messages."""
 
     Message = Message
@@ -73,10 +73,10 @@ class Channel(_Channel):  # type: ignore[misc]
 class Transport(_Tolerant, _Transport):  # type: ignore[misc]
     """Redis."""
 
-    Channel = Channel
+    Channel = TickChannel
 
 
-class SentinelChannel(_SentinelChannel):  # type: ignore[misc]
+class TickSentinelChannel(_SentinelChannel):  # type: ignore[misc]
     """That channel to the server named by Sentinel."""
 
     Message = Message
@@ -86,4 +86,4 @@ class SentinelChannel(_SentinelChannel):  # type: ignore[misc]
 class SentinelTransport(_Tolerant, _SentinelTransport):  # type: ignore[misc]
     """Redis behind Sentinel."""
 
-    Channel = SentinelChannel
+    Channel = TickSentinelChannel

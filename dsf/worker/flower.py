@@ -96,51 +96,51 @@ class _Checked:
         return answer
 
 
-class PlainConnection(_Checked, connection.PlainConnection):
+class CheckedPlainConnection(_Checked, connection.PlainConnection):
     """Without TLS."""
 
 
-class SocketConnection(_Checked, connection.SocketConnection):
+class CheckedSocketConnection(_Checked, connection.SocketConnection):
     """To a Unix socket."""
 
 
-class TlsConnection(_Checked, connection.TlsConnection):
+class CheckedTlsConnection(_Checked, connection.TlsConnection):
     """With TLS."""
 
 
-class MasterConnection(_Checked, connection.MasterConnection):
+class CheckedMasterConnection(_Checked, connection.MasterConnection):
     """To the server that Sentinel names, without TLS."""
 
 
-class MasterTlsConnection(_Checked, connection.MasterTlsConnection):
+class CheckedMasterTlsConnection(_Checked, connection.MasterTlsConnection):
     """To the server that Sentinel names, with TLS."""
 
 
-class Channel(_BaseChannel):  # type: ignore[misc]
+class CheckedChannel(_BaseChannel):  # type: ignore[misc]
     """A channel to one server."""
 
-    tcp_class = PlainConnection
-    socket_class = SocketConnection
-    connection_class_ssl = TlsConnection
+    tcp_class = CheckedPlainConnection
+    socket_class = CheckedSocketConnection
+    connection_class_ssl = CheckedTlsConnection
 
 
-class SentinelChannel(_BaseSentinelChannel):  # type: ignore[misc]
+class CheckedSentinelChannel(_BaseSentinelChannel):  # type: ignore[misc]
     """A channel to the server that Sentinel names."""
 
-    connection_class = MasterConnection
-    connection_class_ssl = MasterTlsConnection
+    connection_class = CheckedMasterConnection
+    connection_class_ssl = CheckedMasterTlsConnection
 
 
 class Transport(_BaseTransport):  # type: ignore[misc]
     """Redis."""
 
-    Channel = Channel
+    Channel = CheckedChannel
 
 
 class SentinelTransport(_BaseSentinelTransport):  # type: ignore[misc]
     """Redis behind Sentinel."""
 
-    Channel = SentinelChannel
+    Channel = CheckedSentinelChannel
 
 
 class Workers:
