@@ -91,7 +91,7 @@ class Grid:
         return range(self.end - self.length // step * step if self.step else self.end, self.end + 1, step)
 
 
-class Series:
+class WindowSeries:
     """The samples of one series, ascending in time."""
 
     __slots__ = ("head", "labels", "stale", "times", "values")
@@ -135,7 +135,7 @@ class Window:
 
     def __init__(self, budget: WindowBudget) -> None:
         self._budget = budget
-        self._series: dict[Hashable, Series] = {}
+        self._series: dict[Hashable, WindowSeries] = {}
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -245,7 +245,7 @@ class Window:
 
     def selected(
         self, wanted: Callable[[Mapping[str, str]], bool], grid: Grid, check: Callable[[], None]
-    ) -> Iterator[tuple[Series, list[tuple[int, float]]]]:
+    ) -> Iterator[tuple[WindowSeries, list[tuple[int, float]]]]:
         """The same series with their points."""
         with self._lock:
             held = list(self._series.values())
@@ -264,7 +264,7 @@ class Window:
         if series is None:
             if value is None:
                 return
-            series = Series(labels())
+            series = WindowSeries(labels())
             self._budget.take(1, 1)
             self._series[key] = series
         else:
@@ -308,7 +308,7 @@ class Window:
         _append(series, now, None)
 
 
-def _append(series: Series, time: float, value: float | None) -> None:
+def _append(series: WindowSeries, time: float, value: float | None) -> None:
     if value is None:
         series.stale.add(time)
     series.times.append(time)
