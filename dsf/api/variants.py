@@ -118,7 +118,10 @@ def _texts(scorer: DynamicScorer) -> list[str]:
     spec, synced = scorer.spec, synced_config(scorer)
     texts = [spec.scoring.host, spec.scoring.path, synced.scoring.host, synced.scoring.path]
     sources: list[SourceSpec | RemoteSource] = [
-        spec.source, synced.source, *(spec.sources or ()), *(synced.sources or ())
+        spec.source,
+        synced.source,
+        *(spec.sources or ()),
+        *(synced.sources or ()),
     ]
     for source in sources:
         texts += [source.host, source.path, (source.params.query if source.params else "") or ""]

@@ -32,7 +32,7 @@ from dsf.fleet.views import EntryView
 from dsf.messages import run_time
 from dsf.store.agents import Agents
 from dsf.store.entries import Effective, effective, interval_in_force, pause
-from dsf.store.pairs import PairScore, PairState, Pairs
+from dsf.store.pairs import Pairs, PairScore, PairState
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleOverride, ScheduleStore
 from dsf.store.slots import TOLERANCE, is_slot

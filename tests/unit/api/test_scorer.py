@@ -95,7 +95,7 @@ def test_the_schema_says_what_the_crd_needs() -> None:
     assert spec["properties"]["configURL"]["pattern"] == "^[hH][tT][tT][pP][sS]?://.+$"
     assert schema["ScoringParams"]["required"] == ["name", "interval"]
     assert schema["ScoringParams"]["properties"]["interval"]["minimum"] == 1
-    (rule,) = schema["Source"]["properties"]["type"]["anyOf"][0]["x-kubernetes-validations"]
+    (rule,) = schema["SourceSpec"]["properties"]["type"]["anyOf"][0]["x-kubernetes-validations"]
     types = ["Prometheus", "OpenTelemetry", "Kubernetes", "Object", "None"]
     assert rule["rule"].startswith(f"self in {types} || self.matches(")
     assert schema["WhenFailing"]["x-kubernetes-validations"][0]["rule"] == (

@@ -15,7 +15,7 @@ from dsf.fleet.snapshot import SnapshotRow
 from dsf.fleet.verdict import Verdict, verdict
 from dsf.hub.cycles import CycleOutcomes
 from dsf.results.desired import desired
-from dsf.store.pairs import PairScore, PairState, Pairs
+from dsf.store.pairs import Pairs, PairScore, PairState
 from dsf.store.registry import ClusterRecord, ScorerRecord
 from tests.support.memorystore import memory_client
 

@@ -15,12 +15,12 @@ from dsf.messages import FETCH_TASK
 from dsf.redislink.broker import MOST_EVENT_BYTES
 from dsf.redislink.connection import ReadableErrors
 from dsf.worker.flower import (
-    Channel,
-    MasterConnection,
-    MasterTlsConnection,
-    PlainConnection,
-    SocketConnection,
-    TlsConnection,
+    CheckedChannel,
+    CheckedMasterConnection,
+    CheckedMasterTlsConnection,
+    CheckedPlainConnection,
+    CheckedSocketConnection,
+    CheckedTlsConnection,
     Workers,
     cleaned,
     taken,
@@ -134,7 +134,14 @@ def test_of_a_message_that_cannot_be_ours_nothing_is_left(workers: Workers, data
 
 
 @pytest.mark.parametrize(
-    "kind", [PlainConnection, SocketConnection, TlsConnection, MasterConnection, MasterTlsConnection]
+    "kind",
+    [
+        CheckedPlainConnection,
+        CheckedSocketConnection,
+        CheckedTlsConnection,
+        CheckedMasterConnection,
+        CheckedMasterTlsConnection,
+    ],
 )
 def test_of_a_message_only_the_events_are_left(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     connection = kind.__new__(kind)
@@ -149,9 +156,13 @@ def test_of_a_message_only_the_events_are_left(kind: Any, monkeypatch: pytest.Mo
     assert [connection.read_response() for _ in range(3)] == [[b"message", b"c", b""], [b"psubscribe", b"p", 1], 5]
 
 
-@pytest.mark.parametrize(("host", "kind"), [("/run/Redis.sock", SocketConnection), ("localhost", PlainConnection)])
+@pytest.mark.parametrize(
+    ("host", "kind"), [("/run/Redis.sock", CheckedSocketConnection), ("localhost", CheckedPlainConnection)]
+)
 def test_a_socket_is_checked_as_a_port_is(host: str, kind: type) -> None:
     channel = mock.Mock(
-        **{"connection.client.hostname": host}, socket_class=Channel.socket_class, tcp_class=Channel.tcp_class
+        **{"connection.client.hostname": host},
+        socket_class=CheckedChannel.socket_class,
+        tcp_class=CheckedChannel.tcp_class,
     )
-    assert Channel.connection_class.fget(channel) is kind
+    assert CheckedChannel.connection_class.fget(channel) is kind
