@@ -2,11 +2,11 @@
 
     secrets        interface of the store of Secrets, CAs and ServiceAccount tokens, and its errors
     authenticator  from an agent's configuration to the credentials of a request
-    draft          builder of the credentials
+    builder        builder of the credentials
     tokencache     cache of tokens from token servers: renewed before they expire, shared by all pairs
 
     bearer basic certificate headers parameters oauth2 serviceaccount aws
-                   the methods; each has `add(method, draft)`
+                   the methods; each has `add(method, builder)`
 
 A new method is a model in `dsf/api/authentication.py`, a file here, and its line in `authenticator.METHODS`.
 """

@@ -12,7 +12,7 @@ from dsf.api.summary import ScorerSummary
 from dsf.api.tokenhosts import NO_HOSTS, TokenHosts
 from dsf.api.types import Location
 from dsf.api.urls import base_url
-from dsf.auth.draft import Draft
+from dsf.auth.builder import CredentialsBuilder
 from dsf.auth.secrets import SecretError, SecretSource
 from dsf.auth.tokencache import TokenCache
 from dsf.http.access import DIRECT, PLAIN, Access, TlsOptions
@@ -35,7 +35,7 @@ METHODS: Final = {
 
 
 class _Module(Protocol):
-    def add(self, method: Any, draft: Draft) -> None: ...
+    def add(self, method: Any, builder: CredentialsBuilder) -> None: ...
 
 
 class Authenticator:
@@ -73,14 +73,14 @@ class Authenticator:
     ) -> Access:
         proxy = None if is_direct else spec.proxy_url
         hosts, tls = self._hosts(spec, url), self._tls(spec.tls)
-        draft = Draft(url, deadline, hosts, self._source, self._tokens, tls, refused, proxy)
-        draft.is_direct = is_direct
+        builder = CredentialsBuilder(url, deadline, hosts, self._source, self._tokens, tls, refused, proxy)
+        builder.is_direct = is_direct
         for line in _shown(spec):
-            draft.shows(line)
+            builder.shows(line)
         for field, module in METHODS.items():
             if method := getattr(spec.methods, field):
-                cast("_Module", importlib.import_module(f"dsf.auth.{module}")).add(method, draft)
-        made = draft.done(lambda token, until: self._access(spec, url, until, is_direct, token))
+                cast("_Module", importlib.import_module(f"dsf.auth.{module}")).add(method, builder)
+        made = builder.done(lambda token, until: self._access(spec, url, until, is_direct, token))
         return replace(made, is_direct=is_direct, proxy=proxy)
 
     def _hosts(self, spec: ServerAccess, url: str) -> TokenHosts:

@@ -24,8 +24,8 @@ from dsf.api.authentication import Aws
 from dsf.api.types import AGENT_ACCOUNT
 from dsf.api.urls import is_valid_url
 from dsf.auth.bearer import parse_token
+from dsf.auth.builder import CredentialsBuilder
 from dsf.auth.cloud import Cloud, missing
-from dsf.auth.draft import Draft
 from dsf.auth.secrets import SecretError
 from dsf.auth.tokencache import Token
 from dsf.errors import HttpError
@@ -61,7 +61,7 @@ class _Key(NamedTuple):
     shown: str
 
 
-def add(method: Aws, draft: Draft) -> None:
+def add(method: Aws, builder: CredentialsBuilder) -> None:
     """Sign each request."""
     try:
         from botocore.auth import SigV4Auth
@@ -69,26 +69,26 @@ def add(method: Aws, draft: Draft) -> None:
     except ModuleNotFoundError:
         raise missing("aws", "aws") from None
     if method.pod_identity:
-        key = _of_pod(method, draft)
+        key = _of_pod(method, builder)
     else:
-        key = _of_secrets(method, draft) if method.role_arn is None else _of_role(method, method.role_arn, draft)
+        key = _of_secrets(method, builder) if method.role_arn is None else _of_role(method, method.role_arn, builder)
     signer = SigV4Auth(Credentials(key.id, key.secret, key.token), method.service, method.region)
-    draft.sign = lambda request: _sign(request, signer)
+    builder.sign = lambda request: _sign(request, signer)
     scope = f"{method.region}/{method.service}/aws4_request"
-    draft.shows(f"Authorization: AWS4-HMAC-SHA256 Credential={key.shown}/{scope}, Signature={MASK}")
+    builder.shows(f"Authorization: AWS4-HMAC-SHA256 Credential={key.shown}/{scope}, Signature={MASK}")
 
 
-def _of_secrets(method: Aws, draft: Draft) -> _Key:
+def _of_secrets(method: Aws, builder: CredentialsBuilder) -> _Key:
     # Without a role the model has both.
     if method.secret_access_key is None or method.access_key_id is None:
         raise TypeError
-    secret = draft.text(method.secret_access_key)
-    user, shown = draft.value(method.access_key_id)
-    token = draft.text(method.session_token) if method.session_token is not None else None
+    secret = builder.text(method.secret_access_key)
+    user, shown = builder.value(method.access_key_id)
+    token = builder.text(method.session_token) if method.session_token is not None else None
     return _Key(user, secret, token, shown)
 
 
-def _of_role(method: Aws, role: str, draft: Draft) -> _Key:
+def _of_role(method: Aws, role: str, builder: CredentialsBuilder) -> _Key:
     """A temporary key for a token of the agent's ServiceAccount (IRSA)."""
     import botocore.session
     from botocore import UNSIGNED
@@ -104,7 +104,7 @@ def _of_role(method: Aws, role: str, draft: Draft) -> _Key:
             signature_version=UNSIGNED, retries={"total_max_attempts": 1}, ignore_configured_endpoint_urls=True
         )
         client = session.create_client("sts", region_name=method.region, endpoint_url=method.sts_url, config=config)
-        cloud = Cloud("Amazon", draft, [client.meta.endpoint_url])
+        cloud = Cloud("Amazon", builder, [client.meta.endpoint_url])
 
         def send(request: Any, **_: Any) -> AWSResponse:
             body = request.body.encode() if isinstance(request.body, str) else bytes(request.body or b"")
@@ -119,10 +119,10 @@ def _of_role(method: Aws, role: str, draft: Draft) -> _Key:
         )["Credentials"]
         return _token(credentials, "SessionToken", credentials["Expiration"])
 
-    return _temporary(Cloud("Amazon", draft, []).get((method,), get), draft)
+    return _temporary(Cloud("Amazon", builder, []).get((method,), get), builder)
 
 
-def _of_pod(method: Aws, draft: Draft) -> _Key:
+def _of_pod(method: Aws, builder: CredentialsBuilder) -> _Key:
     """The key of the role associated with the agent's ServiceAccount (EKS Pod Identity)."""
     url, file = os.environ.get(_POD_URL, ""), os.environ.get(_POD_TOKEN, "")
     if not url or not file:
@@ -132,7 +132,7 @@ def _of_pod(method: Aws, draft: Draft) -> _Key:
         )
     if not _is_of_eks(url):
         raise SecretError(f"aws.podIdentity: {_POD_URL} is not EKS's agent on this node", "secret_refused")
-    cloud = Cloud("Amazon", draft, [])
+    cloud = Cloud("Amazon", builder, [])
 
     def get() -> Token:
         try:
@@ -154,7 +154,7 @@ def _of_pod(method: Aws, draft: Draft) -> _Key:
                 return _token(credentials, "Token", datetime.fromisoformat(credentials["Expiration"]))
         raise HttpError("auth_failed", f"no key from EKS Pod Identity: {text}", retryable=retryable)
 
-    return _temporary(cloud.get((method,), get), draft)
+    return _temporary(cloud.get((method,), get), builder)
 
 
 def _is_of_eks(url: str) -> bool:
@@ -176,10 +176,10 @@ def _is_outdated(error: HttpError) -> bool:
     return is_unauthorized(error) or (error.status == HTTPStatus.FORBIDDEN and _OUTDATED.search(str(error)) is not None)
 
 
-def _temporary(value: str, draft: Draft) -> _Key:
-    draft.is_outdated = _is_outdated
+def _temporary(value: str, builder: CredentialsBuilder) -> _Key:
+    builder.is_outdated = _is_outdated
     user, secret, token = json.loads(value)
-    draft.hide(secret, token)
+    builder.hide(secret, token)
     return _Key(user, secret, token, user)
 
 

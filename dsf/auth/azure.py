@@ -6,19 +6,19 @@ import time
 
 from dsf.api.clouds import Azure
 from dsf.auth import bearer
+from dsf.auth.builder import CredentialsBuilder
 from dsf.auth.cloud import Cloud, missing
-from dsf.auth.draft import Draft
 from dsf.auth.tokencache import Token
 
 
-def add(method: Azure, draft: Draft) -> None:
+def add(method: Azure, builder: CredentialsBuilder) -> None:
     """Send it."""
     try:
         from azure.core.pipeline.transport import RequestsTransport
         from azure.identity import ClientAssertionCredential
     except ModuleNotFoundError:
         raise missing("azure", "azure") from None
-    cloud = Cloud("Azure", draft, [method.authority_url])
+    cloud = Cloud("Azure", builder, [method.authority_url])
 
     def get() -> Token:
         with cloud.session() as session:
@@ -32,5 +32,5 @@ def add(method: Azure, draft: Draft) -> None:
             token = credential.get_token(method.scope)
         return Token(token.token, token.expires_on - time.time())
 
-    bearer.send(cloud.get((method,), get), draft)
-    draft.shows(f"token of Azure for {method.scope}, as {method.client_id}")
+    bearer.send(cloud.get((method,), get), builder)
+    builder.shows(f"token of Azure for {method.scope}, as {method.client_id}")

@@ -7,7 +7,7 @@ from typing import Final
 
 from dsf.api.authentication import TokenSecretRef
 from dsf.api.plain import SecretKeyRef
-from dsf.auth.draft import Draft
+from dsf.auth.builder import CredentialsBuilder
 from dsf.auth.secrets import SecretError
 from dsf.text import MASK
 
@@ -16,15 +16,15 @@ _TOKEN: Final = re.compile(r"[!-~]+")
 MAX_BYTES: Final = 64 * 1024
 
 
-def add(method: TokenSecretRef, draft: Draft) -> None:
+def add(method: TokenSecretRef, builder: CredentialsBuilder) -> None:
     """Send the token."""
-    send(parse_token(draft.bytes(SecretKeyRef(name=method.name, key=method.key)), method.name, method.key), draft)
+    send(parse_token(builder.bytes(SecretKeyRef(name=method.name, key=method.key)), method.name, method.key), builder)
 
 
-def send(token: str, draft: Draft) -> None:
+def send(token: str, builder: CredentialsBuilder) -> None:
     """Send this token."""
-    draft.hide(token)
-    draft.header("Authorization", f"Bearer {token}", shown=f"Bearer {MASK}")
+    builder.hide(token)
+    builder.header("Authorization", f"Bearer {token}", shown=f"Bearer {MASK}")
 
 
 def parse_token(data: bytes, name: str, key: str) -> str:

@@ -6,17 +6,17 @@ from datetime import UTC, datetime
 
 from dsf.api.authentication import ClientCertificate
 from dsf.api.plain import SecretKeyRef
-from dsf.auth.draft import Draft
+from dsf.auth.builder import CredentialsBuilder
 from dsf.auth.secrets import SecretError
 from dsf.http import identity
 
 
-def add(method: ClientCertificate, draft: Draft) -> None:
+def add(method: ClientCertificate, builder: CredentialsBuilder) -> None:
     """Present it."""
-    if not draft.url.lower().startswith("https://"):
+    if not builder.url.lower().startswith("https://"):
         raise SecretError("clientCertificate: only a server with https:// can be shown a certificate", "secret_invalid")
-    certificate = draft.bytes(SecretKeyRef(name=method.secret_name, key=method.certificate_key), is_sent=False)
-    key = draft.bytes(SecretKeyRef(name=method.secret_name, key=method.private_key_key), is_sent=False)
+    certificate = builder.bytes(SecretKeyRef(name=method.secret_name, key=method.certificate_key), is_sent=False)
+    key = builder.bytes(SecretKeyRef(name=method.secret_name, key=method.private_key_key), is_sent=False)
     where = f"key {method.certificate_key!r} of Secret {method.secret_name!r}"
     try:
         begin, end = identity.period(certificate)
@@ -28,5 +28,5 @@ def add(method: ClientCertificate, draft: Draft) -> None:
         raise SecretError(
             f"{where}: the client certificate {what}; now it is {now:%Y-%m-%dT%H:%M:%SZ}", "secret_invalid"
         )
-    draft.certificate, draft.key = certificate, key
-    draft.shows(f"client certificate of Secret {method.secret_name}, valid until {end:%Y-%m-%dT%H:%M:%SZ}")
+    builder.certificate, builder.key = certificate, key
+    builder.shows(f"client certificate of Secret {method.secret_name}, valid until {end:%Y-%m-%dT%H:%M:%SZ}")

@@ -17,7 +17,7 @@ from requests.adapters import BaseAdapter
 from dsf import http
 from dsf.api.plain import is_header_value
 from dsf.api.urls import base_url
-from dsf.auth.draft import Draft
+from dsf.auth.builder import CredentialsBuilder
 from dsf.auth.secrets import SecretError
 from dsf.auth.tokencache import Token
 from dsf.errors import HttpError
@@ -38,18 +38,18 @@ _OWN_HEADERS: Final = frozenset(
 class Cloud:
     """One cloud, for one request."""
 
-    def __init__(self, name: str, draft: Draft, servers: Sequence[str]) -> None:
+    def __init__(self, name: str, builder: CredentialsBuilder, servers: Sequence[str]) -> None:
         """`servers` are the URLs of allowed servers."""
         self.name = name
-        self._draft = draft
+        self._builder = builder
         self._servers = {base_url(url) for url in servers}
         #: Deadline for the token.
-        self.until = draft.deadline
+        self.until = builder.deadline
 
     def assertion(self, audience: str) -> str:
         """A token of the agent's ServiceAccount. Raises SecretError."""
-        token = self._draft.source.account_token(audience, _ACCOUNT_SECONDS, self.until).value
-        self._draft.hide(token)
+        token = self._builder.source.account_token(audience, _ACCOUNT_SECONDS, self.until).value
+        self._builder.hide(token)
         return token
 
     def get(self, key: tuple[object, ...], ask: Callable[[], Token]) -> str:
@@ -71,9 +71,11 @@ class Cloud:
             # By this machine's clock, which may be wrong.
             return Token(value, min(seconds, _MOST_SECONDS) if seconds > 0 else _LEAST_SECONDS)
 
-        draft = self._draft
-        draft.renewable = draft.tokens.token((self.name, *key, draft.tls), asked, draft.deadline, draft.refused)
-        return draft.renewable
+        builder = self._builder
+        builder.renewable = builder.tokens.token(
+            (self.name, *key, builder.tls), asked, builder.deadline, builder.refused
+        )
+        return builder.renewable
 
     def session(self) -> requests.Session:
         """A session for the library."""
@@ -92,11 +94,11 @@ class Cloud:
         named = {name.lower(): value for name, value in headers.items()}
         sent = tuple((name, value) for name, value in headers.items() if name.lower() not in _OWN_HEADERS)
         if authorization := named.get("authorization"):
-            self._draft.hide(authorization.rpartition(" ")[2])
+            self._builder.hide(authorization.rpartition(" ")[2])
         # Requests that google-auth signs with a key.
-        self._draft.hide(*parse_qs(body.decode(errors="replace")).get("assertion", ()))
-        hidden = self._draft.hidden
-        access = self._draft.to_token_server(sent)
+        self._builder.hide(*parse_qs(body.decode(errors="replace")).get("assertion", ()))
+        hidden = self._builder.hidden
+        access = self._builder.to_token_server(sent)
         try:
             kind = named.get("content-type", "application/x-www-form-urlencoded")
             sent_body = None if method == "GET" else body

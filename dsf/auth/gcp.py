@@ -13,15 +13,15 @@ from typing import Any, Final
 from dsf.api.clouds import Gcp
 from dsf.api.plain import SecretKeyRef
 from dsf.auth import bearer
+from dsf.auth.builder import CredentialsBuilder
 from dsf.auth.cloud import Cloud, missing
-from dsf.auth.draft import Draft
 from dsf.auth.secrets import SecretError
 from dsf.auth.tokencache import Token
 
 _JWT: Final = "urn:ietf:params:oauth:token-type:jwt"
 
 
-def add(method: Gcp, draft: Draft) -> None:
+def add(method: Gcp, builder: CredentialsBuilder) -> None:
     """Send it."""
     try:
         from google.auth import identity_pool
@@ -29,13 +29,13 @@ def add(method: Gcp, draft: Draft) -> None:
         from google.oauth2 import service_account
     except ModuleNotFoundError:
         raise missing("gcp", "gcp") from None
-    cloud = Cloud("Google", draft, [method.server, method.credentials_url])
+    cloud = Cloud("Google", builder, [method.server, method.credentials_url])
     key: tuple[object, ...] = (method,)
     if method.key is None:
         credentials = _federated(method, cloud, identity_pool)
         whom = method.service_account or method.audience
     else:
-        data = draft.bytes(method.key, method.server)
+        data = builder.bytes(method.key, method.server)
         credentials = _of_key(data, method.key, method, service_account)
         whom = credentials.service_account_email
         # A changed Secret takes effect at once. Hashed: no cache key holds the secret.
@@ -47,8 +47,8 @@ def add(method: Gcp, draft: Draft) -> None:
         # google-auth's times have no zone and are UTC.
         return Token(credentials.token, (credentials.expiry.replace(tzinfo=UTC) - datetime.now(UTC)).total_seconds())
 
-    bearer.send(cloud.get(key, get), draft)
-    draft.shows(f"token of Google for {whom}")
+    bearer.send(cloud.get(key, get), builder)
+    builder.shows(f"token of Google for {whom}")
 
 
 # The modules are Any: the library is only partly typed.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dsf.api.authentication import Header
-from dsf.auth.draft import Draft
+from dsf.auth.builder import CredentialsBuilder
 
 
-def add(method: tuple[Header, ...], draft: Draft) -> None:
+def add(method: tuple[Header, ...], builder: CredentialsBuilder) -> None:
     """Send them."""
     for header in method:
-        value, shown = draft.value(header)
-        draft.header(header.name, value, shown=shown)
+        value, shown = builder.value(header)
+        builder.header(header.name, value, shown=shown)

@@ -12,7 +12,7 @@ from dsf import http
 from dsf.api.authentication import ClientAuthentication, OAuth2
 from dsf.api.plain import is_header_value
 from dsf.auth import bearer
-from dsf.auth.draft import Draft
+from dsf.auth.builder import CredentialsBuilder
 from dsf.auth.tokencache import Token
 from dsf.errors import HttpError
 from dsf.http import tokenanswer
@@ -25,12 +25,12 @@ _DEFAULT_SECONDS: Final = 300.0
 _MOST_SECONDS: Final = 24 * 3600.0
 
 
-def add(method: OAuth2, draft: Draft) -> None:
+def add(method: OAuth2, builder: CredentialsBuilder) -> None:
     """Send a token that the token server issued to this client."""
     url = method.token_url
-    secret = draft.text(method.client_secret, url)
-    client, _ = draft.value(method.client_id, url)
-    extra = [(parameter.name, draft.value(parameter, url)[0]) for parameter in method.parameters]
+    secret = builder.text(method.client_secret, url)
+    client, _ = builder.value(method.client_id, url)
+    extra = [(parameter.name, builder.value(parameter, url)[0]) for parameter in method.parameters]
     fields = [("grant_type", "client_credentials"), *extra]
     if method.scopes:
         fields.append(("scope", " ".join(method.scopes)))
@@ -40,14 +40,14 @@ def add(method: OAuth2, draft: Draft) -> None:
     if method.client_authentication is ClientAuthentication.Basic:
         # RFC 6749, 2.3.1. Space as %20: some servers take + literally.
         both = base64.b64encode(f"{quote(client, safe='')}:{quote(secret, safe='')}".encode()).decode()
-        draft.hide(both)
+        builder.hide(both)
         headers = (("Authorization", f"Basic {both}"),)
     else:
         fields += [("client_id", client), ("client_secret", secret)]
     body = urlencode(fields).encode()
     # The secret is part of the key: a changed one takes effect at once. Hashed: no key holds it.
-    key = ("oauth2", url, hashlib.sha256(repr((headers, body)).encode()).digest(), draft.tls)
-    hidden = draft.hidden
+    key = ("oauth2", url, hashlib.sha256(repr((headers, body)).encode()).digest(), builder.tls)
+    hidden = builder.hidden
 
     def get(until: float) -> Token:
         try:
@@ -56,7 +56,7 @@ def add(method: OAuth2, draft: Draft) -> None:
                 body,
                 deadline=until,
                 max_bytes=_MAX_BYTES,
-                access=draft.to_token_server(headers, is_direct=draft.is_direct),
+                access=builder.to_token_server(headers, is_direct=builder.is_direct),
                 content_type="application/x-www-form-urlencoded",
             )
         except HttpError as error:
@@ -67,9 +67,9 @@ def add(method: OAuth2, draft: Draft) -> None:
             ) from None  # fmt: skip
         return _parse(answer, url)
 
-    draft.renewable = draft.tokens.token(key, get, draft.deadline, draft.refused)
-    bearer.send(draft.renewable, draft)
-    draft.shows(f"token of {place('POST', url)}")
+    builder.renewable = builder.tokens.token(key, get, builder.deadline, builder.refused)
+    bearer.send(builder.renewable, builder)
+    builder.shows(f"token of {place('POST', url)}")
 
 
 def _parse(answer: http.Answer, url: str) -> Token:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dsf.api.authentication import Parameter
-from dsf.auth.draft import Draft
+from dsf.auth.builder import CredentialsBuilder
 
 
-def add(method: tuple[Parameter, ...], draft: Draft) -> None:
+def add(method: tuple[Parameter, ...], builder: CredentialsBuilder) -> None:
     """Send them."""
     for parameter in method:
-        value, shown = draft.value(parameter)
-        draft.parameter(parameter.name, value, shown=shown)
+        value, shown = builder.value(parameter)
+        builder.parameter(parameter.name, value, shown=shown)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dsf.api.authentication import ServiceAccountToken
 from dsf.auth import bearer
-from dsf.auth.draft import Draft
+from dsf.auth.builder import CredentialsBuilder
 from dsf.auth.tokencache import Token
 
 
-def add(method: ServiceAccountToken, draft: Draft) -> None:
+def add(method: ServiceAccountToken, builder: CredentialsBuilder) -> None:
     """Send it."""
 
     def get(until: float) -> Token:
-        return Token(*draft.source.account_token(method.audience, method.expiration_seconds, until))
+        return Token(*builder.source.account_token(method.audience, method.expiration_seconds, until))
 
     key = ("serviceAccountToken", method.audience, method.expiration_seconds)
-    draft.renewable = draft.tokens.token(key, get, draft.deadline, draft.refused)
-    bearer.send(draft.renewable, draft)
+    builder.renewable = builder.tokens.token(key, get, builder.deadline, builder.refused)
+    bearer.send(builder.renewable, builder)

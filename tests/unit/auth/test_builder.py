@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from dsf.api.tokenhosts import NO_HOSTS
-from dsf.auth.draft import Draft
+from dsf.auth.builder import CredentialsBuilder
 from dsf.auth.secrets import SecretError, SecretSource
 from dsf.auth.tokencache import TokenCache
 from dsf.errors import HttpError
@@ -15,13 +15,15 @@ from dsf.http.access import Access, TlsOptions
 
 
 def test_a_renewal_that_fails_is_an_answer_of_401() -> None:
-    draft = Draft("https://a.test", 0.0, NO_HOSTS, cast("SecretSource", None), TokenCache(), TlsOptions())
-    draft.renewable = "old"
+    builder = CredentialsBuilder(
+        "https://a.test", 0.0, NO_HOSTS, cast("SecretSource", None), TokenCache(), TlsOptions()
+    )
+    builder.renewable = "old"
 
     def fail(token: str, deadline: float) -> Access:
         raise SecretError(f"no token after {token} within {deadline:g} s", "auth_failed")
 
-    renew = draft.done(fail).renew
+    renew = builder.done(fail).renew
     assert renew is not None
     # What data is asked with knows no Secrets, least of all a plug-in.
     with pytest.raises(HttpError, match="no token after old within 3 s") as failed:

@@ -21,8 +21,8 @@ from dsf.text import MASK
 _MAX_VALUE = 16 * 1024
 
 
-class Draft:
-    """Builder of an Access."""
+class CredentialsBuilder:
+    """Builder of the Access that a request carries."""
 
     def __init__(
         self,
