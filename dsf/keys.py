@@ -157,7 +157,7 @@ WRITE_BUDGET = "dsf:writes:budget"
 #: extends every validity so that renewals leave room for changes (1 unless the fleet is large).
 WRITE_STATS = "dsf:writes:stats"
 
-# --- news for the hub controller -----------------------------------------------------------------------------
+# --- notifications for the hub controller --------------------------------------------------------------------
 
 #: set of scorers whose cycles turned from success to failure or back.
 HUB_CHANGED = "dsf:hub:changed"

@@ -49,10 +49,10 @@ class Controller:
         self._outage = outage
         self._threads = [SupervisedThread(self._work, f"{name}-{number}") for number in range(workers)]
         self._lock = threading.Lock()
-        # Seen by `is_moving`: finished keys, and since when unchanged while work waits.
+        # Seen by `is_progressing`: finished keys, and since when unchanged while work waits.
         self._seen: tuple[int, float] = (-1, 0.0)
 
-    def is_moving(self) -> bool:
+    def is_progressing(self) -> bool:
         """Whether waiting work progresses. Must be called periodically."""
         with self._lock:
             finished = sum(self.results.values())

@@ -24,7 +24,7 @@ from dsf.hub.credentials import AgentCredentials
 from dsf.hub.departures import Departures
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.health import Check, HealthMonitor, HealthTarget, config_read
-from dsf.hub.news import News
+from dsf.hub.notifications import NotificationListener
 from dsf.hub.outage import Outage
 from dsf.hub.planner import Planner
 from dsf.hub.registrar import Registrar
@@ -63,9 +63,13 @@ class Hub:
         self._outage = Outage("Redis")
         self._client = connect(settings, name="dsf-hub")
         # A separate connection without retries: it detects whether Redis is reachable.
-        self._news_client = connect(settings, name="dsf-hub-news", retries=0)
-        self._news = News(
-            self._news_client, self._outage, on_news=self._on_news, on_wake=self._on_wake, on_back=self._look_now
+        self._notifications_client = connect(settings, name="dsf-hub-notifications", retries=0)
+        self._notifications = NotificationListener(
+            self._notifications_client,
+            self._outage,
+            on_changed=self._on_cycles_changed,
+            on_wake=self._on_wake,
+            on_back=self._look_now,
         )
         self._credentials: AgentCredentials | None = None
         self._health = HealthMonitor(settings, self._on_health, self._on_check)
@@ -83,7 +87,7 @@ class Hub:
         self._reconcilers: dict[Kind, Reconcile] = {}
         self._unsettled: Callable[[], set[str]] = set
         self._grace_of: Callable[[str], float] = lambda _: 0.0
-        # Last seen by `_is_news` of each object; only used in the backend's one thread.
+        # Last seen by `_is_changed` of each object; only used in the backend's one thread.
         self._seen: dict[ObjectKey, tuple[object, ...]] = {}
         self._resync = threading.Event()
         self._is_stopping = False
@@ -100,7 +104,7 @@ class Hub:
         self._planner.controller.start()
         self._others.start()
         self._clusters.start()
-        self._news.start()
+        self._notifications.start()
         self._thread.start()
         self._has_begun = True
         self._look_now()
@@ -111,9 +115,9 @@ class Hub:
         # Not an unreachable API server or Redis: a restart would not help.
         if not self._has_begun:
             return ""
-        if not (self._thread.is_alive() and self._news.is_moving()):
+        if not (self._thread.is_alive() and self._notifications.is_alive()):
             return "the threads that listen for changes have ended or are stuck"
-        stuck = [controller.name for controller in self.controllers if not controller.is_moving()]
+        stuck = [controller.name for controller in self.controllers if not controller.is_progressing()]
         return f"nothing of {', '.join(stuck)} is worked on although there is work" if stuck else ""
 
     @property
@@ -134,19 +138,19 @@ class Hub:
         """End all work in progress and release everything."""
         self._is_stopping = True
         self._resync.set()
-        self._news.end()
+        self._notifications.end()
         self._health.stop()
         self._planner.controller.stop()
         self._clusters.stop()
         self._others.stop()
         self._thread.join()
-        self._news.stop()
+        self._notifications.stop()
         # Last: threads may write until here.
         self._backend.stop()
         if self._credentials is not None:
             self._credentials.close()
         self._client.close()
-        self._news_client.close()
+        self._notifications_client.close()
 
     def _make_reconcilers(self, master_secret: bytes) -> None:
         self._credentials = AgentCredentials(
@@ -199,7 +203,7 @@ class Hub:
     def _on_change(self, key: ObjectKey) -> None:
         """An object changed. Effects on others are found by comparing the next plan with this one."""
         if key.kind in (Kind.SCORER, Kind.CONFIG):
-            if self._is_news(key):
+            if self._is_changed(key):
                 self._planner.changed(key)
         elif key.kind is Kind.AUTHENTICATION:
             self._planner.changed(self._desired.config_key)
@@ -212,7 +216,7 @@ class Hub:
         elif key.kind is Kind.SCORE and self._is_edited(key):
             self._clusters.queue.add(key)
 
-    def _is_news(self, key: ObjectKey) -> bool:
+    def _is_changed(self, key: ObjectKey) -> bool:
         """Whether more than the status, which the hub itself writes, changed. Edits of a status are found by a full
         resync."""
         manifest = self._backend.get(*key)
@@ -253,7 +257,7 @@ class Hub:
         self._refresh_statuses(scorers)
         self._others.queue.add_after(self._desired.config_key, self._status_delay())
 
-    def _on_news(self, scorers: set[str]) -> None:
+    def _on_cycles_changed(self, scorers: set[str]) -> None:
         self._refresh_statuses(scorers)
 
     def _on_wake(self) -> None:

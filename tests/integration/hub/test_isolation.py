@@ -141,7 +141,7 @@ def test_an_error_with_one_cluster_stops_no_other(
         running.until(lambda: "bad/mem-scorer" in running.pairs())
 
 
-def test_news_that_cannot_be_passed_on_is_not_the_last(running: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notification_that_fails_is_not_the_last(running: World, monkeypatch: pytest.MonkeyPatch) -> None:
     _break(monkeypatch, "dsf.hub.hub:Hub._refresh_statuses", lambda *given: given[1] == {"broken"})
     running.tell("broken")
     running.until(lambda: not running.client.exists("dsf:hub:changed"))

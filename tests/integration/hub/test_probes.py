@@ -82,18 +82,18 @@ def test_workers_that_hang_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Controller("test", reconcile, workers=1, outage=Outage("Redis"))
     made.start()
     try:
-        assert made.is_moving()
+        assert made.is_progressing()
         monkeypatch.setattr(controller, "STUCK", 0.2)
         made.queue.add(ObjectKey(Kind.CLUSTER, "", "slow"))
         wait_for(lambda: len(made.queue) == 0)
         # It works, and nothing waits.
-        assert made.is_moving()
+        assert made.is_progressing()
         time.sleep(0.3)
-        assert made.is_moving()
+        assert made.is_progressing()
         made.queue.add(ObjectKey(Kind.CLUSTER, "", "waits"))
-        wait_for(lambda: not made.is_moving(), 5, "the hanging worker to be found")
+        wait_for(lambda: not made.is_progressing(), 5, "the hanging worker to be found")
         gate.set()
-        wait_for(made.is_moving, 5, "it to be well again")
+        wait_for(made.is_progressing, 5, "it to be well again")
     finally:
         gate.set()
         made.stop()

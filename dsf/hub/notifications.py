@@ -27,7 +27,7 @@ _STUCK: Final = 120.0
 _BATCH: Final = 500
 
 
-class News:
+class NotificationListener:
     """One thread waiting for notifications. While Redis is unreachable only it probes."""
 
     def __init__(
@@ -35,27 +35,27 @@ class News:
         client: redis.Redis,
         outage: Outage,
         *,
-        on_news: Callable[[set[str]], None],
+        on_changed: Callable[[set[str]], None],
         on_wake: Callable[[], None],
         on_back: Callable[[], None],
     ) -> None:
-        """`on_news` gets names of scorers whose cycles changed between success and failure; `on_wake` is called for any
-        other news, and may raise redis.RedisError; `on_back` when Redis is reachable again."""
+        """`on_changed` gets names of scorers whose cycles changed between success and failure; `on_wake` is called for
+        any other notification, and may raise redis.RedisError; `on_back` when Redis is reachable again."""
         self._redis = client
         self._outage = outage
-        self._on_news = on_news
+        self._on_changed = on_changed
         self._on_wake = on_wake
         self._on_back = on_back
         # time.monotonic() of the newest round.
         self._alive_at = time.monotonic()
         self._stop = threading.Event()
-        self._thread = SupervisedThread(self._run, "news")
+        self._thread = SupervisedThread(self._run, "notifications")
 
     def start(self) -> None:
         """Start listening."""
         self._thread.start()
 
-    def is_moving(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether the loop is alive; no round takes long, whatever Redis does."""
         return self._thread.is_alive() and time.monotonic() - self._alive_at < _STUCK
 
@@ -76,22 +76,22 @@ class News:
                 if self._outage.end():
                     self._on_back()
                 if names:
-                    self._on_news(names)
+                    self._on_changed(names)
             except (redis.ConnectionError, redis.TimeoutError) as error:
                 self._outage.begin(error)
                 self._stop.wait(RETRY * random.uniform(1, 2))  # noqa: S311
                 continue
             except redis.RedisError as error:
                 # Redis refuses: a right is missing, or it is out of memory.
-                log.error("news cannot be read", error=str(error))
+                log.error("notifications cannot be read", error=str(error))
                 self._stop.wait(10 * RETRY)
             except Exception:
                 # A full resync finds its subject; listening must go on.
-                log.exception("news cannot be passed on")
+                log.exception("notifications cannot be passed on")
                 self._stop.wait(RETRY)
 
     def _take(self) -> set[str]:
-        # The set first: news may predate this process.
+        # The set first: a notification may predate this process.
         names: set[str] = set()
         while batch := self._redis.spop(keys.HUB_CHANGED, _BATCH):
             names |= {str(name) for name in batch}
