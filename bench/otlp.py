@@ -38,7 +38,7 @@ RANGE = 3_600
 def serve(channel: Connection) -> None:
     """The receiver's process: says its port, and how much it holds whenever it is asked."""
     from dsf.api.summary import ScorerSummary
-    from dsf.sources.held import Held
+    from dsf.sources.memory import SourceMemory
     from dsf.sources.otlp.received import Received
     from dsf.sources.otlp.receiver import Receiver
     from dsf.sources.window import WindowBudget
@@ -53,13 +53,13 @@ def serve(channel: Connection) -> None:
         source_step=60,
     )
     summaries = {"bench": scorer}
-    held = Held(WindowBudget(SERIES, SAMPLES), lambda: summaries)
-    received = Received(held.budget, lambda: summaries)
+    memory = SourceMemory(WindowBudget(SERIES, SAMPLES), lambda: summaries)
+    received = Received(memory.budget, lambda: summaries)
     receiver = Receiver(received, "127.0.0.1", 0, max_bytes=8 * MEGABYTE)
     receiver.start()
     channel.send(receiver.port)
     while channel.recv():
-        channel.send((held.budget.series, held.budget.samples))
+        channel.send((memory.budget.series, memory.budget.samples))
     receiver.stop()
 
 
@@ -70,7 +70,7 @@ class Server(NamedTuple):
     process: psutil.Process
     channel: Any
 
-    def held(self) -> tuple[int, int]:
+    def stored(self) -> tuple[int, int]:
         """Series and samples."""
         self.channel.send(True)
         found: tuple[int, int] = self.channel.recv()
@@ -157,7 +157,7 @@ def fill() -> dict[str, float]:
             for first in range(0, SERIES, BATCH):
                 rejected += push(connection, request("bench.wanted", first, at + turn))
         after = receiver.process.memory_info().rss
-        series, samples = receiver.held()
+        series, samples = receiver.stored()
         connection.close()
     return {
         "series": series,

@@ -65,7 +65,7 @@ class Runtime:
         self.cycles = CycleRunner(
             settings,
             self.config,
-            Stages(settings, secrets, self.sources.held, self.metrics),
+            Stages(settings, secrets, self.sources.memory, self.metrics),
             Outbox(self.redis, keyring, settings.cluster, settings.max_result_message_bytes, self.ending),
             self.metrics,
             ending=self.ending,

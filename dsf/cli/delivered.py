@@ -19,7 +19,7 @@ from dsf.api.types import CONFIGMAP_NAME
 from dsf.auth.secrets import SecretSource
 from dsf.errors import BackendError, ManifestError, ObjectNotFoundError, UnknownClusterError
 from dsf.settings import Settings
-from dsf.sources.held import Held
+from dsf.sources.memory import SourceMemory
 from dsf.sources.window import WindowBudget
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class ClusterDelivery:
     where: str
     summaries: Summaries
     secrets: SecretSource
-    held: Held | None = None
+    memory: SourceMemory | None = None
 
 
 def from_file(file: Path, settings: Settings) -> ClusterDelivery:
@@ -67,9 +67,11 @@ def from_cluster(cluster: str, settings: Settings) -> Iterator[ClusterDelivery]:
         stack.callback(objects.config.stop)
         objects.config.start()
         summaries = _read(objects.config, namespace)
-        held = Held(WindowBudget(settings.agent_window_series, settings.agent_window_samples), lambda: summaries)
-        held.cluster = objects.cluster
-        yield ClusterDelivery(_configmap(namespace), summaries, objects.secrets, held)
+        memory = SourceMemory(
+            WindowBudget(settings.agent_window_series, settings.agent_window_samples), lambda: summaries
+        )
+        memory.cluster = objects.cluster
+        yield ClusterDelivery(_configmap(namespace), summaries, objects.secrets, memory)
 
 
 def _read(config: KubeConfig, namespace: str) -> Summaries:

@@ -116,7 +116,7 @@ def run(
     `save` is a file for the scoring request, which is written before the scoring API is asked. Raises OSError.
     """
     seen = _Seen()
-    stages = Stages(settings, delivery.secrets, delivery.held, seen)
+    stages = Stages(settings, delivery.secrets, delivery.memory, seen)
     cycle = Cycle(summary.name, "", summary, math.inf)
     report = ExplainReport(
         cluster=cluster,

@@ -28,7 +28,7 @@ from dsf.messages import MESSAGE_LIMIT, Stage
 from dsf.settings import Settings
 from dsf.sources import Context, Payload, source_of
 from dsf.sources.base import Question, joined
-from dsf.sources.held import Held
+from dsf.sources.memory import SourceMemory
 from dsf.text import cleaned, masked
 
 #: Bytes of a bad response searched for secrets; fewer are shown.
@@ -56,12 +56,16 @@ class Stages:
     """Fetch and score. Thread-safe; the stages of one cycle are called one after another."""
 
     def __init__(
-        self, settings: Settings, secrets: SecretSource, held: Held | None = None, observer: Observer | None = None
+        self,
+        settings: Settings,
+        secrets: SecretSource,
+        memory: SourceMemory | None = None,
+        observer: Observer | None = None,
     ) -> None:
-        """`held` is the sources' state between cycles."""
+        """`memory` is the sources' state between cycles."""
         self._settings = settings
         self._authenticator = Authenticator(secrets)
-        self._held = held
+        self._memory = memory
         self._observer = observer or Observer()
 
     def fetch(self, cycle: Cycle) -> Payload:
@@ -86,7 +90,7 @@ class Stages:
 
     def _ask(self, cycle: Cycle, summary: ScorerSummary, deadline: float, max_bytes: int) -> Payload:
         """Query the source of `summary`."""
-        held = self._held
+        memory = self._memory
         try:
             source = source_of(summary.source_type)
         except HttpError as error:
@@ -97,8 +101,8 @@ class Stages:
                 max_bytes,
                 time.time(),
                 access,
-                held,
-                lambda: held is None or held.knows(cycle.scorer),
+                memory,
+                lambda: memory is None or memory.knows(cycle.scorer),
                 partial(self._fetched, cycle),
                 summary.source_name,
             )

@@ -10,7 +10,7 @@ A new kind of source is one module with a function `fetch(summary, context) -> P
     objects         fields of any objects of the cluster
     nothing         no source
     plugin          protocol for third-party types
-    held            state of sources between cycles: `window`; read with `selector`
+    memory          state of sources between cycles: `window`; read with `selector`
     cluster         view for `kubernetes` and `objects`
 """
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from dsf.api.summary import ScorerSummary
 from dsf.errors import HttpError
 from dsf.http.access import PLAIN, Access
-from dsf.sources.held import Held
+from dsf.sources.memory import SourceMemory
 
 #: The beginning and the end of every scoring request; in between are an array's items.
 HEAD = b'{"data":['
@@ -72,7 +72,7 @@ class Context:
     #: Credentials of each request.
     access: Access = PLAIN
     #: An agent's state between cycles; None outside of an agent.
-    held: Held | None = None
+    memory: SourceMemory | None = None
     #: Whether the scorer still runs on this cluster.
     is_wanted: Callable[[], bool] = lambda: True
     #: Called with each request and its outcome.

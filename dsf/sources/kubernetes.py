@@ -14,7 +14,7 @@ from dsf.api.summary import ScorerSummary
 from dsf.errors import HttpError
 from dsf.sources.base import Context, Payload
 from dsf.sources.cluster import RESOURCES, ClusterState
-from dsf.sources.held import keep, own_cluster, retention, window_of
+from dsf.sources.memory import keep, own_cluster, retention, window_of
 from dsf.sources.opentelemetry import checked_grid, payload, selectors_of
 from dsf.sources.window import WindowFullError
 
@@ -28,8 +28,8 @@ def fetch(summary: ScorerSummary, context: Context) -> Payload:
     """Available resources, for the part of the range that this agent observed."""
     selectors = selectors_of(summary.source_query, required=False)
     grid = checked_grid(summary, context.now)
-    held, cluster = own_cluster(context.held, "Kubernetes")
-    window = window_of(summary, held)
+    memory, cluster = own_cluster(context.memory, "Kubernetes")
+    window = window_of(summary, memory)
     now = float(grid.end)
     with context.asking(summary.source_query, _CLUSTER) as question:
         try:
@@ -43,7 +43,7 @@ def fetch(summary: ScorerSummary, context: Context) -> Payload:
                     if not selectors or any(selector.matches(labels) for selector in selectors)
                 },
                 now,
-                held,
+                memory,
                 summary,
             )
         except HttpError:

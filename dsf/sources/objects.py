@@ -19,7 +19,7 @@ from dsf.api.summary import ScorerSummary
 from dsf.errors import HttpError
 from dsf.sources.base import Context, Payload
 from dsf.sources.cluster import Listing
-from dsf.sources.held import keep, own_cluster, retention, window_of
+from dsf.sources.memory import keep, own_cluster, retention, window_of
 from dsf.sources.opentelemetry import checked_grid, payload
 from dsf.sources.requests import quantity
 from dsf.sources.window import WindowFullError
@@ -39,8 +39,8 @@ def fetch(summary: ScorerSummary, context: Context) -> Payload:
     """One series per object and field, for the part of the time range that this agent observed."""
     wanted = _wanted(summary)
     grid = checked_grid(summary, context.now)
-    held, cluster = own_cluster(context.held, "Object")
-    window = window_of(summary, held)
+    memory, cluster = own_cluster(context.memory, "Object")
+    window = window_of(summary, memory)
     now = float(grid.end)
     counts: Counter[str] = Counter()
     with context.asking(summary.source_query, f"{wanted.kind} of {wanted.api_version} of this cluster") as question:
@@ -49,7 +49,7 @@ def fetch(summary: ScorerSummary, context: Context) -> Payload:
             question.url = listing.url
             samples, received = _samples(wanted, listing, context, now, counts)
             window.forget(lambda _: now - retention(summary))
-            if left_out := keep(window, samples, now, held, summary):
+            if left_out := keep(window, samples, now, memory, summary):
                 counts["kept"] -= left_out
                 counts["labels"] += left_out
         except HttpError:
@@ -59,7 +59,7 @@ def fetch(summary: ScorerSummary, context: Context) -> Payload:
         except WindowFullError as error:
             raise HttpError("too_large", str(error)) from None
         finally:
-            held.count(counts)
+            memory.count(counts)
         fetched = payload(window, (), grid, context, received)
         question.answered(received, fetched.inside, fetched.series)
     return fetched

@@ -14,7 +14,7 @@ from dsf.api.summary import ScorerSummary
 from dsf.errors import HttpError
 from dsf.http.failures import place
 from dsf.sources.base import HEAD, TAIL, Context, Payload
-from dsf.sources.held import grid_of, keep, retention, window_of
+from dsf.sources.memory import grid_of, keep, retention, window_of
 from dsf.sources.registry import OTLP, source_of, type_of
 from dsf.sources.scrape import scraped
 from dsf.sources.selector import Selector, SelectorError, parse_selectors
@@ -77,7 +77,7 @@ def payload(window: Window, selectors: Sequence[Selector], grid: Grid, context: 
 
 
 def _pull(summary: ScorerSummary, context: Context, selectors: Sequence[Selector], grid: Grid) -> Payload:
-    window = window_of(summary, context.held)
+    window = window_of(summary, context.memory)
     where = place("GET", summary.source_endpoint)
     now = float(grid.end)
     try:
@@ -86,7 +86,7 @@ def _pull(summary: ScorerSummary, context: Context, selectors: Sequence[Selector
         )
         samples = scraped(body, selectors, now, now - retention(summary), context.check)
         window.forget(lambda _: now - retention(summary))
-        keep(window, samples, now, context.held, summary)
+        keep(window, samples, now, context.memory, summary)
     except HttpError:
         # Unknown series must end: the next cycles show a gap.
         window.end_all(now)

@@ -25,7 +25,7 @@ from dsf.api.summary import ScorerSummary
 from dsf.errors import HttpError, SourceError
 from dsf.http.failures import EXCERPT
 from dsf.sources.base import HEAD, TAIL, Context, Payload, Question
-from dsf.sources.held import Start
+from dsf.sources.memory import Start
 from dsf.sources.window import number
 from dsf.text import cleaned, masked
 
@@ -157,8 +157,8 @@ def ask(plugin: Plugin[Any], who: str, summary: ScorerSummary, context: Context)
     """A cycle's request to a plug-in named `who`. Raises HttpError."""
     try:
         request = Request(summary, _options(plugin, who, summary.source_options or {}), context)
-        if plugin.start is not None and context.held is not None:
-            request.running = context.held.begun(plugin.start)
+        if plugin.start is not None and context.memory is not None:
+            request.running = context.memory.begun(plugin.start)
         return request.made(plugin.fetch(request))
     except (HttpError, KeyboardInterrupt):
         raise

@@ -16,7 +16,7 @@ from dsf.api.types import SourceType
 from dsf.errors import HttpError
 from dsf.http.failures import EXCERPT
 from dsf.sources.base import Source
-from dsf.sources.held import Held
+from dsf.sources.memory import SourceMemory
 from dsf.sources.plugin import PROTOCOL, Options, Plugin, ask
 from dsf.text import cleaned
 
@@ -56,10 +56,10 @@ def type_of(source: ScorerSummary) -> str:
     return OTLP if source.source_type == SourceType.OpenTelemetry and is_pushed else source.source_type
 
 
-def begin(name: str, held: Held) -> None:
+def begin(name: str, memory: SourceMemory) -> None:
     """Start the background activity of this type, if any. Raises HttpError, and what a plug-in raises."""
     if name in plugins() and (start := _plugin(name).start) is not None:
-        held.begun(start)
+        memory.begun(start)
 
 
 @functools.cache

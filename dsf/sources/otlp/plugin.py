@@ -11,7 +11,7 @@ import dsf.log
 from dsf import metrics as names
 from dsf.errors import HttpError
 from dsf.settings import Settings
-from dsf.sources.held import Held, lookback_of
+from dsf.sources.memory import SourceMemory, lookback_of
 from dsf.sources.opentelemetry import checked, selectors_of
 from dsf.sources.plugin import Options, Plugin, Request, Series
 from dsf.sources.registry import OTLP_PATH
@@ -37,12 +37,12 @@ _NO_RECEIVER: Final = (
 class Pushed:
     """The receiver, and its samples."""
 
-    def __init__(self, held: Held, settings: Settings) -> None:
+    def __init__(self, memory: SourceMemory, settings: Settings) -> None:
         """Listen. Raises HttpError if the settings have no port, or it is in use."""
         if settings.otlp_port is None:
             raise HttpError("unsupported_source", _NO_RECEIVER)
         host, port = settings.otlp_host, settings.otlp_port
-        self.received = Received(held.budget, held.summaries)
+        self.received = Received(memory.budget, memory.summaries)
         try:
             self.receiver = Receiver(
                 self.received, host, port, max_bytes=settings.otlp_max_bytes, token_file=settings.otlp_token_file
@@ -51,7 +51,7 @@ class Pushed:
             raise HttpError(
                 "plugin_failed", f"DSF_OTLP_PORT: cannot listen on {host}:{port}: {error.strerror}; 0 takes a free port"
             ) from None
-        held.share(self.received.window, lambda: self.received.scorers)
+        memory.share(self.received.window, lambda: self.received.scorers)
         self.receiver.start()
         log.info("metrics are received", host=host, port=self.receiver.port)
 

@@ -9,7 +9,7 @@ from typing import Any
 from dsf.api.summary import ScorerSummary
 from dsf.http.access import PLAIN, Access
 from dsf.sources import Context, source_of
-from dsf.sources.held import Held
+from dsf.sources.memory import SourceMemory
 from dsf.sources.window import WindowBudget
 
 
@@ -19,15 +19,15 @@ def summary(kind: str, query: str = "", *, name: str = "s", **values: Any) -> Sc
     return ScorerSummary(name=name, score_name=name, source_type=kind, **fields)
 
 
-def held(*summaries: ScorerSummary, series: int = 1000, samples: int = 10_000) -> Held:
+def memory(*summaries: ScorerSummary, series: int = 1000, samples: int = 10_000) -> SourceMemory:
     """What an agent with these scorers keeps."""
     known = {one.name: one for one in summaries}
-    return Held(WindowBudget(series, samples), lambda: known)
+    return SourceMemory(WindowBudget(series, samples), lambda: known)
 
 
 def ask(
     one: ScorerSummary,
-    kept: Held | None = None,
+    kept: SourceMemory | None = None,
     *,
     now: float | None = None,
     access: Access = PLAIN,

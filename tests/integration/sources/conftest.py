@@ -21,7 +21,7 @@ def make() -> Iterator[Make]:
 
     yield start
     for agent in made:
-        agent.held.stop()
+        agent.memory.stop()
 
 
 @pytest.fixture

@@ -20,9 +20,9 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricExportR
 from opentelemetry.sdk.resources import Resource
 
 from dsf.settings import Settings
-from dsf.sources.held import Held
+from dsf.sources.memory import SourceMemory
 from dsf.sources.otlp.plugin import PLUGIN, Pushed
-from tests.integration.sources.common import ask, held, summary
+from tests.integration.sources.common import ask, memory, summary
 
 NODE = {"k8s.node.name": "n1", "service.name": "test"}
 
@@ -41,20 +41,20 @@ class Agent:
     def __init__(self, scorer: Any, max_bytes: int = 100_000, token: Path | None = None, **bounds: int) -> None:
         self.scorer = scorer
         self.known = {scorer.name: scorer}
-        self.held: Held = held(scorer, **bounds)
-        self.held.summaries = lambda: self.known
-        self.held.settings = Settings(
+        self.memory: SourceMemory = memory(scorer, **bounds)
+        self.memory.summaries = lambda: self.known
+        self.memory.settings = Settings(
             otlp_port=0, otlp_host="127.0.0.1", otlp_max_bytes=max_bytes, otlp_token_file=token
         )
         assert PLUGIN.start is not None
-        pushed = self.held.begun(PLUGIN.start)
+        pushed = self.memory.begun(PLUGIN.start)
         assert isinstance(pushed, Pushed)
         self.received, self.receiver = pushed.received, pushed.receiver
         self.url = f"http://127.0.0.1:{self.receiver.port}/v1/metrics"
 
     def series(self, **options: Any) -> list[dict[str, Any]]:
         """What its scorer gets now."""
-        return ask(self.scorer, self.held, **{"now": time.time() + 1, **options})
+        return ask(self.scorer, self.memory, **{"now": time.time() + 1, **options})
 
     def latest(self) -> dict[tuple[str, ...], str]:
         """The newest value by name and the labels that tell series apart."""

@@ -9,9 +9,9 @@ import pytest
 from dsf.agent.kubecluster import KubeCluster
 from dsf.errors import HttpError
 from dsf.kube.session import Session
-from dsf.sources.held import Held
+from dsf.sources.memory import SourceMemory
 from tests.integration.sources.cluster import NODES, PODS, RULES, add_node, add_pod, end_pod
-from tests.integration.sources.common import ask, held, summary
+from tests.integration.sources.common import ask, memory, summary
 from tests.support.controlplane import ControlPlane
 from tests.support.wait import wait_for
 
@@ -31,14 +31,14 @@ class Cluster:
         self.session = Session.load(plane.service_account(self.namespace, "agent", rules))
         self.admin.create(f"/api/v1/namespaces/{self.namespace}/serviceaccounts", {"metadata": {"name": "default"}})
         self.view = KubeCluster(self.session)
-        self.held: Held = held(SCORER)
-        self.held.cluster = self.view
+        self.memory: SourceMemory = memory(SCORER)
+        self.memory.cluster = self.view
 
     def values(self, **options: object) -> dict[tuple[str, str], float]:
         """The newest value by resource and node; the cluster's own are under no node."""
         return {
             (one["metric"]["resource"], one["metric"].get("node", "")): float(one["values"][-1][1])
-            for one in ask(SCORER, self.held, **options)  # type: ignore[arg-type]
+            for one in ask(SCORER, self.memory, **options)  # type: ignore[arg-type]
         }
 
     def close(self) -> None:
@@ -104,8 +104,8 @@ def test_what_is_left_follows_the_pods(cluster: Cluster) -> None:
 def test_a_query_selects_and_cycles_fill_the_range(cluster: Cluster) -> None:
     query = 'kubernetes_available{resource="memory",node=""}'
     scorer = summary("Kubernetes", query, source_range=60, source_step=30)
-    ask(scorer, cluster.held, now=1000)
-    found = ask(scorer, cluster.held, now=1030)
+    ask(scorer, cluster.memory, now=1000)
+    found = ask(scorer, cluster.memory, now=1030)
     assert found == [
         {
             "metric": {"__name__": "kubernetes_available", "resource": "memory"},
@@ -172,6 +172,6 @@ def test_no_copy_passes_for_news_while_the_server_is_away(own_control_plane: Con
 
 def test_outside_of_kubernetes_it_is_refused() -> None:
     with pytest.raises(HttpError) as caught:
-        ask(SCORER, held(SCORER))
+        ask(SCORER, memory(SCORER))
     assert caught.value.reason == "unsupported_source"
     assert "DSF_AGENT_KUBE" in str(caught.value)

@@ -14,8 +14,8 @@ from dsf.api.objectsource import ObjectSource
 from dsf.errors import HttpError
 from dsf.kube.resources import CONFIG_MAPS, DEPLOYMENTS
 from dsf.kube.session import ForbiddenError, Session
-from dsf.sources.held import Held
-from tests.integration.sources.common import ask, held, summary
+from dsf.sources.memory import SourceMemory
+from tests.integration.sources.common import ask, memory, summary
 from tests.support.controlplane import ControlPlane
 from tests.support.wait import wait_for
 from tests.unit.deploy import chart
@@ -43,8 +43,8 @@ class Cluster:
         self.namespace = plane.namespace("objects")
         rules = chart.one(chart_objects(), "ClusterRole")["rules"]
         self.session = Session.load(plane.service_account(self.namespace, "agent", rules))
-        self.held: Held = held()
-        self.held.cluster = KubeCluster(self.session, released)
+        self.memory: SourceMemory = memory()
+        self.memory.cluster = KubeCluster(self.session, released)
 
     def deployment(self, name: str, app: str, **limits: str) -> None:
         """A Deployment with two replicas."""
@@ -68,7 +68,7 @@ class Cluster:
         query = ObjectSource.model_validate(wanted, by_alias=True).model_dump_json(by_alias=True, exclude_unset=True)
         return {
             tuple(value for key, value in one["metric"].items() if key != "namespace"): float(one["values"][-1][1])
-            for one in ask(summary("Object", query), self.held, max_bytes=max_bytes, seconds=seconds)
+            for one in ask(summary("Object", query), self.memory, max_bytes=max_bytes, seconds=seconds)
         }
 
     def refused(self, **source: Any) -> HttpError:

@@ -16,8 +16,8 @@ from opentelemetry.sdk.metrics.export import AggregationTemporality, MetricExpor
 from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation, View
 
 from dsf.errors import HttpError
-from dsf.sources.held import keep
-from tests.integration.sources.common import ask, held, summary
+from dsf.sources.memory import keep
+from tests.integration.sources.common import ask, memory, summary
 from tests.integration.sources.senders import Make, Sdk, gauge, partial, push, pushed, request
 
 
@@ -213,7 +213,7 @@ def test_the_same_request_again_is_nothing_and_older_ones_are_rejected(make: Mak
     now = time.time()
     again = request(gauge("m", 1, at=now))
     assert partial(push(agent, again)) == partial(push(agent, again)) == (0, "")
-    assert agent.held.budget.samples == 1
+    assert agent.memory.budget.samples == 1
     rejected, words = partial(push(agent, request(gauge("m", 1, at=now - 5))))
     assert (rejected, "older than a sample" in words) == (1, True)
 
@@ -232,25 +232,25 @@ def test_what_is_pushed_makes_room_for_a_scorer_that_asks(make: Make) -> None:
     agent.known["other"] = other
     push(agent, request(gauge("m", 1, 2, 3, 4)))
     found = {"a": ({"__name__": "m"}, 100.0, 1.0)}
-    keep(agent.held.window(other), found, 100.0, agent.held, other)
-    assert (len(agent.series()), len(agent.held.window(other))) == (0, 1)
+    keep(agent.memory.window(other), found, 100.0, agent.memory, other)
+    assert (len(agent.series()), len(agent.memory.window(other))) == (0, 1)
 
 
 def test_what_no_scorer_wants_any_more_goes(make: Make) -> None:
     agent = make(pushed('m{index="0"}; n'))
     push(agent, request(gauge("m", 1, 2), gauge("n", 1)))
-    assert agent.held.budget.series == 2
+    assert agent.memory.budget.series == 2
     agent.known = {"s": pushed("n")}
-    agent.held.tidy()
-    assert agent.held.budget.series == 1
+    agent.memory.tidy()
+    assert agent.memory.budget.series == 1
     push(agent, request(gauge("m", 1)))
-    assert agent.held.budget.series == 1
+    assert agent.memory.budget.series == 1
     assert agent.received.counts["unwanted"] == 2
 
 
 def test_without_a_receiver_the_cycle_says_what_to_do() -> None:
     scorer = pushed("m")
-    for kept in (None, held(scorer)):
+    for kept in (None, memory(scorer)):
         with pytest.raises(HttpError) as caught:
             ask(scorer, kept)
         assert caught.value.reason == "unsupported_source"

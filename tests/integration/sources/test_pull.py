@@ -9,7 +9,7 @@ import pytest
 
 from dsf.errors import HttpError
 from dsf.http.access import bearer
-from tests.integration.sources.common import ask, held, summary
+from tests.integration.sources.common import ask, memory, summary
 from tests.support.httpserver import ScriptedServer, answer
 
 #: As the exporter of a collector with resource_to_telemetry_conversion writes it.
@@ -41,7 +41,7 @@ def otel(server: ScriptedServer, query: str, **values: Any) -> Any:
 
 def test_a_selected_series_with_the_short_names_of_its_labels(exporter: ScriptedServer) -> None:
     scorer = otel(exporter, 'system.memory.usage_bytes{state="free"}')
-    assert ask(scorer, held(scorer), now=1000.7) == [
+    assert ask(scorer, memory(scorer), now=1000.7) == [
         {
             "metric": {
                 "__name__": "system_memory_usage_bytes",
@@ -56,14 +56,14 @@ def test_a_selected_series_with_the_short_names_of_its_labels(exporter: Scripted
 
 def test_counters_and_histograms_are_series_like_others(exporter: ScriptedServer) -> None:
     scorer = otel(exporter, "http_server_duration_seconds_bucket; requests_total")
-    found = ask(scorer, held(scorer))
+    found = ask(scorer, memory(scorer))
     assert [one["metric"].get("le", one["metric"].get("code")) for one in found] == ["0.5", "+Inf", '2"00']
     assert [one["values"][0][1] for one in found] == ["3", "4", "17"]
 
 
 def test_cycles_fill_the_range(exporter: ScriptedServer) -> None:
     scorer = otel(exporter, 'system_memory_usage_bytes{state="free"}', source_range=60, source_step=30)
-    kept = held(scorer)
+    kept = memory(scorer)
     for at, free in ((1000, 1), (1030, 2), (1060, 3), (1090, 4)):
         exporter.script(answer(PAGE % {"free": free}, **TEXT))
         (series,) = ask(scorer, kept, now=at)
@@ -73,7 +73,7 @@ def test_cycles_fill_the_range(exporter: ScriptedServer) -> None:
 
 def test_old_samples_go(exporter: ScriptedServer) -> None:
     scorer = otel(exporter, "requests_total", source_range=60, source_step=30)
-    kept = held(scorer)
+    kept = memory(scorer)
     for at in range(1000, 3000, 30):
         ask(scorer, kept, now=at)
     # Range and look-back are 360 s: 12 cycles, and the slack of one move.
@@ -82,7 +82,7 @@ def test_old_samples_go(exporter: ScriptedServer) -> None:
 
 def test_a_cycle_that_fails_leaves_a_gap(exporter: ScriptedServer) -> None:
     scorer = otel(exporter, "requests_total", source_range=60, source_step=30)
-    kept = held(scorer)
+    kept = memory(scorer)
     ask(scorer, kept, now=1000)
     exporter.script(answer("sorry", 503))
     with pytest.raises(HttpError) as caught:
@@ -97,7 +97,7 @@ def test_a_series_with_too_long_labels_leaves_the_others(exporter: ScriptedServe
     long = "x" * 5000
     exporter.script(answer(f'm{{a="{long}"}} 1\nm{{a="short"}} 2\n', **TEXT))
     scorer = otel(exporter, "m", source_range=60, source_step=30)
-    for kept in (held(scorer), None):
+    for kept in (memory(scorer), None):
         assert [one["metric"]["a"] for one in ask(scorer, kept)] == ["short"]
 
 
@@ -105,16 +105,16 @@ def test_a_series_with_too_long_labels_leaves_the_others(exporter: ScriptedServe
 def test_a_range_has_as_many_steps_as_prometheus_takes(exporter: ScriptedServer, length: int, fits: bool) -> None:
     scorer = otel(exporter, "requests_total", source_range=length, source_step=10)
     if fits:
-        assert len(ask(scorer, held(scorer), now=1e9)) == 1
+        assert len(ask(scorer, memory(scorer), now=1e9)) == 1
     else:
         with pytest.raises(HttpError, match="more than 11000 points") as caught:
-            ask(scorer, held(scorer), now=1e9)
+            ask(scorer, memory(scorer), now=1e9)
         assert caught.value.reason == "bad_query"
 
 
 def test_a_series_that_is_gone_ends(exporter: ScriptedServer) -> None:
     scorer = otel(exporter, "requests_total", source_range=60, source_step=30)
-    kept = held(scorer)
+    kept = memory(scorer)
     ask(scorer, kept, now=1000)
     exporter.script(answer("other 1\n", **TEXT))
     (series,) = ask(scorer, kept, now=1030)
@@ -124,17 +124,17 @@ def test_a_series_that_is_gone_ends(exporter: ScriptedServer) -> None:
 def test_times_of_samples_count_when_they_are_given(exporter: ScriptedServer) -> None:
     exporter.script(answer("m 7 990000\n", **TEXT))
     scorer = otel(exporter, "m", source_range=20, source_step=10)
-    (series,) = ask(scorer, held(scorer), now=1000)
+    (series,) = ask(scorer, memory(scorer), now=1000)
     assert series["values"] == [[990, "7"], [1000, "7"]]
 
 
 def test_the_token_is_sent_and_a_refusal_said(exporter: ScriptedServer) -> None:
     scorer = otel(exporter, "requests_total")
-    ask(scorer, held(scorer), access=bearer("t0ken"))
+    ask(scorer, memory(scorer), access=bearer("t0ken"))
     assert exporter.requests[-1].headers["Authorization"] == "Bearer t0ken"
     exporter.script(answer("no", 403))
     with pytest.raises(HttpError) as caught:
-        ask(scorer, held(scorer), access=bearer("t0ken"))
+        ask(scorer, memory(scorer), access=bearer("t0ken"))
     assert caught.value.reason == "unauthorized"
 
 
@@ -165,7 +165,7 @@ def test_what_is_not_the_format_is_refused(exporter: ScriptedServer) -> None:
     exporter.script(answer("requests_total{ 5\n", **TEXT))
     scorer = otel(exporter, "requests_total")
     with pytest.raises(HttpError) as caught:
-        ask(scorer, held(scorer))
+        ask(scorer, memory(scorer))
     assert caught.value.reason == "bad_answer"
     assert "not Prometheus' text format" in str(caught.value)
 
@@ -173,11 +173,11 @@ def test_what_is_not_the_format_is_refused(exporter: ScriptedServer) -> None:
 def test_the_bounds_are_kept_and_said(exporter: ScriptedServer) -> None:
     scorer = otel(exporter, "system_memory_usage_bytes", source_range=60, source_step=30)
     with pytest.raises(HttpError) as caught:
-        ask(scorer, held(scorer, series=1))
+        ask(scorer, memory(scorer, series=1))
     assert caught.value.reason == "too_large"
     assert "DSF_AGENT_WINDOW_SERIES" in str(caught.value)
     with pytest.raises(HttpError) as caught:
-        ask(scorer, held(scorer), max_bytes=100)
+        ask(scorer, memory(scorer), max_bytes=100)
     assert caught.value.reason == "too_large"
 
 
@@ -186,7 +186,7 @@ def test_another_query_and_a_removed_scorer_begin_anew(exporter: ScriptedServer)
     scorer = otel(exporter, "requests_total", **times)
     other = otel(exporter, "requests_total", name="other", **times)
     known = {"s": scorer, "other": other}
-    kept = held(scorer)
+    kept = memory(scorer)
     kept.summaries = lambda: known
     ask(scorer, kept, now=1000)
     ask(other, kept, now=1000)

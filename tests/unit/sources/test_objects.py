@@ -18,7 +18,7 @@ from dsf.api.summary import ScorerSummary, parse_summaries
 from dsf.errors import HttpError, ResolutionError
 from dsf.sources.base import Context, Question
 from dsf.sources.cluster import ClusterState
-from dsf.sources.held import Held
+from dsf.sources.memory import SourceMemory
 from dsf.sources.objects import RefusedValueError, fetch, number
 from dsf.sources.window import WindowBudget
 from tests.unit.api.test_resolution import summary as resolved
@@ -71,13 +71,13 @@ class Agent:
             source_query=json.dumps(source),
             **fields,
         )
-        self.held = Held(WindowBudget(100, 1000), lambda: {"s": self.summary})
-        self.held.cluster = view
+        self.memory = SourceMemory(WindowBudget(100, 1000), lambda: {"s": self.summary})
+        self.memory.cluster = view
         self.questions: list[Question] = []
 
     def ask(self, now: float = 1000.0) -> dict[tuple[str, ...], list[list[Any]]]:
         """Values by the labels' values, the metric's name first."""
-        context = Context(time.monotonic() + 60, 100_000, now, held=self.held, observe=self.questions.append)
+        context = Context(time.monotonic() + 60, 100_000, now, memory=self.memory, observe=self.questions.append)
         payload = fetch(self.summary, context)
         data = json.loads(b"".join(payload.pieces))["data"]
         assert len(data) == payload.series
@@ -254,7 +254,7 @@ def test_a_series_for_each_object_and_field() -> None:
         ("cpu", "shop", "cart", "x", "true"): [[1000, "0.5"]],
         ("ready", "web"): [[1000, "3"]],
     }
-    assert agent.held.object_values == {"kept": 3, "absent": 2, "no_number": 1}
+    assert agent.memory.object_values == {"kept": 3, "absent": 2, "no_number": 1}
     (question,) = agent.questions
     assert (question.url, question.received, question.series) == (View.url, 300, 3)
 
@@ -265,7 +265,7 @@ def test_an_object_with_too_long_labels_leaves_the_others() -> None:
     view = View(found("cart", status={"ready": 1}), found("web", spec={"text": "x" * 5000}, status={"ready": 2}))
     agent = Agent(view, OBJECT | {"fields": [ready]})
     assert agent.ask() == {("ready", "shop", "cart"): [[1000, "1"]]}
-    assert agent.held.object_values == {"kept": 1, "labels": 1}
+    assert agent.memory.object_values == {"kept": 1, "labels": 1}
 
 
 def test_cycles_fill_the_range() -> None:
@@ -286,7 +286,7 @@ def test_a_field_that_is_a_number_nowhere_fails_the_cycle() -> None:
     ) as caught:
         agent.ask()
     assert caught.value.reason == "bad_answer"
-    assert agent.held.object_values == {"no_number": 1}
+    assert agent.memory.object_values == {"no_number": 1}
 
 
 @pytest.mark.parametrize(

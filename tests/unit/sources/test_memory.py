@@ -13,7 +13,7 @@ from dsf.api.summary import ScorerSummary
 from dsf.errors import HttpError
 from dsf.sources import opentelemetry
 from dsf.sources.base import Context
-from dsf.sources.held import Held, keep
+from dsf.sources.memory import SourceMemory, keep
 from dsf.sources.window import Window, WindowBudget, WindowFullError
 
 
@@ -30,7 +30,7 @@ def scorer(name: str, **fields: object) -> ScorerSummary:
 def lost(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Who had to give way."""
     names: list[str] = []
-    monkeypatch.setattr("dsf.sources.held.log.warning", lambda _, scorer, **__: names.append(scorer))
+    monkeypatch.setattr("dsf.sources.memory.log.warning", lambda _, scorer, **__: names.append(scorer))
     return names
 
 
@@ -40,7 +40,7 @@ def test_a_scorer_with_all_the_series_there_may_be_gives_way(
 ) -> None:
     series = {"greedy": taken, "modest": 2}
     scorers = {name: scorer(name) for name in series}
-    held = Held(WindowBudget(10, 1000), lambda: scorers)
+    memory = SourceMemory(WindowBudget(10, 1000), lambda: scorers)
 
     def get(url: str, **_: object) -> bytes:
         return "".join(f'm{{x="{n}"}} 1\n' for n in range(series[url.removeprefix("http://")])).encode()
@@ -48,7 +48,7 @@ def test_a_scorer_with_all_the_series_there_may_be_gives_way(
     monkeypatch.setattr(http, "get", get)
 
     def fetched(name: str) -> int:
-        return opentelemetry.fetch(scorers[name], Context(math.inf, 100_000, 2e9, held=held)).series
+        return opentelemetry.fetch(scorers[name], Context(math.inf, 100_000, 2e9, memory=memory)).series
 
     for _ in range(3):
         for _ in range(2):
@@ -68,13 +68,13 @@ def samples(series: int, now: float) -> dict[Hashable, tuple[Mapping[str, str], 
 
 def test_a_scorer_with_all_the_samples_there_may_be_gives_way(lost: list[str]) -> None:
     scorers = {name: scorer(name) for name in ("wide", "long")}
-    held = Held(WindowBudget(1000, 100), lambda: scorers)
-    long = held.window(scorers["long"])
+    memory = SourceMemory(WindowBudget(1000, 100), lambda: scorers)
+    long = memory.window(scorers["long"])
     for now in range(95):
-        keep(long, samples(1, now), now, held, scorers["long"])
+        keep(long, samples(1, now), now, memory, scorers["long"])
     # It has more series than the other one, and that is not what ran out.
-    wide = held.window(scorers["wide"])
-    keep(wide, samples(8, 100), 100, held, scorers["wide"])
+    wide = memory.window(scorers["wide"])
+    keep(wide, samples(8, 100), 100, memory, scorers["wide"])
     assert (lost, len(long), wide.samples) == (["long"], 0, 8)
 
 
@@ -83,33 +83,33 @@ def test_what_is_pushed_gives_way_beyond_the_share_of_its_scorers(
     lost: list[str], pushed: int, gives_way: bool
 ) -> None:
     scorers = {"one": scorer("one")}
-    held = Held(WindowBudget(9, 1000), lambda: scorers)
-    received = Window(held.budget)
+    memory = SourceMemory(WindowBudget(9, 1000), lambda: scorers)
+    received = Window(memory.budget)
     # For two scorers, so they have two thirds.
-    held.share(received, lambda: 2)
+    memory.share(received, lambda: 2)
     received.update(samples(pushed, 100), 100)
-    window = held.window(scorers["one"])
+    window = memory.window(scorers["one"])
     with contextlib.nullcontext() if gives_way else pytest.raises(WindowFullError):
-        keep(window, samples(4, 100), 100, held, scorers["one"])
+        keep(window, samples(4, 100), 100, memory, scorers["one"])
     assert (len(received), len(lost)) == ((0, 1) if gives_way else (pushed, 0))
 
 
 def test_a_series_whose_labels_are_too_long_is_left_out_and_said_once(lost: list[str]) -> None:
     one = scorer("one")
-    held = Held(WindowBudget(10, 100), lambda: {"one": one})
+    memory = SourceMemory(WindowBudget(10, 100), lambda: {"one": one})
     for now in (100, 110, 120):
         found = samples(2, now) | {"long": ({"__name__": "m", "x": "y" * 5000}, now, 1.0)}
-        assert keep(held.window(one), found, now, held, one) == 1
-    assert (len(held.window(one)), lost) == (2, ["one"])
+        assert keep(memory.window(one), found, now, memory, one) == 1
+    assert (len(memory.window(one)), lost) == (2, ["one"])
     # Those that come again are said again.
-    keep(held.window(one), samples(2, 130), 130, held, one)
-    keep(held.window(one), found, 140, held, one)
+    keep(memory.window(one), samples(2, 130), 130, memory, one)
+    keep(memory.window(one), found, 140, memory, one)
     assert lost == ["one", "one"]
 
 
 def test_another_tenant_starts_a_new_window() -> None:
-    held = Held(WindowBudget(10, 100), lambda: {"a": scorer("a")})
-    window = held.window(scorer("a"))
-    assert held.window(scorer("a")) is window
+    memory = SourceMemory(WindowBudget(10, 100), lambda: {"a": scorer("a")})
+    window = memory.window(scorer("a"))
+    assert memory.window(scorer("a")) is window
     header = {"methods": {"headers": [{"name": "X-Scope-OrgID", "value": "team-b"}]}}
-    assert held.window(scorer("a", source_access=header)) is not window
+    assert memory.window(scorer("a", source_access=header)) is not window

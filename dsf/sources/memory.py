@@ -35,7 +35,7 @@ class BackgroundSource(Protocol):
 
 
 #: Starts it; called once per agent.
-Start = Callable[["Held", Settings], BackgroundSource]
+Start = Callable[["SourceMemory", Settings], BackgroundSource]
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class _Holder(NamedTuple):
     scorers: int = 1
 
 
-class Held:
+class SourceMemory:
     """Windows of scorers, background activities, and the view of the cluster. Thread-safe."""
 
     def __init__(self, budget: WindowBudget, summaries: Callable[[], Mapping[str, ScorerSummary]]) -> None:
@@ -183,30 +183,30 @@ class Held:
             activity.tidy()
 
 
-def window_of(summary: ScorerSummary, held: Held | None) -> Window:
+def window_of(summary: ScorerSummary, memory: SourceMemory | None) -> Window:
     """The window for the samples of a scorer. One that only asks for the present, and `dsf explain`, gets a
     temporary window, which the byte limit of an answer bounds.
     """
-    if held is None or not summary.source_step:
+    if memory is None or not summary.source_step:
         return Window(WindowBudget(sys.maxsize, sys.maxsize))
-    return held.window(summary)
+    return memory.window(summary)
 
 
-def own_cluster(held: Held | None, source: str) -> tuple[Held, ClusterView]:
+def own_cluster(memory: SourceMemory | None, source: str) -> tuple[SourceMemory, ClusterView]:
     """The agent's own cluster, for a source that needs it. Raises HttpError where the agent has none."""
-    if held is None or held.cluster is None:
+    if memory is None or memory.cluster is None:
         raise HttpError(
             "unsupported_source",
             f"the source {source} is the agent's own cluster: it needs an agent that runs with DSF_AGENT_KUBE=true",
         )
-    return held, held.cluster
+    return memory, memory.cluster
 
 
 def keep(
     window: Window,
     samples: Mapping[Hashable, tuple[Mapping[str, str], float, float]],
     now: float,
-    held: Held | None,
+    memory: SourceMemory | None,
     summary: ScorerSummary,
 ) -> int:
     """`Window.update` for this scorer; without room, a window that exceeds its share is emptied.
@@ -216,7 +216,7 @@ def keep(
     try:
         left_out = window.update(samples, now)
     except WindowFullError as full:
-        if held is None or not held.make_room(full):
+        if memory is None or not memory.make_room(full):
             # A gap, not the part that had room.
             window.end_all(now)
             raise
@@ -224,11 +224,11 @@ def keep(
             left_out = window.update(samples, now)
         except WindowFullError as again:
             # Frees its own partial update.
-            held.make_room(again)
+            memory.make_room(again)
             window.end_all(now)
             raise
-    if held is not None:
-        held.leave_out(summary, left_out)
+    if memory is not None:
+        memory.leave_out(summary, left_out)
     return left_out
 
 
