@@ -90,13 +90,13 @@ def recorder(settings: Settings, way: Way, name: str | None = None) -> Record | 
     import dsf.log
     from dsf.cli.person import who
     from dsf.errors import DsfError
-    from dsf.fleet.changes import Action, Actor, Deed
+    from dsf.fleet.changes import Action, Actor, UserAction
     from dsf.fleet.changes import record as write
     from dsf.store.client import connect
 
     def record(done: Done) -> None:
         actor = Actor(name=done.by or name or who(), claimed=done.claimed, way="mcp" if done.by_tool else way)
-        deed = Deed(
+        user_action = UserAction(
             action=Action(done.what),
             scorer=done.scorer,
             clusters=list(done.clusters),
@@ -108,7 +108,7 @@ def recorder(settings: Settings, way: Way, name: str | None = None) -> Record | 
         try:
             # Its settings may name a file that is not there.
             with contextlib.closing(connect(settings, name="dsf-optimizer", retries=1)) as client:
-                write(client, actor, deed)
+                write(client, actor, user_action)
         except (redis.RedisError, DsfError) as error:
             # The action itself has succeeded.
             dsf.log.get(__name__).error("the change cannot be recorded", action=done.what, error=str(error))

@@ -13,7 +13,7 @@ import redis
 
 from dsf.api.meta import rfc3339
 from dsf.fleet import rescore as rescoring
-from dsf.fleet.changes import Action, Actor, Deed, record
+from dsf.fleet.changes import Action, Actor, UserAction, record
 from dsf.fleet.rescore import RunView
 from dsf.fleet.schedule import reset, target_of
 from dsf.settings import Settings
@@ -124,7 +124,7 @@ class Actions:
         reference: str = "",
         note: str = "",
     ) -> str:
-        deed = Deed(
+        user_action = UserAction(
             action=action,
             scorer=scorer,
             clusters=list(clusters),
@@ -133,7 +133,7 @@ class Actions:
             reference=reference,
             note=note,
         )
-        return record(self._redis, self._actor, deed)
+        return record(self._redis, self._actor, user_action)
 
 
 def _named(cluster: str | None) -> list[str]:

@@ -62,7 +62,7 @@ class Actor(View):
     way: Way
 
 
-class Deed(View):
+class UserAction(View):
     """An action. It has no secrets, and no text longer than some hundred characters."""
 
     action: Action
@@ -77,7 +77,7 @@ class Deed(View):
     note: str = Field(default="", description="Reason given by its author.")
 
 
-class Change(Deed):
+class Change(UserAction):
     """An action with its author."""
 
     id: str = Field(description="Ids sort by time; a cursor for further reading.")
@@ -149,21 +149,21 @@ class ChangeList(View):
     )
 
 
-def record(client: redis.Redis, actor: Actor, deed: Deed) -> str:
+def record(client: redis.Redis, actor: Actor, user_action: UserAction) -> str:
     """Record a completed action; returns its id.
 
     Texts are cut and cleaned. A missing right to write here is logged, and the id is empty: the action is completed,
     and ACLs of an earlier version lack this stream. Raises redis.RedisError for other errors.
     """
-    stored = deed.model_copy(
+    stored = user_action.model_copy(
         update={
-            "scorer": cleaned(deed.scorer, _MAX_NAME),
-            "namespace": cleaned(deed.namespace, _MAX_NAME),
-            "reference": cleaned(deed.reference, _MAX_NAME),
-            "detail": cleaned(deed.detail, _MAX_TEXT),
-            "note": cleaned(deed.note, _MAX_TEXT),
-            "clusters": [cleaned(name, _MAX_NAME) for name in deed.clusters[:MAX_CLUSTERS]],
-            "cluster_count": max(deed.cluster_count, len(deed.clusters)),
+            "scorer": cleaned(user_action.scorer, _MAX_NAME),
+            "namespace": cleaned(user_action.namespace, _MAX_NAME),
+            "reference": cleaned(user_action.reference, _MAX_NAME),
+            "detail": cleaned(user_action.detail, _MAX_TEXT),
+            "note": cleaned(user_action.note, _MAX_TEXT),
+            "clusters": [cleaned(name, _MAX_NAME) for name in user_action.clusters[:MAX_CLUSTERS]],
+            "cluster_count": max(user_action.cluster_count, len(user_action.clusters)),
         }
     ).model_dump()
     by = {"by": cleaned(actor.name, _MAX_NAME), "claimed": actor.claimed, "way": actor.way}
@@ -180,14 +180,14 @@ def record(client: redis.Redis, actor: Actor, deed: Deed) -> str:
     except redis.exceptions.NoPermissionError as error:
         log.error(
             "the change cannot be recorded: this Redis user has the rights of an earlier version, see docs/upgrade.md",
-            action=deed.action.value,
-            scorer=deed.scorer,
+            action=user_action.action.value,
+            scorer=user_action.scorer,
             error=str(error),
         )
         return ""
 
 
-class _Stored(Deed):
+class _Stored(UserAction):
     """What is in the stream: id and moment are Redis'."""
 
     v: int = keys.SCHEMA_VERSION

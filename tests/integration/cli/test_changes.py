@@ -12,7 +12,7 @@ import redis
 
 from dsf import keys
 from dsf.errors import CursorError
-from dsf.fleet.changes import MAX_CLUSTERS, Action, Actor, Deed, read, record
+from dsf.fleet.changes import MAX_CLUSTERS, Action, Actor, UserAction, read, record
 from dsf.store.registry import ClusterRecord, Registry
 from tests.integration.cli.conftest import Dsf, loaded
 from tests.integration.exporter.fleet import SAMPLE, Fleet
@@ -102,7 +102,7 @@ def test_new_credentials(dsf: Dsf, redis_client: redis.Redis) -> None:
 
 
 def test_the_table_says_what_is_only_claimed(dsf: Dsf, fleet: Fleet) -> None:
-    record(fleet.redis, ANN, Deed(action=Action.RESUME, scorer=SAMPLE, clusters=["worker01"], note="fixed"))
+    record(fleet.redis, ANN, UserAction(action=Action.RESUME, scorer=SAMPLE, clusters=["worker01"], note="fixed"))
     dsf("rescore", SAMPLE, "-c", "worker02")
     result = dsf("changes")
     header = "TIME WHO BY WAY OF DID TO CLUSTERS DETAIL NOTE"
@@ -117,8 +117,10 @@ def test_the_table_says_what_is_only_claimed(dsf: Dsf, fleet: Fleet) -> None:
 
 def test_texts_are_bounded_and_steer_no_terminal(redis_client: redis.Redis) -> None:
     names = [f"c{number}" for number in range(3000)]
-    deed = Deed(action=Action.ROTATE, clusters=names, note="\x1b[2J" + "x" * 5000, detail="a\nb", reference="r" * 999)
-    record(redis_client, Actor(name="ann\x1b[2J" + "n" * 999, claimed=True, way="cli"), deed)
+    user_action = UserAction(
+        action=Action.ROTATE, clusters=names, note="\x1b[2J" + "x" * 5000, detail="a\nb", reference="r" * 999
+    )
+    record(redis_client, Actor(name="ann\x1b[2J" + "n" * 999, claimed=True, way="cli"), user_action)
     (one,) = read(redis_client).changes
     assert len(one.note) == 500
     assert "\x1b" not in one.note + one.by
@@ -134,15 +136,15 @@ def test_texts_are_bounded_and_steer_no_terminal(redis_client: redis.Redis) -> N
 def test_only_the_newest_are_kept(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keys, "CHANGES_KEPT", 10)
     for number in range(25):
-        record(redis_client, ANN, Deed(action=Action.RESCORE, scorer=f"s{number}"))
+        record(redis_client, ANN, UserAction(action=Action.RESCORE, scorer=f"s{number}"))
     assert [one.scorer for one in read(redis_client).changes] == [f"s{number}" for number in range(24, 14, -1)]
 
 
 def test_pages_follow_each_other_while_others_are_added(redis_client: redis.Redis) -> None:
     for number in range(1200):
-        record(redis_client, ANN, Deed(action=Action.RESCORE, scorer=f"s{number % 2}", reference=str(number)))
+        record(redis_client, ANN, UserAction(action=Action.RESCORE, scorer=f"s{number % 2}", reference=str(number)))
     first = read(redis_client, limit=100, scorer="s1")
-    record(redis_client, ANN, Deed(action=Action.RESCORE, scorer="s1", reference="new"))
+    record(redis_client, ANN, UserAction(action=Action.RESCORE, scorer="s1", reference="new"))
     seen = [one.reference for one in first.changes]
     cursor = first.continue_
     while cursor:
@@ -155,9 +157,9 @@ def test_pages_follow_each_other_while_others_are_added(redis_client: redis.Redi
 
 
 def test_what_cannot_be_read_is_left_out(redis_client: redis.Redis) -> None:
-    record(redis_client, ANN, Deed(action=Action.RESCORE, scorer="before"))
+    record(redis_client, ANN, UserAction(action=Action.RESCORE, scorer="before"))
     redis_client.xadd(keys.CHANGES, {"change": "{"})
     redis_client.xadd(keys.CHANGES, {"other": "x"})
     redis_client.xadd(keys.CHANGES, {"change": '{"action": "of a later version", "by": "x"}'})
-    record(redis_client, ANN, Deed(action=Action.RESCORE, scorer="after"))
+    record(redis_client, ANN, UserAction(action=Action.RESCORE, scorer="after"))
     assert [one.scorer for one in read(redis_client).changes] == ["after", "before"]

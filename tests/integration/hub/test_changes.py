@@ -6,7 +6,7 @@ import json
 import time
 
 from dsf import keys
-from dsf.fleet.changes import Action, Actor, Deed, record
+from dsf.fleet.changes import Action, Actor, UserAction, record
 from tests.integration.hub.world import World
 
 ANN = Actor(name="ann", claimed=False, way="page")
@@ -22,12 +22,12 @@ def told(world: World) -> list[tuple[str, str, int]]:
 
 def test_a_change_becomes_an_event_of_its_scorer(running: World) -> None:
     running.until(lambda: running.record("cpu-scorer") is not None)
-    record(running.client, ANN, Deed(action=Action.PAUSE, scorer="cpu-scorer", clusters=["a"], note="power work"))
+    record(running.client, ANN, UserAction(action=Action.PAUSE, scorer="cpu-scorer", clusters=["a"], note="power work"))
     running.until(lambda: len(told(running)) == 1)
-    record(running.client, BOB, Deed(action=Action.RESCORE, scorer="cpu-scorer"))
-    record(running.client, BOB, Deed(action=Action.RESCORE, scorer="no-such-scorer"))
-    record(running.client, BOB, Deed(action=Action.ROTATE, clusters=["a"]))
-    last = record(running.client, BOB, Deed(action=Action.INTERVAL, scorer="cpu-scorer", detail="5 s"))
+    record(running.client, BOB, UserAction(action=Action.RESCORE, scorer="cpu-scorer"))
+    record(running.client, BOB, UserAction(action=Action.RESCORE, scorer="no-such-scorer"))
+    record(running.client, BOB, UserAction(action=Action.ROTATE, clusters=["a"]))
+    last = record(running.client, BOB, UserAction(action=Action.INTERVAL, scorer="cpu-scorer", detail="5 s"))
     running.until(lambda: running.client.get(keys.CHANGES_TOLD) == last)
     assert told(running) == [
         ("Paused", "paused on a by ann, page: power work", 1),
@@ -39,10 +39,10 @@ def test_a_change_becomes_an_event_of_its_scorer(running: World) -> None:
 
 def test_what_happened_while_no_hub_ran_is_told_once_and_old_things_never(running: World) -> None:
     running.until(lambda: running.record("cpu-scorer") is not None)
-    first = record(running.client, ANN, Deed(action=Action.PAUSE, scorer="cpu-scorer"))
+    first = record(running.client, ANN, UserAction(action=Action.PAUSE, scorer="cpu-scorer"))
     running.until(lambda: running.client.get(keys.CHANGES_TOLD) == first)
     running.stop()
-    missed = record(running.client, ANN, Deed(action=Action.RESCORE, scorer="cpu-scorer"))
+    missed = record(running.client, ANN, UserAction(action=Action.RESCORE, scorer="cpu-scorer"))
     running.start()
     running.until(lambda: running.client.get(keys.CHANGES_TOLD) == missed)
     assert [(reason, count) for reason, _, count in told(running)] == [("Paused", 1), ("Rescored", 1)]
@@ -51,7 +51,7 @@ def test_what_happened_while_no_hub_ran_is_told_once_and_old_things_never(runnin
     running.client.delete(keys.CHANGES, keys.CHANGES_TOLD)
     text = json.dumps({"action": "interval", "scorer": "cpu-scorer", "by": "ann"})
     running.client.xadd(keys.CHANGES, {"change": text}, id=f"{int((time.time() - 7200) * 1000)}-0")
-    newest = record(running.client, BOB, Deed(action=Action.PAUSE, scorer="cpu-scorer", clusters=["b"]))
+    newest = record(running.client, BOB, UserAction(action=Action.PAUSE, scorer="cpu-scorer", clusters=["b"]))
     running.start()
     running.until(lambda: running.client.get(keys.CHANGES_TOLD) == newest)
     assert [reason for reason, _, _ in told(running)] == ["Paused", "Rescored", "Paused"]

@@ -13,7 +13,7 @@ from dsf import keys, messages
 from dsf.cli.optimizer import recorder, rescorer
 from dsf.errors import SettingsError, UnknownClusterError, UnknownScorerError
 from dsf.exporter.collector import FleetCollector
-from dsf.fleet.changes import Action, Actor, Deed, read, record
+from dsf.fleet.changes import Action, Actor, UserAction, read, record
 from dsf.fleet.plans import PlanComparison, forget, read_plans, remember
 from dsf.fleet.reader import FleetReader
 from dsf.hub.changes import ChangeTeller
@@ -69,7 +69,7 @@ def test_nobody_is_refused_in_its_own_work(secure_redis: SecureRedis) -> None:
     store.set_override("c1/s1", paused=True)
     store.resume("c1/s1")
     store.reset("*/s1")
-    record(operator, Actor(name="me", claimed=True, way="cli"), Deed(action=Action.PAUSE, scorer="s1"))
+    record(operator, Actor(name="me", claimed=True, way="cli"), UserAction(action=Action.PAUSE, scorer="s1"))
     assert [one.by for one in read(operator).changes] == ["me"]
     report = {"namespace": "n", "plan_id": "x", "applied": False, "gap": 0.0, "warnings": [], "status": "Optimal"}
     shown = PlanComparison.of(report, {"clusters": [], "moves": [], "score_now": 0, "score_proposed": 0})

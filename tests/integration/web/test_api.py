@@ -7,7 +7,7 @@ import redis
 from playwright.sync_api import Browser, expect
 
 from dsf.errors import ApiError, QueryError, UnknownScorerError
-from dsf.fleet.changes import Action, Actor, ChangeList, Deed, read, record
+from dsf.fleet.changes import Action, Actor, ChangeList, UserAction, read, record
 from dsf.fleet.client import Client
 from tests.integration.exporter.fleet import SAMPLE, good_fleet
 from tests.integration.web.test_pages import fetch
@@ -68,8 +68,8 @@ def test_tokens_cannot_be_tried_out(closed: WebProcess, redis_client: redis.Redi
 def test_what_people_did(closed: WebProcess, redis_client: redis.Redis) -> None:
     actor = Actor(name="ann", claimed=False, way="page")
     for number in range(450):
-        deed = Deed(action=Action.RESCORE, scorer=f"scorer-{number % 2}", clusters=[f"worker{number % 3}"])
-        record(redis_client, actor, deed)
+        user_action = UserAction(action=Action.RESCORE, scorer=f"scorer-{number % 2}", clusters=[f"worker{number % 3}"])
+        record(redis_client, actor, user_action)
     client = Client(closed.url, token=TOKEN)
 
     def ids(found: ChangeList) -> list[str]:

@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from dsf import keys
-from dsf.fleet.changes import Action, Actor, Deed, record
+from dsf.fleet.changes import Action, Actor, UserAction, record
 from dsf.fleet.client import Client
 from dsf.messages import new_run_id
 from dsf.store.entries import ScheduleOverride
@@ -311,8 +311,8 @@ def test_names_of_others_stay_texts(page: WebProcess, redis_client: redis.Redis)
         fleet.failure(cluster, scorer)
         fleet.cycle(cluster, scorer)
     Notices(redis_client).tell_cluster(ClusterNotice(name=name, labels={CLUSTER_SET: name, "env": name}))
-    deed = Deed(action=Action.PAUSE, scorer=name, clusters=(name,), note=name, detail=name)
-    record(redis_client, Actor(name=name, claimed=True, way="page"), deed)
+    user_action = UserAction(action=Action.PAUSE, scorer=name, clusters=(name,), note=name, detail=name)
+    record(redis_client, Actor(name=name, claimed=True, way="page"), user_action)
     fetch(page, "/", "&lt;img src=x")
     there = quote(name, safe="")
     fetch(page, f"/clusters/{there}", "&lt;img src=x")
