@@ -39,7 +39,7 @@ SECONDS, QUICK_SECONDS = 90.0, 30.0
 _MEMORY, _REST, _WORK, _CONNECTIONS, _START, _RATE, _TRIPS = 75, 0.2, 0.5, 10, 1.2, 15, 2
 
 
-class Agent:
+class ReadyAgent:
     """One that is ready. `line` is the client on the agent's own side of the line."""
 
     def __init__(self, client: redis.Redis, pid: int, started: float) -> None:
@@ -103,7 +103,7 @@ class Agent:
 
 
 @contextmanager
-def agent(url: str, scorers: int, milliseconds: float = 0.0) -> Iterator[Agent]:
+def agent(url: str, scorers: int, milliseconds: float = 0.0) -> Iterator[ReadyAgent]:
     """A ready one with so many scorers, over a line with this round trip."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -134,7 +134,7 @@ def agent(url: str, scorers: int, milliseconds: float = 0.0) -> Iterator[Agent]:
         wait_for((folder / "ready").exists, 60, "the agent to be ready", interval=0.01)
         cpu = float(sum(psutil.Process(started.pid).cpu_times()[:2]))
         client = redis_server.client()
-        yield Agent(client, started.pid, cpu)
+        yield ReadyAgent(client, started.pid, cpu)
 
 
 def measure(seconds: float, milliseconds: float, rounds: int) -> Measurement:

@@ -22,7 +22,7 @@ import requests
 
 from bench.common import ROOT, cpu
 from bench.fleetprocesses import Processes
-from bench.hub import SCORERS, Fleet
+from bench.hub import SCORERS, HubFleet
 from dsf import keys
 from dsf.demo.embedded_redis import EmbeddedRedis
 from dsf.demo.ports import Ports
@@ -53,7 +53,7 @@ end
 
 
 @dataclass
-class Seen:
+class FleetFigures:
     """What was seen of one measurement. `cores` and `memory` (bytes) are by process."""
 
     seconds: float = 0.0
@@ -113,7 +113,7 @@ class Agents:
         raise NotImplementedError
 
 
-class Player(Agents):
+class PlayerProcess(Agents):
     """A `bench.player` and what it says."""
 
     def __init__(self, *arguments: str, environment: dict[str, str], log: Path) -> None:
@@ -173,7 +173,7 @@ class World:
         self._redis = replace(program, command=(*command, *limits))
         self.start_redis()
         pid = self._supervisor.pid(self._redis.name)
-        self._fleet = Fleet(folder, self._server, pid, api, clusters)
+        self._fleet = HubFleet(folder, self._server, pid, api, clusters)
         self.client: redis.Redis = self._fleet.client
         self.clusters = self._fleet.clusters
         #: Where the `dir` backend has its objects.
@@ -214,7 +214,7 @@ class World:
 
     def _agents(self) -> Agents:
         """Start them."""
-        return Player(
+        return PlayerProcess(
             *("--clusters", str(len(self.clusters))),
             environment=self._environment(role="agent", cluster="cluster-0000"),
             log=self.folder / "player.log",
@@ -279,9 +279,9 @@ class World:
 
     # --- looking ---------------------------------------------------------------------------------------------------
 
-    def watch(self, seconds: float) -> Seen:
+    def watch(self, seconds: float) -> FleetFigures:
         """Look at it for so long, with a scrape every 30 s."""
-        seen = Seen()
+        seen = FleetFigures()
         self.player.latencies.clear()
         before, began = self.processes.cpu(), time.monotonic()
         stats, done = self.client.info("stats"), self.player.counts["results"]
@@ -381,7 +381,7 @@ class World:
 
     def flood(self, seconds: float) -> dict[str, Any]:
         """One cluster's mailbox gets 10,000 messages a second for so long."""
-        flooding = Player(
+        flooding = PlayerProcess(
             *("--clusters", "0", "--flood", "cluster-0000"),
             environment=self._environment(role="agent", cluster="cluster-0000"),
             log=self.folder / "player.log",

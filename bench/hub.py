@@ -77,7 +77,7 @@ class ScoringApi(BaseHTTPRequestHandler):
         """Nothing."""
 
 
-class Fleet:
+class HubFleet:
     """Manifests, scores and a hub; `spent` and `waited` are for one measurement each."""
 
     def __init__(self, folder: Path, server: EmbeddedRedis, redis_pid: int, url: str, clusters: int) -> None:
@@ -202,7 +202,7 @@ def _score(cluster: str, scorer: str) -> str:
     return yaml.safe_dump(body, sort_keys=False)
 
 
-def measure_fleet(fleet: Fleet, rest: float) -> list[Figure]:
+def measure_fleet(fleet: HubFleet, rest: float) -> list[Figure]:
     """One row for each thing that a hub is asked to do."""
     pairs = f"{len(fleet.clusters)} clusters x {SCORERS} scorers"
     figures = []
@@ -253,7 +253,7 @@ def measure_fleet(fleet: Fleet, rest: float) -> list[Figure]:
     return figures
 
 
-def measure_many(fleet: Fleet, many: int) -> list[Figure]:
+def measure_many(fleet: HubFleet, many: int) -> list[Figure]:
     """Many scorers at once, and an edit of another one meanwhile."""
     fleet.manifests()
     with fleet.hub():
@@ -290,12 +290,12 @@ def measure(clusters: int, rest: float, many: int) -> Measurement:
             supervisor.start(program)
             supervisor.wait_ready(30)
             url = f"http://127.0.0.1:{api.server_address[1]}"
-            fleet = Fleet(folder, server, supervisor.pid(program.name), url, clusters)
+            fleet = HubFleet(folder, server, supervisor.pid(program.name), url, clusters)
             figures = measure_fleet(fleet, rest)
             fleet.client.flushall()
             other = folder / "many"
             other.mkdir()
-            figures += measure_many(Fleet(other, server, supervisor.pid(program.name), url, FEW_CLUSTERS), many)
+            figures += measure_many(HubFleet(other, server, supervisor.pid(program.name), url, FEW_CLUSTERS), many)
         finally:
             api.shutdown()
             supervisor.stop_all()

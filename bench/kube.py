@@ -142,7 +142,7 @@ def writes_per_cycle(world: World, seconds: int) -> dict[str, Any]:
     }
 
 
-class Fleet:
+class KubeFleet:
     """One hub process and many clusters without agents."""
 
     def __init__(self, folder: Path, clusters: int) -> None:
@@ -243,7 +243,7 @@ def measure(rounds: int, seconds: int, clusters: int) -> dict[str, Any]:
                 if seconds:
                     figures |= writes_per_cycle(world, seconds)
         if clusters:
-            fleet = Fleet(folder, clusters)
+            fleet = KubeFleet(folder, clusters)
             with fleet.running():
                 figures["fleet"] = fleet.measure()
     return figures

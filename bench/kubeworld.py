@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from bench.fleetworld import Seen, World
+from bench.fleetworld import FleetFigures, World
 from bench.hub import SCORERS, configuration, scorer
 from bench.kube import writes
 from dsf.api.types import MANIFESTWORK_NAME
@@ -84,7 +84,7 @@ class KubeWorld(World):
         super().bring_up()
         self._reporting.set()
 
-    def watch(self, seconds: float) -> Seen:
+    def watch(self, seconds: float) -> FleetFigures:
         """See World."""
         before = writes(self._plane)
         seen = super().watch(seconds)

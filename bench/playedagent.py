@@ -25,7 +25,7 @@ _TICK = re.compile(rb'\[\[\\"([^"\\]+)\\",\s*\\"([^"\\]+)\\",\s*([0-9.]+)\]')
 
 
 @dataclass(frozen=True)
-class Letter:
+class SentResult:
     """A result that was sent and not answered."""
 
     scorer: str
@@ -33,7 +33,7 @@ class Letter:
     data: bytes
 
 
-class Agent:
+class PlayedAgent:
     """One cluster's: `taking` blocks in a pop of its queue, `giving` puts results into its mailbox.
 
     Either is None while Redis is away.
@@ -52,7 +52,7 @@ class Agent:
         # Scorer -> its slot.
         self._places: dict[str, int] = {}
         # What was sent and not answered, in order, and which of its answers comes next.
-        self._sent: deque[Letter] = deque()
+        self._sent: deque[SentResult] = deque()
         self._answers = 0
 
     def take_from(self, connection: Connection) -> None:
@@ -63,11 +63,11 @@ class Agent:
     def give_over(self, connection: Connection) -> None:
         """Put results over this connection from now on, those first that were not answered."""
         # Of each scorer the newest: they share a slot.
-        again = deque({letter.scorer: letter for letter in self._sent}.values())
+        again = deque({result.scorer: result for result in self._sent}.values())
         self._sent, self._answers = again, 0
-        for letter in again:
+        for result in again:
             self._player.counts["again"] += 1
-            connection.send(letter.data)
+            connection.send(result.data)
         self.giving = connection
 
     def took(self, connection: Connection) -> None:
@@ -87,8 +87,8 @@ class Agent:
             self._answers = (self._answers + 1) % 2
             if self._answers == 0:
                 # Only now is it known to be there.
-                letter = self._sent.popleft()
-                self._player.put(self.name, letter.scorer, letter.run)
+                result = self._sent.popleft()
+                self._player.put(self.name, result.scorer, result.run)
 
     def _cycle(self, scorer: str, run: str, deadline: float) -> None:
         """What a cycle of this tick would have ended with."""
@@ -127,7 +127,7 @@ class Agent:
         text = json.dumps(messages.sign(result, self._player.key(self.name)), ensure_ascii=False)
         slot = self._slots[self._places.setdefault(scorer, len(self._places) % len(self._slots))]
         data = command("SET", slot, text) + command("SET", self._flag, "1")
-        self._sent.append(Letter(scorer, run, data))
+        self._sent.append(SentResult(scorer, run, data))
         if self.giving is not None:
             try:
                 self.giving.send(data)

@@ -36,7 +36,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from bench.playedagent import Agent
+from bench.playedagent import PlayedAgent
 from bench.redisline import Connection, command
 from dsf import keys, messages
 from dsf.settings import settings
@@ -77,7 +77,7 @@ class Player:
         self._said = b""
         self._master = bytes.fromhex(config.resolved_signing_secret() or "")
         self._keys: dict[str, messages.SigningKey] = {}
-        self._agents = {name: Agent(self, name) for name in (f"cluster-{number:04}" for number in clusters)}
+        self._agents = {name: PlayedAgent(self, name) for name in (f"cluster-{number:04}" for number in clusters)}
         for agent in self._agents.values():
             self._take(agent)
             self._give(agent)
@@ -126,7 +126,7 @@ class Player:
 
     # --- connections that come and go ------------------------------------------------------------------------------
 
-    def lost(self, agent: Agent, connection: Connection) -> None:
+    def lost(self, agent: PlayedAgent, connection: Connection) -> None:
         """A connection of this agent is of no use any more; there will be another one."""
         self._close(connection)
         if agent.giving is connection:
@@ -137,7 +137,7 @@ class Player:
             # As its worker waits between two tries.
             self._at(self._longest_wait * random.uniform(0.5, 1.0), lambda: self._take(agent))
 
-    def _take(self, agent: Agent) -> None:
+    def _take(self, agent: PlayedAgent) -> None:
         if agent.is_quiet or (connection := self._connect()) is None:
             self._at(self._longest_wait * random.uniform(0.5, 1.0), lambda: self._take(agent))
             return
@@ -148,7 +148,7 @@ class Player:
             return
         self._watch(agent, connection)
 
-    def _give(self, agent: Agent) -> None:
+    def _give(self, agent: PlayedAgent) -> None:
         if agent.is_quiet or (connection := self._connect()) is None:
             self._at(_RETRY, lambda: self._give(agent))
             return
@@ -167,7 +167,7 @@ class Player:
             self.counts["refused"] += 1
             return None
 
-    def _watch(self, agent: Agent, connection: Connection) -> None:
+    def _watch(self, agent: PlayedAgent, connection: Connection) -> None:
         self._selector.register(connection.socket, selectors.EVENT_READ, (agent, connection))
 
     def _close(self, connection: Connection) -> None:
@@ -175,7 +175,7 @@ class Player:
             self._selector.unregister(connection.socket)
         connection.socket.close()
 
-    def _handle(self, agent: Agent, connection: Connection) -> None:
+    def _handle(self, agent: PlayedAgent, connection: Connection) -> None:
         try:
             if connection is agent.taking:
                 agent.took(connection)
@@ -210,7 +210,7 @@ class Player:
             else:
                 raise SystemExit(f"cannot {what}")
 
-    def _be_quiet(self, seconds: float, agents: Sequence[Agent]) -> None:
+    def _be_quiet(self, seconds: float, agents: Sequence[PlayedAgent]) -> None:
         for agent in agents:
             if agent.is_quiet:
                 continue
@@ -220,7 +220,7 @@ class Player:
                     self._selector.unregister(connection.socket)
             self._at(seconds, lambda agent=agent: self._wake(agent))  # type: ignore[misc]
 
-    def _wake(self, agent: Agent) -> None:
+    def _wake(self, agent: PlayedAgent) -> None:
         agent.is_quiet = False
         for connection in (agent.taking, agent.giving):
             if connection is not None:

@@ -60,7 +60,7 @@ class Fault:
 
 
 @dataclass
-class Seen:
+class SoakFigures:
     """What was seen. Ages are in seconds."""
 
     looks: int = 0
@@ -83,7 +83,7 @@ class Judge:
 
     def __init__(self, world: World, good: Sequence[Pair], faults: list[Fault], seed: int) -> None:
         """`faults` may grow."""
-        self.seen = Seen()
+        self.seen = SoakFigures()
         #: Cycles of good scorers that were lost, in words.
         self.losses: list[str] = []
         self._world = world

@@ -45,7 +45,7 @@ _PACE = 0.05
 _NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 
 
-class Fleet:
+class SendingClusters:
     """Clusters that send results."""
 
     def __init__(self, client: redis.Redis, clusters: int) -> None:
@@ -126,7 +126,7 @@ def waiting(client: redis.Redis) -> int:
     return int(client.zcount(keys.WRITES, "-inf", time.time()))
 
 
-def feed(client: redis.Redis, fleet: Fleet, made: list[tuple[str, str]], rate: float) -> tuple[int, int]:
+def feed(client: redis.Redis, fleet: SendingClusters, made: list[tuple[str, str]], rate: float) -> tuple[int, int]:
     """Let the results arrive at this pace; the largest number of results and of objects that waited."""
     most = objects = sent = 0
     turns: Counter[str] = Counter()
@@ -149,7 +149,7 @@ def measure(clusters: int, rate: int, seconds: int, workers: int, changing: floa
     """All figures of one run."""
     with ControlPlane() as plane, RedisServer() as server, tempfile.TemporaryDirectory() as folder:
         client, session = server.client(), plane.session()
-        fleet = Fleet(client, clusters)
+        fleet = SendingClusters(client, clusters)
         with ThreadPoolExecutor(8) as pool:
             list(
                 pool.map(lambda name: session.create(_NAMESPACES.path(), {"metadata": {"name": name}}), fleet.clusters)
