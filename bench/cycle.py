@@ -118,10 +118,10 @@ class Broker:
             while True:
                 # As a results worker looks: at the flag, and then into all slots.
                 if self.redis.getdel(keys.mail_flag(CLUSTER)):
-                    slots = keys.mail_slots(CLUSTER)
-                    texts = [text for text in self.redis.mget(slots) if text]
-                    self.redis.delete(*slots)
-                    sent.extend(texts)
+                    with self.redis.pipeline(transaction=False) as slots:
+                        for slot in keys.mail_slots(CLUSTER):
+                            slots.getdel(slot)
+                        sent.extend(text for text in slots.execute() if text)
                 if (left := until - time.monotonic()) <= 0:
                     return len(sent)
                 time.sleep(min(left, _LOOK))

@@ -9,6 +9,7 @@ import random
 import socket
 import threading
 import time
+import traceback
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 from importlib import metadata
@@ -114,9 +115,11 @@ class CycleRunner:
         try:
             outcome = ""
             for task in stages:
-                # In this thread, with the tries that `_try` asks for; raises what the last one raised.
+                # In this thread, with the tries that `_try` asks for; raises what the last one raised. A `chain` would
+                # wait for each with a flag of the whole process, which other threads reset (allow_join_result).
                 outcome = task.apply((scorer, run_id)).get(disable_sync_subtasks=False)
-        except Exception:
+        except Exception as error:
+            _free(error)
             self._fail(cycle)
             raise
         else:
@@ -208,10 +211,12 @@ class CycleRunner:
         try:
             return work(cycle)
         except CycleError as error:
+            _free(error)
             failure = error
-        except BaseException:
+        except BaseException as error:
             # Also what sys.exit() raises in a plug-in: the cycle would have no result.
             log.exception("stage failed unexpectedly", stage=stage, scorer=cycle.scorer, run=cycle.run_id)
+            _free(error)
             failure = CycleError(stage, "internal_error", "a mistake in the agent; its log has the details")
         cycle.failure = failure
         pause = self._pause(task.request.retries, cycle, failure)
@@ -292,3 +297,13 @@ class CycleRunner:
             agent=self._agent,
             version=self._version,
         )
+
+
+def _free(error: BaseException | None) -> None:
+    """Free what was in memory where it failed.
+
+    An error keeps the frames that it went through until Python looks for garbage, and some of them have a whole answer.
+    """
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__context__

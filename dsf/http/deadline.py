@@ -86,10 +86,10 @@ class Exchange:
         connection.settimeout(self.remaining())
 
     def close(self) -> None:
-        """It is over: hold nothing open."""
-        self._socket = None
-        for answer in self.answers:
-            answer.close()
+        """It is over: hold nothing open, and not its owner in memory: a kept connection knows its last answer."""
+        self._socket = self.owner = None
+        while self.answers:
+            self.answers.pop().close()
 
     def end(self) -> None:
         """End it from another thread."""

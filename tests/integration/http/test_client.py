@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from functools import partial
 
@@ -15,6 +17,7 @@ from dsf import http
 from dsf.errors import HttpError
 from dsf.http import addresses, transport
 from dsf.http.access import bearer
+from dsf.http.deadline import made_for
 from tests.support import httpserver
 from tests.support.httpserver import ScriptedServer, answer
 
@@ -48,6 +51,25 @@ def test_a_plain_answer_and_what_was_sent() -> None:
     assert first.headers["Authorization"] == f"Bearer {TOKEN}"
     assert first.headers["Accept-Encoding"] == "gzip"
     assert "Authorization" not in second.headers
+
+
+def test_an_exchange_is_freed_when_it_is_over() -> None:
+    class Cycle:
+        """Its payload would stay in memory until Python looks for garbage."""
+
+        deadline = time.monotonic() + 60
+
+    gc.disable()
+    try:
+        with ScriptedServer(answer("hello")) as server:
+            owner = Cycle()
+            freed = weakref.ref(owner)
+            with made_for(owner):
+                get(server.url)
+            del owner
+            assert freed() is None
+    finally:
+        gc.enable()
 
 
 def test_credentials_in_urls_are_not_sent() -> None:

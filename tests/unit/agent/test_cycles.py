@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import Mock
@@ -71,6 +73,32 @@ def test_a_tick_whose_time_is_over_by_the_hubs_clock(make: Callable[..., Bed]) -
     assert bed.run(new_run_id(HUB_NOW - 30), HUB_NOW - 0.1) == "skipped: expired"
     assert [(result.outcome, result.reason) for result in bed.sent] == [("skipped", "expired")]
     bed.stages.fetch.assert_not_called()
+
+
+def test_a_failed_stage_leaves_nothing_in_memory(make: Callable[..., Bed]) -> None:
+    bed = make(max_retries=1)
+    answers: list[weakref.ref[object]] = []
+
+    class Answer:
+        """What a stage had read, beside the error that it made of another one."""
+
+    def fetch(_: object) -> None:
+        received = Answer()
+        answers.append(weakref.ref(received))
+        try:
+            raise ValueError
+        except ValueError:
+            raise CycleError("fetch", "http_503", "busy", retryable=True) from None
+
+    bed.stages.fetch.side_effect = fetch
+    gc.disable()
+    try:
+        with pytest.raises(CycleError) as caught:
+            bed.run(new_run_id(HUB_NOW), HUB_NOW + 60)
+        assert caught.value.__traceback__
+        assert [answer() for answer in answers] == [None, None]
+    finally:
+        gc.enable()
 
 
 def test_a_tick_that_comes_twice_is_one_cycle(make: Callable[..., Bed]) -> None:
