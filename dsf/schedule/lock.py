@@ -30,12 +30,6 @@ end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return {1, holder and 1 or 0}
 """
-_RELEASE = """
-if redis.call('GET', KEYS[1]) == ARGV[1] then
-  return redis.call('DEL', KEYS[1])
-end
-return 0
-"""
 #: Renewals and requests per lock lifetime: several may fail before it is lost.
 _RENEWALS = 5
 
@@ -48,8 +42,8 @@ class BeatLock:
         self._milliseconds = max(1, round(timeout * 1000))
         self._interval = timeout / _RENEWALS
         self._token = secrets.token_hex(16)
+        self._client = client
         self._take = client.register_script(_TAKE)
-        self._release = client.register_script(_RELEASE)
         self._held = False
         self._told: bool | None = None
         self._renew_at = 0.0
@@ -80,4 +74,6 @@ class BeatLock:
         """Release the lock if held, so that a standby need not wait. Raises redis.RedisError."""
         # Also if not known to be held: a signal may interrupt between taking and recording it.
         self._held = False
-        self._release(keys=[keys.BEAT_LOCK], args=[self._token])
+        # Two commands: should the lock expire between them and another beat get it, both are active for a moment.
+        if self._client.get(keys.BEAT_LOCK) == self._token:
+            self._client.delete(keys.BEAT_LOCK)

@@ -33,6 +33,18 @@ _FLOWER: Final = {
     "tasks_columns": "name,args,state,received,started,runtime,worker,uuid",
 }
 
+#: The options of `celery worker` with which it is the results worker: Celery reads them from CELERY_WORKER_*.
+_RESULTS_WORKER: Final = {
+    # The name that Flower shows and that Redis lets answer; others may be made up by an agent.
+    "hostname": "results@%h",
+    "task_events": "1",
+    # Without talk among workers, for which its Redis user has no rights.
+    "without_gossip": "1",
+    "without_mingle": "1",
+    # Seconds between heartbeats in Flower; each is sent to all listeners.
+    "heartbeat_interval": "30",
+}
+
 
 def flower(address: str, port: int, *, read_only: bool = True) -> list[str]:
     """Flower's command line; unless read-only, users may also start tasks."""
@@ -48,14 +60,19 @@ def flower(address: str, port: int, *, read_only: bool = True) -> list[str]:
 def prepare(words: Sequence[str], environment: MutableMapping[str, str]) -> None:
     """Make this process, started with these words, what the `dsf` command of that name would be.
 
-    `celery flower` would otherwise show made-up events and start tasks for everybody. What is set already stays.
+    `celery flower` would otherwise show made-up events and start tasks for everybody, and `celery worker` have a name
+    that Flower does not show. What is set already stays.
     """
     program = PurePath(words[0])
-    role = next((_ROLES[word] for word in words[1:] if word in _ROLES), None)
     # Also `python -m celery`.
-    if role is None or "celery" not in (program.name, program.parent.name):
+    if "celery" not in (program.name, program.parent.name):
         return
-    environment.setdefault("DSF_ROLE", role)
-    if role == "flower":
-        for name, value in _FLOWER.items():
-            environment.setdefault(f"FLOWER_{name.upper()}", value)
+    role = next((_ROLES[word] for word in words[1:] if word in _ROLES), None)
+    if role is not None:
+        environment.setdefault("DSF_ROLE", role)
+    options = {"FLOWER": _FLOWER} if role == "flower" else {}
+    if role is None and "worker" in words[1:]:
+        options = {"CELERY_WORKER": _RESULTS_WORKER}
+    for prefix, values in options.items():
+        for name, value in values.items():
+            environment.setdefault(f"{prefix}_{name.upper()}", value)

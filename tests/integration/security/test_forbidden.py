@@ -12,7 +12,7 @@ from redis.exceptions import NoPermissionError
 
 from dsf import keys
 from dsf.redisacl.clusterusers import ClusterUsers
-from dsf.redisacl.rules import HubRole, cluster_user, hub_user
+from dsf.redisacl.rules import HUB_ROLES, HubRole, cluster_user, hub_user
 from tests.integration.security.fleet import MASTER
 from tests.support.secureredis import SecureRedis
 
@@ -163,6 +163,10 @@ HUB_FORBIDDEN: dict[HubRole, str] = {
     "flower": """LPUSH spoke.c1 x|LPUSH hub.results x|LRANGE spoke.c1 0 -1|BRPOP spoke.c1 1|HGETALL dsf:scorers
         PUBLISH /0.celeryev/x x|PUBLISH /0.celery.pidbox x|PSUBSCRIBE *|HGETALL dsf:pair:c1/s|SCRIPT LOAD x|ACL LIST
         KEYS *|XADD dsf:changes * a b|XREVRANGE dsf:changes + -""",
+    # What is pushed there can only start a cycle.
+    "flower-tasks": """RPUSH spoke.c1 x|LPUSH hub.results x|LRANGE spoke.c1 0 -1|BRPOP spoke.c1 1|HGETALL dsf:scorers
+        PUBLISH /0.celeryev/x x|PSUBSCRIBE *|HGETALL dsf:pair:c1/s|SCRIPT LOAD x|ACL LIST|KEYS *
+        XADD dsf:changes * a b|XREVRANGE dsf:changes + -""",
     # It sends ticks. What they bring is in the hub's objects, which it reads from the API server.
     "optimizer": """LRANGE spoke.c1 0 -1|BRPOP spoke.c1 1|RPUSH spoke.c1 x|DEL spoke.c1|LPUSH hub.results x
         LLEN hub.results|LRANGE hub.results 0 -1|HGETALL dsf:pair:c1/s|HGET dsf:pair:c1/s score
@@ -174,9 +178,15 @@ HUB_FORBIDDEN: dict[HubRole, str] = {
         ACL LIST|ACL SETUSER x|EVAL 'return 1' 0|CONFIG GET *|CLIENT LIST|FLUSHALL|MONITOR|KEYS *|SHUTDOWN""",
     "hub": """LPUSH spoke.c1 x|LPUSH hub.results x|LRANGE hub.results 0 -1|HSET dsf:pair:c1/s score x|FLUSHALL
         CONFIG GET *|EVAL 'return 1' 0|MONITOR|KEYS *|SHUTDOWN|XADD dsf:changes * a b|DEL dsf:changes""",
+    # It acts for users: overrides, runs, its own sessions.
+    "web": """LRANGE hub.results 0 -1|LPUSH hub.results x|BRPOP spoke.c1 1|LRANGE spoke.c1 0 -1|RPUSH spoke.c1 x
+        HSET dsf:schedule:entries x y|HDEL dsf:schedule:entries x|DEL dsf:schedule:overrides|HSET dsf:pair:c1/s score x
+        HSET dsf:scorers x y|HSET dsf:clusters x y|HSET dsf:clusters:requests x y|PUBLISH /0.celery.pidbox x
+        ACL LIST|ACL SETUSER x|EVAL 'return 1' 0|CONFIG GET *|FLUSHALL|MONITOR|KEYS *|SHUTDOWN|CLIENT LIST
+        XDEL dsf:changes 1-1|XTRIM dsf:changes MAXLEN 0|DEL dsf:changes|SET dsf:changes:told x""",
     "operator": """LRANGE hub.results 0 -1|LPUSH hub.results x|BRPOP spoke.c1 1|LRANGE spoke.c1 0 -1
-        HSET dsf:scorers x y|HSET dsf:pair:c1/s score x|ACL LIST|ACL SETUSER x
-        CONFIG GET *|FLUSHALL|MONITOR|KEYS *|SHUTDOWN|CLIENT LIST
+        HSET dsf:schedule:entries x y|HDEL dsf:schedule:entries x|HSET dsf:scorers x y|HSET dsf:pair:c1/s score x
+        ACL LIST|ACL SETUSER x|CONFIG GET *|FLUSHALL|MONITOR|KEYS *|SHUTDOWN|CLIENT LIST
         XDEL dsf:changes 1-1|XTRIM dsf:changes MAXLEN 0|DEL dsf:changes|SET dsf:changes:told x""",
     "sentinel": "GET x|LRANGE hub.results 0 -1|SHUTDOWN|ACL LIST|CONFIG SET dir /tmp|KEYS *",
     "replica": "GET x|LRANGE hub.results 0 -1|SHUTDOWN|ACL LIST|CONFIG GET *|KEYS *",
@@ -233,11 +243,15 @@ def test_each_process_of_the_hub_has_what_it_needs_only(secure_redis: SecureRedi
     client = secure_redis.client(hub_user(role), secure_redis.passwords[role])
     assert refused(client, re.split(r"[|\n] *", HUB_FORBIDDEN[role])) == []
     # Not in two steps either: the commands of a script are looked at one by one.
-    if role in ("beat", "results", "optimizer", "hub", "operator"):
+    if role in ("beat", "results", "optimizer", "hub", "operator", "web"):
         for command in ("'SET', 'anything', 'x'", "'LPUSH', 'hub.queue', 'x'", "'DEL', 'hub.results'"):
             script = client.register_script(f"return redis.call({command})")
             with pytest.raises(redis.RedisError, match=r"can't (access|run)"):
                 script()
+
+
+def test_no_user_is_left_out() -> None:
+    assert {*HUB_FORBIDDEN, "probe"} == {*HUB_ROLES}
 
 
 def test_without_a_password_there_is_nothing(secure_redis: SecureRedis) -> None:

@@ -198,3 +198,36 @@ def test_a_worker_by_celerys_own_command_refuses(redis_url: str, role: str, queu
     assert done.returncode != 0
     assert told in done.stderr
     assert "Traceback" not in done.stderr or role == "results"
+
+
+def test_a_results_worker_by_celerys_own_command_is_one_of_ours(tmp_path: Path) -> None:
+    """Under the Redis user of results workers, which may answer as `results@...` only."""
+    with RedisServer(aof=False) as server, server.client() as admin:
+        for user in ("results", "operator"):
+            rules = hub_rules(user)
+            admin.execute_command("ACL", "SETUSER", f"dsf-{user}", "reset", "on", ">secret", *rules)
+        url = f"redis://dsf-results:secret@127.0.0.1:{server.port}/0"
+        environment = {
+            "PATH": os.environ["PATH"],
+            "DSF_REDIS_URL": url,
+            "DSF_SIGNING_SECRET": "ab" * 32,
+            "DSF_BACKEND": "dir",
+            "DSF_MANIFESTS": str(tmp_path),
+        }
+        command = [sys.executable, "-m", "celery", "-A", "dsf.celery", "worker", "-Q", "hub.results"]
+        with (tmp_path / "log").open("wb") as log:
+            worker = subprocess.Popen(command, env=environment, cwd=ROOT, stdout=log, stderr=log)
+        try:
+            wait_for(lambda: admin.pubsub_numsub(keys.CONTROL)[0][1] or worker.poll(), 60, "the worker to listen")
+            environment |= {"DSF_ROLE": "cli", "DSF_REDIS_URL": url.replace("dsf-results", "dsf-operator")}
+            asking = [*command[:5], "inspect", "ping", "--json", "--timeout", "10"]
+            done = subprocess.run(
+                asking, capture_output=True, text=True, timeout=120, check=False, env=environment, cwd=ROOT
+            )
+            assert done.returncode == 0, done.stdout + done.stderr + (tmp_path / "log").read_text()
+            [name] = json.loads(done.stdout)
+            assert name.startswith("results@")
+            assert admin.acl_log() == []
+        finally:
+            worker.terminate()
+            assert worker.wait(60) == 0

@@ -39,3 +39,11 @@ def test_celerys_flower_has_the_options_of_ours() -> None:
     } | {"FLOWER_MAX_TASKS": "10000"}
     assert environment["FLOWER_READ_ONLY"] == "True"
     assert environment["FLOWER_MAX_TASKS"] == "5"
+
+
+def test_celerys_worker_is_the_results_worker_unless_it_has_a_role() -> None:
+    environment = {"CELERY_WORKER_HEARTBEAT_INTERVAL": "5"}
+    prepare((*CELERY, "worker", "-Q", "hub.results"), environment)
+    assert environment["CELERY_WORKER_HOSTNAME"] == "results@%h"
+    assert environment["CELERY_WORKER_HEARTBEAT_INTERVAL"] == "5"
+    assert "DSF_ROLE" not in environment
