@@ -74,7 +74,7 @@ SOURCE_WARNINGS = Metric(
 MESSAGES_REFUSED = Metric(
     "dynamic_scoring_messages_refused",
     "counter",
-    "Messages in the agent's own queue that could not be read, or are no call of one of its stages; they are dropped.",
+    "Messages in the agent's own queue that could not be read, or do not call `dsf.cycle`; they are dropped.",
 )
 LAST_SUCCESS = Metric(
     "dynamic_scoring_last_success_timestamp_seconds",

@@ -115,7 +115,7 @@ class FailureReason(DescribedReason):
         "spool_failed",
         "the agent could not store the data between two stages",
         "check its disk space",
-        "fetch or score",
+        "fetch",
     )
     CLOCK_SKEW = "clock_skew", "the agent's clock is more than 30 s off", "correct the node's clock", "publish"
     STALE = (
