@@ -304,6 +304,9 @@ def _free(error: BaseException | None) -> None:
 
     An error keeps the frames that it went through until Python looks for garbage, and some of them have a whole answer.
     """
-    while error is not None:
+    freed: set[int] = set()
+    # A plug-in's errors may refer to each other.
+    while error is not None and id(error) not in freed:
         traceback.clear_frames(error.__traceback__)
+        freed.add(id(error))
         error = error.__context__

@@ -101,6 +101,20 @@ def test_a_failed_stage_leaves_nothing_in_memory(make: Callable[..., Bed]) -> No
         gc.enable()
 
 
+def test_errors_that_refer_to_each_other_end_the_cycle(make: Callable[..., Bed]) -> None:
+    bed, other = make(), ValueError("of a plug-in")
+
+    def fetch(_: object) -> None:
+        error = CycleError("fetch", "http_503", "busy")
+        error.__context__, other.__context__ = other, error
+        raise error
+
+    bed.stages.fetch.side_effect = fetch
+    with pytest.raises(CycleError, match="busy"):
+        bed.run(new_run_id(HUB_NOW))
+    assert [result.reason for result in bed.sent] == ["http_503"]
+
+
 def test_a_tick_that_comes_twice_is_one_cycle(make: Callable[..., Bed]) -> None:
     bed, run = make(), new_run_id(HUB_NOW)
     assert [bed.run(run, HUB_NOW + 30) for _ in range(2)] == ["ok", "duplicate"]
