@@ -204,13 +204,19 @@ class Fleet(Stack):
         assert len(runs) == len(set(runs)), f"{pair} has a run twice: {runs}"
 
     def score_now(self, scorer: str, cluster: str = "c1") -> HistoryEntry:
-        """Ask for a cycle that has all the time it needs, and wait for its end."""
-        run = send_now(self.redis, cluster, scorer, _PATIENT, queue_limit=100)
+        """Ask for a cycle that has all the time it needs, and wait for its end.
 
-        def ended() -> list[HistoryEntry]:
-            return [one for one in self.history(scorer, cluster) if one.run == run]
+        Should it meet a cycle of the schedule, which it does not run beside, ask again.
+        """
+        while True:
+            run = send_now(self.redis, cluster, scorer, _PATIENT, queue_limit=100)
 
-        return self.until(ended, f"the end of run {run} of {scorer} on {cluster}")[0]
+            def ended(run: str = run) -> list[HistoryEntry]:
+                return [one for one in self.history(scorer, cluster) if one.run == run]
+
+            entry = self.until(ended, f"the end of run {run} of {scorer} on {cluster}")[0]
+            if entry.reason != "overlap":
+                return entry
 
     def first_score(self, scorer: str, cluster: str = "c1") -> None:
         """Wait for the first good cycle of a scorer that is asked by hand: should that of the schedule fail, ask."""
