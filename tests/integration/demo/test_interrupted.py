@@ -21,7 +21,7 @@ def test_once_is_no_success_without_all_scores(tmp_path: Path, number: signal.Si
     command = ("/usr/bin/env", "-i", *(f"{name}={value}" for name, value in environment.items()))
     # It is not to end by itself before the signal comes.
     code = (
-        "from dsf.demo.report import Report; Report.missing = lambda *_: {'all': 'one is missing'}; "
+        "from dsf.demo.report import DemoReport; DemoReport.missing = lambda *_: {'all': 'one is missing'}; "
         "from dsf.cli.main import run; run()"
     )
     demo = Child([*command, sys.executable, "-c", code, "demo", "--once"], tmp_path / "demo.log")
