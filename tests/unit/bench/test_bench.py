@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import re
 import sys
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from bench import HEAPS
 from bench import __main__ as runner
 from bench.adapters import read
-from bench.common import Figure, exit_code, spread, table
+from bench.common import ROOT, Figure, exit_code, spread, table
+
+
+def test_what_is_measured_has_the_heaps_of_the_images() -> None:
+    image = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    assert {name: os.environ.get(name) for name in HEAPS} == HEAPS
+    assert dict(re.findall(r"(MALLOC_\w+)=(\d+)", image)) == HEAPS
 
 
 def test_a_figure_knows_whether_its_limit_is_kept() -> None:
