@@ -13,23 +13,10 @@ import redis
 
 import dsf.log
 from dsf import keys
+from dsf.store.client import at_once
 
 log = dsf.log.get(__name__)
 
-#: Takes or extends it, even if Redis is full, like all hub scripts. Returns whether it is held now, and whether it was
-#: before: the reply to an earlier attempt may be lost.
-_TAKE = """#!lua flags=allow-oom
-local holder = redis.call('GET', KEYS[1])
-if holder and holder ~= ARGV[1] then
-  -- No lock is that much longer than another: the clock of Redis was set back, and the holder may be dead.
-  if redis.call('PTTL', KEYS[1]) > tonumber(ARGV[2]) + 60000 then
-    redis.call('PEXPIRE', KEYS[1], ARGV[2])
-  end
-  return {0, 0}
-end
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-return {1, holder and 1 or 0}
-"""
 #: Renewals and requests per lock lifetime: several may fail before it is lost.
 _RENEWALS = 5
 
@@ -43,7 +30,6 @@ class BeatLock:
         self._interval = timeout / _RENEWALS
         self._token = secrets.token_hex(16)
         self._client = client
-        self._take = client.register_script(_TAKE)
         self._held = False
         self._told: bool | None = None
         self._renew_at = 0.0
@@ -61,8 +47,17 @@ class BeatLock:
         now = time.monotonic()
         if self._held and now < self._renew_at:
             return True
-        held, was_ours = map(bool, self._take(keys=[keys.BEAT_LOCK], args=[self._token, self._milliseconds]))
-        if self._held and not was_ours:
+        holder, remaining = at_once(
+            self._client,
+            ("SET", keys.BEAT_LOCK, self._token, "NX", "GET", "PX", self._milliseconds),
+            ("PTTL", keys.BEAT_LOCK),
+        )
+        held = holder in (None, self._token)
+        # Of another's lock that lives that much longer than any: the clock of Redis was set back, and the holder may be
+        # dead. Should a lock have expired since, what is extended is its successor's, which does no harm.
+        if holder == self._token or (not held and remaining > self._milliseconds + 60_000):
+            self._client.pexpire(keys.BEAT_LOCK, self._milliseconds)
+        if self._held and holder != self._token:
             log.warning("beat lost its lock", hint="it or redis stood still for longer than the lock lives")
         if held != self._told:
             log.info("beat is active" if held else "another beat is active, this one stands by")
