@@ -126,12 +126,22 @@ _Loader.yaml_constructors = {
 
 
 class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-    """Also quotes text of PyYAML that is not text in Kubernetes, such as `1e3`, `08` and `y`."""
+    """Also quotes text of PyYAML that is not text in Kubernetes, such as `1e3`, `08` and `y`. No anchors and aliases:
+    people read what it writes."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
 
 
 for _first, _kinds in _Loader.yaml_implicit_resolvers.items():
     for _kind, _form in _kinds:
         Dumper.add_implicit_resolver(_kind, _form, [_first])
+
+
+def dump(data: Any) -> str:
+    """Plain data as YAML, keys in their order."""
+    text: str = yaml.dump(data, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120)
+    return text
 
 
 def load(text: str) -> Any:

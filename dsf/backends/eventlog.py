@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import dsf.log
+from dsf.api import kubeyaml
 from dsf.api.meta import rfc3339
 from dsf.backends.files import read_yaml, write_text
-from dsf.backends.plainyaml import dump
 from dsf.backends.protocol import EventType, ObjectKey
 from dsf.errors import BackendError
 
@@ -39,7 +39,7 @@ class EventLog:
             return
         if isinstance(events, list):
             self._events = [event for event in events if isinstance(event, dict)][-LIMIT:]
-            self._texts = [dump([event]) for event in self._events]
+            self._texts = [kubeyaml.dump([event]) for event in self._events]
 
     def add(self, about: ObjectKey, type_: EventType, reason: str, message: str) -> None:
         """Add an event about an object."""
@@ -60,7 +60,7 @@ class EventLog:
             count = same["count"] if isinstance(same.get("count"), int) else 0
             event = {**same, "last": now, "count": count + 1}
             self._events = [*self._events, event][-LIMIT:]
-            self._texts = [*self._texts, dump([event])][-LIMIT:]
+            self._texts = [*self._texts, kubeyaml.dump([event])][-LIMIT:]
             try:
                 write_text(self._path, "".join(self._texts))
             except BackendError as error:

@@ -21,9 +21,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, Self
 
+from dsf.api import kubeyaml
 from dsf.backends.filecache import FileCache
 from dsf.backends.files import read_yaml, remove, write_text
-from dsf.backends.plainyaml import dump
 from dsf.backends.protocol import Kind, Manifest, ObjectKey
 from dsf.errors import BackendError, SettingsError
 from dsf.keys import is_name
@@ -99,7 +99,7 @@ class OutFolder:
 
     def write(self, key: ObjectKey, manifest: Manifest) -> None:
         """Write one object."""
-        path, text = self.path(key), dump(manifest)
+        path, text = self.path(key), kubeyaml.dump(manifest)
         if key.kind is Kind.WORK:
             self.delivered.write(path, text, manifest)
         else:

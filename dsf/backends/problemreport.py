@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import dsf.log
+from dsf.api import kubeyaml
 from dsf.api.manifest import ManifestProblem
 from dsf.backends.eventlog import EventLog
 from dsf.backends.files import write_text
-from dsf.backends.plainyaml import dump
 from dsf.errors import BackendError
 
 log = dsf.log.get(__name__)
@@ -42,7 +42,7 @@ class ProblemReport:
                 return
             self._problems = [*problems]
         try:
-            write_text(self._path, dump([_row(problem) for problem in problems]))
+            write_text(self._path, kubeyaml.dump([_row(problem) for problem in problems]))
             self.is_written = True
         except BackendError as error:
             self.is_written = False

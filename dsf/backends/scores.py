@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from dsf.api import kubeyaml
 from dsf.api.meta import rfc3339
 from dsf.backends.filecache import FileCache
 from dsf.backends.files import read_yaml
 from dsf.backends.outfolder import OutFolder
-from dsf.backends.plainyaml import dump
 from dsf.backends.protocol import Kind, Manifest, ObjectKey
 from dsf.errors import ObjectNotFoundError
 
@@ -39,7 +39,7 @@ class DirectoryScores:
         born = uid or str(uuid.uuid4()), created or rfc3339(datetime.now(UTC))
         own = dict(zip(_OWN, born, strict=True))
         body = {name: value for name, value in manifest.items() if name != "status"}
-        self._born.write(path, dump({**body, "metadata": {**metadata, **own}, "status": status}), born)
+        self._born.write(path, kubeyaml.dump({**body, "metadata": {**metadata, **own}, "status": status}), born)
 
     def delete_score(self, namespace: str, name: str) -> None:
         """See `dsf.backends.protocol.ScoreBackend`."""

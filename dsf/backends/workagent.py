@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
+from dsf.api import kubeyaml
 from dsf.api.meta import Condition
 from dsf.backends.files import read_yaml
 from dsf.backends.outfolder import OutFolder
-from dsf.backends.plainyaml import dump
 from dsf.backends.protocol import Manifest
 from dsf.errors import BackendError
 from dsf.keys import is_name
@@ -24,7 +24,7 @@ class WorkAgent:
         """Deliver the work's objects; returns the work's status."""
         for path, manifest in self._objects(work):
             if self._out.delivered.read(path, read_yaml) != manifest:
-                self._out.delivered.write(path, dump(manifest), manifest)
+                self._out.delivered.write(path, kubeyaml.dump(manifest), manifest)
         metadata = work["metadata"]
         condition = Condition(
             type="Applied",

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from dsf.api import kubeyaml
 from dsf.backends.eventlog import LIMIT, EventLog
 from dsf.backends.filecache import FileCache
 from dsf.backends.files import read_yaml, remove, write_text
 from dsf.backends.outfolder import OutFolder
-from dsf.backends.plainyaml import dump
 from dsf.backends.protocol import Kind, ObjectKey
 from dsf.backends.stored import merged
 from dsf.errors import BackendError
@@ -36,7 +36,7 @@ def test_a_file_that_cannot_be_written_is_said_with_its_name(tmp_path: Path) -> 
 def test_times_stay_text_and_nothing_is_an_alias(tmp_path: Path) -> None:
     shared = {"a": "2026-01-01T00:00:00Z"}
     path = tmp_path / "x.yaml"
-    write_text(path, dump({"one": shared, "two": shared}))
+    write_text(path, kubeyaml.dump({"one": shared, "two": shared}))
     assert "&" not in path.read_text()
     assert read_yaml(path) == {"one": shared, "two": shared}
 
