@@ -56,7 +56,8 @@ def test_each_stage_is_a_task_for_whoever_listens(
         for outcome in ("ok", "error"):
             runs.append(agent.tick("sample"))
             assert agent.result().outcome == outcome
-        events = _events(listener, 20)
+        # 12 of a cycle with three stages, 9 of one whose second stage fails.
+        events = _events(listener, 21)
     whole, failed = ([event for event in events if event["run"] == run] for run in runs)
     begun = [(f"task-{what}", "dsf.cycle") for what in ("received", "started")]
     stages = [
