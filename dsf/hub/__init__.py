@@ -8,6 +8,7 @@ In reading order:
 * `distribute`: the ManifestWork of a cluster. `registrar`: registry and schedule in Redis.
 * `health`: checks of scoring APIs and the polling of their /config.
 * `cycles`, `conditions`: content of statuses; `statuses` writes them.
-* `workqueue`, `controller`: keys and worker threads. `notifications`: what results workers report. `outage`: of Redis.
+* `workqueue`, `controller`: keys and worker threads. `notifications`: what results workers report, and
+  users' actions. `outage`: of Redis.
 * `hub`: event routing and thread lifecycle. `main`: the process with leader election.
 """

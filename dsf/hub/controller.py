@@ -20,16 +20,11 @@ from dsf.process.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
 
-#: Seconds for which `stop` waits for work in progress.
-STOP_TIMEOUT: Final = 10.0
-
 
 #: Seconds without a finished key, while some wait, after which the workers count as stuck. Every request has a
 #: time-out, so a waiting thread returns long before.
 STUCK: Final = 180.0
 
-#: Seconds before retry if a busy server sends no Retry-After.
-_BUSY_PAUSE: Final = 1.0
 
 #: Reads the object named by the key and brings the actual state to the desired one. It does not get the event: it must
 #: be idempotent. Returns the seconds until the next reconciliation, None to wait for a change. After an exception the
@@ -69,7 +64,7 @@ class Controller:
     def stop(self) -> None:
         """Take no more keys and wait for work in progress."""
         self.queue.shutdown()
-        deadline = time.monotonic() + STOP_TIMEOUT
+        deadline = time.monotonic() + 10.0
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         log.info("controller stopped", controller=self.name, **self.results)
@@ -113,5 +108,6 @@ def _asked(error: Exception) -> float:
     """Seconds requested by the API server (Retry-After): else all keys together would query it constantly."""
     asked = getattr(error, "retry_after", None)
     if not asked and isinstance(error, BackendError) and error.is_busy:
-        asked = _BUSY_PAUSE
+        # A busy server may send no Retry-After.
+        asked = 1.0
     return min(asked or 0.0, RETRY_MAX)
