@@ -14,7 +14,6 @@ import dsf.log
 from dsf import keys, metrics
 from dsf.exporter.exposing import NO_LIMIT, PER_PAIR, Level, SeriesBudget, declared_levels
 from dsf.exporter.families import PairFamilies
-from dsf.exporter.sums import model_families
 from dsf.fleet.model import FleetModel
 from dsf.fleet.snapshot import every
 from dsf.schedule.stats import schedule_families
@@ -179,3 +178,21 @@ def _healthy(scorers: dict[str, ScorerRecord]) -> Metric:
     for name, record in sorted(scorers.items()):
         family.add_metric((name,), float(record.health == "Active"))
     return family
+
+
+def model_families(model: FleetModel) -> Iterable[Metric]:
+    """Clusters by state and by reason, and percentiles of age: few series, whatever the fleet's size.
+
+    Raises redis.RedisError.
+    """
+    states, reasons, ages = metrics.PAIRS.gauge(), metrics.REASONS.gauge(), metrics.AGE.gauge()
+    for scorer in model.scorers():
+        for state, clusters in scorer.states.model_dump().items():
+            states.add_metric((scorer.name, state), clusters)
+        for group in scorer.reasons:
+            reasons.add_metric((scorer.name, group.state, group.stage, group.reason), group.clusters)
+        spread = scorer.ages
+        for percentile, age in (("50", spread.p50), ("90", spread.p90), ("99", spread.p99), ("100", spread.maximum)):
+            if age is not None:
+                ages.add_metric((scorer.name, percentile), age)
+    return [states, reasons, ages]

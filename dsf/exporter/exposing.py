@@ -13,8 +13,6 @@ Level = Literal["items", "pair", "none"]
 PER_PAIR: Final = 18
 #: More than any fleet has.
 NO_LIMIT: Final = 2**53
-#: Hysteresis: omitted series come back when they need at most this share of the limit.
-_BACK_BELOW: Final = 0.9
 
 
 class SeriesBudget:
@@ -42,4 +40,5 @@ def declared_levels(records: Mapping[str, ScorerRecord]) -> dict[str, Level]:
 
 
 def _fits(wanted: int, limit: int, had: bool) -> bool:
-    return wanted <= (limit if had else limit * _BACK_BELOW)
+    # Hysteresis: omitted series come back when they need somewhat less than the limit.
+    return wanted <= (limit if had else limit * 0.9)
