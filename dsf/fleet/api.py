@@ -51,10 +51,7 @@ ERRORS: Final[dict[int | str, dict[str, Any]]] = {
 _VOLATILE: Final = re.compile(rb'^\{"at":"[^"]*"|"(?:ageSeconds|lagSeconds)":[-+.0-9eE]+|"ages":\{.*?\]\}', re.DOTALL)
 #: Most changes in one answer.
 MAX_CHANGED: Final = 5000
-#: Most entries of the schedule in one answer.
-MAX_ENTRIES: Final = 500
 #: Smaller answers are not compressed.
-_LEAST_PACKED: Final = 1024
 
 ClusterFilter = Annotated[str | None, Query(description="Only this cluster.")]
 ClusterGlob = Annotated[str | None, Query(description="Only this cluster; `*` and `?` stand for others.")]
@@ -249,7 +246,7 @@ def _add_lists(router: APIRouter, fleet: FleetReader) -> None:
 
         At most `limit` in one answer; while its `continue` is not null, there are more.
         """
-        return _answer(request, fleet.schedule(cluster, scorer, limit=min(limit, MAX_ENTRIES), after=cursor or after))
+        return _answer(request, fleet.schedule(cluster, scorer, limit=min(limit, 500), after=cursor or after))
 
     @router.get("/history/{cluster}/{scorer}", response_model=HistoryList)
     def history(request: Request, cluster: str, scorer: str, limit: Cycles = 100, cursor: Cursor = None) -> Response:
@@ -263,7 +260,7 @@ def _answer(request: Request, view: View) -> Response:
     headers = {"ETag": tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
     if tag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
-    if len(body) >= _LEAST_PACKED and gzip_accepted(request.headers.get("accept-encoding", "")):
+    if len(body) >= 1024 and gzip_accepted(request.headers.get("accept-encoding", "")):
         body = gzip.compress(body, compresslevel=1)
         headers["Content-Encoding"] = "gzip"
     return Response(body, media_type="application/json", headers=headers)
