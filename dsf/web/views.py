@@ -16,12 +16,11 @@ from dsf.fleet.model import PairFilter
 from dsf.fleet.overviews import ClusterPage, ConditionView, FleetOverview, SettingView
 from dsf.fleet.verdict import Verdict
 from dsf.store.entries import scorer_target
-from dsf.web import placing
+from dsf.web import planning
 from dsf.web.access import Doing
 from dsf.web.dividing import EVERYTHING, Chosen, chosen, divided
 from dsf.web.finding import find
 from dsf.web.objects import HubObjects, settings_of
-from dsf.web.planning import plans
 from dsf.web.reading import Reading, Rows, TableRow
 
 if TYPE_CHECKING:
@@ -31,17 +30,14 @@ if TYPE_CHECKING:
 
 #: Most rows of a page. A row has at most some 20 elements, and a page may have 5,000.
 PAGE_ROWS: Final = 100
-#: Most pairs that the first page lists with their values; most clusters and scorers in a matrix.
+#: Most pairs that the first page lists with their values; most clusters in a matrix.
 _FEW_PAIRS: Final = 60
 _MATRIX_ROWS: Final = 200
-_MATRIX_CELLS: Final = 2000
-#: Most scorers on the first page, and elements of a page.
+#: Most scorers on the first page.
 _SCORERS: Final = 60
-_NODES: Final = 4998
-#: Most failure groups of a page, overrides of a scorer, and past cycles of a pair.
+#: Most failure groups of a page, and overrides of a scorer.
 _GROUPS: Final = 30
 _OVERRIDES: Final = 30
-_CYCLES: Final = 50
 #: States that need attention.
 _BAD: Final = (Verdict.FAILING, Verdict.EXPIRED, Verdict.SKIPPED, Verdict.NEVER, Verdict.EMPTY)
 
@@ -94,7 +90,7 @@ def _fleet(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str
     if fleet.pairs <= _FEW_PAIRS:
         return context | {"mode": "pairs", "page": reading.page(PairFilter(clusters=only.clusters), _FEW_PAIRS)}
     room = _matrix_rows(fleet, min(len(groups), _GROUPS), len(scorers), only)
-    if clusters <= _MATRIX_ROWS and clusters * len(scorers) <= _MATRIX_CELLS and room > 0:
+    if clusters <= _MATRIX_ROWS and clusters * len(scorers) <= 2000 and room > 0:
         page = _first_if_other(lambda cursor: reading.clusters(room, only.clusters, cursor), query)
         return context | {"mode": "matrix", "columns": scorers, "lines": page.clusters, "page": page}
     wanted = PairFilter(clusters=only.clusters, states=_BAD)
@@ -111,13 +107,13 @@ def _first_if_other(read: Callable[[str | None], _Page], query: Query) -> _Page:
 
 
 def _matrix_rows(fleet: FleetOverview, groups: int, columns: int, only: Chosen) -> int:
-    """Most clusters in the matrix for a page of at most `_NODES` elements.
+    """Most clusters in the matrix for a page of less than 5,000 elements.
 
     0 or less: no room.
     """
     bars: int = sum(15 + sum(number > 0 for _, number in scorer.states) for scorer in fleet.scorers[:_SCORERS])
     above = 185 + bars + 13 * groups + 8 * min(len(fleet.unready), _GROUPS) + len(only.sets) + len(only.labels)
-    return min(_MATRIX_ROWS, (_NODES - above - 2 * columns) // (3 + 2 * columns))
+    return min(_MATRIX_ROWS, (4998 - above - 2 * columns) // (3 + 2 * columns))
 
 
 def settings_in_force(sources: Sources, name: str) -> list[SettingView] | None:
@@ -207,7 +203,7 @@ def _cluster(sources: Sources, names: Mapping[str, str], query: Query) -> dict[s
 
 def _pair(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
     row, detail = sources.reading.pair(names["cluster"], names["scorer"])
-    cycles = detail.cycles[:_CYCLES]
+    cycles = detail.cycles[:50]
     return {
         "title": f"{names['scorer']} on {names['cluster']}",
         "row": row,
@@ -251,15 +247,15 @@ def _changes(sources: Sources, names: Mapping[str, str], query: Query) -> dict[s
 
 
 def _plans(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
-    return plans(sources.reading, query)
+    return planning.plans(sources.reading, query)
 
 
 def _placements(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
-    return placing.placements(sources.placements)
+    return planning.placements(sources.placements)
 
 
 def _placement(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
-    return placing.placement(sources.placements, names, query)
+    return planning.placement(sources.placements, names, query)
 
 
 def _parts(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
