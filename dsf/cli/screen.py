@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from dsf.demo.report import Line
 
-#: Minimum lines of the table: its header, some pairs, and the number of hidden ones.
-_LEAST_ROWS = 5
 #: Most clusters named in a cause.
 _NAMED = 3
 _Lines = list[list[Segment]]
@@ -88,7 +86,8 @@ class Screen:
         wrong = [line for text in (*self.troubles, *causes(self.lines)) for line in wrapped(flat(text), "red")]
         places = [wrapped(text, "dim") for text in self.footer]
         least = len(places[0]) + 1 if places else 0
-        shown = self._table(console, options, max(left - least - len(wrong), _LEAST_ROWS))
+        # At least the header, some pairs, and the number of hidden ones.
+        shown = self._table(console, options, max(left - least - len(wrong), 5))
         left -= len(shown)
         shown += _fitting(wrong, left - least)
         left = console.size.height - 1 - len(shown) - 1
