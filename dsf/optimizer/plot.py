@@ -25,8 +25,6 @@ MAX_CLUSTERS: Final = 48
 _PER_ROW: Final = 8
 _NAMED_UNPLACED: Final = 6
 _METADATA: Final = {".svg": {"Date": None}}
-#: The least height of a block, as a share of the column.
-_SMALLEST: Final = 0.07
 
 _INK, _MUTED, _EDGE, _EMPTY, _HEADER = "#1f2933", "#66727f", "#c3ccd5", "#f4f6f8", "#e3e9ef"
 _WIDTH, _GAP, _HEAD, _BAND, _BODY, _BETWEEN = 1.0, 0.14, 0.3, 0.48, 1.7, 0.3
@@ -155,7 +153,8 @@ def _blocks(axes: Axes, x: float, y: float, blocks: list[tuple[AssignmentView, f
 
 def _share(assignment: AssignmentView, chosen: ConfigurationView, request: Mapping[str, int]) -> float:
     amounts = ((amount, chosen.supply.get(kind, 0)) for kind, amount in request.items())
-    return max([_SMALLEST, *(amount * assignment.replicas / supply for amount, supply in amounts if supply)])
+    # A block of less height could not be seen.
+    return max([0.07, *(amount * assignment.replicas / supply for amount, supply in amounts if supply)])
 
 
 def _notes(plan: Plan, drawn: int) -> list[str]:

@@ -28,12 +28,8 @@ KNOWN: Final = 0
 MISSING: Final = 1
 EXPIRED: Final = 2
 
-#: OCM accepts scores from -100 to 100; values far beyond that would cost exactness.
-MAX_SCORE: Final = 1_000_000
 #: Most names of missing items that are listed per cluster and score.
 _LISTED: Final = 10
-#: The greatest value of an option in units: the solver works in floating point.
-_MAX_VALUE: Final = 10**10
 
 
 @dataclass(frozen=True)
@@ -74,7 +70,8 @@ def score_values(
         np.copyto(state, states, where=(states == MISSING) | (state == KNOWN))
         gaps += missing
     value[state != KNOWN] = 0
-    if value.size and np.abs(value).max() > _MAX_VALUE:
+    # The solver works in floating point.
+    if value.size and np.abs(value).max() > 10**10:
         raise ManifestError("the weights differ too much for exact sums; use weights of fewer digits")
     return Values(
         apps=apps,
@@ -123,7 +120,8 @@ def _scores(
             state[absent, column] = MISSING
             missing.setdefault(index, set()).update(names[key][row] for row in absent)
             scores[absent] = 0
-        if scores.size and np.abs(scores).max() > MAX_SCORE:
+        # OCM accepts scores from -100 to 100; values far beyond that would cost exactness.
+        if scores.size and np.abs(scores).max() > 1_000_000:
             raise ManifestError(
                 f"score {preference.score} of cluster {cluster.name}: {scores[np.abs(scores).argmax()]:g} is not a "
                 f"valid score; allowed are whole numbers from -100 to 100"
