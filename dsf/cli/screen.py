@@ -16,14 +16,13 @@ from rich.segment import Segment
 from rich.text import Text
 
 from dsf.cli.output import age, clean, flat, table
+from dsf.text import listed
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
     from dsf.demo.report import Line
 
-#: Most clusters named in a cause.
-_NAMED = 3
 _Lines = list[list[Segment]]
 
 
@@ -53,12 +52,7 @@ def causes(lines: Sequence[Line]) -> list[str]:
     for line in lines:
         if line.failure:
             clusters[line.scorer, line.failure].append(line.cluster)
-    return [f"{scorer} on {_some(affected)}: {_cause_first(why)}" for (scorer, why), affected in clusters.items()]
-
-
-def _some(clusters: list[str]) -> str:
-    more = len(clusters) - _NAMED
-    return ", ".join(clusters[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return [f"{scorer} on {listed(affected, 3)}: {_cause_first(why)}" for (scorer, why), affected in clusters.items()]
 
 
 def _cause_first(failure: str) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dsf.errors import ToolError
 from dsf.optimizer.plan import Plan
 from dsf.optimizer.views import AssignmentView, ConfigurationView
+from dsf.text import listed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 FORMATS: Final = ("png", "svg")
 #: Most clusters drawn: those with workloads come first.
 MAX_CLUSTERS: Final = 48
+#: Clusters in a row of the picture.
 _PER_ROW: Final = 8
-_NAMED_UNPLACED: Final = 6
 _METADATA: Final = {".svg": {"Date": None}}
 
 _INK, _MUTED, _EDGE, _EMPTY, _HEADER = "#1f2933", "#66727f", "#c3ccd5", "#f4f6f8", "#e3e9ef"
@@ -160,9 +161,8 @@ def _share(assignment: AssignmentView, chosen: ConfigurationView, request: Mappi
 def _notes(plan: Plan, drawn: int) -> list[str]:
     lines = []
     if plan.unplaced:
-        shown = [f"{entry.workload} ({entry.reason.replace('_', ' ')})" for entry in plan.unplaced[:_NAMED_UNPLACED]]
-        more = len(plan.unplaced) - len(shown)
-        lines.append("Unplaced: " + ", ".join(shown) + (f" and {more} more" if more else ""))
+        shown = [f"{entry.workload} ({entry.reason.replace('_', ' ')})" for entry in plan.unplaced]
+        lines.append(f"Unplaced: {listed(shown, 6)}")
     if drawn < len(plan.clusters):
         lines.append(f"{len(plan.clusters) - drawn} more clusters are not drawn.")
     lines.append("Height: share of the resource taken. Colour: the fuller, the higher the score.")

@@ -19,6 +19,7 @@ from dsf.api.dimension import DimensionFormat
 from dsf.errors import ManifestError
 from dsf.optimizer.model import WEIGHT_DECIMALS, Cluster, Configuration, PlanInput, Preference, ScoreTable, weight_units
 from dsf.optimizer.views import Reason, ScoreGapView
+from dsf.text import listed
 
 IntArray = npt.NDArray[np.int64]
 CodeArray = npt.NDArray[np.uint8]
@@ -27,9 +28,6 @@ CodeArray = npt.NDArray[np.uint8]
 KNOWN: Final = 0
 MISSING: Final = 1
 EXPIRED: Final = 2
-
-#: Most names of missing items that are listed per cluster and score.
-_LISTED: Final = 10
 
 
 @dataclass(frozen=True)
@@ -134,8 +132,7 @@ def _scores(
 def _gap(cluster: Cluster, table: ScoreTable | None, name: str, items: list[str]) -> ScoreGapView:
     reason = Reason.NO_SCORE
     if items:
-        listed = ", ".join(items[:_LISTED]) + (f" and {len(items) - _LISTED} more" if len(items) > _LISTED else "")
-        message = f"AddOnPlacementScore {name} of cluster {cluster.name} has no item {listed}"
+        message = f"AddOnPlacementScore {name} of cluster {cluster.name} has no item {listed(items, 10)}"
     elif table is None or table.valid_until is None:
         message = f"there is no AddOnPlacementScore {name} in namespace {cluster.name}"
     else:
