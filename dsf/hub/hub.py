@@ -18,14 +18,13 @@ from dsf.errors import BackendError, DsfError, SettingsError
 from dsf.http import addresses, trust
 from dsf.hub.clusters import ClusterReconciler
 from dsf.hub.configs import ConfigReconciler
-from dsf.hub.controller import Controller, Reconcile
+from dsf.hub.controller import Controller, Planner, Reconcile
 from dsf.hub.credentials import AgentCredentials
 from dsf.hub.departures import Departures
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.health import Check, HealthMonitor, HealthTarget, config_read
 from dsf.hub.notifications import ChangeTeller, NotificationListener
 from dsf.hub.outage import Outage
-from dsf.hub.planner import Planner
 from dsf.hub.registrar import Registrar
 from dsf.hub.scorers import ScorerReconciler
 from dsf.hub.scores import ScoreReconciler
@@ -39,8 +38,6 @@ log = dsf.log.get(__name__)
 #: A scorer's status counts its clusters. It waits this many seconds for more changes, longer with more clusters.
 #: Threads that reconcile, by backend. More that do not wait take each other Python's lock, a quarter of the CPU.
 _WORKERS: Final = {"kube": 8, "dir": 2}
-#: Min. bytes of a master secret.
-_MIN_SECRET: Final = 16
 
 
 class Hub:
@@ -183,9 +180,9 @@ class Hub:
             secret = bytes.fromhex(given or self._backend.signing_secret())
         except ValueError:
             secret = b""
-        if len(secret) < _MIN_SECRET:
+        if len(secret) < 16:
             where = "DSF_SIGNING_SECRET" if given else "the stored signing secret"
-            raise SettingsError(f"{where}: is not a secret of at least {2 * _MIN_SECRET} hex digits")
+            raise SettingsError(f"{where}: is not a secret of at least 32 hex digits")
         return secret
 
     def _reconcile(self, key: ObjectKey) -> float | None:

@@ -20,11 +20,6 @@ from dsf.store.client import at_once
 
 log = dsf.log.get(__name__)
 
-#: Seconds of one blocking pop; upper bound for `stop`.
-WAIT: Final = 0.5
-#: Seconds between attempts while Redis is unreachable.
-RETRY: Final = 0.5
-
 
 class NotificationListener:
     """One thread waiting for notifications. While Redis is unreachable only it probes."""
@@ -66,7 +61,8 @@ class NotificationListener:
     def stop(self) -> None:
         """Stop listening."""
         self._stop.set()
-        self._thread.join(2 * WAIT)
+        # Twice the longest wait of a round.
+        self._thread.join(1)
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -79,23 +75,23 @@ class NotificationListener:
                     self._on_changed(names)
             except (redis.ConnectionError, redis.TimeoutError) as error:
                 self._outage.begin(error)
-                self._stop.wait(RETRY * random.uniform(1, 2))  # noqa: S311
+                self._stop.wait(random.uniform(0.5, 1))  # noqa: S311
                 continue
             except redis.RedisError as error:
                 # Redis refuses: a right is missing, or it is out of memory.
                 log.error("notifications cannot be read", error=str(error))
-                self._stop.wait(10 * RETRY)
+                self._stop.wait(5)
             except Exception:
                 # A full resync finds its subject; listening must go on.
                 log.exception("notifications cannot be passed on")
-                self._stop.wait(RETRY)
+                self._stop.wait(0.5)
 
     def _take(self) -> set[str]:
         # The set first: a notification may predate this process.
         names: set[str] = set()
         while batch := self._redis.spop(keys.HUB_CHANGED, 500):
             names |= {str(name) for name in batch}
-        if not names and self._redis.blpop([keys.HUB_WAKE], timeout=WAIT):
+        if not names and self._redis.blpop([keys.HUB_WAKE], timeout=0.5):
             self._on_wake()
         return names
 
