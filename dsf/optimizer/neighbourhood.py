@@ -16,8 +16,7 @@ from dsf.optimizer.values import IntArray
 
 #: Options per workload that are looked at.
 _OPTIONS: Final = 12
-#: About how many workloads a part has at first, and how much it grows when parts of a size do not help any more.
-_WORKLOADS: Final = 120
+#: How much a part grows when parts of a size do not help any more.
 _GROWTH: Final = 1.3
 #: Fewest clusters of a part.
 _LEAST: Final = 4
@@ -41,7 +40,8 @@ class Neighbourhoods:
     def run(self, clock: Clock) -> None:
         """Improve until the time is over, or parts as large as everything change nothing any more."""
         clusters = len(self._table.clusters)
-        size = min(clusters, max(_LEAST, round(_WORKLOADS * clusters / max(1, len(self._table.workloads)))))
+        # About 120 workloads in a part at first.
+        size = min(clusters, max(_LEAST, round(120 * clusters / max(1, len(self._table.workloads)))))
         # First without other configurations: much of what can be gained is there, and it is quickly found.
         share = 0
         idle = 0

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     # The Kubernetes client takes 40 MB, which a page that only reads Redis saves.
     from dsf.fleet.placementreader import PlacementReader
 
-#: Most workloads that one column of the picture names; a page may have 5,000 elements.
-_NAMED: Final = 12
 #: Most rows of a table.
 ROWS: Final = 100
 #: Units of a column of the picture.
@@ -75,7 +73,8 @@ def picture(plan: PlanComparison) -> list[Pictured]:
 
 def _few(column: PlanColumn) -> PlanColumn:
     """A column whose last block summarizes the workloads that it does not name."""
-    named, others = column.blocks[:_NAMED], column.blocks[_NAMED:]
+    # A page may have 5,000 elements.
+    named, others = column.blocks[:12], column.blocks[12:]
     if others:
         mean = sum(block.score for block in others) / len(others)
         share = sum(block.share for block in others)

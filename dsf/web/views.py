@@ -30,14 +30,12 @@ if TYPE_CHECKING:
 
 #: Most rows of a page. A row has at most some 20 elements, and a page may have 5,000.
 PAGE_ROWS: Final = 100
-#: Most pairs that the first page lists with their values; most clusters in a matrix.
-_FEW_PAIRS: Final = 60
+#: Most clusters in a matrix.
 _MATRIX_ROWS: Final = 200
 #: Most scorers on the first page.
 _SCORERS: Final = 60
 #: Most failure groups of a page, and overrides of a scorer.
-_GROUPS: Final = 30
-_OVERRIDES: Final = 30
+_LISTED: Final = 30
 #: States that need attention.
 _BAD: Final = (Verdict.FAILING, Verdict.EXPIRED, Verdict.SKIPPED, Verdict.NEVER, Verdict.EMPTY)
 
@@ -80,16 +78,17 @@ def _fleet(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str
     reading = sources.reading
     fleet = reading.fleet()
     groups = reading.groups(fleet.scorers)
-    context: dict[str, Any] = {"title": "Fleet", "fleet": fleet, "groups": groups[:_GROUPS]}
-    context |= {"more_groups": max(0, len(groups) - _GROUPS), "max_scorers": _SCORERS, "page": None, "lines": []}
+    context: dict[str, Any] = {"title": "Fleet", "fleet": fleet, "groups": groups[:_LISTED]}
+    context |= {"more_groups": max(0, len(groups) - _LISTED), "max_scorers": _SCORERS, "page": None, "lines": []}
     scorers = sorted(scorer.name for scorer in fleet.scorers if scorer.pairs)
     # A large fleet has a separate page for that, and reading its labels takes a while.
     only = chosen(reading, query) if fleet.clusters <= _MATRIX_ROWS or {"set", "label"} & set(query) else EVERYTHING
     clusters = fleet.clusters if only.clusters is None else len(only.clusters)
     context["only"] = only
-    if fleet.pairs <= _FEW_PAIRS:
-        return context | {"mode": "pairs", "page": reading.page(PairFilter(clusters=only.clusters), _FEW_PAIRS)}
-    room = _matrix_rows(fleet, min(len(groups), _GROUPS), len(scorers), only)
+    # So few are listed with their values.
+    if fleet.pairs <= 60:
+        return context | {"mode": "pairs", "page": reading.page(PairFilter(clusters=only.clusters), PAGE_ROWS)}
+    room = _matrix_rows(fleet, min(len(groups), _LISTED), len(scorers), only)
     if clusters <= _MATRIX_ROWS and clusters * len(scorers) <= 2000 and room > 0:
         page = _first_if_other(lambda cursor: reading.clusters(room, only.clusters, cursor), query)
         return context | {"mode": "matrix", "columns": scorers, "lines": page.clusters, "page": page}
@@ -112,7 +111,7 @@ def _matrix_rows(fleet: FleetOverview, groups: int, columns: int, only: Chosen) 
     0 or less: no room.
     """
     bars: int = sum(15 + sum(number > 0 for _, number in scorer.states) for scorer in fleet.scorers[:_SCORERS])
-    above = 185 + bars + 13 * groups + 8 * min(len(fleet.unready), _GROUPS) + len(only.sets) + len(only.labels)
+    above = 185 + bars + 13 * groups + 8 * min(len(fleet.unready), _LISTED) + len(only.sets) + len(only.labels)
     return min(_MATRIX_ROWS, (4998 - above - 2 * columns) // (3 + 2 * columns))
 
 
@@ -158,9 +157,9 @@ def _scorer(sources: Sources, names: Mapping[str, str], query: Query) -> dict[st
         "settings": settings_in_force(sources, name) or [],
         "conditions": _conditions(manifest) if manifest else scorer.conditions,
         "config": config,
-        "groups": sources.reading.groups([scorer])[:_GROUPS],
-        "overrides": overrides[:_OVERRIDES],
-        "more_overrides": max(0, len(overrides) - _OVERRIDES),
+        "groups": sources.reading.groups([scorer])[:_LISTED],
+        "overrides": overrides[:_LISTED],
+        "more_overrides": max(0, len(overrides) - _LISTED),
         "page": sources.reading.page(PairFilter(scorer=name), PAGE_ROWS, query.get("cursor") or None),
     }
 
