@@ -17,7 +17,6 @@ from dsf.api import kubeyaml
 
 #: Most characters of a line; longer ones are folded.
 WIDTH: Final = 120
-_LONGEST_TEXT: Final = 100
 _UUID: Final = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TIME: Final = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 
@@ -103,7 +102,7 @@ def _leaf(value: Any) -> str:
 
 
 def _is_long(value: str) -> bool:
-    return len(value) > _LONGEST_TEXT or not value.isprintable()
+    return len(value) > 100 or not value.isprintable()
 
 
 @lru_cache(32)
@@ -126,4 +125,4 @@ def _text(value: str) -> str:
     if _is_long(value):
         raise _OtherError
     # Wider than our lines: the caller checks the length.
-    return _dumped(value, 10 * _LONGEST_TEXT).removesuffix("\n").removesuffix("\n...")
+    return _dumped(value, 1000).removesuffix("\n").removesuffix("\n...")
