@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +20,6 @@ from prometheus_client.registry import Collector
 
 from dsf.errors import QueryError
 from dsf.exporter.collector import FleetCollector
-from dsf.exporter.exposing import NO_LIMIT
 from dsf.fleet.api import ERRORS, add_problems, make_router
 from dsf.fleet.model import FleetModel
 from dsf.http.apidocs import add_docs
@@ -43,7 +43,7 @@ _PLACES = {
 }
 
 
-def make_app(client: redis.Redis, *, series_limit: int = NO_LIMIT, hosts: Sequence[str] = ()) -> FastAPI:
+def make_app(client: redis.Redis, *, series_limit: int = sys.maxsize, hosts: Sequence[str] = ()) -> FastAPI:
     """The service over one Redis client, under the names `hosts` besides addresses and names of Services.
 
     Endpoints are plain functions, so FastAPI runs them in its thread pool.

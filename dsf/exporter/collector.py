@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,7 +13,7 @@ from prometheus_client.registry import Collector
 
 import dsf.log
 from dsf import keys, metrics
-from dsf.exporter.exposing import NO_LIMIT, PER_PAIR, Level, SeriesBudget, declared_levels
+from dsf.exporter.exposing import PER_PAIR, Level, SeriesBudget, declared_levels
 from dsf.exporter.families import PairFamilies
 from dsf.fleet.model import FleetModel
 from dsf.fleet.snapshot import every
@@ -26,10 +27,6 @@ from dsf.store.writes import VALIDITY_FACTOR, read_factor
 
 log = dsf.log.get(__name__)
 
-#: Reasons exposed as 0 from the start: rate() does not see an increase from absent to one.
-REJECTED_REASONS = ("bad_signature", "replayed", "stale", "unknown_cluster", "malformed")
-WRITE_RESULTS = ("written", "coalesced", "unchanged", "failed", "deleted")
-
 
 class FleetCollector(Collector):
     """The hub's state of the fleet, as metric families.
@@ -42,7 +39,7 @@ class FleetCollector(Collector):
         client: redis.Redis,
         clock: Callable[[], float] = time.time,
         *,
-        limit: int = NO_LIMIT,
+        limit: int = sys.maxsize,
         shard: tuple[int, int] = (0, 1),
         model: FleetModel | None = None,
     ) -> None:
@@ -153,7 +150,9 @@ class FleetCollector(Collector):
             for reason, text in self._redis.hgetall(keys.REJECTED).items()
         }
         family = metrics.REJECTED.counter()
-        for reason, value in {**dict.fromkeys(REJECTED_REASONS, 0.0), **stored}.items():
+        # Exposed as 0 from the start: rate() does not see an increase from absent to one.
+        known = dict.fromkeys(("bad_signature", "replayed", "stale", "unknown_cluster", "malformed"), 0.0)
+        for reason, value in (known | stored).items():
             family.add_metric((reason,), value)
         return family
 
@@ -166,7 +165,7 @@ class FleetCollector(Collector):
     def _writes(self) -> list[Metric]:
         stored = self._redis.hgetall(keys.WRITE_STATS)
         writes = metrics.WRITES.counter()
-        for result in WRITE_RESULTS:
+        for result in ("written", "coalesced", "unchanged", "failed", "deleted"):
             writes.add_metric((result,), number("counter", result, stored.get(result)))
         factor = metrics.VALIDITY_FACTOR.gauge()
         factor.add_metric((), read_factor(stored.get(VALIDITY_FACTOR)))

@@ -11,8 +11,6 @@ Level = Literal["items", "pair", "none"]
 #: Series of one scorer on one cluster without its items: two of requests, six of stages, two of times, two of
 #: schedules, six of outcomes.
 PER_PAIR: Final = 18
-#: More than any fleet has.
-NO_LIMIT: Final = 2**53
 
 
 class SeriesBudget:
