@@ -6,6 +6,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Literal
 
 import redis
 from prometheus_client.core import Metric
@@ -13,7 +14,6 @@ from prometheus_client.registry import Collector
 
 import dsf.log
 from dsf import keys, metrics
-from dsf.exporter.exposing import PER_PAIR, Level, SeriesBudget, declared_levels
 from dsf.exporter.families import PairFamilies
 from dsf.fleet.model import FleetModel
 from dsf.fleet.snapshot import every
@@ -26,6 +26,11 @@ from dsf.store.unreadable import number
 from dsf.store.writes import VALIDITY_FACTOR, read_factor
 
 log = dsf.log.get(__name__)
+
+Level = Literal["items", "pair", "none"]
+#: Series of one scorer on one cluster without its items: two of requests, six of stages, two of times, two of
+#: schedules, six of outcomes.
+PER_PAIR: Final = 18
 
 
 class FleetCollector(Collector):
@@ -195,3 +200,32 @@ def model_families(model: FleetModel) -> Iterable[Metric]:
             if age is not None:
                 ages.add_metric((scorer.name, percentile), age)
     return [states, reasons, ages]
+
+
+class SeriesBudget:
+    """Which series of scorers without a setting fit into the limit. It remembers what the last scrape left out."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._has_pairs = True
+        self._has_items = True
+
+    def for_pairs(self, pairs: int) -> bool:
+        """Whether there is room for the series of this many pairs."""
+        self._has_pairs = _fits(PER_PAIR * pairs, self.limit, self._has_pairs)
+        return self._has_pairs
+
+    def for_items(self, pairs: int, items: int) -> bool:
+        """Whether there is room for those of the items too."""
+        self._has_items = self._has_pairs and _fits(PER_PAIR * pairs + items, self.limit, self._has_items)
+        return self._has_items
+
+
+def declared_levels(records: Mapping[str, ScorerRecord]) -> dict[str, Level]:
+    """The levels that scorers declare themselves."""
+    return {name: record.exposition for name, record in records.items() if record.exposition != ""}
+
+
+def _fits(wanted: int, limit: int, had: bool) -> bool:
+    # Hysteresis: omitted series come back when they need somewhat less than the limit.
+    return wanted <= (limit if had else limit * 0.9)
