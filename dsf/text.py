@@ -2,14 +2,14 @@
 
 It goes to logs, terminals, Kubernetes objects, metric labels and pages. `masked` removes the secrets of a cycle, even
 escaped or in base64, and `cleaned` all non-printable characters: C0 and C1 control characters, bidirectional controls,
-lone surrogates. Mask text before cutting it and clean it after.
+lone surrogates. Mask text before cutting it and clean it after. `listed` names the first of many.
 """
 
 from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 from urllib.parse import unquote
 
@@ -41,6 +41,12 @@ def visible(text: str, *, kept: str = "") -> str:
 def spaced(text: str) -> str:
     """The text with a blank in place of each non-printable character. For label values."""
     return text if text.isprintable() else "".join(char if char.isprintable() else " " for char in text)
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """The first names, at most `most`, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def masked(text: str, *secrets: str | None) -> str:

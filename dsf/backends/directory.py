@@ -20,17 +20,24 @@ import watchfiles
 import dsf.log
 from dsf.api.manifest import ManifestProblem
 from dsf.api.types import MANIFESTWORK_NAME
-from dsf.backends.credentials import CredentialFiles
-from dsf.backends.eventlog import EventLog
+from dsf.backends.deliveries import CredentialFiles, WorkAgent
+from dsf.backends.eventlog import EventLog, ProblemReport
 from dsf.backends.files import read_text, write_text
-from dsf.backends.folderlock import FolderLock
 from dsf.backends.manifestfolder import GRACE, INPUT_KINDS, Declared, ManifestFolder
-from dsf.backends.outfolder import PRIVATE, OutFolder, key_of
-from dsf.backends.problemreport import ProblemReport
+from dsf.backends.outfolder import (
+    FILE_ANNOTATION,
+    PRIVATE,
+    FolderLock,
+    OutFolder,
+    as_written,
+    generation,
+    key_of,
+    merged,
+    now,
+    origin,
+)
 from dsf.backends.protocol import EventType, Kind, Manifest, ObjectKey, OnChange
 from dsf.backends.scores import DirectoryScores
-from dsf.backends.stored import FILE_ANNOTATION, as_written, generation, merged, now, origin
-from dsf.backends.workagent import WorkAgent
 from dsf.errors import BackendError, ObjectNotFoundError, SettingsError
 from dsf.process.threads import SupervisedThread
 from dsf.settings import Settings
@@ -38,14 +45,9 @@ from dsf.settings import Settings
 log = dsf.log.get(__name__)
 
 #: Milliseconds for which changes are collected; several files are often written together.
-DEBOUNCE: Final = 50
-_STEP: Final = 20
 #: Milliseconds between two checks of the clock without changes.
-_POLL: Final = 200
 #: Seconds between two full scans of the folder, for file systems without change notifications.
 RESCAN: Final = 5.0
-#: Seconds between two checks whether a missing folder is back.
-_RETURN: Final = 0.5
 
 
 class DirectoryBackend(DirectoryScores, CredentialFiles):
@@ -207,7 +209,7 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
             except Exception:
                 # Poll until the folder can be watched again.
                 log.exception("the folder of manifests cannot be watched", folder=str(self._root))
-            if not self._stop.wait(RESCAN if self._folder.is_readable else _RETURN):
+            if not self._stop.wait(RESCAN if self._folder.is_readable else 0.5):
                 try:
                     self._refresh(())
                 except Exception:
@@ -220,10 +222,11 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
         for changes in watchfiles.watch(
             self._root,
             watch_filter=lambda _, path: self._folder.concerns(path),
-            debounce=DEBOUNCE,
-            step=_STEP,
+            # Milliseconds; several files are often written together.
+            debounce=50,
+            step=20,
             stop_event=self._stop,
-            rust_timeout=_POLL,
+            rust_timeout=200,
             yield_on_timeout=True,
             raise_interrupt=False,
             ignore_permission_denied=True,

@@ -10,15 +10,15 @@ from typing import Final
 
 import dsf.log
 from dsf.api.manifest import ManifestProblem
-from dsf.api.types import CREDENTIALS_WORK_NAME
-from dsf.backends.kube_claims import KubeClaims
+from dsf.api.types import CREDENTIALS_WORK_NAME, MANAGED_BY, MANAGED_BY_LABEL
 from dsf.backends.kube_credentials import KubeCredentials, carries, credentials_work, key_ids_of
 from dsf.backends.kube_events import EventRecorder
 from dsf.backends.kube_kinds import FIELD_MANAGER, WATCHED
 from dsf.backends.kube_scores import KubeScoreBackend, apply_status
 from dsf.backends.protocol import Credentials, EventType, Kind, Manifest, ObjectKey, OnChange
-from dsf.errors import BackendError, ObjectNotFoundError
+from dsf.errors import BackendError, ObjectConflictError, ObjectNotFoundError
 from dsf.kube.reflector import Reflector
+from dsf.kube.resources import CONFIG_MAPS
 from dsf.kube.session import Session
 from dsf.kube.store import Key, Object
 from dsf.redisacl.keyids import KeyIds
@@ -26,10 +26,8 @@ from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
 
-#: Seconds to wait for the first complete list of every kind: before logging the missing kinds, and before failing.
-_SYNC_WARNING: Final = 10.0
+#: Seconds to wait for the first complete list of every kind.
 _SYNC_LIMIT: Final = 60.0
-_SYNC_LOOK: Final = 0.1
 
 
 class KubeBackend(KubeScoreBackend):
@@ -66,14 +64,14 @@ class KubeBackend(KubeScoreBackend):
         began = warned = time.monotonic()
         while missing := [reflector for reflector in self._each_reflector() if not reflector.synced.is_set()]:
             now = time.monotonic()
-            if now - warned > _SYNC_WARNING:
+            if now - warned > 10.0:
                 warned = now
                 for reflector in missing:
                     log.warning("waiting for the first list", resource=str(reflector.resource), error=reflector.error)
             if now - began > _SYNC_LIMIT:
                 why = "; ".join(f"{reflector.resource}: {reflector.error or 'no answer'}" for reflector in missing)
                 raise BackendError(f"cannot read from the API server: {why}")
-            if self._stopping.wait(_SYNC_LOOK):
+            if self._stopping.wait(0.1):
                 raise BackendError("stopped before everything was read")
 
     def interrupt(self) -> None:
@@ -249,3 +247,45 @@ class KubeBackend(KubeScoreBackend):
             self._observe(kind, self._session.merge(path, body, field_manager=FIELD_MANAGER))
         except ObjectNotFoundError:
             log.debug("object went before its finalizer was written", kind=kind.value, name=metadata["name"])
+
+
+#: The ConfigMap with the claims of names, and its key.
+CLAIMS_NAME: Final = "dynamic-scoring-names"
+CLAIMS_KEY: Final = "claims"
+
+
+class KubeClaims:
+    """The claims of names: a ConfigMap in the hub's namespace, which authors of scorers cannot write.
+
+    Methods raise BackendError.
+    """
+
+    def __init__(self, session: Session, namespace: str) -> None:
+        self._session = session
+        self._namespace = namespace
+        # Of the ConfigMap as last read or written; empty if it did not exist.
+        self._version = ""
+
+    def read(self) -> str:
+        """Its text; empty if it does not exist."""
+        try:
+            config_map = self._session.get(CONFIG_MAPS.path(self._namespace, CLAIMS_NAME))
+        except ObjectNotFoundError:
+            self._version = ""
+            return ""
+        self._version = config_map["metadata"]["resourceVersion"]
+        return str((config_map.get("data") or {}).get(CLAIMS_KEY, ""))
+
+    def write(self, text: str) -> None:
+        """Replace its text; creates it if missing. Raises ObjectConflictError if another process changed it since."""
+        metadata = {"name": CLAIMS_NAME, "namespace": self._namespace, "labels": {MANAGED_BY_LABEL: MANAGED_BY}}
+        body: Manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {CLAIMS_KEY: text}}
+        if not self._version:
+            answer = self._session.create(CONFIG_MAPS.path(self._namespace), body)
+        else:
+            metadata["resourceVersion"] = self._version
+            try:
+                answer = self._session.replace(CONFIG_MAPS.path(self._namespace, CLAIMS_NAME), body)
+            except ObjectNotFoundError as error:
+                raise ObjectConflictError(str(error)) from None
+        self._version = answer["metadata"]["resourceVersion"]

@@ -29,8 +29,6 @@ from dsf.redisacl.keyids import KeyIds
 #: The Secret in the hub's namespace that holds the master secret, and its key. The results worker mounts it.
 SIGNING_SECRET_NAME: Final = "dynamic-scoring-hub-signing"  # noqa: S105 - the name of a Secret
 SIGNING_SECRET_KEY: Final = "signing-secret"  # noqa: S105 - the key in that Secret
-#: Bytes of a new master secret.
-_SECRET_BYTES: Final = 32
 _LABELS: Final = {MANAGED_BY_LABEL: MANAGED_BY}
 
 
@@ -51,7 +49,7 @@ class KubeCredentials:
                 "apiVersion": "v1",
                 "kind": "Secret",
                 "metadata": {"name": SIGNING_SECRET_NAME, "namespace": self._namespace, "labels": _LABELS},
-                "data": {SIGNING_SECRET_KEY: _encoded(secrets.token_hex(_SECRET_BYTES))},
+                "data": {SIGNING_SECRET_KEY: _encoded(secrets.token_hex(32))},
             }
         try:
             return _read(self._session.create(SECRETS.path(self._namespace), body))

@@ -25,20 +25,13 @@ log = dsf.log.get(__name__)
 _Value = TypeVar("_Value")
 
 _CONTROLLER: Final = "open-cluster-management.io/dynamic-scoring-hub"
-#: Seconds within which equal events form one series, and the minimum time between two writes of a series.
-_SERIES_WINDOW: Final = 3600.0
+#: Minimum seconds between two writes of a series of equal events.
 _SERIES_PAUSE: Final = 60.0
-#: Most remembered series; the oldest is dropped first and then starts again.
-_SERIES_MAX: Final = 10_000
-#: Different events about one object: burst, then seconds per event. Ever-changing messages must not flood the API
+#: Different events about one object at once; then one in five minutes. Ever-changing messages must not flood the API
 #: server.
 _BURST: Final = 25
-_REFILL: Final = 300.0
 #: Most bytes of a message: the API server refuses longer ones.
 _NOTE_LIMIT: Final = 1024
-_INSTANCE_LIMIT: Final = 128
-#: Characters of the object's name in the name of its event, of 253 allowed in total.
-_PREFIX_LIMIT: Final = 200
 #: Most events that wait to be written; more are dropped.
 _QUEUE: Final = 2000
 #: Timeouts of a request in seconds: connect, read.
@@ -70,7 +63,7 @@ class _Bucket:
 
     def take(self) -> bool:
         now = time.monotonic()
-        self.tokens = min(float(_BURST), self.tokens + (now - self.filled) / _REFILL)
+        self.tokens = min(float(_BURST), self.tokens + (now - self.filled) / 300.0)
         self.filled = now
         if self.tokens < 1:
             return False
@@ -83,7 +76,7 @@ class EventRecorder:
 
     def __init__(self, session: Session, instance: str) -> None:
         self._session = session
-        self._instance = instance[:_INSTANCE_LIMIT]
+        self._instance = instance[:128]
         self._series: dict[tuple[str, ...], _Series] = {}
         self._buckets: dict[tuple[str, ...], _Bucket] = {}
         self._lock = threading.Lock()
@@ -164,7 +157,8 @@ class EventRecorder:
         """The series of this event, with the event counted; None if it starts one."""
         with self._lock:
             series = self._series.get(key)
-            if series is None or time.monotonic() - series.began >= _SERIES_WINDOW:
+            # Equal events of an hour form one series.
+            if series is None or time.monotonic() - series.began >= 3600.0:
                 return None
             series.count += 1
             return series
@@ -180,7 +174,8 @@ class EventRecorder:
                 log.debug("too many different events", about=regarding["name"], reason=reason, message=message)
                 return
             # Events of objects without a namespace live in `default`.
-            prefix = regarding["name"][:_PREFIX_LIMIT].rstrip(".-")
+            # Of 253 characters of the event's name.
+            prefix = regarding["name"][:200].rstrip(".-")
             series = _Series(f"{prefix}.{uuid.uuid4().hex[:16]}", regarding.get("namespace") or "default")
             self._series.pop(key, None)
             _limited(self._series, key, series)
@@ -216,7 +211,7 @@ class EventRecorder:
 def _limited(table: dict[tuple[str, ...], _Value], key: tuple[str, ...], new: _Value) -> _Value:
     """The value of the key, `new` if missing; the oldest entries are dropped."""
     value = table.setdefault(key, new)
-    while len(table) > _SERIES_MAX:
+    while len(table) > 10_000:
         del table[next(iter(table))]
     return value
 

@@ -26,9 +26,6 @@ MAX_BYTES: Final = 4 * 1024 * 1024
 
 #: Seconds for which a missing file still counts: editors remove the old file before they write the new one.
 GRACE: Final = 1.0
-#: Most new files that one scan reads: while a thousand are copied into the folder, an edit of another one waits for the
-#: scan in progress only.
-MOST_NEW: Final = 200
 
 
 @dataclass(frozen=True)
@@ -101,10 +98,11 @@ class ManifestFolder:
             file.missing_since is not None and not file.is_doubted for file in self._files.values()
         )
 
-    def refresh(self, changed: Collection[str] = (), *, grace: float = GRACE, most_new: int = MOST_NEW) -> bool:
+    def refresh(self, changed: Collection[str] = (), *, grace: float = GRACE, most_new: int = 200) -> bool:
         """Read files with a new stamp, and those in `changed` (absolute paths); returns whether there were any.
 
-        Of new files it reads at most `most_new`, and the next scan more. Objects of files that are missing for `grace`
+        Of new files it reads at most `most_new`, and the next scan more: while a thousand are copied into the folder,
+        an edit of another one waits for the scan in progress only. Objects of files that are missing for `grace`
         seconds are removed, those of empty ones later; those of a folder that cannot be listed stay.
         """
         self._unnamed, self._unlisted, self._bare = set(), {}, set()

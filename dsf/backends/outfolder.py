@@ -16,8 +16,11 @@ The file name of an object outside of the hub's namespace includes the namespace
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterator
+from copy import deepcopy
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -156,3 +159,73 @@ def key_of(manifest: Manifest) -> ObjectKey:
     """The key of a manifest."""
     metadata = manifest["metadata"]
     return ObjectKey(Kind(manifest["kind"]), metadata.get("namespace") or "", metadata["name"])
+
+
+#: Annotation of an object in the out folder: its source file, relative to the folder of manifests.
+FILE_ANNOTATION: Final = "dynamic-scoring.open-cluster-management.io/manifest"
+
+
+def origin(manifest: Manifest) -> str | None:
+    """The source file of an object."""
+    annotations = manifest["metadata"].get("annotations")
+    file = annotations.get(FILE_ANNOTATION) if isinstance(annotations, dict) else None
+    return file if isinstance(file, str) else None
+
+
+def now() -> str:
+    """The creation time. Kubernetes has whole seconds; the fraction orders objects of one second."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def generation(metadata: Manifest) -> int:
+    """Number of spec versions, from 1; 0 if missing because the file was edited."""
+    number = metadata.get("generation")
+    return number if isinstance(number, int) else 0
+
+
+def as_written(manifest: Manifest) -> Manifest:
+    """An object as in its source file: without status and this backend's additions to the metadata."""
+    metadata = {name: value for name, value in manifest["metadata"].items() if name in ("name", "namespace", "labels")}
+    annotations = {
+        name: value
+        for name, value in (manifest["metadata"].get("annotations") or {}).items()
+        if name != FILE_ANNOTATION
+    }
+    if annotations:
+        metadata["annotations"] = annotations
+    return {**{name: value for name, value in manifest.items() if name != "status"}, "metadata": metadata}
+
+
+def merged(before: Manifest, manifest: Manifest) -> Manifest:
+    """`before` updated with `manifest`: mappings are merged, everything else is replaced."""
+    result = dict(before)
+    for name, value in manifest.items():
+        old = result.get(name)
+        result[name] = merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else deepcopy(value)
+    return result
+
+
+class FolderLock:
+    """One hub's lock of the folder, since two would undo each other's work.
+
+    Held until `release` or any end of the process.
+    """
+
+    def __init__(self, root: Path) -> None:
+        """Raises BackendError when another process holds the folder or it cannot be written."""
+        path = root / PRIVATE / "lock"
+        try:
+            # For its owner only: the master secret is in the same folder.
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._file = path.open("a", encoding="utf-8")
+        except OSError as error:
+            raise BackendError(f"cannot write into {root}: {error.strerror}") from None
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.close()
+            raise BackendError(f"another hub works on {root}; stop it, or choose another DSF_OUT_DIR") from None
+
+    def release(self) -> None:
+        """Release the lock."""
+        self._file.close()

@@ -14,9 +14,6 @@ if TYPE_CHECKING:
 
     from dsf.fleet.changes import ChangeList
 
-#: Default number of lines in the table.
-_LINES = 50
-
 
 def changes(
     scorer: Annotated[str | None, typer.Argument(help="Only of this DynamicScorer.")] = None,
@@ -31,7 +28,7 @@ def changes(
     ] = None,
     limit: Annotated[
         int, typer.Option("--limit", min=0, help="Changes in the table, 0 for all; json and yaml always have all.")
-    ] = _LINES,
+    ] = 50,
     output: Output = Format.TABLE,
 ) -> None:
     """Show who re-scored, paused, resumed, set intervals, reset, renewed credentials, applied plans.

@@ -36,8 +36,6 @@ WaitOption = Annotated[
 ]
 NoteOption = Annotated[str, typer.Option("--note", help="Reason, shown in `dsf changes`.")]
 
-#: Seconds between two polls of `--wait`.
-_LOOK = 0.5
 _STYLES = {"in use": "green", "rotating": "yellow", "asked for": "yellow"}
 
 
@@ -133,7 +131,7 @@ def _wait(client: redis.Redis, before: dict[str, int], seconds: float) -> list[s
         late = [name for name, key_id in before.items() if name in clusters and min(clusters[name].key_ids) <= key_id]
         if not late or time.monotonic() > deadline:
             return late
-        time.sleep(_LOOK)
+        time.sleep(0.5)
 
 
 def _show(client: redis.Redis, names: set[str] | None, output: Format) -> None:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from dsf.cli.explaining import ExplainReport, ResultView
 
-#: Most results in the table; JSON and YAML have all.
-_LIMIT = 50
 _STYLES = {"item": "green", "metric": "green", "replaced": "yellow", "refused": "red"}
 
 
@@ -39,7 +37,7 @@ def explain(
             "--save", dir_okay=False, help="Write the scoring request to this file, for `dsf scorer check --sample`."
         ),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="Results shown in the table.")] = _LIMIT,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Results shown in the table.")] = 50,
     output: Output = Format.TABLE,
 ) -> None:
     """Run one cycle and print each step: queries, answers, the scoring request, and the outcome of each result.

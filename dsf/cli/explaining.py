@@ -10,6 +10,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -38,7 +39,6 @@ from dsf.text import WITHHELD, masked
 
 #: Most bytes of a request or an answer in the report.
 HEAD_BYTES = 400
-_OK = 200
 
 
 class QueryView(View):
@@ -196,7 +196,7 @@ class _Seen(Observer):
         return ResponseView(head=self.head(question.pieces), **self._answer(question))
 
     def _answer(self, question: Question) -> dict[str, Any]:
-        status = question.error.status if question.error else _OK
+        status = question.error.status if question.error else HTTPStatus.OK
         return {"status": status, "seconds": question.seconds, "bytes": question.received}
 
     def head(self, pieces: Sequence[bytes | memoryview]) -> str:

@@ -18,6 +18,7 @@ from dsf.cli import context
 from dsf.cli.output import flat
 from dsf.errors import ContextError, DsfError
 
+#: Exit codes: something is wrong; wrong use; ended by Ctrl-C, 128 and the number of SIGINT.
 BAD = 1
 USAGE = 2
 INTERRUPTED = 130

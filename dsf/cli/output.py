@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
     from rich.table import Table
 
-# Wide enough that a table in a pipe is never wrapped.
-_PIPE_WIDTH = 10_000
 #: Between two columns.
 _GAP = "  "
 
@@ -105,7 +103,8 @@ def console() -> Console:
     from rich.console import Console
 
     terminal = sys.stdout.isatty()
-    width = None if terminal else _PIPE_WIDTH
+    # In a pipe no table is wrapped.
+    width = None if terminal else 10_000
     return Console(width=width, highlight=False, markup=False, emoji=False, soft_wrap=not terminal)
 
 

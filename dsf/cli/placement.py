@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from dsf.fleet.placement import CellView, PlacementList, PlacementView, PrioritizerView, RankedCluster, WhatIf
 
-#: Default number of lines in a ranking.
-_LINES = 50
 _WHAT_IF = re.compile(r"(?P<cluster>[^=/\s]+)=(?P<value>-?\d{1,9}|none)")
 _WORDS = {"missing": "no score", "expired": "expired", "no-item": "no such item", "unknown": "not known"}
 
@@ -37,7 +35,7 @@ def placement(
         str | None,
         typer.Option("--score", metavar="RESOURCE/ITEM", help="Score of --what-if, if the Placement has several."),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=0, help="Clusters in the table, 0 for all.")] = _LINES,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="Clusters in the table, 0 for all.")] = 50,
     output: Output = Format.TABLE,
 ) -> None:
     """Explain a Placement's clusters: weight x score of each prioritizer, filters, and the effect of other scores.

@@ -22,8 +22,6 @@ app = typer.Typer(
 )
 
 _STYLES = {"pass": "green", "warn": "yellow", "fail": "bold red", "skipped": "dim"}
-#: Seconds for each scoring request: the default of spec.execution.timeoutSeconds.
-_TIMEOUT = 30.0
 
 
 @app.callback()
@@ -67,7 +65,7 @@ def check(
     ] = None,
     timeout: Annotated[
         float, typer.Option("--timeout", min=0.1, help="Timeout of each scoring request in seconds.")
-    ] = _TIMEOUT,
+    ] = 30.0,
     output: Output = Format.TABLE,
 ) -> None:
     """Check a scoring API against the framework's contract, with a reason and a remedy per item.

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
 import typer
 
@@ -12,7 +15,12 @@ from dsf.cli.output import (
     Limit,
     Output,
     age,
+    as_json,
+    as_yaml,
+    clean,
+    console,
     emit,
+    flat,
     number,
     say_rest,
     table,
@@ -21,14 +29,13 @@ from dsf.cli.output import (
 )
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
     from rich.console import RenderableType
 
     from dsf.fleet.views import ScoreList, ScoreView
 
 ClusterOption = Annotated[str | None, typer.Option("--cluster", "-c", help="Only this cluster.")]
 ScorerOption = Annotated[str | None, typer.Option("--scorer", "-s", help="Only this scorer.")]
-
-
 #: State of a score -> style.
 _STATES = {
     "failing": ("failing", "red"),
@@ -57,8 +64,6 @@ def scores(
     with looking() as fleet:
         most = table_limit(limit, output)
         if watching:
-            from dsf.cli.watching import watch
-
             watch(lambda: fleet.scores(cluster, scorer, limit=most), output, render_scores)
         listed = fleet.scores(cluster, scorer, limit=most)
         emit(listed, output, lambda: render_scores(listed))
@@ -88,3 +93,62 @@ def _state(score: ScoreView) -> tuple[str, str]:
     else:
         why = score.skips.reason if score.skips and not score.items else ""
     return (f"{word}: {why}" if why else word), style
+
+
+View = TypeVar("View", bound="BaseModel")
+
+
+def watch(read: Callable[[], View], output: Format, render: Callable[[View], RenderableType]) -> NoReturn:
+    """Print periodically until Ctrl-C: in place on a terminal, else one after the other.
+
+    JSON is one line per update and YAML one document. While Redis or the API is down, it continues with a line on
+    stderr.
+    """
+    import redis
+
+    from dsf.errors import ApiError, HttpError
+
+    if output is Format.TABLE and sys.stdout.isatty():
+        _watch_live(read, render)
+    while True:
+        try:
+            view = read()
+        except (redis.RedisError, ApiError, HttpError) as error:
+            typer.echo(f"error: {_hint(error)}", err=True)
+        else:
+            if output is Format.JSON:
+                typer.echo(as_json(view))
+            elif output is Format.YAML:
+                typer.echo("---\n" + as_yaml(view), nl=False)
+            else:
+                console().print(render(view))
+                typer.echo()
+            sys.stdout.flush()
+        time.sleep(1.0)
+
+
+def _watch_live(read: Callable[[], View], render: Callable[[View], RenderableType]) -> NoReturn:
+    import redis
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
+
+    from dsf.errors import ApiError, HttpError
+
+    shown: RenderableType = ""
+    with Live(console=console(), auto_refresh=False, screen=False, vertical_overflow="crop") as live:
+        while True:
+            try:
+                shown = render(read())
+                live.update(shown, refresh=True)
+            except (redis.RedisError, ApiError, HttpError) as error:
+                # The view is of the last successful update; the line below marks it as old.
+                live.update(Group(Text(clean(_hint(error)), style="red"), shown), refresh=True)
+            time.sleep(1.0)
+
+
+def _hint(error: Exception) -> str:
+    from dsf.cli.session import redis_hint
+    from dsf.errors import DsfError
+
+    return flat(str(error)) if isinstance(error, DsfError) else redis_hint(error)

@@ -16,16 +16,13 @@ from rich.segment import Segment
 from rich.text import Text
 
 from dsf.cli.output import age, clean, flat, table
+from dsf.text import listed
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
     from dsf.demo.report import Line
 
-#: Minimum lines of the table: its header, some pairs, and the number of hidden ones.
-_LEAST_ROWS = 5
-#: Most clusters named in a cause.
-_NAMED = 3
 _Lines = list[list[Segment]]
 
 
@@ -55,12 +52,7 @@ def causes(lines: Sequence[Line]) -> list[str]:
     for line in lines:
         if line.failure:
             clusters[line.scorer, line.failure].append(line.cluster)
-    return [f"{scorer} on {_some(affected)}: {_cause_first(why)}" for (scorer, why), affected in clusters.items()]
-
-
-def _some(clusters: list[str]) -> str:
-    more = len(clusters) - _NAMED
-    return ", ".join(clusters[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return [f"{scorer} on {listed(affected, 3)}: {_cause_first(why)}" for (scorer, why), affected in clusters.items()]
 
 
 def _cause_first(failure: str) -> str:
@@ -88,7 +80,8 @@ class Screen:
         wrong = [line for text in (*self.troubles, *causes(self.lines)) for line in wrapped(flat(text), "red")]
         places = [wrapped(text, "dim") for text in self.footer]
         least = len(places[0]) + 1 if places else 0
-        shown = self._table(console, options, max(left - least - len(wrong), _LEAST_ROWS))
+        # At least the header, some pairs, and the number of hidden ones.
+        shown = self._table(console, options, max(left - least - len(wrong), 5))
         left -= len(shown)
         shown += _fitting(wrong, left - least)
         left = console.size.height - 1 - len(shown) - 1

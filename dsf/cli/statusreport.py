@@ -119,10 +119,10 @@ def _report(
     problems: list[ManifestMistake],
 ) -> StatusReport:
     wrong = any(problem.severity == "error" for problem in problems)
-    bad = wrong or conditions or any(state_of(scorer) in _BAD for scorer in found.scorers)
+    failing = any(state_of(scorer) in ("unhealthy", "failing", "expired") for scorer in found.scorers)
     return StatusReport(
         at=found.at,
-        ok=not bad,
+        ok=not (wrong or conditions or failing),
         scorers=found.scorers,
         scores=scores,
         scores_total=total,
@@ -135,9 +135,6 @@ def _scores(fleet: FleetReader | Client, scorer: str) -> tuple[list[ScoreView], 
     """The scores that need attention first, limited for a readable table; and their total number."""
     worst = fleet.worst_scores(scorer, TABLE_PAIRS)
     return [score.model_copy(update={"results": []}) for score in worst.scores], worst.total
-
-
-_BAD = ("unhealthy", "failing", "expired")
 
 
 def state_of(scorer: ScorerView) -> str:

@@ -12,11 +12,6 @@ from dsf.cli.group import BAD
 from dsf.cli.output import Format, Output, emit, flat
 from dsf.cli.person import AsOption, actor
 
-#: Default seconds to wait: longer than the hub waits for a scoring API.
-_PATIENCE = 15
-#: Seconds between two polls.
-_EVERY = 0.1
-
 
 def sync(
     scorer: Annotated[str, typer.Argument(help="Name of the DynamicScorer.")],
@@ -28,7 +23,8 @@ def sync(
             metavar="TIME",
             help="Seconds to wait for the hub controller, or for example 1m.",
         ),
-    ] = _PATIENCE,
+        # Longer than the hub waits for a scoring API.
+    ] = 15,
     note: Annotated[str, typer.Option("--note", help="Reason, shown in `dsf changes`.")] = "",
     name: AsOption = None,
     output: Output = Format.TABLE,
@@ -54,7 +50,7 @@ def sync(
                     f"dsf: /config was not read within {timeout} s; check that the hub controller runs", err=True
                 )
                 raise typer.Exit(BAD)
-            time.sleep(_EVERY)
+            time.sleep(0.1)
     report = SyncReport(scorer=scorer, config_read=read.at or None, problem=read.problem)
     emit(report, output, lambda: flat(f"{scorer}: {report.problem or '/config was read'}"))
     if report.problem:

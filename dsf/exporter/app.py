@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import gzip
+import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from importlib import metadata
 from typing import Annotated
 
 import redis
 from fastapi import FastAPI, Header, HTTPException, Query, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
-from prometheus_client.exposition import gzip_accepted
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder, gzip_accepted
+from prometheus_client.registry import Collector
 
 from dsf.errors import QueryError
 from dsf.exporter.collector import FleetCollector
-from dsf.exporter.exposing import NO_LIMIT
-from dsf.exporter.scrape import Scraper
 from dsf.fleet.api import ERRORS, add_problems, make_router
 from dsf.fleet.model import FleetModel
 from dsf.http.apidocs import add_docs
@@ -26,7 +29,6 @@ from dsf.store.ticking import ticks_problem
 
 #: Maximum shards of a scrape.
 MAX_SHARDS = 64
-_LONGEST_SHARD = 16
 #: Links of the page at /.
 _PLACES = {
     "docs": "every endpoint of the JSON API, to try out",
@@ -41,7 +43,7 @@ _PLACES = {
 }
 
 
-def make_app(client: redis.Redis, *, series_limit: int = NO_LIMIT, hosts: Sequence[str] = ()) -> FastAPI:
+def make_app(client: redis.Redis, *, series_limit: int = sys.maxsize, hosts: Sequence[str] = ()) -> FastAPI:
     """The service over one Redis client, under the names `hosts` besides addresses and names of Services.
 
     Endpoints are plain functions, so FastAPI runs them in its thread pool.
@@ -121,6 +123,44 @@ def _shard(text: str) -> tuple[int, int]:
         return 0, 1
     number, _, of = text.partition("/")
     # Python refuses to read thousands of digits.
-    if len(text) < _LONGEST_SHARD and number.isdecimal() and of.isdecimal() and int(number) < int(of) <= MAX_SHARDS:
+    if len(text) < 16 and number.isdecimal() and of.isdecimal() and int(number) < int(of) <= MAX_SHARDS:
         return int(number), int(of)
     raise QueryError(f"shard: i/n with i from 0 and below n, n at most {MAX_SHARDS}, such as 0/4")
+
+
+class Scraper:
+    """Renders a collector's metrics as text, in one reading of Redis for concurrent scrapes. Thread-safe.
+
+    A scrape during another one with the same format gets the answer of that one: a slow Redis and many
+    Prometheus servers must not pile up readings of the whole fleet.
+    """
+
+    def __init__(self, collector: Collector) -> None:
+        # A separate registry: the default one adds metrics of this process, unrelated to the fleet.
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(collector)
+        self._lock = threading.Lock()
+        self._running: dict[str, Future[bytes]] = {}
+
+    def scrape(self, accept: str) -> tuple[bytes, str]:
+        """The metrics in the format of the `Accept` header, and the content type."""
+        encode, content_type = choose_encoder(accept)
+        return self._shared(content_type, lambda: encode(self._registry)), content_type
+
+    def _shared(self, key: str, work: Callable[[], bytes]) -> bytes:
+        with self._lock:
+            running = self._running.get(key)
+            if running is None:
+                mine: Future[bytes] = Future()
+                self._running[key] = mine
+        if running is not None:
+            return running.result()
+        try:
+            mine.set_result(work())
+        except BaseException as error:
+            mine.set_exception(error)
+            raise
+        finally:
+            with self._lock:
+                del self._running[key]
+        return mine.result()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Literal
 
 import redis
 from prometheus_client.core import Metric
@@ -12,9 +14,7 @@ from prometheus_client.registry import Collector
 
 import dsf.log
 from dsf import keys, metrics
-from dsf.exporter.exposing import NO_LIMIT, PER_PAIR, Level, SeriesBudget, declared_levels
 from dsf.exporter.families import PairFamilies
-from dsf.exporter.sums import model_families
 from dsf.fleet.model import FleetModel
 from dsf.fleet.snapshot import every
 from dsf.schedule.stats import schedule_families
@@ -27,9 +27,10 @@ from dsf.store.writes import VALIDITY_FACTOR, read_factor
 
 log = dsf.log.get(__name__)
 
-#: Reasons exposed as 0 from the start: rate() does not see an increase from absent to one.
-REJECTED_REASONS = ("bad_signature", "replayed", "stale", "unknown_cluster", "malformed")
-WRITE_RESULTS = ("written", "coalesced", "unchanged", "failed", "deleted")
+Level = Literal["items", "pair", "none"]
+#: Series of one scorer on one cluster without its items: two of requests, six of stages, two of times, two of
+#: schedules, six of outcomes.
+PER_PAIR: Final = 18
 
 
 class FleetCollector(Collector):
@@ -43,7 +44,7 @@ class FleetCollector(Collector):
         client: redis.Redis,
         clock: Callable[[], float] = time.time,
         *,
-        limit: int = NO_LIMIT,
+        limit: int = sys.maxsize,
         shard: tuple[int, int] = (0, 1),
         model: FleetModel | None = None,
     ) -> None:
@@ -154,7 +155,9 @@ class FleetCollector(Collector):
             for reason, text in self._redis.hgetall(keys.REJECTED).items()
         }
         family = metrics.REJECTED.counter()
-        for reason, value in {**dict.fromkeys(REJECTED_REASONS, 0.0), **stored}.items():
+        # Exposed as 0 from the start: rate() does not see an increase from absent to one.
+        known = dict.fromkeys(("bad_signature", "replayed", "stale", "unknown_cluster", "malformed"), 0.0)
+        for reason, value in (known | stored).items():
             family.add_metric((reason,), value)
         return family
 
@@ -167,7 +170,7 @@ class FleetCollector(Collector):
     def _writes(self) -> list[Metric]:
         stored = self._redis.hgetall(keys.WRITE_STATS)
         writes = metrics.WRITES.counter()
-        for result in WRITE_RESULTS:
+        for result in ("written", "coalesced", "unchanged", "failed", "deleted"):
             writes.add_metric((result,), number("counter", result, stored.get(result)))
         factor = metrics.VALIDITY_FACTOR.gauge()
         factor.add_metric((), read_factor(stored.get(VALIDITY_FACTOR)))
@@ -179,3 +182,50 @@ def _healthy(scorers: dict[str, ScorerRecord]) -> Metric:
     for name, record in sorted(scorers.items()):
         family.add_metric((name,), float(record.health == "Active"))
     return family
+
+
+def model_families(model: FleetModel) -> Iterable[Metric]:
+    """Clusters by state and by reason, and percentiles of age: few series, whatever the fleet's size.
+
+    Raises redis.RedisError.
+    """
+    states, reasons, ages = metrics.PAIRS.gauge(), metrics.REASONS.gauge(), metrics.AGE.gauge()
+    for scorer in model.scorers():
+        for state, clusters in scorer.states.model_dump().items():
+            states.add_metric((scorer.name, state), clusters)
+        for group in scorer.reasons:
+            reasons.add_metric((scorer.name, group.state, group.stage, group.reason), group.clusters)
+        spread = scorer.ages
+        for percentile, age in (("50", spread.p50), ("90", spread.p90), ("99", spread.p99), ("100", spread.maximum)):
+            if age is not None:
+                ages.add_metric((scorer.name, percentile), age)
+    return [states, reasons, ages]
+
+
+class SeriesBudget:
+    """Which series of scorers without a setting fit into the limit. It remembers what the last scrape left out."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._has_pairs = True
+        self._has_items = True
+
+    def for_pairs(self, pairs: int) -> bool:
+        """Whether there is room for the series of this many pairs."""
+        self._has_pairs = _fits(PER_PAIR * pairs, self.limit, self._has_pairs)
+        return self._has_pairs
+
+    def for_items(self, pairs: int, items: int) -> bool:
+        """Whether there is room for those of the items too."""
+        self._has_items = self._has_pairs and _fits(PER_PAIR * pairs + items, self.limit, self._has_items)
+        return self._has_items
+
+
+def declared_levels(records: Mapping[str, ScorerRecord]) -> dict[str, Level]:
+    """The levels that scorers declare themselves."""
+    return {name: record.exposition for name, record in records.items() if record.exposition != ""}
+
+
+def _fits(wanted: int, limit: int, had: bool) -> bool:
+    # Hysteresis: omitted series come back when they need somewhat less than the limit.
+    return wanted <= (limit if had else limit * 0.9)

@@ -13,13 +13,6 @@ from dsf.store.client import connect
 
 log = dsf.log.get(__name__)
 
-#: Seconds within which Redis must answer. Below Prometheus' scrape timeout of 10 s, so that a scrape reports Redis
-#: as down instead of timing out.
-_CONNECT_TIMEOUT = 2.0
-_ANSWER_TIMEOUT = 5.0
-#: Seconds for open requests at shutdown.
-_SHUTDOWN_TIMEOUT = 5
-
 
 def run(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT; open requests are finished. Returns the exit code.
@@ -30,15 +23,16 @@ def run(settings: Settings) -> int:
     memory.prepare()
     quick = settings.model_copy(
         update={
-            "redis_connect_timeout": min(settings.redis_connect_timeout, _CONNECT_TIMEOUT),
-            "redis_socket_timeout": min(settings.redis_socket_timeout, _ANSWER_TIMEOUT),
+            # Below Prometheus' scrape timeout of 10 s, so that a scrape reports Redis as down instead of timing out.
+            "redis_connect_timeout": min(settings.redis_connect_timeout, 2.0),
+            "redis_socket_timeout": min(settings.redis_socket_timeout, 5.0),
         }
     )
     client = connect(quick, name="dsf-exporter", retries=0)
     with listen(settings.exporter_host, settings.exporter_port, "DSF_EXPORTER_PORT") as listener:
         host, port = listener.getsockname()[:2]
         app = make_app(client, series_limit=settings.exporter_series_limit, hosts=settings.exporter_hosts)
-        server = uvicorn.Server(configured(app, shutdown_seconds=_SHUTDOWN_TIMEOUT))
+        server = uvicorn.Server(configured(app, shutdown_seconds=5))
         memory.settle()
         try:
             serve(server, listener, lambda: log.info("exporter listens", host=host, port=port))

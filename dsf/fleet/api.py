@@ -49,12 +49,7 @@ ERRORS: Final[dict[int | str, dict[str, Any]]] = {
 # Numbers that change constantly and are excluded from the ETag; their base values are in the answer and count. Only
 # numbers: a label or a scorer may have such a name, but its value is a string.
 _VOLATILE: Final = re.compile(rb'^\{"at":"[^"]*"|"(?:ageSeconds|lagSeconds)":[-+.0-9eE]+|"ages":\{.*?\]\}', re.DOTALL)
-#: Most changes in one answer.
-MAX_CHANGED: Final = 5000
-#: Most entries of the schedule in one answer.
-MAX_ENTRIES: Final = 500
 #: Smaller answers are not compressed.
-_LEAST_PACKED: Final = 1024
 
 ClusterFilter = Annotated[str | None, Query(description="Only this cluster.")]
 ClusterGlob = Annotated[str | None, Query(description="Only this cluster; `*` and `?` stand for others.")]
@@ -69,7 +64,7 @@ Limit = Annotated[
     int, Query(ge=1, le=10_000, description="Most scorers on clusters in one answer; large ones have fewer.")
 ]
 Rows = Annotated[int, Query(ge=1, le=MAX_ROWS, description="Most rows in one answer.")]
-Changed = Annotated[int, Query(ge=1, le=MAX_CHANGED, description="Most changes in one answer.")]
+Changed = Annotated[int, Query(ge=1, le=5000, description="Most changes in one answer.")]
 #: Up to the end of the year 9999, which excludes infinity.
 Since = Annotated[
     float | None, Query(ge=0, le=253_402_300_799, description="Only from this moment on, in unix seconds.")
@@ -176,7 +171,7 @@ def _add_sums(router: APIRouter, model: FleetModel, settings: SettingsReader) ->
         return _answer(request, model.cluster(cluster))
 
     @router.get("/updates", response_model=Changes)
-    def updates(request: Request, since: Annotated[int, Query(ge=0)], limit: Changed = MAX_CHANGED) -> Response:
+    def updates(request: Request, since: Annotated[int, Query(ge=0)], limit: Changed = 5000) -> Response:
         """Which scorers on which clusters have news, or came or went, after this change (`sequence` of the summary).
 
         While `more` is true there are more: ask again with the `sequence` of the answer.
@@ -249,7 +244,7 @@ def _add_lists(router: APIRouter, fleet: FleetReader) -> None:
 
         At most `limit` in one answer; while its `continue` is not null, there are more.
         """
-        return _answer(request, fleet.schedule(cluster, scorer, limit=min(limit, MAX_ENTRIES), after=cursor or after))
+        return _answer(request, fleet.schedule(cluster, scorer, limit=min(limit, 500), after=cursor or after))
 
     @router.get("/history/{cluster}/{scorer}", response_model=HistoryList)
     def history(request: Request, cluster: str, scorer: str, limit: Cycles = 100, cursor: Cursor = None) -> Response:
@@ -263,7 +258,7 @@ def _answer(request: Request, view: View) -> Response:
     headers = {"ETag": tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
     if tag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
-    if len(body) >= _LEAST_PACKED and gzip_accepted(request.headers.get("accept-encoding", "")):
+    if len(body) >= 1024 and gzip_accepted(request.headers.get("accept-encoding", "")):
         body = gzip.compress(body, compresslevel=1)
         headers["Content-Encoding"] = "gzip"
     return Response(body, media_type="application/json", headers=headers)

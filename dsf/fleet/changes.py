@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError
 
 import dsf.log
 from dsf import keys
+from dsf.api.naming import MAX_NAME_LENGTH
 from dsf.errors import CursorError
 from dsf.fleet.views import Time, View
 from dsf.store.client import at_once
@@ -26,9 +27,8 @@ log = dsf.log.get(__name__)
 
 #: Most clusters named in a change; beyond that only their number is kept.
 MAX_CLUSTERS: Final = 20
-#: Characters of a note or a detail, and of a name.
-_MAX_TEXT: Final = 500
-_MAX_NAME: Final = 253
+#: Characters of a note or a detail.
+MAX_NOTE: Final = 500
 #: Changes per round trip.
 _BATCH: Final = 500
 _FIELD: Final = "change"
@@ -157,16 +157,16 @@ def record(client: redis.Redis, actor: Actor, user_action: UserAction) -> str:
     """
     stored = user_action.model_copy(
         update={
-            "scorer": cleaned(user_action.scorer, _MAX_NAME),
-            "namespace": cleaned(user_action.namespace, _MAX_NAME),
-            "reference": cleaned(user_action.reference, _MAX_NAME),
-            "detail": cleaned(user_action.detail, _MAX_TEXT),
-            "note": cleaned(user_action.note, _MAX_TEXT),
-            "clusters": [cleaned(name, _MAX_NAME) for name in user_action.clusters[:MAX_CLUSTERS]],
+            "scorer": cleaned(user_action.scorer, MAX_NAME_LENGTH),
+            "namespace": cleaned(user_action.namespace, MAX_NAME_LENGTH),
+            "reference": cleaned(user_action.reference, MAX_NAME_LENGTH),
+            "detail": cleaned(user_action.detail, MAX_NOTE),
+            "note": cleaned(user_action.note, MAX_NOTE),
+            "clusters": [cleaned(name, MAX_NAME_LENGTH) for name in user_action.clusters[:MAX_CLUSTERS]],
             "cluster_count": max(user_action.cluster_count, len(user_action.clusters)),
         }
     ).model_dump()
-    by = {"by": cleaned(actor.name, _MAX_NAME), "claimed": actor.claimed, "way": actor.way}
+    by = {"by": cleaned(actor.name, MAX_NAME_LENGTH), "claimed": actor.claimed, "way": actor.way}
     text = _Stored.model_validate({**stored, **by}).model_dump_json(by_alias=True)
     try:
         ident, *_ = at_once(
@@ -211,7 +211,9 @@ def read(
     and redis.RedisError.
     """
     if cursor is not None and not _ID.fullmatch(cursor):
-        raise CursorError(f"{cursor[:_MAX_NAME]!r} is no place among the changes; take `continue` of the answer before")
+        raise CursorError(
+            f"{cursor[:MAX_NAME_LENGTH]!r} is no place among the changes; take `continue` of the answer before"
+        )
     changes: list[Change] = []
     more = False
     for change in _newest_first(client, cursor, since):

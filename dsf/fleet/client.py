@@ -37,9 +37,6 @@ from dsf.fleet.views import HistoryList, Problem, ScheduleList, ScoreList, Score
 from dsf.http.access import bearer
 from dsf.http.client import probe
 
-#: Most bytes of one answer; the server's are about a megabyte at most.
-_MAX_BYTES: Final = 16 * 1024 * 1024
-
 _View = TypeVar("_View", bound=View)
 _Asked = str | int | list[str] | None
 
@@ -209,7 +206,10 @@ class Client:
     def _get(self, model: type[_View], path: str, **asked: _Asked) -> _View:
         query = urlencode({name: value for name, value in asked.items() if value not in (None, [])}, doseq=True)
         url = f"{self._base}{path}" + (f"?{query}" if query else "")
-        answer = probe(url, deadline=time.monotonic() + self._timeout, max_bytes=_MAX_BYTES, access=bearer(self._token))
+        # The server's answers are about a megabyte at most.
+        answer = probe(
+            url, deadline=time.monotonic() + self._timeout, max_bytes=16 * 1024 * 1024, access=bearer(self._token)
+        )
         if answer.status != 200:
             raise self._refusal(answer.status, answer.body, path)
         try:

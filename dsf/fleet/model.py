@@ -53,13 +53,6 @@ from dsf.store.unreadable import whole
 
 #: Most rows in one answer.
 MAX_ROWS: Final = 200
-#: Groups shown per scorer.
-MAX_REASONS: Final = 20
-#: Bounds of the age histogram in seconds.
-AGE_BOUNDS: Final = (15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 21_600.0, 86_400.0)
-#: Seconds after its due time at which a pair without a tick counts as overdue.
-OVERDUE: Final = 5.0
-_ENDS: Final = 10
 _RANK: Final = {state: rank for rank, state in enumerate(RANKS)}
 
 
@@ -149,7 +142,8 @@ class FleetModel:
         now = self._clock()
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.hlen(keys.CLUSTERS)
-            pipe.zcount(keys.DUE, "-inf", now - OVERDUE)
+            # A pair is overdue some seconds after its due time.
+            pipe.zcount(keys.DUE, "-inf", now - 5.0)
             pipe.hgetall(keys.BEAT_STATS)
             clusters, overdue, stats = pipe.execute()
         rows, sequence = self._snapshot.read()
@@ -207,8 +201,8 @@ class FleetModel:
             rate_limit=record.rate_limit,
             config_read=read_at(self._notices.read(name)),
             values=spread([entry.value for entry in values], None),
-            top=nlargest(_ENDS, values, key=lambda entry: (entry.value, entry.cluster)),
-            bottom=nsmallest(_ENDS, values, key=lambda entry: (entry.value, entry.cluster)),
+            top=nlargest(10, values, key=lambda entry: (entry.value, entry.cluster)),
+            bottom=nsmallest(10, values, key=lambda entry: (entry.value, entry.cluster)),
             lags=_lags(counted, f"{name}:"),
             conditions=_conditions(self._notices.scorer(name)),
         )
@@ -383,8 +377,12 @@ class FleetModel:
                 problem=record.problem,
                 pairs=states.total,
                 states=states,
-                ages=spread([max(0.0, now - at) for at in own.successes], AGE_BOUNDS),
-                reasons=reasons[:MAX_REASONS],
+                ages=spread(
+                    [max(0.0, now - at) for at in own.successes],
+                    # Bounds of the histogram, in seconds.
+                    (15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 21_600.0, 86_400.0),
+                ),
+                reasons=reasons[:20],
                 reasons_total=len(reasons),
             )
             overviews.append(overview)

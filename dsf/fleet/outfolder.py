@@ -10,10 +10,6 @@ from dsf.fleet import overviews
 from dsf.fleet.views import View
 from dsf.store.notices import ConditionNotice, ScorerNotice
 
-#: Most bytes of a file.
-_MAX_FILE = 10 * 1024 * 1024
-
-
 _SCORING: Final = "Scoring"
 
 
@@ -102,7 +98,7 @@ def _load(file: Path) -> Any:
     import yaml
 
     try:
-        if file.stat().st_size > _MAX_FILE:
+        if file.stat().st_size > 10 * 1024 * 1024:
             return None
         return yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError):

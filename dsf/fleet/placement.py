@@ -20,6 +20,7 @@ from dsf.fleet.scheduling import (
     schedule,
 )
 from dsf.fleet.views import Time, View
+from dsf.text import listed
 
 _DISABLED: Final = "cluster.open-cluster-management.io/experimental-scheduling-disable"
 _BUILTIN: Final = {
@@ -252,8 +253,7 @@ def _notes(
             ranked.cluster for ranked in view.ranking if ranked.cells[number].standing not in ("counted", "asked")
         ]
         if without:
-            named = ", ".join(without[:5]) + (f" and {len(without) - 5} more" if len(without) > 5 else "")
-            yield f"{prioritizer.name} counts 0 on {len(without)} of {len(view.ranking)} clusters: {named}"
+            yield f"{prioritizer.name} counts 0 on {len(without)} of {len(view.ranking)} clusters: {listed(without, 5)}"
 
 
 def _conditions(placement: Manifest) -> list[str]:

@@ -34,9 +34,8 @@ from dsf.settings import Settings
 log = dsf.log.get(__name__)
 
 _LABEL: Final = "cluster.open-cluster-management.io/placement"
-#: Seconds and bytes for OCM's answer: some hundred bytes per cluster and prioritizer.
+#: Seconds for OCM's answer.
 _PATIENCE: Final = 5.0
-_MAX_BYTES: Final = 32 * 1024 * 1024
 
 
 class Debugger:
@@ -51,7 +50,8 @@ class Debugger:
         """The scheduler's result for a Placement. Raises HttpError, and SettingsError for an unreadable token."""
         path = f"{self._url}/debug/placements/{quote(namespace)}/{quote(name)}"
         deadline = time.monotonic() + _PATIENCE
-        return parse_answer(get(path, deadline=deadline, max_bytes=_MAX_BYTES, access=bearer(self._token())))
+        # Some hundred bytes per cluster and prioritizer.
+        return parse_answer(get(path, deadline=deadline, max_bytes=32 * 1024 * 1024, access=bearer(self._token())))
 
     def _token(self) -> str | None:
         if self._token_file is None:

@@ -21,11 +21,6 @@ log = dsf.log.get(__name__)
 
 #: Most kept rows of each list; omitted ones are counted.
 MAX_ROWS: Final = 200
-#: Most kept namespaces, and most bytes of each.
-_MAX_NAMESPACES: Final = 100
-_MAX_BYTES: Final = 1024 * 1024
-#: Warnings that the page shows.
-_LEAST_WARNINGS: Final = 10
 
 
 class PlanBlock(View):
@@ -114,7 +109,8 @@ class PlanComparison(View):
                 "moves": self.moves[:rows],
                 "more_clusters": self.more_clusters + max(0, len(self.clusters) - rows),
                 "more_moves": self.more_moves + max(0, len(self.moves) - rows),
-                "warnings": self.warnings[: max(rows, _LEAST_WARNINGS)],
+                # As many as the page shows.
+                "warnings": self.warnings[: max(rows, 10)],
             }
         )
 
@@ -125,7 +121,7 @@ def remember(client: redis.Redis, comparison: PlanComparison) -> bool:
     Raises redis.RedisError.
     """
     rows = MAX_ROWS
-    while len(text := comparison.model_dump_json(by_alias=True).encode()) > _MAX_BYTES:
+    while len(text := comparison.model_dump_json(by_alias=True).encode()) > 1024 * 1024:
         if rows == 0:
             log.warning("a plan is too large to be shown", namespace=comparison.namespace, size=len(text))
             # The one before it must not be taken for the newest.
@@ -134,7 +130,7 @@ def remember(client: redis.Redis, comparison: PlanComparison) -> bool:
         rows //= 2
         comparison = comparison.cut(rows)
     known = client.hexists(keys.PLANS, comparison.namespace)
-    if not known and int(client.hlen(keys.PLANS)) >= _MAX_NAMESPACES:
+    if not known and int(client.hlen(keys.PLANS)) >= 100:
         log.warning("plans of too many namespaces are kept", namespace=comparison.namespace)
         return False
     client.hset(keys.PLANS, comparison.namespace, text)

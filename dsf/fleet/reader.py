@@ -26,10 +26,6 @@ from dsf.store.schedule import ScheduleStore
 #: Most scores in one page, and their approximate total of bytes.
 MAX_SCORES = 250
 MAX_BYTES = 900_000
-#: Items and results shown per score if there is no room for all.
-_FEW = 50
-# Approximate bytes of the rest of a row.
-_ROW_BYTES = 600
 
 
 class FleetReader:
@@ -102,7 +98,8 @@ class FleetReader:
         views: list[ScoreView] = []
         size = 0
         for state in self._pairs.states(pairs):
-            size += _ROW_BYTES + 2 * state.score_bytes
+            # About 600 bytes for all of a row but its items and results.
+            size += 600 + 2 * state.score_bytes
             if views and size > MAX_BYTES and states is None:
                 # The rest is for the next page; a cursor by state contains the place of a whole page.
                 following = keys.pair(views[-1].cluster, views[-1].scorer)
@@ -252,4 +249,4 @@ def score_view(state: PairState, records: dict[str, ScorerRecord], now: float, *
 def _cut(view: ScoreView, is_long: bool) -> ScoreView:
     if not is_long:
         return view
-    return view.model_copy(update={"items": view.items[:_FEW], "results": view.results[:_FEW]})
+    return view.model_copy(update={"items": view.items[:50], "results": view.results[:50]})

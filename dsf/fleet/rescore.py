@@ -20,9 +20,6 @@ from dsf.store.registry import Registry
 from dsf.store.schedule import ScheduleStore, effective
 from dsf.store.ticks import send_now
 
-#: Seconds between two polls for results. A cycle takes tens of milliseconds.
-_LOOK = 0.1
-
 
 class RunView(View):
     """One requested run. `run_id` is empty if it was not sent, `outcome` while it has no result."""
@@ -96,7 +93,8 @@ def wait(client: redis.Redis, scorer: str, runs: Sequence[RunView], deadline: fl
                 ended[cluster] = _run(cluster, entry)
         if len(ended) == len(runs) or time.monotonic() >= deadline:
             break
-        time.sleep(_LOOK)
+        # A cycle takes tens of milliseconds.
+        time.sleep(0.1)
     for cluster in waiting.keys() - ended.keys():
         message = _nothing_heard(client, cluster, scorer)
         ended[cluster] = RunView(cluster=cluster, run_id=waiting[cluster], message=message)

@@ -320,7 +320,7 @@ def _allocatable(all_: Mapping[str, Manifest], clusters: Iterable[str], resource
     low, high = min(known.values(), default=0.0), max(known.values(), default=0.0)
 
     def score(amount: float) -> int:
-        return int(((amount - low) / (high - low) - 0.5) * 2.0 * 100.0) if high != low else MAX_SCORE
+        return int(((amount - low) / (high - low) - 0.5) * 2.0 * MAX_SCORE) if high != low else MAX_SCORE
 
     unknown = PrioritizerScore(0, "unknown")
     return {name: PrioritizerScore(score(known[name])) if name in known else unknown for name in clusters}

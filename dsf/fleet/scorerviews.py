@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from heapq import nlargest
-from typing import Final
 
 from dsf.api.validity import has_expired
 from dsf.fleet.groups import Groups
@@ -19,9 +18,6 @@ from dsf.store.entries import ScheduleOverride, interval_in_force
 from dsf.store.pairs import Pairs
 from dsf.store.registry import ScorerRecord
 from dsf.store.skips import INACTIVE, PAUSED
-
-#: Failures shown per scorer.
-MAX_FAILURES: Final = 10
 
 
 def scorer_views(
@@ -91,7 +87,7 @@ def _failures(rows: Iterable[SnapshotRow]) -> list[FailureView]:
     failures = ((row.cluster, why) for row in rows if (why := row.why(Verdict.FAILING)) is not None and why.reason)
     return [
         FailureView(cluster=cluster, run_id=why.run, **why.model_dump(exclude={"run"}))
-        for cluster, why in nlargest(MAX_FAILURES, failures, key=lambda failure: failure[1].at)
+        for cluster, why in nlargest(10, failures, key=lambda failure: failure[1].at)
     ]
 
 

@@ -37,11 +37,6 @@ from dsf.store.pairs import (
 )
 from dsf.store.skips import SKIPS_THRESHOLD, Skips
 
-#: Changed rows read per round trip.
-_BATCH: Final = 1000
-#: Seconds after which all rows are read again: a replica that took over may lack changes that were seen here, and count
-#: further.
-_RELOAD: Final = 600.0
 #: States by rank, worst first.
 RANKS: Final = tuple(Verdict)
 #: Sorts pauses without an end after all others.
@@ -178,7 +173,8 @@ class Snapshot:
         with _without_collection():
             self._read_pairs(pairs, _parsed(overrides))
         self._sequence = int(sequence or 0)
-        self._reload_at = time.monotonic() + _RELOAD
+        # A replica that took over may lack changes that were seen here, and count further: all rows are read again.
+        self._reload_at = time.monotonic() + 600.0
 
     def _follow(self, since: int) -> bool:
         """Read what changed; False if all has to be read."""
@@ -199,7 +195,7 @@ class Snapshot:
 
     def _read_pairs(self, pairs: list[str], overrides: Mapping[str, ScheduleOverride]) -> None:
         rows, copied = dict(self._rows), set()
-        for batch in batched(pairs, _BATCH):
+        for batch in batched(pairs, 1000):
             with self._redis.pipeline(transaction=False) as pipe:
                 for key in (keys.ENTRIES, keys.ROWS, keys.SKIPS):
                     pipe.hmget(key, batch)

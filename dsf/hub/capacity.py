@@ -20,8 +20,6 @@ from typing import Any, Final
 MOST: Final = 1024 * 1024
 #: Bytes of the ManifestWork that do not belong to a scorer: the ConfigMap without summaries, Role and RoleBinding.
 _FRAME: Final = 4 * 1024
-#: A lower limit is not believed: some other rule refuses the object.
-_LEAST: Final = 64 * 1024
 #: OCM: "the size of manifests is 1663352 bytes which exceeds the 512000 limit"; API server, etcd: "... too large".
 _OCM_LIMIT: Final = re.compile(r"exceeds the (\d+) limit")
 _TOO_LARGE: Final = re.compile(r"too large|larger than max", re.IGNORECASE)
@@ -117,7 +115,8 @@ def lower(limit: int, refusal: str) -> int | None:
         return None
     # A limit that was kept: it counts in some other way.
     lowered = int(named[1]) if named is not None and int(named[1]) < limit else limit * 3 // 4
-    return lowered if lowered >= _LEAST else None
+    # A lower limit is not believed: some other rule refuses the object.
+    return lowered if lowered >= 64 * 1024 else None
 
 
 # A scorer without a creation time is not stored yet: every stored one is older.

@@ -25,8 +25,6 @@ AGENTS_SUPPORTED: Final = "AgentsSupported"
 NOT_CHECKED_YET: Final = "NotCheckedYet"
 #: Conditions of an unreadable DynamicScorer.
 _OF_UNREADABLE: Final = (ConditionType.ConfigSynced, ConditionType.Distributed, ConditionType.Scoring)
-#: Characters allowed by the CRD.
-MESSAGE_LIMIT: Final = 32768
 NOT_DISTRIBUTED: Final = "NotDistributed"
 _NO_CONFIG: Final = "NoScoringConfig"
 _DISTRIBUTING: Final = "Distributing"
@@ -176,7 +174,8 @@ def _condition(kind: str, statement: Statement, generation: int, now: datetime) 
         type=str(kind),
         status=statement.status,
         reason=statement.reason,
-        message=statement.message[:MESSAGE_LIMIT],
+        # The CRD allows no more.
+        message=statement.message[:32768],
         last_transition_time=now,
         observed_generation=generation,
     )

@@ -23,8 +23,6 @@ from dsf.hub.statuses import write_status
 
 #: Keeps the object until everything distributed is removed, if the backend has finalizers.
 FINALIZER: Final = f"{GROUP}/cleanup"
-#: Seconds between checks whether everything is removed.
-CLEANUP_LOOK: Final = 0.5
 
 
 class ConfigReconciler:
@@ -90,7 +88,7 @@ class ConfigReconciler:
         if FINALIZER not in finalizers:
             return None
         if counts and not self._is_clean():
-            return CLEANUP_LOOK
+            return 0.5
         self._backend.remove_finalizer(*key, FINALIZER)
         return None
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import redis
 
@@ -31,10 +31,6 @@ from dsf.store.agentkeys import AgentKeys, KeyRequest
 from dsf.store.registry import ClusterRecord
 
 log = dsf.log.get(__name__)
-
-#: Seconds between checks of a rotation in progress: a tenth of the overlap, within these bounds.
-_LEAST_LOOK: Final = 0.5
-_LONGEST_LOOK: Final = 10.0
 
 
 class AgentCredentials:
@@ -60,7 +56,8 @@ class AgentCredentials:
         # Last seen by `have_changed`.
         self._seen: object = None
         self._overlap = settings.credentials_overlap
-        self._look = min(max(self._overlap / 10, _LEAST_LOOK), _LONGEST_LOOK)
+        # Seconds between two checks of a rotation in progress.
+        self._look = min(max(self._overlap / 10, 0.5), 10.0)
         # Guards `_ids`, `_gone` and the users in Redis: they change together.
         self._lock = threading.Lock()
         # Cluster -> ids in force in Redis.

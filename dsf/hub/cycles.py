@@ -19,8 +19,6 @@ from dsf.store.skips import Skips
 NO_ITEMS: Final = "NoItems"
 RESULTS_REFUSED: Final = "ResultsRefused"
 ITEMS_REPLACED: Final = "ItemsReplaced"
-_REMARKS: Final = (NO_ITEMS, ITEMS_REPLACED, RESULTS_REFUSED)
-_REMARKED: Final = (Verdict.EMPTY, Verdict.OK)
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ class CycleOutcomes:
             else:
                 # Its score is valid until it expires, although it gets no ticks.
                 counts[Verdict.OK if judged is Verdict.SKIPPED else judged] += 1
-            if state.remark is not None and judged in _REMARKED:
+            if state.remark is not None and judged in (Verdict.EMPTY, Verdict.OK):
                 reason = _condition_reason(judged, state.remark.reason)
                 remarks.setdefault(reason, []).append(f"{state.cluster}: {state.remark.message}")
             if trouble is not None:
@@ -80,7 +78,9 @@ class CycleOutcomes:
                     time=time,
                 )
                 failures.append((trouble.at, failure))
-        remark_reason = next((reason for reason in _REMARKS if reason in remarks), "")
+        remark_reason = next(
+            (reason for reason in (NO_ITEMS, ITEMS_REPLACED, RESULTS_REFUSED) if reason in remarks), ""
+        )
         remarked = sorted(remarks.get(remark_reason, ()))
         failures.sort(key=lambda item: (-item[0], item[1].cluster))
         return cls(

@@ -36,10 +36,6 @@ from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
 
-#: Kinds whose unknown fields are ignored: newer CRDs stay after a rollback, and a hub without its configuration would
-#: remove everything. Not ScoringAuthentication: without a restricting field it would allow more. The folder backend
-#: refuses unknown fields as typos before this.
-_FORGIVEN: Final = (DynamicScorer, DynamicScoringConfig)
 
 #: OCM's annotation of a ManagedClusterAddOn whose agent runs on another cluster.
 _HOSTING: Final = "addon.open-cluster-management.io/hosting-cluster-name"
@@ -324,7 +320,10 @@ class DesiredState:
         text = ""
         try:
             unknown: list[str] = []
-            if model in _FORGIVEN:
+            # Newer CRDs stay after a rollback, and a hub without its configuration would remove everything. Not
+            # ScoringAuthentication: without a restricting field it would allow more. The folder backend refuses
+            # unknown fields as typos before this.
+            if model in (DynamicScorer, DynamicScoringConfig):
                 manifest, unknown = known(manifest, model)
             self._tell_ignored(key, unknown)
             parsed = read(manifest, model)

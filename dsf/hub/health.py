@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from typing import Final, NamedTuple
 
 import dsf.log
@@ -26,8 +27,7 @@ from dsf.errors import HttpError, RemoteConfigError
 from dsf.http.access import PLAIN, Access
 from dsf.http.failures import TLS_FAILED, place
 from dsf.hub.discretion import NOT_SHOWN, kind_of
-from dsf.hub.shares import Shares
-from dsf.hub.workqueue import WorkQueue
+from dsf.hub.workqueue import Shares, WorkQueue
 from dsf.process.threads import SupervisedThread
 from dsf.settings import Settings
 from dsf.store.notices import NOT_READ, ConfigRead, cut
@@ -35,17 +35,8 @@ from dsf.text import cleaned
 
 log = dsf.log.get(__name__)
 
-#: The pause between two checks of a scorer differs by up to this share, so that checks do not run in step.
-JITTER: Final = 0.1
-#: Seconds for which `stop` waits for checks that are running.
-STOP_TIMEOUT: Final = 1.0
 #: Max. bytes read of a response, after decompression.
 MAX_BYTES: Final = 1024 * 1024
-#: Characters of a message.
-_MESSAGE_LIMIT: Final = 1024
-_OK: Final = 200
-_REFUSES_WHO: Final = (401, 403)
-_NOT_FOUND: Final = 404
 #: `auth` and `tls` of a scoring API use the clusters' Secrets, which the hub lacks. Alternatives:
 _HELP: Final = "(docs/sources.md#what-the-hub-asks)"
 _OPEN: Final = f"; the hub asks without scoring.auth: let it in, or set another configURL {_HELP}"
@@ -151,7 +142,7 @@ def check(target: HealthTarget, *, timeout: float) -> Check:
         return Check(_failure_of(healthz, answer, target))
     config, config_failure = _read_config(target, ask(target.config_url))
     # A scoring API without /healthz: its /config shows whether it is up.
-    health_failure = config_failure if answer.status == _NOT_FOUND else _failure_of(healthz, answer, target)
+    health_failure = config_failure if answer.status == HTTPStatus.NOT_FOUND else _failure_of(healthz, answer, target)
     return Check(health_failure, config, config_failure)
 
 
@@ -168,11 +159,13 @@ def config_read(name: str, target: HealthTarget, result: Check, request: str) ->
 def _failure_of(url: str, answer: http.Answer | CheckFailure, target: HealthTarget) -> CheckFailure | None:
     if isinstance(answer, CheckFailure):
         return answer
-    if answer.status != _OK:
+    if answer.status != HTTPStatus.OK:
         text = f"{url}: status {answer.status}, not 200"
         if target.shows_answers:
             text += f"; the answer starts with {head(answer.body)}"
-        return CheckFailure("HTTPError", text + _OPEN * (answer.status in _REFUSES_WHO))
+        if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            text += _OPEN
+        return CheckFailure("HTTPError", text)
     return None
 
 
@@ -186,7 +179,7 @@ def _read_config(
         return parse_remote_config(answer.body), None
     except RemoteConfigError as error:
         text = str(error) if target.shows_answers else f"the answer is no valid configuration; {NOT_SHOWN}"
-        return None, CheckFailure("ConfigInvalid", cleaned(f"{target.config_url}: {text}", _MESSAGE_LIMIT))
+        return None, CheckFailure("ConfigInvalid", cleaned(f"{target.config_url}: {text}", 1024))
 
 
 def _camel_case(words: str) -> str:
@@ -225,7 +218,7 @@ class HealthMonitor:
     def stop(self) -> None:
         """Start no more checks; hanging ones end with the process."""
         self._queue.shutdown()
-        deadline = time.monotonic() + STOP_TIMEOUT
+        deadline = time.monotonic() + 1.0
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
@@ -286,7 +279,8 @@ class HealthMonitor:
     def _plan_next(self, key: ObjectKey) -> None:
         with self._lock:
             if key in self._targets:
-                pause = self._settings.health_interval * random.uniform(1 - JITTER, 1)  # noqa: S311
+                # So that checks do not run in step.
+                pause = self._settings.health_interval * random.uniform(0.9, 1)  # noqa: S311
                 self._queue.add_after(key, pause)
 
     def _check(self, key: ObjectKey) -> None:

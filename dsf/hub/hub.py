@@ -16,17 +16,15 @@ import dsf.log
 from dsf.backends.protocol import Backend, Kind, ObjectKey
 from dsf.errors import BackendError, DsfError, SettingsError
 from dsf.http import addresses, trust
-from dsf.hub.changes import ChangeTeller
 from dsf.hub.clusters import ClusterReconciler
 from dsf.hub.configs import ConfigReconciler
-from dsf.hub.controller import Controller, Reconcile
+from dsf.hub.controller import Controller, Planner, Reconcile
 from dsf.hub.credentials import AgentCredentials
 from dsf.hub.departures import Departures
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.health import Check, HealthMonitor, HealthTarget, config_read
-from dsf.hub.notifications import NotificationListener
+from dsf.hub.notifications import ChangeTeller, NotificationListener
 from dsf.hub.outage import Outage
-from dsf.hub.planner import Planner
 from dsf.hub.registrar import Registrar
 from dsf.hub.scorers import ScorerReconciler
 from dsf.hub.scores import ScoreReconciler
@@ -37,17 +35,9 @@ from dsf.store.client import connect
 
 log = dsf.log.get(__name__)
 
-#: Seconds over which a full resync is spread.
-RESYNC_SPREAD: Final = 5.0
-#: Every nth resync is a full one.
-FULL_RESYNC: Final = 20
 #: A scorer's status counts its clusters. It waits this many seconds for more changes, longer with more clusters.
-STATUS_DELAY: Final = 0.05
-STATUS_DELAY_PER_CLUSTER: Final = 0.001
 #: Threads that reconcile, by backend. More that do not wait take each other Python's lock, a quarter of the CPU.
 _WORKERS: Final = {"kube": 8, "dir": 2}
-#: Min. bytes of a master secret.
-_MIN_SECRET: Final = 16
 
 
 class Hub:
@@ -190,9 +180,9 @@ class Hub:
             secret = bytes.fromhex(given or self._backend.signing_secret())
         except ValueError:
             secret = b""
-        if len(secret) < _MIN_SECRET:
+        if len(secret) < 16:
             where = "DSF_SIGNING_SECRET" if given else "the stored signing secret"
-            raise SettingsError(f"{where}: is not a secret of at least {2 * _MIN_SECRET} hex digits")
+            raise SettingsError(f"{where}: is not a secret of at least 32 hex digits")
         return secret
 
     def _reconcile(self, key: ObjectKey) -> float | None:
@@ -280,7 +270,8 @@ class Hub:
                 self._others.queue.add_after(_scorer(key), delay)
 
     def _status_delay(self) -> float:
-        return STATUS_DELAY + STATUS_DELAY_PER_CLUSTER * len(self._desired.plan.clusters)
+        # A scorer's status counts its clusters: it waits for more changes, longer with more clusters.
+        return 0.05 + 0.001 * len(self._desired.plan.clusters)
 
     # --- looking at everything -----------------------------------------------------------------------------------
 
@@ -294,9 +285,10 @@ class Hub:
             self._resync.clear()
             if self._is_stopping:
                 return
-            spread = 0.0 if is_urgent else min(RESYNC_SPREAD, self._resync_interval / 2)
+            # Seconds over which a full resync is spread.
+            spread = 0.0 if is_urgent else min(5.0, self._resync_interval / 2)
             try:
-                self._look_around(spread, everything=is_urgent or number % FULL_RESYNC == 0)
+                self._look_around(spread, everything=is_urgent or number % 20 == 0)
             except (redis.ConnectionError, redis.TimeoutError) as error:
                 self._outage.begin(error)
             except (DsfError, redis.RedisError) as error:

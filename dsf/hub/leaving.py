@@ -23,14 +23,10 @@ log = dsf.log.get(__name__)
 _DEPLOYMENT: Final = "dynamic-scoring-hub"
 #: The controller's pods, as the chart labels them.
 _PODS: Final = "app.kubernetes.io/name=dynamic-scoring-framework,app.kubernetes.io/component=hub"
-_DELIVERED: Final = (MANIFESTWORK_NAME, CREDENTIALS_WORK_NAME)
 #: Selector: those of another owner with these names are not the hub's.
 _OURS: Final = f"{MANAGED_BY_LABEL}={MANAGED_BY}"
 #: Seconds for the controller's shutdown, and for OCM's removal from the clusters; normally each takes a few.
-_PATIENCE: Final = 90.0
 _POLL: Final = 1.0
-#: Seconds for the last check of the rest.
-_LAST: Final = 10.0
 
 
 def run(settings: Settings) -> int:
@@ -49,7 +45,7 @@ def run(settings: Settings) -> int:
     return 0
 
 
-def leave(session: Session, namespace: str, patience: float = _PATIENCE) -> list[str]:
+def leave(session: Session, namespace: str, patience: float = 90.0) -> list[str]:
     """Stop the controller, delete its deliveries and wait until they are gone; returns the clusters still pending."""
     if not _until(lambda: _has_ended(session, namespace), patience):
         log.warning("the hub controller has not ended yet", namespace=namespace)
@@ -84,7 +80,7 @@ def leave(session: Session, namespace: str, patience: float = _PATIENCE) -> list
 
     if not _until(are_gone, patience):
         # Some are gone since then.
-        _until(have_looked, _LAST)
+        _until(have_looked, 10.0)
     log.info("taken back", objects=len(asked))
     return sorted({work["metadata"]["namespace"] for work in works})
 
@@ -109,7 +105,7 @@ def _works(session: Session) -> list[dict[str, Any]]:
     # Only metadata: thousands of summaries need not be held.
     return [
         {"metadata": work["metadata"]}
-        for name in _DELIVERED
+        for name in (MANIFESTWORK_NAME, CREDENTIALS_WORK_NAME)
         for work in lists.objects(session, MANIFEST_WORKS, labels=_OURS, name=name)
     ]
 

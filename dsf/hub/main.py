@@ -8,25 +8,27 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from queue import SimpleQueue
-from typing import Final
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 import dsf.log
+from dsf import metrics
 from dsf.backends import make_backend, make_election
+from dsf.backends.protocol import Election
 from dsf.errors import DsfError, SettingsError
-from dsf.hub.exposition import HubExposition
 from dsf.hub.hub import Hub
-from dsf.process import memory
+from dsf.process import memory, threads
+from dsf.process.exposition import MetricsServer
 from dsf.process.launch import FAILED, USAGE
+from dsf.process.listening import EVERYWHERE
 from dsf.process.threads import background
 from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
-
-#: Exit codes: regular shutdown; failed start or lost lease; wrong settings.
-OK: Final = 0
-#: Seconds to wait for an interrupted start; it may be in an unanswered request to the API server.
-START_TIMEOUT: Final = 2.0
 
 
 class _Ended:
@@ -61,7 +63,7 @@ def run(settings: Settings) -> int:
     exposition.start()
     try:
         if isinstance(happened.get(), _Ended):
-            return OK
+            return 0
         return _work(hub, happened)
     finally:
         hub.stop()
@@ -92,11 +94,83 @@ def _work(hub: Hub, happened: SimpleQueue[_Happened]) -> int:
         raise event
     if starting.is_alive():
         hub.interrupt()
-        starting.join(START_TIMEOUT)
-    return OK
+        # It may be in a request to the API server that nothing answers.
+        starting.join(2.0)
+    return 0
 
 
 def _stop_writing() -> None:
     """The lease is lost. Threads may be in the middle of a write; only the process's end stops them."""
     sys.stderr.flush()
     os._exit(FAILED)
+
+
+class HubExposition:
+    """No-op without `hub_metrics_port`."""
+
+    def __init__(self, settings: Settings, hub: Hub, election: Election) -> None:
+        """Raises SettingsError if the port is unavailable."""
+        self._hub = hub
+        self._election = election
+        self._server: MetricsServer | None = None
+        port = settings.hub_metrics_port
+        if port is None:
+            return
+        registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        registry.register(_HubCollector(hub, election))
+        try:
+            self._server = MetricsServer(
+                registry, EVERYWHERE, port, {"/healthz": self._problem, "/readyz": self._unready}
+            )
+        except OSError as error:
+            raise SettingsError(
+                f"DSF_HUB_METRICS_PORT: cannot listen on port {port} ({error.strerror}); 0 takes a free one"
+            ) from None
+
+    def start(self) -> None:
+        """Start serving."""
+        if self._server is not None:
+            self._server.start()
+            log.info("probes and metrics served", port=self._server.port)
+
+    def stop(self) -> None:
+        """Stop serving."""
+        if self._server is not None:
+            self._server.stop()
+
+    def _unready(self) -> str:
+        return self._problem() or threads.problem()
+
+    def _problem(self) -> str:
+        if not self._election.campaigning:
+            return "this hub neither works nor waits for its turn"
+        return self._hub.problem()
+
+
+class _HubCollector(Collector):
+    """Rebuilt at each scrape."""
+
+    def __init__(self, hub: Hub, election: Election) -> None:
+        self._hub = hub
+        self._election = election
+
+    def collect(self) -> Iterator[Metric]:
+        leading = metrics.HUB_LEADING.gauge()
+        leading.add_metric((), float(self._election.leading))
+        yield leading
+        redis_up = metrics.HUB_REDIS_UP.gauge()
+        redis_up.add_metric((), float(not self._hub.redis_is_away))
+        yield redis_up
+        lengths = metrics.HUB_QUEUE_LENGTH.gauge()
+        reconciliations = metrics.HUB_RECONCILIATIONS.counter()
+        for controller in self._hub.controllers:
+            lengths.add_metric((controller.name,), len(controller.queue))
+            for result, number in dict(controller.results).items():
+                reconciliations.add_metric((controller.name, result), number)
+        yield lengths
+        yield reconciliations
+        without_room = metrics.HUB_WITHOUT_ROOM.gauge()
+        for namespace, number in self._hub.without_room().items():
+            without_room.add_metric((namespace,), number)
+        yield without_room

@@ -1,30 +1,24 @@
-"""Notifications from the results worker through Redis, and detection of Redis outages."""
+"""What other processes tell the hub controller through Redis: cycles that changed, and users' actions."""
 
 from __future__ import annotations
 
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import redis
 
 import dsf.log
 from dsf import keys
+from dsf.backends.protocol import Backend, ObjectKey
+from dsf.fleet.changes import Action, Change, after, moment
 from dsf.hub.outage import Outage
 from dsf.process.threads import SupervisedThread
+from dsf.store.client import at_once
 
 log = dsf.log.get(__name__)
-
-#: Seconds of one blocking pop; upper bound for `stop`.
-WAIT: Final = 0.5
-#: Seconds between attempts while Redis is unreachable.
-RETRY: Final = 0.5
-#: Seconds that one round may take; time-outs of Redis and of Sentinel are far below.
-_STUCK: Final = 120.0
-#: Scorers taken per round trip.
-_BATCH: Final = 500
 
 
 class NotificationListener:
@@ -57,7 +51,8 @@ class NotificationListener:
 
     def is_alive(self) -> bool:
         """Whether the loop is alive; no round takes long, whatever Redis does."""
-        return self._thread.is_alive() and time.monotonic() - self._alive_at < _STUCK
+        # The time-outs of Redis and of Sentinel are far below.
+        return self._thread.is_alive() and time.monotonic() - self._alive_at < 120.0
 
     def end(self) -> None:
         """Stop listening soon, without waiting for it."""
@@ -66,7 +61,8 @@ class NotificationListener:
     def stop(self) -> None:
         """Stop listening."""
         self._stop.set()
-        self._thread.join(2 * WAIT)
+        # Twice the longest wait of a round.
+        self._thread.join(1)
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -79,22 +75,76 @@ class NotificationListener:
                     self._on_changed(names)
             except (redis.ConnectionError, redis.TimeoutError) as error:
                 self._outage.begin(error)
-                self._stop.wait(RETRY * random.uniform(1, 2))  # noqa: S311
+                self._stop.wait(random.uniform(0.5, 1))  # noqa: S311
                 continue
             except redis.RedisError as error:
                 # Redis refuses: a right is missing, or it is out of memory.
                 log.error("notifications cannot be read", error=str(error))
-                self._stop.wait(10 * RETRY)
+                self._stop.wait(5)
             except Exception:
                 # A full resync finds its subject; listening must go on.
                 log.exception("notifications cannot be passed on")
-                self._stop.wait(RETRY)
+                self._stop.wait(0.5)
 
     def _take(self) -> set[str]:
         # The set first: a notification may predate this process.
         names: set[str] = set()
-        while batch := self._redis.spop(keys.HUB_CHANGED, _BATCH):
+        while batch := self._redis.spop(keys.HUB_CHANGED, 500):
             names |= {str(name) for name in batch}
-        if not names and self._redis.blpop([keys.HUB_WAKE], timeout=WAIT):
+        if not names and self._redis.blpop([keys.HUB_WAKE], timeout=0.5):
             self._on_wake()
         return names
+
+
+#: The reason of each Event. Actions without a DynamicScorer become none.
+REASONS: Final = {
+    Action.RESCORE: "Rescored",
+    Action.PAUSE: "Paused",
+    Action.RESUME: "Resumed",
+    Action.INTERVAL: "IntervalChanged",
+    Action.RESET: "ChangesReset",
+}
+
+
+class ChangeTeller:
+    """Passes users' actions on: to the API server as Events of a DynamicScorer, which the users have no right to
+    create; and to the health checks, requests to read a /config now.
+
+    Thread-safe. Each action is recorded once, also if no hub ran then; after a crash twice or never.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        backend: Backend,
+        scorers_called: Callable[[str], Iterable[ObjectKey]],
+        on_sync: Callable[[ObjectKey, str], None],
+    ) -> None:
+        """`scorers_called` finds DynamicScorers by name; `on_sync` gets requests to read a /config, with their ids."""
+        self._redis = client
+        self._backend = backend
+        self._scorers_called = scorers_called
+        self._on_sync = on_sync
+        self._lock = threading.Lock()
+
+    def tell(self) -> None:
+        """Create Events for new actions. Raises redis.RedisError."""
+        with self._lock:
+            # Kubernetes keeps an Event for an hour: older actions are skipped.
+            oldest = f"{int((time.time() - 3600) * 1000)}-0"
+            stored = self._redis.get(keys.CHANGES_TOLD)
+            last = oldest if stored is None else max(str(stored), oldest, key=moment)
+            while batch := after(self._redis, last):
+                for _, change in batch:
+                    if change is not None:
+                        self._tell(change)
+                last = batch[-1][0]
+                at_once(self._redis, ("SET", keys.CHANGES_TOLD, last))
+
+    def _tell(self, change: Change) -> None:
+        if change.action is Action.SYNC:
+            for key in self._scorers_called(change.scorer):
+                self._on_sync(key, change.id)
+        reason = REASONS.get(change.action)
+        for key in self._scorers_called(change.scorer) if reason else ():
+            self._backend.event(key, "Normal", reason or "", change.sentence)

@@ -22,8 +22,6 @@ from dsf.hub import capacity
 
 #: Characters of all values of one Secret, in base64: it shares a ManifestWork with a cluster's scorers.
 MAX_SIZE: Final = 32 * 1024
-#: Characters of the longest name of a namespace.
-MAX_NAMESPACE: Final = 63
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,8 @@ def _usable_for(secret: Manifest) -> str:
 
 def _size(secret: Manifest) -> int:
     # The agents' namespace may have any name.
-    return capacity.size_of(copy_for("x" * MAX_NAMESPACE, secret))
+    # The longest name of a namespace.
+    return capacity.size_of(copy_for("x" * 63, secret))
 
 
 def wanted(resolved: ResolvedScorer | None, cluster: str = "") -> dict[str, str]:

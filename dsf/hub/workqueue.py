@@ -10,18 +10,13 @@ import math
 import random
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from typing import Final, Generic, TypeVar
 
-#: First and longest delay of a failed key.
-RETRY_BASE: Final = 0.005
+from dsf.backends.protocol import ObjectKey
+
+#: Longest delay of a failed key.
 RETRY_MAX: Final = 60.0
-#: A delay is cut by up to this share, so that keys that failed together are not retried together.
-JITTER: Final = 0.2
-#: Seconds of one wait: a key may be for a time that no operating system can wait for, such as a pause until 9999.
-LONGEST_WAIT: Final = 3600.0
-# 2 to this power times RETRY_BASE is beyond RETRY_MAX; larger powers are not worth computing.
-_MAX_DOUBLINGS: Final = 30
 
 Key = TypeVar("Key")
 
@@ -74,9 +69,10 @@ class WorkQueue(Generic[Key]):
         with self._changed:
             failures = self._failures.get(key, 0)
             self._failures[key] = failures + 1
-        delay: float = min(RETRY_BASE * 2 ** min(failures, _MAX_DOUBLINGS), RETRY_MAX)
-        delay *= 1 - random.uniform(0, JITTER)  # noqa: S311 (spreads load, guards nothing)
-        delay = max(delay, least * (1 + random.uniform(0, JITTER)))  # noqa: S311
+        delay: float = min(0.005 * 2 ** min(failures, 30), RETRY_MAX)
+        # Keys that failed together are not retried together.
+        delay *= 1 - random.uniform(0, 0.2)  # noqa: S311 (spreads load, guards nothing)
+        delay = max(delay, least * (1 + random.uniform(0, 0.2)))  # noqa: S311
         self.add_after(key, delay)
         return delay
 
@@ -102,7 +98,8 @@ class WorkQueue(Generic[Key]):
                     self._dirty.discard(key)
                     self._processing.add(key)
                     return key
-                self._changed.wait(min(wait, LONGEST_WAIT) if wait is not None else None)
+                # No operating system can wait for a time such as a pause until 9999.
+                self._changed.wait(min(wait, 3600.0) if wait is not None else None)
 
     def done(self, key: Key) -> None:
         """`key` is processed; if added meanwhile, it is ready again."""
@@ -149,3 +146,52 @@ class WorkQueue(Generic[Key]):
                 self._add(key)
             self._earliest = min(self._later.values(), default=math.inf)
         return max(0.0, self._earliest - now) if self._later else None
+
+
+class Shares:
+    """Equal shares of a number of threads for each namespace: one whose servers hang must not take all.
+
+    Thread-safe. A key that finds no thread of its namespace free waits here until one is.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._lock = threading.Lock()
+        # Namespace -> its keys, those at work, and those that wait, in order.
+        self._known: Counter[str] = Counter()
+        self._working: Counter[str] = Counter()
+        self._waiting: dict[str, dict[ObjectKey, None]] = {}
+
+    def add(self, key: ObjectKey) -> None:
+        """A new key."""
+        with self._lock:
+            self._known[key.namespace] += 1
+
+    def remove(self, key: ObjectKey) -> None:
+        """One that was added."""
+        with self._lock:
+            self._known[key.namespace] -= 1
+            if not self._known[key.namespace]:
+                del self._known[key.namespace]
+            self._waiting.get(key.namespace, {}).pop(key, None)
+
+    def enter(self, key: ObjectKey) -> bool:
+        """Whether this key may have a thread now. If not, a `leave` of its namespace returns it."""
+        with self._lock:
+            share = max(1, self._threads // max(1, len(self._known)))
+            if self._working[key.namespace] >= share:
+                self._waiting.setdefault(key.namespace, {})[key] = None
+                return False
+            self._working[key.namespace] += 1
+            return True
+
+    def leave(self, key: ObjectKey) -> ObjectKey | None:
+        """The end of the work that `enter` allowed; returns the key that has waited longest, if any."""
+        with self._lock:
+            self._working[key.namespace] -= 1
+            waiting = self._waiting.get(key.namespace)
+            if not waiting:
+                return None
+            first = next(iter(waiting))
+            del waiting[first]
+            return first

@@ -14,8 +14,6 @@ from dsf.kube.session import Session
 Manifest = dict[str, Any]
 
 FIELD_MANAGER: Final = "dynamic-scoring-optimizer"
-#: Up to this many objects are read one by one: a ManifestWorkReplicaSet carries whole workloads.
-_ONE_BY_ONE: Final = 8
 
 
 class ManifestClient:
@@ -43,7 +41,8 @@ class ManifestClient:
     def fetch(self, resource: Resource, namespace: str, names: Iterable[str]) -> dict[str, Manifest]:
         """The named objects that exist."""
         wanted = set(names)
-        if len(wanted) <= _ONE_BY_ONE:
+        # More are listed: a ManifestWorkReplicaSet carries whole workloads.
+        if len(wanted) <= 8:
             manifests = {name: self.get(resource, namespace, name) for name in wanted}
             return {name: manifest for name, manifest in manifests.items() if manifest is not None}
         objects = self.objects(resource, namespace)

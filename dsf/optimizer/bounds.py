@@ -15,13 +15,6 @@ from dsf.optimizer.program import Clock, FloatArray, IntegerProgram, Prices
 from dsf.optimizer.table import Table
 from dsf.optimizer.values import IntArray
 
-#: Relative size of rounding errors that a bound is widened by.
-_ROUNDING = 1e-9
-#: A bound that changes by less than this share in a round is good enough.
-_SETTLED = 1e-3
-#: Most rounds in which items are added to a program that began with some of them.
-_ROUNDS = 12
-
 
 @dataclass(frozen=True)
 class Relaxation:
@@ -72,7 +65,8 @@ def relax(table: Table, chosen: IntArray, prices: Prices) -> Relaxation:
         + float((np.maximum(reduced, 0.0) * items.limit).sum())
         + float(np.maximum(worth - prices.cluster[table.cluster_of], 0.0).sum())
     )
-    return Relaxation(bound * (1 + _ROUNDING) + _ROUNDING, reduced)
+    # Widened by the relative size of rounding errors.
+    return Relaxation(bound * (1 + 1e-9) + 1e-9, reduced)
 
 
 def price(table: Table, start: IntArray, most: int, clock: Clock, share: float) -> Relaxation:
@@ -82,7 +76,7 @@ def price(table: Table, start: IntArray, most: int, clock: Clock, share: float) 
     watch = Clock(clock.left * share)
     # In a large one with several kinds the simplex method takes ten times as long as the interior point's.
     method = "highs-ipm" if len(start) < len(table.items) and len(table.kinds) > 1 else "highs"
-    for _ in range(_ROUNDS):
+    for _ in range(12):
         prices = IntegerProgram(table, table.items.subset(chosen)).prices(watch.left, method)
         if prices is None:
             break
@@ -90,7 +84,8 @@ def price(table: Table, start: IntArray, most: int, clock: Clock, share: float) 
         before = best.bound
         if relaxation.bound < before:
             best = relaxation
-        if abs(before - relaxation.bound) <= _SETTLED * before:
+        # Good enough: a round changes it by less than a thousandth.
+        if abs(before - relaxation.bound) <= 1e-3 * before:
             break
         missing = np.ones(len(table.items), dtype=bool)
         missing[chosen] = False

@@ -11,7 +11,6 @@ from dsf.optimizer.backend import Manifest, ManifestClient
 from dsf.optimizer.selector import COMPLIANCE_CLAIM, PlacementSelector, Selection, claims_of
 
 _SET_LABEL: Final = "cluster.open-cluster-management.io/clusterset"
-_NO_SELECT: Final = ("NoSelect", "NoSelectIfNew")
 _AVAILABLE: Final = "ManagedClusterConditionAvailable"
 
 
@@ -68,7 +67,7 @@ class Clusters:
             problems += [
                 f"ManagedCluster {name} has the taint {taint.get('key')}: Placements do not select it"
                 for taint in (cluster.get("spec") or {}).get("taints") or ()
-                if taint.get("effect") in _NO_SELECT
+                if taint.get("effect") in ("NoSelect", "NoSelectIfNew")
             ]
             conditions = (cluster.get("status") or {}).get("conditions") or ()
             if any(

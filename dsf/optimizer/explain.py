@@ -9,9 +9,8 @@ import numpy as np
 from dsf.optimizer.table import REFUSALS, Table
 from dsf.optimizer.values import IntArray
 from dsf.optimizer.views import ExplanationView, OptionView, Reason, UnplacedView
+from dsf.text import listed
 
-#: Most workloads that a message names.
-_NAMED = 3
 _NO_SCORE = REFUSALS.index(Reason.NO_SCORE)
 _EXPIRED = REFUSALS.index(Reason.EXPIRED)
 _TOO_LARGE = REFUSALS.index(Reason.TOO_LARGE)
@@ -138,8 +137,8 @@ class Explainer:
         table = self._table
         placed = self._placed[:, column]
         takers = [(row, placed[row]) for row in np.flatnonzero(placed) if row != without]
-        named = [table.workloads[row].name + (f" x{count}" if count > 1 else "") for row, count in takers[:_NAMED]]
-        return ", ".join(named) + (f" and {len(takers) - _NAMED} more" if len(takers) > _NAMED else "")
+        named = [table.workloads[row].name + (f" x{count}" if count > 1 else "") for row, count in takers]
+        return listed(named, 3)
 
     def _too_small(self, row: int, column: int) -> str:
         table = self._table

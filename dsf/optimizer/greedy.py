@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 
 from dsf.optimizer.bounds import top
@@ -11,21 +9,17 @@ from dsf.optimizer.program import Clock, FloatArray
 from dsf.optimizer.table import Table
 from dsf.optimizer.values import IntArray
 
-#: Items per workload that are looked at one by one; then all of those that fit are.
-_LOOKED_AT: Final = 30
-#: Most passes over all workloads that improve the plan.
-_PASSES: Final = 20
-
 
 def greedy(table: Table, worth: IntArray | FloatArray, clock: Clock) -> IntArray:
     """Replicas per item: in the order of `worth`, small requests first, as many as are left and fit; then improved."""
     items = table.items
-    looked_at = top(items.row, worth, _LOOKED_AT, np.arange(len(items)))
+    # These are looked at one by one; then all of those that fit are.
+    looked_at = top(items.row, worth, 30, np.arange(len(items)))
     size = table.request[items.row[looked_at]].sum(axis=1)
     placement = _Placement(table)
     for item in looked_at[np.lexsort((size, -worth[looked_at]))]:
         placement.fill(int(item))
-    for _ in range(_PASSES):
+    for _ in range(20):
         # Not any(): every row must run.
         if clock.over or not sum([placement.improve(row) for row in range(len(table.workloads))]):
             break

@@ -13,8 +13,6 @@ from typing import Final
 from dsf.optimizer.plan import Plan, UnknownPlace
 from dsf.optimizer.views import PlanView, Reason
 
-#: Why a workload is not placed when its scores are not known.
-_UNKNOWN: Final = (Reason.NO_SCORE, Reason.EXPIRED)
 #: Most places that a message names.
 _NAMED: Final = 3
 
@@ -40,7 +38,7 @@ def losses(plan: Plan, previous: PlanView) -> list[str]:
         advice = "renew the scores, or reset the namespace first"
         if plan.unknown_places:
             reasons.append(f"{what}, while the scores of {_names(plan.unknown_places)} are unknown; {advice}")
-        elif unplaced.reason in _UNKNOWN:
+        elif unplaced.reason in (Reason.NO_SCORE, Reason.EXPIRED):
             reasons.append(f"{what}; {advice}")
         elif number := unknown.get(unplaced.workload):
             reasons.append(f"{what}, while the scores of {number} other options of it are unknown; {advice}")

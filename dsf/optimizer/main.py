@@ -25,9 +25,6 @@ log = dsf.log.get(__name__)
 #: Creates another interface of the service, served beside HTTP.
 Mount = Callable[[OptimizerService], Mounted]
 
-#: Seconds for running requests at shutdown.
-_SHUTDOWN_TIMEOUT = 5
-
 
 def make_service(
     settings: Settings,
@@ -94,7 +91,7 @@ class _OptimizerServer(uvicorn.Server):
 
 
 def _serve(listener: socket.socket, service: OptimizerService, mounted: Mounted | None) -> None:
-    server = _OptimizerServer(configured(make_app(service, mounted), shutdown_seconds=_SHUTDOWN_TIMEOUT), service)
+    server = _OptimizerServer(configured(make_app(service, mounted), shutdown_seconds=5), service)
     host, port = listener.getsockname()[:2]
     service.warm_up()
     auth = type(service.access).__name__

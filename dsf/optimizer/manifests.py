@@ -19,6 +19,7 @@ import yaml
 from pydantic import TypeAdapter
 
 from dsf.api import kubeyaml
+from dsf.api.naming import MAX_LABEL_VALUE_LENGTH
 from dsf.api.types import GROUP, MANAGED_BY, MANAGED_BY_LABEL
 from dsf.kube.resources import PLACEMENT_BINDINGS, PLACEMENTS, POLICIES, Resource
 from dsf.optimizer.model import Current
@@ -39,8 +40,7 @@ ASSIGNMENTS: Final = f"{GROUP}/plan-assignments"
 
 #: In the order in which they are written.
 KINDS: Final = (PLACEMENTS, PLACEMENT_BINDINGS)
-#: A Placement's name is the value of a label of its PlacementDecisions.
-MAX_PLACEMENT_NAME: Final = 63
+#: Hex digits of a name's hash.
 _HASH: Final = 8
 
 
@@ -62,7 +62,8 @@ def plan_id(namespace: str, plan: PlanView) -> str:
 def generated_name(prefix: str, cluster: str) -> str:
     """The name of an object for a cluster; the hash distinguishes long names with a common prefix."""
     digest = _hash(cluster, _HASH)
-    head = cluster[: MAX_PLACEMENT_NAME - len(prefix) - _HASH - 2].rstrip("-.")
+    # A Placement's name is the value of a label of its PlacementDecisions.
+    head = cluster[: MAX_LABEL_VALUE_LENGTH - len(prefix) - _HASH - 2].rstrip("-.")
     return f"{prefix}-{head}-{digest}"
 
 

@@ -42,8 +42,6 @@ log = dsf.log.get(__name__)
 
 #: Path over HTTP.
 PATH: Final = "/mcp"
-#: Parallel calls; more wait. Separate from the threads of the HTTP API, which must stay free for its probes.
-_MAX_CALLS: Final = 16
 
 _INSTRUCTIONS: Final = (
     "Scores say how well clusters suit a purpose. A plan chooses a policy for each cluster and a cluster for each "
@@ -138,7 +136,8 @@ def _quiet() -> None:
 
 def make_server(service: OptimizerService) -> Server[Any]:
     """The server with all tools. With access control, each call checks the caller's rights."""
-    limiter = anyio.CapacityLimiter(_MAX_CALLS)
+    # Separate from the threads of the HTTP API, which must stay free for its probes.
+    limiter = anyio.CapacityLimiter(16)
 
     async def list_tools(_: Any, __: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         return types.ListToolsResult(tools=[_described(tool) for tool in TOOLS.values()])

@@ -16,19 +16,10 @@ from dsf.optimizer.values import IntArray
 
 #: Options per workload that are looked at.
 _OPTIONS: Final = 12
-#: About how many workloads a part has at first, and how much it grows when parts of a size do not help any more.
-_WORKLOADS: Final = 120
+#: How much a part grows when parts of a size do not help any more.
 _GROWTH: Final = 1.3
 #: Fewest clusters of a part.
 _LEAST: Final = 4
-#: One of so many clusters of a part may get another configuration.
-_FREE: Final = 8
-#: So many parts in a row that change nothing, for each cluster and part's size, make the parts grow.
-_PATIENCE: Final = 2
-#: Seconds for one part.
-_PART_SECONDS: Final = 2.0
-#: Most unplaced workloads in a part.
-_UNPLACED: Final = 20
 
 
 class Neighbourhoods:
@@ -49,7 +40,8 @@ class Neighbourhoods:
     def run(self, clock: Clock) -> None:
         """Improve until the time is over, or parts as large as everything change nothing any more."""
         clusters = len(self._table.clusters)
-        size = min(clusters, max(_LEAST, round(_WORKLOADS * clusters / max(1, len(self._table.workloads)))))
+        # About 120 workloads in a part at first.
+        size = min(clusters, max(_LEAST, round(120 * clusters / max(1, len(self._table.workloads)))))
         # First without other configurations: much of what can be gained is there, and it is quickly found.
         share = 0
         idle = 0
@@ -59,11 +51,13 @@ class Neighbourhoods:
                 # Too large for this machine, or for what else it does.
                 size = max(min(clusters, _LEAST), int(size / _GROWTH))
             idle = idle + 1 if before is self.counts else 0
-            if idle <= _PATIENCE * clusters / size:
+            # Parts grow when so many in a row, for each cluster and their size, change nothing.
+            if idle <= 2 * clusters / size:
                 continue
             idle = 0
             if share == 0:
-                share = _FREE
+                # One in so many clusters may get another configuration.
+                share = 8
             elif size == clusters and share == 1:
                 return
             else:
@@ -105,7 +99,7 @@ class Neighbourhoods:
         np.add.at(placed, items.row, self.counts)
         rows = np.zeros(len(table.workloads), dtype=bool)
         unplaced = np.flatnonzero(placed < table.replicas)
-        rows[self._random.permutation(unplaced)[:_UNPLACED]] = True
+        rows[self._random.permutation(unplaced)[:20]] = True
         rows[items.row[used & inside]] = True
         value = int(self.counts @ items.value)
         able = self._relaxation.able(value + 1)
@@ -118,7 +112,7 @@ class Neighbourhoods:
         chosen = items.subset(numbers)
         answer = IntegerProgram(table, chosen).maximise(
             chosen.value,
-            seconds=min(_PART_SECONDS, clock.left),
+            seconds=min(2.0, clock.left),
             lower=fixed,
             upper=np.where(inside[numbers], chosen.limit, fixed),
         )

@@ -19,10 +19,6 @@ from dsf.optimizer.model import DEFAULT_DIMENSION_FORMAT, MAX_WEIGHT, Preference
 _NAME: Final = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 #: Most clusters, and most workloads, of one request.
 MAX_LISTED: Final = 10_000
-#: Most configurations of one cluster.
-MAX_POLICIES: Final = 100
-#: Most seconds of a request.
-MAX_TIME_LIMIT: Final = 600.0
 
 Name = Annotated[str, Field(pattern=_NAME, max_length=MAX_NAME_LENGTH)]
 #: Score name of a scorer, or the derived name of its AddOnPlacementScores.
@@ -46,7 +42,7 @@ class ClusterParams(_Params):
 
     name: Name = Field(description="Name of the ManagedCluster.")
     available_policies: list[PolicyRef] = Field(
-        description="The Policies of which at most one is bound to the cluster.", max_length=MAX_POLICIES
+        description="The Policies of which at most one is bound to the cluster.", max_length=100
     )
 
 
@@ -128,7 +124,7 @@ class OptimizeParams(_Params):
         le=MAX_WEIGHT,
     )
     time_limit: float | None = Field(
-        default=None, description="Seconds to search; unset: the server's limit.", gt=0, le=MAX_TIME_LIMIT
+        default=None, description="Seconds to search; unset: the server's limit.", gt=0, le=600.0
     )
     gap: float = Field(
         default=0.0, description="Stop when the plan is proven to be within this fraction of the best.", ge=0, le=1

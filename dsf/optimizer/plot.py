@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dsf.errors import ToolError
 from dsf.optimizer.plan import Plan
 from dsf.optimizer.views import AssignmentView, ConfigurationView
+from dsf.text import listed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,11 +23,9 @@ if TYPE_CHECKING:
 FORMATS: Final = ("png", "svg")
 #: Most clusters drawn: those with workloads come first.
 MAX_CLUSTERS: Final = 48
+#: Clusters in a row of the picture.
 _PER_ROW: Final = 8
-_NAMED_UNPLACED: Final = 6
 _METADATA: Final = {".svg": {"Date": None}}
-#: The least height of a block, as a share of the column.
-_SMALLEST: Final = 0.07
 
 _INK, _MUTED, _EDGE, _EMPTY, _HEADER = "#1f2933", "#66727f", "#c3ccd5", "#f4f6f8", "#e3e9ef"
 _WIDTH, _GAP, _HEAD, _BAND, _BODY, _BETWEEN = 1.0, 0.14, 0.3, 0.48, 1.7, 0.3
@@ -155,15 +154,15 @@ def _blocks(axes: Axes, x: float, y: float, blocks: list[tuple[AssignmentView, f
 
 def _share(assignment: AssignmentView, chosen: ConfigurationView, request: Mapping[str, int]) -> float:
     amounts = ((amount, chosen.supply.get(kind, 0)) for kind, amount in request.items())
-    return max([_SMALLEST, *(amount * assignment.replicas / supply for amount, supply in amounts if supply)])
+    # A block of less height could not be seen.
+    return max([0.07, *(amount * assignment.replicas / supply for amount, supply in amounts if supply)])
 
 
 def _notes(plan: Plan, drawn: int) -> list[str]:
     lines = []
     if plan.unplaced:
-        shown = [f"{entry.workload} ({entry.reason.replace('_', ' ')})" for entry in plan.unplaced[:_NAMED_UNPLACED]]
-        more = len(plan.unplaced) - len(shown)
-        lines.append("Unplaced: " + ", ".join(shown) + (f" and {more} more" if more else ""))
+        shown = [f"{entry.workload} ({entry.reason.replace('_', ' ')})" for entry in plan.unplaced]
+        lines.append(f"Unplaced: {listed(shown, 6)}")
     if drawn < len(plan.clusters):
         lines.append(f"{len(plan.clusters) - drawn} more clusters are not drawn.")
     lines.append("Height: share of the resource taken. Colour: the fuller, the higher the score.")

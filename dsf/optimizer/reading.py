@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from dsf.api.naming import MAX_LABEL_VALUE_LENGTH
 from dsf.errors import ManifestError
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, MANIFEST_WORK_REPLICA_SETS, POLICIES, Resource
 from dsf.optimizer.backend import Manifest, ManifestClient
 from dsf.optimizer.clusters import Clusters
 from dsf.optimizer.labels import placement_name, read_problem
-from dsf.optimizer.manifests import MAX_PLACEMENT_NAME, current_places
+from dsf.optimizer.manifests import current_places
 from dsf.optimizer.model import PlanInput, Preference, refuse
 from dsf.optimizer.params import OptimizeParams
 from dsf.optimizer.scores import Scores
@@ -87,10 +88,10 @@ def _placements(workloads: dict[str, Manifest]) -> dict[str, str]:
     owners: dict[str, list[str]] = {}
     for name, placement in sorted(placements.items()):
         owners.setdefault(placement, []).append(name)
-        if len(placement) > MAX_PLACEMENT_NAME:
+        if len(placement) > MAX_LABEL_VALUE_LENGTH:
             mistakes.append(
                 f"the Placement {placement!r} of workload {name} has a name of {len(placement)} characters; OCM takes "
-                f"at most {MAX_PLACEMENT_NAME}, because it labels decisions with it"
+                f"at most {MAX_LABEL_VALUE_LENGTH}, because it labels decisions with it"
             )
     mistakes += [
         f"workloads {', '.join(names)} name the same Placement {placement}; each needs its own"

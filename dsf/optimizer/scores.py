@@ -22,9 +22,6 @@ from dsf.optimizer.views import ClusterScoreView, ConditionView, Freshness, Scor
 DESCRIPTION: Final = f"{GROUP}/description"
 DIMENSION_FORMAT: Final = f"{GROUP}/score-dimension-format"
 
-#: Most failed cycles in a scorer's view.
-_FAILURES: Final = 3
-
 
 class Scores:
     """Reads scores and scorers. Every method raises BackendError."""
@@ -156,8 +153,7 @@ def _view(scorer: DynamicScorer, target: str, objects: Iterable[Manifest], now: 
         health=status.health_status.value,
         conditions=[ConditionView.model_validate(condition, from_attributes=True) for condition in status.conditions],
         failures=[
-            f"{failure.cluster}: {failure.stage} {failure.reason}: {failure.message}"
-            for failure in status.failures[:_FAILURES]
+            f"{failure.cluster}: {failure.stage} {failure.reason}: {failure.message}" for failure in status.failures[:3]
         ],
         scores=sorted((_cluster_score(manifest, now) for manifest in objects), key=lambda score: score.cluster),
     )

@@ -26,9 +26,6 @@ _PER_COLUMN = 3
 #: Items per workload in the core, and most items of a core that is given to the solver whole.
 _CORE = 20
 _LARGEST = 6_000
-#: Share of the time left that the relaxation, and that each program, may use.
-_RELAX_SHARE = 0.5
-_SOLVE_SHARE = 0.5
 
 
 @dataclass
@@ -91,7 +88,7 @@ def _relax(table: Table, incumbent: Incumbent, clock: Clock) -> None:
         # Without any item a configuration would look as if it had nothing to give.
         best = np.union1d(best, top(items.column, items.value, _PER_COLUMN, start))
         start = np.union1d(np.union1d(best, np.flatnonzero(items.kept)), np.flatnonzero(incumbent.counts))
-    incumbent.relaxation = price(table, start, _PER_ROW, clock, _RELAX_SHARE)
+    incumbent.relaxation = price(table, start, _PER_ROW, clock, share=0.5)
     incumbent.bound = min(incumbent.bound, _whole(incumbent.relaxation.bound))
     _offer(table, incumbent, greedy(table, incumbent.relaxation.reduced, clock))
 
@@ -99,7 +96,7 @@ def _relax(table: Table, incumbent: Incumbent, clock: Clock) -> None:
 def _solve(table: Table, incumbent: Incumbent, numbers: IntArray, gap: float, clock: Clock) -> bool:
     """Solve the program of these items, in order; keep its plan when it is better, and its bound. Whether it ended."""
     items = table.items.subset(numbers)
-    answer = IntegerProgram(table, items).maximise(items.value, seconds=clock.left * _SOLVE_SHARE, gap=gap)
+    answer = IntegerProgram(table, items).maximise(items.value, seconds=clock.left * 0.5, gap=gap)
     if answer.counts is not None:
         counts = np.zeros(len(table.items), dtype=np.int64)
         counts[numbers] = answer.counts

@@ -83,8 +83,6 @@ class Board(Protocol):
 
 #: Caller without requests.
 _OWNER: Final = Caller("owner")
-#: Default seconds of a search.
-DEFAULT_TIME_LIMIT: Final = 30.0
 
 
 class OptimizerService:
@@ -104,10 +102,10 @@ class OptimizerService:
         rescore: Rescore | None = None,
         record: Record | None = None,
         board: Board | None = None,
-        time_limit: float = DEFAULT_TIME_LIMIT,
+        time_limit: float = 30.0,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`time_limit`: seconds of a search, and the limit for requests. Without `access`, all callers have all
+        """`time_limit`: default seconds of a search, and the limit for requests. Without `access`, all callers have all
         rights.
         """
         self._backend = backend

@@ -21,20 +21,17 @@ from dsf.optimizer.plan import Plan
 
 log = dsf.log.get(__name__)
 
-#: Seconds beyond its time limit that a solve may take: reading the problem, building the model, ending.
-_GRACE: Final = 60.0
 #: Seconds for a process to end by itself.
 _END: Final = 5.0
-#: Seconds between two attempts to end a process that solves.
-_LOOK: Final = 0.05
 _CLOSED: Final = "the optimiser is shutting down, no plan was made; try again"
 
 
 class SolverProcess:
     """Solves problems sequentially. Thread-safe. The process starts with the first problem and stays."""
 
-    def __init__(self, *, patience: float = 30.0, grace: float = _GRACE) -> None:
-        """`patience` is how many seconds a problem waits for those before it, `grace` see above."""
+    def __init__(self, *, patience: float = 30.0, grace: float = 60.0) -> None:
+        """`patience` is how many seconds a problem waits for those before it, `grace` how many a solve may take
+        beyond its time limit: reading the problem, building the model, ending."""
         self.patience = patience
         self._grace = grace
         self._is_closed = False
@@ -62,7 +59,7 @@ class SolverProcess:
     def close(self) -> None:
         """End the process for good, also while it solves: callers that wait for a plan get a SolverError."""
         self._is_closed = True
-        while not self._lock.acquire(timeout=_LOOK):
+        while not self._lock.acquire(timeout=0.05):
             # Again and again: it may just be starting, or ended by the thread that waits for it.
             with contextlib.suppress(AttributeError, ValueError):
                 if self._process is not None:

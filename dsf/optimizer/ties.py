@@ -21,8 +21,6 @@ from dsf.optimizer.values import IntArray
 
 #: How many answers one step by names may tell apart: more would need coefficients beyond the solver's accuracy.
 _ANSWERS: Final = 50_000
-#: Most work for names: programs solved x items. What is more takes long and few would miss it.
-_WORK: Final = 40_000
 
 
 def break_ties(table: Table, incumbent: Incumbent, clock: Clock) -> tuple[IntArray, bool]:
@@ -136,7 +134,8 @@ class _Steps:
     def _settle(self, batch: list[IntArray]) -> bool:
         """Make the digits of a batch greatest, the first one first, and fix its items."""
         self._work += len(self._items)
-        if self._work > _WORK:
+        # Programs solved x items: what is more takes long and few would miss it.
+        if self._work > 40_000:
             return False
         weight = np.zeros_like(self._items.limit)
         scale = 1

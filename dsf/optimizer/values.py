@@ -19,6 +19,7 @@ from dsf.api.dimension import DimensionFormat
 from dsf.errors import ManifestError
 from dsf.optimizer.model import WEIGHT_DECIMALS, Cluster, Configuration, PlanInput, Preference, ScoreTable, weight_units
 from dsf.optimizer.views import Reason, ScoreGapView
+from dsf.text import listed
 
 IntArray = npt.NDArray[np.int64]
 CodeArray = npt.NDArray[np.uint8]
@@ -27,13 +28,6 @@ CodeArray = npt.NDArray[np.uint8]
 KNOWN: Final = 0
 MISSING: Final = 1
 EXPIRED: Final = 2
-
-#: OCM accepts scores from -100 to 100; values far beyond that would cost exactness.
-MAX_SCORE: Final = 1_000_000
-#: Most names of missing items that are listed per cluster and score.
-_LISTED: Final = 10
-#: The greatest value of an option in units: the solver works in floating point.
-_MAX_VALUE: Final = 10**10
 
 
 @dataclass(frozen=True)
@@ -74,7 +68,8 @@ def score_values(
         np.copyto(state, states, where=(states == MISSING) | (state == KNOWN))
         gaps += missing
     value[state != KNOWN] = 0
-    if value.size and np.abs(value).max() > _MAX_VALUE:
+    # The solver works in floating point.
+    if value.size and np.abs(value).max() > 10**10:
         raise ManifestError("the weights differ too much for exact sums; use weights of fewer digits")
     return Values(
         apps=apps,
@@ -123,7 +118,8 @@ def _scores(
             state[absent, column] = MISSING
             missing.setdefault(index, set()).update(names[key][row] for row in absent)
             scores[absent] = 0
-        if scores.size and np.abs(scores).max() > MAX_SCORE:
+        # OCM accepts scores from -100 to 100; values far beyond that would cost exactness.
+        if scores.size and np.abs(scores).max() > 1_000_000:
             raise ManifestError(
                 f"score {preference.score} of cluster {cluster.name}: {scores[np.abs(scores).argmax()]:g} is not a "
                 f"valid score; allowed are whole numbers from -100 to 100"
@@ -136,8 +132,7 @@ def _scores(
 def _gap(cluster: Cluster, table: ScoreTable | None, name: str, items: list[str]) -> ScoreGapView:
     reason = Reason.NO_SCORE
     if items:
-        listed = ", ".join(items[:_LISTED]) + (f" and {len(items) - _LISTED} more" if len(items) > _LISTED else "")
-        message = f"AddOnPlacementScore {name} of cluster {cluster.name} has no item {listed}"
+        message = f"AddOnPlacementScore {name} of cluster {cluster.name} has no item {listed(items, 10)}"
     elif table is None or table.valid_until is None:
         message = f"there is no AddOnPlacementScore {name} in namespace {cluster.name}"
     else:

@@ -24,8 +24,6 @@ log = dsf.log.get(__name__)
 
 Key = tuple[str, str]
 
-#: Parallel dry runs; they are independent.
-_AT_ONCE: Final = 8
 #: Seconds before a failed rollback is retried.
 _UNDO_WAITS: Final = (0.2, 0.5, 1.0, 2.0)
 #: Fields that an API server adds to an object.
@@ -132,7 +130,8 @@ class PlanWriter:
                 return error
             return None
 
-        with ThreadPoolExecutor(_AT_ONCE) as threads:
+        # Dry runs are independent.
+        with ThreadPoolExecutor(8) as threads:
             for change, error in zip(todo, threads.map(refusal, todo), strict=True):
                 if error is not None:
                     raise ApplyError(f"the plan is not applied, nothing was changed: {change}: {error}") from error

@@ -21,14 +21,6 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
-#: Regularisation of the weights (ridge), in units of the variance of the series. Without it the weights of a series
-#: with too few samples, or of one that repeats itself, are undetermined; more of it makes forecasts flat.
-_RIDGE = 1e-6
-#: A series that varies by less than this share of its largest value is constant: the rest is rounding.
-_CONSTANT = 1e-9
-#: Minimum share of neighbouring samples that are one step apart, so that the step follows from the times.
-_STEP_QUANTILE = 0.25
-
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
@@ -60,7 +52,8 @@ def forecast(series: Series, *, horizon: int = 10, lags: int = 10, least: int = 
         raise ValueError(msg)
     times, values = _distinct(series)
     apart = times[1:] - times[:-1]
-    nth = int(_STEP_QUANTILE * apart.size)
+    # A quarter of the neighbouring samples must be one step apart, so that the step follows from the times.
+    nth = int(0.25 * apart.size)
     step = float(np.partition(apart, nth)[nth]) if apart.size else 0.0
     breaks = np.flatnonzero(apart > (lags + 1.5) * step)
     if breaks.size:
@@ -76,7 +69,8 @@ def forecast(series: Series, *, horizon: int = 10, lags: int = 10, least: int = 
     whole[points.astype(np.intp)] = values / (peak or 1.0)
     known = np.isfinite(whole)
     bridged = int((~known).sum())
-    if np.ptp(whole[known]) <= _CONSTANT:
+    # Constant: what varies is rounding.
+    if np.ptp(whole[known]) <= 1e-9:
         return Forecast(np.full(horizon, values[-1]), step, bridged, is_constant=True)
     if known.sum() < lags + 2:
         return Skipped("too_short")
@@ -107,7 +101,9 @@ def _continued(whole: Array, known: NDArray[np.bool_], horizon: int, lags: int) 
     means = rows.mean(axis=0)
     centred = rows - means
     past, following = centred[:, :-1], centred[:, -1]
-    weights = np.linalg.solve(past.T @ past + _RIDGE * len(rows) * np.eye(lags), past.T @ following)
+    # Regularisation (ridge), in units of the variance of the series. Without it the weights of a series with too few
+    # samples, or of one that repeats itself, are undetermined; more of it makes forecasts flat.
+    weights = np.linalg.solve(past.T @ past + 1e-6 * len(rows) * np.eye(lags), past.T @ following)
     base = means[-1] - means[:-1] @ weights
     line = np.concatenate([scaled[-lags:], np.empty(horizon)])
     bounds = ((np.array([2 * low - high, 2 * high - low]) - middle) / spread).tolist()

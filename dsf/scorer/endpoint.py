@@ -24,13 +24,7 @@ from dsf.scorer.metrics import ScorerMetrics
 from dsf.scorer.requestbody import parse, parse_sources
 from dsf.scorer.series import Series
 
-#: Most reasons that are logged as warnings; a scoring function should have a few.
-_LOGGED_REASONS = 20
-
 log = logging.getLogger("dsf.scorer")
-
-#: Largest bodies that may be received at a time, in bytes together; smaller ones are as many more.
-_BODIES = 2
 
 
 class ScoringEndpoint:
@@ -40,7 +34,8 @@ class ScoringEndpoint:
         self._scorer = scorer
         self._limits = scorer.limits
         self._metrics = metrics
-        self._bodies = Bodies(_BODIES * scorer.limits.bytes)
+        # Two of the largest bodies at a time; smaller ones are as many more.
+        self._bodies = Bodies(2 * scorer.limits.bytes)
         self._logged: set[str] = set()
         self._is_async = inspect.iscoroutinefunction(scorer.function)
         self._turns = asyncio.Semaphore(self._limits.concurrency) if self._limits.concurrency else None
@@ -64,7 +59,8 @@ class ScoringEndpoint:
         """Each reason once as a warning: it is then as true for each later request, and the metrics count it."""
         log.info("results left out scorer=%s %s", self._scorer.name, _pairs(answer.refused))
         for reason in answer.refused.keys() - self._logged:
-            if len(self._logged) < _LOGGED_REASONS:
+            # A scoring function should have a few.
+            if len(self._logged) < 20:
                 self._logged.add(reason)
                 log.warning(
                     "results left out scorer=%s reason=%s count=%d of=%d; this is logged once, /metrics counts all",

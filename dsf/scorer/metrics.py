@@ -6,10 +6,6 @@ from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
-_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
-_BYTES = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
-_SERIES = (0, 1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000, 100_000)
-
 
 class Metrics:
     """The metrics of one service; each has the label `scorer`."""
@@ -24,14 +20,22 @@ class Metrics:
             f"{name}request_seconds",
             "Time from the head of a scoring request to its answer, the waiting for a turn included.",
             ["scorer"],
-            buckets=_SECONDS,
+            buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
             registry=registry,
         )
         self.bytes = Histogram(
-            f"{name}request_bytes", "Bytes of scoring requests.", ["scorer"], buckets=_BYTES, registry=registry
+            f"{name}request_bytes",
+            "Bytes of scoring requests.",
+            ["scorer"],
+            buckets=(100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000),
+            registry=registry,
         )
         self.series = Histogram(
-            f"{name}request_series", "Time series in scoring requests.", ["scorer"], buckets=_SERIES, registry=registry
+            f"{name}request_series",
+            "Time series in scoring requests.",
+            ["scorer"],
+            buckets=(0, 1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000, 100_000),
+            registry=registry,
         )
         self.results = Counter(f"{name}results", "Results that were answered.", ["scorer"], registry=registry)
         self.refused = Counter(

@@ -16,7 +16,6 @@ _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'
 _STYLE: Final = (
     "body{font-family:sans-serif;max-width:60em;margin:2em auto}pre{background:#eee;padding:1em;overflow:auto}"
 )
-_METHODS: Final = ("get", "post", "put", "patch", "delete")
 
 
 def add_page(api: FastAPI) -> None:
@@ -36,7 +35,7 @@ def _parts(document: dict[str, Any], base: str) -> Iterator[str]:
     for tag in document.get("tags", ()):
         yield f"<p><b>{html.escape(tag['name'])}</b>: {html.escape(tag.get('description', ''))}</p>"
     for path, operations in document["paths"].items():
-        for method in _METHODS:
+        for method in ("get", "post", "put", "patch", "delete"):
             if method in operations:
                 yield from _operation(method.upper(), path, operations[method], base)
     yield "</body></html>"

@@ -39,9 +39,8 @@ _NUMBER_TEXT = _NUMBER.decode() + ","
 #: `[1718600000,"0.5"],` without the numbers.
 _SHAPE = b'[,""],'
 
-#: Between two samples, and bytes of samples that are parsed at a time.
+#: Between two samples.
 _BETWEEN = b"],["
-_PIECE = 256 * 1024
 
 Body = bytes | bytearray
 #: Where the samples of a series begin and end in the body.
@@ -155,9 +154,9 @@ def _arrays(body: Body, places: list[Place]) -> list[Arrays] | None:
 
 
 def _pieces(body: Body, start: int, end: int) -> Iterator[Body]:
-    """Whole samples of about `_PIECE` bytes."""
+    """Whole samples of about 256 KiB, which are parsed at a time."""
     while start < end:
-        cut = body.find(_BETWEEN, start + _PIECE, end)
+        cut = body.find(_BETWEEN, start + 256 * 1024, end)
         stop = end if cut < 0 else cut + 1
         yield body[start:stop]
         start = stop + 1

@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-#: Two samples are neighbours up to this many steps apart: scrapes come a little early or late, and from half a step
-#: more a sample is missing rather than late.
-_LATE = 1.5
 #: Maximum points of an even grid. Times come from a request and may be centuries apart.
 _MAX_GRID = 1_000_000
 
@@ -77,7 +74,8 @@ class Series:
         apart = np.diff(times)
         return [
             Gap(float(times[index]), float(times[index + 1]), max(1, round(float(apart[index]) / step) - 1))
-            for index in np.flatnonzero(apart > _LATE * step)
+            # Scrapes come a little early or late; from half a step more a sample is missing rather than late.
+            for index in np.flatnonzero(apart > 1.5 * step)
         ]
 
     def regular(self, step: float) -> Series:

@@ -9,8 +9,6 @@ from urllib.parse import urlsplit
 
 from dsf.scorer.errors import ScorerError
 
-_MAX_SECONDS = 2**31 - 1
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
@@ -75,7 +73,7 @@ class Prometheus(Source):
 
 def check_seconds(name: str, value: object, *, least: int) -> None:
     """Raises ScorerError unless `value` is a whole number of seconds."""
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MAX_SECONDS:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 2**31 - 1:
         raise ScorerError(f"{name}: {value!r} is not a whole number of seconds from {least} on")
 
 

@@ -27,8 +27,6 @@ Doing = Literal["look", "act", "placements"]
 #: Seconds for which the API server's answers about tokens and rights are cached: what is revoked ends after that.
 _REMEMBERED: Final = 10.0
 _MOST_REMEMBERED: Final = 2000
-#: Most tokens that the API server checks at a time; each occupies a thread of the page, which has 40.
-_REVIEWS: Final = 8
 #: Headers of oauth2-proxy and similar proxies: user, else email; groups.
 _HEADERS: Final = tuple(
     tuple(f"{family}-{what}" for what in ("user", "email", "groups")) for family in ("x-auth-request", "x-forwarded")
@@ -225,7 +223,8 @@ class RememberedHolder:
         self._holder = holder
         self._lock = threading.Lock()
         self._known: dict[str, tuple[float, PageUser]] = {}
-        self._turns = threading.BoundedSemaphore(_REVIEWS)
+        # Each check occupies a thread of the page, which has 40.
+        self._turns = threading.BoundedSemaphore(8)
 
     def __call__(self, token: str) -> PageUser:
         """The holder. Raises AccessError (401) for an invalid token, and BackendError if it cannot be checked."""

@@ -18,7 +18,7 @@ from dsf.api.pauses import pause_end
 from dsf.api.types import MAX_SECONDS
 from dsf.errors import UnknownScorerError
 from dsf.fleet.actions import Actions
-from dsf.fleet.changes import Actor
+from dsf.fleet.changes import MAX_NOTE, Actor
 from dsf.fleet.rescore import RunView, answer
 from dsf.settings import Settings
 from dsf.store.entries import Effective
@@ -26,14 +26,10 @@ from dsf.store.history import HistoryEntry, read_row
 from dsf.web.access import PageUser
 from dsf.web.reading import Reading
 
-#: Seconds for which the outcome of an action is kept.
-_KEPT: Final = 3600
-#: Seconds for which a read outcome is cached, and how many are cached.
+#: Seconds for which a read outcome is cached.
 _SHOWN: Final = 1.0
-_MOST_SHOWN: Final = 20
 #: Most runs of one action that are tracked; more are only counted.
 MAX_RUNS: Final = 200
-_LONGEST_NOTE: Final = 500
 
 
 @dataclass(frozen=True)
@@ -97,8 +93,8 @@ class Acting:
     def do(self, act: str, target: ActionTarget, form: Mapping[str, str], caller: PageUser) -> str:
         """Perform the action; returns the id of its outcome, empty without one. Raises FormError before any change."""
         note = form.get("note", "").strip()
-        if len(note) > _LONGEST_NOTE:
-            raise FormError(f"Note: at most {_LONGEST_NOTE} characters.")
+        if len(note) > MAX_NOTE:
+            raise FormError(f"Note: at most {MAX_NOTE} characters.")
         actions = Actions(self._redis, self._settings, Actor(name=caller.name, claimed=caller.claimed, way="page"))
         scorer, cluster = target.scorer, target.cluster
         if act == "rescore":
@@ -119,7 +115,7 @@ class Acting:
         ident = secrets.token_urlsafe(12)
         shown = [{"cluster": run.cluster, "run": run.run_id, "message": run.message} for run in runs[:MAX_RUNS]]
         stored = {"v": keys.SCHEMA_VERSION, "scorer": scorer, "runs": shown, "more": max(0, len(runs) - MAX_RUNS)}
-        self._redis.set(keys.web_outcome(ident), json.dumps({**stored, "at": time.time()}), ex=_KEPT)
+        self._redis.set(keys.web_outcome(ident), json.dumps({**stored, "at": time.time()}), ex=3600)
         return ident
 
     def outcome(self, ident: str) -> dict[str, Any] | None:
@@ -138,7 +134,7 @@ class Acting:
         open_runs = sum(run["run"] != "" and run["cycle"] is None for run in runs)
         outcome = {**stored, "runs": runs, "open": open_runs}
         with self._lock:
-            if len(self._outcomes) >= _MOST_SHOWN:
+            if len(self._outcomes) >= 20:
                 self._outcomes.clear()
             self._outcomes[ident] = (time.monotonic() + _SHOWN, outcome)
         return outcome

@@ -14,9 +14,8 @@ from dsf.web.finding import labelled
 from dsf.web.reading import Reading
 from dsf.web.search import quoted
 
-#: Most rows of a page, of some 45 elements each, and offered labels.
+#: Most rows of a page, of some 45 elements each.
 _ROWS: Final = 90
-_KEYS: Final = 20
 #: Most ClusterSets, and labels with values, in the filters of the first page.
 _CHOICES: Final = 40
 
@@ -93,7 +92,7 @@ def divided(reading: Reading, query: Mapping[str, str]) -> dict[str, Any]:
         "title": "ClusterSets" if by == CLUSTER_SET else f"Clusters by {by}",
         "by": by,
         "is_set": by == CLUSTER_SET,
-        "keys": [key for key, _ in known.most_common(_KEYS)],
+        "keys": [key for key, _ in known.most_common(20)],
         "parts": parts[start : start + _ROWS],
         "total": len(parts),
         "following": start + _ROWS if start + _ROWS < len(parts) else None,

@@ -69,10 +69,6 @@ class Timeline:
     height: float
 
 
-#: Height of a cycle without a duration.
-_STUB: Final = 8.0
-
-
 def timeline(cycles: Sequence[CycleView], width: float = 1000.0, height: float = 120.0) -> Timeline:
     """Turns cycles, newest first, into columns, oldest on the left; few ones stand at the right end."""
     longest = max((sum(cycle.timings.values()) for cycle in cycles), default=0.0) or 1.0
@@ -88,7 +84,8 @@ def timeline(cycles: Sequence[CycleView], width: float = 1000.0, height: float =
                 y -= tall
                 parts.append(StageBar(stage, seconds, round(y, 1), round(tall, 1)))
         if not parts:
-            parts.append(StageBar("none", 0.0, height - _STUB, _STUB))
+            # A cycle without a duration.
+            parts.append(StageBar("none", 0.0, height - 8.0, 8.0))
         columns.append(CycleColumn(cycle, round(number * step, 1), round(step * 0.75, 1), parts))
     return Timeline(columns, longest, width, height)
 
@@ -159,11 +156,10 @@ class Chart:
     bottom: float = 158.0
 
 
-#: Seconds between two marks on the axis of times, and most marks of an axis.
+#: Most marks of an axis.
+_MOST_MARKS: Final = 5
+#: Seconds between two marks on the axis of times.
 _TIME_STEPS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 28_800, 43_200, 86_400)
-_MOST_TIMES: Final = 5
-_MOST_VALUES: Final = 5
-_DAY: Final = 86_400
 
 
 def scores_over_time(cycles: Sequence[CycleView]) -> Chart | None:
@@ -205,7 +201,7 @@ def _value_steps(low: float, high: float) -> list[float]:
     """Round numbers at equal distances, the first at or below all values and the last at or above them."""
     if low == high:
         low, high = low - 1, high + 1
-    rough = (high - low) / (_MOST_VALUES - 1)
+    rough = (high - low) / (_MOST_MARKS - 1)
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * (1 - 1e-9))
     return [number * step for number in range(math.floor(low / step), math.ceil(high / step) + 1)]
@@ -215,11 +211,11 @@ def _time_steps(first: float, last: float) -> list[tuple[float, str]]:
     """Round times in UTC between both, with their texts; both themselves if there are no two round ones."""
     span = last - first
     step = next(
-        (seconds for seconds in _TIME_STEPS if span / seconds <= _MOST_TIMES),
-        math.ceil(span / _MOST_TIMES / _DAY) * _DAY,
+        (seconds for seconds in _TIME_STEPS if span / seconds <= _MOST_MARKS),
+        math.ceil(span / _MOST_MARKS / 86_400) * 86_400,
     )
     moments = [float(moment) for moment in range(math.ceil(first / step) * step, math.floor(last) + 1, step)]
     if len(moments) < 2:
         moments = [first, last]
-    form = "%m-%d %H:%M" if span >= _DAY else "%H:%M" if step >= 60 else "%H:%M:%S"
+    form = "%m-%d %H:%M" if span >= 86_400 else "%H:%M" if step >= 60 else "%H:%M:%S"
     return [(moment, datetime.fromtimestamp(moment, UTC).strftime(form)) for moment in moments]

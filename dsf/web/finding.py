@@ -17,8 +17,6 @@ from dsf.web.states import STATES
 
 #: Most pairs that a search for items or runs reads: the rows in memory have neither.
 _LOOKED_INTO: Final = 1000
-#: Most scorers in the result.
-_SCORERS: Final = 200
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ def find(reading: Reading, text: str, limit: int, cursor: str | None) -> dict[st
         "title": f"Search: {asked.text}" if asked.text else "Search",
         "asked": asked,
         "fields": search.FIELDS,
-        "scorers": meaning.scorers[:_SCORERS],
+        "scorers": meaning.scorers[:200],
         "clusters": meaning.clusters[:50],
         "page": page,
         "looked": looked,

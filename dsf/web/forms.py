@@ -21,9 +21,8 @@ from dsf.web.site import Site
 
 log = dsf.log.get(__name__)
 
-#: Most bytes of a form.
-_MAX_FORM: Final = 32 * 1024
-_MAX_TOKEN: Final = 16 * 1024
+#: Most characters of a token.
+MAX_TOKEN: Final = 16 * 1024
 #: Seconds for all of a form; anyone may send one to the login.
 _FORM_SECONDS: Final = 10.0
 
@@ -35,7 +34,7 @@ async def read_form(request: Request) -> dict[str, str]:
         async with asyncio.timeout(_FORM_SECONDS):
             async for chunk in request.stream():
                 body += chunk
-                if len(body) > _MAX_FORM:
+                if len(body) > 32 * 1024:
                     raise AccessError("this form is too large", 413)
     except TimeoutError:
         raise AccessError(f"this form did not arrive within {_FORM_SECONDS:g} s", 408) from None
@@ -78,7 +77,7 @@ def _add_login(app: FastAPI, site: Site) -> None:
         to, address = _own(form.get("to", "/")), request.client.host if request.client else ""
         try:
             sessions.check_form(request, form.get("secret", ""))
-            token = form.get("token", "").strip()[:_MAX_TOKEN]
+            token = form.get("token", "").strip()[:MAX_TOKEN]
             caller = site.tries.login(site.access, address, token)
         except AccessError as error:
             log.warning("login refused", client=address, reason=str(error))

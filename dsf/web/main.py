@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import uvicorn
 
@@ -38,12 +38,6 @@ if TYPE_CHECKING:
 
 log = dsf.log.get(__name__)
 
-#: Seconds within which Redis must answer: a user is waiting.
-_CONNECT_TIMEOUT: Final = 2.0
-_ANSWER_TIMEOUT: Final = 5.0
-#: Seconds for running requests at shutdown.
-_SHUTDOWN_TIMEOUT: Final = 2
-
 
 def run(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT. Returns the exit code.
@@ -55,8 +49,9 @@ def run(settings: Settings) -> int:
     options = _options(settings)
     quick = settings.model_copy(
         update={
-            "redis_connect_timeout": min(settings.redis_connect_timeout, _CONNECT_TIMEOUT),
-            "redis_socket_timeout": min(settings.redis_socket_timeout, _ANSWER_TIMEOUT),
+            # A user is waiting.
+            "redis_connect_timeout": min(settings.redis_connect_timeout, 2.0),
+            "redis_socket_timeout": min(settings.redis_socket_timeout, 5.0),
         }
     )
     client = connect(quick, name="dsf-web", retries=0)
@@ -68,7 +63,7 @@ def run(settings: Settings) -> int:
     with listen(settings.web_host, settings.web_port, "DSF_WEB_PORT") as listener:
         host, port = listener.getsockname()[:2]
         app = make_app(sources, options, access, client, acting)
-        server = uvicorn.Server(configured(app, shutdown_seconds=_SHUTDOWN_TIMEOUT))
+        server = uvicorn.Server(configured(app, shutdown_seconds=2))
         memory.settle()
         try:
             serve(server, listener, lambda: log.info("page listens", host=host, port=port, auth=settings.web_auth))
@@ -96,7 +91,7 @@ def _objects(settings: Settings, session: Session | None) -> HubObjects:
         return FolderObjects(settings.out) if settings.out is not None else NoObjects()
     if session is None:
         return NoObjects()
-    from dsf.web.kubeobjects import ScorerCache
+    from dsf.web.kube import ScorerCache
 
     return ScorerCache(session, [settings.namespace, *settings.scorer_namespaces])
 
@@ -144,7 +139,7 @@ def _access(settings: Settings, session: Session | None) -> UserAccess:
     if session is None or (mode == "proxy" and settings.web_operators):
         # With a list, the API server is only used for objects, if there is one.
         return ProxyAccess(ListedRights(settings.web_operators))
-    from dsf.web.kubeaccess import KubeAccess
+    from dsf.web.kube import KubeAccess
 
     judge = KubeAccess(session, settings.namespace)
     rights = RememberedRights(judge)

@@ -20,8 +20,6 @@ from dsf.fleet.overviews import SettingView
 from dsf.store.entries import ScheduleOverride
 
 INTERVAL: Final = "interval (s)"
-#: Most bytes of a file.
-_MAX_FILE: Final = 2 * 1024 * 1024
 
 
 class HubObjects(Protocol):
@@ -56,7 +54,7 @@ class FolderObjects:
 
 def _read(file: Path) -> DynamicScorer | None:
     try:
-        if file.stat().st_size > _MAX_FILE:
+        if file.stat().st_size > 2 * 1024 * 1024:
             return None
         return parsed(yaml.safe_load(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, yaml.YAMLError):

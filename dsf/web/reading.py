@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -40,15 +39,8 @@ from dsf.web.shared import Shared
 from dsf.web.states import RANK, STATES, State
 
 Pair = tuple[str, str]
-#: Seconds for which one reading of the fleet is shared, and its least rest in multiples of its cost.
-_FRESH: Final = 1.0
-_REST: Final = 10.0
 #: Seconds for which data of all clusters is cached.
 _SHARED: Final = 3.0
-#: States whose pairs have no other reason than the state.
-_WORDLESS: Final = (Verdict.EXPIRED, Verdict.NEVER, Verdict.EMPTY, Verdict.PAUSED)
-#: Most groups of such pairs for which one pair is read.
-_MAX_WORDLESS: Final = 20
 
 
 @dataclass(frozen=True)
@@ -115,9 +107,7 @@ class Reading:
         self._schedule = ScheduleStore(client)
         #: Has the rows of all pairs in memory.
         self.model = FleetModel(client)
-        self._lock = threading.Lock()
-        self._fleet: FleetOverview | None = None
-        self._until = 0.0
+        self._fleet: Shared[FleetOverview] = Shared(1.0)
         self._names: Shared[list[str]] = Shared(_SHARED)
         self._labels: Shared[dict[str, dict[str, str]]] = Shared(_SHARED)
         self._values: Shared[Counter[tuple[str, str]]] = Shared(_SHARED)
@@ -129,13 +119,7 @@ class Reading:
 
     def fleet(self) -> FleetOverview:
         """The whole fleet, as of at most a second ago."""
-        with self._lock:
-            if self._fleet is None or time.monotonic() >= self._until:
-                began = time.thread_time()
-                self._fleet = None
-                self._fleet = self.model.fleet()
-                self._until = time.monotonic() + max(_FRESH, _REST * (time.thread_time() - began))
-            return self._fleet
+        return self._fleet.get(self.model.fleet)
 
     def groups(self, scorers: Iterable[ScorerOverview]) -> list[Group]:
         """Problems of scorers, worst first."""
@@ -145,11 +129,13 @@ class Reading:
                 at = group.at.timestamp() if group.at else 0.0
                 why = Why(group.stage, group.reason, group.message, at, group.run_id)
                 groups.append(Group(scorer.name, STATES[group.state.value], why, group.cluster, group.clusters))
-            for state in _WORDLESS:
+            # Their pairs have no other reason than the state.
+            for state in (Verdict.EXPIRED, Verdict.NEVER, Verdict.EMPTY, Verdict.PAUSED):
                 # Those with a remark are in a group.
                 grouped = sum(group.clusters for group in scorer.reasons if group.state is state)
                 number = max(0, getattr(scorer.states, state.value) - grouped)
-                if number and wordless < _MAX_WORDLESS:
+                # For each of them one pair is read.
+                if number and wordless < 20:
                     wordless += 1
                     some = self.page(PairFilter(scorer=scorer.name, states=[state]), 1).rows
                     why = (some[0].why if some else None) or Why("", "", STATES[state.value].help, 0.0)

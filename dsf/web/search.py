@@ -15,7 +15,6 @@ FIELDS: Final = ("state", "reason", "stage", "cluster", "set", "label", "scorer"
 #: Case-sensitive fields, as in Kubernetes.
 _EXACT: Final = ("set", "label")
 _TERM: Final = re.compile(r'(?:(\w+):)?(?:"([^"]*)"|(\S+))')
-_LONGEST: Final = 500
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class Query:
 
 def parse(text: str) -> Query:
     """Parse a user's query. Never fails."""
-    text = text[:_LONGEST].strip()
+    text = text[:500].strip()
     terms, words, unknown = [], [], []
     for name, quoted, bare in _TERM.findall(text):
         field, value = name.lower(), (quoted or bare)

@@ -34,10 +34,8 @@ from dsf.web.access import PageUser, UserAccess
 _COOKIE: Final = "dsf_page"
 #: Seconds of a login.
 LIFETIME: Final = 8 * 3600
-_LENGTH: Final = 43
-#: Most failures of one token, and failed tokens of one address, within these seconds.
+#: Most failures of one token, and failed tokens of one address, within a minute.
 _TRIES: Final = 5
-_WINDOW: Final = 60.0
 #: In place of a cookie's digest: the key of what `Sessions.end_all` changes.
 _EPOCH: Final = "epoch"
 
@@ -111,7 +109,8 @@ def cookie_of(request: Request) -> str:
             if key == name:
                 values.add(value)
     value = values.pop() if len(values) == 1 else ""
-    return value if len(value) == _LENGTH and value.replace("-", "").replace("_", "").isalnum() else ""
+    # 32 bytes in base64, as `Sessions.fresh` makes them.
+    return value if len(value) == 43 and value.replace("-", "").replace("_", "").isalnum() else ""
 
 
 def set_cookie(request: Request, response: Response, value: str) -> None:
@@ -198,7 +197,7 @@ class Tries:
 
     def _check(self, digest: str) -> None:
         now = self._clock()
-        while self._failed and self._failed[0][0] < now - _WINDOW:
+        while self._failed and self._failed[0][0] < now - 60.0:
             self._failed.popleft()
         if sum(token == digest for _, _, token in self._failed) >= _TRIES:
             raise AccessError("this token has failed too often: wait a minute", 429)

@@ -5,12 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 _Value = TypeVar("_Value")
-#: Least rest after making a value, in multiples of its CPU time: one page takes at most a tenth of a core, however many
-#: viewers it has.
-_REST: Final = 10.0
 
 
 class Shared(Generic[_Value]):
@@ -28,7 +25,8 @@ class Shared(Generic[_Value]):
             if is_new or self._value is None or time.monotonic() >= self._until:
                 began = time.thread_time()
                 self._value = make()
-                self._until = time.monotonic() + max(self._seconds, _REST * (time.thread_time() - began))
+                # One page takes at most a tenth of a core, however many viewers it has.
+                self._until = time.monotonic() + max(self._seconds, 10 * (time.thread_time() - began))
             return self._value
 
 

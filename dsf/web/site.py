@@ -14,6 +14,7 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse
 
 import dsf.log
+from dsf.api.naming import MAX_NAME_LENGTH
 from dsf.errors import AccessError, BackendError, QueryError, SettingsError
 from dsf.web.access import Doing, PageUser, Unauthenticated, UserAccess
 from dsf.web.acting import ACTS, ActionTarget
@@ -29,14 +30,6 @@ log = dsf.log.get(__name__)
 _TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 #: Most characters of a page's query.
 LONGEST_QUERY: Final = 2000
-#: Most characters of a name in the log: unauthenticated clients may send anything.
-_LONGEST_NAME: Final = 253
-
-
-#: Seconds for which the polls of all viewers share a page: less than the time between the polls of one.
-_POLLED: Final = 2.0
-#: Most pages that are kept for that, of up to 400 kB each.
-_MOST_PARTS: Final = 50
 
 
 @dataclass(frozen=True)
@@ -71,7 +64,8 @@ class Site:
         self.access = access
         self.redis = client
         self.sessions = Sessions(client)
-        self._parts: SharedByKey[_Part] = SharedByKey(_POLLED, _MOST_PARTS)
+        # Less than the time between two polls of one viewer; a page has up to 400 kB.
+        self._parts: SharedByKey[_Part] = SharedByKey(seconds=2.0, most=50)
         self.tries = Tries()
         self.version = metadata.version("dynamic-scoring-framework")
 
@@ -140,8 +134,9 @@ class Site:
             "act refused",
             caller=name,
             act=act,
-            scorer=target.scorer[:_LONGEST_NAME] if target else "",
-            cluster=(target.cluster or "*")[:_LONGEST_NAME] if target else "",
+            # Unauthenticated clients may send anything.
+            scorer=target.scorer[:MAX_NAME_LENGTH] if target else "",
+            cluster=(target.cluster or "*")[:MAX_NAME_LENGTH] if target else "",
             client=request.client.host if request.client else "",
             reason=reason,
         )

@@ -17,16 +17,18 @@ class State:
     help: str
 
 
-_ALL: Final = (
-    State("failing", "✕", "failing", "the newest cycle failed or was lost"),
-    State("expired", "◔", "expired", "nothing failed, but no cycle ran until the score expired"),
-    State("skipped", "»", "skipped", "its ticks are not sent; the reason says why"),
-    State("never", "·", "never ran", "no cycle has ended yet"),
-    State("paused", "‖", "paused", "a user paused it, or its DynamicScorer says suspend"),
-    State("empty", "○", "empty", "the newest cycle succeeded and brought no items, so there is no score"),
-    State("ok", "✓", "ok", "the newest cycle succeeded, and its score may be used"),
-)
 #: By name, those that need attention first.
-STATES: Final[Mapping[str, State]] = {state.name: state for state in _ALL}
+STATES: Final[Mapping[str, State]] = {
+    state.name: state
+    for state in (
+        State("failing", "✕", "failing", "the newest cycle failed or was lost"),
+        State("expired", "◔", "expired", "nothing failed, but no cycle ran until the score expired"),
+        State("skipped", "»", "skipped", "its ticks are not sent; the reason says why"),
+        State("never", "·", "never ran", "no cycle has ended yet"),
+        State("paused", "‖", "paused", "a user paused it, or its DynamicScorer says suspend"),
+        State("empty", "○", "empty", "the newest cycle succeeded and brought no items, so there is no score"),
+        State("ok", "✓", "ok", "the newest cycle succeeded, and its score may be used"),
+    )
+}
 #: Rank of a state by name: those that need attention have the lowest.
-RANK: Final[Mapping[str, int]] = {state.name: rank for rank, state in enumerate(_ALL)}
+RANK: Final[Mapping[str, int]] = {name: rank for rank, name in enumerate(STATES)}

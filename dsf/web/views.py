@@ -16,12 +16,11 @@ from dsf.fleet.model import PairFilter
 from dsf.fleet.overviews import ClusterPage, ConditionView, FleetOverview, SettingView
 from dsf.fleet.verdict import Verdict
 from dsf.store.entries import scorer_target
-from dsf.web import placing
+from dsf.web import planning
 from dsf.web.access import Doing
 from dsf.web.dividing import EVERYTHING, Chosen, chosen, divided
 from dsf.web.finding import find
 from dsf.web.objects import HubObjects, settings_of
-from dsf.web.planning import plans
 from dsf.web.reading import Reading, Rows, TableRow
 
 if TYPE_CHECKING:
@@ -31,17 +30,12 @@ if TYPE_CHECKING:
 
 #: Most rows of a page. A row has at most some 20 elements, and a page may have 5,000.
 PAGE_ROWS: Final = 100
-#: Most pairs that the first page lists with their values; most clusters and scorers in a matrix.
-_FEW_PAIRS: Final = 60
+#: Most clusters in a matrix.
 _MATRIX_ROWS: Final = 200
-_MATRIX_CELLS: Final = 2000
-#: Most scorers on the first page, and elements of a page.
+#: Most scorers on the first page.
 _SCORERS: Final = 60
-_NODES: Final = 4998
-#: Most failure groups of a page, overrides of a scorer, and past cycles of a pair.
-_GROUPS: Final = 30
-_OVERRIDES: Final = 30
-_CYCLES: Final = 50
+#: Most failure groups of a page, and overrides of a scorer.
+_LISTED: Final = 30
 #: States that need attention.
 _BAD: Final = (Verdict.FAILING, Verdict.EXPIRED, Verdict.SKIPPED, Verdict.NEVER, Verdict.EMPTY)
 
@@ -84,17 +78,18 @@ def _fleet(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str
     reading = sources.reading
     fleet = reading.fleet()
     groups = reading.groups(fleet.scorers)
-    context: dict[str, Any] = {"title": "Fleet", "fleet": fleet, "groups": groups[:_GROUPS]}
-    context |= {"more_groups": max(0, len(groups) - _GROUPS), "max_scorers": _SCORERS, "page": None, "lines": []}
+    context: dict[str, Any] = {"title": "Fleet", "fleet": fleet, "groups": groups[:_LISTED]}
+    context |= {"more_groups": max(0, len(groups) - _LISTED), "max_scorers": _SCORERS, "page": None, "lines": []}
     scorers = sorted(scorer.name for scorer in fleet.scorers if scorer.pairs)
     # A large fleet has a separate page for that, and reading its labels takes a while.
     only = chosen(reading, query) if fleet.clusters <= _MATRIX_ROWS or {"set", "label"} & set(query) else EVERYTHING
     clusters = fleet.clusters if only.clusters is None else len(only.clusters)
     context["only"] = only
-    if fleet.pairs <= _FEW_PAIRS:
-        return context | {"mode": "pairs", "page": reading.page(PairFilter(clusters=only.clusters), _FEW_PAIRS)}
-    room = _matrix_rows(fleet, min(len(groups), _GROUPS), len(scorers), only)
-    if clusters <= _MATRIX_ROWS and clusters * len(scorers) <= _MATRIX_CELLS and room > 0:
+    # So few are listed with their values.
+    if fleet.pairs <= 60:
+        return context | {"mode": "pairs", "page": reading.page(PairFilter(clusters=only.clusters), PAGE_ROWS)}
+    room = _matrix_rows(fleet, min(len(groups), _LISTED), len(scorers), only)
+    if clusters <= _MATRIX_ROWS and clusters * len(scorers) <= 2000 and room > 0:
         page = _first_if_other(lambda cursor: reading.clusters(room, only.clusters, cursor), query)
         return context | {"mode": "matrix", "columns": scorers, "lines": page.clusters, "page": page}
     wanted = PairFilter(clusters=only.clusters, states=_BAD)
@@ -111,13 +106,13 @@ def _first_if_other(read: Callable[[str | None], _Page], query: Query) -> _Page:
 
 
 def _matrix_rows(fleet: FleetOverview, groups: int, columns: int, only: Chosen) -> int:
-    """Most clusters in the matrix for a page of at most `_NODES` elements.
+    """Most clusters in the matrix for a page of less than 5,000 elements.
 
     0 or less: no room.
     """
     bars: int = sum(15 + sum(number > 0 for _, number in scorer.states) for scorer in fleet.scorers[:_SCORERS])
-    above = 185 + bars + 13 * groups + 8 * min(len(fleet.unready), _GROUPS) + len(only.sets) + len(only.labels)
-    return min(_MATRIX_ROWS, (_NODES - above - 2 * columns) // (3 + 2 * columns))
+    above = 185 + bars + 13 * groups + 8 * min(len(fleet.unready), _LISTED) + len(only.sets) + len(only.labels)
+    return min(_MATRIX_ROWS, (4998 - above - 2 * columns) // (3 + 2 * columns))
 
 
 def settings_in_force(sources: Sources, name: str) -> list[SettingView] | None:
@@ -162,9 +157,9 @@ def _scorer(sources: Sources, names: Mapping[str, str], query: Query) -> dict[st
         "settings": settings_in_force(sources, name) or [],
         "conditions": _conditions(manifest) if manifest else scorer.conditions,
         "config": config,
-        "groups": sources.reading.groups([scorer])[:_GROUPS],
-        "overrides": overrides[:_OVERRIDES],
-        "more_overrides": max(0, len(overrides) - _OVERRIDES),
+        "groups": sources.reading.groups([scorer])[:_LISTED],
+        "overrides": overrides[:_LISTED],
+        "more_overrides": max(0, len(overrides) - _LISTED),
         "page": sources.reading.page(PairFilter(scorer=name), PAGE_ROWS, query.get("cursor") or None),
     }
 
@@ -207,7 +202,7 @@ def _cluster(sources: Sources, names: Mapping[str, str], query: Query) -> dict[s
 
 def _pair(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
     row, detail = sources.reading.pair(names["cluster"], names["scorer"])
-    cycles = detail.cycles[:_CYCLES]
+    cycles = detail.cycles[:50]
     return {
         "title": f"{names['scorer']} on {names['cluster']}",
         "row": row,
@@ -251,15 +246,15 @@ def _changes(sources: Sources, names: Mapping[str, str], query: Query) -> dict[s
 
 
 def _plans(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
-    return plans(sources.reading, query)
+    return planning.plans(sources.reading, query)
 
 
 def _placements(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
-    return placing.placements(sources.placements)
+    return planning.placements(sources.placements)
 
 
 def _placement(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
-    return placing.placement(sources.placements, names, query)
+    return planning.placement(sources.placements, names, query)
 
 
 def _parts(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsf.text import MASK, WITHHELD, cleaned, masked
+from dsf.text import MASK, WITHHELD, cleaned, listed, masked
 
 TOKEN = "canary-token/4f1e+Zq=="
 
@@ -22,6 +22,13 @@ def test_cleaned_text_is_one_printable_line(text: str, limit: int) -> None:
     assert found.isprintable()
     assert len(found) <= limit
     assert cleaned(found, limit) == found.strip()
+
+
+@pytest.mark.parametrize(
+    ("names", "text"), [([], ""), (["a", "b", "c"], "a, b, c"), (["a", "b", "c", "d", "e"], "a, b, c and 2 more")]
+)
+def test_of_many_names_the_first_are_listed(names: list[str], text: str) -> None:
+    assert listed(names, 3) == text
 
 
 @pytest.mark.parametrize("code", [0x00, 0x07, 0x1B, 0x7F, 0x85, 0x9B, 0x200B, 0x2028, 0x202E, 0x2066, 0xD800, 0xFEFF])

@@ -22,11 +22,8 @@ RawSeries = dict[str, Any]
 
 #: Series of the point `many-series`.
 MANY: Final = 20
-#: Series and samples of the point `large`.
-LARGE: Final = (1000, 120)
 #: Samples of a made-up series at most and at least.
 _MOST, _LEAST = 720, 2
-_END: Final = 1_718_600_000
 _GROUPING = re.compile(r"\bby\s*\(([^)]*)\)", re.IGNORECASE)
 #: A query that multiplies by this gives percent.
 _PERCENT = re.compile(r"(?<![\w.])100(?![\w.])")
@@ -145,7 +142,7 @@ class Samples:
 
     def large(self) -> list[RawSeries]:
         """Many more series than in everyday life."""
-        count, length = LARGE
+        count, length = 1000, 120
         if self._recorded is None:
             return [self._series(index, length) for index in range(count)]
         cycled = (self._recorded * math.ceil(count / len(self._recorded)))[:count]
@@ -154,7 +151,7 @@ class Samples:
     def _series(self, index: int, length: int, unit: float | None = None) -> RawSeries:
         unit = unit or self._unit
         labels = self._labels[index % len(self._labels)]
-        start = _END - (length - 1) * self._step
+        start = 1_718_600_000 - (length - 1) * self._step
         values: list[Sample] = [
             [start + at * self._step, f"{unit * (0.5 + 0.4 * math.sin(index + at / 7)):.6f}"] for at in range(length)
         ]

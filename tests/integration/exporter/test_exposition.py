@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from dsf.exporter.app import make_app
-from dsf.exporter.exposing import PER_PAIR
+from dsf.exporter.collector import PER_PAIR
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
 from tests.integration.exporter.fleet import SAMPLE, STATIC, Fleet, good_fleet

@@ -16,7 +16,7 @@ from dsf.exporter.collector import FleetCollector
 from dsf.fleet.changes import Action, Actor, UserAction, read, record
 from dsf.fleet.plans import PlanComparison, forget, read_plans, remember
 from dsf.fleet.reader import FleetReader
-from dsf.hub.changes import ChangeTeller
+from dsf.hub.notifications import ChangeTeller
 from dsf.optimizer.service import Done
 from dsf.redisacl.clusterusers import ClusterUsers, forget_keys_used, keys_used
 from dsf.redisacl.rules import HubRole, hub_user

@@ -10,9 +10,8 @@ from dsf.api import kubeyaml
 from dsf.backends.eventlog import LIMIT, EventLog
 from dsf.backends.filecache import FileCache
 from dsf.backends.files import read_yaml, remove, write_text
-from dsf.backends.outfolder import OutFolder
+from dsf.backends.outfolder import OutFolder, merged
 from dsf.backends.protocol import Kind, ObjectKey
-from dsf.backends.stored import merged
 from dsf.errors import BackendError
 
 KEY = ObjectKey(Kind.SCORER, "hub", "s")

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from dsf.backends.eventlog import EventLog
+from dsf.backends.eventlog import EventLog, ProblemReport
 from dsf.backends.outfolder import OutFolder
-from dsf.backends.problemreport import ProblemReport
 from dsf.backends.protocol import Kind
 
 

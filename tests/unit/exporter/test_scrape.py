@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from dsf.exporter.scrape import Scraper
+from dsf.exporter.app import Scraper
 from tests.support.wait import wait_for
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from dsf.backends.protocol import Kind, ObjectKey
 from dsf.errors import BackendError
+from dsf.hub.controller import REST, Planner
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.outage import Outage
-from dsf.hub.planner import REST, Planner
 from tests.support.wait import wait_for
 
 

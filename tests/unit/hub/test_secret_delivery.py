@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from dsf.api.types import DELIVER_LABEL, MANAGED_BY, MANAGED_BY_LABEL, USABLE_FOR
 from dsf.hub.capacity import size_of
 from dsf.hub.distribute import carries, manifest_work
-from dsf.hub.secretdelivery import MAX_NAMESPACE, MAX_SIZE, NO_DELIVERY, DeliverableSecrets, copy_for
+from dsf.hub.secretdelivery import MAX_SIZE, NO_DELIVERY, DeliverableSecrets, copy_for
 from dsf.hub.summaries import FleetPlan, make_plan
 from tests.unit.hub.builders import NOW, cluster, config, scorer
 from tests.unit.hub.test_authentications import SOURCE, authentication
@@ -95,7 +95,7 @@ def test_each_cluster_gets_its_own_under_another_name() -> None:
     assert found.clusters_of(found.scorers["hub/s"]) == ["a", "b"]
     # What counts against the limit is what is written.
     for name, known in zip("ab", secrets, strict=False):
-        size = size_of(copy_for("x" * MAX_NAMESPACE, known, "thanos"))
+        size = size_of(copy_for("x" * 63, known, "thanos"))
         assert found.scorers["hub/s"].load_on(name).secrets == {"thanos": size}
     assert found.scorers["hub/s"].largest.secrets["thanos"] > 20_000
     assert not made(*secrets, secret("thanos-c")).scorers["hub/s"].obstacles
