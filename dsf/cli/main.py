@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
+
 import typer
 
 from dsf.cli import (
@@ -67,6 +69,10 @@ app.command(rich_help_panel=_RUN)(optimizer.optimizer)
 app.command(rich_help_panel=_RUN)(mcp.mcp)
 app.command(rich_help_panel=_LOOK)(info.crds)
 app.command(rich_help_panel=_LOOK)(info.version)
+
+# Commands of distributions of their own.
+for entry in sorted(entry_points(group="dsf.commands"), key=lambda entry: entry.name):
+    entry.load()(app)
 
 
 def run() -> None:
