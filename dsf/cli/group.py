@@ -25,7 +25,7 @@ INTERRUPTED = 130
 #: Package that the framework alone does not install -> its extra.
 _EXTRAS = {
     **dict.fromkeys(("fastapi", "flower", "starlette", "uvicorn"), "hub"),
-    **dict.fromkeys(("dsf.optimizer", "mcp", "numpy", "scipy"), "optimizer"),
+    **dict.fromkeys(("mcp", "numpy", "scipy"), "optimizer"),
 }
 #: Command of a distribution of its own -> the extra that installs it.
 _COMMANDS = {
@@ -97,9 +97,7 @@ class CommandGroup(TyperGroup):
         except DsfError as error:
             fail(str(error))
         except ModuleNotFoundError as error:
-            words = (error.name or "").split(".")
-            # Third-party packages by their top-level name; the framework's by two levels.
-            extra = _EXTRAS.get(".".join(words[: 2 if words[0] == "dsf" else 1]))
+            extra = _EXTRAS.get((error.name or "").partition(".")[0])
             if extra is None:
                 raise
             _fail_without(extra)
