@@ -26,7 +26,7 @@ WORKDIR /src
 # Dependencies are a layer of their own, here and in the images: they change less often than the code, and a node that has
 # them takes a few megabytes of code when it takes a new image.
 COPY pyproject.toml uv.lock README.md LICENSE ./
-COPY packages/dsf-scorer/pyproject.toml packages/dsf-scorer/
+COPY packages/dsf-scorer/pyproject.toml packages/dsf-scorer/README.md packages/dsf-scorer/LICENSE packages/dsf-scorer/
 COPY packages/dsf-optimizer/pyproject.toml packages/dsf-optimizer/README.md packages/dsf-optimizer/LICENSE packages/dsf-optimizer/
 
 FROM ${PYTHON_IMAGE} AS base
@@ -74,15 +74,16 @@ USER 65532:65532
 EXPOSE 8080
 
 FROM build AS hub-dependencies
-# `--build-arg EXTRAS="--extra hub"` leaves the optimiser out, whose solver is as large as all the rest, and the agent's
-# OTLP receiver.
-ARG EXTRAS="--extra hub --extra optimizer --extra otel"
+# `--build-arg EXTRAS="--extra hub"` leaves the optimiser out, whose solver is as large as all the rest, the agent's OTLP
+# receiver, and `dsf scorer check` with the library for scoring APIs.
+ARG EXTRAS="--extra hub --extra optimizer --extra otel --extra scorer"
 ENV OPTIONS="--locked --no-dev ${EXTRAS}"
 RUN uv sync ${OPTIONS} --no-install-workspace
 
 FROM hub-dependencies AS hub-code
 COPY dsf ./dsf
 COPY packages/dsf-optimizer/dsf packages/dsf-optimizer/dsf
+COPY packages/dsf-scorer/dsf packages/dsf-scorer/dsf
 RUN touch /before && mkdir /code \
  && uv sync ${OPTIONS} --no-editable \
  && cd / && find opt/dsf -cnewer /before ! -type d -exec cp --archive --parents --target-directory=/code {} +

@@ -26,7 +26,12 @@ INTERRUPTED = 130
 #: Package that the framework alone does not install -> its extra.
 _EXTRAS = {
     **dict.fromkeys(("fastapi", "flower", "starlette", "uvicorn"), "hub"),
-    **dict.fromkeys(("dsf.optimizer", "mcp", "numpy", "scipy"), "optimizer"),
+    **dict.fromkeys(("mcp", "numpy", "scipy"), "optimizer"),
+}
+#: Command of a distribution of its own -> the extra that installs it.
+_COMMANDS = {
+    **dict.fromkeys(("mcp", "optimize", "optimizer"), "optimizer"),
+    "scorer": "scorer",
 }
 
 _options = typer.Typer(add_completion=False)
@@ -71,6 +76,13 @@ def _fleet_options() -> list[Any]:
 class CommandGroup(TyperGroup):
     """Turns the framework's errors into one line and an exit code. Other errors are bugs and keep their traceback."""
 
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command; one that is not installed names its extra."""
+        command = super().get_command(ctx, cmd_name)
+        if command is None and cmd_name in _COMMANDS:
+            _fail_without(_COMMANDS[cmd_name])
+        return command
+
     def invoke(self, ctx: Any) -> Any:
         """Run the selected command."""
         try:
@@ -86,12 +98,10 @@ class CommandGroup(TyperGroup):
         except DsfError as error:
             fail(str(error))
         except ModuleNotFoundError as error:
-            words = (error.name or "").split(".")
-            # Third-party packages by their top-level name; the framework's by two levels.
-            extra = _EXTRAS.get(".".join(words[: 2 if words[0] == "dsf" else 1]))
+            extra = _EXTRAS.get((error.name or "").partition(".")[0])
             if extra is None:
                 raise
-            fail(f"this needs the extra `{extra}`: pip install 'dynamic-scoring-framework[{extra}]'")
+            _fail_without(extra)
         except Exception as error:
             if not _is_redis_error(error):
                 raise
@@ -104,6 +114,10 @@ def fail(message: str, code: int = BAD) -> None:
     """Print one line to stderr and exit."""
     typer.echo(f"error: {flat(message)}", err=True)
     raise typer.Exit(code) from None
+
+
+def _fail_without(extra: str) -> None:
+    fail(f"this needs the extra `{extra}`: pip install 'dynamic-scoring-framework[{extra}]'")
 
 
 def _is_redis_error(error: Exception) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
+
 import typer
 
 from dsf.cli import (
@@ -11,14 +13,10 @@ from dsf.cli import (
     explain,
     history,
     info,
-    mcp,
-    optimize,
-    optimizer,
     placement,
     processes,
     rescore,
     schedule,
-    scorer,
     scores,
     status,
     sync,
@@ -50,10 +48,8 @@ app.command(cls=FleetCommand, rich_help_panel=_LOOK)(explain.explain)
 app.command(rich_help_panel=_LOOK)(placement.placement)
 app.command(cls=FleetCommand, rich_help_panel=_CHANGE)(rescore.rescore)
 app.command(cls=FleetCommand, rich_help_panel=_CHANGE)(sync.sync)
-app.command(rich_help_panel=_CHANGE)(optimize.optimize)
 app.add_typer(schedule.app, name="schedule", rich_help_panel=_CHANGE)
 app.add_typer(credentials.app, name="credentials", rich_help_panel=_CHANGE)
-app.add_typer(scorer.app, name="scorer", rich_help_panel=_LOOK)
 app.command(rich_help_panel=_RUN)(demo.demo)
 app.command(rich_help_panel=_RUN)(up.up)
 app.command(rich_help_panel=_RUN)(processes.hub)
@@ -63,10 +59,12 @@ app.command(rich_help_panel=_RUN)(processes.web)
 app.command(rich_help_panel=_RUN)(processes.results)
 app.command(rich_help_panel=_RUN)(processes.beat)
 app.command(rich_help_panel=_RUN)(processes.flower)
-app.command(rich_help_panel=_RUN)(optimizer.optimizer)
-app.command(rich_help_panel=_RUN)(mcp.mcp)
 app.command(rich_help_panel=_LOOK)(info.crds)
 app.command(rich_help_panel=_LOOK)(info.version)
+
+# Commands of distributions of their own.
+for entry in sorted(entry_points(group="dsf.commands"), key=lambda entry: entry.name):
+    entry.load()(app)
 
 
 def run() -> None:

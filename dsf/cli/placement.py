@@ -50,8 +50,7 @@ def placement(
     if score is not None and not what_if:
         raise typer.BadParameter("goes with --what-if", param_hint="--score")
     import dsf.log
-    from dsf.cli.optimizer import hub_settings
-    from dsf.cli.session import for_a_person
+    from dsf.cli.session import for_a_person, hub_settings
     from dsf.fleet.placementreader import PlacementReader, debugger_of
     from dsf.http import trust
     from dsf.kube.session import Session

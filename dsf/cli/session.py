@@ -56,6 +56,16 @@ def for_a_person(settings: Settings) -> Settings:
     return settings if "log_level" in settings.model_fields_set else settings.model_copy(update={"log_level": "ERROR"})
 
 
+def hub_settings(settings: Settings) -> Settings:
+    """Settings with kubectl's kubeconfig if none is set outside of a pod."""
+    if settings.kubeconfig is not None or "KUBERNETES_SERVICE_HOST" in os.environ:
+        return settings
+    # KUBECONFIG may list several files; the first existing one has the current context.
+    named = [Path(text) for text in os.environ.get("KUBECONFIG", "").split(os.pathsep) if text]
+    kubeconfig = next((path for path in [*named, Path.home() / ".kube" / "config"] if path.is_file()), None)
+    return settings.model_copy(update={"kubeconfig": kubeconfig}) if kubeconfig is not None else settings
+
+
 def _of_demo(settings: Settings, running: context.CliContext | None) -> Settings:
     if running is None:
         return settings

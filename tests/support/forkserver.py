@@ -53,7 +53,7 @@ LOADED: dict[str, tuple[str, ...]] = {
         "dsf.schedule.dispatch",
     ),
     "dsf.cli": _COMMANDS,
-    "dsf.cli optimizer": (*_COMMANDS, "dsf.cli.optimizer", "dsf.optimizer.main", "dsf.optimizer.mcp"),
+    "dsf.cli optimizer": (*_COMMANDS, "dsf.optimizer.commands.optimizer", "dsf.optimizer.main", "dsf.optimizer.mcp"),
     "dsf.exporter": ("dsf.exporter.main", "dsf.settings", "pydantic.v1", "anyio._core._sockets"),
     "dsf.hub": ("dsf.hub.main", "dsf.settings"),
     "dsf.results": _RESULTS,

@@ -6,7 +6,7 @@ An import within a function or under TYPE_CHECKING counts, too: it hides a circl
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -17,8 +17,9 @@ _Graph = Mapping[str, set[str]]
 
 
 def _modules(root: Path) -> dict[str, Path]:
-    files = (file for folder in ("dsf", "packages") for file in (root / folder).rglob("*.py"))
-    return {_name(file.relative_to(root)): file for file in files}
+    """Those of the framework, and those that distributions of their own add to its package."""
+    places = [root, *(root / "packages").glob("*")]
+    return {_name(file.relative_to(place)): file for place in places for file in (place / "dsf").rglob("*.py")}
 
 
 def _name(file: Path) -> str:
@@ -96,3 +97,61 @@ def test_circles_are_found(tmp_path: Path) -> None:
     assert set(_circle(_children("dsf", graph)).split(" -> ")) == {"a", "b", "c"}
     (tmp_path / "dsf" / "a" / "four.py").write_text("from dsf.a.one import f\n")
     assert "dsf.b.two" in _circle(_graph(tmp_path))
+
+
+def _reached(starts: Iterable[str]) -> set[str]:
+    """All modules that some modules of ours import, by way of others too; others by their first name."""
+    known = _modules(_ROOT)
+    reached: set[str] = set()
+    waiting = list(starts)
+    while waiting:
+        for name in _imported(known[waiting.pop()], known):
+            module = name if name in known else name.partition(".")[0]
+            if module not in reached:
+                reached.add(module)
+                waiting += [module] if module in known else []
+    return reached
+
+
+def _below(names: Iterable[str], *packages: str) -> list[str]:
+    return sorted(name for name in names if any(f"{name}.".startswith(f"{package}.") for package in packages))
+
+
+def test_the_framework_imports_nothing_of_the_scorer_library_and_the_optimiser() -> None:
+    """It finds them by entry points, and says what to install where they are absent."""
+    core = [name for name, file in _modules(_ROOT).items() if _ROOT / "dsf" in file.parents]
+    assert _below(_reached(core), "dsf.scorer", "dsf.optimizer") == []
+
+
+def test_the_library_for_scoring_apis_stands_alone() -> None:
+    library = _below(_modules(_ROOT), "dsf.scorer")
+    reached = _reached(library)
+    assert set(_below(reached, "dsf")) <= set(library)
+    assert "fastapi" in reached
+    assert not reached & {"celery", "kubernetes", "redis", "requests"}
+
+
+def test_the_optimiser_knows_nothing_of_cycles() -> None:
+    """No hub controller, no agent, no Redis; but for its commands, which connect it to the hub's."""
+    optimizer = _below(_modules(_ROOT), "dsf.optimizer")
+    commands = _below(optimizer, "dsf.optimizer.commands")
+    reached = _reached(set(optimizer) - set(commands))
+    assert "fastapi" in reached
+    hub = ("celery", "demo", "exporter", "fleet", "hub", "results", "schedule", "store")
+    agent = ("agent", "auth", "cycle", "sources", "tasks")
+    assert _below(reached, "celery", *commands, *(f"dsf.{name}" for name in (*hub, *agent))) == []
+
+
+def test_the_optimisers_model_and_solver_do_no_input_and_output() -> None:
+    reached = _reached(f"dsf.optimizer.{name}" for name in ("model", "plan", "labels", "solve"))
+    outside = (
+        "dsf.kube",
+        "dsf.optimizer.backend",
+        "dsf.optimizer.service",
+        "fastapi",
+        "kubernetes",
+        "redis",
+        "requests",
+    )
+    assert "numpy" in reached
+    assert _below(reached, *outside) == []

@@ -11,7 +11,7 @@ import yaml
 
 from dsf.api.summary import ScorerSummary, dump_summaries
 from dsf.cli import context
-from dsf.cli.conformance import samples
+from dsf.conformance import samples
 from dsf.http.addresses import set_aliases
 from tests.integration.cli.conftest import Dsf, loaded
 from tests.support.httpserver import ScriptedServer, answer, matrix

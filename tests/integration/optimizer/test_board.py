@@ -10,9 +10,9 @@ import pytest
 import redis
 
 from dsf import keys
-from dsf.cli.optimizer import board, recorder
 from dsf.fleet.changes import read
 from dsf.fleet.plans import PlanComparison, read_plans, remember
+from dsf.optimizer.commands.optimizer import board, recorder
 from dsf.optimizer.comparison import Comparison
 from dsf.optimizer.service import Board
 from dsf.optimizer.views import PlanReport

@@ -18,6 +18,12 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: built(folder, tmp_path_factory.mktemp(name), "--wheel") for name, folder in packages.items()}
 
 
+def sources(folder: Path) -> set[str]:
+    """All files of a distribution, by their names in its wheel."""
+    files = (path for path in (folder / "dsf").rglob("*") if path.is_file() and path.parent.name != "__pycache__")
+    return {str(path.relative_to(folder)) for path in files}
+
+
 def contents(wheel: Path) -> set[str]:
     with zipfile.ZipFile(wheel) as archive:
         return {name for name in archive.namelist() if ".dist-info/" not in name}
@@ -25,10 +31,10 @@ def contents(wheel: Path) -> set[str]:
 
 def test_no_file_is_in_both_and_none_is_left_out(wheels: dict[str, Path]) -> None:
     framework, optimizer = contents(wheels["framework"]), contents(wheels["optimizer"])
-    assert optimizer == {f"dsf/optimizer/{path.name}" for path in (ROOT / "dsf/optimizer").iterdir() if path.is_file()}
+    assert optimizer == sources(ROOT / "packages" / "dsf-optimizer")
+    assert framework == sources(ROOT)
     assert not framework & optimizer
-    assert "dsf/cli/optimize.py" in framework
-    assert not any(name.startswith("dsf/optimizer/") for name in framework)
+    assert {"dsf/optimizer/example.json", "dsf/optimizer/commands/optimize.py"} <= optimizer
 
 
 def test_the_framework_alone_says_what_is_missing_and_then_works(wheels: dict[str, Path], tmp_path: Path) -> None:
@@ -43,9 +49,16 @@ def test_the_framework_alone_says_what_is_missing_and_then_works(wheels: dict[st
     def run(*command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path)
 
-    lacking = run(str(environment / "bin" / "dsf"), "optimize", "-f", "params.json")
-    assert (lacking.returncode, lacking.stdout) == (1, "")
-    assert "pip install 'dynamic-scoring-framework[optimizer]'" in lacking.stderr
+    dsf = str(environment / "bin" / "dsf")
+    for command in (("optimize", "-f", "params.json"), ("optimizer",), ("mcp",), ("scorer", "check", "http://x")):
+        lacking = run(dsf, *command)
+        extra = "scorer" if command[0] == "scorer" else "optimizer"
+        assert (lacking.returncode, lacking.stdout) == (1, "")
+        assert lacking.stderr == (
+            f"error: this needs the extra `{extra}`: pip install 'dynamic-scoring-framework[{extra}]'\n"
+        )
+    assert "optimize" not in run(dsf, "--help").stdout
     uv("pip", "install", "--quiet", "--no-deps", "--python", python, str(wheels["optimizer"]))
     complete = run(python, "-I", "-c", "import dsf.optimizer.main, dsf.optimizer.mcp, dsf.optimizer.solve")
     assert complete.returncode == 0, complete.stderr
+    assert run(dsf, "optimize", "--help").returncode == 0

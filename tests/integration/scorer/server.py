@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from dsf.cli.conformance import case, service, target
+from dsf.conformance import case, service, target
 from tests.support.wait import wait_for
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -13,8 +13,8 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from typer.testing import CliRunner, Result
 
-from dsf.cli.conformance.run import NAMES
 from dsf.cli.main import app as dsf
+from dsf.conformance.run import NAMES
 from dsf.scorer import Bearer, Prometheus, Score, Scorer, ScorerApp, Series, Source, Sources
 from tests.integration.scorer.broken import BROKEN, CONFIG, api, asked, changed, late, mean, relabelled, scaled
 from tests.integration.scorer.server import ROOT, hub_waits, load, served

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -36,12 +37,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built(PACKAGE, tmp_path_factory.mktemp("dist"))
 
 
-def test_it_has_the_library_and_nothing_else(wheel: Path) -> None:
+def test_it_has_the_library_and_its_check_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
         licenses = [name for name in archive.namelist() if name.endswith("licenses/LICENSE")]
-    sources = {f"dsf/scorer/{path.name}" for path in (ROOT / "dsf" / "scorer").iterdir() if path.is_file()}
-    assert names == sources
+    files = (path for path in (PACKAGE / "dsf").rglob("*") if path.is_file() and path.parent.name != "__pycache__")
+    assert names == {str(path.relative_to(PACKAGE)) for path in files}
+    assert {name.split("/")[1] for name in names} == {"scorer", "conformance"}
     assert "dsf/scorer/py.typed" in names
     assert licenses
 
@@ -67,7 +69,7 @@ def test_it_works_alone_and_beside_the_framework(wheel: Path, tmp_path: Path) ->
     for framework in (False, True):
         if framework:
             # What makes the difference of the framework: a package where there was a namespace.
-            (packages / "dsf" / "__init__.py").touch()
+            shutil.copy2(ROOT / "dsf" / "__init__.py", packages / "dsf")
         program = _PROGRAM.format(framework=framework)
         done = subprocess.run(
             [str(python), "-I", "-c", program], capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path

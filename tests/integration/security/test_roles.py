@@ -10,13 +10,13 @@ import pytest
 import redis
 
 from dsf import keys, messages
-from dsf.cli.optimizer import recorder, rescorer
 from dsf.errors import SettingsError, UnknownClusterError, UnknownScorerError
 from dsf.exporter.collector import FleetCollector
 from dsf.fleet.changes import Action, Actor, UserAction, read, record
 from dsf.fleet.plans import PlanComparison, forget, read_plans, remember
 from dsf.fleet.reader import FleetReader
 from dsf.hub.notifications import ChangeTeller
+from dsf.optimizer.commands.optimizer import recorder, rescorer
 from dsf.optimizer.service import Done
 from dsf.redisacl.clusterusers import ClusterUsers, forget_keys_used, keys_used
 from dsf.redisacl.rules import HubRole, hub_user

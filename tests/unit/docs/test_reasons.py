@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import dsf
 from dsf.reasons import DescribedReason, EmptyReason, FailureReason, RefusalReason, RejectionReason, SkipReason
 from dsf.store import skips
 
@@ -48,7 +49,7 @@ def test_reasons_of_skipped_ticks_are_those_of_beat() -> None:
 
 def literals() -> Iterator[tuple[str, type[DescribedReason], str]]:
     """Place, kind and text of each reason that is written out where it is raised."""
-    for file in sorted((ROOT / "dsf").rglob("*.py")):
+    for file in sorted(file for place in dsf.__path__ for file in Path(place).rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in RAISED:
                 number, kind = RAISED[node.func.id]

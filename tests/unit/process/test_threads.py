@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
+import dsf
 from dsf.process import threads
 from dsf.process.threads import SupervisedThread
 from tests.support.wait import wait_for
-
-_DSF = Path(threads.__file__).parents[1]
 
 
 @pytest.mark.parametrize("error", [OverflowError("timeout value is too large"), SystemExit(1)])
@@ -70,14 +69,16 @@ def test_a_thread_may_be_joined_before_it_starts_and_by_itself() -> None:
     assert joined.wait(60)
 
 
-def _starts_thread(file: Path) -> Iterator[str]:
+def _starts_thread(file: Path, place: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         called = node.func if isinstance(node, ast.Call) else None
         name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
         if name in ("Thread", "Timer", "start_new_thread"):
-            yield f"{file.relative_to(_DSF)}:{node.lineno}"  # type: ignore[attr-defined]
+            yield f"{file.relative_to(place)}:{node.lineno}"  # type: ignore[attr-defined]
 
 
 def test_no_other_module_starts_a_thread() -> None:
-    starts = [start for file in _DSF.rglob("*.py") for start in _starts_thread(file)]
+    starts = [
+        start for place in dsf.__path__ for file in Path(place).rglob("*.py") for start in _starts_thread(file, place)
+    ]
     assert {start.partition(":")[0] for start in starts} == {"process/threads.py"}

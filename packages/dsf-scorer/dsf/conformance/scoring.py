@@ -11,9 +11,9 @@ from dsf.api.score import to_score_value
 from dsf.api.scoring import ScoringResponse
 from dsf.api.summary import DEFAULT_TIMEOUT_SECONDS
 from dsf.api.types import USED_LABELS
-from dsf.cli.conformance import samples
-from dsf.cli.conformance.case import Case, refuse_refused
-from dsf.cli.conformance.report import fail, skip, warn
+from dsf.conformance import samples
+from dsf.conformance.case import Case, refuse_refused
+from dsf.conformance.report import fail, skip, warn
 
 _NO_SERIES = "the source type is None: the framework sends no series"
 _NO_RESULTS = "there are no results for made-up series; give recorded ones with --sample"

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
-from dsf.cli.conformance import scoring, service
-from dsf.cli.conformance.case import Case
-from dsf.cli.conformance.report import CheckEnded, ConformanceReport, Finding, Outcome
+from dsf.conformance import scoring, service
+from dsf.conformance.case import Case
+from dsf.conformance.report import CheckEnded, ConformanceReport, Finding, Outcome
 from dsf.errors import HttpError
 
 

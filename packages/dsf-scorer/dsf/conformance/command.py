@@ -13,9 +13,9 @@ from dsf.cli.output import Format, Output, emit, table
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from dsf.cli.conformance.report import ConformanceReport
+    from dsf.conformance.report import ConformanceReport
 
-app = typer.Typer(
+_group = typer.Typer(
     help="Tools for authors of scoring APIs.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -24,12 +24,12 @@ app = typer.Typer(
 _STYLES = {"pass": "green", "warn": "yellow", "fail": "bold red", "skipped": "dim"}
 
 
-@app.callback()
+@_group.callback()
 def scorer() -> None:
     """Tools for authors of scoring APIs."""
 
 
-@app.command()
+@_group.command()
 def check(
     url: Annotated[str, typer.Argument(help="The configURL, such as http://127.0.0.1:8000/config.")],
     token: Annotated[
@@ -76,11 +76,11 @@ def check(
     """
     from dsf.api.types import SourceMethod
     from dsf.api.urls import is_valid_url
-    from dsf.cli.conformance import samples
-    from dsf.cli.conformance.case import Case
-    from dsf.cli.conformance.run import NAMES
-    from dsf.cli.conformance.run import check as run
-    from dsf.cli.conformance.target import ScoringApiTarget
+    from dsf.conformance import samples
+    from dsf.conformance.case import Case
+    from dsf.conformance.run import NAMES
+    from dsf.conformance.run import check as run
+    from dsf.conformance.target import ScoringApiTarget
 
     if not is_valid_url(url):
         raise typer.BadParameter(f"{url!r} is not a URL such as http://127.0.0.1:8000/config", param_hint="URL")
@@ -103,6 +103,11 @@ def check(
     emit(report, output, lambda: _render(report))
     if not report.conformant:
         raise typer.Exit(BAD)
+
+
+def add(app: typer.Typer) -> None:
+    """Add the group to `dsf`."""
+    app.add_typer(_group, name="scorer", rich_help_panel="Look")
 
 
 def _token(token: str | None, file: Path | None) -> str | None:

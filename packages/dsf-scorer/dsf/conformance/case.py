@@ -14,10 +14,10 @@ from dsf.api.scoring import ScoringResponse, parse_response
 from dsf.api.sourcefields import DEFAULT_PROMETHEUS_PATH
 from dsf.api.types import SourceMethod, SourceType
 from dsf.api.urls import base_url, join_url
-from dsf.cli.conformance import samples
-from dsf.cli.conformance.report import fail
-from dsf.cli.conformance.samples import RawSeries, Samples
-from dsf.cli.conformance.target import HUB_TIMEOUT, Reply, ScoringApiTarget
+from dsf.conformance import samples
+from dsf.conformance.report import fail
+from dsf.conformance.samples import RawSeries, Samples
+from dsf.conformance.target import HUB_TIMEOUT, Reply, ScoringApiTarget
 from dsf.errors import HttpError, RemoteConfigError, ScoringResponseError
 
 #: HttpError.reason -> what to do.

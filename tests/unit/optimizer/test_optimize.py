@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dsf.cli.optimize import read_params
 from dsf.errors import ManifestError
+from dsf.optimizer.commands.optimize import read_params
 
 BODY: dict[str, Any] = {
     "namespace": "default",

@@ -15,9 +15,9 @@ from dsf.api.scorer import DynamicScorer, DynamicScorerSpec, DynamicScorerStatus
 from dsf.api.summary import ScorerSummary
 from dsf.api.types import ConfigSyncMode, SourceType
 from dsf.api.urls import base_url, join_url
-from dsf.cli.conformance.case import Case, unanswered
-from dsf.cli.conformance.report import fail, skip, warn
-from dsf.cli.conformance.target import HUB_TIMEOUT, Reply
+from dsf.conformance.case import Case, unanswered
+from dsf.conformance.report import fail, skip, warn
+from dsf.conformance.target import HUB_TIMEOUT, Reply
 from dsf.errors import RemoteConfigError, ResolutionError
 
 #: Points of a series for one query, of Prometheus.

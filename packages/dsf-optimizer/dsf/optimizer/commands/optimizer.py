@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -38,6 +36,7 @@ def optimizer(
 
     Example: dsf optimizer --auth none
     """
+    from dsf.cli.session import hub_settings
     from dsf.optimizer.main import run
     from dsf.optimizer.mcp import McpMount
     from dsf.settings import Settings
@@ -46,16 +45,6 @@ def optimizer(
     given = {"role": "optimizer"} | {name: value for name, value in asked.items() if value is not None}
     settings = hub_settings(Settings.load().model_copy(update=given))
     raise typer.Exit(run(settings, rescorer(settings), McpMount, recorder(settings, "api"), board(settings)))
-
-
-def hub_settings(settings: Settings) -> Settings:
-    """Settings with kubectl's kubeconfig if none is set outside of a pod."""
-    if settings.kubeconfig is not None or "KUBERNETES_SERVICE_HOST" in os.environ:
-        return settings
-    # KUBECONFIG may list several files; the first existing one has the current context.
-    named = [Path(text) for text in os.environ.get("KUBECONFIG", "").split(os.pathsep) if text]
-    kubeconfig = next((path for path in [*named, Path.home() / ".kube" / "config"] if path.is_file()), None)
-    return settings.model_copy(update={"kubeconfig": kubeconfig}) if kubeconfig is not None else settings
 
 
 def rescorer(settings: Settings) -> Rescore | None:

@@ -13,7 +13,8 @@ def mcp() -> None:
 
     Example: dsf mcp
     """
-    from dsf.cli.optimizer import board, hub_settings, recorder, rescorer
+    from dsf.cli.session import hub_settings
+    from dsf.optimizer.commands.optimizer import board, recorder, rescorer
     from dsf.optimizer.mcp import run_stdio
     from dsf.settings import Settings
 

@@ -7,4 +7,7 @@ case      what is known about the API while it is checked
 service   points about the service: health, /config, paths, token
 scoring   points about scores: query, empty, one, many, gaps, NaN, large, labels, range, determinism, speed
 run       all points in order, and which can be judged without which
+command   the command line
+
+It comes with the library for scoring APIs, and needs the framework, which finds it by an entry point (`dsf.commands`).
 """

@@ -49,7 +49,7 @@ def optimize(
         raise typer.BadParameter("give either --file or --reset")
     if reset is not None:
         _check_reset(reset, plot)
-    from dsf.cli.optimizer import board, recorder
+    from dsf.optimizer.commands.optimizer import board, recorder
     from dsf.optimizer.main import make_service
 
     # As by Ctrl-C: what is half written is undone.
@@ -75,8 +75,7 @@ def _settings() -> Settings:
     Raises SettingsError without a hub on Kubernetes.
     """
     import dsf.log
-    from dsf.cli.optimizer import hub_settings
-    from dsf.cli.session import for_a_person
+    from dsf.cli.session import for_a_person, hub_settings
     from dsf.errors import SettingsError
     from dsf.settings import Settings
 

@@ -1,0 +1,14 @@
+"""Commands of the optimiser: `dsf optimize`, `dsf optimizer`, `dsf mcp`."""
+
+from __future__ import annotations
+
+import typer
+
+from dsf.optimizer.commands import mcp, optimize, optimizer
+
+
+def add(app: typer.Typer) -> None:
+    """Add them to `dsf`."""
+    app.command(rich_help_panel="Change")(optimize.optimize)
+    app.command(rich_help_panel="Run a process")(optimizer.optimizer)
+    app.command(rich_help_panel="Run a process")(mcp.mcp)
