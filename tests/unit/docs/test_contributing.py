@@ -1,4 +1,4 @@
-"""What contributors read and GitHub runs: only make targets, folders and files that exist, and no rights without need."""
+"""What contributors read and GitHub runs: make targets, folders and files that exist, and no rights without need."""
 
 from __future__ import annotations
 
