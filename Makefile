@@ -24,7 +24,7 @@ WORKERS ?= 5
 # Programs that tests run: each is fetched before the first test, not in the middle of the others.
 PROGRAMS = $(PYTHON) -m tests.support.programs
 
-.PHONY: help setup demo test test-fast node controlplane soak lint compiled newest types bench bench-fleet format clean
+.PHONY: help setup demo test test-fast node controlplane soak lint compiled newest types bench bench-fleet format dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,10 +52,11 @@ soak: $(SYNCED) ## random faults for an hour, then the books; SECONDS=150 and SE
 	@$(PROGRAMS)
 	@DSF_SOAK_SECONDS=$(SECONDS) DSF_SOAK_SEED=$(SEED) $(PYTHON) -m pytest -n0 -s tests/faults/test_soak.py $(ARGS)
 
-lint: $(SYNCED) ## check format, style and layers
+lint: $(SYNCED) ## check format, style, layers and workflows
 	@$(VENV)/bin/ruff format --check
 	@$(VENV)/bin/ruff check
 	@$(VENV)/bin/lint-imports
+	@scripts/actionlint
 
 compiled: $(SYNCED) ## load all tests, which compiles them: else each test process does so at its first start
 	@found=$$($(PYTHON) -m pytest --collect-only --quiet 2>&1) || { tail -n 60 <<<"$$found"; exit 1; }
@@ -76,6 +77,9 @@ bench-fleet: $(SYNCED) ## measure the whole hub under a whole fleet, 25 minutes;
 format: $(SYNCED) ## format the code and fix what can be fixed
 	@$(VENV)/bin/ruff check --fix
 	@$(VENV)/bin/ruff format
+
+dist: ## build the wheels and source distributions into dist/
+	@scripts/uv build --quiet --all-packages --out-dir dist
 
 clean: ## remove .venv and caches of this folder
 	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist

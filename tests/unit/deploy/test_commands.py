@@ -27,6 +27,7 @@ TARGETS = [
     "bench",
     "bench-fleet",
     "format",
+    "dist",
     "clean",
 ]
 
@@ -53,7 +54,10 @@ def test_ci_runs_what_people_run() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["scripts/uv", "scripts/test", "samples/sample-scorer/test_scorer.sh", ".ci/run"])
+@pytest.mark.parametrize(
+    "name",
+    ["scripts/uv", "scripts/test", "scripts/actionlint", "samples/sample-scorer/test_scorer.sh", ".ci/run"],
+)
 def test_scripts_can_be_read_by_their_shell(name: str) -> None:
     script = ROOT / name
     shell = script.read_text().splitlines()[0].removeprefix("#!").split()

@@ -1,0 +1,123 @@
+"""What contributors read and GitHub runs: make targets, folders and files that exist, and no rights without need."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.integration.docs import pages
+from tests.unit.deploy.test_commands import TARGETS
+
+ROOT = Path(__file__).resolve().parents[3]
+GITHUB = ROOT / ".github"
+WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yaml"))
+PAGES = [ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md")]
+
+
+def workflow(path: Path) -> dict[str, Any]:
+    """A workflow. YAML 1.1 takes its key `on` for a boolean."""
+    loaded: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return loaded
+
+
+def steps(path: Path) -> Iterator[dict[str, Any]]:
+    """All steps of all jobs."""
+    for job in workflow(path)["jobs"].values():
+        yield from job.get("steps", ())
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """File and text of each command that GitHub or pre-commit runs, or that a page shows as code."""
+    for path in WORKFLOWS:
+        yield from ((path.name, step["run"]) for step in steps(path) if "run" in step)
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"][0]["hooks"]
+    yield from ((".pre-commit-config.yaml", hook["entry"]) for hook in hooks)
+    for page in PAGES:
+        yield from ((page.name, code) for code in re.findall(r"`([^`\n]+)`", page.read_text(encoding="utf-8")))
+        yield from ((page.name, command.text) for command in pages.commands(page))
+
+
+def targets() -> list[tuple[str, str]]:
+    """File and name of each make target that is called."""
+    return [
+        (name, word)
+        for name, text in commands()
+        for words in re.findall(r"\bmake((?: [a-z][a-z-]*)+)", text)
+        for word in words.split()
+    ]
+
+
+def test_only_targets_that_exist_are_called() -> None:
+    called = targets()
+    assert {name for name, _ in called} >= {"pull-request.yaml", "nightly.yaml", "release.yaml", "CONTRIBUTING.md"}
+    assert [(name, target) for name, target in called if target not in TARGETS] == []
+
+
+def test_nights_run_what_ci_runs() -> None:
+    script = " ".join((ROOT / ".ci" / name).read_text(encoding="utf-8") for name in ("nightly", "run"))
+    wanted = {target for target in TARGETS if re.search(rf"^ *make [^#\n]*\b{target}\b", script, re.MULTILINE)}
+    assert wanted >= {"newest", "test", "lint"}
+    assert wanted <= {target for name, target in targets() if name == "nightly.yaml"}
+
+
+def test_each_folder_of_tests_is_in_one_shard() -> None:
+    matrix = workflow(GITHUB / "workflows" / "pull-request.yaml")["jobs"]["tests"]["strategy"]["matrix"]["include"]
+    named = sorted(path for shard in matrix for path in shard["paths"].split())
+    tests = [ROOT / "tests" / "e2e", ROOT / "tests" / "faults", *(ROOT / "tests" / "integration").iterdir()]
+    assert named == sorted(str(path.relative_to(ROOT)) for path in tests if (path / "__init__.py").is_file())
+
+
+def test_workflows_have_the_go_that_the_control_plane_needs() -> None:
+    def version(path: Path) -> tuple[int, ...]:
+        found = re.search(r"^go ([\d.]+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        assert found, path
+        return tuple(int(number) for number in found[1].split("."))
+
+    newest = max(version(path) for path in (ROOT / "tests" / "controlplane").glob("*/go.mod"))
+    files = {step["with"]["go-version-file"] for path in WORKFLOWS for step in steps(path) if "setup-go" in str(step)}
+    assert {version(ROOT / file) for file in files} == {newest}
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_a_workflow_has_no_more_rights_than_each_job_names(path: Path) -> None:
+    loaded = workflow(path)
+    assert loaded["permissions"] == {}
+    assert [name for name, job in loaded["jobs"].items() if "permissions" not in job] == []
+    # It would run code of a stranger with the rights of this repository.
+    assert "pull_request_target" not in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_actions_are_pinned_by_commit(path: Path) -> None:
+    used = re.findall(r"^ *-? *uses: (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    pinned = re.compile(r"\./.*|[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
+    assert [text for text in used if not pinned.fullmatch(text)] == []
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_no_job_runs_for_hours_by_mistake(path: Path) -> None:
+    jobs = workflow(path)["jobs"]
+    assert [name for name, job in jobs.items() if "uses" not in job and "timeout-minutes" not in job] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=pages.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in pages.links(page):
+        if target.startswith(("https://", "mailto:")):
+            continue
+        name, _, anchor = target.partition("#")
+        assert (ROOT / name).exists(), target
+        assert not anchor or anchor in pages.anchors(ROOT / name), target
+
+
+@pytest.mark.parametrize("path", sorted(GITHUB.rglob("*.yml")), ids=lambda path: path.name)
+def test_what_github_reads_is_yaml(path: Path) -> None:
+    loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert isinstance(loaded, dict)
+    for field in loaded.get("body", ()):
+        assert field["type"] == "markdown" or field["id"], field
