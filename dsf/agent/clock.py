@@ -23,10 +23,6 @@ log = dsf.log.get(__name__)
 _EVERY: Final = 60.0
 #: Seconds before retry after a failure.
 _RETRY: Final = 5.0
-#: Seconds; the time in a slower answer is too imprecise.
-_SLOWEST: Final = 2.0
-#: Offset in seconds from which it is logged.
-_NOTABLE: Final = 1.0
 
 
 class HubClock:
@@ -67,10 +63,11 @@ class HubClock:
         asked = self._clock()
         seconds, microseconds = self._redis.time()
         took = time.monotonic() - began
-        if took > _SLOWEST:
+        # The time in a slower answer (seconds) is too imprecise.
+        if took > 2.0:
             return False
         before, self._offset = self._offset, seconds + microseconds / 1e6 - (asked + took / 2)
-        if abs(self._offset - before) > _NOTABLE:
+        if abs(self._offset - before) > 1.0:
             log.warning(
                 "this clock differs from the hub's", seconds=round(-self._offset, 1), hint="synchronise it (NTP)"
             )

@@ -14,11 +14,6 @@ from dsf.errors import CycleError, SettingsError
 from dsf.messages import PACKING, Result, sign
 from dsf.store.pairs import SUCCESSES
 
-#: Seconds between tries while Redis is unreachable; the client itself retries briefly.
-_WAIT = 1.0
-#: Seconds between two tries while the mailbox is full.
-_FULL_WAIT = 0.25
-
 
 class Outbox:
     """Signs results and puts them into the mailbox. Thread-safe."""
@@ -43,14 +38,15 @@ class Outbox:
             try:
                 if self._mailbox.put(mail, text):
                     return
-                wait = _FULL_WAIT
+                wait = 0.25
                 failure = CycleError(
                     "publish",
                     "results_behind",
                     "the hub has taken no result of this cluster for so long; check its results workers",
                 )
             except redis.RedisError as error:
-                wait = _WAIT
+                # While Redis is unreachable; the client itself retries briefly.
+                wait = 1.0
                 failure = CycleError("publish", "connection_failed", "the result cannot be sent, Redis is away")
                 failure.__cause__ = error
             if time.monotonic() + wait >= deadline or self._ending.wait(wait):

@@ -22,8 +22,6 @@ log = dsf.log.get(__name__)
 _INTERVALS = 3
 #: Least seconds: with an interval of one second one slow response would be an outage.
 _LEAST = 10.0
-#: Seconds between checks; start and end are seen at once.
-_LOOK_EVERY = 5.0
 
 
 class ScoringProbe:
@@ -106,4 +104,5 @@ class ScoringProbe:
                 self.look()
             except OSError as error:
                 log.error("readiness file cannot be written", file=str(self._file), error=str(error))
-            self._wake.wait(_LOOK_EVERY)
+            # Start and end set it at once.
+            self._wake.wait(5.0)

@@ -5,15 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Final, NoReturn
+from typing import NoReturn
 
 from dsf.errors import CycleError
 from dsf.messages import MESSAGE_LIMIT
 from dsf.sources import Payload
 from dsf.text import cleaned
-
-#: Far more than an agent's concurrent requests: no source waits for another scorer's.
-_MOST: Final = 1024
 
 
 def at_once(asks: Mapping[str, Callable[[], Payload]]) -> dict[str, Payload]:
@@ -39,7 +36,8 @@ def at_once(asks: Mapping[str, Callable[[], Payload]]) -> dict[str, Payload]:
 def _threads() -> ThreadPoolExecutor:
     """Idle threads are reused, others added on demand. They persist: connections are thread-local, and a handshake per
     cycle costs more than the cycle."""
-    return ThreadPoolExecutor(_MOST, thread_name_prefix="dsf-source")
+    # Far more than an agent's concurrent requests: no source waits for another scorer's.
+    return ThreadPoolExecutor(1024, thread_name_prefix="dsf-source")
 
 
 def _fail(failed: list[tuple[str, CycleError]]) -> NoReturn:

@@ -31,8 +31,6 @@ from dsf.sources.base import Question, joined
 from dsf.sources.memory import SourceMemory
 from dsf.text import cleaned, masked
 
-#: Bytes of a bad response searched for secrets; fewer are shown.
-_LOOKED_AT = 16 * 1024
 _TOO_LATE = "no time is left before the next cycle begins"
 
 
@@ -171,7 +169,8 @@ class Stages:
             return parse_response(answer, max_results=self._settings.max_results)
         except ScoringResponseError as error:
             text = cleaned(str(error), MESSAGE_LIMIT)
-            head = answer[:_LOOKED_AT].decode(errors="replace")
+            # Secrets are searched for in these bytes; fewer are shown.
+            head = answer[: 16 * 1024].decode(errors="replace")
             if masked(head, *access.secrets) != head:
                 # The response's excerpt may end within the token, which masking would miss.
                 text = "the answer is not a scoring response; it is not shown because it repeats a secret"
