@@ -32,8 +32,8 @@ class RunningCycles:
         now = time.monotonic()
         with self._lock:
             for other in self._cycles.values():
-                # One that hangs keeps its thread, and a next one for each tick would use up all others. Every wait of our
-                # own ends within 5 s of the deadline.
+                # One that hangs keeps its thread, and a next one for each tick would use up all others. Every wait of
+                # our own ends within 5 s of the deadline.
                 if other.scorer == cycle.scorer and not other.deadline <= now <= other.deadline + 5.0:
                     return False
             self._cycles[cycle.run_id] = cycle

@@ -18,9 +18,6 @@ from dsf.process.listening import family_of, prepare
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-#: Connections that may wait to be accepted.
-_BACKLOG = 128
-
 
 def listen(host: str, port: int, variable: str) -> socket.socket:
     """A listening socket. Raises SettingsError naming `variable`, which sets the port.
@@ -34,7 +31,7 @@ def listen(host: str, port: int, variable: str) -> socket.socket:
         try:
             prepare(listener)
             listener.bind((host, port))
-            listener.listen(_BACKLOG)
+            listener.listen(128)
         except OSError:
             listener.close()
             raise
