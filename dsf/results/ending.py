@@ -37,9 +37,6 @@ _Kept = tuple[dict[str, str], float]
 _WORD = re.compile(r"[a-z0-9_]{1,64}")
 _USED: Final = frozenset(USED_LABELS)
 _STAGES = ("fetch", "score", "publish")
-# Upper bound of a stage's time; an absurd number must not spoil a sum for ever.
-_LONGEST_STAGE = 86_400.0
-_MOST_COUNTS = 16
 
 #: Failure reasons for results that the hub refuses.
 CLOCK_SKEW = "clock_skew"
@@ -229,7 +226,8 @@ def _ending(
     score: PairScore | None = None,
     refusal: str = "",
 ) -> Ending:
-    timings = {stage: min(result.timings[stage], _LONGEST_STAGE) for stage in _STAGES if stage in result.timings}
+    # An absurd number must not spoil a sum for ever.
+    timings = {stage: min(result.timings[stage], 86_400.0) for stage in _STAGES if stage in result.timings}
     for name, seconds in timings.items():
         counters[f"t:{name}:sum"] = float(seconds)
         counters[f"t:{name}:count"] = 1
@@ -278,4 +276,4 @@ def _value(score: PairScore | None) -> float | None:
 def _counts(counts: dict[str, int]) -> dict[str, int]:
     """An agent's counts for the history, bounded in number and size."""
     known = [(name, number) for name, number in counts.items() if _WORD.fullmatch(name) and number <= LARGEST_COUNT]
-    return dict(known[:_MOST_COUNTS])
+    return dict(known[:16])

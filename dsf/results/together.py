@@ -7,15 +7,10 @@ import time
 
 from dsf.store.writes import BURST, Finish, Writes
 
-# Pairs finished per round trip, and max. seconds that the first of them waits for others.
-_FINISHED = 32
+# Max. seconds that a finished pair waits for others, to be recorded in the same round trip.
 _WITHIN = 0.5
-# Turns requested together, one less than the burst: a slightly late request loses none. And max. seconds to gather
-# them.
+# Turns requested together, one less than the burst: a slightly late request loses none.
 _TURNS = BURST - 1
-_GATHER = 0.05
-# Seconds after which a writer's facts are stale. A change meanwhile is not lost: the pair is checked again.
-_STALE = 1.0
 
 
 class Together:
@@ -51,8 +46,9 @@ class Together:
                 if not granted:
                     if wait > _WITHIN:
                         self.flush()
-                    self._stopping.wait(max(wait, min(_GATHER, (min(wanted, _TURNS) - 1) / self._rate)))
-        return time.monotonic() - began > _STALE
+                    self._stopping.wait(max(wait, min(0.05, (min(wanted, _TURNS) - 1) / self._rate)))
+        # A change meanwhile is not lost: the pair is checked again.
+        return time.monotonic() - began > 1.0
 
     @property
     def is_waiting(self) -> bool:
@@ -66,7 +62,7 @@ class Together:
             if not self._finished:
                 self._first_at = now
             self._finished.append(pair)
-            is_time = len(self._finished) >= _FINISHED or now > self._first_at + _WITHIN
+            is_time = len(self._finished) >= 32 or now > self._first_at + _WITHIN
         if is_time:
             self.flush()
 

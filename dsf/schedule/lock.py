@@ -30,8 +30,6 @@ end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return {1, holder and 1 or 0}
 """
-#: Renewals and requests per lock lifetime: several may fail before it is lost.
-_RENEWALS = 5
 
 
 class BeatLock:
@@ -40,7 +38,8 @@ class BeatLock:
     def __init__(self, client: redis.Redis, timeout: float) -> None:
         """`timeout` in seconds: the lock expires that long after the holder's death."""
         self._milliseconds = max(1, round(timeout * 1000))
-        self._interval = timeout / _RENEWALS
+        # Several renewals may fail before the lock is lost.
+        self._interval = timeout / 5
         self._token = secrets.token_hex(16)
         self._client = client
         self._take = client.register_script(_TAKE)
