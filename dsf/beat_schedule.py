@@ -34,9 +34,6 @@ from dsf.store.ticks import TickFactory
 
 log = dsf.log.get(__name__)
 
-#: An idle Redis checks timeouts of blocked clients ten times a second (`hz 10`), so a blocking pop ends up to this late
-#: (seconds). The last such interval before a due time is a sleep, not a pop.
-_POP_OVERSHOOT = 0.1
 #: First and longest wait while Redis is unavailable (seconds).
 _BACKOFF, _BACKOFF_MAX = 0.1, 2.0
 
@@ -181,7 +178,9 @@ class BeatScheduler(Scheduler):
         seconds = self._max_wait if until is None else min(until - time.time(), self._max_wait)
         # The clock may be set back during the pop.
         ends_at = time.monotonic() + seconds
-        pop = seconds - _POP_OVERSHOOT
+        # An idle Redis checks timeouts of blocked clients ten times a second (`hz 10`), so a blocking pop ends up to
+        # this late (seconds). The last such interval before a due time is a sleep, not a pop.
+        pop = seconds - 0.1
         # A shorter pop would not end in time. A change is seen after the short sleep, which is soon enough.
         if pop > 0 and self._redis.blpop([keys.BEAT_WAKE], timeout=pop):
             return

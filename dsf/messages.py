@@ -23,6 +23,8 @@ from dsf.text import cleaned, spaced
 
 Outcome = Literal["ok", "empty", "partial", "error", "skipped"]
 Stage = Literal["", "fetch", "score", "publish"]
+#: The stages with work, in their order.
+STAGES = ("fetch", "score", "publish")
 
 CYCLE_TASK = "dsf.cycle"
 FETCH_TASK = "dsf.fetch"

@@ -28,8 +28,6 @@ from dsf.kube.session import Session
 from dsf.kube.store import Key, Object
 from dsf.settings import Settings
 
-#: Connect and read time-outs of a token request, in seconds: at least one stage waits for it.
-_TOKEN_TIMEOUT: Final = (3.0, 5.0)
 #: Marks a refusal in the problem text of a watch.
 _FORBIDDEN: Final = ": 403: "
 #: Secret types with private keys of servers or registry passwords.
@@ -212,7 +210,8 @@ class KubeSecrets:
         }
         try:
             left = max(until - time.monotonic(), 0.001)
-            timeout = min(_TOKEN_TIMEOUT[0], left), min(_TOKEN_TIMEOUT[1], left)
+            # To connect, and to read: at least one stage waits for it.
+            timeout = min(3.0, left), min(5.0, left)
             answer = self._session.request("POST", path, body=body, timeout=timeout)
             # The server decides the lifetime. Not the expiry time: the agent's clock may differ.
             return AccountToken(answer["status"]["token"], float(answer["spec"]["expirationSeconds"]))

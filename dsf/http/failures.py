@@ -28,9 +28,6 @@ from dsf.text import cleaned, masked
 
 #: Characters of a foreign answer shown in a message.
 EXCERPT = 200
-#: Clock skew in seconds from which a refusal mentions it: more than an answer takes, and no more than the tolerance of
-#: tokens and signatures (a minute for tokens, five for AWS).
-_SKEW = 30.0
 #: Statuses for rejected credentials: 400 is that of token servers.
 _REFUSES_WHO = frozenset({400, 401, 403})
 
@@ -133,7 +130,9 @@ def _skew(date: str | None) -> str:
         seconds = _seconds_until(date or "")
     except (ValueError, OverflowError):
         return ""
-    if abs(seconds) < _SKEW:
+    # More than an answer takes, and no more than the tolerance of tokens and signatures (a minute for tokens, five for
+    # AWS).
+    if abs(seconds) < 30.0:
         return ""
     where = "ahead of" if seconds > 0 else "behind"
     return (

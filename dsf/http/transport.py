@@ -21,13 +21,12 @@ from dsf.http import addresses, deadline, proxies, trust
 from dsf.http.answer import BoundedResponse
 from dsf.http.deadline import current
 
-#: Seconds between keepalive probes, which keep a slow answer's connection alive there; three without an answer end it.
-_PROBE_SECONDS: Final = 15
+#: Keepalive probes every 15 s keep a slow answer's connection alive there; three without an answer end it.
 _SOCKET_OPTIONS: Final = [
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_SECONDS),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_SECONDS),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
 ]
 

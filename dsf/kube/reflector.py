@@ -30,8 +30,6 @@ Handler = Callable[[Key, Object | None, Object | None], None]
 
 #: Seconds after which the server ends a watch; spread, so that not all watches of a hub reconnect together.
 _WATCH_SECONDS: Final = (240, 480)
-#: Seconds of backoff after the second failure in a row, and the maximum; the first retry comes almost at once.
-_BACKOFF: Final = (0.8, 30.0)
 
 
 def without_managed_fields(obj: Object) -> Object:
@@ -166,7 +164,7 @@ class Reflector:
         if self._failures == 1:
             pause = random.uniform(0, 0.2)  # noqa: S311
         else:
-            pause = min(_BACKOFF[0] * 2 ** min(self._failures - 2, 10), _BACKOFF[1])
+            pause = min(0.8 * 2 ** min(self._failures - 2, 10), 30.0)
             pause *= random.uniform(0.5, 1.5)  # noqa: S311
         # A proxy in front of the server may ask for hours.
         asked = min(asked or 0.0, 60.0)

@@ -23,7 +23,7 @@ from dsf.api.scoring import REFUSALS
 from dsf.api.types import USED_LABELS
 from dsf.api.validity import valid_until, validity_at
 from dsf.errors import CycleError, ScoreObjectTooLargeError
-from dsf.messages import LARGEST_COUNT, Result, run_time
+from dsf.messages import LARGEST_COUNT, STAGES, Result, run_time
 from dsf.reasons import RefusalReason
 from dsf.settings import Settings
 from dsf.store.history import HistoryEntry
@@ -36,7 +36,6 @@ _Kept = tuple[dict[str, str], float]
 
 _WORD = re.compile(r"[a-z0-9_]{1,64}")
 _USED: Final = frozenset(USED_LABELS)
-_STAGES = ("fetch", "score", "publish")
 
 #: Failure reasons for results that the hub refuses.
 CLOCK_SKEW = "clock_skew"
@@ -227,7 +226,7 @@ def _ending(
     refusal: str = "",
 ) -> Ending:
     # An absurd number must not spoil a sum for ever.
-    timings = {stage: min(result.timings[stage], 86_400.0) for stage in _STAGES if stage in result.timings}
+    timings = {stage: min(result.timings[stage], 86_400.0) for stage in STAGES if stage in result.timings}
     for name, seconds in timings.items():
         counters[f"t:{name}:sum"] = float(seconds)
         counters[f"t:{name}:count"] = 1

@@ -24,7 +24,6 @@ from dsf.store.mail import Mailboxes, Waiting, cluster_of
 
 #: Seconds between two looks for results: they are gathered, as a task and its round trips cost more than a result.
 PAUSE: Final = 0.2
-_LONGEST_PAUSE: Final = 5.0
 # Names of clusters in Flower.
 _NAMED: Final = 5
 

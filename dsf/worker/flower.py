@@ -40,7 +40,6 @@ _TYPES: Final = frozenset(
 _TASKS: Final = frozenset({CYCLE_TASK, FETCH_TASK, SCORE_TASK, PUBLISH_TASK, INGEST_TASK})
 #: Fields of Celery's events besides type, hostname and uuid; the sender's clock is not used.
 _NUMBERS: Final = ("timestamp", "utcoffset", "pid", "freq", "active", "processed", "runtime", "retries", "signum")
-_FLAGS: Final = ("terminated", "expired", "requeue")
 _TEXTS: Final = (
     *("name", "args", "kwargs", "root_id", "parent_id", "eta", "expires", "queue", "exchange", "routing_key"),
     *("result", "exception", "traceback", "sw_ident", "sw_ver", "sw_sys"),
@@ -208,7 +207,7 @@ def taken(event: object, workers: Workers) -> dict[str, Any] | None:
         return None
     fields: dict[str, Any] = {"type": kind, "hostname": host}
     fields |= {name: event[name] for name in _NUMBERS if _is_number(event.get(name))}
-    fields |= {name: event[name] for name in _FLAGS if isinstance(event.get(name), bool)}
+    fields |= {name: event[name] for name in ("terminated", "expired", "requeue") if isinstance(event.get(name), bool)}
     for name in _TEXTS:
         if isinstance(text := event.get(name), str):
             # Flower keeps 10,000 tasks.

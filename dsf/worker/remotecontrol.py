@@ -47,8 +47,6 @@ QUESTIONS: Final = (
 )
 CHANGES: Final = ("rate_limit", "revoke")
 COMMANDS: Final = (*QUESTIONS, *CHANGES)
-#: What everybody who listens to events asks for; our workers always send them.
-_BY_ITSELF: Final = ("enable_events", "heartbeat")
 #: Seconds after which the listener looks whether it should end.
 _LOOK: Final = 1.0
 
@@ -73,7 +71,8 @@ class RemoteControl(Control):
     ) -> list[dict[str, Any]] | None:
         """Send a command to all workers or some; returns their replies if asked for. Raises redis.RedisError."""
         del connection, channel
-        if command in _BY_ITSELF:
+        # Everybody who listens to events asks for these; our workers always send events.
+        if command in ("enable_events", "heartbeat"):
             return None
         ticket = uuid.uuid4().hex
         # Workers refuse what is neither, and say so.
