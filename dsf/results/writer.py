@@ -20,8 +20,7 @@ from dsf.backends.protocol import ScoreBackend
 from dsf.errors import BackendError
 from dsf.process.threads import background
 from dsf.results.desired import DesiredScore, desired, validity_factor
-from dsf.results.pacer import Pacer
-from dsf.results.together import Together
+from dsf.results.together import Pacer, Together
 from dsf.settings import Settings
 from dsf.store.client import at_once
 from dsf.store.looping import repeat

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dsf.messages import derive_key
+from dsf.redisacl.clusterusers import derive_password
 from dsf.redisacl.keyids import KeyIds
-from dsf.redisacl.passwords import derive_password
 
 HOUR = 3600.0
 
