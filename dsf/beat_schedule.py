@@ -34,15 +34,8 @@ from dsf.store.ticks import TickFactory
 
 log = dsf.log.get(__name__)
 
-#: An idle Redis checks timeouts of blocked clients ten times a second (`hz 10`), so a blocking pop ends up to this late
-#: (seconds). The last such interval before a due time is a sleep, not a pop.
-_POP_OVERSHOOT = 0.1
 #: First and longest wait while Redis is unavailable (seconds).
 _BACKOFF, _BACKOFF_MAX = 0.1, 2.0
-#: Seconds between updates of the liveness file.
-_TOUCH_INTERVAL = 1.0
-#: Timeout in seconds for releasing the lock at shutdown; otherwise it expires.
-_RELEASE_TIMEOUT = 1.0
 
 
 class BeatScheduler(Scheduler):
@@ -74,7 +67,8 @@ class BeatScheduler(Scheduler):
         # Few retries: the loop itself retries, and its liveness file must stay fresh.
         self._redis = self._connect(config, retries=1)
         # A separate connection: the lock is released in a signal handler, which may interrupt any operation.
-        timeout = min(config.redis_socket_timeout, _RELEASE_TIMEOUT)
+        # It may be given up: a lock that is not released expires.
+        timeout = min(config.redis_socket_timeout, 1.0)
         self._lock = BeatLock(
             self._connect(
                 config.model_copy(update={"redis_socket_timeout": timeout, "redis_connect_timeout": timeout}), retries=0
@@ -184,7 +178,9 @@ class BeatScheduler(Scheduler):
         seconds = self._max_wait if until is None else min(until - time.time(), self._max_wait)
         # The clock may be set back during the pop.
         ends_at = time.monotonic() + seconds
-        pop = seconds - _POP_OVERSHOOT
+        # An idle Redis checks timeouts of blocked clients ten times a second (`hz 10`), so a blocking pop ends up to
+        # this late (seconds). The last such interval before a due time is a sleep, not a pop.
+        pop = seconds - 0.1
         # A shorter pop would not end in time. A change is seen after the short sleep, which is soon enough.
         if pop > 0 and self._redis.blpop([keys.BEAT_WAKE], timeout=pop):
             return
@@ -209,7 +205,7 @@ class BeatScheduler(Scheduler):
         file = self._settings.beat_liveness_file
         if file is None or time.monotonic() < self._touch_at:
             return
-        self._touch_at = time.monotonic() + _TOUCH_INTERVAL
+        self._touch_at = time.monotonic() + 1.0
         # A full or read-only disk is no reason to stop scheduling; the probe will report it.
         with contextlib.suppress(OSError):
             file.touch()

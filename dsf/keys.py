@@ -192,12 +192,11 @@ def web_outcome(ident: str) -> str:
 
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
-_NAME_MAX = 253
 
 
 def is_name(text: str) -> bool:
     """Whether this can be the name of a cluster or scorer (DNS-1123 subdomain)."""
-    return len(text) <= _NAME_MAX and _NAME.fullmatch(text) is not None
+    return len(text) <= 253 and _NAME.fullmatch(text) is not None
 
 
 def pair(cluster: str, scorer: str) -> str:

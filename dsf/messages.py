@@ -23,6 +23,8 @@ from dsf.text import cleaned, spaced
 
 Outcome = Literal["ok", "empty", "partial", "error", "skipped"]
 Stage = Literal["", "fetch", "score", "publish"]
+#: The stages with work, in their order.
+STAGES = ("fetch", "score", "publish")
 
 CYCLE_TASK = "dsf.cycle"
 FETCH_TASK = "dsf.fetch"
@@ -42,10 +44,7 @@ _REASON = r"[a-z0-9_]{1,64}"
 MESSAGE_LIMIT = 1024
 #: Largest count in a result: more than any cycle has, and exact in every reader.
 LARGEST_COUNT = 2**53
-#: Most reasons for refused single results; some ten are known.
-_MOST_REFUSALS = 64
 _VERSION_LIMIT = 64
-_HOST_LIMIT = 255
 
 
 def new_run_id(at: float | None = None) -> str:
@@ -117,7 +116,8 @@ class Result(BaseModel):
     message: str = ""
     #: [labels, score] per accepted result.
     results: list[tuple[dict[str, str], Annotated[float, Field(allow_inf_nan=False)]]] = []
-    refused: Annotated[dict[str, Annotated[int, Field(ge=0, le=LARGEST_COUNT)]], Field(max_length=_MOST_REFUSALS)] = {}
+    # Reasons -> number; some ten are known.
+    refused: Annotated[dict[str, Annotated[int, Field(ge=0, le=LARGEST_COUNT)]], Field(max_length=64)] = {}
     timings: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = {}
     counts: dict[str, Annotated[int, Field(ge=0)]] = {}
     #: Host name of the agent, and the version of its software.
@@ -158,7 +158,7 @@ class Result(BaseModel):
     @field_validator("agent")
     @classmethod
     def _is_host(cls, value: str) -> str:
-        return cleaned(value, _HOST_LIMIT)
+        return cleaned(value, 255)
 
     @field_validator("results")
     @classmethod

@@ -5,10 +5,10 @@ secrets   tokens and the signing key, read at each use
 ticks     what a message of the cluster's queue may be
 cycles    cycles: their stages, each a task, and what these keep between them
 payload   the scoring request between two stages, in memory or in a file
-outbox    puts results into the cluster's mailbox on the hub
+outbox    signs results and puts them into the cluster's mailbox on the hub
 metrics   the agent's own /metrics; exposition serves them
 probes    the readiness file
 steps     attaches these to the worker's connection
-runtime   the process-wide instances
+runtime   the process-wide instances, and what sources keep between cycles
 main      starts the worker
 """

@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Final
 
 import redis
 
@@ -18,15 +17,6 @@ import dsf.log
 from dsf.process.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
-
-#: Seconds between two measurements; a clock drifts by milliseconds in that time.
-_EVERY: Final = 60.0
-#: Seconds before retry after a failure.
-_RETRY: Final = 5.0
-#: Seconds; the time in a slower answer is too imprecise.
-_SLOWEST: Final = 2.0
-#: Offset in seconds from which it is logged.
-_NOTABLE: Final = 1.0
 
 
 class HubClock:
@@ -67,10 +57,11 @@ class HubClock:
         asked = self._clock()
         seconds, microseconds = self._redis.time()
         took = time.monotonic() - began
-        if took > _SLOWEST:
+        # The time in a slower answer (seconds) is too imprecise.
+        if took > 2.0:
             return False
         before, self._offset = self._offset, seconds + microseconds / 1e6 - (asked + took / 2)
-        if abs(self._offset - before) > _NOTABLE:
+        if abs(self._offset - before) > 1.0:
             log.warning(
                 "this clock differs from the hub's", seconds=round(-self._offset, 1), hint="synchronise it (NTP)"
             )
@@ -78,16 +69,18 @@ class HubClock:
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            try:
-                wait = _EVERY if self.measure() else _RETRY
-            except redis.exceptions.NoPermissionError:
-                if not self._is_refused:
-                    log.warning(
-                        "the hub's clock cannot be read, this agent's own counts", hint="allow +time in its ACL"
-                    )
-                    self._is_refused = True
-                wait = _EVERY
-            except redis.RedisError as error:
-                log.debug("the hub's clock was not read", error=str(error))
-                wait = _RETRY
-            self._stop.wait(wait)
+            # A clock drifts by milliseconds in a minute.
+            self._stop.wait(60.0 if self._try() else 5.0)
+
+    def _try(self) -> bool:
+        """Measure; False if it shall be tried again soon."""
+        try:
+            return self.measure()
+        except redis.exceptions.NoPermissionError:
+            if not self._is_refused:
+                log.warning("the hub's clock cannot be read, this agent's own counts", hint="allow +time in its ACL")
+                self._is_refused = True
+            return True
+        except redis.RedisError as error:
+            log.debug("the hub's clock was not read", error=str(error))
+            return False

@@ -24,10 +24,6 @@ Summaries = Mapping[str, ScorerSummary]
 
 #: No scorers.
 NONE: Final[Summaries] = MappingProxyType({})
-#: A ConfigMap has at most 1 MiB.
-_MAX_BYTES = 4 * 1024 * 1024
-#: Seconds between checks of the file.
-_LOOK_EVERY = 1.0
 
 
 class ConfigSource(Protocol):
@@ -101,7 +97,8 @@ class FileConfig:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = WatchedFile(path, _parse, max_bytes=_MAX_BYTES)
+        # A ConfigMap has at most 1 MiB.
+        self._file = WatchedFile(path, _parse, max_bytes=4 * 1024 * 1024)
         self._in_force = InForce(file=str(path))
         self._stop = threading.Event()
         self._thread = SupervisedThread(self._watch, "dsf-config")
@@ -147,7 +144,7 @@ class FileConfig:
         # would need a library that polls forty times a second.
         while not self._stop.is_set():
             self.summaries()
-            self._stop.wait(_LOOK_EVERY)
+            self._stop.wait(1.0)
 
 
 def _parse(data: bytes) -> Summaries:

@@ -36,15 +36,10 @@ log = dsf.log.get(__name__)
 
 AnyTask = Task[Any, Any]
 
-#: A tick may arrive before its new scorer's ConfigMap: seconds to wait for it, and between two looks.
-_UNKNOWN_WAIT: Final = 5.0
+#: Seconds between two looks for the summary of an unknown scorer.
 _LOOK_EVERY: Final = 1.0
 #: Least seconds that must be left for another try.
 _SHORTEST_TRY: Final = 0.5
-#: A cycle may exceed its interval only if its tick says so, but never this many time-outs.
-_TIMEOUTS: Final = 3
-#: Seconds of attempts to send a result without a score.
-_SEND_SECONDS: Final = 30.0
 
 
 @dataclass(slots=True)
@@ -187,12 +182,14 @@ class CycleRunner:
         declared = float(max(summary.scoring_interval, 1))
         left = declared if deadline is None else deadline - self._hub_time()
         # A tick may shorten a cycle, but not block the scorer for ever.
-        longest = max(declared, _TIMEOUTS * summary.timeout_seconds)
+        # A cycle may exceed its interval only if its tick says so, but never three time-outs.
+        longest = max(declared, 3 * summary.timeout_seconds)
         interval = declared if deadline is None else max(declared, deadline - run_time(run_id))
         return AgentCycle(summary.name, run_id, summary, time.monotonic() + min(left, longest), interval=interval)
 
     def _find(self, scorer: str, deadline: float | None) -> ScorerSummary | None:
-        until = time.monotonic() + _UNKNOWN_WAIT
+        # The tick may arrive before its new scorer's ConfigMap.
+        until = time.monotonic() + 5.0
         if deadline is not None:
             until = min(until, time.monotonic() + deadline - self._hub_time() - _LOOK_EVERY - _SHORTEST_TRY)
         while (summary := self._config.get(scorer)) is None and time.monotonic() < until:
@@ -259,7 +256,7 @@ class CycleRunner:
     ) -> str:
         result = self._result(scorer, run_id, outcome, reason, message, stage=stage, cycle=cycle)
         try:
-            self._outbox.send(result, time.monotonic() + _SEND_SECONDS)
+            self._outbox.send(result, time.monotonic() + 30.0)
         except CycleError as error:
             # The hub will declare the cycle lost; this line has the content of its result.
             log.error(

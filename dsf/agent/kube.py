@@ -28,12 +28,6 @@ from dsf.kube.session import Session
 from dsf.kube.store import Key, Object
 from dsf.settings import Settings
 
-#: Seconds to wait for the first list of an object; then it counts as missing until seen.
-_FIRST_LOOK: Final = 5.0
-#: Connect and read time-outs of a token request, in seconds: at least one stage waits for it.
-_TOKEN_TIMEOUT: Final = (3.0, 5.0)
-#: Polling interval while waiting, in seconds.
-_POLL: Final = 0.05
 #: Marks a refusal in the problem text of a watch.
 _FORBIDDEN: Final = ": 403: "
 #: Secret types with private keys of servers or registry passwords.
@@ -72,11 +66,12 @@ class _Watched:
     def wait(self) -> None:
         """Wait for the first list of the object, or for an error. All callers together wait for one period."""
         if self._wait_until is None:
-            self._wait_until = time.monotonic() + _FIRST_LOOK
+            # An object that is not listed by then counts as missing until it is seen.
+            self._wait_until = time.monotonic() + 5.0
         while not self.reflector.synced.is_set() and not self.reflector.error:
             if time.monotonic() >= self._wait_until:
                 return
-            self.reflector.synced.wait(_POLL)
+            self.reflector.synced.wait(0.05)
 
     def read(self) -> Object | None:
         """The current object, or None. While the API server is unreachable: as last seen."""
@@ -215,7 +210,8 @@ class KubeSecrets:
         }
         try:
             left = max(until - time.monotonic(), 0.001)
-            timeout = min(_TOKEN_TIMEOUT[0], left), min(_TOKEN_TIMEOUT[1], left)
+            # To connect, and to read: at least one stage waits for it.
+            timeout = min(3.0, left), min(5.0, left)
             answer = self._session.request("POST", path, body=body, timeout=timeout)
             # The server decides the lifetime. Not the expiry time: the agent's clock may differ.
             return AccountToken(answer["status"]["token"], float(answer["spec"]["expirationSeconds"]))

@@ -25,8 +25,6 @@ log = dsf.log.get(__name__)
 
 #: Stage -> the counter of seconds used by upstream's dashboards.
 _SECONDS = {"fetch": names.FETCH_SECONDS, "score": names.PERFORM_SECONDS, "publish": names.SEND_SECONDS}
-#: Seconds between two log lines of one scorer about its source's warnings.
-_WARN_EVERY = 600.0
 
 
 @dataclass
@@ -56,7 +54,8 @@ class AgentMetrics(Observer):
         self._warnings = Counter(
             names.SOURCE_WARNINGS.name, names.SOURCE_WARNINGS.help, names.SOURCE_WARNINGS.labels, registry=self.registry
         )
-        self._throttle = dsf.log.Throttle(_WARN_EVERY)
+        # Seconds between two log lines of one scorer about its source's warnings.
+        self._throttle = dsf.log.Throttle(600.0)
         self._messages = Counter(names.MESSAGES_REFUSED.name, names.MESSAGES_REFUSED.help, registry=self.registry)
         self._seconds = {
             stage: Counter(metric.name, metric.help, metric.labels, registry=self.registry)

@@ -8,14 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Final
 
 from dsf.errors import SettingsError
-
-#: Bytes up to which a payload stays in memory: with a thread each, that is some MB in the whole agent.
-_IN_MEMORY: Final = 256 * 1024
-#: Bytes in memory while a larger one is sent.
-_PIECE_BYTES: Final = 256 * 1024
 
 
 class FilePayload:
@@ -38,7 +32,7 @@ class FilePayload:
 
     def __iter__(self) -> Iterator[memoryview]:
         self._file.seek(0)
-        buffer = bytearray(_PIECE_BYTES)
+        buffer = bytearray(256 * 1024)
         view = memoryview(buffer)
         while count := self._file.readinto(buffer):
             yield view[:count]
@@ -53,7 +47,8 @@ def keep(folder: Path | None, pieces: Sequence[bytes | memoryview]) -> bytes | F
 
     Raises OSError.
     """
-    if sum(map(len, pieces)) <= _IN_MEMORY:
+    # With one in each thread, that is some MB in the whole agent.
+    if sum(map(len, pieces)) <= 256 * 1024:
         return b"".join(pieces)
     try:
         return FilePayload(folder, pieces)

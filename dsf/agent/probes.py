@@ -18,13 +18,6 @@ from dsf.process.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
 
-#: A scorer stops counting after this many intervals without success, also after it is first seen.
-_INTERVALS = 3
-#: Least seconds: with an interval of one second one slow response would be an outage.
-_LEAST = 10.0
-#: Seconds between checks; start and end are seen at once.
-_LOOK_EVERY = 5.0
-
 
 class ScoringProbe:
     """Maintains the file. Thread-safe. `clock` is monotonic."""
@@ -66,7 +59,7 @@ class ScoringProbe:
     def succeeded(self, scorer: str, interval: float) -> None:
         """A cycle ended ok, empty or partial; the next one is due after this many seconds."""
         with self._lock:
-            self._fresh_until[scorer] = self._clock() + max(_INTERVALS * interval, _LEAST)
+            self._fresh_until[scorer] = self._clock() + _patience(interval)
             waits = self._is_ready is False
         if waits:
             self._wake.set()
@@ -79,7 +72,7 @@ class ScoringProbe:
             for name in self._fresh_until.keys() - summaries.keys():
                 del self._fresh_until[name]
             for name, summary in summaries.items():
-                self._fresh_until.setdefault(name, now + max(_INTERVALS * summary.scoring_interval, _LEAST))
+                self._fresh_until.setdefault(name, now + _patience(summary.scoring_interval))
             # Without scorers there is nothing to do; a configuration that was never read says nothing.
             is_idle = not summaries and not (self._config.problem and not self._config.loaded_at)
             scores = is_idle or any(until > now for until in self._fresh_until.values())
@@ -106,4 +99,13 @@ class ScoringProbe:
                 self.look()
             except OSError as error:
                 log.error("readiness file cannot be written", file=str(self._file), error=str(error))
-            self._wake.wait(_LOOK_EVERY)
+            # Start and end set it at once.
+            self._wake.wait(5.0)
+
+
+def _patience(interval: float) -> float:
+    """Seconds without success after which a scorer stops counting, also after it is first seen.
+
+    At least ten: with an interval of one second one slow response would be an outage.
+    """
+    return max(3 * interval, 10.0)

@@ -5,12 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Container
-from typing import Final
 
 from dsf.cycle.cycle import Cycle
-
-#: Seconds past its deadline from which a cycle counts as hanging. Every wait of our own ends before that.
-HANGS: Final = 5.0
 
 
 class RunningCycles:
@@ -36,8 +32,9 @@ class RunningCycles:
         now = time.monotonic()
         with self._lock:
             for other in self._cycles.values():
-                # One that hangs keeps its thread, and a next one for each tick would use up all others.
-                if other.scorer == cycle.scorer and not other.deadline <= now <= other.deadline + HANGS:
+                # One that hangs keeps its thread, and a next one for each tick would use up all others. Every wait of
+                # our own ends within 5 s of the deadline.
+                if other.scorer == cycle.scorer and not other.deadline <= now <= other.deadline + 5.0:
                     return False
             self._cycles[cycle.run_id] = cycle
             return True

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+
+from prometheus_client import Metric
+from prometheus_client.registry import Collector, CollectorRegistry
 
 import dsf.log
 from dsf import http
+from dsf import metrics as names
 from dsf.agent import payload, ticks
 from dsf.agent.clock import HubClock
-from dsf.agent.config import FileConfig, Watching
+from dsf.agent.config import FileConfig, Summaries, Watching
 from dsf.agent.cycles import CycleRunner
 from dsf.agent.metrics import AgentMetrics
 from dsf.agent.outbox import Outbox
 from dsf.agent.probes import ScoringProbe
 from dsf.agent.secrets import FileSecrets, KeyRing, Release
-from dsf.agent.sources import SourceState
 from dsf.auth.secrets import SecretSource
 from dsf.cycle.stages import Stages
 from dsf.errors import SettingsError
@@ -22,6 +26,9 @@ from dsf.keys import is_name
 from dsf.process.exposition import MetricsServer
 from dsf.settings import Settings
 from dsf.sources.cluster import ClusterView
+from dsf.sources.memory import SourceMemory
+from dsf.sources.registry import begin, plugins, type_of
+from dsf.sources.window import WindowBudget
 from dsf.store.client import connect
 from dsf.worker.taskevents import GatheredEvents
 
@@ -135,3 +142,54 @@ def current() -> Runtime:
     if _current is None:
         raise RuntimeError("no agent runs in this process; start it with `dsf agent`")
     return _current
+
+
+class SourceState:
+    """Created by the runtime before the configuration watch, used by cycles."""
+
+    def __init__(
+        self, settings: Settings, config: Watching, cluster: ClusterView | None, registry: CollectorRegistry
+    ) -> None:
+        """`cluster` is None for an agent outside of Kubernetes."""
+        self.memory = SourceMemory(
+            WindowBudget(settings.agent_window_series, settings.agent_window_samples), config.summaries
+        )
+        self.memory.cluster = cluster
+        self.memory.settings = settings
+        registry.register(_Collector(self.memory))
+        if plugins():
+            log.info("source plug-ins are installed", types=list(plugins()))
+        config.on_change(self._begin)
+
+    def stop(self) -> None:
+        """Stop receiving."""
+        self.memory.stop()
+
+    def _begin(self, summaries: Summaries) -> None:
+        """Start the sources' background work, before their scorers' first cycle, so that it has data."""
+        for name in sorted({type_of(source) for summary in summaries.values() for source in summary.each_source}):
+            try:
+                begin(name, self.memory)
+            except Exception as error:  # noqa: BLE001 (third-party code; the scorers' cycles retry and report it)
+                log.error("a source cannot begin", type=name, problem=str(error))
+
+
+class _Collector(Collector):
+    """Amount of kept data, and metrics of the sources."""
+
+    def __init__(self, memory: SourceMemory) -> None:
+        self._memory = memory
+
+    def collect(self) -> Iterator[Metric]:
+        self._memory.tidy()
+        series, samples = names.WINDOW_SERIES.gauge(), names.WINDOW_SAMPLES.gauge()
+        series.add_metric((), self._memory.budget.series)
+        samples.add_metric((), self._memory.budget.samples)
+        yield series
+        yield samples
+        objects = names.OBJECT_VALUES.counter()
+        for result, number in list(self._memory.object_values.items()):
+            objects.add_metric((result,), number)
+        yield objects
+        for activity in self._memory.running:
+            yield from activity.families()

@@ -10,9 +10,6 @@ from kombu.common import ignore_errors
 
 from dsf.agent import runtime, ticks
 
-#: Seconds between checks for removed scorers.
-_LOOK_EVERY = 1.0
-
 
 class _Strategies(dict[str, Any]):
     """What becomes of a message, by its task's name; for names that are no task of ours, too."""
@@ -44,7 +41,8 @@ class AgentStep(bootsteps.StartStopStep):
         agent = runtime.current()
         consumer.strategies = _Strategies(consumer.strategies)
         agent.events.attach(consumer)
-        self._look = consumer.timer.call_repeatedly(_LOOK_EVERY, agent.look)
+        # For removed scorers, each second.
+        self._look = consumer.timer.call_repeatedly(1.0, agent.look)
         agent.readiness.consuming(True)
 
     def stop(self, consumer: Any) -> None:

@@ -21,12 +21,8 @@ from dsf.messages import is_run_id
 
 log = dsf.log.get(__name__)
 
-#: Bytes of a message's body; that of a tick has 150, with base64 200.
-_LONGEST: Final = 4096
 _NAMES: Final = ("scorer", "run_id", "deadline")
 _ID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.:@-]{0,99}")
-#: Unix seconds: the year 5138.
-_LATEST: Final = 1e11
 #: The worker itself decides what follows a tick.
 _NOTHING_FOLLOWS: Final = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
@@ -76,7 +72,8 @@ def refuse(error: Exception) -> None:
 
 def reduce(message: Any, task: str) -> None:
     """Leave only the tick in a message, and make it a call of `task`. Raises ValueError and others if it is none."""
-    if len(message.body) > _LONGEST:
+    # Bytes; that of a tick has 150, with base64 200.
+    if len(message.body) > 4096:
         raise ValueError("it is longer than a tick")
     args, kwargs, *_ = json.loads(message.body)
     given = tuple(arguments(args, kwargs))
@@ -110,6 +107,7 @@ def arguments(args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
         raise ValueError("not the name of a scorer")
     if run_id is not None and not is_run_id(run_id):
         raise ValueError("not a run id")
-    if deadline is not None and not (type(deadline) in (int, float) and 0 <= deadline < _LATEST):
+    # 1e11 is the year 5138.
+    if deadline is not None and not (type(deadline) in (int, float) and 0 <= deadline < 1e11):
         raise ValueError("not a time")
     return [scorer, run_id, deadline]

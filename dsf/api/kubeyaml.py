@@ -22,8 +22,6 @@ MAX_NODES: Final = 20_000
 MAX_DEPTH: Final = 50
 #: Most digits of a number; more than any float has.
 _MAX_DIGITS: Final = 400
-#: From this value on, Go's JSON writes floats with an exponent.
-_WHOLE_BELOW: Final = 1e21
 
 _TAG: Final = "tag:yaml.org,2002:"
 _TRUE: Final = ("y", "yes", "true", "on")
@@ -84,7 +82,8 @@ def _float(text: str) -> float | int | None:
     if _FLOAT.fullmatch(text) is None or len(text) > _MAX_DIGITS:
         return None
     value = float(plain)
-    return int(value) if value.is_integer() and abs(value) < _WHOLE_BELOW else value
+    # From this value on, Go's JSON writes floats with an exponent.
+    return int(value) if value.is_integer() and abs(value) < 1e21 else value
 
 
 def _number(loader: Any, node: yaml.ScalarNode) -> float | int:

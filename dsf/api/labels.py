@@ -7,14 +7,11 @@ from typing import Final
 
 from dsf.api.types import USED_LABELS
 
-#: Longest label value of a gauge, in bytes of UTF-8.
-MAX_LABEL_BYTES: Final = 256
-
 #: Label names of `dynamic_score`, in the order in which `gauge_labels` returns their values.
 GAUGE_LABELS: Final = ("ds_cluster", *(f"ds_{label}" for label in USED_LABELS), "ds_score_name")
 
 
-def cut_label(value: str, limit: int = MAX_LABEL_BYTES) -> str:
+def cut_label(value: str, limit: int = 256) -> str:
     """The longest prefix of `value` with at most `limit` bytes of UTF-8, cut between two characters."""
     if value.isascii():
         return value[:limit]

@@ -28,8 +28,6 @@ RENAMED: Final = 300
 #: Max. characters of the stored claims of one kind by other namespaces than the hub's. A ConfigMap has 1 MiB for both
 #: kinds: the hub's own namespace always has room.
 ROOM_OF_OTHERS: Final = 200_000
-#: Characters of a stored claim besides its two names.
-_CLAIM_SIZE: Final = 30
 
 # An object without a creation time is not stored yet: every stored one is older.
 _NOT_CREATED: Final = datetime.max.replace(tzinfo=UTC)
@@ -194,7 +192,8 @@ def _namespace(owner: str) -> str:
 
 
 def _size(name: str, claim: NameClaim) -> int:
-    return len(name.encode()) + len(claim.owner) + _CLAIM_SIZE
+    # Characters of a stored claim besides its two names.
+    return len(name.encode()) + len(claim.owner) + 30
 
 
 def _each(holders: Mapping[str, NameClaim], waiting: Mapping[str, list[NameClaim]]) -> Iterator[tuple[str, NameClaim]]:

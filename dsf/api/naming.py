@@ -12,7 +12,6 @@ MAX_NAME_LENGTH: Final = 253
 #: Most characters of a Kubernetes label value.
 MAX_LABEL_VALUE_LENGTH: Final = 63
 
-_HASH_LENGTH: Final = 8
 _NOT_ALLOWED = re.compile(r"[^a-z0-9.]+")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
@@ -40,9 +39,9 @@ def label_value(name: str) -> str:
     """The object name `name` as a label value: a name that is too long is cut and gets its hash as suffix."""
     if len(name) <= MAX_LABEL_VALUE_LENGTH:
         return name
-    head = name[: MAX_LABEL_VALUE_LENGTH - _HASH_LENGTH - 1].rstrip("-.")
-    return f"{head}-{_short_hash(name)}"
+    end = f"-{_short_hash(name)}"
+    return name[: MAX_LABEL_VALUE_LENGTH - len(end)].rstrip("-.") + end
 
 
 def _short_hash(name: str) -> str:
-    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_LENGTH]
+    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]

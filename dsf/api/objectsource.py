@@ -34,8 +34,6 @@ DENIED_RULE: Final = (
     "objects of this kind hold secrets and are never read: Secret, ManifestWork, ManifestWorkReplicaSet, and "
     "OpenShift's OAuth tokens and clients"
 )
-MAX_FIELDS: Final = 16
-MAX_LABELS: Final = 8
 #: Labels that each series has.
 _OWN_LABELS: Final = ("__name__", "namespace", "name")
 _LABEL_RULE: Final = f"each series has {', '.join(_OWN_LABELS)} already; choose another name"
@@ -106,7 +104,7 @@ class ObjectField(SpecModel):
     labels: Annotated[tuple[ObjectLabel, ...], AfterValidator(_distinct)] = Field(
         default=(),
         description="Labels of the series beside namespace and name.",
-        max_length=MAX_LABELS,
+        max_length=8,
         json_schema_extra=_BY_NAME,
     )
     default: StrictInt | None = Field(
@@ -136,7 +134,7 @@ class ObjectSource(SpecModel):
     selector: ClusterSelector | None = Field(default=None, description="Only objects with these labels; unset: all.")
     fields: Annotated[tuple[ObjectField, ...], AfterValidator(_some), AfterValidator(_distinct)] = Field(
         description="The fields to read of each object.",
-        max_length=MAX_FIELDS,
+        max_length=16,
         json_schema_extra=_BY_NAME | {"minItems": 1},
     )
 

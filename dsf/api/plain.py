@@ -11,9 +11,8 @@ from pydantic.config import JsonDict
 from dsf.api.meta import SpecModel
 from dsf.api.urls import is_valid_url
 
-#: Most headers, query parameters or scopes, and most characters of one value.
+#: Most headers, query parameters or scopes.
 MAX_PAIRS: Final = 32
-MAX_VALUE: Final = 4096
 
 
 def cel_rule(*rules: tuple[str, str]) -> JsonDict:
@@ -55,7 +54,7 @@ def matches(pattern: str, max_length: int) -> Any:
     return Field(max_length=max_length, json_schema_extra={"pattern": pattern})
 
 
-Plain = Annotated[str, AfterValidator(_plain), matches(_PLAIN, MAX_VALUE)]
+Plain = Annotated[str, AfterValidator(_plain), matches(_PLAIN, 4096)]
 Url = Annotated[str, AfterValidator(_url), matches(URL_PATTERN, 2048)]
 HttpsUrl = Annotated[str, AfterValidator(_https), matches(r"^https://\S+$", 2048)]
 Name = Annotated[str, Field(min_length=1, max_length=253)]

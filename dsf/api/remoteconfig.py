@@ -16,10 +16,9 @@ from pydantic_core import from_json
 from dsf.api.meta import ApiModel
 from dsf.api.problems import explain, head
 from dsf.api.sourcetype import AnySourceType
-from dsf.api.types import SourceType
+from dsf.api.types import MAX_SECONDS, SourceType
 from dsf.errors import RemoteConfigError
 
-_MAX_NUMBER: Final = 2**31 - 1
 #: Most sources of one scorer: each is queried in its own thread, and all data go into one scoring request.
 MAX_SOURCES: Final = 8
 SOURCE_NAME_PATTERN: Final = r"^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$"
@@ -60,8 +59,8 @@ class RemoteSourceParams(_RemoteModel):
     """Query of a source."""
 
     query: str = Field(default="", description="PromQL; several queries are joined by `;`.")
-    range: StrictInt = Field(default=0, description="Queried seconds before now.", le=_MAX_NUMBER)
-    step: StrictInt = Field(default=0, description="Seconds between two samples.", le=_MAX_NUMBER)
+    range: StrictInt = Field(default=0, description="Queried seconds before now.", le=MAX_SECONDS)
+    step: StrictInt = Field(default=0, description="Seconds between two samples.", le=MAX_SECONDS)
 
 
 class RemoteSource(_RemoteModel):
@@ -92,7 +91,7 @@ class RemoteScoringParams(_RemoteModel):
     """The score's name and pace."""
 
     name: str = Field(default="", description="Name of the score.")
-    interval: StrictInt = Field(default=0, description="Seconds between two cycles.", le=_MAX_NUMBER)
+    interval: StrictInt = Field(default=0, description="Seconds between two cycles.", le=MAX_SECONDS)
 
 
 class RemoteScoring(_RemoteModel):

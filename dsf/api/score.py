@@ -35,8 +35,6 @@ MAX_VALUE: Final = 100
 
 #: Most bytes of one object. etcd refuses a request of 1.5 MiB.
 MAX_OBJECT_BYTES: Final = 1_000_000
-# Upper bound of a character's bytes in the estimate: six for a control character, counted twice, and a backslash.
-_CHARACTER_BYTES: Final = 20
 # Upper bound of an object's bytes without its items.
 _OBJECT_BYTES: Final = 4_000
 # `{"name":,"value":-100},` and, as the API server stores the owner of each list item in managedFields,
@@ -137,7 +135,8 @@ def object_bytes(names: Collection[str]) -> int:
 
 
 def _check_size(names: Collection[str], max_bytes: int) -> None:
-    if _OBJECT_BYTES + _CHARACTER_BYTES * len("".join(names)) + 2 * _ITEM_BYTES * len(names) <= max_bytes:
+    # A character has at most 20 bytes: six for a control character, counted twice, and a backslash.
+    if _OBJECT_BYTES + 20 * len("".join(names)) + 2 * _ITEM_BYTES * len(names) <= max_bytes:
         # For any escapes of its names.
         return
     size = object_bytes(names)

@@ -38,12 +38,6 @@ from dsf.api.types import (
 
 #: Most failures kept in a status, newest first.
 MAX_FAILURES: Final = 10
-#: Most items to publish without results, and most characters of an item's name.
-MAX_EMPTY_ITEMS: Final = 256
-MAX_NAME: Final = 253
-#: Most formats of item names, and most characters of each of several.
-MAX_FORMATS: Final = 8
-MAX_FORMAT: Final = 1024
 
 _HTTP_URL = "^[hH][tT][tT][pP][sS]?://.+$"
 # Checks of the models below beyond their fields, with messages that the API server uses too.
@@ -79,7 +73,7 @@ def _rate(value: str) -> str:
 
 
 HttpUrl = Annotated[str, AfterValidator(_http_url), Field(json_schema_extra={"pattern": _HTTP_URL})]
-DimensionText = Annotated[str, Field(min_length=1, max_length=MAX_FORMAT)]
+DimensionText = Annotated[str, Field(min_length=1, max_length=1024)]
 ScoreValue = Annotated[StrictInt, Field(ge=-100, le=100)]
 Rate = Annotated[str, AfterValidator(_rate), Field(json_schema_extra={"pattern": RATE_PATTERN})]
 
@@ -206,7 +200,7 @@ class EmptyItem(SpecModel):
     model_config = ConfigDict(json_schema_extra=cel_rule((f"!self.name.matches({_LABEL_PATTERN!r})", _LABEL_RULE)))
 
     name: str = Field(
-        description="Name of the item. Placeholders: ${cluster} ${scoreName}.", min_length=1, max_length=MAX_NAME
+        description="Name of the item. Placeholders: ${cluster} ${scoreName}.", min_length=1, max_length=253
     )
     value: ScoreValue = Field(description="Its value.")
 
@@ -242,7 +236,7 @@ class WhenEmpty(SpecModel):
         default=None,
         description="The items to show instead of one; only with behavior Value.",
         min_length=1,
-        max_length=MAX_EMPTY_ITEMS,
+        max_length=256,
     )
 
     @model_validator(mode="after")
@@ -318,7 +312,7 @@ class DynamicScorerSpec(SpecModel):
         default=(),
         description="Additional name formats: each result gives one item per format. scoreDimensionFormat, if set, "
         "is the first. Of two items with one name, the earlier format wins.",
-        max_length=MAX_FORMATS,
+        max_length=8,
     )
     aggregate: Aggregate | None = Field(
         default=None, description="Aggregation of results before they become items; metrics have the original results."

@@ -20,9 +20,6 @@ from dsf.errors import ScoringResponseError
 from dsf.reasons import RefusalReason
 from dsf.text import spaced
 
-#: Most results of one answer. More would not fit into one AddOnPlacementScore.
-MAX_RESULTS: Final = 10_000
-
 #: Reasons to refuse a single result, here or when its item is built (`dsf.api.score`).
 REFUSALS: Final = frozenset[str](RefusalReason)
 
@@ -49,7 +46,7 @@ class ScoringResponse:
     refused: Counter[str]
 
 
-def parse_response(body: bytes, *, max_results: int = MAX_RESULTS) -> ScoringResponse:
+def parse_response(body: bytes, *, max_results: int = 10_000) -> ScoringResponse:
     """The results in the answer `body`.
 
     A single invalid result is refused and counted, the others are accepted. Null instead of the list is an empty list.

@@ -27,11 +27,6 @@ from dsf.api.types import (
 )
 from dsf.api.urls import base_url, is_valid_url
 
-#: Most entries of allowedHosts, and most overrides.
-MAX_HOSTS: Final = 64
-MAX_OVERRIDES: Final = 256
-#: Most Secrets that are delivered for one object.
-MAX_DELIVERED: Final = 16
 #: The API server's checks; the models check more.
 _SERVER: Final = r"^([hH][tT][tT][pP][sS]?://)?[a-zA-Z0-9._:\[\]-]+$"
 _PROXY: Final = r"^[hH][tT][tT][pP]://[a-zA-Z0-9._:\[\]-]+/?$"
@@ -141,7 +136,7 @@ class ScoringAuthenticationSpec(Methods):
     allowed_hosts: tuple[Annotated[str, AfterValidator(_server), matches(_SERVER, 512)], ...] = Field(
         description="The servers that it applies to: host (any port), host:port, or https://host[:port].",
         min_length=1,
-        max_length=MAX_HOSTS,
+        max_length=64,
     )
     tls: Tls | None = Field(default=None, description="Verification of the servers; unset: the default.")
     proxy_url: Annotated[str, AfterValidator(_proxy), matches(_PROXY, 512)] | None = Field(
@@ -154,10 +149,10 @@ class ScoringAuthenticationSpec(Methods):
         default=(),
         description="Secrets of the hub that are delivered to clusters whose scorers reference this object, with "
         "each change.",
-        max_length=MAX_DELIVERED,
+        max_length=16,
     )
     overrides: tuple[Override, ...] = Field(
-        default=(), description="Other values for some clusters; the first match applies.", max_length=MAX_OVERRIDES
+        default=(), description="Other values for some clusters; the first match applies.", max_length=256
     )
 
     def on(self, cluster: ClusterFacts) -> Override | None:

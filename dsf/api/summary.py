@@ -15,7 +15,6 @@ from dsf.api.validity import default_validity
 from dsf.errors import ManifestError
 
 DEFAULT_TIMEOUT_SECONDS: Final = 30
-DEFAULT_MAX_RETRIES: Final = 2
 
 
 def _access(value: Any) -> Any:
@@ -76,7 +75,7 @@ class ScorerSummary(BaseModel):
     score_dimension_format: str = ""
     # The framework's own fields; missing ones have their defaults.
     timeout_seconds: StrictInt = Field(default=DEFAULT_TIMEOUT_SECONDS, ge=1)
-    max_retries: StrictInt = Field(default=DEFAULT_MAX_RETRIES, ge=0)
+    max_retries: StrictInt = Field(default=2, ge=0)
     validity_seconds: StrictInt = Field(
         default_factory=lambda data: default_validity(data.get("scoring_interval", 0)), ge=1
     )

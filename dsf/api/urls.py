@@ -20,7 +20,6 @@ _URL = re.compile(
     re.VERBOSE,
 )
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
-_MAX_PORT: Final = 65535
 # Characters allowed in a path: RFC 3986 pchar, the slash, and % of existing escapes.
 _PATH_SAFE: Final = "/:@!$&'()*+,;=~%"
 _QUERY_SAFE: Final = _PATH_SAFE + "?"
@@ -82,7 +81,7 @@ def join_url(host: str, path: str) -> str:
 
 def _match(url: str) -> re.Match[str]:
     match = _URL.fullmatch(url)
-    if match is None or int(match["port"] or "1") not in range(1, _MAX_PORT + 1):
+    if match is None or int(match["port"] or "1") not in range(1, 65536):
         msg = f"{url!r} is not a URL of the form http://host[:port][/path] or https://..."
         raise ValueError(msg)
     return match

@@ -5,17 +5,11 @@ The fleet's factor extends a validity once, when the score is stored, so that al
 
 from __future__ import annotations
 
-from typing import Final
-
-#: Default validity of a score in intervals, and its minimum in seconds, after which OCM also considers a silent cluster
-#: as lost (5 leases of 60 s).
-VALIDITY_INTERVALS: Final = 3
-MIN_VALIDITY_SECONDS: Final = 300
-
 
 def default_validity(interval: int) -> int:
-    """Default validity in seconds: 3 intervals, at least 300."""
-    return max(VALIDITY_INTERVALS * interval, MIN_VALIDITY_SECONDS)
+    """Default validity in seconds: 3 intervals, at least 300, after which OCM also considers a silent cluster as lost
+    (5 leases of 60 s)."""
+    return max(3 * interval, 300)
 
 
 def valid_until(at: float, validity: float, factor: float) -> float:

@@ -12,8 +12,6 @@ from dsf.auth.secrets import SecretError
 from dsf.text import MASK
 
 _TOKEN: Final = re.compile(r"[!-~]+")
-#: Bytes; a larger file is not a token.
-MAX_BYTES: Final = 64 * 1024
 
 
 def add(method: TokenSecretRef, builder: CredentialsBuilder) -> None:
@@ -33,7 +31,7 @@ def parse_token(data: bytes, name: str, key: str) -> str:
         text = data.decode("ascii").strip()
     except UnicodeDecodeError:
         text = ""
-    if len(data) > MAX_BYTES or _TOKEN.fullmatch(text) is None:
+    if len(data) > 64 * 1024 or _TOKEN.fullmatch(text) is None:
         raise SecretError(
             f"key {key!r} of Secret {name!r} holds no token: expected one line of printable ASCII", "secret_invalid"
         )

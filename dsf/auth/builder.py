@@ -17,9 +17,6 @@ from dsf.errors import HttpError
 from dsf.http.access import Access, Pairs, TlsOptions, is_unauthorized
 from dsf.text import MASK
 
-#: Maximum characters of a secret in a header or a URL.
-_MAX_VALUE = 16 * 1024
-
 
 class CredentialsBuilder:
     """Builder of the Access that a request carries."""
@@ -102,7 +99,7 @@ class CredentialsBuilder:
         data = self.bytes(ref, *also)
         try:
             text = data.decode("ascii").strip()
-            if len(text) > _MAX_VALUE or not is_header_value(text):
+            if len(text) > 16 * 1024 or not is_header_value(text):
                 raise ValueError
         except ValueError:
             raise SecretError(

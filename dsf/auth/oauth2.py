@@ -19,10 +19,8 @@ from dsf.http import tokenanswer
 from dsf.http.failures import place
 from dsf.text import cleaned, masked
 
-_MAX_BYTES: Final = 64 * 1024
-#: Seconds that a token without a stated lifetime is kept, and the maximum.
+#: Seconds that a token without a stated lifetime is kept.
 _DEFAULT_SECONDS: Final = 300.0
-_MOST_SECONDS: Final = 24 * 3600.0
 
 
 def add(method: OAuth2, builder: CredentialsBuilder) -> None:
@@ -55,7 +53,7 @@ def add(method: OAuth2, builder: CredentialsBuilder) -> None:
                 url,
                 body,
                 deadline=until,
-                max_bytes=_MAX_BYTES,
+                max_bytes=64 * 1024,
                 access=builder.to_token_server(headers, is_direct=builder.is_direct),
                 content_type="application/x-www-form-urlencoded",
             )
@@ -91,4 +89,4 @@ def _parse(answer: http.Answer, url: str) -> Token:
         seconds = float(seconds)
     except (TypeError, ValueError, OverflowError):
         seconds = _DEFAULT_SECONDS
-    return Token(token, min(seconds, _MOST_SECONDS) if seconds > 0 else _DEFAULT_SECONDS)
+    return Token(token, min(seconds, 86_400.0) if seconds > 0 else _DEFAULT_SECONDS)

@@ -11,15 +11,10 @@ from typing import Final, NamedTuple
 from dsf.auth.secrets import SecretError
 from dsf.errors import HttpError
 
-#: A token is renewed after this share of its lifetime, or this many seconds before its end if that is later.
+#: A token is renewed after this share of its lifetime, or a minute before its end if that is later.
 _SHARE: Final = 0.8
-_BEFORE: Final = 60.0
-#: Seconds between attempts while an old token is valid.
-_PAUSE: Final = 10.0
 #: Seconds per attempt: the cycle must query its source, too.
 _TRY: Final = 5.0
-#: Maximum number of tokens; expired ones go first.
-_MOST: Final = 256
 
 
 class Token(NamedTuple):
@@ -88,15 +83,17 @@ class TokenCache:
         except (HttpError, SecretError):
             if not kept.is_good(refused):
                 raise
-            kept.renewed_at = time.monotonic() + _PAUSE
+            # The old token is valid until the next attempt.
+            kept.renewed_at = time.monotonic() + 10.0
             return kept.value
         now = time.monotonic()
         kept.value, kept.ends_at = value, now + seconds
-        kept.renewed_at = now + max(seconds * _SHARE, seconds - _BEFORE)
+        kept.renewed_at = now + max(seconds * _SHARE, seconds - 60.0)
         return value
 
     def _tidy(self) -> None:
-        if len(self._kept) <= _MOST:
+        # Tokens; expired ones go first.
+        if len(self._kept) <= 256:
             return
         now = time.monotonic()
         # Not the newest: it has no token yet.

@@ -7,17 +7,18 @@ reason usable as metric label, and a message; it never contains a secret.
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
-from typing import Literal
+from typing import Literal, NoReturn
 
 from dsf import http
 from dsf.api.scoring import ScoringResponse, parse_response
 from dsf.api.summary import ScorerSummary
 from dsf.auth.authenticator import Authenticator
 from dsf.auth.secrets import SecretError, SecretSource
-from dsf.cycle.atonce import at_once
 from dsf.cycle.cycle import Cycle
 from dsf.errors import CycleError, HttpError, ScoringResponseError
 from dsf.http.access import PLAIN, Access
@@ -31,8 +32,6 @@ from dsf.sources.base import Question, joined
 from dsf.sources.memory import SourceMemory
 from dsf.text import cleaned, masked
 
-#: Bytes of a bad response searched for secrets; fewer are shown.
-_LOOKED_AT = 16 * 1024
 _TOO_LATE = "no time is left before the next cycle begins"
 
 
@@ -171,8 +170,50 @@ class Stages:
             return parse_response(answer, max_results=self._settings.max_results)
         except ScoringResponseError as error:
             text = cleaned(str(error), MESSAGE_LIMIT)
-            head = answer[:_LOOKED_AT].decode(errors="replace")
+            # Secrets are searched for in these bytes; fewer are shown.
+            head = answer[: 16 * 1024].decode(errors="replace")
             if masked(head, *access.secrets) != head:
                 # The response's excerpt may end within the token, which masking would miss.
                 text = "the answer is not a scoring response; it is not shown because it repeats a secret"
             raise CycleError("score", error.reason, f"{place('POST', summary.scoring_endpoint)}: {text}") from None
+
+
+def at_once(asks: Mapping[str, Callable[[], Payload]]) -> dict[str, Payload]:
+    """Each source's payload by name. All have ended on return.
+
+    Raises CycleError naming each failed source.
+    """
+    asked = {name: _threads().submit(ask) for name, ask in asks.items()}
+    wait(asked.values())
+    failed: list[tuple[str, CycleError]] = []
+    given: dict[str, Payload] = {}
+    for name, future in asked.items():
+        try:
+            given[name] = future.result()
+        except CycleError as error:
+            failed.append((name, error))
+    if failed:
+        _fail(failed)
+    return given
+
+
+@functools.cache
+def _threads() -> ThreadPoolExecutor:
+    """Idle threads are reused, others added on demand. They persist: connections are thread-local, and a handshake per
+    cycle costs more than the cycle."""
+    # Far more than an agent's concurrent requests: no source waits for another scorer's.
+    return ThreadPoolExecutor(1024, thread_name_prefix="dsf-source")
+
+
+def _fail(failed: list[tuple[str, CycleError]]) -> NoReturn:
+    """The reason is the first one's; a retry helps only if it may help all of them."""
+    error = failed[0][1]
+    text = "; ".join(f"source {name!r}: {error.message}" for name, error in failed)
+    waits = [error.retry_after for _, error in failed if error.retry_after is not None]
+    raise CycleError(
+        error.stage,
+        error.reason,
+        cleaned(text, MESSAGE_LIMIT),
+        retryable=all(error.retryable for _, error in failed),
+        retry_after=max(waits, default=None),
+    ) from None

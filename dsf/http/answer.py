@@ -21,9 +21,6 @@ from dsf.http.deadline import Exchange, current
 
 #: Bytes of status line and headers, those of interim answers (100 Continue) included.
 _MAX_HEAD: Final = 256 * 1024
-#: Bytes beyond those of the body: chunk lines and trailers.
-_FRAMING: Final = 1024 * 1024
-_WITHOUT_BODY: Final = (http.client.NO_CONTENT, http.client.NOT_MODIFIED)
 _DIGITS: Final = re.compile(r"[0-9]{1,18}")
 #: Defects that the email parser reports because it does not see the body.
 _BENIGN: Final = (errors.StartBoundaryNotFoundDefect, errors.MultipartInvariantViolationDefect)
@@ -31,8 +28,6 @@ _BENIGN: Final = (errors.StartBoundaryNotFoundDefect, errors.MultipartInvariantV
 CODINGS: Final = frozenset({"gzip", "x-gzip", "deflate"})
 #: gzip or zlib, detected by the first bytes.
 _EITHER: Final = 32 + zlib.MAX_WBITS
-#: Decompressed bytes per step.
-_STEP: Final = 1024 * 1024
 #: Members of one gzip answer; servers send one.
 _MAX_MEMBERS: Final = 64
 
@@ -69,10 +64,11 @@ class BoundedResponse(http.client.HTTPResponse):
         _check(self.headers)
         if self.status < http.client.OK:
             self.will_close = True
-        if self.status in _WITHOUT_BODY:
+        if self.status in (http.client.NO_CONTENT, http.client.NOT_MODIFIED):
             self.chunked = False
             del self.headers["Transfer-Encoding"]
-        self._wire.left += current().max_bytes * 2 + _FRAMING - _MAX_HEAD
+        # Also room for chunk lines and trailers.
+        self._wire.left += current().max_bytes * 2 + 1024 * 1024 - _MAX_HEAD
 
 
 def _check(headers: http.client.HTTPMessage) -> None:
@@ -134,7 +130,7 @@ def inflated(pieces: Iterable[bytes]) -> Iterator[bytes]:
                     raise NotHttpError(f"it is made of more than {_MAX_MEMBERS} compressed members")
                 inflater = zlib.decompressobj(_EITHER)
             try:
-                made = inflater.decompress(rest, _STEP)
+                made = inflater.decompress(rest, 1024 * 1024)
             except zlib.error:
                 if members:
                     return

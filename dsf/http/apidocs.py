@@ -20,8 +20,6 @@ _START: Final = "start.js"
 _TYPES: Final = {_SCRIPT: "text/javascript", _STYLE: "text/css", _START: "text/javascript"}
 #: What the page loads; needs no token in services that require one.
 ASSETS: Final = tuple(f"{PATH}/{name}" for name in _TYPES)
-#: Seconds that browsers cache them.
-_CACHED: Final = 86_400
 # A file: a content security policy may forbid inline scripts.
 _BEGIN: Final = b"""SwaggerUIBundle({
   url: "openapi.json",
@@ -61,7 +59,7 @@ def add_docs(app: FastAPI, needs: Sequence[Callable[..., Any]] = ()) -> None:
         name: Literal["swagger-ui-bundle.js", "swagger-ui.css", "start.js"],
         accept_encoding: Annotated[str, Header()] = "",
     ) -> Response:
-        headers = {"Cache-Control": f"max-age={_CACHED}", "Vary": "Accept-Encoding"}
+        headers = {"Cache-Control": "max-age=86400", "Vary": "Accept-Encoding"}
         plain, squeezed = _asset(name)
         is_squeezed = gzip_accepted(accept_encoding)
         if is_squeezed:

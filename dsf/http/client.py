@@ -20,9 +20,6 @@ from dsf.http.access import PLAIN, Access
 from dsf.http.answer import CODINGS, NotHttpError, inflated
 from dsf.http.deadline import Exchange, running
 
-#: Bytes per read of an answer of unknown length or with compression.
-_READ_BYTES = 1024 * 1024
-_READ_COMPRESSED = 64 * 1024
 #: Bytes of an error answer read for its message.
 _REFUSAL_BYTES = 16 * 1024
 _REDIRECTS = range(300, 400)
@@ -246,7 +243,7 @@ class _ClientRequest:
         # The first read gets all of a plain body of known length, without a second copy.
         pieces: list[bytes] = []
         total = 0
-        for piece in self._pieces(response, length or _READ_BYTES):
+        for piece in self._pieces(response, length or 1024 * 1024):
             total += len(piece)
             if total > max_bytes:
                 raise failures.too_large(self.where, max_bytes)
@@ -264,7 +261,7 @@ class _ClientRequest:
             raise HttpError(
                 "bad_answer", f"{self.where}: the answer's Content-Encoding is one that was not asked for, send gzip"
             )
-        return inflated(_raw(response, _READ_COMPRESSED))
+        return inflated(_raw(response, 64 * 1024))
 
 
 def _raw(response: requests.Response, size: int) -> Iterator[bytes]:

@@ -17,13 +17,9 @@ from typing import Final, Protocol
 from dsf.http.access import TlsOptions
 from dsf.process.threads import SupervisedThread
 
-#: Seconds of one wait: an operating system cannot wait for any time that a deadline may be.
-_LONGEST_WAIT: Final = 86_400.0
 #: Seconds after which an unused connection is not used again: load balancers and NAT forget one after 240 s and more,
 #: some without a word to either end. It is closed up to half a minute later.
 IDLE_SECONDS: Final = 60.0
-#: Seconds between two looks at what is idle.
-_LOOK_EVERY: Final = 15.0
 
 
 class Owner(Protocol):
@@ -72,7 +68,8 @@ class Exchange:
         seconds = self.deadline - time.monotonic()
         if seconds <= 0:
             raise TimeoutError
-        return min(seconds, _LONGEST_WAIT)
+        # An operating system cannot wait for any time that a deadline may be.
+        return min(seconds, 86_400.0)
 
     @property
     def may_repeat(self) -> bool:
@@ -159,7 +156,7 @@ class _Watch:
                     if exchange.deadline <= now:
                         exchange.end()
                 later = [exchange.deadline for exchange in self._running if exchange.deadline > now]
-                self._wakes_at = min([now + _LOOK_EVERY, *later])
+                self._wakes_at = min([now + 15.0, *later])
                 self._changed.wait(self._wakes_at - now)
 
 

@@ -26,17 +26,10 @@ from dsf.http import tokenanswer
 from dsf.http.answer import NotHttpError, TooMuchError
 from dsf.text import cleaned, masked
 
-#: Characters shown in a message: of a foreign answer; of Prometheus' error text; of a URL.
+#: Characters of a foreign answer shown in a message.
 EXCERPT = 200
-_EXPLAINED = 1000
-_PLACE_LIMIT = 500
-#: Clock skew in seconds from which a refusal mentions it: more than an answer takes, and no more than the tolerance of
-#: tokens and signatures (a minute for tokens, five for AWS).
-_SKEW = 30.0
 #: Statuses for rejected credentials: 400 is that of token servers.
 _REFUSES_WHO = frozenset({400, 401, 403})
-#: Seconds; a longer Retry-After is cut to this. No cycle waits that long.
-MAX_RETRY_AFTER = 600.0
 
 _NOT_HTTP = "the answer is not as HTTP wants it: "
 _CLOSED = "the server closed the connection"
@@ -81,7 +74,7 @@ def place(method: str, url: str) -> str:
     except ValueError:
         # Its parts cannot be told apart, so none is shown.
         return f"{method} (not a URL)"
-    return cleaned(f"{method} {parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}", _PLACE_LIMIT)
+    return cleaned(f"{method} {parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}", 500)
 
 
 def excerpt(body: bytes, secrets: Iterable[str] = ()) -> str:
@@ -103,7 +96,7 @@ def refusal(
     known = explain(status, body) if explain is not None else None
     if known is not None:
         # The text was decoded: only now can a secret in it be found.
-        reason, text = known[0], cleaned(masked(known[1], *secrets), _EXPLAINED)
+        reason, text = known[0], cleaned(masked(known[1], *secrets), 1000)
     elif 300 <= status < 400:
         reason, text = "redirect", "redirects are not followed; give the final URL"
     else:
@@ -137,7 +130,9 @@ def _skew(date: str | None) -> str:
         seconds = _seconds_until(date or "")
     except (ValueError, OverflowError):
         return ""
-    if abs(seconds) < _SKEW:
+    # More than an answer takes, and no more than the tolerance of tokens and signatures (a minute for tokens, five for
+    # AWS).
+    if abs(seconds) < 30.0:
         return ""
     where = "ahead of" if seconds > 0 else "behind"
     return (
@@ -157,7 +152,8 @@ def retry_after(value: str | None) -> float | None:
             seconds = _seconds_until(value)
         except (ValueError, OverflowError):
             return None
-    return min(max(seconds, 0.0), MAX_RETRY_AFTER)
+    # No cycle waits longer.
+    return min(max(seconds, 0.0), 600.0)
 
 
 def _seconds_until(date: str) -> float:

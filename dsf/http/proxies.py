@@ -12,15 +12,12 @@ from __future__ import annotations
 import ipaddress
 import os
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from dsf.errors import HttpError
 from dsf.http.access import Access
 from dsf.http.addresses import PORTS, alias_of
-
-#: DNS suffixes of Kubernetes Services and pods, and localhost.
-_OF_CLUSTER: Final = ("svc", "cluster.local", "localhost")
 
 
 class Proxy(NamedTuple):
@@ -85,7 +82,7 @@ def _is_direct(parts: SplitResult) -> bool:
     if address is not None:
         if address.is_loopback or address.is_unspecified:
             return True
-    elif "." not in host or any(host.endswith(f".{end}") for end in _OF_CLUSTER):
+    elif "." not in host or any(host.endswith(f".{end}") for end in ("svc", "cluster.local", "localhost")):
         return True
     return any(_matches(entry, host, address, port) for entry in _exceptions(_variable("no_proxy")[1]))
 

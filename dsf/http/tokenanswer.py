@@ -9,8 +9,6 @@ from typing import Any, Final
 
 from dsf.text import cleaned, masked
 
-#: Characters of an error's text that are shown.
-_MOST: Final = 500
 _MEDIA_TYPE: Final = re.compile(r"[a-z]+/[a-z0-9.+-]{1,60}")
 #: The fields of an error: RFC 6749, 5.2; then those of clouds, for some within `error`. AWS sends XML.
 _FIELDS: Final = ("error", "error_description", "code", "message")
@@ -21,7 +19,7 @@ def shown(status: int, content_type: str, body: bytes, secrets: Iterable[str] = 
     """The fields of an error without the secrets that were sent, or else kind and length of the answer."""
     error = _error(body.decode(errors="replace")) if status >= 400 else ""
     if error:
-        return cleaned(masked(error, *secrets), _MOST)
+        return cleaned(masked(error, *secrets), 500)
     kind = content_type.partition(";")[0].strip().lower()
     kind = kind if _MEDIA_TYPE.fullmatch(kind) else "of no known type"
     return f"an answer ({kind}, {len(body)} bytes) that is not shown, as it may hold a token"

@@ -21,20 +21,14 @@ from dsf.http import addresses, deadline, proxies, trust
 from dsf.http.answer import BoundedResponse
 from dsf.http.deadline import current
 
-#: Servers to which connections are kept, and connections to each. Threads that need more make their own for a request.
-_SERVERS: Final = 100
-_KEPT: Final = 64
-#: Seconds between keepalive probes, which keep a slow answer's connection alive there; three without an answer end it.
-_PROBE_SECONDS: Final = 15
+#: Keepalive probes every 15 s keep a slow answer's connection alive there; three without an answer end it.
 _SOCKET_OPTIONS: Final = [
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_SECONDS),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_SECONDS),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
 ]
-#: Milliseconds in which a kept connection's peer must acknowledge what is sent to it. A new one may take its time.
-_ACKNOWLEDGED_MS: Final = 5000
 
 
 class _TlsSocket(ssl.SSLSocket):
@@ -89,7 +83,8 @@ class _Connection(HTTPConnection):
         exchange = current()
         if self.sock is not None and not exchange.is_new:
             exchange.use(self.sock)
-            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _ACKNOWLEDGED_MS)
+            # Milliseconds in which the peer must acknowledge what is sent to it. A new one may take its time.
+            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 5000)
         super().request(*args, **options)
 
     def close(self) -> None:
@@ -160,7 +155,8 @@ class _Session(requests.Session):
             # Only gzip: it is what Prometheus offers.
             {"User-Agent": "dynamic-scoring-framework", "Accept": "application/json", "Accept-Encoding": "gzip"}
         )
-        adapter = _PooledAdapter(pool_connections=_SERVERS, pool_maxsize=_KEPT, max_retries=0)
+        # Servers, and connections kept to each. Threads that need more make their own for a request.
+        adapter = _PooledAdapter(pool_connections=100, pool_maxsize=64, max_retries=0)
         for scheme in addresses.PORTS:
             self.mount(f"{scheme}://", adapter)
 

@@ -59,8 +59,6 @@ _lock = threading.Lock()
 _made: _Made | None = None
 #: For servers with their own TLS configuration, in order of last use.
 _own: dict[TlsOptions, ssl.SSLContext] = {}
-#: Maximum; each has all CAs, which are some hundred kB.
-_MOST_OWN: Final = 16
 #: Unusable files that were logged, so that each is logged once.
 _logged: set[tuple[Path, str]] = set()
 
@@ -107,7 +105,8 @@ def context(tls: TlsOptions | None = None) -> ssl.SSLContext:
             return _made.context
         own = _own.pop(key, None) or _own_context(key, places)
         _own[key] = own
-        if len(_own) > _MOST_OWN:
+        # Each has all CAs, which are some hundred kB.
+        if len(_own) > 16:
             del _own[next(iter(_own))]
         return own
 

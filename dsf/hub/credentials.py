@@ -24,7 +24,7 @@ from dsf.backends.protocol import Backend, Credentials
 from dsf.errors import BackendError, SettingsError
 from dsf.hub.registrar import Registrar
 from dsf.messages import derive_key
-from dsf.redisacl.everywhere import UsersEverywhere
+from dsf.redisacl.clusterusers import UsersEverywhere
 from dsf.redisacl.keyids import KeyIds
 from dsf.settings import Settings
 from dsf.store.agentkeys import AgentKeys, KeyRequest

@@ -17,9 +17,6 @@ from urllib3.util.ssl_ import create_urllib3_context
 
 from dsf.errors import SettingsError
 
-#: Where urllib3 would look for certificates itself.
-_FILES = ("ca_certs", "ca_cert_data", "cert_file", "key_file")
-
 
 def of_pod(configuration: client.Configuration) -> None:
     """The ServiceAccount of this pod. Raises ConfigException."""
@@ -101,7 +98,8 @@ class Certificates:
     def use_in(self, api: client.ApiClient) -> None:
         """Have this client's connections use them."""
         options: dict[str, Any] = api.rest_client.pool_manager.connection_pool_kw
-        for name in _FILES:
+        # Where urllib3 would look for certificates itself.
+        for name in ("ca_certs", "ca_cert_data", "cert_file", "key_file"):
             options.pop(name, None)
         options["ssl_context"] = self.context
 

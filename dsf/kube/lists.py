@@ -9,7 +9,6 @@ from dsf.kube.patience import request_with_retry
 from dsf.kube.resources import Resource
 from dsf.kube.session import ExpiredError, Session
 
-_PAGE: Final = 500
 #: Attempts for a list whose continue token expires between pages.
 _ATTEMPTS: Final = 3
 
@@ -21,7 +20,7 @@ def objects(
 
     A kind that the API server does not have has no objects. Raises BackendError.
     """
-    query = {"limit": str(_PAGE)} | ({"labelSelector": labels} if labels else {})
+    query = {"limit": "500"} | ({"labelSelector": labels} if labels else {})
     if name:
         query["fieldSelector"] = f"metadata.name={name}"
     for attempt in range(1, _ATTEMPTS + 1):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from http import HTTPStatus
 from typing import Any, Final
 
 from dsf.kube.session import ApiServerError, Session
@@ -11,7 +12,6 @@ from dsf.kube.session import ApiServerError, Session
 #: a Retry-After.
 _BUSY: Final = 10.0
 _PAUSE: Final = 1.0
-_TOO_MANY_REQUESTS: Final = 429
 
 
 def request_with_retry(session: Session, method: str, path: str, **options: Any) -> dict[str, Any]:
@@ -22,6 +22,6 @@ def request_with_retry(session: Session, method: str, path: str, **options: Any)
             return session.request(method, path, **options)
         except ApiServerError as error:
             pause = error.retry_after or _PAUSE
-            if error.status != _TOO_MANY_REQUESTS or time.monotonic() + pause > deadline:
+            if error.status != HTTPStatus.TOO_MANY_REQUESTS or time.monotonic() + pause > deadline:
                 raise
         time.sleep(pause)

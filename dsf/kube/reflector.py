@@ -28,25 +28,8 @@ log = dsf.log.get(__name__)
 #: (key, old object or None, new object or None). Called by the reflector's thread.
 Handler = Callable[[Key, Object | None, Object | None], None]
 
-#: Objects per page of a list.
-PAGE: Final = 500
 #: Seconds after which the server ends a watch; spread, so that not all watches of a hub reconnect together.
 _WATCH_SECONDS: Final = (240, 480)
-#: Longest silence of a watch in seconds. The server sends a bookmark about once a minute, except for a kind that has
-#: not changed since it started; such a watch is reopened again and again, at the same version. Only a server that does
-#: not accept the next one either is away.
-SILENCE: Final = 75.0
-#: Seconds of backoff after the second failure in a row, and the maximum; the first retry comes almost at once.
-_BACKOFF: Final = (0.8, 30.0)
-#: Maximum wait that the server may ask for: a proxy in front of it may ask for hours.
-_LONGEST_ASKED: Final = 60.0
-#: Maximum while no server answers: an attempt costs little, and changes go unseen for that long afterwards.
-_BACKOFF_AWAY: Final = 4.0
-_FIRST_PAUSE: Final = 0.2
-#: A watch that lasted this many seconds, or delivered anything, counts as successful.
-_SETTLED: Final = 5.0
-#: Seconds to wait for the thread after `stop`; it may be in a request that the server does not answer.
-_JOIN: Final = 5.0
 
 
 def without_managed_fields(obj: Object) -> Object:
@@ -70,8 +53,8 @@ class Reflector:
         *,
         namespace: str = "",
         selectors: Mapping[str, str] | None = None,
-        page: int = PAGE,
-        silence: float = SILENCE,
+        page: int = 500,
+        silence: float = 75.0,
         transform: Callable[[Object], Object] = without_managed_fields,
     ) -> None:
         self.resource = resource
@@ -84,6 +67,9 @@ class Reflector:
         self._path = resource.path(namespace)
         self._query = dict(selectors or {})
         self._page = page
+        # Longest silence of a watch in seconds. The server sends a bookmark about once a minute, except for a kind that
+        # has not changed since it started; such a watch is reopened again and again, at the same version. Only a server
+        # that does not accept the next one either is away.
         self._silence = silence
         self._transform = transform
         #: The newest resourceVersion seen; None: list before the next watch.
@@ -114,7 +100,8 @@ class Reflector:
             watch = self._watch
         if watch is not None:
             watch.close()
-        self._thread.join(_JOIN)
+        # It may be in a request that the server does not answer.
+        self._thread.join(5.0)
 
     @property
     def stopped(self) -> bool:
@@ -155,7 +142,8 @@ class Reflector:
 
     def _is_settled(self) -> bool:
         """Whether the watch that just ended was successful; this resets the failure count."""
-        if self._delivered or time.monotonic() - self._accepted >= _SETTLED:
+        # A watch that lasted so long, or delivered anything, was a success.
+        if self._delivered or time.monotonic() - self._accepted >= 5.0:
             self._failures = 0
             return True
         return False
@@ -166,18 +154,20 @@ class Reflector:
         if was_away and not self._is_away:
             self._failures = min(self._failures, 1)
         pause = self._pause(getattr(error, "retry_after", None))
-        return min(pause, _BACKOFF_AWAY * random.uniform(0.8, 1.2)) if self._is_away else pause  # noqa: S311
+        # An attempt costs little, and changes go unseen for that long afterwards.
+        return min(pause, 4.0 * random.uniform(0.8, 1.2)) if self._is_away else pause  # noqa: S311
 
     def _pause(self, asked: float | None = None) -> float:
         """Seconds until the next attempt, at least what the server asked for, up to a limit."""
         self._is_settled()
         self._failures += 1
         if self._failures == 1:
-            pause = random.uniform(0, _FIRST_PAUSE)  # noqa: S311
+            pause = random.uniform(0, 0.2)  # noqa: S311
         else:
-            pause = min(_BACKOFF[0] * 2 ** min(self._failures - 2, 10), _BACKOFF[1])
+            pause = min(0.8 * 2 ** min(self._failures - 2, 10), 30.0)
             pause *= random.uniform(0.5, 1.5)  # noqa: S311
-        asked = min(asked or 0.0, _LONGEST_ASKED)
+        # A proxy in front of the server may ask for hours.
+        asked = min(asked or 0.0, 60.0)
         return max(pause, asked * random.uniform(1.0, 1.2))  # noqa: S311
 
     def _note(self, error: BackendError) -> None:

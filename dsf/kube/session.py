@@ -25,13 +25,10 @@ from dsf.kube import access
 _TIMEOUT = (5.0, 30.0)
 _MERGE_PATCH = "application/merge-patch+json"
 _APPLY_PATCH = "application/apply-patch+yaml"
-#: Bytes of an error body that are used, and bytes per read from a watch.
-_ERROR_LIMIT = 64 * 1024
 #: Statuses that only call for a retry: timeout, gone, too many requests.
 _PASSING = frozenset({408, 410, 429})
 # Statuses of a busy server: too many requests, unavailable.
 _BUSY = frozenset({429, 503})
-_CHUNK = 64 * 1024
 
 
 class ApiServerError(BackendError):
@@ -77,7 +74,7 @@ class Watch:
         """
         buffer = b""
         try:
-            for chunk in self._response.stream(_CHUNK, decode_content=True):
+            for chunk in self._response.stream(64 * 1024, decode_content=True):
                 *lines, buffer = (buffer + chunk).split(b"\n")
                 for line in lines:
                     if line:
@@ -175,7 +172,7 @@ class Session:
         data = bytearray()
         try:
             # What has come, not whole chunks: a server that sends a byte now and then would hold them up for ever.
-            while chunk := response.read1(_CHUNK, decode_content=True):
+            while chunk := response.read1(64 * 1024, decode_content=True):
                 data += chunk
                 if len(data) > max_bytes:
                     raise TooLargeError(f"GET {path}: the answer has more than the {max_bytes} bytes allowed")
@@ -212,7 +209,7 @@ class Session:
                 sock.settimeout(read_timeout)
             return Watch(response, path)
         try:
-            raise _api_error("GET", path, response.status, response.read(_ERROR_LIMIT), response.headers)
+            raise _api_error("GET", path, response.status, response.read(64 * 1024), response.headers)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise UnreachableError(f"GET {path}: the answer of {self.host} broke off: {_cause(error)}") from None
         finally:

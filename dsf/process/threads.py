@@ -15,13 +15,8 @@ import dsf.log
 
 log = dsf.log.get(__name__)
 
-#: Seconds before failed work starts again: first, and at most. The pause doubles with each failure in a row.
-_FIRST_PAUSE: Final = 0.1
-_LONGEST_PAUSE: Final = 30.0
 #: Seconds after which work that started again counts as recovered.
 _RECOVERED: Final = 10.0
-#: Failures in a row from which readiness fails: one that passes is only logged.
-_FAILURES: Final = 3
 
 _lock = threading.Lock()
 _running: set[SupervisedThread] = set()
@@ -66,12 +61,14 @@ class SupervisedThread:
     @property
     def is_failing(self) -> bool:
         """Whether its work fails again and again."""
-        return self._failures >= _FAILURES and time.monotonic() < self._recovered_at
+        # A failure that passes is only logged.
+        return self._failures >= 3 and time.monotonic() < self._recovered_at
 
     def _run(self) -> None:
         try:
             while not self._is_done():
-                pause = min(_FIRST_PAUSE * 2.0 ** min(self._failures - 1, 30), _LONGEST_PAUSE)
+                # Seconds; doubled with each failure in a row.
+                pause = min(0.1 * 2.0 ** min(self._failures - 1, 30), 30.0)
                 self._is_joined.wait(pause)
                 if self._is_joined.is_set():
                     return

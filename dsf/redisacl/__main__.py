@@ -26,8 +26,6 @@ from dsf.redisacl.users import acl_template, hub_users, render_acl_file
 
 #: Required roles; the others may have no user.
 _NEEDED: Final[tuple[HubRole, ...]] = ("hub", "beat", "results", "exporter")
-#: Redis may run as another user of the same group.
-_MODE: Final = 0o640
 _SHORTEST: Final = 16
 
 
@@ -82,7 +80,8 @@ def _passwords(folder: Path) -> dict[HubRole, str]:
 def _write(file: Path, text: str) -> None:
     descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
     with open(descriptor, "w", encoding="utf-8") as stream:
-        os.fchmod(descriptor, _MODE)
+        # Redis may run as another user of the same group.
+        os.fchmod(descriptor, 0o640)
         stream.write(text)
         stream.flush()
         os.fsync(descriptor)

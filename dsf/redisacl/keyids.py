@@ -12,10 +12,6 @@ from dataclasses import asdict, dataclass, replace
 
 from dsf.store.slots import CLOCK_SKEW
 
-#: Seconds for which the old credentials stay valid without a result of the agent. OCM delivers in seconds; a
-#: disconnected cluster gets the new Secret when it is back, whether or not the old one is still valid.
-GRACE = 3600.0
-
 
 @dataclass(frozen=True)
 class KeyIds:
@@ -39,9 +35,11 @@ class KeyIds:
         """Switch to new credentials without an overlap: the old ones are compromised."""
         return KeyIds(self.current + 1, None, now)
 
-    def settled(self, now: float, used: int | None, *, least: float = 0.0, grace: float = GRACE) -> KeyIds:
-        """End the overlap when the agent has signed with the current key (`used`) or the grace time is over.
+    def settled(self, now: float, used: int | None, *, least: float = 0.0, grace: float = 3600.0) -> KeyIds:
+        """End the overlap when the agent has signed with the current key (`used`) or `grace` seconds are over.
 
+        OCM delivers in seconds; a disconnected cluster gets the new Secret when it is back, whether or not the old one
+        is still valid.
         Not before `least` seconds: an agent may have its new signing key before its new password, which is a file that
         Kubernetes updates later.
         """

@@ -11,8 +11,6 @@ from dsf.errors import SettingsError
 _PORTS = {"redis": 6379, "rediss": 6379, "sentinel": 26379, "unix": 0}
 #: What some tools write: for a Valkey, and Celery for a Unix socket.
 _ALIASES = {"valkey": "redis", "valkeys": "rediss", "redis+socket": "unix", "valkey+socket": "unix"}
-#: Options of a Unix socket's URL that name the database: redis-py's and Celery's.
-_DATABASES = ("db", "virtual_host")
 _HELP = (
     "expected redis://host:port/0, rediss://host:port/0 (TLS), sentinel://host:port;sentinel://host:port/0 or "
     "unix:///path/of/redis.sock"
@@ -79,7 +77,8 @@ def _socket(part: SplitResult) -> Address:
     if part.hostname or not part.path:
         raise SettingsError(f"DSF_REDIS_URL: the URL of a Unix socket has three slashes and a path; {_HELP}")
     name, _, db = part.query.partition("=")
-    if part.query and (name not in _DATABASES or "&" in db):
+    # Both name the database of a Unix socket: in redis-py, and in Celery.
+    if part.query and (name not in ("db", "virtual_host") or "&" in db):
         raise SettingsError(
             "DSF_REDIS_URL: options after ? other than db are not supported; use the DSF_REDIS_ settings"
         )

@@ -30,13 +30,8 @@ CREDENTIALS: Final = "credential_provider"
 LONGEST_WAIT: Final = "reconnect_max_wait"
 ADDRESS: Final = "address"
 TRANSPORTS: Final = "transports"
-#: The first wait and the increment after each further attempt, in seconds; upper bounds of the random waits.
-_FIRST = 1.0
-_STEP = 1.0
 #: Bytes per message of events. Flower drops larger ones: every holder of a cluster's credential can publish.
 MOST_EVENT_BYTES: Final = 64 * 1024
-#: Bytes of the events in it; they are quoted once more in the message.
-_MOST_BODY_BYTES: Final = 40_000
 
 
 class Connection(kombu.Connection):
@@ -79,8 +74,8 @@ class Connection(kombu.Connection):
             # Another library's connection in this process.
             return {}
         return {
-            "interval_start": _FIRST * _drawn(),
-            "interval_step": _STEP * _drawn(),
+            "interval_start": _drawn(),
+            "interval_step": _drawn(),
             "interval_max": longest * _drawn(),
         }
 
@@ -141,7 +136,8 @@ def _messages(events: Iterable[str]) -> Iterator[str]:
     part: list[str] = []
     size = 0
     for event in events:
-        if part and size + len(event) > _MOST_BODY_BYTES:
+        # They are quoted once more in the message, which must stay below MOST_EVENT_BYTES.
+        if part and size + len(event) > 40_000:
             yield f"[{','.join(part)}]"
             part, size = [], 0
         part.append(event)

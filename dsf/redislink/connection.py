@@ -73,9 +73,6 @@ def _certificate(error: ssl.SSLCertVerificationError, host: str, ca_file: str | 
     return error.verify_message
 
 
-_NUMBERS: Final = (int, float)
-
-
 class _Packer(_Hiredis):  # type: ignore[misc]
     """Commands as bytes, with numbers converted to text.
 
@@ -86,7 +83,7 @@ class _Packer(_Hiredis):  # type: ignore[misc]
     def pack(self, *args: Any) -> list[bytes]:
         """One command."""
         packed: list[bytes] = super().pack(
-            *[repr(argument) if isinstance(argument, _NUMBERS) else argument for argument in args]
+            *[repr(argument) if isinstance(argument, int | float) else argument for argument in args]
         )
         return packed
 

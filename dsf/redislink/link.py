@@ -1,4 +1,4 @@
-"""Connection parameters from the settings, and redis-py clients."""
+"""Connection parameters from the settings, with the current user and password, and redis-py clients."""
 
 from __future__ import annotations
 
@@ -6,13 +6,46 @@ from typing import Any
 
 import redis
 from redis.backoff import NoBackoff
+from redis.credentials import CredentialProvider
 from redis.retry import Retry
 
 from dsf.errors import SettingsError
 from dsf.redislink import address, connection
-from dsf.redislink.credentials import RedisCredentials
 from dsf.redislink.sentinel import SentinelCredentials, SentinelRedis, Sentinels
 from dsf.settings import Settings
+
+
+class RedisCredentials(CredentialProvider):
+    """Current user and password from the settings and the files that they name.
+
+    redis-py asks for them at each connect: a rotated password needs no restart.
+
+    `DSF_REDIS_PASSWORD_FILE` and `DSF_REDIS_PASSWORD` override the password in the URL, `DSF_REDIS_USERNAME` the
+    user in it.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def get_credentials(self) -> tuple[()] | tuple[str] | tuple[str, str]:  # type: ignore[override]
+        """For redis-py: nothing, a password, or user and password.
+
+        Raises redis.AuthenticationError when a file cannot be used: the caller retries later, when it may
+        exist.
+        """
+        try:
+            username, password = self.read()
+        except SettingsError as error:
+            raise redis.AuthenticationError(str(error)) from None
+        if username:
+            return username, password
+        return (password,) if password else ()
+
+    def read(self) -> tuple[str, str]:
+        """User and password; both may be empty. Raises SettingsError when a file cannot be used."""
+        inside = address.parse(self._settings.resolved_redis_url())
+        password = self._settings.resolved_redis_password()
+        return self._settings.redis_username or inside.username, inside.password if password is None else password
 
 
 class Link:

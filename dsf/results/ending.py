@@ -23,7 +23,7 @@ from dsf.api.scoring import REFUSALS
 from dsf.api.types import USED_LABELS
 from dsf.api.validity import valid_until, validity_at
 from dsf.errors import CycleError, ScoreObjectTooLargeError
-from dsf.messages import LARGEST_COUNT, Result, run_time
+from dsf.messages import LARGEST_COUNT, STAGES, Result, run_time
 from dsf.reasons import RefusalReason
 from dsf.settings import Settings
 from dsf.store.history import HistoryEntry
@@ -36,10 +36,6 @@ _Kept = tuple[dict[str, str], float]
 
 _WORD = re.compile(r"[a-z0-9_]{1,64}")
 _USED: Final = frozenset(USED_LABELS)
-_STAGES = ("fetch", "score", "publish")
-# Upper bound of a stage's time; an absurd number must not spoil a sum for ever.
-_LONGEST_STAGE = 86_400.0
-_MOST_COUNTS = 16
 
 #: Failure reasons for results that the hub refuses.
 CLOCK_SKEW = "clock_skew"
@@ -229,7 +225,8 @@ def _ending(
     score: PairScore | None = None,
     refusal: str = "",
 ) -> Ending:
-    timings = {stage: min(result.timings[stage], _LONGEST_STAGE) for stage in _STAGES if stage in result.timings}
+    # An absurd number must not spoil a sum for ever.
+    timings = {stage: min(result.timings[stage], 86_400.0) for stage in STAGES if stage in result.timings}
     for name, seconds in timings.items():
         counters[f"t:{name}:sum"] = float(seconds)
         counters[f"t:{name}:count"] = 1
@@ -278,4 +275,4 @@ def _value(score: PairScore | None) -> float | None:
 def _counts(counts: dict[str, int]) -> dict[str, int]:
     """An agent's counts for the history, bounded in number and size."""
     known = [(name, number) for name, number in counts.items() if _WORD.fullmatch(name) and number <= LARGEST_COUNT]
-    return dict(known[:_MOST_COUNTS])
+    return dict(known[:16])

@@ -28,8 +28,6 @@ _WHY = {
     "removed": "this scorer does not run on this cluster any more",
 }
 _LEAST_SECRET = 16
-#: Seconds until an agent's versions are stored again: Redis may lose them.
-_NOTE_AGAIN = 30.0
 
 # Versions of an agent's messages and software.
 _Versions = tuple[int, str]
@@ -180,7 +178,8 @@ class Ingest:
                 for name, ((schema, version), key_id) in news.items()
             }
         )
-        until = time.monotonic() + _NOTE_AGAIN
+        # Redis may lose the versions.
+        until = time.monotonic() + 30.0
         self._noted |= {name: (key_id, versions, until) for name, (versions, key_id) in news.items()}
 
     def _log(self, reason: str, envelope: object, why: str, **context: str) -> None:

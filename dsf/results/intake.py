@@ -24,9 +24,6 @@ from dsf.store.mail import Mailboxes, Waiting, cluster_of
 
 #: Seconds between two looks for results: they are gathered, as a task and its round trips cost more than a result.
 PAUSE: Final = 0.2
-#: Seconds between looks into every mailbox, for results whose flag was not set.
-EVERYWHERE_EVERY: Final = 10.0
-_LONGEST_PAUSE: Final = 5.0
 # Names of clusters in Flower.
 _NAMED: Final = 5
 
@@ -104,7 +101,8 @@ class Intake:
         everywhere = time.monotonic() >= self._everywhere_at
         waiting = self._mail.read(everywhere=everywhere)
         if everywhere and not waiting.is_more:
-            self._everywhere_at = time.monotonic() + EVERYWHERE_EVERY
+            # Every mailbox, now and then: the flag of a result may not have been set.
+            self._everywhere_at = time.monotonic() + 10.0
         self.is_behind = waiting.is_more
         if waiting.slots:
             self._take_in(waiting)

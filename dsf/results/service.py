@@ -28,9 +28,6 @@ from dsf.settings import Settings, settings
 from dsf.store.client import connect
 from dsf.worker.taskevents import TaskEvents
 
-# Longest time in seconds that a write in progress may delay shutdown.
-_STOP_WAIT = 10.0
-
 log = dsf.log.get(__name__)
 
 
@@ -68,7 +65,8 @@ class Service(bootsteps.StartStopStep):
         del worker
         self._tell_to_stop()
         for thread in self._threads:
-            thread.join(_STOP_WAIT)
+            # A write in progress may delay shutdown.
+            thread.join(10.0)
         for client in self._clients:
             client.close()
 

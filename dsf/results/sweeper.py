@@ -13,14 +13,8 @@ from dsf.store.looping import repeat
 from dsf.store.runs import Runs
 from dsf.store.ticks import RUN_SLACK
 
-#: Seconds between sweeps, and between them while there is more to do.
+#: Seconds between sweeps when there is no more to do.
 EVERY = 1.0
-EVERY_WHILE_MORE = 0.2
-#: Seconds between checks for runs and scores of a wrong clock, and for leftovers of removed pairs: only those found
-#: twice are removed.
-LEFTOVERS_EVERY = 60.0
-# Names per log line; the books have all.
-_NAMED = 5
 
 log = dsf.log.get(__name__)
 
@@ -43,11 +37,12 @@ class Sweeper:
     def _turn(self) -> float:
         again = self.sweep(time.time())
         if time.monotonic() >= self._next_leftovers:
-            self._next_leftovers = time.monotonic() + LEFTOVERS_EVERY
+            # Only what is found twice is removed.
+            self._next_leftovers = time.monotonic() + 60.0
             self.set_right(time.time())
             self.forget_leftovers()
             self._runs.forget_lags()
-        return EVERY_WHILE_MORE if again else EVERY
+        return 0.2 if again else EVERY
 
     def sweep(self, now: float) -> bool:
         """Find lost runs once; returns whether to look again soon."""
@@ -55,7 +50,7 @@ class Sweeper:
             now=now, lost_after=self._settings.lost_after, history_length=self._settings.history_length
         )
         if lost:
-            log.warning("runs lost", count=len(lost), first=lost[:_NAMED])
+            log.warning("runs lost", count=len(lost), first=lost[:5])
         return again
 
     def set_right(self, now: float) -> None:
@@ -72,4 +67,4 @@ class Sweeper:
         forgotten = self._runs.forget(left & self._left)
         self._left = left - self._left
         if forgotten:
-            log.info("removed pairs forgotten", count=len(forgotten), first=forgotten[:_NAMED])
+            log.info("removed pairs forgotten", count=len(forgotten), first=forgotten[:5])

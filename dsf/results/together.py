@@ -1,21 +1,20 @@
-"""Batches the Redis requests of one writer's threads: a round trip per object costs more than the object."""
+"""Batches the Redis requests of one writer's threads: a round trip per object costs more than the object.
+
+`Pacer` says when work that is cheaper in batches begins: a few steps at once, then one per interval.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 from dsf.store.writes import BURST, Finish, Writes
 
-# Pairs finished per round trip, and max. seconds that the first of them waits for others.
-_FINISHED = 32
+# Max. seconds that a finished pair waits for others, to be recorded in the same round trip.
 _WITHIN = 0.5
-# Turns requested together, one less than the burst: a slightly late request loses none. And max. seconds to gather
-# them.
+# Turns requested together, one less than the burst: a slightly late request loses none.
 _TURNS = BURST - 1
-_GATHER = 0.05
-# Seconds after which a writer's facts are stale. A change meanwhile is not lost: the pair is checked again.
-_STALE = 1.0
 
 
 class Together:
@@ -51,8 +50,9 @@ class Together:
                 if not granted:
                     if wait > _WITHIN:
                         self.flush()
-                    self._stopping.wait(max(wait, min(_GATHER, (min(wanted, _TURNS) - 1) / self._rate)))
-        return time.monotonic() - began > _STALE
+                    self._stopping.wait(max(wait, min(0.05, (min(wanted, _TURNS) - 1) / self._rate)))
+        # A change meanwhile is not lost: the pair is checked again.
+        return time.monotonic() - began > 1.0
 
     @property
     def is_waiting(self) -> bool:
@@ -66,7 +66,7 @@ class Together:
             if not self._finished:
                 self._first_at = now
             self._finished.append(pair)
-            is_time = len(self._finished) >= _FINISHED or now > self._first_at + _WITHIN
+            is_time = len(self._finished) >= 32 or now > self._first_at + _WITHIN
         if is_time:
             self.flush()
 
@@ -87,3 +87,27 @@ class Together:
             is_granted = self._granted > 0
             self._granted -= is_granted
         return is_granted
+
+
+class Pacer:
+    """Says how long to wait for the next step: one per `every` seconds, and up to `burst` more after a pause. So what
+    comes alone need not wait, and a lasting stream is batched. The generic cell rate algorithm (ITU-T I.371).
+
+    Not thread-safe. `clock` gives seconds.
+    """
+
+    def __init__(self, every: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._every = every
+        self._tolerance = burst * every
+        self._clock = clock
+        # When an even stream of steps would have its next one.
+        self._expected_at = float("-inf")
+
+    def left(self) -> float:
+        """Seconds until a step may begin; not positive if it may now."""
+        return self._expected_at - self._tolerance - self._clock()
+
+    def step(self) -> None:
+        """A step begins, also one that did not wait: the next one waits for one interval at most."""
+        now = self._clock()
+        self._expected_at = min(max(self._expected_at, now), now + self._tolerance) + self._every

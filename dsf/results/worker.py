@@ -12,9 +12,6 @@ from dsf.process import memory
 from dsf.results.ingest import master_secret
 from dsf.settings import ENV_PREFIX, Settings, settings
 
-# Seconds between heartbeats in Flower; each is sent to all listeners.
-_HEARTBEAT = 30
-
 
 def run(config: Settings) -> int:
     """Run the results worker until SIGTERM or SIGINT; returns its exit code.
@@ -38,7 +35,8 @@ def run(config: Settings) -> int:
         task_events=True,
         without_gossip=True,
         without_mingle=True,
-        heartbeat_interval=_HEARTBEAT,
+        # Seconds; each heartbeat is sent to all listeners.
+        heartbeat_interval=30,
     )
     worker.start()
     code: int = worker.exitcode or 0

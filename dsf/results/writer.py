@@ -20,8 +20,7 @@ from dsf.backends.protocol import ScoreBackend
 from dsf.errors import BackendError
 from dsf.process.threads import background
 from dsf.results.desired import DesiredScore, desired, validity_factor
-from dsf.results.pacer import Pacer
-from dsf.results.together import Together
+from dsf.results.together import Pacer, Together
 from dsf.settings import Settings
 from dsf.store.client import at_once
 from dsf.store.looping import repeat
@@ -37,9 +36,6 @@ LONGEST_SLEEP = 0.5
 # Shortest time between checks that find work, so that a stream of changes is batched: a check has five round trips
 # whatever it finds. A few changes do not wait.
 _PACE, _BURST = 0.3, 10
-# Seconds between this writer's offers to audit.
-_OFFER_EVERY = 1.0
-_BATCH = 32
 # Objects of a batch written concurrently, one more for each such number of seconds that it takes. A write may mostly
 # wait: for the API server, and in a busy worker several times for the ingesting thread. If it does not, alternating
 # threads cost a fifth more CPU than one.
@@ -47,13 +43,6 @@ _AT_ONCE, _ALONE = 4, 0.1
 # While results wait, writing gets a quarter of this process's CPU: for each second of a batch the rest of the worker
 # gets this many seconds before the next one, within at most this long.
 _OTHERS, _LONGEST_YIELD = 3.0, 2.0
-_YIELD_STEP = 0.1
-# Seconds between audits by all writers together.
-_AUDIT_EVERY = 30.0
-_FIRST_BACKOFF = 1.0
-# An object not yet renewable is checked again at half of its remaining time, but not in ever shorter steps.
-_SHORTEST_STEP = 1.0
-_LOG_EVERY = 10.0
 
 log = dsf.log.get(__name__)
 
@@ -86,7 +75,7 @@ class Writer:
         self._is_behind = is_behind
         self._attempts: dict[str, int] = {}
         self._factor = 1.0
-        self._throttle = dsf.log.Throttle(_LOG_EVERY)
+        self._throttle = dsf.log.Throttle(10.0)
         self._together = Together(self._writes, self._rate, stopping)
         self._pace = Pacer(_PACE, _BURST)
         # By time.monotonic().
@@ -109,11 +98,12 @@ class Writer:
     def step(self) -> float:
         """Check a batch of due pairs; returns the seconds until the next one is due, 0 if there are more now."""
         if time.monotonic() >= self._offer_at:
-            self._offer_at = time.monotonic() + _OFFER_EVERY
-            if self._writes.begin_audit(_AUDIT_EVERY):
+            self._offer_at = time.monotonic() + 1.0
+            # Seconds between audits by all writers together.
+            if self._writes.begin_audit(30.0):
                 self._audit()
         # Only as many as can be written within a fraction of the lease.
-        batch = max(1, min(_BATCH, int(self._rate * LEASE / 4)))
+        batch = max(1, min(32, int(self._rate * LEASE / 4)))
         claims, due_in = self._writes.claim(self._clock(), LEASE, batch)
         if claims:
             self._pace.step()
@@ -128,7 +118,7 @@ class Writer:
         is written once."""
         cpu, until = time.process_time() + _OTHERS * spent, time.monotonic() + _LONGEST_YIELD
         while time.process_time() < cpu and time.monotonic() < until and self._is_behind():
-            if self._stopping.wait(_YIELD_STEP):
+            if self._stopping.wait(0.1):
                 return
 
     def _look_at_all(self, batch: deque[tuple[PairLease, Facts]]) -> float:
@@ -266,12 +256,13 @@ class Writer:
         if now < written.renew_at:
             return written.renew_at
         rest = written.valid_until - now
-        return min(written.valid_until, now + max(_SHORTEST_STEP, rest / 2)) if rest > 0 else now + _SHORTEST_STEP
+        # An object not yet renewable is checked again at half of its remaining time, but not in ever shorter steps.
+        return min(written.valid_until, now + max(1.0, rest / 2)) if rest > 0 else now + 1.0
 
     def _put_off(self, claim: PairLease, why: str) -> None:
         attempts = self._attempts.get(claim.pair, 0)
         self._attempts[claim.pair] = attempts + 1
-        backoff = min(LONGEST_BACKOFF, _FIRST_BACKOFF * 2 ** min(attempts, 10))
+        backoff = min(LONGEST_BACKOFF, 2.0 ** min(attempts, 10))
         self._writes.put_off(claim, self._clock() + backoff)
         # Only a pair's first failure, and not each of thousands when the backend is down.
         if attempts == 0 and (not_logged := self._throttle.take("failed")) is not None:

@@ -27,25 +27,13 @@ from dsf.store.ticks import TickFactory, run_deadline
 
 log = dsf.log.get(__name__)
 
-# Max. pairs per command in a script.
-_MOST_TOGETHER = 2000
 _SEND, _DEFER, _DROP = "send", "defer", "drop"
 #: Seconds before retry of a pair that cannot be read or decided: a newer hub may have written its entry.
 _UNREADABLE_RETRY = 60.0
-#: Seconds between reads of the schedule while ticks are being sent. At 1,000 ticks a second something is always due;
-#: handling each alone would cost a core, and batching costs at most this lag. The three round trips dominate a batch's
-#: cost, so many ticks are cheap.
-_COALESCE = 0.1
-#: Seconds between log lines about undecidable pairs.
-_COMPLAIN_INTERVAL = 1.0
-#: Seconds between cleanups of the rate limiter.
-_PRUNE_INTERVAL = 60.0
 #: Seconds between checks for pairs due much later than allowed, and seconds of allowance: the first runs of many new
 #: entries are spread over minutes.
 _STRAY_INTERVAL = 60.0
 _STRAY_SLACK = 600.0
-#: Batches per such check: enough for all pairs, and no endless loop if another process moves the same ones.
-_MOST_PAGES = 1000
 
 
 class _Row(NamedTuple):
@@ -89,7 +77,8 @@ class Dispatcher:
         """`batch` pairs per round trip, `queue_limit` messages per queue, `spread_rate` late pairs per second."""
         self._redis = client
         self._ticks = ticks
-        self._batch = min(batch, _MOST_TOGETHER)
+        # A script gets the pairs of one command.
+        self._batch = min(batch, 2000)
         self._queue_limit = queue_limit
         self._gap = 1 / spread_rate
         self._clock = clock
@@ -112,7 +101,7 @@ class Dispatcher:
         self._newest = now
         if now >= self._prune_at:
             self._limiter.prune(now)
-            self._prune_at = now + _PRUNE_INTERVAL
+            self._prune_at = now + 60.0
         # Also after the clock was set back.
         if not 0 <= self._stray_at - now <= _STRAY_INTERVAL:
             self._recall(now)
@@ -124,14 +113,17 @@ class Dispatcher:
             return float(first[0][1]) if first else None
         batch = self._read(now, [(str(pair), float(at)) for pair, at in due])
         self._write([self._row(batch, pair, at) for pair, at in batch.due])
-        return now if len(due) == self._batch else now + _COALESCE
+        # At 1,000 ticks a second something is always due; handling each alone would cost a core, and batching costs at
+        # most this lag. The three round trips dominate a batch's cost, so many ticks are cheap.
+        return now if len(due) == self._batch else now + 0.1
 
     def _recall(self, now: float) -> None:
         """Give pairs that are due too late their next slot: a beat whose clock was ahead left them there, and nothing
         would be sent until then."""
         self._stray_at = now + _STRAY_INTERVAL
         stay = moved = 0
-        for _ in range(_MOST_PAGES):
+        # Enough for all pairs, and no endless loop if another process moves the same ones.
+        for _ in range(1000):
             # Latest due times first.
             latest: Any = self._redis.zrange(keys.DUE, -stay - self._batch, -stay - 1, withscores=True)
             far = [(str(pair), float(at)) for pair, at in latest if float(at) > now + _STRAY_SLACK]
@@ -206,7 +198,7 @@ class Dispatcher:
             return self._decide(batch, pair, due)
         except Exception:
             if batch.now >= self._complain_at:
-                self._complain_at = batch.now + _COMPLAIN_INTERVAL
+                self._complain_at = batch.now + 1.0
                 log.exception("pair cannot be scheduled", pair=pair, retry_seconds=_UNREADABLE_RETRY)
             return _Row(pair, due, batch.now + _UNREADABLE_RETRY, _DEFER)
 

@@ -17,9 +17,6 @@ from dsf.store.client import at_once
 
 log = dsf.log.get(__name__)
 
-#: Renewals and requests per lock lifetime: several may fail before it is lost.
-_RENEWALS = 5
-
 
 class BeatLock:
     """Held by at most one beat. A lost lock is requested again, without exit."""
@@ -27,7 +24,8 @@ class BeatLock:
     def __init__(self, client: redis.Redis, timeout: float) -> None:
         """`timeout` in seconds: the lock expires that long after the holder's death."""
         self._milliseconds = max(1, round(timeout * 1000))
-        self._interval = timeout / _RENEWALS
+        # Several renewals may fail before the lock is lost.
+        self._interval = timeout / 5
         self._token = secrets.token_hex(16)
         self._client = client
         self._held = False

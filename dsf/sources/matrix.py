@@ -28,10 +28,6 @@ _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[][{}"]', re.DOTALL)
 
 #: Bytes that are parsed as JSON, per series and for everything else: parsed objects are fifty times as large.
 _MAX_PARSED = 2 * 1024 * 1024
-#: Most warnings of one answer that are passed on.
-_MOST_WARNINGS = 3
-#: Tokens between two calls of `check`.
-_LOOK_EVERY = 16 * 1024
 
 _decode = json.JSONDecoder().raw_decode
 
@@ -96,7 +92,7 @@ def _any_shape(body: bytes, start: int, check: Callable[[], None]) -> tuple[int,
     depth = 1
     series = 0
     for number, token in enumerate(_TOKEN.finditer(body, start)):
-        if number % _LOOK_EVERY == 0:
+        if number % (16 * 1024) == 0:
             check()
         char = token[0]
         if char in (b"{", b"["):
@@ -131,7 +127,7 @@ def _check_rest(rest: bytes, body: bytes) -> tuple[str, ...]:
     # VictoriaMetrics' word for what Thanos and Prometheus write as a warning.
     if document.get("isPartial") is True:
         warnings.insert(0, "isPartial: servers behind the source did not answer, and their data is missing")
-    return tuple(warnings[:_MOST_WARNINGS])
+    return tuple(warnings[:3])
 
 
 def _why_not(body: bytes) -> str:

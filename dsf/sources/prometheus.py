@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping
-from typing import Final
+from http import HTTPStatus
 from urllib.parse import urlencode
 
 from dsf import http
@@ -26,8 +26,6 @@ _BAD_QUERY = frozenset({400, 422})
 #: Statuses with which servers and proxies refuse a long URL. Some proxies say 400 instead, in their own words; this is
 #: said of queries that have more characters than the shortest of their limits (a request line of 4,094 bytes).
 _TOO_LONG = frozenset({414, 431})
-_LONG: Final = 4000
-_METHOD_NOT_ALLOWED: Final = 405
 
 
 def fetch(summary: ScorerSummary, context: Context) -> Payload:
@@ -94,13 +92,13 @@ def _shown(text: str, context: Context) -> str:
 def _explain(status: int, body: bytes, method: str, length: int) -> tuple[str, str] | None:
     """Prometheus' error text for a refused query; the remedy where it was refused for the length of its URL, or for its
     method. `length` is that of the query."""
-    if status == _METHOD_NOT_ALLOWED and method == SourceMethod.POST:
+    if status == HTTPStatus.METHOD_NOT_ALLOWED and method == SourceMethod.POST:
         return "http_error", "the server takes no POST; remove `method: POST` from the source"
     try:
         text = json.loads(body)["error"]
     except (ValueError, LookupError, TypeError, RecursionError):
         text = None
-    is_long = status in _TOO_LONG or (status in _BAD_QUERY and length > _LONG and text is None)
+    is_long = status in _TOO_LONG or (status in _BAD_QUERY and length > 4000 and text is None)
     if is_long and method == SourceMethod.GET:
         return "bad_query", (
             f"a query of {length} characters makes the URL longer than the server, or a proxy before it, takes; set "

@@ -20,8 +20,6 @@ MAX_LABELS: Final = 128
 #: Bounds of one answer: lines, and selected samples.
 MAX_LINES: Final = 2_000_000
 MAX_SAMPLES: Final = 50_000
-#: Lines between two calls of `check`.
-_LOOK_EVERY: Final = 256
 
 _LINE = re.compile(rb"[^\n]+")
 _NAME = re.compile(rb"[ \t]*([a-zA-Z_:][a-zA-Z0-9_:]*)")
@@ -87,7 +85,7 @@ def _samples(
     """Samples of lines that may be selected: parsing takes far longer than checking the beginning of a line."""
     names = {selector.name.encode() for selector in selectors}
     for number, match in enumerate(_LINE.finditer(body)):
-        if number % _LOOK_EVERY == 0:
+        if number % 256 == 0:
             check()
         if number >= MAX_LINES:
             raise ScrapeError(f"it has more than {MAX_LINES} lines")

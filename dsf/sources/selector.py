@@ -27,11 +27,6 @@ _ESCAPE = re.compile(r"\\(?:([0-7]{3})|x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-
 _ESCAPED = dict(zip("abfnrtv\\\"'", "\a\b\f\n\r\t\v\\\"'", strict=True))
 
 
-#: Instructions of all regular expressions of one scorer: they bound the cost per character of a label.
-_MAX_PROGRAM = 8_000
-#: Bytes that RE2 may use for one expression.
-_MAX_MEMORY = 1024 * 1024
-
 #: Label of the framework -> OpenTelemetry's attribute of the same meaning, in Prometheus' format.
 SHORT_NAMES: Final = {
     "node": "k8s_node_name",
@@ -87,7 +82,8 @@ def parse_selectors(text: str) -> tuple[Selector, ...]:
     for query in split_queries(text):
         selectors.append(_parse(query))
         size += sum(matcher.pattern.programsize for matcher in selectors[-1].matchers if matcher.pattern is not None)
-        if size > _MAX_PROGRAM:
+        # Instructions of all regular expressions of one scorer: they bound the cost per character of a label.
+        if size > 8_000:
             raise SelectorError("the regular expressions of all queries together are too large; write shorter ones")
     return tuple(selectors)
 
@@ -176,7 +172,8 @@ def _pattern(query: str, text: str) -> Any:
     options.dot_nl = True
     options.never_capture = True
     options.log_errors = False
-    options.max_mem = _MAX_MEMORY
+    # Bytes for one expression.
+    options.max_mem = 1024 * 1024
     try:
         return re2.compile(text, options)
     except re2.error as error:

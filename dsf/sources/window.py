@@ -23,8 +23,6 @@ AHEAD = 300.0
 MAX_POINTS = 11_000
 #: Bytes that the labels of one series may have.
 MAX_LABEL_BYTES = 4096
-#: Old samples that may stay before an array is moved.
-_SLACK = 16
 
 
 class WindowFullError(Exception):
@@ -205,7 +203,7 @@ class Window:
                 if old == len(series.times):
                     del self._series[key]
                     self._budget.give(1, old)
-                elif old > max(_SLACK, len(series.times) // 8):
+                elif old > max(16, len(series.times) // 8):
                     series.stale.difference_update(series.times[:old])
                     del series.times[:old], series.values[:old]
                     self._budget.give(0, old)

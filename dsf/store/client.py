@@ -18,13 +18,8 @@ from dsf.settings import Settings
 
 _Item = TypeVar("_Item")
 
-#: Retries of one command after a lost connection, to survive a Redis restart of a second or two.
-_RETRIES = 3
 
-
-def connect(
-    settings: Settings, *, name: str = "dsf", retries: int = _RETRIES, decode_responses: bool = True
-) -> redis.Redis:
+def connect(settings: Settings, *, name: str = "dsf", retries: int = 3, decode_responses: bool = True) -> redis.Redis:
     """A thread-safe client that reconnects by itself, with the current password. It decodes answers to str or not.
 
     Connecting happens at the first command. Raises SettingsError if the URL or a named file is unusable.

@@ -22,7 +22,8 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, FiniteFloat
 
-_STAGES: Final = ("fetch", "score", "publish")
+from dsf.messages import STAGES
+
 # The order is part of the stored format: new ones go last.
 #: Counts of a cycle, in the order in which they are stored and shown.
 COUNTS: Final = ("series", "bytes_in", "bytes_out", "results", "items", "refused", "clamped", "retries")
@@ -60,7 +61,7 @@ class HistoryEntry(BaseModel):
         """The stored row, without `at`, which the run id implies; timings are rounded to 100 microseconds."""
         milliseconds, _, bits = self.run.partition("-")
         why = [self.stage, self.reason, self.message] if self.stage or self.reason or self.message else []
-        timings = [_packed(round(self.timings[name] * _UNITS)) if name in self.timings else "" for name in _STAGES]
+        timings = [_packed(round(self.timings[name] * _UNITS)) if name in self.timings else "" for name in STAGES]
         counts = {name: _packed(self.counts[name]) for name in COUNTS if name in self.counts}
         if "results" in counts:
             items = counts.get("items", _NO_ITEMS)
@@ -130,7 +131,7 @@ def _unpacked(row: str) -> HistoryEntry:
         stage=stage,
         reason=reason,
         message=message,
-        timings={name: number(text) / units for name, text in _given(_STAGES, timings)},
+        timings={name: number(text) / units for name, text in _given(STAGES, timings)},
         counts={name: number(text) for name, text in by_name.items()},
         value=float(value) if value else None,
     )

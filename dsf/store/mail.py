@@ -20,12 +20,6 @@ from dsf.store.client import batched, lua
 SHORTEST: Final = 200
 # Results and bytes read at once: together they are one task, and Redis serves nobody else while it reads them.
 _MOST, _MOST_BYTES = 100, 32 * 1024 * 1024
-# Milliseconds after which others may read the mailbox of a worker that died: longer than results take to be ingested.
-_CLAIM = 10_000
-# Bytes at the end of a result that tell it from every other one: they hold its signature.
-_ENDING = 80
-# Clusters per round trip.
-_BATCH = 500
 
 
 class Waiting(NamedTuple):
@@ -63,7 +57,9 @@ class Mailboxes:
                 keys.MAIL_SLOTS,
                 keys.MAIL_CLAIM_PREFIX,
                 self._token,
-                _CLAIM,
+                # Milliseconds after which others may read the mailbox of a worker that died: longer than results take
+                # to be ingested.
+                10_000,
                 _MOST,
                 _MOST_BYTES,
                 SHORTEST,
@@ -80,7 +76,8 @@ class Mailboxes:
         claims = {keys.mail_claim(cluster_of(slot)) for slot in slots}
         self._empty(
             keys=[*slots, *claims],
-            args=[self._token, len(slots), *(text[-_ENDING:] for text in texts)],
+            # The last bytes tell a result from every other one: they hold its signature.
+            args=[self._token, len(slots), *(text[-80:] for text in texts)],
         )
 
 
@@ -92,7 +89,7 @@ def cluster_of(slot: bytes) -> str:
 def results_waiting(client: redis.Redis, clusters: Iterable[str]) -> int:
     """The number of results in the mailboxes of these clusters. Raises redis.RedisError."""
     waiting = 0
-    for batch in batched(clusters, _BATCH):
+    for batch in batched(clusters, 500):
         with client.pipeline(transaction=False) as pipe:
             for cluster in batch:
                 pipe.exists(*keys.mail_slots(cluster))

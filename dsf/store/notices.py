@@ -25,8 +25,6 @@ log = dsf.log.get(__name__)
 CLUSTER_SET: Final = "cluster.open-cluster-management.io/clusterset"
 #: Labels of OCM's addons: many, and useless for grouping a fleet.
 _UNUSED_PREFIX: Final = "feature.open-cluster-management.io/"
-_MOST_LABELS: Final = 32
-_LONGEST_MESSAGE: Final = 2000
 #: `problem` of a ConfigRead that has no time for this reason.
 NOT_READ: Final = "configSyncMode is None: /config is not read"
 
@@ -89,12 +87,12 @@ def grouping_labels(labels: Mapping[str, str]) -> dict[str, str]:
     names = sorted(
         (name for name in labels if not name.startswith(_UNUSED_PREFIX)), key=lambda name: (name != CLUSTER_SET, name)
     )
-    return {name: labels[name] for name in names[:_MOST_LABELS]}
+    return {name: labels[name] for name in names[:32]}
 
 
-def cut(message: str) -> str:
-    """A message cut to the limit."""
-    return message if len(message) <= _LONGEST_MESSAGE else message[: _LONGEST_MESSAGE - 1] + "…"
+def cut(message: str, limit: int = 2000) -> str:
+    """The message with at most `limit` characters."""
+    return message if len(message) <= limit else message[: limit - 1] + "…"
 
 
 _Notice = TypeVar("_Notice", ScorerNotice, ClusterNotice, ConfigRead)

@@ -21,20 +21,12 @@ from dsf.store.history import HistoryEntry
 from dsf.store.pairs import EXPIRED, EXPIRED_THRESHOLD, LAST_SUCCESS, PairFailure, PairScore, row_fields
 from dsf.store.slots import CLOCK_SKEW
 
-#: Seconds for which a lost run is remembered, so that its late result is recognised.
-LOST_MEMORY = 3600
 # Hashes by pair that end with a pair.
 _BY_PAIR = (keys.ROWS, keys.SKIPS, keys.WRITES_REFUSED)
-# Rows per step of a search through all of them.
-_SCAN = 1000
 # Key prefixes of pair hashes and histories.
 _PREFIXES = keys.pair_key("", "").removesuffix("/"), keys.history_key("", "").removesuffix("/")
-# Runs declared lost per script call: it blocks Redis for other clients.
-_SWEEP_BATCH = 500
-# Likewise for pairs.
-_FORGET_BATCH = 500
-# Likewise for results.
-_INGEST_BATCH = 64
+# Runs declared lost, or pairs, per script call: it blocks Redis for other clients.
+_BATCH = 500
 _INGEST_KEYS = (
     keys.OPEN_RUNS,
     keys.LOST_RUNS,
@@ -105,9 +97,8 @@ class Runs:
         stay); `replayed` or `stale` if it was refused; `removed` if the pair no longer exists; and whether a writer
         must check the pair now. A Redis error of one ending is in its place and does not affect the others.
         """
-        ended = [
-            outcome for batch in batched(endings, _INGEST_BATCH) for outcome in self._end(batch, now, history_length)
-        ]
+        # A script call blocks Redis for other clients.
+        ended = [outcome for batch in batched(endings, 64) for outcome in self._end(batch, now, history_length)]
         # Rare, so in a separate round trip.
         self.refuse(refused)
         return ended
@@ -157,17 +148,18 @@ class Runs:
             args=[
                 _number(now),
                 _number(lost_after),
-                _SWEEP_BATCH,
+                _BATCH,
                 history_length,
                 *_PREFIXES,
-                LOST_MEMORY,
+                # Seconds for which a lost run is remembered, so that its late result is recognised.
+                3600,
                 keys.MAIL_PREFIX,
                 keys.MAIL_SLOTS,
                 _latest(now),
             ],
         )
         overdue = int(str(answer[0]))
-        return [str(member) for member in answer[1:]], overdue == _SWEEP_BATCH
+        return [str(member) for member in answer[1:]], overdue == _BATCH
 
     def set_runs_right(self, now: float, slack: float) -> int:
         """Have open runs of a clock that was ahead end as if they were sent now: an interval and `slack` seconds later.
@@ -178,7 +170,7 @@ class Runs:
         open_runs: Any = self._redis.zrangebyscore(keys.OPEN_RUNS, now + CLOCK_SKEW, "+inf", withscores=True)
         ahead = [(str(member), float(at)) for member, at in open_runs if str(member).rpartition("/")[2] > latest]
         moved = 0
-        for batch in batched(ahead, _SWEEP_BATCH):
+        for batch in batched(ahead, _BATCH):
             pairs = [member.rpartition("/")[0] for member, _ in batch]
             texts: Any = self._redis.hmget(keys.ENTRIES, pairs)
             entries = [read(Entry, pair, text) if text else None for pair, text in zip(pairs, texts, strict=True)]
@@ -205,7 +197,7 @@ class Runs:
         Returns those that had data. The hub controller does this on removing a pair, but may die in between.
         """
         forgotten: list[str] = []
-        for batch in batched(sorted(pairs), _FORGET_BATCH):
+        for batch in batched(sorted(pairs), _BATCH):
             answer: list[object] = self._forget(
                 keys=[keys.ENTRIES], args=[*_PREFIXES, len(_BY_PAIR), *_BY_PAIR, *batch]
             )
@@ -223,11 +215,11 @@ class Runs:
         """Let scores from the future, of a clock that was ahead, be measured now; returns their number."""
         ahead = [
             str(pair)
-            for pair, text in self._redis.hscan_iter(keys.ROWS, count=_SCAN)
+            for pair, text in self._redis.hscan_iter(keys.ROWS, count=1000)
             if row_fields(str(pair), str(text)).get(LAST_SUCCESS, 0) > now + CLOCK_SKEW
         ]
         corrected = 0
-        for batch in batched(ahead, _FORGET_BATCH):
+        for batch in batched(ahead, _BATCH):
             corrected += int(self._set_right(keys=[keys.WRITES], args=[_number(now), int(CLOCK_SKEW), *batch]))
         return corrected
 

@@ -30,15 +30,10 @@ BURST = 5
 _FORGOTTEN = "?"
 # Members per command of an audit: it blocks Redis for other clients.
 _CHUNK = 1000
-#: Share of its validity after which an object is renewed. Not a half: a score is up to an interval old when written, so
-#: that renewal at half of the rest would happen more than twice per validity.
-RENEW_SHARE = 0.6
 #: Seconds for which a failing write is postponed at most.
 LONGEST_BACKOFF = 60.0
 #: Field of `Writes.validity_factor` in the writer's counters.
 VALIDITY_FACTOR = "validity_factor"
-# Max. characters kept of a refusal's reason.
-_REASON_LIMIT = 1000
 
 
 class WrittenRecord(BaseModel):
@@ -63,7 +58,9 @@ class WrittenRecord(BaseModel):
     @property
     def renew_at(self) -> float:
         """At somewhat more than half of its validity."""
-        return self.written_at + (self.valid_until - self.written_at) * RENEW_SHARE
+        # Not at a half: a score is up to an interval old when written, so that renewal at half of the rest would happen
+        # more than twice per validity.
+        return self.written_at + (self.valid_until - self.written_at) * 0.6
 
 
 @dataclass(frozen=True)
@@ -214,7 +211,7 @@ class Writes:
 
     def note_refusal(self, claim: PairLease, facts: Facts, why: str) -> bool:
         """Record the refusal of this pair's object until a check succeeds; False if already recorded."""
-        text = why[:_REASON_LIMIT]
+        text = why[:1000]
         if facts.refusal == text:
             return False
         at_once(self._redis, ("HSET", keys.WRITES_REFUSED, claim.pair, text))

@@ -9,8 +9,6 @@ from typing import Final
 
 from dsf.process.listening import EVERYWHERE
 
-_CELERY = (sys.executable, "-m", "celery", "-A", "dsf.celery")
-
 #: Command of `celery` -> the role that its process has without DSF_ROLE. A worker is that of the results.
 _ROLES: Final = {
     "beat": "beat",
@@ -54,7 +52,8 @@ def flower(address: str, port: int, *, read_only: bool = True) -> list[str]:
         "address": "" if address == EVERYWHERE else address,
         "port": str(port),
     }
-    return [*_CELERY, "flower", *(f"--{name}={value}" for name, value in options.items())]
+    celery = [sys.executable, "-m", "celery", "-A", "dsf.celery"]
+    return [*celery, "flower", *(f"--{name}={value}" for name, value in options.items())]
 
 
 def prepare(words: Sequence[str], environment: MutableMapping[str, str]) -> None:

@@ -23,6 +23,7 @@ from redis.retry import Retry
 
 import dsf.log
 from dsf import keys
+from dsf.api.pauses import LATEST
 from dsf.messages import CYCLE_TASK, FETCH_TASK, INGEST_TASK, PUBLISH_TASK, SCORE_TASK
 from dsf.redislink import connection
 from dsf.redislink import transport as link
@@ -30,14 +31,8 @@ from dsf.redislink.broker import MOST_EVENT_BYTES
 from dsf.settings import settings
 from dsf.store.client import connect
 
-#: Most characters of arguments, result or exception, and of a traceback, in an event: Flower keeps 10,000 tasks.
-_LONGEST_TEXT: Final = 1024
-_LONGEST_TRACEBACK: Final = 4096
-#: Most results workers whose events are shown, and seconds without an event after which one may be replaced.
+#: Most results workers whose events are shown. One without an event for ten minutes may be replaced.
 _MOST_RESULTS_WORKERS: Final = 100
-_SILENCE: Final = 600.0
-#: Seconds between two reads of the registered clusters.
-_REFRESH: Final = 10.0
 _TYPES: Final = frozenset(
     {f"worker-{kind}" for kind in ("online", "heartbeat", "offline")}
     | {f"task-{kind}" for kind in ("received", "started", "succeeded", "failed", "retried", "revoked", "rejected")}
@@ -45,17 +40,12 @@ _TYPES: Final = frozenset(
 _TASKS: Final = frozenset({CYCLE_TASK, FETCH_TASK, SCORE_TASK, PUBLISH_TASK, INGEST_TASK})
 #: Fields of Celery's events besides type, hostname and uuid; the sender's clock is not used.
 _NUMBERS: Final = ("timestamp", "utcoffset", "pid", "freq", "active", "processed", "runtime", "retries", "signum")
-_FLAGS: Final = ("terminated", "expired", "requeue")
 _TEXTS: Final = (
     *("name", "args", "kwargs", "root_id", "parent_id", "eta", "expires", "queue", "exchange", "routing_key"),
     *("result", "exception", "traceback", "sw_ident", "sw_ver", "sw_sys"),
 )
-#: Largest number in any of them; 9999-01-01 as a time.
-_MOST: Final = 253_370_764_800
 _AGENT: Final = "spoke@"
 _RESULTS: Final = re.compile(r"results@[-A-Za-z0-9.]{1,253}")
-#: First part of an answer that is a published message.
-_PUBLISHED: Final = (b"message", b"pmessage")
 _UUID: Final = re.compile(r"[-0-9a-f]{1,64}")
 #: For pages, whose templates have inline scripts, and for everything else.
 _PAGE_POLICY: Final = (
@@ -90,7 +80,7 @@ class _Checked:
     def read_response(self, *args: Any, **options: Any) -> Any:
         """Read an answer; of a published message only what is allowed."""
         answer = super().read_response(*args, **options)  # type: ignore[misc]
-        if isinstance(answer, list) and len(answer) > 2 and answer[0] in _PUBLISHED:
+        if isinstance(answer, list) and len(answer) > 2 and answer[0] in (b"message", b"pmessage"):
             # Kombu ignores a message without data.
             answer[-1] = cleaned(answer[-1], self.workers)
         return answer
@@ -166,14 +156,14 @@ class Workers:
                     return False
                 now = time.monotonic()
                 if len(self._results) >= _MOST_RESULTS_WORKERS:
-                    self._results = {worker: at for worker, at in self._results.items() if now - at < _SILENCE}
+                    self._results = {worker: at for worker, at in self._results.items() if now - at < 600.0}
                 if len(self._results) >= _MOST_RESULTS_WORKERS:
                     return False
             self._results[name] = time.monotonic()
             return True
 
     def _registered(self) -> frozenset[str]:
-        if time.monotonic() - self._read_at > _REFRESH:
+        if time.monotonic() - self._read_at > 10.0:
             self._read_at = time.monotonic()
             try:
                 self._clusters = frozenset(map(str, self._redis.hkeys(keys.CLUSTERS)))
@@ -217,10 +207,11 @@ def taken(event: object, workers: Workers) -> dict[str, Any] | None:
         return None
     fields: dict[str, Any] = {"type": kind, "hostname": host}
     fields |= {name: event[name] for name in _NUMBERS if _is_number(event.get(name))}
-    fields |= {name: event[name] for name in _FLAGS if isinstance(event.get(name), bool)}
+    fields |= {name: event[name] for name in ("terminated", "expired", "requeue") if isinstance(event.get(name), bool)}
     for name in _TEXTS:
         if isinstance(text := event.get(name), str):
-            fields[name] = text[: _LONGEST_TRACEBACK if name == "traceback" else _LONGEST_TEXT]
+            # Flower keeps 10,000 tasks.
+            fields[name] = text[: 4096 if name == "traceback" else 1024]
     if "timestamp" not in fields or event.get("name", fields.get("name")) != fields.get("name"):
         return None
     if kind.startswith("worker-"):
@@ -235,7 +226,7 @@ def taken(event: object, workers: Workers) -> dict[str, Any] | None:
 
 def _is_number(value: object) -> bool:
     """Whether it is a number in the allowed range. The smallest one in an event is an offset in hours."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and -24 <= value < _MOST
+    return isinstance(value, int | float) and not isinstance(value, bool) and -24 <= value < LATEST
 
 
 def install() -> None:

@@ -19,10 +19,6 @@ from celery.worker.consumer import Consumer
 from dsf.process import threads
 from dsf.settings import settings
 
-#: Seconds.
-_TOUCH_EVERY = 10.0
-_REFUSED_PAUSE = 1.0
-
 
 def liveness_file() -> Path | None:
     """The liveness file of this process, if configured."""
@@ -63,7 +59,7 @@ class Liveness(bootsteps.StartStopStep):
         """Touch the file now and regularly."""
         if liveness_file() is not None:
             keep_alive()
-            self._entry = worker.timer.call_repeatedly(_TOUCH_EVERY, keep_alive)
+            self._entry = worker.timer.call_repeatedly(10.0, keep_alive)
 
     def stop(self, worker: Any) -> None:
         """The process ends."""
@@ -87,7 +83,7 @@ class PatientConsumer(Consumer):
         # Also a replica during a failover.
         if isinstance(exc, redis.ResponseError) or isinstance(exc.__cause__, redis.ResponseError):
             keep_alive()
-            time.sleep(_REFUSED_PAUSE)
+            time.sleep(1.0)
 
 
 def _touching(connect: Callable[..., Any]) -> Callable[..., Any]:

@@ -47,14 +47,8 @@ QUESTIONS: Final = (
 )
 CHANGES: Final = ("rate_limit", "revoke")
 COMMANDS: Final = (*QUESTIONS, *CHANGES)
-#: What everybody who listens to events asks for; our workers always send them.
-_BY_ITSELF: Final = ("enable_events", "heartbeat")
-#: Bytes of a command, and of a reply, which any holder of an agent's credential can send.
-_LONGEST: Final = 64 * 1024
-_LONGEST_REPLY: Final = 1024 * 1024
-#: Seconds after which the listener looks whether it should end, and that the subscription of a caller may take.
+#: Seconds after which the listener looks whether it should end.
 _LOOK: Final = 1.0
-_SUBSCRIBED: Final = 5.0
 
 
 class RemoteControl(Control):
@@ -77,7 +71,8 @@ class RemoteControl(Control):
     ) -> list[dict[str, Any]] | None:
         """Send a command to all workers or some; returns their replies if asked for. Raises redis.RedisError."""
         del connection, channel
-        if command in _BY_ITSELF:
+        # Everybody who listens to events asks for these; our workers always send events.
+        if command in ("enable_events", "heartbeat"):
             return None
         ticket = uuid.uuid4().hex
         # Workers refuse what is neither, and say so.
@@ -101,7 +96,7 @@ class RemoteControl(Control):
                 return None
             replies.psubscribe(keys.control_reply("*"))
             # Before the command, so that no reply is missed.
-            replies.get_message(timeout=_SUBSCRIBED)
+            replies.get_message(timeout=5.0)
             client.publish(where, json.dumps(body))
             answers: list[dict[str, Any]] = []
             until = time.monotonic() + (timeout or 1.0)
@@ -187,7 +182,7 @@ def _subscriber(client: redis.Redis) -> Any:
 
 def _run(node: RemoteControlNode, text: str, allowed: Sequence[str]) -> None:
     try:
-        body = json.loads(text) if len(text) <= _LONGEST else None
+        body = json.loads(text) if len(text) <= 64 * 1024 else None
         if isinstance(body, dict) and isinstance(body.get("arguments"), dict):
             if body.get("method") in allowed:
                 node.handle_message(body)
@@ -203,7 +198,8 @@ def _run(node: RemoteControlNode, text: str, allowed: Sequence[str]) -> None:
 def _answer(message: dict[str, Any], ticket: str) -> dict[str, Any] | None:
     """A worker's name and its reply, if it is one to this ticket. By its channel, on which only that worker writes."""
     try:
-        envelope = json.loads(message["data"]) if len(message["data"]) <= _LONGEST_REPLY else {}
+        # Any holder of an agent's credential can send one.
+        envelope = json.loads(message["data"]) if len(message["data"]) <= 1024 * 1024 else {}
         if envelope["ticket"] != ticket:
             return None
         return {str(message["channel"]).removeprefix(keys.control_reply("")): envelope["reply"]}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any, Final
+from typing import Any
 
 from celery import signals
 from celery.utils.saferepr import saferepr
@@ -16,13 +16,6 @@ from celery.utils.sysinfo import load_average
 from celery.worker import state
 
 from dsf.process.threads import SupervisedThread
-
-#: Seconds for which events are gathered.
-_GATHER: Final = 0.25
-#: Events after which the thread that adds one sends them all: far more than come in that time.
-_MOST: Final = 1000
-#: Seconds that shutdown waits for the last events.
-_LAST: Final = 5.0
 
 
 class TaskEvents:
@@ -98,7 +91,8 @@ class GatheredEvents(TaskEvents):
                 wake(_nothing)
 
         dispatcher = consumer.event_dispatcher
-        dispatcher.on_send_buffered, dispatcher.buffer_limit = on_buffered, _MOST
+        # The thread that adds this many sends them all: far more than come in that time.
+        dispatcher.on_send_buffered, dispatcher.buffer_limit = on_buffered, 1000
         self._dispatcher = dispatcher
         if not self._is_started:
             self._is_started = True
@@ -113,14 +107,15 @@ class GatheredEvents(TaskEvents):
         """Send the last events."""
         self._stop.set()
         self._is_some.set()
-        self._thread.join(_LAST)
+        # It sends the last events.
+        self._thread.join(5.0)
 
     def _run(self) -> None:
         shown: Any = None
         beat_at = 0.0
         while not self._stop.is_set():
             self._is_some.wait(max(0.0, beat_at - time.monotonic()))
-            self._stop.wait(_GATHER)
+            self._stop.wait(0.25)
             self._is_some.clear()
             dispatcher = self._dispatcher
             if dispatcher is not shown or time.monotonic() >= beat_at:

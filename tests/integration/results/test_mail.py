@@ -11,8 +11,7 @@ import pytest
 import redis
 
 from dsf import keys
-from dsf.agent import mailbox as agents_mailbox
-from dsf.agent.mailbox import Mailbox
+from dsf.agent.outbox import Mail, Mailbox
 from dsf.store import mail as hubs_mail
 from dsf.store.mail import SHORTEST, Mailboxes, Waiting, cluster_of, results_waiting
 from tests.integration.results.bed import Bed
@@ -194,10 +193,10 @@ def test_runs_whose_result_waits_in_the_mailbox_are_not_lost(bed: Bed) -> None:
 # --- the agent's side ---------------------------------------------------------------------------------------------
 
 
-def entry(number: int, *, scorer: str = "", is_score: bool = True) -> agents_mailbox.Mail:
+def entry(number: int, *, scorer: str = "", is_score: bool = True) -> Mail:
     """What a slot is to hold; without a name of a scorer each is another one's."""
     run = f"{1_700_000_000_000 + number:013d}-00000000"
-    return agents_mailbox.Mail(scorer or f"scorer-{number}", run, is_score)
+    return Mail(scorer or f"scorer-{number}", run, is_score)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 import redis
 
 from dsf import keys, messages
-from dsf.agent.mailbox import Mail, Mailbox
+from dsf.agent.outbox import Mail, Mailbox
 from dsf.messages import Result, new_run_id
 from tests.integration.security.fleet import SCORER, Fleet
 from tests.support.wait import wait_for

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dsf.messages import derive_key
-from dsf.redisacl.passwords import derive_password
+from dsf.redisacl.clusterusers import derive_password
 from dsf.redisacl.rules import HubRole, cluster_user, hub_user
 from dsf.settings import ENV_PREFIX
 from dsf.worker.commands import flower

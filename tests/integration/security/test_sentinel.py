@@ -13,7 +13,7 @@ import redis
 
 from dsf import keys
 from dsf.errors import SettingsError
-from dsf.redisacl.everywhere import UsersEverywhere
+from dsf.redisacl.clusterusers import UsersEverywhere
 from dsf.redisacl.rules import cluster_user
 from dsf.redislink.link import Link
 from dsf.store.client import connect

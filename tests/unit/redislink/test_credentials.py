@@ -9,8 +9,7 @@ import redis
 
 from dsf.celery import configuration
 from dsf.errors import SettingsError
-from dsf.redislink.credentials import RedisCredentials
-from dsf.redislink.link import Link
+from dsf.redislink.link import Link, RedisCredentials
 from tests.conftest import SettingsFactory
 
 

@@ -1,4 +1,4 @@
-from dsf.results.pacer import Pacer
+from dsf.results.together import Pacer
 
 
 class _Clock:

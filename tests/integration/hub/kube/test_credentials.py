@@ -21,7 +21,7 @@ from dsf.hub.registrar import Registrar
 from dsf.kube.resources import MANIFEST_WORKS
 from dsf.kube.session import Session
 from dsf.messages import derive_key
-from dsf.redisacl.everywhere import UsersEverywhere
+from dsf.redisacl.clusterusers import UsersEverywhere
 from dsf.redisacl.keyids import KeyIds
 from dsf.redisacl.rules import cluster_user
 from dsf.settings import Settings
