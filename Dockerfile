@@ -28,6 +28,7 @@ WORKDIR /src
 COPY pyproject.toml uv.lock README.md LICENSE ./
 COPY packages/dsf-scorer/pyproject.toml packages/dsf-scorer/
 COPY packages/dsf-optimizer/pyproject.toml packages/dsf-optimizer/README.md packages/dsf-optimizer/LICENSE packages/dsf-optimizer/
+COPY packages/dsf-sources/pyproject.toml packages/dsf-sources/README.md packages/dsf-sources/LICENSE packages/dsf-sources/
 
 FROM ${PYTHON_IMAGE} AS base
 ARG VERSION=0.1.0
@@ -54,12 +55,13 @@ ENV OPTIONS="--locked --no-dev ${AGENT_EXTRAS} \
       --no-install-package aiohappyeyeballs --no-install-package aiohttp --no-install-package aiosignal \
       --no-install-package frozenlist --no-install-package multidict --no-install-package propcache --no-install-package yarl \
       --no-install-package click-repl --no-install-package prompt-toolkit --no-install-package wcwidth"
-RUN uv sync ${OPTIONS} --no-install-project \
+RUN uv sync ${OPTIONS} --no-install-workspace \
  && rm -r /opt/dsf/lib/python3*/site-packages/kubernetes/aio \
  && find /opt/dsf/lib/python3*/site-packages/pygments/lexers -type f ! -name '__init__*' ! -name '_mapping*' -delete
 
 FROM agent-dependencies AS agent-code
 COPY dsf ./dsf
+COPY packages/dsf-sources/dsf packages/dsf-sources/dsf
 RUN touch /before && mkdir /code \
  && uv sync ${OPTIONS} --no-editable \
  && cd / && find opt/dsf -cnewer /before ! -type d -exec cp --archive --parents --target-directory=/code {} +
@@ -83,6 +85,7 @@ RUN uv sync ${OPTIONS} --no-install-workspace
 FROM hub-dependencies AS hub-code
 COPY dsf ./dsf
 COPY packages/dsf-optimizer/dsf packages/dsf-optimizer/dsf
+COPY packages/dsf-sources/dsf packages/dsf-sources/dsf
 RUN touch /before && mkdir /code \
  && uv sync ${OPTIONS} --no-editable \
  && cd / && find opt/dsf -cnewer /before ! -type d -exec cp --archive --parents --target-directory=/code {} +

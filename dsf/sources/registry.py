@@ -33,6 +33,8 @@ GROUP: Final = "dsf.sources"
 #: The path of OTLP/HTTP, and the plug-in that serves a source `OpenTelemetry` with this path.
 OTLP_PATH: Final = "/v1/metrics"
 OTLP: Final = "otlp.dynamic-scoring.open-cluster-management.io"
+#: Plug-ins of this project -> the extra that brings the distribution which has them.
+EXTRAS: Final[Mapping[str, str]] = {OTLP: "otel"}
 
 log = dsf.log.get(__name__)
 
@@ -44,7 +46,9 @@ def source_of(name: str) -> Source:
         return fetch
     if name not in plugins():
         text = f"source type {name!r} is not one of {', '.join([*SOURCES, *plugins()])}"
-        if is_plugin_type(name):
+        if name in EXTRAS:
+            text = f"this needs the extra `{EXTRAS[name]}`: pip install 'dynamic-scoring-framework[{EXTRAS[name]}]'"
+        elif is_plugin_type(name):
             text += f"; install the package that has it in the agent's image (an entry point {GROUP!r})"
         raise HttpError("unsupported_source", text)
     return functools.partial(ask, _plugin(name), f"source type {name!r} ({_of(plugins()[name][0])})")

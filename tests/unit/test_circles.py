@@ -17,8 +17,9 @@ _Graph = Mapping[str, set[str]]
 
 
 def _modules(root: Path) -> dict[str, Path]:
-    files = (file for folder in ("dsf", "packages") for file in (root / folder).rglob("*.py"))
-    return {_name(file.relative_to(root)): file for file in files}
+    """Those of the framework, and those that distributions of their own add to its package."""
+    places = [root, *(root / "packages").glob("*")]
+    return {_name(file.relative_to(place)): file for place in places for file in (place / "dsf").rglob("*.py")}
 
 
 def _name(file: Path) -> str:
@@ -78,6 +79,21 @@ def test_no_module_imports_itself_by_way_of_others(ours: _Graph) -> None:
 @pytest.mark.parametrize("package", sorted({name.rpartition(".")[0] for name in _modules(_ROOT)} - {""}))
 def test_no_package_imports_itself_by_way_of_its_neighbours(package: str, ours: _Graph) -> None:
     assert _circle(_children(package, ours)) == ""
+
+
+def test_the_framework_imports_nothing_of_other_distributions(ours: _Graph) -> None:
+    """It finds them by entry points and by names, and says what to install where they are absent."""
+    added = {name for name, file in _modules(_ROOT).items() if (_ROOT / "packages") in file.parents}
+    assert any(name.startswith("dsf.otlp") for name in added)
+    assert {name: others & added for name, others in ours.items() if name not in added and others & added} == {}
+
+
+@pytest.mark.parametrize("side", ["backends", "cli", "demo", "exporter", "fleet", "hub", "results", "web"])
+def test_sources_know_nothing_of_the_hub(side: str, ours: _Graph) -> None:
+    files = _modules(_ROOT)
+    names = [name for name, file in files.items() if (_ROOT / "packages" / "dsf-sources") in file.parents]
+    assert names
+    assert [name for name in names for other in ours[name] if f"{other}.".startswith(f"dsf.{side}.")] == []
 
 
 def test_circles_are_found(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from dsf.sources.registry import OTLP_PATH
 from dsf.sources.window import Grid
 
 try:
-    from dsf.sources.otlp.received import Received
-    from dsf.sources.otlp.receiver import Receiver
+    from dsf.otlp.received import Received
+    from dsf.otlp.receiver import Receiver
 except ModuleNotFoundError as error:
     raise ImportError(
         f"receiving metrics needs the extra `otel`: pip install 'dynamic-scoring-framework[otel]' ({error})"
