@@ -47,11 +47,11 @@ ENTRYPOINT ["dsf"]
 CMD ["--help"]
 
 FROM build AS agent-dependencies
-# `--build-arg AGENT_EXTRAS=` leaves out the OTLP receiver, for a collector that pushes metrics: 4 MB.
+# `--build-arg AGENT_EXTRAS=` leaves out what the OTLP receiver needs, for a collector that pushes metrics: 4 MB.
 ARG AGENT_EXTRAS="--extra otel"
 # The Kubernetes client is there twice, the second time for asyncio: 80 MB that nothing here imports. Celery's shell is for
 # people, and what colours the source code of 500 languages has none to colour.
-ENV OPTIONS="--locked --no-dev ${AGENT_EXTRAS} \
+ENV OPTIONS="--locked --no-dev --extra sources ${AGENT_EXTRAS} \
       --no-install-package aiohappyeyeballs --no-install-package aiohttp --no-install-package aiosignal \
       --no-install-package frozenlist --no-install-package multidict --no-install-package propcache --no-install-package yarl \
       --no-install-package click-repl --no-install-package prompt-toolkit --no-install-package wcwidth"
@@ -79,7 +79,7 @@ FROM build AS hub-dependencies
 # `--build-arg EXTRAS="--extra hub"` leaves the optimiser out, whose solver is as large as all the rest, and the agent's
 # OTLP receiver.
 ARG EXTRAS="--extra hub --extra optimizer --extra otel"
-ENV OPTIONS="--locked --no-dev ${EXTRAS}"
+ENV OPTIONS="--locked --no-dev --extra sources ${EXTRAS}"
 RUN uv sync ${OPTIONS} --no-install-workspace
 
 FROM hub-dependencies AS hub-code

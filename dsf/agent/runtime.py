@@ -21,7 +21,6 @@ from dsf.errors import SettingsError
 from dsf.keys import is_name
 from dsf.process.exposition import MetricsServer
 from dsf.settings import Settings
-from dsf.sources.cluster import ClusterView
 from dsf.store.client import connect
 from dsf.worker.taskevents import GatheredEvents
 
@@ -40,7 +39,6 @@ class Runtime:
         http.use(settings)
         self.config: Watching
         secrets: SecretSource
-        cluster: ClusterView | None = None
         # Before any watch: without a key the pod logs that and restarts.
         keyring = KeyRing(settings)
         keyring.key()
@@ -49,7 +47,7 @@ class Runtime:
             from dsf.agent.kube import KubeObjects
 
             objects = KubeObjects(settings)
-            self.config, secrets, cluster = objects.config, objects.secrets, objects.cluster
+            self.config, secrets = objects.config, objects.secrets
         else:
             self.config, secrets = _files(settings)
         self.metrics = AgentMetrics(settings.cluster, self.config)
@@ -59,7 +57,7 @@ class Runtime:
         self.redis = connect(settings, name=f"dsf-agent-{settings.cluster}")
         self.clock = HubClock(self.redis)
         #: What sources keep between cycles.
-        self.sources = SourceState(settings, self.config, cluster, self.metrics.registry)
+        self.sources = SourceState(settings, self.config, self.metrics.registry)
         self.readiness = ScoringProbe(settings.agent_readiness_file, self.config)
         self.events = GatheredEvents(settings.agent_heartbeat_interval)
         self.cycles = CycleRunner(

@@ -11,7 +11,6 @@ import dsf.log
 from dsf import metrics as names
 from dsf.agent.config import Summaries, Watching
 from dsf.settings import Settings
-from dsf.sources.cluster import ClusterView
 from dsf.sources.memory import SourceMemory
 from dsf.sources.registry import begin, plugins, type_of
 from dsf.sources.window import WindowBudget
@@ -22,14 +21,10 @@ log = dsf.log.get(__name__)
 class SourceState:
     """Created by the runtime before the configuration watch, used by cycles."""
 
-    def __init__(
-        self, settings: Settings, config: Watching, cluster: ClusterView | None, registry: CollectorRegistry
-    ) -> None:
-        """`cluster` is None for an agent outside of Kubernetes."""
+    def __init__(self, settings: Settings, config: Watching, registry: CollectorRegistry) -> None:
         self.memory = SourceMemory(
             WindowBudget(settings.agent_window_series, settings.agent_window_samples), config.summaries
         )
-        self.memory.cluster = cluster
         self.memory.settings = settings
         registry.register(_Collector(self.memory))
         if plugins():
@@ -42,6 +37,9 @@ class SourceState:
 
     def _begin(self, summaries: Summaries) -> None:
         """Start the sources' background work, before their scorers' first cycle, so that it has data."""
+        if self.memory.running:
+            # It ends what the scorers that are gone have needed.
+            self.memory.tidy()
         for name in sorted({type_of(source) for summary in summaries.values() for source in summary.each_source}):
             try:
                 begin(name, self.memory)
@@ -62,9 +60,5 @@ class _Collector(Collector):
         samples.add_metric((), self._memory.budget.samples)
         yield series
         yield samples
-        objects = names.OBJECT_VALUES.counter()
-        for result, number in list(self._memory.object_values.items()):
-            objects.add_metric((result,), number)
-        yield objects
         for activity in self._memory.running:
             yield from activity.families()
