@@ -28,6 +28,7 @@ WORKDIR /src
 COPY pyproject.toml uv.lock README.md LICENSE ./
 COPY packages/dsf-scorer/pyproject.toml packages/dsf-scorer/README.md packages/dsf-scorer/LICENSE packages/dsf-scorer/
 COPY packages/dsf-optimizer/pyproject.toml packages/dsf-optimizer/README.md packages/dsf-optimizer/LICENSE packages/dsf-optimizer/
+COPY packages/dsf-sources/pyproject.toml packages/dsf-sources/README.md packages/dsf-sources/LICENSE packages/dsf-sources/
 
 FROM ${PYTHON_IMAGE} AS base
 ARG VERSION=0.1.0
@@ -46,20 +47,21 @@ ENTRYPOINT ["dsf"]
 CMD ["--help"]
 
 FROM build AS agent-dependencies
-# `--build-arg AGENT_EXTRAS=` leaves out the OTLP receiver, for a collector that pushes metrics: 4 MB.
+# `--build-arg AGENT_EXTRAS=` leaves out what the OTLP receiver needs, for a collector that pushes metrics: 4 MB.
 ARG AGENT_EXTRAS="--extra otel"
 # The Kubernetes client is there twice, the second time for asyncio: 80 MB that nothing here imports. Celery's shell is for
 # people, and what colours the source code of 500 languages has none to colour.
-ENV OPTIONS="--locked --no-dev ${AGENT_EXTRAS} \
+ENV OPTIONS="--locked --no-dev --extra sources ${AGENT_EXTRAS} \
       --no-install-package aiohappyeyeballs --no-install-package aiohttp --no-install-package aiosignal \
       --no-install-package frozenlist --no-install-package multidict --no-install-package propcache --no-install-package yarl \
       --no-install-package click-repl --no-install-package prompt-toolkit --no-install-package wcwidth"
-RUN uv sync ${OPTIONS} --no-install-project \
+RUN uv sync ${OPTIONS} --no-install-workspace \
  && rm -r /opt/dsf/lib/python3*/site-packages/kubernetes/aio \
  && find /opt/dsf/lib/python3*/site-packages/pygments/lexers -type f ! -name '__init__*' ! -name '_mapping*' -delete
 
 FROM agent-dependencies AS agent-code
 COPY dsf ./dsf
+COPY packages/dsf-sources/dsf packages/dsf-sources/dsf
 RUN touch /before && mkdir /code \
  && uv sync ${OPTIONS} --no-editable \
  && cd / && find opt/dsf -cnewer /before ! -type d -exec cp --archive --parents --target-directory=/code {} +
@@ -77,13 +79,14 @@ FROM build AS hub-dependencies
 # `--build-arg EXTRAS="--extra hub"` leaves the optimiser out, whose solver is as large as all the rest, the agent's OTLP
 # receiver, and `dsf scorer check` with the library for scoring APIs.
 ARG EXTRAS="--extra hub --extra optimizer --extra otel --extra scorer"
-ENV OPTIONS="--locked --no-dev ${EXTRAS}"
+ENV OPTIONS="--locked --no-dev --extra sources ${EXTRAS}"
 RUN uv sync ${OPTIONS} --no-install-workspace
 
 FROM hub-dependencies AS hub-code
 COPY dsf ./dsf
 COPY packages/dsf-optimizer/dsf packages/dsf-optimizer/dsf
 COPY packages/dsf-scorer/dsf packages/dsf-scorer/dsf
+COPY packages/dsf-sources/dsf packages/dsf-sources/dsf
 RUN touch /before && mkdir /code \
  && uv sync ${OPTIONS} --no-editable \
  && cd / && find opt/dsf -cnewer /before ! -type d -exec cp --archive --parents --target-directory=/code {} +

@@ -38,9 +38,9 @@ RANGE = 3_600
 def serve(channel: Connection) -> None:
     """The receiver's process: says its port, and how much it holds whenever it is asked."""
     from dsf.api.summary import ScorerSummary
+    from dsf.otlp.received import Received
+    from dsf.otlp.receiver import Receiver
     from dsf.sources.memory import SourceMemory
-    from dsf.sources.otlp.received import Received
-    from dsf.sources.otlp.receiver import Receiver
     from dsf.sources.window import WindowBudget
 
     scorer = ScorerSummary(

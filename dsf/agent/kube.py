@@ -15,11 +15,10 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from dsf.agent.config import NONE, InForce, Summaries, from_configmap
-from dsf.agent.kubecluster import KubeCluster
 from dsf.agent.secrets import Release, only_certificates, secret_label
 from dsf.api.authentication import CaKind, Reference
 from dsf.api.summary import ScorerSummary
-from dsf.api.types import AGENT_ACCOUNT, CONFIGMAP_NAME, MANAGED_BY, MANAGED_BY_LABEL, USABLE_FOR, SourceType
+from dsf.api.types import AGENT_ACCOUNT, CONFIGMAP_NAME, MANAGED_BY, MANAGED_BY_LABEL, USABLE_FOR
 from dsf.auth.secrets import AccountToken, SecretError, Use
 from dsf.errors import BackendError, ManifestError
 from dsf.kube.reflector import Reflector
@@ -80,7 +79,7 @@ class _Watched:
 
 
 class KubeObjects:
-    """All objects read from the agent's own cluster, over one session."""
+    """All objects of the agent's own namespace, over one session."""
 
     def __init__(self, settings: Settings) -> None:
         """Raises SettingsError."""
@@ -88,18 +87,13 @@ class KubeObjects:
         self._session = Session.load(settings.kubeconfig)
         namespace = settings.agent_namespace
         self.secrets = KubeSecrets(self._session, namespace, release)
-        self.cluster = KubeCluster(self._session, settings.agent_objects)
         self.config = KubeConfig(self._session, namespace, on_stop=self._stop)
         self.config.on_change(self._on_change)
 
     def _on_change(self, summaries: Summaries) -> None:
         self.secrets.keep({reference for summary in summaries.values() for reference in summary.references})
-        sources = {source.source_type for summary in summaries.values() for source in summary.each_source}
-        if SourceType.Kubernetes not in sources:
-            self.cluster.stop()
 
     def _stop(self) -> None:
-        self.cluster.stop()
         self.secrets.stop()
         self._session.close()
 

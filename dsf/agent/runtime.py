@@ -25,7 +25,6 @@ from dsf.errors import SettingsError
 from dsf.keys import is_name
 from dsf.process.exposition import MetricsServer
 from dsf.settings import Settings
-from dsf.sources.cluster import ClusterView
 from dsf.sources.memory import SourceMemory
 from dsf.sources.registry import begin, plugins, type_of
 from dsf.sources.window import WindowBudget
@@ -47,7 +46,6 @@ class Runtime:
         http.use(settings)
         self.config: Watching
         secrets: SecretSource
-        cluster: ClusterView | None = None
         # Before any watch: without a key the pod logs that and restarts.
         keyring = KeyRing(settings)
         keyring.key()
@@ -56,7 +54,7 @@ class Runtime:
             from dsf.agent.kube import KubeObjects
 
             objects = KubeObjects(settings)
-            self.config, secrets, cluster = objects.config, objects.secrets, objects.cluster
+            self.config, secrets = objects.config, objects.secrets
         else:
             self.config, secrets = _files(settings)
         self.metrics = AgentMetrics(settings.cluster, self.config)
@@ -66,7 +64,7 @@ class Runtime:
         self.redis = connect(settings, name=f"dsf-agent-{settings.cluster}")
         self.clock = HubClock(self.redis)
         #: What sources keep between cycles.
-        self.sources = SourceState(settings, self.config, cluster, self.metrics.registry)
+        self.sources = SourceState(settings, self.config, self.metrics.registry)
         self.readiness = ScoringProbe(settings.agent_readiness_file, self.config)
         self.events = GatheredEvents(settings.agent_heartbeat_interval)
         self.cycles = CycleRunner(
@@ -147,14 +145,10 @@ def current() -> Runtime:
 class SourceState:
     """Created by the runtime before the configuration watch, used by cycles."""
 
-    def __init__(
-        self, settings: Settings, config: Watching, cluster: ClusterView | None, registry: CollectorRegistry
-    ) -> None:
-        """`cluster` is None for an agent outside of Kubernetes."""
+    def __init__(self, settings: Settings, config: Watching, registry: CollectorRegistry) -> None:
         self.memory = SourceMemory(
             WindowBudget(settings.agent_window_series, settings.agent_window_samples), config.summaries
         )
-        self.memory.cluster = cluster
         self.memory.settings = settings
         registry.register(_Collector(self.memory))
         if plugins():
@@ -167,6 +161,9 @@ class SourceState:
 
     def _begin(self, summaries: Summaries) -> None:
         """Start the sources' background work, before their scorers' first cycle, so that it has data."""
+        if self.memory.running:
+            # It ends what the scorers that are gone have needed.
+            self.memory.tidy()
         for name in sorted({type_of(source) for summary in summaries.values() for source in summary.each_source}):
             try:
                 begin(name, self.memory)
@@ -187,9 +184,5 @@ class _Collector(Collector):
         samples.add_metric((), self._memory.budget.samples)
         yield series
         yield samples
-        objects = names.OBJECT_VALUES.counter()
-        for result, number in list(self._memory.object_values.items()):
-            objects.add_metric((result,), number)
-        yield objects
         for activity in self._memory.running:
             yield from activity.families()

@@ -18,19 +18,19 @@ from dsf.auth.tokencache import TokenCache
 from dsf.http.access import DIRECT, PLAIN, Access, TlsOptions
 from dsf.http.failures import place
 
-#: Field of `Methods` -> the module of this package with its `add`, in order of use. An agent loads those that its
-#: scorers use.
+#: Field of `Methods` -> the module with its `add`, in order of use. An agent loads those that its scorers use.
 METHODS: Final = {
-    "token_secret_ref": "bearer",
-    "basic": "basic",
-    "oauth2": "oauth2",
-    "service_account_token": "serviceaccount",
-    "aws": "aws",
-    "azure": "azure",
-    "gcp": "gcp",
-    "client_certificate": "certificate",
-    "headers": "headers",
-    "query_parameters": "parameters",
+    "token_secret_ref": "dsf.auth.bearer",
+    "basic": "dsf.auth.basic",
+    "oauth2": "dsf.auth.oauth2",
+    "service_account_token": "dsf.auth.serviceaccount",
+    # Of the distribution dynamic-scoring-sources: the extra of the field's name brings it and the cloud's library.
+    "aws": "dsf.clouds.aws",
+    "azure": "dsf.clouds.azure",
+    "gcp": "dsf.clouds.gcp",
+    "client_certificate": "dsf.auth.certificate",
+    "headers": "dsf.auth.headers",
+    "query_parameters": "dsf.auth.parameters",
 }
 
 
@@ -77,9 +77,9 @@ class Authenticator:
         builder.is_direct = is_direct
         for line in _shown(spec):
             builder.shows(line)
-        for field, module in METHODS.items():
+        for field in METHODS:
             if method := getattr(spec.methods, field):
-                cast("_Module", importlib.import_module(f"dsf.auth.{module}")).add(method, builder)
+                _module(field).add(method, builder)
         made = builder.done(lambda token, until: self._access(spec, url, until, is_direct, token))
         return replace(made, is_direct=is_direct, proxy=proxy)
 
@@ -105,6 +105,14 @@ class Authenticator:
         if spec.ca_ref is not None:
             ca = self._source.certificates(spec.ca_ref.kind, spec.ca_ref.name, spec.ca_ref.key)
         return TlsOptions(ca, server_name=spec.server_name, verify=not spec.insecure_skip_verify)
+
+
+def _module(field: str) -> _Module:
+    try:
+        return cast("_Module", importlib.import_module(METHODS[field]))
+    except ModuleNotFoundError as error:
+        text = f"{field} needs the extra `{field}` in this agent: pip install 'dynamic-scoring-framework[{field}]'"
+        raise SecretError(f"{text} ({error})", "auth_unsupported") from None
 
 
 def _shown(spec: ServerAccess) -> Iterator[str]:

@@ -70,7 +70,9 @@ def from_cluster(cluster: str, settings: Settings) -> Iterator[ClusterDelivery]:
         memory = SourceMemory(
             WindowBudget(settings.agent_window_series, settings.agent_window_samples), lambda: summaries
         )
-        memory.cluster = objects.cluster
+        # The sources of the agent, but no second receiver on its port.
+        memory.settings = settings.model_copy(update={"otlp_port": None})
+        stack.callback(memory.stop)
         yield ClusterDelivery(_configmap(namespace), summaries, objects.secrets, memory)
 
 

@@ -17,7 +17,7 @@ from decimal import Decimal
 from typing import Any, Final, Literal, NamedTuple
 
 from dsf.api.labelmatch import matches
-from dsf.sources.requests import quantity
+from dsf.api.quantity import quantity
 
 Manifest = dict[str, Any]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -13,9 +12,7 @@ from prometheus_client import Metric
 
 import dsf.log
 from dsf.api.summary import ScorerSummary
-from dsf.errors import HttpError
 from dsf.settings import Settings
-from dsf.sources.cluster import ClusterView
 from dsf.sources.window import LOOKBACK, MAX_LABEL_BYTES, Grid, Window, WindowBudget, WindowFullError
 
 log = dsf.log.get(__name__)
@@ -56,17 +53,13 @@ class _Holder(NamedTuple):
 
 
 class SourceMemory:
-    """Windows of scorers, background activities, and the view of the cluster. Thread-safe."""
+    """Windows of scorers, and background activities. Thread-safe."""
 
     def __init__(self, budget: WindowBudget, summaries: Callable[[], Mapping[str, ScorerSummary]]) -> None:
         """`summaries` are those in force, by the scorer's name."""
         self.budget = budget
         #: Of the agent; None outside of one: no background activities.
         self.settings: Settings | None = None
-        #: None: the agent does not run on Kubernetes.
-        self.cluster: ClusterView | None = None
-        #: Outcome of fields read from objects -> number.
-        self.object_values: Counter[str] = Counter()
         self.summaries = summaries
         #: By the names of scorer and source.
         self._windows: dict[tuple[str, str | None], _ScorerWindow] = {}
@@ -161,11 +154,6 @@ class SourceMemory:
                 most_bytes=MAX_LABEL_BYTES,
             )
 
-    def count(self, object_values: Counter[str]) -> None:
-        """Add to the outcomes of object fields."""
-        with self._lock:
-            self.object_values.update(object_values)
-
     def knows(self, scorer: str) -> bool:
         """Whether the scorer's summary is still in force."""
         return scorer in self.summaries()
@@ -190,16 +178,6 @@ def window_of(summary: ScorerSummary, memory: SourceMemory | None) -> Window:
     if memory is None or not summary.source_step:
         return Window(WindowBudget(sys.maxsize, sys.maxsize))
     return memory.window(summary)
-
-
-def own_cluster(memory: SourceMemory | None, source: str) -> tuple[SourceMemory, ClusterView]:
-    """The agent's own cluster, for a source that needs it. Raises HttpError where the agent has none."""
-    if memory is None or memory.cluster is None:
-        raise HttpError(
-            "unsupported_source",
-            f"the source {source} is the agent's own cluster: it needs an agent that runs with DSF_AGENT_KUBE=true",
-        )
-    return memory, memory.cluster
 
 
 def keep(

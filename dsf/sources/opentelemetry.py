@@ -14,11 +14,11 @@ from dsf.api.summary import ScorerSummary
 from dsf.errors import HttpError
 from dsf.http.failures import place
 from dsf.sources.base import HEAD, TAIL, Context, Payload
-from dsf.sources.memory import grid_of, keep, retention, window_of
+from dsf.sources.history import History
+from dsf.sources.memory import retention
 from dsf.sources.registry import OTLP, source_of, type_of
 from dsf.sources.scrape import scraped
 from dsf.sources.selector import Selector, SelectorError, parse_selectors
-from dsf.sources.window import MAX_POINTS, Grid, Window, WindowFullError
 
 
 def fetch(summary: ScorerSummary, context: Context) -> Payload:
@@ -26,9 +26,9 @@ def fetch(summary: ScorerSummary, context: Context) -> Payload:
     if type_of(summary) == OTLP:
         return source_of(OTLP)(summary, context)
     selectors = selectors_of(summary.source_query, required=True)
-    grid = checked_grid(summary, context.now)
+    history = History(summary, context.memory, context.now)
     with context.asking(summary.source_query, summary.source_endpoint) as question:
-        fetched = _pull(summary, context, selectors, grid)
+        fetched = _pull(summary, context, selectors, history)
         question.answered(fetched.received, fetched.inside, fetched.series)
     return fetched
 
@@ -44,29 +44,28 @@ def selectors_of(query: str, *, required: bool) -> Sequence[Selector]:
     return selectors
 
 
-def checked_grid(summary: ScorerSummary, now: float) -> Grid:
-    """The scorer's range and step. Raises HttpError for too many points."""
-    return checked(grid_of(summary, now))
-
-
-def checked(grid: Grid) -> Grid:
-    """The grid itself. Raises HttpError when it has too many points."""
-    # The first one is not counted, as in Prometheus.
-    if len(grid.times) - 1 > MAX_POINTS:
-        raise HttpError(
-            "bad_query", f"range {grid.length} s with step {grid.step} s is more than {MAX_POINTS} points per series"
+def _pull(summary: ScorerSummary, context: Context, selectors: Sequence[Selector], history: History) -> Payload:
+    with history:
+        body = http.get(
+            summary.source_endpoint, access=context.access, deadline=context.deadline, max_bytes=context.max_bytes
         )
-    return grid
+        try:
+            samples = scraped(body, selectors, history.now, history.now - retention(summary), context.check)
+        except ValueError as error:
+            where = place("GET", summary.source_endpoint)
+            raise HttpError("bad_answer", f"{where}: not Prometheus' text format: {error}") from None
+        history.keep(samples)
+    return _payload(history, selectors, context, len(body))
 
 
-def payload(window: Window, selectors: Sequence[Selector], grid: Grid, context: Context, received: int = 0) -> Payload:
-    """The selected series of a window; without selectors, all. Raises HttpError (too_large)."""
+def _payload(history: History, selectors: Sequence[Selector], context: Context, received: int) -> Payload:
+    """The selected series. Raises HttpError (too_large)."""
     pieces: list[bytes] = []
     series = 0
-    for selector in selectors or [Selector("")]:
+    for selector in selectors:
         left = context.max_bytes - sum(map(len, pieces))
         try:
-            inside, count = window.matrix(selector.matches, grid, left, context.check)
+            inside, count = history.window.matrix(selector.matches, history.grid, left, context.check)
         except OverflowError:
             raise HttpError(
                 "too_large", f"the series are more than the {context.max_bytes} bytes allowed; select fewer"
@@ -74,26 +73,3 @@ def payload(window: Window, selectors: Sequence[Selector], grid: Grid, context: 
         pieces += [b",", *inside] if pieces and inside else inside
         series += count
     return Payload((HEAD, *pieces, TAIL), series, received)
-
-
-def _pull(summary: ScorerSummary, context: Context, selectors: Sequence[Selector], grid: Grid) -> Payload:
-    window = window_of(summary, context.memory)
-    where = place("GET", summary.source_endpoint)
-    now = float(grid.end)
-    try:
-        body = http.get(
-            summary.source_endpoint, access=context.access, deadline=context.deadline, max_bytes=context.max_bytes
-        )
-        samples = scraped(body, selectors, now, now - retention(summary), context.check)
-        window.forget(lambda _: now - retention(summary))
-        keep(window, samples, now, context.memory, summary)
-    except HttpError:
-        # Unknown series must end: the next cycles show a gap.
-        window.end_all(now)
-        raise
-    except WindowFullError as error:
-        raise HttpError("too_large", f"{where}: {error}") from None
-    except ValueError as error:
-        window.end_all(now)
-        raise HttpError("bad_answer", f"{where}: not Prometheus' text format: {error}") from None
-    return payload(window, selectors, grid, context, len(body))

@@ -11,6 +11,7 @@ import json
 import math
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Final, Generic, TypeVar
@@ -24,7 +25,8 @@ from dsf.api.problems import explain
 from dsf.api.summary import ScorerSummary
 from dsf.errors import HttpError, SourceError
 from dsf.http.failures import EXCERPT
-from dsf.sources.base import HEAD, TAIL, Context, Payload, Question
+from dsf.sources.base import HEAD, TAIL, Context, Payload, Question, Series
+from dsf.sources.history import History
 from dsf.sources.memory import Start
 from dsf.sources.window import number
 from dsf.text import cleaned, masked
@@ -40,15 +42,6 @@ class Options(SpecModel):
 
 
 OptionsT = TypeVar("OptionsT", bound=Options)
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """One time series."""
-
-    labels: Mapping[str, str]
-    #: (unix seconds, value), ascending in time.
-    samples: Iterable[tuple[float, float]]
 
 
 class Request(Generic[OptionsT]):
@@ -67,8 +60,13 @@ class Request(Generic[OptionsT]):
         self.interval = summary.scoring_interval
         #: `host` and `path`; configURL's host if there is none.
         self.url = summary.source_endpoint
+        #: For what is asked without `get` and `post`: the end of the time for it, by time.monotonic(), and the bytes of
+        #: all answers.
+        self.deadline = context.deadline
+        self.max_bytes = context.max_bytes
         #: For types of this project: result of `Plugin.start`; None outside of an agent.
         self.running: Any = None
+        self._summary = summary
         self._context = context
         #: The last request, and the bytes of all answers.
         self._question: Question | None = None
@@ -84,6 +82,18 @@ class Request(Generic[OptionsT]):
     def post(self, body: bytes, path: str | None = None, *, content_type: str = "application/json") -> bytes:
         """The body of the answer to a POST of `body`; as `get`."""
         return self._send("POST", path, None, lambda url, **way: http.post(url, body, content_type=content_type, **way))
+
+    @contextmanager
+    def asking(self, what: str) -> Iterator[Question]:
+        """For what is asked without `get` and `post`: `dsf explain` shows `what`, and says how it ends."""
+        with self._context.asking(self.query, what) as question:
+            yield question
+        self._received += question.received
+        self._question = question
+
+    def history(self) -> History:
+        """For a source that knows only the present: the agent keeps what it says, for the range of the scorer."""
+        return History(self._summary, self._context.memory, self._context.now)
 
     def check(self) -> None:
         """For long work between requests: raises HttpError after the deadline."""

@@ -24,8 +24,6 @@ from dsf.text import cleaned
 SOURCES: Final[Mapping[str, str]] = {
     SourceType.Prometheus: "dsf.sources.prometheus",
     SourceType.OpenTelemetry: "dsf.sources.opentelemetry",
-    SourceType.Kubernetes: "dsf.sources.kubernetes",
-    SourceType.Object: "dsf.sources.objects",
     SourceType.None_: "dsf.sources.nothing",
 }
 #: The entry point group of source types.
@@ -33,6 +31,13 @@ GROUP: Final = "dsf.sources"
 #: The path of OTLP/HTTP, and the plug-in that serves a source `OpenTelemetry` with this path.
 OTLP_PATH: Final = "/v1/metrics"
 OTLP: Final = "otlp.dynamic-scoring.open-cluster-management.io"
+#: Built-in types behind which there are plug-ins, too.
+BEHIND: Final[Mapping[str, str]] = {
+    SourceType.Kubernetes: "kubernetes.dynamic-scoring.open-cluster-management.io",
+    SourceType.Object: "object.dynamic-scoring.open-cluster-management.io",
+}
+#: Plug-ins of this project -> the extra that brings the distribution which has them.
+EXTRAS: Final[Mapping[str, str]] = {OTLP: "otel", **dict.fromkeys(BEHIND.values(), "sources")}
 
 log = dsf.log.get(__name__)
 
@@ -42,18 +47,24 @@ def source_of(name: str) -> Source:
     if name in SOURCES:
         fetch: Source = importlib.import_module(SOURCES[name]).fetch
         return fetch
-    if name not in plugins():
-        text = f"source type {name!r} is not one of {', '.join([*SOURCES, *plugins()])}"
-        if is_plugin_type(name):
+    plugin = BEHIND.get(name, name)
+    if plugin not in plugins():
+        others = [other for other in plugins() if other not in EXTRAS]
+        text = f"source type {name!r} is not one of {', '.join([*SourceType, *others])}"
+        if extra := EXTRAS.get(plugin):
+            text = f"source type {name!r} needs the extra `{extra}`: pip install 'dynamic-scoring-framework[{extra}]'"
+        elif is_plugin_type(name):
             text += f"; install the package that has it in the agent's image (an entry point {GROUP!r})"
         raise HttpError("unsupported_source", text)
-    return functools.partial(ask, _plugin(name), f"source type {name!r} ({_of(plugins()[name][0])})")
+    return functools.partial(ask, _plugin(plugin), f"source type {name!r} ({_of(plugins()[plugin][0])})")
 
 
 def type_of(source: ScorerSummary) -> str:
-    """The type of a source in the registry: pushed metrics have a plug-in behind a built-in type."""
+    """The type of a source in the registry, where some built-in types have a plug-in behind them."""
     is_pushed = urlsplit(source.source_endpoint).path.rstrip("/") == OTLP_PATH
-    return OTLP if source.source_type == SourceType.OpenTelemetry and is_pushed else source.source_type
+    if source.source_type == SourceType.OpenTelemetry and is_pushed:
+        return OTLP
+    return BEHIND.get(source.source_type, source.source_type)
 
 
 def begin(name: str, memory: SourceMemory) -> None:
@@ -72,7 +83,7 @@ def plugins() -> Mapping[str, tuple[EntryPoint, ...]]:
         else:
             why = (
                 "it is the name of a built-in type"
-                if entry.name in SOURCES
+                if entry.name in set(SourceType)
                 else "that of a plug-in is a DNS name with a dot"
             )
             log.error("a source plug-in is not used for its name", name=entry.name, package=_of(entry), why=why)

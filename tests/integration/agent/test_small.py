@@ -88,8 +88,11 @@ def test_a_cycle_needs_nothing_else(make_agent: AgentFactory, source: ScriptedSe
 
 @pytest.mark.usefixtures("image_like")
 def test_every_module_of_an_agent_is_found_there() -> None:
-    folders = [*(ROOT / "dsf" / "agent").glob("*.py"), *(ROOT / "dsf" / "sources").rglob("*.py")]
-    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in folders if path.stem != "__main__"]
+    more = ROOT / "packages" / "dsf-sources" / "dsf"
+    folders = [ROOT / "dsf" / "agent", ROOT / "dsf" / "sources", more / "otlp", more / "owncluster"]
+    files = [path for folder in folders for path in folder.glob("*.py") if path.stem != "__main__"]
+    names = [".".join(("dsf", path.parent.name, path.stem)) for path in files]
+    assert {"dsf.agent.runtime", "dsf.sources.registry", "dsf.otlp.plugin", "dsf.owncluster.kubelisting"} <= set(names)
     names += ["dsf.cli.explain", "dsf.cli.explaining", "dsf.tasks.fetch", "dsf.tasks.score", "dsf.tasks.publish"]
     found = _python("-c", f"import importlib, json\nfor name in {json.dumps(names)}: importlib.import_module(name)")
     assert found.returncode == 0, found.stderr

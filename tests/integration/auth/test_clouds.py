@@ -430,6 +430,7 @@ def test_a_ca_that_did_not_sign(world: World, tmp_path_factory: pytest.TempPathF
     ("cloud", "modules"), [("azure", ["azure.identity"]), ("gcp", ["google.auth"]), ("aws", ["botocore.auth"])]
 )
 def test_without_its_library(world: World, cloud: str, modules: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, f"dsf.clouds.{cloud}", raising=False)
     for module in modules:
         monkeypatch.setitem(sys.modules, module, None)
     error = world.bed.failure("http://127.0.0.1:1", world.methods(cloud), world.tls)

@@ -357,7 +357,7 @@ def test_the_source_kubernetes_needs_the_agents_cluster(
     result = dsf("explain", "sample-scorer", "--cluster", "worker01")
     assert result.exit_code == 1
     assert "GET" not in result.stdout
-    assert "(unsupported_source): the source Kubernetes is the agent's own cluster" in result.stdout
+    assert "(unsupported_source): the sources Kubernetes and Object are the agent's own cluster" in result.stdout
 
 
 def test_without_any_configuration_it_is_a_usage_error(dsf: Dsf) -> None:

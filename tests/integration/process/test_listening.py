@@ -13,11 +13,11 @@ from prometheus_client import CollectorRegistry
 
 from dsf.errors import SettingsError
 from dsf.http.serving import listen
+from dsf.otlp.received import Received
+from dsf.otlp.receiver import Receiver
 from dsf.process.exposition import MetricsServer
 from dsf.process.listening import EVERYWHERE
 from dsf.settings import Settings
-from dsf.sources.otlp.received import Received
-from dsf.sources.otlp.receiver import Receiver
 from dsf.sources.window import WindowBudget
 from dsf.worker import commands
 from tests.support.child import Child

@@ -19,9 +19,9 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricExportResult
 from opentelemetry.sdk.resources import Resource
 
+from dsf.otlp.plugin import PLUGIN, Pushed
 from dsf.settings import Settings
 from dsf.sources.memory import SourceMemory
-from dsf.sources.otlp.plugin import PLUGIN, Pushed
 from tests.integration.sources.common import ask, memory, summary
 
 NODE = {"k8s.node.name": "n1", "service.name": "test"}

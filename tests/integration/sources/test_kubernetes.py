@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from dsf.agent.kubecluster import KubeCluster
 from dsf.errors import HttpError
-from dsf.kube.session import Session
+from dsf.owncluster.background import OwnCluster
+from dsf.settings import Settings
 from dsf.sources.memory import SourceMemory
 from tests.integration.sources.cluster import NODES, PODS, RULES, add_node, add_pod, end_pod
 from tests.integration.sources.common import ask, memory, summary
@@ -28,11 +28,13 @@ class Cluster:
         self.plane = plane
         self.admin = plane.session()
         self.namespace = plane.namespace("pods")
-        self.session = Session.load(plane.service_account(self.namespace, "agent", rules))
+        kubeconfig = plane.service_account(self.namespace, "agent", rules)
         self.admin.create(f"/api/v1/namespaces/{self.namespace}/serviceaccounts", {"metadata": {"name": "default"}})
-        self.view = KubeCluster(self.session)
         self.memory: SourceMemory = memory(SCORER)
-        self.memory.cluster = self.view
+        self.memory.settings = Settings(agent_kube=True, kubeconfig=kubeconfig)
+        running = self.memory.begun(OwnCluster)
+        assert isinstance(running, OwnCluster)
+        self.view = running.cluster
 
     def values(self, **options: object) -> dict[tuple[str, str], float]:
         """The newest value by resource and node; the cluster's own are under no node."""
@@ -43,8 +45,7 @@ class Cluster:
 
     def close(self) -> None:
         """End watches and connections."""
-        self.view.stop()
-        self.session.close()
+        self.memory.stop()
 
 
 @pytest.fixture
@@ -138,8 +139,13 @@ def test_nothing_is_watched_before_it_is_needed(cluster: Cluster) -> None:
     assert not cluster.view.is_watching
     cluster.values()
     assert cluster.view.is_watching
-    cluster.view.stop()
+    cluster.memory.tidy()
+    assert cluster.view.is_watching
+    # The last scorer is gone.
+    known, cluster.memory.summaries = cluster.memory.summaries, dict
+    cluster.memory.tidy()
     assert not cluster.view.is_watching
+    cluster.memory.summaries = known
     assert cluster.values()["cpu", ""] == 12
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from dsf.agent import kubelisting
-from dsf.agent.kubecluster import KubeCluster
 from dsf.api.objectsource import ObjectSource
 from dsf.errors import HttpError
 from dsf.kube.resources import CONFIG_MAPS, DEPLOYMENTS
 from dsf.kube.session import ForbiddenError, Session
+from dsf.owncluster import kubelisting
+from dsf.settings import Settings
 from dsf.sources.memory import SourceMemory
 from tests.integration.sources.common import ask, memory, summary
 from tests.support.controlplane import ControlPlane
@@ -42,9 +42,15 @@ class Cluster:
         self.admin = plane.session()
         self.namespace = plane.namespace("objects")
         rules = chart.one(chart_objects(), "ClusterRole")["rules"]
-        self.session = Session.load(plane.service_account(self.namespace, "agent", rules))
+        kubeconfig = plane.service_account(self.namespace, "agent", rules)
+        self.session = Session.load(kubeconfig)
         self.memory: SourceMemory = memory()
-        self.memory.cluster = KubeCluster(self.session, released)
+        self.memory.settings = Settings(agent_kube=True, kubeconfig=kubeconfig, agent_objects=list(released))
+
+    def close(self) -> None:
+        """End connections."""
+        self.memory.stop()
+        self.session.close()
 
     def deployment(self, name: str, app: str, **limits: str) -> None:
         """A Deployment with two replicas."""
@@ -82,7 +88,7 @@ class Cluster:
 def cluster(control_plane: ControlPlane) -> Iterator[Cluster]:
     made = Cluster(control_plane)
     yield made
-    made.session.close()
+    made.close()
 
 
 def test_fields_of_the_selected_objects_in_pages(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,4 +172,4 @@ def test_while_the_server_is_silent_or_away(own_control_plane: ControlPlane) -> 
     own_control_plane.kill_apiserver()
     error = cluster.refused()
     assert (error.reason, error.retryable) == ("connection_failed", True)
-    cluster.session.close()
+    cluster.close()

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dsf.agent.kubelisting import KubeListing
 from dsf.api.objectsource import ObjectSource
 from dsf.errors import HttpError
+from dsf.owncluster.kubelisting import KubeListing
 from tests.integration.kube.stub import Exchange, StubServer
 
 KIND = {"kind": "Deployment", "name": "deployments", "verbs": ["list"], "namespaced": True}

@@ -13,8 +13,8 @@ import psutil
 import pytest
 import requests
 
+from dsf.otlp import receiver
 from dsf.process import connections
-from dsf.sources.otlp import receiver
 from tests.integration.sources.senders import Agent, Make, gauge, push, pushed, request
 from tests.support.wait import wait_for
 

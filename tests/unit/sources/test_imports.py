@@ -5,6 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+from dsf.errors import HttpError
+from dsf.sources import registry
+
 
 def _printed(code: str) -> str:
     """What a process of its own prints; a traceback is at its end."""
@@ -25,9 +30,9 @@ def test_pushed_metrics_are_a_plug_in_that_is_loaded_with_the_first_scorer_of_th
     code = (
         "import sys, dsf.agent.runtime, dsf.sources;"
         "from dsf.sources.registry import OTLP, plugins, source_of;"
-        "there = lambda: [name for name in sys.modules if name.startswith(('dsf.sources.otlp', 'google.protobuf'))];"
+        "there = lambda: [name for name in sys.modules if name.startswith(('dsf.otlp', 'google.protobuf'))];"
         "source_of('OpenTelemetry'); print(OTLP in plugins(), there()); source_of(OTLP);"
-        "print('dsf.sources.otlp.receiver' in there())"
+        "print('dsf.otlp.receiver' in there())"
     )
     assert _printed(code).splitlines() == ["True []", "True"]
 
@@ -42,6 +47,18 @@ def test_without_the_extra_a_scorer_of_pushed_metrics_names_it() -> None:
     said = _printed(code)
     assert said.startswith("plugin_failed ")
     assert "needs the extra `otel`: pip install 'dynamic-scoring-framework[otel]'" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "extra"), [*registry.EXTRAS.items(), *dict.fromkeys(registry.BEHIND, "sources").items()]
+)
+def test_without_the_distribution_a_scorer_names_the_extra(
+    name: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "plugins", dict)
+    with pytest.raises(HttpError, match=rf"needs the extra `{extra}`: pip install '[\w-]+\[{extra}\]'") as caught:
+        registry.source_of(name)
+    assert caught.value.reason == "unsupported_source"
 
 
 def test_the_table_of_sources_loads_neither_protobuf_nor_kubernetes() -> None:

@@ -175,10 +175,9 @@ def test_a_type_that_nothing_has(package: Install) -> None:
     assert reason == "unsupported_source"
     assert said == (
         "source type 'nobody.example.com' is not one of Prometheus, OpenTelemetry, Kubernetes, Object, None, "
-        f"other.example.com, {registry.OTLP}; "
-        "install the package that has it in the agent's image (an entry point 'dsf.sources')"
+        "other.example.com; install the package that has it in the agent's image (an entry point 'dsf.sources')"
     )
-    assert refusal("Carbon")[1].endswith(f"None, other.example.com, {registry.OTLP}")
+    assert refusal("Carbon")[1].endswith("None, other.example.com")
 
 
 @pytest.mark.parametrize(
@@ -231,7 +230,7 @@ def test_a_name_that_is_no_plug_in_s_is_never_used(
     said: list[dict[str, Any]] = []
     monkeypatch.setattr(registry.log, "error", lambda _, **values: said.append(values))
     module = package("raise SystemExit", name)
-    assert set(registry.plugins()) == {registry.OTLP}
+    assert set(registry.plugins()) == set(registry.EXTRAS)
     assert (said[0]["name"], said[0]["package"]) == (name, f"{module} 1.0, {module}:it")
     assert why in said[0]["why"]
     if name in set(SourceType):

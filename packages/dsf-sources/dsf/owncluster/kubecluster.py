@@ -11,15 +11,14 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
-from dsf.agent.kubelisting import KubeListing
 from dsf.api.objectsource import ObjectSource
 from dsf.errors import HttpError
 from dsf.kube.reflector import Reflector
 from dsf.kube.resources import Resource
 from dsf.kube.session import Session
 from dsf.kube.store import Object
-from dsf.sources.cluster import RESOURCES, ClusterState, Pod, node_of
-from dsf.sources.requests import pod_requests
+from dsf.owncluster.capacity import ClusterState, node_of, pod_of
+from dsf.owncluster.kubelisting import KubeListing
 
 _NODES: Final = Resource("", "v1", "nodes", "Node", namespaced=False)
 _PODS: Final = Resource("", "v1", "pods", "Pod")
@@ -65,7 +64,10 @@ class KubeCluster:
         )
 
     def listing(self, wanted: ObjectSource, deadline: float) -> KubeListing:
-        """See the protocol."""
+        """The list of a kind's objects. Asks the API server which kinds it has, at most until `deadline`.
+
+        Raises HttpError: unknown_kind, bad_query for a kind that is never read, and as `KubeListing.pages`.
+        """
         return KubeListing(self._session, self._objects, wanted, deadline)
 
     def stop(self) -> None:
@@ -86,7 +88,7 @@ class KubeCluster:
             if self._reflectors is None:
                 self._reflectors = (
                     Reflector(self._session, _NODES, _ignore, transform=_reduced(node_of)),
-                    Reflector(self._session, _PODS, _ignore, selectors=_RUNNING, transform=_reduced(_pod_of)),
+                    Reflector(self._session, _PODS, _ignore, selectors=_RUNNING, transform=_reduced(pod_of)),
                 )
                 for reflector in self._reflectors:
                     reflector.start()
@@ -116,10 +118,6 @@ def _reduced(reduce: Callable[[Object], Any]) -> Callable[[Object], Object]:
         return {"metadata": kept, _REDUCED: reduce(manifest)}
 
     return transform
-
-
-def _pod_of(manifest: Object) -> Pod:
-    return Pod((manifest.get("spec") or {}).get("nodeName", ""), pod_requests(manifest, RESOURCES))
 
 
 def _ignore(*_: object) -> None:

@@ -14,10 +14,13 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 import requests
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest, AWSResponse
+from botocore.credentials import Credentials
 
 from dsf import http
 from dsf.api.authentication import Aws
@@ -25,16 +28,13 @@ from dsf.api.types import AGENT_ACCOUNT
 from dsf.api.urls import is_valid_url
 from dsf.auth.bearer import parse_token
 from dsf.auth.builder import CredentialsBuilder
-from dsf.auth.cloud import Cloud, missing
 from dsf.auth.secrets import SecretError
 from dsf.auth.tokencache import Token
+from dsf.clouds.cloud import Cloud
 from dsf.errors import HttpError
 from dsf.http import tokenanswer
 from dsf.http.access import Access, is_unauthorized
 from dsf.text import MASK
-
-if TYPE_CHECKING:
-    from botocore.auth import SigV4Auth
 
 _HASH = "X-Amz-Content-SHA256"
 
@@ -63,11 +63,6 @@ class _Key(NamedTuple):
 
 def add(method: Aws, builder: CredentialsBuilder) -> None:
     """Sign each request."""
-    try:
-        from botocore.auth import SigV4Auth
-        from botocore.credentials import Credentials
-    except ModuleNotFoundError:
-        raise missing("aws", "aws") from None
     if method.pod_identity:
         key = _of_pod(method, builder)
     else:
@@ -92,7 +87,6 @@ def _of_role(method: Aws, role: str, builder: CredentialsBuilder) -> _Key:
     """A temporary key for a token of the agent's ServiceAccount (IRSA)."""
     import botocore.session
     from botocore import UNSIGNED
-    from botocore.awsrequest import AWSResponse
     from botocore.config import Config
 
     def get() -> Token:
@@ -203,8 +197,6 @@ def _canonical(parameter: str) -> str:
 
 
 def _sign(request: requests.PreparedRequest, signer: SigV4Auth) -> None:
-    from botocore.awsrequest import AWSRequest
-
     # The encoding that AWS computes the signature from: only unreserved characters stay, a space is %20.
     address, mark, query = (request.url or "").partition("?")
     request.url = f"{address}{mark}{'&'.join(map(_canonical, query.split('&')))}"

@@ -8,61 +8,46 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any, Final
 
 from pydantic import ValidationError
 
 from dsf.api.objectsource import ObjectField, ObjectSource, at
 from dsf.api.problems import explain
-from dsf.api.summary import ScorerSummary
+from dsf.api.quantity import quantity
 from dsf.errors import HttpError
-from dsf.sources.base import Context, Payload
-from dsf.sources.cluster import Listing
-from dsf.sources.memory import keep, own_cluster, retention, window_of
-from dsf.sources.opentelemetry import checked_grid, payload
-from dsf.sources.requests import quantity
-from dsf.sources.window import WindowFullError
+from dsf.owncluster.background import OwnCluster, own_cluster
+from dsf.owncluster.kubelisting import KubeListing
+from dsf.sources.history import Samples
+from dsf.sources.plugin import Options, Plugin, Request, Series
 
 #: Booleans of conditions.
 _WORDS: Final = {"True": 1.0, "true": 1.0, "False": 0.0, "false": 0.0}
 #: Characters of a quantity; the API server bounds quantities, but no other texts.
 _MAX_QUANTITY: Final = 64
-_Samples = dict[Hashable, tuple[Mapping[str, str], float, float]]
 
 
 class RefusedValueError(ValueError):
     """A value that is no number; the message is the label for counting."""
 
 
-def fetch(summary: ScorerSummary, context: Context) -> Payload:
+def fetch(request: Request[Options]) -> Iterator[Series]:
     """One series per object and field, for the part of the time range that this agent observed."""
-    wanted = _wanted(summary)
-    grid = checked_grid(summary, context.now)
-    memory, cluster = own_cluster(context.memory, "Object")
-    window = window_of(summary, memory)
-    now = float(grid.end)
+    wanted = _wanted(request.query)
     counts: Counter[str] = Counter()
-    with context.asking(summary.source_query, f"{wanted.kind} of {wanted.api_version} of this cluster") as question:
+    with request.history() as history:
+        running = own_cluster(request)
         try:
-            listing = cluster.listing(wanted, context.deadline)
-            question.url = listing.url
-            samples, received = _samples(wanted, listing, context, now, counts)
-            window.forget(lambda _: now - retention(summary))
-            if left_out := keep(window, samples, now, memory, summary):
-                counts["kept"] -= left_out
-                counts["labels"] += left_out
-        except HttpError:
-            # Unknown series must end: the next cycles show a gap.
-            window.end_all(now)
-            raise
-        except WindowFullError as error:
-            raise HttpError("too_large", str(error)) from None
+            with request.asking(f"{wanted.kind} of {wanted.api_version} of this cluster") as question:
+                listing = running.cluster.listing(wanted, request.deadline)
+                question.url = listing.url
+                samples, question.received = _samples(wanted, listing, request, history.now, counts)
+            left_out = history.keep(samples)
+            counts.update(kept=-left_out, labels=left_out)
         finally:
-            memory.count(counts)
-        fetched = payload(window, (), grid, context, received)
-        question.answered(received, fetched.inside, fetched.series)
-    return fetched
+            running.count(+counts)
+    yield from history.series(lambda _: True, request.check)
 
 
 def number(value: Any) -> float:
@@ -84,9 +69,9 @@ def number(value: Any) -> float:
     return parsed
 
 
-def _wanted(summary: ScorerSummary) -> ObjectSource:
+def _wanted(query: str) -> ObjectSource:
     try:
-        document = json.loads(summary.source_query)
+        document = json.loads(query)
     except (ValueError, RecursionError):
         document = None
     try:
@@ -97,18 +82,18 @@ def _wanted(summary: ScorerSummary) -> ObjectSource:
 
 
 def _samples(
-    wanted: ObjectSource, listing: Listing, context: Context, now: float, counts: Counter[str]
-) -> tuple[_Samples, int]:
+    wanted: ObjectSource, listing: KubeListing, request: Request[Options], now: float, counts: Counter[str]
+) -> tuple[Samples, int]:
     """The values of all objects' fields, and the bytes read."""
-    samples: _Samples = {}
+    samples: dict[Hashable, tuple[Mapping[str, str], float, float]] = {}
     received = 0
     #: First refused value by field name; and fields with a good value.
     refused: dict[str, str] = {}
     good: set[str] = set()
-    for objects, size in listing.pages(context.max_bytes, context.deadline):
+    for objects, size in listing.pages(request.max_bytes, request.deadline):
         received += size
         for obj in objects:
-            context.check()
+            request.check()
             for field in wanted.fields:
                 labels = _labels(field, obj)
                 value = at(obj, field.path)
@@ -144,3 +129,6 @@ def _labels(field: ObjectField, obj: Mapping[str, Any]) -> dict[str, str]:
         if isinstance(value, (str, bool, int, float)):
             labels[label.name] = value if isinstance(value, str) else json.dumps(value)
     return labels
+
+
+PLUGIN: Final = Plugin(1, Options, fetch, OwnCluster)

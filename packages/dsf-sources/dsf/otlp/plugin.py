@@ -11,15 +11,16 @@ import dsf.log
 from dsf import metrics as names
 from dsf.errors import HttpError
 from dsf.settings import Settings
+from dsf.sources.history import checked
 from dsf.sources.memory import SourceMemory, lookback_of
-from dsf.sources.opentelemetry import checked, selectors_of
+from dsf.sources.opentelemetry import selectors_of
 from dsf.sources.plugin import Options, Plugin, Request, Series
 from dsf.sources.registry import OTLP_PATH
 from dsf.sources.window import Grid
 
 try:
-    from dsf.sources.otlp.received import Received
-    from dsf.sources.otlp.receiver import Receiver
+    from dsf.otlp.received import Received
+    from dsf.otlp.receiver import Receiver
 except ModuleNotFoundError as error:
     raise ImportError(
         f"receiving metrics needs the extra `otel`: pip install 'dynamic-scoring-framework[otel]' ({error})"

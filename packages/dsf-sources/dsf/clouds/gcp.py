@@ -10,25 +10,23 @@ import json
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from google.auth import identity_pool
+from google.auth.transport.requests import Request
+from google.oauth2 import service_account
+
 from dsf.api.clouds import Gcp
 from dsf.api.plain import SecretKeyRef
 from dsf.auth import bearer
 from dsf.auth.builder import CredentialsBuilder
-from dsf.auth.cloud import Cloud, missing
 from dsf.auth.secrets import SecretError
 from dsf.auth.tokencache import Token
+from dsf.clouds.cloud import Cloud
 
 _JWT: Final = "urn:ietf:params:oauth:token-type:jwt"
 
 
 def add(method: Gcp, builder: CredentialsBuilder) -> None:
     """Send it."""
-    try:
-        from google.auth import identity_pool
-        from google.auth.transport.requests import Request
-        from google.oauth2 import service_account
-    except ModuleNotFoundError:
-        raise missing("gcp", "gcp") from None
     cloud = Cloud("Google", builder, [method.server, method.credentials_url])
     key: tuple[object, ...] = (method,)
     if method.key is None:

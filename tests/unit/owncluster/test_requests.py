@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from dsf.sources.cluster import RESOURCES, ClusterState, Pod, node_of
-from dsf.sources.kubernetes import available
-from dsf.sources.requests import pod_requests, quantity
+from dsf.api.quantity import quantity
+from dsf.owncluster.capacity import RESOURCES, ClusterState, Pod, node_of
+from dsf.owncluster.kubernetes import available
+from dsf.owncluster.requests import pod_requests
 
 
 def container(cpu: str = "", restart: str = "", name: str = "c", **more: str) -> dict[str, Any]:

@@ -10,13 +10,11 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Final
 
-from dsf.api.summary import ScorerSummary
-from dsf.errors import HttpError
-from dsf.sources.base import Context, Payload
-from dsf.sources.cluster import RESOURCES, ClusterState
-from dsf.sources.memory import keep, own_cluster, retention, window_of
-from dsf.sources.opentelemetry import checked_grid, payload, selectors_of
-from dsf.sources.window import WindowFullError
+from dsf.owncluster.background import OwnCluster, own_cluster
+from dsf.owncluster.capacity import RESOURCES, ClusterState
+from dsf.sources.opentelemetry import selectors_of
+from dsf.sources.plugin import Options, Plugin, Request, Series
+from dsf.sources.selector import Selector
 
 #: Name of the metric.
 METRIC: Final = "kubernetes_available"
@@ -24,36 +22,22 @@ METRIC: Final = "kubernetes_available"
 _CLUSTER: Final = "nodes and pods of this cluster"
 
 
-def fetch(summary: ScorerSummary, context: Context) -> Payload:
+def fetch(request: Request[Options]) -> Iterator[Series]:
     """Available resources, for the part of the range that this agent observed."""
-    selectors = selectors_of(summary.source_query, required=False)
-    grid = checked_grid(summary, context.now)
-    memory, cluster = own_cluster(context.memory, "Kubernetes")
-    window = window_of(summary, memory)
-    now = float(grid.end)
-    with context.asking(summary.source_query, _CLUSTER) as question:
-        try:
-            state = cluster.state(context.deadline)
-            window.forget(lambda _: now - retention(summary))
-            keep(
-                window,
-                {
-                    tuple(labels.items()): (labels, now, value)
-                    for labels, value in available(state)
-                    if not selectors or any(selector.matches(labels) for selector in selectors)
-                },
-                now,
-                memory,
-                summary,
-            )
-        except HttpError:
-            window.end_all(now)
-            raise
-        except WindowFullError as error:
-            raise HttpError("too_large", str(error)) from None
-        fetched = payload(window, selectors, grid, context)
-        question.answered(fetched.received, fetched.inside, fetched.series)
-    return fetched
+    selectors = selectors_of(request.query, required=False)
+    with request.history() as history:
+        cluster = own_cluster(request).cluster
+        with request.asking(_CLUSTER):
+            state = cluster.state(request.deadline)
+        history.keep(
+            {
+                tuple(labels.items()): (labels, history.now, value)
+                for labels, value in available(state)
+                if not selectors or any(selector.matches(labels) for selector in selectors)
+            }
+        )
+    for selector in selectors or [Selector("")]:
+        yield from history.series(selector.matches, request.check)
 
 
 def available(state: ClusterState) -> Iterator[tuple[dict[str, str], float]]:
@@ -80,3 +64,6 @@ def available(state: ClusterState) -> Iterator[tuple[dict[str, str], float]]:
 
 def _labels(resource: str) -> dict[str, str]:
     return {"__name__": METRIC, "resource": resource}
+
+
+PLUGIN: Final = Plugin(1, Options, fetch, OwnCluster)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,10 +19,12 @@ from dsf.api.resolvereason import ResolveReason
 from dsf.api.scorer import DynamicScorer
 from dsf.api.summary import ScorerSummary, parse_summaries
 from dsf.errors import HttpError, ResolutionError
+from dsf.owncluster.background import OwnCluster
+from dsf.owncluster.objects import PLUGIN, RefusedValueError, number
+from dsf.settings import Settings
 from dsf.sources.base import Context, Question
-from dsf.sources.cluster import ClusterState
 from dsf.sources.memory import SourceMemory
-from dsf.sources.objects import RefusedValueError, fetch, number
+from dsf.sources.plugin import ask
 from dsf.sources.window import WindowBudget
 from tests.unit.api.test_resolution import summary as resolved
 
@@ -47,9 +52,6 @@ class View:
         self.objects = objects
         self.asked: list[ObjectSource] = []
 
-    def state(self, deadline: float) -> ClusterState:
-        raise NotImplementedError
-
     def listing(self, wanted: ObjectSource, deadline: float) -> View:
         self.asked.append(wanted)
         return self
@@ -59,8 +61,20 @@ class View:
             yield [one], 100
 
 
+class Running(OwnCluster):
+    """What an agent keeps, without a connection."""
+
+    def __init__(self, view: View) -> None:
+        self.cluster = view  # type: ignore[assignment]
+        self.values = Counter()
+        self._lock = threading.Lock()
+
+    def tidy(self) -> None:
+        """Nothing is watched."""
+
+
 class Agent:
-    """What an agent with one scorer keeps."""
+    """What an agent with one scorer keeps; without a view it runs outside of Kubernetes."""
 
     def __init__(self, view: View | None, source: Mapping[str, Any] = OBJECT, **fields: Any) -> None:
         self.summary = ScorerSummary(
@@ -72,13 +86,21 @@ class Agent:
             **fields,
         )
         self.memory = SourceMemory(WindowBudget(100, 1000), lambda: {"s": self.summary})
-        self.memory.cluster = view
+        self.memory.settings = Settings(agent_kube=False)
+        self.running = Running(view) if view is not None else None
+        self.plugin = PLUGIN if view is None else replace(PLUGIN, start=lambda *_: self.running)  # type: ignore[arg-type]
         self.questions: list[Question] = []
+
+    @property
+    def values(self) -> dict[str, int]:
+        """Outcomes of fields."""
+        assert self.running is not None
+        return self.running.values
 
     def ask(self, now: float = 1000.0) -> dict[tuple[str, ...], list[list[Any]]]:
         """Values by the labels' values, the metric's name first."""
         context = Context(time.monotonic() + 60, 100_000, now, memory=self.memory, observe=self.questions.append)
-        payload = fetch(self.summary, context)
+        payload = ask(self.plugin, "Object", self.summary, context)
         data = json.loads(b"".join(payload.pieces))["data"]
         assert len(data) == payload.series
         return {tuple(one["metric"].values()): one["values"] for one in data}
@@ -254,7 +276,7 @@ def test_a_series_for_each_object_and_field() -> None:
         ("cpu", "shop", "cart", "x", "true"): [[1000, "0.5"]],
         ("ready", "web"): [[1000, "3"]],
     }
-    assert agent.memory.object_values == {"kept": 3, "absent": 2, "no_number": 1}
+    assert agent.values == {"kept": 3, "absent": 2, "no_number": 1}
     (question,) = agent.questions
     assert (question.url, question.received, question.series) == (View.url, 300, 3)
 
@@ -265,7 +287,7 @@ def test_an_object_with_too_long_labels_leaves_the_others() -> None:
     view = View(found("cart", status={"ready": 1}), found("web", spec={"text": "x" * 5000}, status={"ready": 2}))
     agent = Agent(view, OBJECT | {"fields": [ready]})
     assert agent.ask() == {("ready", "shop", "cart"): [[1000, "1"]]}
-    assert agent.memory.object_values == {"kept": 1, "labels": 1}
+    assert agent.values == {"kept": 1, "labels": 1}
 
 
 def test_cycles_fill_the_range() -> None:
@@ -286,7 +308,7 @@ def test_a_field_that_is_a_number_nowhere_fails_the_cycle() -> None:
     ) as caught:
         agent.ask()
     assert caught.value.reason == "bad_answer"
-    assert agent.memory.object_values == {"no_number": 1}
+    assert agent.values == {"no_number": 1}
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ _MAX_KINDS: Final = 4 * 1024 * 1024
 
 
 class KubeListing:
-    """The objects of one kind. See the protocol."""
+    """Objects of one kind, as the API server lists them."""
 
     def __init__(self, session: Session, released: Collection[str], wanted: ObjectSource, deadline: float) -> None:
         """Discovers the kinds; those in `released` may be read. Raises HttpError."""
@@ -34,10 +34,15 @@ class KubeListing:
         self._path = self._resource.path(wanted.namespace)
         selector = wanted.label_selector
         self._query = {"limit": str(_PAGE)} | ({"labelSelector": selector} if selector else {})
+        #: The request, for display.
         self.url = f"{self._path}?{urlencode(self._query)} of this cluster"
 
     def pages(self, max_bytes: int, deadline: float) -> Iterator[tuple[Sequence[Mapping[str, Any]], int]]:
-        """See the protocol."""
+        """Objects page by page, and the bytes of each page.
+
+        Raises HttpError: unauthorized without the right, too_large beyond `max_bytes` for all pages, timeout,
+        connection_failed, unknown_kind, http_error.
+        """
         more = ""
         while True:
             query = self._query | ({"continue": more} if more else {})

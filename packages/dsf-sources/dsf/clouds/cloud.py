@@ -134,11 +134,3 @@ class _CloudAdapter(BaseAdapter):
 
     def close(self) -> None:
         """Does nothing."""
-
-
-def missing(field: str, extra: str) -> SecretError:
-    """The cloud's library is not installed."""
-    return SecretError(
-        f"{field} needs the extra `{extra}` in this agent: pip install 'dynamic-scoring-framework[{extra}]'",
-        "auth_unsupported",
-    )

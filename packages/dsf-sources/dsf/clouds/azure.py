@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import time
 
+from azure.core.pipeline.transport import RequestsTransport
+from azure.identity import ClientAssertionCredential
+
 from dsf.api.clouds import Azure
 from dsf.auth import bearer
 from dsf.auth.builder import CredentialsBuilder
-from dsf.auth.cloud import Cloud, missing
 from dsf.auth.tokencache import Token
+from dsf.clouds.cloud import Cloud
 
 
 def add(method: Azure, builder: CredentialsBuilder) -> None:
     """Send it."""
-    try:
-        from azure.core.pipeline.transport import RequestsTransport
-        from azure.identity import ClientAssertionCredential
-    except ModuleNotFoundError:
-        raise missing("azure", "azure") from None
     cloud = Cloud("Azure", builder, [method.authority_url])
 
     def get() -> Token:

@@ -1,0 +1,71 @@
+"""What an agent keeps for the sources `Kubernetes` and `Object`: one connection to its own cluster."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+
+from prometheus_client import Metric
+
+from dsf import metrics as names
+from dsf.api.types import SourceType
+from dsf.errors import HttpError
+from dsf.kube.session import Session
+from dsf.owncluster.kubecluster import KubeCluster
+from dsf.settings import Settings
+from dsf.sources.memory import SourceMemory
+from dsf.sources.plugin import Options, Request
+
+
+class OwnCluster:
+    """The agent's own cluster, and the outcomes of fields read from its objects. Thread-safe."""
+
+    def __init__(self, memory: SourceMemory, settings: Settings) -> None:
+        """Raises HttpError for an agent outside of Kubernetes, SettingsError without the address of an API server."""
+        if not settings.agent_kube:
+            raise _nowhere()
+        self._memory = memory
+        self._session = Session.load(settings.kubeconfig)
+        self.cluster = KubeCluster(self._session, settings.agent_objects)
+        self.values: Counter[str] = Counter()
+        # Guards values.
+        self._lock = threading.Lock()
+
+    def count(self, values: Counter[str]) -> None:
+        """Add to the outcomes of fields."""
+        with self._lock:
+            self.values.update(values)
+
+    def tidy(self) -> None:
+        """End the watches of nodes and pods if no scorer needs them."""
+        summaries = self._memory.summaries().values()
+        if SourceType.Kubernetes not in {source.source_type for one in summaries for source in one.each_source}:
+            self.cluster.stop()
+
+    def families(self) -> Iterator[Metric]:
+        """Outcomes of fields."""
+        objects = names.OBJECT_VALUES.counter()
+        with self._lock:
+            values = dict(self.values)
+        for result, number in values.items():
+            objects.add_metric((result,), number)
+        yield objects
+
+    def stop(self) -> None:
+        """Watch no more, and close the connection."""
+        self.cluster.stop()
+        self._session.close()
+
+
+def own_cluster(request: Request[Options]) -> OwnCluster:
+    """That of the request's agent. Raises HttpError where there is none."""
+    running: OwnCluster | None = request.running
+    if running is None:
+        raise _nowhere()
+    return running
+
+
+def _nowhere() -> HttpError:
+    text = "the sources Kubernetes and Object are the agent's own cluster: they need an agent with DSF_AGENT_KUBE=true"
+    return HttpError("unsupported_source", text)

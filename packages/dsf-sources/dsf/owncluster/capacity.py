@@ -1,0 +1,55 @@
+"""Nodes and pods of a cluster, reduced to what they offer and request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final
+
+from dsf.api.quantity import quantity
+from dsf.owncluster.requests import pod_requests
+
+#: Resources. cpu is in cores, memory in bytes, the others are numbers of devices.
+RESOURCES: Final = ("cpu", "memory", "nvidia.com/gpu", "google.com/tpu")
+Amounts = Mapping[str, Decimal]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCapacity:
+    """The used part of a node."""
+
+    name: str
+    allocatable: Amounts
+    schedulable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A scheduled pod that has not ended."""
+
+    node: str
+    requests: Amounts
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """Nodes and pods at one moment."""
+
+    nodes: Sequence[NodeCapacity]
+    pods: Sequence[Pod]
+
+
+def node_of(manifest: Mapping[str, Any]) -> NodeCapacity:
+    """A Node object, reduced."""
+    allocatable = (manifest.get("status") or {}).get("allocatable") or {}
+    return NodeCapacity(
+        manifest["metadata"]["name"],
+        {resource: quantity(allocatable[resource]) for resource in RESOURCES if resource in allocatable},
+        not (manifest.get("spec") or {}).get("unschedulable"),
+    )
+
+
+def pod_of(manifest: Mapping[str, Any]) -> Pod:
+    """A Pod object, reduced."""
+    return Pod((manifest.get("spec") or {}).get("nodeName", ""), pod_requests(manifest, RESOURCES))
