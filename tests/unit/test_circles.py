@@ -132,12 +132,6 @@ def _below(names: Iterable[str], *packages: str) -> list[str]:
     return sorted(name for name in names if any(f"{name}.".startswith(f"{package}.") for package in packages))
 
 
-def test_the_framework_imports_nothing_of_the_scorer_library_and_the_optimiser() -> None:
-    """It finds them by entry points, and says what to install where they are absent."""
-    core = [name for name, file in _modules(_ROOT).items() if _ROOT / "dsf" in file.parents]
-    assert _below(_reached(core), "dsf.scorer", "dsf.optimizer") == []
-
-
 def test_the_library_for_scoring_apis_stands_alone() -> None:
     library = _below(_modules(_ROOT), "dsf.scorer")
     reached = _reached(library)
