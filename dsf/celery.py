@@ -133,7 +133,6 @@ def configuration(config: Settings) -> dict[str, Any]:
         # agents have none, a single thread runs no other, and multiple threads do not support it.
         "worker_cancel_long_running_tasks_on_connection_loss": True,
         "beat_scheduler": "dsf.beat_schedule:BeatScheduler",
-        "beat_max_loop_interval": config.beat_max_wait,
         "task_publish_retry": True,
         "task_publish_retry_policy": {
             "max_retries": 5,

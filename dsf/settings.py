@@ -267,20 +267,11 @@ class Settings(BaseSettings):
         ge=1,
         description="A cluster's queue with this many messages gets no more: the cluster is considered offline.",
     )
-    beat_batch: int = Field(default=500, ge=1, description="Entries dispatched per round trip.")
-    beat_max_wait: float = Field(
-        default=0.5,
-        gt=0,
-        description="Longest sleep between two reads of the schedule; a change wakes beat immediately.",
-    )
     beat_lock_timeout: float = Field(
         default=10.0, gt=0, description="A standby takes over this long after the active beat dies."
     )
     beat_spread_rate: float = Field(
         default=100.0, gt=0, description="First runs per second when many entries are created at once."
-    )
-    beat_metrics_port: int | None = Field(
-        default=None, description="Port of beat's own /metrics. None: the exporter has them."
     )
     beat_liveness_file: Path | None = Field(default=None, description="Touched at every tick.")
 
