@@ -71,9 +71,7 @@ class BeatScheduler(Scheduler):
         # A separate connection: the lock is released in a signal handler, which may interrupt any operation.
         timeout = min(config.redis_socket_timeout, _RELEASE_TIMEOUT)
         self._lock = BeatLock(
-            self._connect(
-                config.model_copy(update={"redis_socket_timeout": timeout, "redis_connect_timeout": timeout}), retries=0
-            ),
+            self._connect(config.model_copy(update={"redis_socket_timeout": timeout}), retries=0),
             config.beat_lock_timeout,
         )
         self._dispatcher = Dispatcher(

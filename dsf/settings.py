@@ -100,18 +100,8 @@ class Settings(BaseSettings):
     redis_socket_timeout: float = Field(
         default=10.0,
         gt=0,
-        description="Without it, a half-open connection blocks a worker forever. Must exceed redis_polling_interval.",
-    )
-    redis_connect_timeout: float = Field(default=5.0, gt=0, description="Longest wait for a connection.")
-    redis_health_check_interval: float = Field(
-        default=10.0, gt=0, description="An idle connection is detected as dead after about twice this."
-    )
-    redis_reconnect_max_wait: float = Field(
-        default=5.0,
-        gt=0,
-        description="Longest random wait of a worker between two connection attempts, in seconds; at least half of "
-        "it. A rotated password or a restarted Redis is noticed at most this late; a longer wait spreads the "
-        "reconnects of a very large fleet.",
+        description="Longest wait for an answer of Redis; without it, a half-open connection blocks a worker forever. "
+        "A connection is waited for half as long. Must exceed redis_polling_interval.",
     )
     redis_polling_interval: int = Field(
         default=5,
@@ -152,9 +142,6 @@ class Settings(BaseSettings):
         description="The hub's master secret (hex), from which every agent's key is derived; keys are not stored.",
     )
     signing_secret_file: Path | None = Field(default=None, description="File with the hub's master secret.")
-    clock_tolerance: float = Field(
-        default=30.0, ge=0, description="Largest clock difference of an agent whose results are accepted."
-    )
 
     # --- agent -------------------------------------------------------------------------------------------------
     agent_namespace: str = Field(
@@ -210,12 +197,6 @@ class Settings(BaseSettings):
         description="Exists while the worker consumes its queue and at least one scorer had a successful cycle within "
         "3 intervals.",
     )
-    agent_heartbeat_interval: float = Field(
-        default=30.0,
-        gt=0,
-        description="Seconds between heartbeats for Flower, over the WAN. Flower sees a worker that started earlier "
-        "after at most this, or with its next task.",
-    )
     agent_rate_limit: str | None = Field(
         default=None,
         description="Celery rate limit of dsf.cycle in this agent, such as 10/s or 30/m. None is no limit.",
@@ -226,7 +207,6 @@ class Settings(BaseSettings):
     max_scoring_bytes: int = Field(
         default=8 * 1024 * 1024, gt=0, description="Decoded bytes of a scoring API's answer."
     )
-    max_results: int = Field(default=10_000, gt=0, description="Results in one scoring answer.")
     max_result_message_bytes: int = Field(
         default=2 * 1024 * 1024, gt=0, description="Size of one signed result; the hub refuses larger ones unread."
     )
@@ -234,9 +214,6 @@ class Settings(BaseSettings):
         default=10_000,
         ge=1,
         description="Series in the agent's memory for the sources OpenTelemetry and Kubernetes; about 2 kB each.",
-    )
-    agent_window_samples: int = Field(
-        default=1_000_000, ge=1, description="Samples in the agent's memory for these series; 16 bytes each."
     )
     otlp_port: int | None = Field(
         default=None,
@@ -248,18 +225,12 @@ class Settings(BaseSettings):
     otlp_host: str = Field(
         default="::", description="A collector pushes from another pod. `::` is every address, IPv4 and IPv6."
     )
-    otlp_max_bytes: int = Field(
-        default=8 * 1024 * 1024,
-        gt=0,
-        description="Decoded bytes of one pushed request. At most four are in memory, each at several times its size.",
-    )
     otlp_token_file: Path | None = Field(
         default=None,
         description="File with the token that senders must send as `Authorization: Bearer`; read at each request. "
         "None: every client that reaches the port may push.",
     )
     retry_backoff: float = Field(default=0.5, gt=0, description="First wait before a stage is retried; doubles.")
-    retry_backoff_max: float = Field(default=10.0, gt=0, description="Longest wait before a retry.")
 
     # --- beat --------------------------------------------------------------------------------------------------
     queue_limit: int = Field(
@@ -291,7 +262,6 @@ class Settings(BaseSettings):
         description="A run without a result is lost this long after its deadline, once its cluster's mailbox is "
         "empty; if that never is, a minute later.",
     )
-    history_length: int = Field(default=50, ge=1, description="Cycles kept per cluster and scorer for `dsf history`.")
 
     # --- hub controller ----------------------------------------------------------------------------------------
     namespace: str = Field(default="open-cluster-management", description="The hub's own namespace.")
@@ -335,15 +305,6 @@ class Settings(BaseSettings):
         default=False,
         description="Serve only clusters with the ManagedClusterAddOn: the agent is installed through OCM.",
     )
-    leader_election: bool = Field(
-        default=True, description="Elect a leader among several hub controllers on a Lease (kube backend)."
-    )
-    hub_workers: int | None = Field(
-        default=None,
-        ge=1,
-        description="Threads that reconcile clusters, and as many for scorers. By default 8, which mostly wait for the "
-        "API server; with a folder, where they do not, 2.",
-    )
     hub_resync: float = Field(
         default=30.0,
         gt=0,
@@ -371,15 +332,6 @@ class Settings(BaseSettings):
     )
     health_interval: float = Field(default=30.0, gt=0, description="Time between two checks of a scoring API.")
     health_timeout: float = Field(default=5.0, gt=0, description="Timeout of one check.")
-    health_failure_threshold: int = Field(
-        default=3, ge=1, description="Failed checks in a row that make an Active scorer Inactive."
-    )
-    health_concurrency: int = Field(
-        default=16,
-        ge=1,
-        description="Parallel checks, shared equally by the namespaces of scorers: hung scoring APIs of one must not "
-        "delay the others.",
-    )
     allow_link_local: bool = Field(
         default=False,
         description="Allow requests to link-local and metadata addresses. Clouds serve credentials there, which the "
@@ -464,10 +416,10 @@ class Settings(BaseSettings):
         description="How Placements select a cluster: label:KEY, claim:NAME, or name (CEL, OCM 1.0 or newer).",
     )
     optimizer_time_limit: float = Field(
-        default=30.0, gt=0, le=600, description="Seconds of one search, and the limit for requests."
-    )
-    optimizer_patience: float = Field(
-        default=30.0, gt=0, description="Seconds that a plan waits while the solver works on others."
+        default=30.0,
+        gt=0,
+        le=600,
+        description="Seconds of one search, the limit for requests, and how long a plan waits for those before it.",
     )
 
     placement_debugger: str = Field(

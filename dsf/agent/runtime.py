@@ -61,7 +61,7 @@ class Runtime:
         #: What sources keep between cycles.
         self.sources = SourceState(settings, self.config, cluster, self.metrics.registry)
         self.readiness = ScoringProbe(settings.agent_readiness_file, self.config)
-        self.events = GatheredEvents(settings.agent_heartbeat_interval)
+        self.events = GatheredEvents()
         self.cycles = CycleRunner(
             settings,
             self.config,

@@ -14,7 +14,7 @@ from dsf.settings import Settings
 from dsf.sources.cluster import ClusterView
 from dsf.sources.memory import SourceMemory
 from dsf.sources.registry import begin, plugins, type_of
-from dsf.sources.window import WindowBudget
+from dsf.sources.window import window_budget
 
 log = dsf.log.get(__name__)
 
@@ -26,9 +26,7 @@ class SourceState:
         self, settings: Settings, config: Watching, cluster: ClusterView | None, registry: CollectorRegistry
     ) -> None:
         """`cluster` is None for an agent outside of Kubernetes."""
-        self.memory = SourceMemory(
-            WindowBudget(settings.agent_window_series, settings.agent_window_samples), config.summaries
-        )
+        self.memory = SourceMemory(window_budget(settings.agent_window_series), config.summaries)
         self.memory.cluster = cluster
         self.memory.settings = settings
         registry.register(_Collector(self.memory))

@@ -168,7 +168,7 @@ class Stages:
 
     def _parse(self, summary: ScorerSummary, answer: bytes, access: Access) -> ScoringResponse:
         try:
-            return parse_response(answer, max_results=self._settings.max_results)
+            return parse_response(answer)
         except ScoringResponseError as error:
             text = cleaned(str(error), MESSAGE_LIMIT)
             head = answer[:_LOOKED_AT].decode(errors="replace")

@@ -15,7 +15,6 @@ log = dsf.log.get(__name__)
 
 #: Seconds within which Redis must answer. Below Prometheus' scrape timeout of 10 s, so that a scrape reports Redis
 #: as down instead of timing out.
-_CONNECT_TIMEOUT = 2.0
 _ANSWER_TIMEOUT = 5.0
 #: Seconds for open requests at shutdown.
 _SHUTDOWN_TIMEOUT = 5
@@ -28,12 +27,7 @@ def run(settings: Settings) -> int:
     """
     dsf.log.setup(settings)
     memory.prepare()
-    quick = settings.model_copy(
-        update={
-            "redis_connect_timeout": min(settings.redis_connect_timeout, _CONNECT_TIMEOUT),
-            "redis_socket_timeout": min(settings.redis_socket_timeout, _ANSWER_TIMEOUT),
-        }
-    )
+    quick = settings.model_copy(update={"redis_socket_timeout": min(settings.redis_socket_timeout, _ANSWER_TIMEOUT)})
     client = connect(quick, name="dsf-exporter", retries=0)
     with listen(settings.exporter_host, settings.exporter_port, "DSF_EXPORTER_PORT") as listener:
         host, port = listener.getsockname()[:2]

@@ -37,6 +37,10 @@ log = dsf.log.get(__name__)
 
 #: The pause between two checks of a scorer differs by up to this share, so that checks do not run in step.
 JITTER: Final = 0.1
+#: Failed checks in a row that make an Active scorer Inactive: one may be a restart of its pod.
+FAILURE_THRESHOLD: Final = 3
+#: Parallel checks, shared equally by the namespaces of scorers: hung scoring APIs of one must not delay the others.
+CONCURRENCY: Final = 16
 #: Seconds for which `stop` waits for checks that are running.
 STOP_TIMEOUT: Final = 1.0
 #: Max. bytes read of a response, after decompression.
@@ -102,12 +106,12 @@ class Health:
     #: Whether it was Active at this URL and in this mode, so that a failed check may be transient.
     is_proven: bool = False
 
-    def after(self, check: Check, threshold: int) -> Health:
-        """The state after one more check; `threshold` consecutive failures make a proven scorer Inactive."""
+    def after(self, check: Check) -> Health:
+        """The state after one more check; `FAILURE_THRESHOLD` consecutive failures make a proven scorer Inactive."""
         is_active = self.status is HealthStatus.Active and self.is_proven
         failure = check.health_failure or (None if is_active else check.config_failure)
         failures = 0 if failure is None else self.failures + 1
-        stays = failure is None or (is_active and failures < threshold)
+        stays = failure is None or (is_active and failures < FAILURE_THRESHOLD)
         return Health(
             status=HealthStatus.Active if stays else HealthStatus.Inactive,
             config=check.config or self.config,
@@ -212,10 +216,8 @@ class HealthMonitor:
         self._targets: dict[ObjectKey, HealthTarget] = {}
         self._known: dict[ObjectKey, Health] = {}
         self._lock = threading.Lock()
-        self._shares = Shares(settings.health_concurrency)
-        self._threads = [
-            SupervisedThread(self._work, f"health-{number}") for number in range(settings.health_concurrency)
-        ]
+        self._shares = Shares(CONCURRENCY)
+        self._threads = [SupervisedThread(self._work, f"health-{number}") for number in range(CONCURRENCY)]
 
     def start(self) -> None:
         """Start checking."""
@@ -308,7 +310,7 @@ class HealthMonitor:
                 # Changed meanwhile: this result is for an old target.
                 return
             before = self._known[key]
-            after = before.after(result, self._settings.health_failure_threshold)
+            after = before.after(result)
             self._known[key] = after
         self._on_check(key, target, result, request)
         if after != before:

@@ -40,7 +40,7 @@ def make_service(
     selector = PlacementSelector.parse(settings.optimizer_cluster_selector)
     return OptimizerService(
         ManifestClient(Session.load(settings.kubeconfig)),
-        SolverProcess(patience=settings.optimizer_patience),
+        SolverProcess(patience=settings.optimizer_time_limit),
         selector,
         access=access,
         rescore=rescore,

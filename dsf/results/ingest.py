@@ -105,14 +105,13 @@ class Ingest:
         self._note(news)
         intervals = self._intervals([result for result, _ in results.values()])
         endings = {
-            number: ending_of(result, scorer, now=now, settings=self._settings, factor=factor, interval=interval)
+            number: ending_of(result, scorer, now=now, factor=factor, interval=interval)
             for (number, (result, scorer)), interval in zip(results.items(), intervals, strict=True)
         }
         ended = self._runs.end_all(
             list(endings.values()),
             refused=refused,
             now=now,
-            history_length=self._settings.history_length,
         )
         changed = False
         for (number, ending), answer in zip(endings.items(), ended, strict=True):

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 log = dsf.log.get(__name__)
 
 #: Seconds within which Redis must answer: a user is waiting.
-_CONNECT_TIMEOUT: Final = 2.0
 _ANSWER_TIMEOUT: Final = 5.0
 #: Seconds for running requests at shutdown.
 _SHUTDOWN_TIMEOUT: Final = 2
@@ -53,12 +52,7 @@ def run(settings: Settings) -> int:
     dsf.log.setup(settings)
     memory.prepare()
     options = _options(settings)
-    quick = settings.model_copy(
-        update={
-            "redis_connect_timeout": min(settings.redis_connect_timeout, _CONNECT_TIMEOUT),
-            "redis_socket_timeout": min(settings.redis_socket_timeout, _ANSWER_TIMEOUT),
-        }
-    )
+    quick = settings.model_copy(update={"redis_socket_timeout": min(settings.redis_socket_timeout, _ANSWER_TIMEOUT)})
     client = connect(quick, name="dsf-web", retries=0)
     session = _session(settings)
     reading = Reading(client)

@@ -30,8 +30,6 @@ def world(
         departure_grace=0,
         # One that is over before the server could answer would be one more failed check.
         health_timeout=30.0,
-        hub_workers=2,
-        redis_connect_timeout=1.0,
     )
     made = World(folder, redis_client, settings)
     yield made

@@ -244,8 +244,9 @@ def test_a_removed_scorer_is_checked_no_more(running: World, api: ScriptedServer
     assert first == 0 or requests() == 0
 
 
-def test_hanging_apis_delay_no_other(world: World) -> None:
-    world.settings = world.settings.model_copy(update={"health_timeout": 50.0, "health_concurrency": 4})
+def test_hanging_apis_delay_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dsf.hub.health.CONCURRENCY", 4)
+    world.settings = world.settings.model_copy(update={"health_timeout": 50.0})
     world.config()
     world.cluster("a")
     with ScriptedServer(hang) as hung, scoring_api() as good:

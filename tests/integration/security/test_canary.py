@@ -245,7 +245,7 @@ def test_what_is_wrong_is_said_without_it(tmp_path: Path, arguments: tuple[str, 
     file = tmp_path / "secret"
     file.write_text(canary)
     values: dict[str, Any] = {name: text.format(canary=canary, file=file) for name, text in settings.items()}
-    given = {"redis_url": "redis://127.0.0.1:1/0", "redis_connect_timeout": 1, **values}
+    given = {"redis_url": "redis://127.0.0.1:1/0", **values}
     # Some of them become another program: these start as people start them.
     done = subprocess.run(
         [sys.executable, "-m", "dsf.cli", *arguments],

@@ -119,7 +119,7 @@ def test_nobody_is_refused_in_its_own_work(secure_redis: SecureRedis) -> None:
     assert send(next(by_hand), "none", outcome="ok") == "stale"
     assert ingest.handle({"v": 1}) == "malformed"
     runs = Runs(results)
-    lost, _ = runs.sweep(now=time.time() + 10_000, lost_after=0, history_length=5)
+    lost, _ = runs.sweep(now=time.time() + 10_000, lost_after=0)
     assert lost
     # Readers may hear of it for a while.
     assert runs.leftovers() == {"gone/s2"}
