@@ -206,7 +206,7 @@ class World:
         self._prepare()
         self._run("beat", "dsf.schedule")
         self._run("hub", "dsf.hub")
-        self._run("exporter", "dsf.exporter", exporter_host="127.0.0.1", exporter_port=self._port)
+        self._run("exporter", "dsf.exporter", listen_host="127.0.0.1", listen_port=self._port)
         for _ in range(self._workers):
             self._run("results", "dsf.results")
         self._player = self._agents()

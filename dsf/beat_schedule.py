@@ -195,10 +195,10 @@ class BeatScheduler(Scheduler):
             self._away_since, self._backoff = None, _BACKOFF
 
     def _touch(self) -> None:
-        file = self._settings.beat_liveness_file
-        if file is None or time.monotonic() < self._touch_at:
+        folder = self._settings.probe_dir
+        if folder is None or time.monotonic() < self._touch_at:
             return
         self._touch_at = time.monotonic() + _TOUCH_INTERVAL
         # A full or read-only disk is no reason to stop scheduling; the probe will report it.
         with contextlib.suppress(OSError):
-            file.touch()
+            (folder / "alive").touch()

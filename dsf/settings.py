@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
@@ -25,6 +26,9 @@ ENV_PREFIX = "DSF_"
 _PULL_SECRET_LIMIT: Final = 65_536
 
 Role = Literal["agent", "results", "beat", "hub", "exporter", "web", "flower", "cli", "optimizer"]
+
+#: Where a process listens by default. The hub controller does not.
+DEFAULT_PORTS: Final[Mapping[Role, int]] = {"agent": 8080, "exporter": 8080, "web": 8090, "optimizer": 8338}
 
 
 class Settings(BaseSettings):
@@ -44,6 +48,38 @@ class Settings(BaseSettings):
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         default="INFO", description="Least severity that is logged."
+    )
+
+    listen_host: str | None = Field(
+        default=None,
+        description="Address on which this process serves; `::` is every address, IPv4 and IPv6. By default the page "
+        "and the optimiser listen on 127.0.0.1, the others on `::`: Prometheus and collectors ask from other pods.",
+    )
+    listen_port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65535,
+        description="Port on which this process serves: the agent's /metrics (8080), the exporter (8080), the page "
+        "(8090), the optimiser (8338), the hub controller's probes and /metrics (by default none). 0 takes a free "
+        "port.",
+    )
+    host_names: list[str] = Field(
+        default=[],
+        description="JSON array: names of this server that the page and the exporter answer to besides localhost. "
+        "Others are refused, which prevents DNS rebinding; `*` is any name. The exporter also answers to addresses, "
+        "names without a dot and those of Services.",
+    )
+    client_token_file: Path | None = Field(
+        default=None,
+        description="File with the token that clients of this process must send, read again at each request or login: "
+        "users of the page and callers of the optimiser with auth `token`, senders of OTLP to the agent. Without it, "
+        "every client that reaches the agent's OTLP port may push.",
+    )
+    probe_dir: Path | None = Field(
+        default=None,
+        description="Folder of the files that probes look for. `alive` is touched every 10 s by the main loop of a "
+        "Celery worker, and every second by beat. `ready` exists while an agent consumes its queue and at least one "
+        "scorer had a successful cycle within 3 intervals.",
     )
 
     trusted_ca_dir: Path | None = Field(
@@ -185,18 +221,6 @@ class Settings(BaseSettings):
         description="Folder for large payloads between stages, in files without a name; default the temp directory. "
         "Any owner is allowed, such as root's emptyDir.",
     )
-    agent_metrics_host: str = Field(
-        default="::", description="Prometheus scrapes from other pods. `::` is every address, IPv4 and IPv6."
-    )
-    agent_metrics_port: int = Field(default=8080, ge=0, le=65535, description="0 takes a free port.")
-    agent_liveness_file: Path | None = Field(
-        default=None, description="Touched every 10 s by the worker's main loop; a probe checks its age."
-    )
-    agent_readiness_file: Path | None = Field(
-        default=None,
-        description="Exists while the worker consumes its queue and at least one scorer had a successful cycle within "
-        "3 intervals.",
-    )
     agent_rate_limit: str | None = Field(
         default=None,
         description="Celery rate limit of dsf.cycle in this agent, such as 10/s or 30/m. None is no limit.",
@@ -222,14 +246,6 @@ class Settings(BaseSettings):
         description="Port for OTLP/HTTP metrics (4318 by convention), opened with the first scorer that uses them; 0 "
         "takes a free port. None: disabled.",
     )
-    otlp_host: str = Field(
-        default="::", description="A collector pushes from another pod. `::` is every address, IPv4 and IPv6."
-    )
-    otlp_token_file: Path | None = Field(
-        default=None,
-        description="File with the token that senders must send as `Authorization: Bearer`; read at each request. "
-        "None: every client that reaches the port may push.",
-    )
     retry_backoff: float = Field(default=0.5, gt=0, description="First wait before a stage is retried; doubles.")
 
     # --- beat --------------------------------------------------------------------------------------------------
@@ -244,7 +260,6 @@ class Settings(BaseSettings):
     beat_spread_rate: float = Field(
         default=100.0, gt=0, description="First runs per second when many entries are created at once."
     )
-    beat_liveness_file: Path | None = Field(default=None, description="Touched at every tick.")
 
     # --- results worker ----------------------------------------------------------------------------------------
     write_rate: float = Field(
@@ -252,9 +267,6 @@ class Settings(BaseSettings):
         gt=0,
         description="AddOnPlacementScore writes per second for the whole hub, shared by all workers. Each costs the "
         "API server some milliseconds. 3,500 clusters x 10 scorers every 30 s, 5 % changing: 58 and the renewals.",
-    )
-    results_liveness_file: Path | None = Field(
-        default=None, description="Touched every 10 s by the worker's main loop; a probe checks its age."
     )
     lost_after: float = Field(
         default=15.0,
@@ -311,12 +323,6 @@ class Settings(BaseSettings):
         description="Seconds between two complete reconciliations. Changes take effect immediately; this finds manual "
         "changes in Redis.",
     )
-    hub_metrics_port: int | None = Field(
-        default=None,
-        ge=0,
-        le=65535,
-        description="Port of the hub controller's probes and /metrics. None: disabled; 0 takes a free port.",
-    )
     credentials_overlap: float = Field(
         default=180.0,
         ge=0,
@@ -339,15 +345,6 @@ class Settings(BaseSettings):
     )
 
     # --- exporter ----------------------------------------------------------------------------------------------
-    exporter_host: str = Field(
-        default="::", description="Prometheus scrapes from other pods. `::` is every address, IPv4 and IPv6."
-    )
-    exporter_port: int = Field(default=8080, ge=0, le=65535, description="0 takes a free port.")
-    exporter_hosts: list[str] = Field(
-        default=[],
-        description="JSON list of host names, besides addresses, names without a dot and those of Services, that the "
-        "exporter answers to: another name may be that of a foreign web page. `*` is any.",
-    )
     exporter_series_limit: int = Field(
         default=30_000,
         ge=0,
@@ -356,16 +353,6 @@ class Settings(BaseSettings):
     )
 
     # --- page --------------------------------------------------------------------------------------------------
-    web_host: str = Field(
-        default="127.0.0.1",
-        description="Address to listen on. `::` is every address, IPv4 and IPv6.",
-    )
-    web_port: int = Field(default=8090, ge=0, le=65535, description="0 takes a free port.")
-    web_hosts: list[str] = Field(
-        default=[],
-        description="JSON array: host names of the page besides localhost. Others are refused, which prevents DNS "
-        "rebinding; `*` is any name.",
-    )
     web_root_path: str = Field(
         default="", description="Path prefix of all addresses, such as /scores, behind a reverse proxy."
     )
@@ -385,9 +372,6 @@ class Settings(BaseSettings):
         default=False,
         description="With auth none: users of this machine may also act. Otherwise the page is read-only.",
     )
-    web_token_file: Path | None = Field(
-        default=None, description="File with the token of auth `token`; read again at every login."
-    )
     web_operators: list[str] = Field(
         default=[],
         description="JSON array: users and groups that may act, with auth proxy; all others may read. Empty: the "
@@ -397,19 +381,11 @@ class Settings(BaseSettings):
     web_grafana_url: str = Field(default="", description="URL of Grafana's fleet dashboard in the browser.")
 
     # --- optimiser ---------------------------------------------------------------------------------------------
-    optimizer_host: str = Field(
-        default="127.0.0.1",
-        description="Address to listen on; it writes Placements, so open it to other machines only on purpose.",
-    )
-    optimizer_port: int = Field(default=8338, ge=0, le=65535, description="0 takes a free port.")
     optimizer_auth: Literal["kubernetes", "token", "none"] = Field(
         default="kubernetes",
         description="Authentication: kubernetes checks tokens on the hub (TokenReview, SubjectAccessReview); token is "
         "one token with all rights, from optimizer_token_file; none is refused unless optimizer_host is a loopback "
         "address.",
-    )
-    optimizer_token_file: Path | None = Field(
-        default=None, description="File with the token of auth `token`; read again at every request."
     )
     optimizer_cluster_selector: str = Field(
         default="label:cluster-name",
@@ -432,6 +408,11 @@ class Settings(BaseSettings):
         default=None,
         description="File with a token for it, whose user may `get` the nonResourceURL /debug/placements/*.",
     )
+
+    def listen_address(self, role: Role) -> tuple[str, int]:
+        """Host and port on which a process of this role serves."""
+        host = ("127.0.0.1" if role in ("web", "optimizer") else "::") if self.listen_host is None else self.listen_host
+        return host, DEFAULT_PORTS.get(role, 0) if self.listen_port is None else self.listen_port
 
     @property
     def out(self) -> Path | None:

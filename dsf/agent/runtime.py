@@ -60,7 +60,7 @@ class Runtime:
         self.clock = HubClock(self.redis)
         #: What sources keep between cycles.
         self.sources = SourceState(settings, self.config, cluster, self.metrics.registry)
-        self.readiness = ScoringProbe(settings.agent_readiness_file, self.config)
+        self.readiness = ScoringProbe(settings.probe_dir and settings.probe_dir / "ready", self.config)
         self.events = GatheredEvents()
         self.cycles = CycleRunner(
             settings,
@@ -78,12 +78,12 @@ class Runtime:
     def start(self) -> None:
         """Watch the configuration, serve /metrics. Raises SettingsError."""
         payload.prepare(self._settings.agent_spool_dir)
-        host, port = self._settings.agent_metrics_host, self._settings.agent_metrics_port
+        host, port = self._settings.listen_address("agent")
         try:
             self._exposition = MetricsServer(self.metrics.registry, host, port)
         except OSError as error:
             raise SettingsError(
-                f"DSF_AGENT_METRICS_PORT: cannot listen on {host}:{port}: {error.strerror}; 0 takes a free port"
+                f"DSF_LISTEN_PORT: cannot listen on {host}:{port}: {error.strerror}; 0 takes a free port"
             ) from None
         self._exposition.start()
         self.config.start()

@@ -42,7 +42,7 @@ def optimizer(
     from dsf.optimizer.mcp import McpMount
     from dsf.settings import Settings
 
-    asked = {"optimizer_host": host, "optimizer_port": port, "optimizer_auth": auth}
+    asked = {"listen_host": host, "listen_port": port, "optimizer_auth": auth}
     given = {"role": "optimizer"} | {name: value for name, value in asked.items() if value is not None}
     settings = hub_settings(Settings.load().model_copy(update=given))
     raise typer.Exit(run(settings, rescorer(settings), McpMount, recorder(settings, "api"), board(settings)))

@@ -69,7 +69,7 @@ def exporter(
 
     Example: dsf exporter --port 8080
     """
-    _set_environment(role="exporter", exporter_host=host, exporter_port=port)
+    _set_environment(role="exporter", listen_host=host, listen_port=port)
     from dsf.exporter.main import run
     from dsf.settings import Settings
 
@@ -95,7 +95,7 @@ def web(
     Example: dsf web --port 8090
     """
     _set_environment(
-        role="web", web_host=host, web_port=port, web_auth=auth, web_allow_actions=True if allow_actions else None
+        role="web", listen_host=host, listen_port=port, web_auth=auth, web_allow_actions=True if allow_actions else None
     )
     from dsf.settings import Settings
 

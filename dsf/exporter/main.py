@@ -29,9 +29,9 @@ def run(settings: Settings) -> int:
     memory.prepare()
     quick = settings.model_copy(update={"redis_socket_timeout": min(settings.redis_socket_timeout, _ANSWER_TIMEOUT)})
     client = connect(quick, name="dsf-exporter", retries=0)
-    with listen(settings.exporter_host, settings.exporter_port, "DSF_EXPORTER_PORT") as listener:
+    with listen(*settings.listen_address("exporter")) as listener:
         host, port = listener.getsockname()[:2]
-        app = make_app(client, series_limit=settings.exporter_series_limit, hosts=settings.exporter_hosts)
+        app = make_app(client, series_limit=settings.exporter_series_limit, hosts=settings.host_names)
         server = uvicorn.Server(configured(app, shutdown_seconds=_SHUTDOWN_TIMEOUT))
         memory.settle()
         try:

@@ -43,11 +43,11 @@ class Pushed:
         """Listen. Raises HttpError if the settings have no port, or it is in use."""
         if settings.otlp_port is None:
             raise HttpError("unsupported_source", _NO_RECEIVER)
-        host, port = settings.otlp_host, settings.otlp_port
+        host, port = settings.listen_address("agent")[0], settings.otlp_port
         self.received = Received(memory.budget, memory.summaries)
         try:
             self.receiver = Receiver(
-                self.received, host, port, max_bytes=MAX_BYTES, token_file=settings.otlp_token_file
+                self.received, host, port, max_bytes=MAX_BYTES, token_file=settings.client_token_file
             )
         except OSError as error:
             raise HttpError(

@@ -112,7 +112,7 @@ def _is_ready(url: str) -> bool:
 
 def test_an_open_service_for_others_is_refused(bed: Bed, tmp_path: Path) -> None:
     for more, message in (
-        ({"optimizer_auth": "none", "optimizer_host": "0.0.0.0"}, "every client could move workloads"),
+        ({"optimizer_auth": "none", "listen_host": "0.0.0.0"}, "every client could move workloads"),
         ({"kubeconfig": tmp_path / "none"}, "no Kubernetes API server is configured"),
     ):
         done = subprocess.run(

@@ -206,7 +206,7 @@ def test_probe_file_and_rest(redis_url: str, redis_client: redis.Redis, tmp_path
     register(redis_client, ["c1"])
     ScheduleStore(redis_client).upsert([entry("c1", interval=3600)])
     alive = tmp_path / "alive"
-    with beat(redis_url, beat_liveness_file=alive) as process:
+    with beat(redis_url, probe_dir=tmp_path) as process:
         wait_for_ticks(redis_client, "c1", 0)
         touched = alive.stat().st_mtime
         used, began = psutil.Process(process.child.pid).cpu_times(), time.monotonic()

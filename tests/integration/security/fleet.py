@@ -213,9 +213,8 @@ class Fleet:
             signing_key_file=self.key_file(cluster),
             agent_secrets_dir=folder / "secrets",
             agent_spool_dir=self.folder / "spool" / cluster,
-            agent_metrics_host="127.0.0.1",
-            agent_metrics_port=0,
-            agent_readiness_file=self.folder / f"ready-{cluster}",
+            listen_host="127.0.0.1",
+            listen_port=0,
             redis_polling_interval=1,
         )
 
@@ -234,8 +233,8 @@ class Fleet:
             "manifests": self.manifests,
             "out_dir": self.out,
             "namespace": "open-cluster-management",
-            "exporter_host": "127.0.0.1",
-            "exporter_port": self.exporter_port,
+            "listen_host": "127.0.0.1",
+            "listen_port": self.exporter_port,
             "log_level": "DEBUG",
         }
         if role != "agent":

@@ -44,7 +44,7 @@ def processes(
         "flower": tuple(flower("127.0.0.1", free_port())),
         "agent": (sys.executable, "-m", "dsf.agent"),
     }
-    common = {"backend": "dir", "manifests": folder / "manifests", "exporter_host": "127.0.0.1", "exporter_port": 0}
+    common = {"backend": "dir", "manifests": folder / "manifests", "listen_host": "127.0.0.1", "listen_port": 0}
     mine: dict[str, dict[str, object]] = {
         role: {"redis_username": hub_user(role), "redis_password": password} for role, password in passwords.items()
     }
@@ -54,10 +54,8 @@ def processes(
         "cluster": CLUSTER,
         "agent_config": folder / "config.json",
         "signing_key_file": folder / "key",
-        "agent_metrics_port": 0,
-        "agent_metrics_host": "127.0.0.1",
         "agent_spool_dir": folder / "spool",
-        "agent_readiness_file": folder / "ready",
+        "probe_dir": folder,
     }
     for role in ("hub", "results"):
         mine[role]["signing_secret"] = MASTER.hex()

@@ -44,7 +44,7 @@ class Agent:
         self.known = {scorer.name: scorer}
         self.memory: SourceMemory = memory(scorer, **bounds)
         self.memory.summaries = lambda: self.known
-        self.memory.settings = Settings(otlp_port=0, otlp_host="127.0.0.1", otlp_token_file=token)
+        self.memory.settings = Settings(otlp_port=0, listen_host="127.0.0.1", client_token_file=token)
         assert PLUGIN.start is not None
         with mock.patch("dsf.sources.otlp.plugin.MAX_BYTES", max_bytes):
             pushed = self.memory.begun(PLUGIN.start)
