@@ -24,7 +24,7 @@ from dsf.schedule.lock import BeatLock
 from dsf.settings import Settings, settings
 from dsf.store.client import connect, hub_time
 from dsf.store.entries import effective
-from dsf.store.schedule import ScheduleStore
+from dsf.store.schedule import SPREAD_RATE, ScheduleStore
 from dsf.store.ticks import TickFactory
 
 log = dsf.log.get(__name__)
@@ -79,7 +79,7 @@ class BeatScheduler(Scheduler):
             TickFactory(),
             batch=BATCH,
             queue_limit=config.queue_limit,
-            spread_rate=config.beat_spread_rate,
+            spread_rate=SPREAD_RATE,
         )
         # The pop must end before the socket's timeout.
         self._longest_wait = min(LONGEST_WAIT, config.redis_socket_timeout / 2)

@@ -104,15 +104,11 @@ class Settings(BaseSettings):
         description="redis:// or rediss:// (TLS) URL, sentinel://host:port;sentinel://host:port/0, or "
         "unix:///path/of/redis.sock?db=0 for the processes of one machine; a secret because it may contain a password.",
     )
-    redis_url_file: Path | None = Field(
-        default=None, description="File with the URL (a mounted Secret); wins over redis_url."
-    )
     redis_username: str = Field(default="", description="Redis user; wins over the one in the URL.")
-    redis_password: SecretStr | None = Field(default=None, description="Redis password; wins over the one in the URL.")
     redis_password_file: Path | None = Field(
         default=None,
-        description="File with only the password (a mounted Secret); wins over redis_password. Like redis_url_file it "
-        "is read again at every connect, so that a rotated password needs no restart.",
+        description="File with only the password (a mounted Secret); wins over the one in the URL. It is read again at "
+        "every connect, so that a rotated password needs no restart.",
     )
     redis_ca_file: Path | None = Field(
         default=None,
@@ -129,9 +125,8 @@ class Settings(BaseSettings):
         default=False, description="Use TLS with the Sentinels and with the server that they name."
     )
     redis_sentinel_username: str = Field(default="", description="User of the Sentinels, which have their own users.")
-    redis_sentinel_password: SecretStr | None = Field(default=None, description="Password of the Sentinels.")
     redis_sentinel_password_file: Path | None = Field(
-        default=None, description="File with the password of the Sentinels; wins over redis_sentinel_password."
+        default=None, description="File with the password of the Sentinels, read again at every connect."
     )
     redis_socket_timeout: float = Field(
         default=10.0,
@@ -168,10 +163,10 @@ class Settings(BaseSettings):
 
     # --- identity ----------------------------------------------------------------------------------------------
     cluster: str = Field(default="", description="Name of the managed cluster an agent serves.")
-    signing_key: SecretStr | None = Field(default=None, description="The agent's own HMAC key, `<id>:<hex>`.")
     signing_key_file: Path | None = Field(
         default=None,
-        description="File with the agent's key; read again when it changes, so rotation needs no restart.",
+        description="File with the agent's own HMAC key, `<id>:<hex>`; read again when it changes, so rotation needs "
+        "no restart.",
     )
     signing_secret: SecretStr | None = Field(
         default=None,
@@ -228,12 +223,6 @@ class Settings(BaseSettings):
     max_source_bytes: int = Field(
         default=64 * 1024 * 1024, gt=0, description="Decoded bytes of all answers of a source in one cycle."
     )
-    max_scoring_bytes: int = Field(
-        default=8 * 1024 * 1024, gt=0, description="Decoded bytes of a scoring API's answer."
-    )
-    max_result_message_bytes: int = Field(
-        default=2 * 1024 * 1024, gt=0, description="Size of one signed result; the hub refuses larger ones unread."
-    )
     agent_window_series: int = Field(
         default=10_000,
         ge=1,
@@ -246,7 +235,6 @@ class Settings(BaseSettings):
         description="Port for OTLP/HTTP metrics (4318 by convention), opened with the first scorer that uses them; 0 "
         "takes a free port. None: disabled.",
     )
-    retry_backoff: float = Field(default=0.5, gt=0, description="First wait before a stage is retried; doubles.")
 
     # --- beat --------------------------------------------------------------------------------------------------
     queue_limit: int = Field(
@@ -256,9 +244,6 @@ class Settings(BaseSettings):
     )
     beat_lock_timeout: float = Field(
         default=10.0, gt=0, description="A standby takes over this long after the active beat dies."
-    )
-    beat_spread_rate: float = Field(
-        default=100.0, gt=0, description="First runs per second when many entries are created at once."
     )
 
     # --- results worker ----------------------------------------------------------------------------------------
@@ -337,7 +322,6 @@ class Settings(BaseSettings):
         "folder: such things come back. A cluster that is not accepted any more loses its credentials at once.",
     )
     health_interval: float = Field(default=30.0, gt=0, description="Time between two checks of a scoring API.")
-    health_timeout: float = Field(default=5.0, gt=0, description="Timeout of one check.")
     allow_link_local: bool = Field(
         default=False,
         description="Allow requests to link-local and metadata addresses. Clouds serve credentials there, which the "
@@ -361,16 +345,13 @@ class Settings(BaseSettings):
         description="JSON array: addresses or networks of the reverse proxies whose X-Forwarded-For, -Proto, -Host "
         "and -Prefix are trusted.",
     )
-    web_auth: Literal["none", "open", "token", "kubernetes", "proxy"] = Field(
+    web_auth: Literal["none", "local", "open", "token", "kubernetes", "proxy"] = Field(
         default="none",
-        description="Authentication: none has no users and is refused unless web_host is a loopback address; open "
-        "gives read access to every client; token is one token with all rights, from web_token_file; kubernetes "
-        "checks each user's token on the hub (TokenReview, SubjectAccessReview: get dynamicscorers to read, update to "
-        "act); proxy trusts the user and groups that a proxy of web_trusted_proxies names.",
-    )
-    web_allow_actions: bool = Field(
-        default=False,
-        description="With auth none: users of this machine may also act. Otherwise the page is read-only.",
+        description="Authentication: none has no users and is refused unless listen_host is a loopback address; local "
+        "likewise, but users of this machine may also act; open gives read access to every client; token is one token "
+        "with all rights, from client_token_file; kubernetes checks each user's token on the hub (TokenReview, "
+        "SubjectAccessReview: get dynamicscorers to read, update to act); proxy trusts the user and groups that a "
+        "proxy of web_trusted_proxies names.",
     )
     web_operators: list[str] = Field(
         default=[],
@@ -384,7 +365,7 @@ class Settings(BaseSettings):
     optimizer_auth: Literal["kubernetes", "token", "none"] = Field(
         default="kubernetes",
         description="Authentication: kubernetes checks tokens on the hub (TokenReview, SubjectAccessReview); token is "
-        "one token with all rights, from optimizer_token_file; none is refused unless optimizer_host is a loopback "
+        "one token with all rights, from client_token_file; none is refused unless listen_host is a loopback "
         "address.",
     )
     optimizer_cluster_selector: str = Field(
@@ -424,19 +405,14 @@ class Settings(BaseSettings):
         return self.model_copy(
             update={
                 "redis_url": SecretStr(url),
-                "redis_url_file": None,
                 "redis_username": "",
-                "redis_password": None,
                 "redis_password_file": None,
             }
         )
 
     def resolved_redis_url(self) -> str:
-        """The Redis URL, read from `redis_url_file` when that is set.
-
-        Raises SettingsError when the file cannot be read.
-        """
-        return _secret(self.redis_url, self.redis_url_file, "REDIS_URL") or ""
+        """The Redis URL, which may contain a password."""
+        return self.redis_url.get_secret_value()
 
     def resolved_api_token(self) -> str | None:
         """The token for `api_url`, or None. Raises SettingsError when its file cannot be read."""
@@ -444,11 +420,11 @@ class Settings(BaseSettings):
 
     def resolved_redis_password(self) -> str | None:
         """The password that is set apart from the URL, or None. Raises SettingsError when its file cannot be read."""
-        return _secret(self.redis_password, self.redis_password_file, "REDIS_PASSWORD")
+        return _secret(None, self.redis_password_file, "REDIS_PASSWORD")
 
     def resolved_redis_sentinel_password(self) -> str | None:
         """The Sentinels' password, or None. Raises SettingsError when its file cannot be read."""
-        return _secret(self.redis_sentinel_password, self.redis_sentinel_password_file, "REDIS_SENTINEL_PASSWORD")
+        return _secret(None, self.redis_sentinel_password_file, "REDIS_SENTINEL_PASSWORD")
 
     def resolved_agent_sentinel_password(self) -> str | None:
         """The agents' password for the Sentinels, or None. Raises SettingsError when its file is empty or

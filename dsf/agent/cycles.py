@@ -41,6 +41,8 @@ _UNKNOWN_WAIT: Final = 5.0
 _LOOK_EVERY: Final = 1.0
 #: Least seconds that must be left for another try.
 _SHORTEST_TRY: Final = 0.5
+#: First wait in seconds before a stage is tried again; it doubles.
+FIRST_PAUSE: Final = 0.5
 #: Longest wait in seconds before a stage is tried again, unless the server names one.
 _LONGEST_PAUSE: Final = 10.0
 #: A cycle may exceed its interval only if its tick says so, but never this many time-outs.
@@ -233,7 +235,7 @@ class CycleRunner:
         if not failure.retryable or tries >= cycle.summary.max_retries or self._ending.is_set():
             return None
         # Exponential, with jitter: scorers that failed together are not tried again together.
-        longest = min(self._settings.retry_backoff * 2.0**tries, _LONGEST_PAUSE)
+        longest = min(FIRST_PAUSE * 2.0**tries, _LONGEST_PAUSE)
         pause = longest * random.uniform(0.5, 1.0) if failure.retry_after is None else failure.retry_after  # noqa: S311
         # After a time-out another try needs a whole time-out, or it would only fail sooner.
         needed = cycle.summary.timeout_seconds if failure.reason == "timeout" else _SHORTEST_TRY

@@ -19,6 +19,7 @@ from dsf.auth.secrets import SecretSource
 from dsf.cycle.stages import Stages
 from dsf.errors import SettingsError
 from dsf.keys import is_name
+from dsf.messages import MAX_RESULT_BYTES
 from dsf.process.exposition import MetricsServer
 from dsf.settings import Settings
 from dsf.sources.cluster import ClusterView
@@ -66,7 +67,7 @@ class Runtime:
             settings,
             self.config,
             Stages(settings, secrets, self.sources.memory, self.metrics),
-            Outbox(self.redis, keyring, settings.cluster, settings.max_result_message_bytes, self.ending),
+            Outbox(self.redis, keyring, settings.cluster, MAX_RESULT_BYTES, self.ending),
             self.metrics,
             ending=self.ending,
             hub_time=self.clock.now,

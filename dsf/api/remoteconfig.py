@@ -19,6 +19,8 @@ from dsf.api.sourcetype import AnySourceType
 from dsf.api.types import SourceType
 from dsf.errors import RemoteConfigError
 
+#: Seconds within which a scoring API must answer /healthz and configURL.
+CHECK_TIMEOUT: Final = 5.0
 _MAX_NUMBER: Final = 2**31 - 1
 #: Most sources of one scorer: each is queried in its own thread, and all data go into one scoring request.
 MAX_SOURCES: Final = 8

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from dsf.optimizer.views import PlanReport
     from dsf.settings import Settings
 
-_REDIS_SETTINGS = {"redis_url", "redis_url_file"}
-
 
 def optimizer(
     host: Annotated[str | None, typer.Option("--host", help="Address to listen on; default 127.0.0.1.")] = None,
@@ -60,7 +58,7 @@ def hub_settings(settings: Settings) -> Settings:
 
 def rescorer(settings: Settings) -> Rescore | None:
     """Sends ticks through the hub's Redis; None without Redis."""
-    if not settings.model_fields_set & _REDIS_SETTINGS:
+    if "redis_url" not in settings.model_fields_set:
         return None
     from dsf.fleet import rescore as rescoring
     from dsf.optimizer.views import RescoreRun
@@ -83,7 +81,7 @@ def recorder(settings: Settings, way: Way, name: str | None = None) -> Record | 
     `way` applies to actions that are not an assistant's; `name` is the author without an authenticated caller, by
     default the user of this process.
     """
-    if not settings.model_fields_set & _REDIS_SETTINGS:
+    if "redis_url" not in settings.model_fields_set:
         return None
     import redis
 
@@ -118,7 +116,7 @@ def recorder(settings: Settings, way: Way, name: str | None = None) -> Record | 
 
 def board(settings: Settings) -> Board | None:
     """Publishes plans to the page through the hub's Redis; None without Redis."""
-    if not settings.model_fields_set & _REDIS_SETTINGS:
+    if "redis_url" not in settings.model_fields_set:
         return None
     import redis
 

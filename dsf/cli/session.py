@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from dsf.fleet.reader import FleetReader
     from dsf.settings import Settings
 
-_OWN_REDIS = ("DSF_REDIS_URL", "DSF_REDIS_URL_FILE")
-
 
 @dataclass(frozen=True)
 class CommandSession:
@@ -175,7 +173,7 @@ def running_demo(settings: Settings) -> context.CliContext | None:
 
 def by_environment() -> bool:
     """Whether the environment sets the Redis of a command."""
-    return context.wanted() is None and any(name in os.environ for name in _OWN_REDIS)
+    return context.wanted() is None and "DSF_REDIS_URL" in os.environ
 
 
 def _without_password(url: str) -> str:

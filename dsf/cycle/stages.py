@@ -13,7 +13,7 @@ from functools import partial
 from typing import Literal
 
 from dsf import http
-from dsf.api.scoring import ScoringResponse, parse_response
+from dsf.api.scoring import MAX_RESPONSE_BYTES, ScoringResponse, parse_response
 from dsf.api.summary import ScorerSummary
 from dsf.auth.authenticator import Authenticator
 from dsf.auth.secrets import SecretError, SecretSource
@@ -123,9 +123,7 @@ class Stages:
             self._asking(cycle, summary, "score", deadline) as access,
         ):
             with question.asked_for(lambda question: self._observer.asked("score", question)):
-                answer = http.post(
-                    url, request, access=access, deadline=deadline, max_bytes=self._settings.max_scoring_bytes
-                )
+                answer = http.post(url, request, access=access, deadline=deadline, max_bytes=MAX_RESPONSE_BYTES)
                 question.answered(len(answer), (answer,))
             cycle.response = self._parse(summary, answer, access)
         cycle.scored_at = time.time()

@@ -184,8 +184,7 @@ class Stack:
                 listen_host=LOCALHOST,
                 listen_port=self._web_port,
                 # On this machine, as for the command line.
-                web_auth="none",
-                web_allow_actions=True,
+                web_auth="local",
                 web_flower_url=self.flower_url or "",
             ),
             ready=http_ready(f"{self.web_url}/healthz"),
@@ -218,12 +217,9 @@ class Stack:
         common: dict[str, object] = {
             "role": role,
             "redis_url": self.redis_url,
-            "redis_url_file": None,
             # Ignore the shell's own Redis settings.
             "redis_username": None,
-            "redis_password": None,
             "redis_password_file": None,
-            "signing_key": None,
             "signing_key_file": None,
             "signing_secret": None,
             "signing_secret_file": None,

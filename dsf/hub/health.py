@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import dsf.log
 from dsf import http
 from dsf.api.problems import head
-from dsf.api.remoteconfig import RemoteConfig, parse_remote_config
+from dsf.api.remoteconfig import CHECK_TIMEOUT, RemoteConfig, parse_remote_config
 from dsf.api.resolvereason import ResolveReason
 from dsf.api.types import ConfigSyncMode, HealthStatus
 from dsf.api.urls import base_url
@@ -297,7 +297,7 @@ class HealthMonitor:
         if target is None:
             return
         try:
-            result = check(target, timeout=self._settings.health_timeout)
+            result = check(target, timeout=CHECK_TIMEOUT)
         except Exception as error:
             # A response that the hub cannot handle is a failure: the scorer must not stay Active.
             log.exception("health check failed in an unexpected way", scorer=key.name)

@@ -75,7 +75,7 @@ class Hub:
         self._health = HealthMonitor(settings, self._on_health, self._on_check)
         self._desired = DesiredState(backend, settings, self._health.health, self._on_new_plan)
         self._planner = Planner(self._desired, self._outage)
-        self._registrar = Registrar(self._client, settings, self._outage)
+        self._registrar = Registrar(self._client, self._outage)
         self._changes = ChangeTeller(self._client, backend, self._scorers_called, self._health.ask)
         workers = _WORKERS[settings.backend]
         # Two queues: thousands of waiting clusters must not delay a scorer's status.

@@ -13,8 +13,7 @@ from dsf.settings import Settings
 class RedisCredentials(CredentialProvider):
     """Current user and password from the settings and the files that they name.
 
-    `DSF_REDIS_PASSWORD_FILE` and `DSF_REDIS_PASSWORD` override the password in the URL, `DSF_REDIS_USERNAME` the
-    user in it.
+    `DSF_REDIS_PASSWORD_FILE` overrides the password in the URL, `DSF_REDIS_USERNAME` the user in it.
     """
 
     def __init__(self, settings: Settings) -> None:

@@ -120,16 +120,14 @@ def _session(settings: Settings) -> Session | None:
 def _access(settings: Settings, session: Session | None) -> UserAccess:
     """Access control by the settings. Raises SettingsError if it would be open to other machines."""
     mode = settings.web_auth
-    if settings.web_allow_actions and mode != "none":
-        raise SettingsError(f"DSF_WEB_ALLOW_ACTIONS: goes with DSF_WEB_AUTH=none; {mode} itself says who may act")
-    if mode == "none":
+    if mode in ("none", "local"):
         host, _ = settings.listen_address("web")
         if not is_loopback(host):
             raise SettingsError(
-                f"DSF_WEB_AUTH is none and DSF_LISTEN_HOST is {host}: use 127.0.0.1, or auth open (read "
+                f"DSF_WEB_AUTH is {mode} and DSF_LISTEN_HOST is {host}: use 127.0.0.1, or auth open (read "
                 f"access for every client), token, kubernetes or proxy"
             )
-        return Unauthenticated(acting=settings.web_allow_actions)
+        return Unauthenticated(acting=mode == "local")
     if mode == "open":
         return Unauthenticated(acting=False)
     if mode == "token":

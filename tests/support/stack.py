@@ -46,7 +46,6 @@ _SETTINGS: dict[str, object] = {
     "beat_lock_timeout": 2,
     "lost_after": 1,
     "redis_polling_interval": 1,
-    "retry_backoff": 0.1,
 }
 
 

@@ -66,7 +66,6 @@ class Agent:
             "listen_port": 0,
             "probe_dir": folder,
             "signing_key_file": self.key_file,
-            "retry_backoff": 0.1,
             "redis_polling_interval": 1,
         } | settings
         self.rotate(1)

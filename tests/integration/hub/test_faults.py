@@ -114,7 +114,6 @@ def test_redis_away_stops_neither_health_nor_distribution(
         manifests=folder,
         redis_url=own_redis.url,
         health_interval=0.2,
-        health_timeout=30.0,
     )
     world = World(folder, own_redis.client(), settings)
     # Only the end of the outage may bring Redis up to date here.

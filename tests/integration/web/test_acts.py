@@ -29,7 +29,7 @@ from tests.support.webprocess import WebProcess
 def acting(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebProcess]:
     """Everybody on this machine may act."""
     log = tmp_path_factory.mktemp("acting") / "log"
-    with WebProcess(redis_server.url, log, web_allow_actions=True) as page:
+    with WebProcess(redis_server.url, log, web_auth="local") as page:
         yield page
 
 
@@ -139,7 +139,7 @@ def test_a_pause_may_have_an_end_and_a_reason(acting: WebProcess, redis_client: 
 
 def test_what_was_done_is_seen_at_once(tmp_path: Path) -> None:
     """In tables and in sums."""
-    with RedisServer() as server, WebProcess(server.url, tmp_path / "log", web_allow_actions=True) as page:
+    with RedisServer() as server, WebProcess(server.url, tmp_path / "log", web_auth="local") as page:
         client, visitor = server.client(), Visitor(page)
         good_fleet(client)
 
@@ -415,7 +415,7 @@ def test_nobody_but_a_trusted_proxy_names_people(
         ({"listen_host": "::"}, "DSF_WEB_AUTH is none"),
         ({"web_auth": "token"}, "DSF_CLIENT_TOKEN_FILE"),
         ({"web_auth": "proxy"}, "DSF_WEB_TRUSTED_PROXIES"),
-        ({"web_auth": "open", "web_allow_actions": "true"}, "DSF_WEB_ALLOW_ACTIONS"),
+        ({"web_auth": "local", "listen_host": "::"}, "DSF_WEB_AUTH is local"),
         ({"web_root_path": "//x"}, "DSF_WEB_ROOT_PATH"),
         ({"web_root_path": "/scorers"}, "DSF_WEB_ROOT_PATH"),
     ],

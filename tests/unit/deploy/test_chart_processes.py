@@ -225,15 +225,14 @@ def test_services_lead_to_pods_and_ports() -> None:
 def test_every_process_is_probed(process: tuple[str, chart.Object]) -> None:
     name, container = process
     probes = {key: str(container[key]) for key in ("livenessProbe", "readinessProbe") if key in container}
-    files = [value for key, value in chart.environment(container).items() if key.endswith("_LIVENESS_FILE")]
+    folder = chart.environment(container).get("DSF_PROBE_DIR")
     if name in ("hub", "exporter", "web", "optimizer"):
         assert "/healthz" in probes["livenessProbe"]
         assert "/readyz" in probes["readinessProbe"]
     elif name == "flower":
         assert "/healthcheck" in probes["livenessProbe"]
     else:
-        (file,) = files
-        assert f"find {file} -mmin -1" in probes["livenessProbe"]
+        assert f"find {folder}/alive -mmin -1" in probes["livenessProbe"]
 
 
 def test_a_slow_start_is_no_reason_to_be_killed(workloads: dict[str, chart.Object]) -> None:

@@ -14,21 +14,21 @@ ROOT = Path(__file__).resolve().parents[3]
 #: value: those go into a component's `extraEnv`.
 BY_EXTRA_ENV = """
 listen_host
-redis_url_file redis_password redis_cert_file redis_key_file redis_sentinel_password
+redis_cert_file redis_key_file
 redis_socket_timeout
-redis_polling_interval signing_key signing_secret
+redis_polling_interval signing_secret
 agent_config agent_secrets_dir agent_host_aliases
 agent_rate_limit remote_control max_source_bytes
-max_scoring_bytes max_result_message_bytes agent_window_series
-retry_backoff beat_lock_timeout
-beat_spread_rate
+agent_window_series
+beat_lock_timeout
+
 lost_after manifests out_dir kubeconfig
-hub_resync credentials_overlap departure_grace health_interval health_timeout
+hub_resync credentials_overlap departure_grace health_interval
 exporter_series_limit optimizer_auth
 optimizer_cluster_selector optimizer_time_limit
 api_url api_token_file
 placement_debugger placement_debugger_token_file
-web_allow_actions
+
 """
 
 
