@@ -308,12 +308,6 @@ class Settings(BaseSettings):
         description="Seconds between two complete reconciliations. Changes take effect immediately; this finds manual "
         "changes in Redis.",
     )
-    credentials_overlap: float = Field(
-        default=180.0,
-        ge=0,
-        description="Least seconds for which the old credentials of a cluster stay valid beside the new ones. "
-        "Kubernetes updates a mounted Secret within some 90 s; until then the agent connects with the old password.",
-    )
     departure_grace: float = Field(
         default=300.0,
         ge=0,

@@ -32,6 +32,9 @@ from dsf.store.registry import ClusterRecord
 
 log = dsf.log.get(__name__)
 
+#: Least seconds for which the old credentials of a cluster stay valid beside the new ones. Kubernetes updates a mounted
+#: Secret within some 90 s; until then the agent connects with the old password.
+OVERLAP: Final = 180.0
 #: Seconds between checks of a rotation in progress: a tenth of the overlap, within these bounds.
 _LEAST_LOOK: Final = 0.5
 _LONGEST_LOOK: Final = 10.0
@@ -59,8 +62,7 @@ class AgentCredentials:
         self._users = UsersEverywhere(client, settings, master_secret) if settings.redis_manage_users else None
         # Last seen by `have_changed`.
         self._seen: object = None
-        self._overlap = settings.credentials_overlap
-        self._look = min(max(self._overlap / 10, _LEAST_LOOK), _LONGEST_LOOK)
+        self._look = min(max(OVERLAP / 10, _LEAST_LOOK), _LONGEST_LOOK)
         # Guards `_ids`, `_gone` and the users in Redis: they change together.
         self._lock = threading.Lock()
         # Cluster -> ids in force in Redis.
@@ -191,7 +193,7 @@ class AgentCredentials:
         before = known or self._new(cluster, now)
         ids = before.rotated(now) if is_another and known is not None else before
         if ids.previous is not None:
-            ids = ids.settled(now, self._keys.last_used(cluster), least=self._overlap)
+            ids = ids.settled(now, self._keys.last_used(cluster), least=OVERLAP)
         if request is not None and request.key_id == ids.current:
             if request.action == "revoke":
                 ids = ids.revoked(now)

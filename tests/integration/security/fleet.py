@@ -182,13 +182,13 @@ class Fleet:
         """Start the hub controller."""
         self._run(
             "hub",
-            (sys.executable, "-m", "dsf.hub"),
+            # Old credentials go after a second.
+            (sys.executable, "-c", "from dsf.hub import __main__, credentials as c; c.OVERLAP = 1; __main__.main()"),
             backend="dir",
             health_interval=1,
             hub_resync=2,
             redis_manage_users=True,
             departure_grace=0,
-            credentials_overlap=1,
         )
 
     def run_agent(self, cluster: str) -> None:

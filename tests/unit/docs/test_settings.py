@@ -23,7 +23,7 @@ agent_window_series
 beat_lock_timeout
 
 lost_after manifests out_dir kubeconfig
-hub_resync credentials_overlap departure_grace health_interval
+hub_resync departure_grace health_interval
 exporter_series_limit optimizer_auth
 optimizer_cluster_selector optimizer_time_limit
 api_url api_token_file
