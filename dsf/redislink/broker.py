@@ -44,10 +44,10 @@ _MOST_BODY_BYTES: Final = 40_000
 class Connection(kombu.Connection):
     """A connection that reconnects soon: Redis restarts, and passwords are rotated.
 
-    Kombu's own waits grow to half a minute, equal for all. Here they end at `LONGEST_WAIT`, and
-    have jitter, so that a fleet does not reconnect at one moment when Redis is back. That, the credential provider and
-    the module of the transports are in Celery's `broker_transport_options`: Celery passes on no others, and kombu
-    forgets `broker_transport` when it goes on to the next Sentinel.
+    Kombu's own waits grow to half a minute, equal for all. Here they end at `LONGEST_WAIT`, and have jitter, so that a
+    fleet does not reconnect at one moment when Redis is back. The credential provider and the module of the transports
+    are in Celery's `broker_transport_options`: Celery passes on no others, and kombu forgets `broker_transport` when
+    it goes on to the next Sentinel.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
