@@ -122,10 +122,9 @@ def agent(url: str, scorers: int, milliseconds: float = 0.0) -> Iterator[ReadyAg
             "DSF_REDIS_URL": address,
             "DSF_AGENT_CONFIG": str(folder / "config.json"),
             "DSF_AGENT_SPOOL_DIR": str(folder / "spool"),
-            "DSF_AGENT_METRICS_HOST": "127.0.0.1",
-            "DSF_AGENT_METRICS_PORT": "0",
-            "DSF_AGENT_LIVENESS_FILE": str(folder / "alive"),
-            "DSF_AGENT_READINESS_FILE": str(folder / "ready"),
+            "DSF_LISTEN_HOST": "127.0.0.1",
+            "DSF_LISTEN_PORT": "0",
+            "DSF_PROBE_DIR": str(folder),
             "DSF_SIGNING_KEY_FILE": str(folder / "key"),
         }
         # As in the image, whose modules are compiled.

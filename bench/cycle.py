@@ -169,9 +169,9 @@ def broker(url: str, scorers: list[str], series: int, results: int = RESULTS) ->
             "DSF_REDIS_URL": redis_server.url,
             "DSF_AGENT_CONFIG": str(folder / "config.json"),
             "DSF_AGENT_SPOOL_DIR": str(folder / "spool"),
-            "DSF_AGENT_METRICS_HOST": "127.0.0.1",
-            "DSF_AGENT_METRICS_PORT": "0",
-            "DSF_AGENT_READINESS_FILE": str(folder / "ready"),
+            "DSF_LISTEN_HOST": "127.0.0.1",
+            "DSF_LISTEN_PORT": "0",
+            "DSF_PROBE_DIR": str(folder),
             "DSF_SIGNING_KEY_FILE": str(folder / "key"),
         }
         agent = stack.enter_context(process([sys.executable, "-m", "dsf.agent"], environment, folder / "log"))

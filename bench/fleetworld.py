@@ -29,9 +29,10 @@ from dsf.demo.ports import Ports
 from dsf.demo.supervisor import Supervisor
 from dsf.messages import run_time
 from dsf.schedule.stats import BOUNDS
-from dsf.settings import Settings, child_environment
+from dsf.settings import child_environment
 from dsf.store.mail import results_waiting
 from dsf.store.pairs import OUTCOMES, Pairs
+from dsf.store.runs import HISTORY_LENGTH
 
 #: Seconds; what the scoring APIs of `bench.hub` say.
 INTERVAL = 30
@@ -205,7 +206,7 @@ class World:
         self._prepare()
         self._run("beat", "dsf.schedule")
         self._run("hub", "dsf.hub")
-        self._run("exporter", "dsf.exporter", exporter_host="127.0.0.1", exporter_port=self._port)
+        self._run("exporter", "dsf.exporter", listen_host="127.0.0.1", listen_port=self._port)
         for _ in range(self._workers):
             self._run("results", "dsf.results")
         self._player = self._agents()
@@ -432,10 +433,9 @@ class World:
     def fill_histories(self) -> None:
         """Make all histories as long as they get, with what stands in them."""
         fill = self.client.register_script(_FILL)
-        length = Settings.model_fields["history_length"].default
         prefix = keys.history_key("", "").removesuffix("/")
         for start in range(0, len(self.pairs), 100):
-            fill(args=[prefix, length, *(keys.pair(*pair) for pair in self.pairs[start : start + 100])])
+            fill(args=[prefix, HISTORY_LENGTH, *(keys.pair(*pair) for pair in self.pairs[start : start + 100])])
 
     # --- details ---------------------------------------------------------------------------------------------------
 

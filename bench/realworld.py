@@ -91,8 +91,8 @@ class RealWorld(World):
                 agent_config=configs[name],
                 signing_key_file=keys[name],
                 agent_spool_dir=self.folder / "spool" / name,
-                agent_metrics_host="127.0.0.1",
-                agent_metrics_port=0,
+                listen_host="127.0.0.1",
+                listen_port=0,
             )
             self.processes.start(AGENTS, "dsf.agent", environment)
         return RealAgents(self, self.processes)

@@ -36,8 +36,8 @@ from bench.hub import SCORERS
 from bench.soakjudge import BAD_ENDS, FRESH, Fault, Judge, counted
 from dsf import keys
 from dsf.messages import run_time
-from dsf.settings import Settings
 from dsf.store.pairs import OUTCOMES, Pairs
+from dsf.store.runs import HISTORY_LENGTH
 
 #: Scorers of which half of the cycles fail; the last ones of the fleet.
 BAD = 3
@@ -228,7 +228,7 @@ class Soak:
         return figures, details
 
     def _memory(self, name: str) -> list[Figure]:
-        turned_over = float(Settings.model_fields["history_length"].default * INTERVAL) + INTERVAL
+        turned_over = float(HISTORY_LENGTH * INTERVAL) + INTERVAL
         warm_up = min(turned_over, self._seconds / 2)
         used = "used by Redis"
         found = {process: self._judge.trend(process, warm_up) for process in self._judge.seen.memory}

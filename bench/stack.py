@@ -20,7 +20,6 @@ _SHORTENED = (
     "beat_lock_timeout",
     "lost_after",
     "redis_polling_interval",
-    "retry_backoff",
 )
 
 

@@ -50,7 +50,7 @@ def measure(quick: bool) -> Measurement:
     with redis_of_its_own() as (client, ports, environment, folder):
         seed(client, clusters, SCORERS, ITEMS)
         port = ports.any()
-        environment |= {"DSF_ROLE": "web", "DSF_WEB_PORT": str(port), "DSF_BACKEND": "dir"}
+        environment |= {"DSF_ROLE": "web", "DSF_LISTEN_PORT": str(port), "DSF_BACKEND": "dir"}
         with process([sys.executable, "-m", "dsf.web"], environment, folder / "web.log") as page:
             url = f"http://127.0.0.1:{port}"
             _wait(url)

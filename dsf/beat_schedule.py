@@ -10,30 +10,29 @@ from __future__ import annotations
 import contextlib
 import datetime
 import time
-from typing import Any
+from typing import Any, Final
 
 import celery.schedules
 import redis
 from celery.beat import ScheduleEntry, Scheduler
-from prometheus_client import CollectorRegistry
 
 import dsf.log
 from dsf import keys
-from dsf.errors import SettingsError
 from dsf.messages import CYCLE_TASK
-from dsf.process.exposition import MetricsServer
-from dsf.process.listening import EVERYWHERE
 from dsf.schedule.dispatch import Dispatcher
 from dsf.schedule.lock import BeatLock
-from dsf.schedule.stats import ScheduleCollector
 from dsf.settings import Settings, settings
 from dsf.store.client import connect, hub_time
 from dsf.store.entries import effective
-from dsf.store.schedule import ScheduleStore
+from dsf.store.schedule import SPREAD_RATE, ScheduleStore
 from dsf.store.ticks import TickFactory
 
 log = dsf.log.get(__name__)
 
+#: Pairs that are dispatched per round trip.
+BATCH: Final = 500
+#: Longest sleep in seconds between two reads of the schedule; a change wakes beat immediately.
+LONGEST_WAIT: Final = 0.5
 #: First and longest wait while Redis is unavailable (seconds).
 _BACKOFF, _BACKOFF_MAX = 0.1, 2.0
 
@@ -49,7 +48,6 @@ class BeatScheduler(Scheduler):
         self._settings = config or settings()
         self._lock: BeatLock | None = None
         self._clients: list[redis.Redis] = []
-        self._metrics: MetricsServer | None = None
         self._ticking = False
         self._is_ending = False
         self._away_since: float | None = None
@@ -59,10 +57,7 @@ class BeatScheduler(Scheduler):
         super().__init__(*args, **kwargs)
 
     def setup_schedule(self) -> None:
-        """Prepare connections without using Redis yet, so beat may start before it.
-
-        Raises SettingsError when beat's own /metrics cannot be served.
-        """
+        """Prepare connections without using Redis yet, so beat may start before it."""
         config = self._settings
         # Few retries: the loop itself retries, and its liveness file must stay fresh.
         self._redis = self._connect(config, retries=1)
@@ -70,21 +65,18 @@ class BeatScheduler(Scheduler):
         # It may be given up: a lock that is not released expires.
         timeout = min(config.redis_socket_timeout, 1.0)
         self._lock = BeatLock(
-            self._connect(
-                config.model_copy(update={"redis_socket_timeout": timeout, "redis_connect_timeout": timeout}), retries=0
-            ),
+            self._connect(config.model_copy(update={"redis_socket_timeout": timeout}), retries=0),
             config.beat_lock_timeout,
         )
         self._dispatcher = Dispatcher(
             self._redis,
             TickFactory(),
-            batch=config.beat_batch,
+            batch=BATCH,
             queue_limit=config.queue_limit,
-            spread_rate=config.beat_spread_rate,
+            spread_rate=SPREAD_RATE,
         )
         # The pop must end before the socket's timeout.
-        self._max_wait = min(config.beat_max_wait, config.redis_socket_timeout / 2)
-        self._serve_metrics()
+        self._longest_wait = min(LONGEST_WAIT, config.redis_socket_timeout / 2)
 
     def tick(self, *_: Any, **__: Any) -> float:
         """One round: dispatch a batch, then wait until something is due or the schedule changes.
@@ -128,9 +120,6 @@ class BeatScheduler(Scheduler):
         if self._ticking:
             return
         self._lock = None
-        if self._metrics is not None:
-            self._metrics.stop()
-            self._metrics = None
         while self._clients:
             self._clients.pop().close()
         super().close()
@@ -175,7 +164,7 @@ class BeatScheduler(Scheduler):
 
     def _wait(self, until: float | None) -> None:
         """Wait until this time (unix seconds), a change of the schedule, or the longest wait."""
-        seconds = self._max_wait if until is None else min(until - time.time(), self._max_wait)
+        seconds = self._longest_wait if until is None else min(until - time.time(), self._longest_wait)
         # The clock may be set back during the pop.
         ends_at = time.monotonic() + seconds
         # An idle Redis checks timeouts of blocked clients ten times a second (`hz 10`), so a blocking pop ends up to
@@ -202,22 +191,10 @@ class BeatScheduler(Scheduler):
             self._away_since, self._backoff = None, _BACKOFF
 
     def _touch(self) -> None:
-        file = self._settings.beat_liveness_file
-        if file is None or time.monotonic() < self._touch_at:
+        folder = self._settings.probe_dir
+        if folder is None or time.monotonic() < self._touch_at:
             return
         self._touch_at = time.monotonic() + 1.0
         # A full or read-only disk is no reason to stop scheduling; the probe will report it.
         with contextlib.suppress(OSError):
-            file.touch()
-
-    def _serve_metrics(self) -> None:
-        port = self._settings.beat_metrics_port
-        if port is None:
-            return
-        registry = CollectorRegistry()
-        registry.register(ScheduleCollector(self._connect(self._settings, retries=0)))
-        try:
-            self._metrics = MetricsServer(registry, EVERYWHERE, port)
-        except OSError as error:
-            raise SettingsError(f"DSF_BEAT_METRICS_PORT: cannot listen on port {port}: {error.strerror}") from None
-        self._metrics.start()
+            (folder / "alive").touch()

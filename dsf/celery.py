@@ -20,7 +20,7 @@ from kombu import Exchange, Queue
 import dsf.log
 from dsf import keys
 from dsf.redislink import broker
-from dsf.redislink.link import Link
+from dsf.redislink.link import HEALTH_CHECK_INTERVAL, Link, connect_timeout
 from dsf.settings import Settings, settings
 from dsf.worker import commands
 
@@ -70,16 +70,15 @@ def _options(config: Settings, link: Link) -> dict[str, Any]:
     options: dict[str, Any] = {
         # Credentials are read at each connect; the configuration has none.
         broker.CREDENTIALS: link.credentials,
-        broker.LONGEST_WAIT: config.redis_reconnect_max_wait,
         broker.ADDRESS: str(link.address),
         broker.TRANSPORTS: _TRANSPORTS.get(config.role, "dsf.redislink.transport"),
         # (=) One list per queue, and a name without control characters.
         "sep": ":",
         "priority_steps": [0],
         "socket_timeout": config.redis_socket_timeout,
-        "socket_connect_timeout": config.redis_connect_timeout,
+        "socket_connect_timeout": connect_timeout(config),
         "socket_keepalive": True,
-        "health_check_interval": config.redis_health_check_interval,
+        "health_check_interval": HEALTH_CHECK_INTERVAL,
         # Without it, the first message after a half-open connection is lost.
         "retry_on_timeout": True,
         "polling_interval": config.redis_polling_interval,
@@ -133,7 +132,6 @@ def configuration(config: Settings) -> dict[str, Any]:
         # agents have none, a single thread runs no other, and multiple threads do not support it.
         "worker_cancel_long_running_tasks_on_connection_loss": True,
         "beat_scheduler": "dsf.beat_schedule:BeatScheduler",
-        "beat_max_loop_interval": config.beat_max_wait,
         "task_publish_retry": True,
         "task_publish_retry_policy": {
             "max_retries": 5,

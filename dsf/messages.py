@@ -44,6 +44,8 @@ _REASON = r"[a-z0-9_]{1,64}"
 MESSAGE_LIMIT = 1024
 #: Largest count in a result: more than any cycle has, and exact in every reader.
 LARGEST_COUNT = 2**53
+#: Bytes of one signed result. An agent sends no larger one, and the hub refuses it unread.
+MAX_RESULT_BYTES = 2 * 1024 * 1024
 _VERSION_LIMIT = 64
 
 
@@ -84,7 +86,8 @@ class SigningKey(BaseModel):
             return cls(id=int(key_id), secret=bytes.fromhex(secret))
         except ValueError:
             raise SettingsError(
-                "DSF_SIGNING_KEY: not a signing key; expected <number>:<at least 32 hex digits> as the hub delivers it"
+                "DSF_SIGNING_KEY_FILE: not a signing key; expected <number>:<at least 32 hex digits> as the hub "
+                "delivers it"
             ) from None
 
     def dump(self) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
@@ -25,6 +26,9 @@ ENV_PREFIX = "DSF_"
 _PULL_SECRET_LIMIT: Final = 65_536
 
 Role = Literal["agent", "results", "beat", "hub", "exporter", "web", "flower", "cli", "optimizer"]
+
+#: Where a process listens by default. The hub controller does not.
+DEFAULT_PORTS: Final[Mapping[Role, int]] = {"agent": 8080, "exporter": 8080, "web": 8090, "optimizer": 8338}
 
 
 class Settings(BaseSettings):
@@ -44,6 +48,38 @@ class Settings(BaseSettings):
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         default="INFO", description="Least severity that is logged."
+    )
+
+    listen_host: str | None = Field(
+        default=None,
+        description="Address on which this process serves; `::` is every address, IPv4 and IPv6. By default the page "
+        "and the optimiser listen on 127.0.0.1, the others on `::`: Prometheus and collectors ask from other pods.",
+    )
+    listen_port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65535,
+        description="Port on which this process serves: the agent's /metrics (8080), the exporter (8080), the page "
+        "(8090), the optimiser (8338), the hub controller's probes and /metrics (by default none). 0 takes a free "
+        "port.",
+    )
+    host_names: list[str] = Field(
+        default=[],
+        description="JSON array: names of this server that the page and the exporter answer to besides localhost. "
+        "Others are refused, which prevents DNS rebinding; `*` is any name. The exporter also answers to addresses, "
+        "names without a dot and those of Services.",
+    )
+    client_token_file: Path | None = Field(
+        default=None,
+        description="File with the token that clients of this process must send, read again at each request or login: "
+        "users of the page and callers of the optimiser with auth `token`, senders of OTLP to the agent. Without it, "
+        "every client that reaches the agent's OTLP port may push.",
+    )
+    probe_dir: Path | None = Field(
+        default=None,
+        description="Folder of the files that probes look for. `alive` is touched every 10 s by the main loop of a "
+        "Celery worker, and every second by beat. `ready` exists while an agent consumes its queue and at least one "
+        "scorer had a successful cycle within 3 intervals.",
     )
 
     trusted_ca_dir: Path | None = Field(
@@ -68,15 +104,11 @@ class Settings(BaseSettings):
         description="redis:// or rediss:// (TLS) URL, sentinel://host:port;sentinel://host:port/0, or "
         "unix:///path/of/redis.sock?db=0 for the processes of one machine; a secret because it may contain a password.",
     )
-    redis_url_file: Path | None = Field(
-        default=None, description="File with the URL (a mounted Secret); wins over redis_url."
-    )
     redis_username: str = Field(default="", description="Redis user; wins over the one in the URL.")
-    redis_password: SecretStr | None = Field(default=None, description="Redis password; wins over the one in the URL.")
     redis_password_file: Path | None = Field(
         default=None,
-        description="File with only the password (a mounted Secret); wins over redis_password. Like redis_url_file it "
-        "is read again at every connect, so that a rotated password needs no restart.",
+        description="File with only the password (a mounted Secret); wins over the one in the URL. It is read again at "
+        "every connect, so that a rotated password needs no restart.",
     )
     redis_ca_file: Path | None = Field(
         default=None,
@@ -93,25 +125,14 @@ class Settings(BaseSettings):
         default=False, description="Use TLS with the Sentinels and with the server that they name."
     )
     redis_sentinel_username: str = Field(default="", description="User of the Sentinels, which have their own users.")
-    redis_sentinel_password: SecretStr | None = Field(default=None, description="Password of the Sentinels.")
     redis_sentinel_password_file: Path | None = Field(
-        default=None, description="File with the password of the Sentinels; wins over redis_sentinel_password."
+        default=None, description="File with the password of the Sentinels, read again at every connect."
     )
     redis_socket_timeout: float = Field(
         default=10.0,
         gt=0,
-        description="Without it, a half-open connection blocks a worker forever. Must exceed redis_polling_interval.",
-    )
-    redis_connect_timeout: float = Field(default=5.0, gt=0, description="Longest wait for a connection.")
-    redis_health_check_interval: float = Field(
-        default=10.0, gt=0, description="An idle connection is detected as dead after about twice this."
-    )
-    redis_reconnect_max_wait: float = Field(
-        default=5.0,
-        gt=0,
-        description="Longest random wait of a worker between two connection attempts, in seconds; at least half of "
-        "it. A rotated password or a restarted Redis is noticed at most this late; a longer wait spreads the "
-        "reconnects of a very large fleet.",
+        description="Longest wait for an answer of Redis; without it, a half-open connection blocks a worker forever. "
+        "A connection is waited for half as long. Must exceed redis_polling_interval.",
     )
     redis_polling_interval: int = Field(
         default=5,
@@ -142,19 +163,16 @@ class Settings(BaseSettings):
 
     # --- identity ----------------------------------------------------------------------------------------------
     cluster: str = Field(default="", description="Name of the managed cluster an agent serves.")
-    signing_key: SecretStr | None = Field(default=None, description="The agent's own HMAC key, `<id>:<hex>`.")
     signing_key_file: Path | None = Field(
         default=None,
-        description="File with the agent's key; read again when it changes, so rotation needs no restart.",
+        description="File with the agent's own HMAC key, `<id>:<hex>`; read again when it changes, so rotation needs "
+        "no restart.",
     )
     signing_secret: SecretStr | None = Field(
         default=None,
         description="The hub's master secret (hex), from which every agent's key is derived; keys are not stored.",
     )
     signing_secret_file: Path | None = Field(default=None, description="File with the hub's master secret.")
-    clock_tolerance: float = Field(
-        default=30.0, ge=0, description="Largest clock difference of an agent whose results are accepted."
-    )
 
     # --- agent -------------------------------------------------------------------------------------------------
     agent_namespace: str = Field(
@@ -198,24 +216,6 @@ class Settings(BaseSettings):
         description="Folder for large payloads between stages, in files without a name; default the temp directory. "
         "Any owner is allowed, such as root's emptyDir.",
     )
-    agent_metrics_host: str = Field(
-        default="::", description="Prometheus scrapes from other pods. `::` is every address, IPv4 and IPv6."
-    )
-    agent_metrics_port: int = Field(default=8080, ge=0, le=65535, description="0 takes a free port.")
-    agent_liveness_file: Path | None = Field(
-        default=None, description="Touched every 10 s by the worker's main loop; a probe checks its age."
-    )
-    agent_readiness_file: Path | None = Field(
-        default=None,
-        description="Exists while the worker consumes its queue and at least one scorer had a successful cycle within "
-        "3 intervals.",
-    )
-    agent_heartbeat_interval: float = Field(
-        default=30.0,
-        gt=0,
-        description="Seconds between heartbeats for Flower, over the WAN. Flower sees a worker that started earlier "
-        "after at most this, or with its next task.",
-    )
     agent_rate_limit: str | None = Field(
         default=None,
         description="Celery rate limit of dsf.cycle in this agent, such as 10/s or 30/m. None is no limit.",
@@ -223,20 +223,10 @@ class Settings(BaseSettings):
     max_source_bytes: int = Field(
         default=64 * 1024 * 1024, gt=0, description="Decoded bytes of all answers of a source in one cycle."
     )
-    max_scoring_bytes: int = Field(
-        default=8 * 1024 * 1024, gt=0, description="Decoded bytes of a scoring API's answer."
-    )
-    max_results: int = Field(default=10_000, gt=0, description="Results in one scoring answer.")
-    max_result_message_bytes: int = Field(
-        default=2 * 1024 * 1024, gt=0, description="Size of one signed result; the hub refuses larger ones unread."
-    )
     agent_window_series: int = Field(
         default=10_000,
         ge=1,
         description="Series in the agent's memory for the sources OpenTelemetry and Kubernetes; about 2 kB each.",
-    )
-    agent_window_samples: int = Field(
-        default=1_000_000, ge=1, description="Samples in the agent's memory for these series; 16 bytes each."
     )
     otlp_port: int | None = Field(
         default=None,
@@ -245,21 +235,6 @@ class Settings(BaseSettings):
         description="Port for OTLP/HTTP metrics (4318 by convention), opened with the first scorer that uses them; 0 "
         "takes a free port. None: disabled.",
     )
-    otlp_host: str = Field(
-        default="::", description="A collector pushes from another pod. `::` is every address, IPv4 and IPv6."
-    )
-    otlp_max_bytes: int = Field(
-        default=8 * 1024 * 1024,
-        gt=0,
-        description="Decoded bytes of one pushed request. At most four are in memory, each at several times its size.",
-    )
-    otlp_token_file: Path | None = Field(
-        default=None,
-        description="File with the token that senders must send as `Authorization: Bearer`; read at each request. "
-        "None: every client that reaches the port may push.",
-    )
-    retry_backoff: float = Field(default=0.5, gt=0, description="First wait before a stage is retried; doubles.")
-    retry_backoff_max: float = Field(default=10.0, gt=0, description="Longest wait before a retry.")
 
     # --- beat --------------------------------------------------------------------------------------------------
     queue_limit: int = Field(
@@ -267,22 +242,9 @@ class Settings(BaseSettings):
         ge=1,
         description="A cluster's queue with this many messages gets no more: the cluster is considered offline.",
     )
-    beat_batch: int = Field(default=500, ge=1, description="Entries dispatched per round trip.")
-    beat_max_wait: float = Field(
-        default=0.5,
-        gt=0,
-        description="Longest sleep between two reads of the schedule; a change wakes beat immediately.",
-    )
     beat_lock_timeout: float = Field(
         default=10.0, gt=0, description="A standby takes over this long after the active beat dies."
     )
-    beat_spread_rate: float = Field(
-        default=100.0, gt=0, description="First runs per second when many entries are created at once."
-    )
-    beat_metrics_port: int | None = Field(
-        default=None, description="Port of beat's own /metrics. None: the exporter has them."
-    )
-    beat_liveness_file: Path | None = Field(default=None, description="Touched at every tick.")
 
     # --- results worker ----------------------------------------------------------------------------------------
     write_rate: float = Field(
@@ -291,16 +253,12 @@ class Settings(BaseSettings):
         description="AddOnPlacementScore writes per second for the whole hub, shared by all workers. Each costs the "
         "API server some milliseconds. 3,500 clusters x 10 scorers every 30 s, 5 % changing: 58 and the renewals.",
     )
-    results_liveness_file: Path | None = Field(
-        default=None, description="Touched every 10 s by the worker's main loop; a probe checks its age."
-    )
     lost_after: float = Field(
         default=15.0,
         ge=0,
         description="A run without a result is lost this long after its deadline, once its cluster's mailbox is "
         "empty; if that never is, a minute later.",
     )
-    history_length: int = Field(default=50, ge=1, description="Cycles kept per cluster and scorer for `dsf history`.")
 
     # --- hub controller ----------------------------------------------------------------------------------------
     namespace: str = Field(default="open-cluster-management", description="The hub's own namespace.")
@@ -344,32 +302,11 @@ class Settings(BaseSettings):
         default=False,
         description="Serve only clusters with the ManagedClusterAddOn: the agent is installed through OCM.",
     )
-    leader_election: bool = Field(
-        default=True, description="Elect a leader among several hub controllers on a Lease (kube backend)."
-    )
-    hub_workers: int | None = Field(
-        default=None,
-        ge=1,
-        description="Threads that reconcile clusters, and as many for scorers. By default 8, which mostly wait for the "
-        "API server; with a folder, where they do not, 2.",
-    )
     hub_resync: float = Field(
         default=30.0,
         gt=0,
         description="Seconds between two complete reconciliations. Changes take effect immediately; this finds manual "
         "changes in Redis.",
-    )
-    hub_metrics_port: int | None = Field(
-        default=None,
-        ge=0,
-        le=65535,
-        description="Port of the hub controller's probes and /metrics. None: disabled; 0 takes a free port.",
-    )
-    credentials_overlap: float = Field(
-        default=180.0,
-        ge=0,
-        description="Least seconds for which the old credentials of a cluster stay valid beside the new ones. "
-        "Kubernetes updates a mounted Secret within some 90 s; until then the agent connects with the old password.",
     )
     departure_grace: float = Field(
         default=300.0,
@@ -379,16 +316,6 @@ class Settings(BaseSettings):
         "folder: such things come back. A cluster that is not accepted any more loses its credentials at once.",
     )
     health_interval: float = Field(default=30.0, gt=0, description="Time between two checks of a scoring API.")
-    health_timeout: float = Field(default=5.0, gt=0, description="Timeout of one check.")
-    health_failure_threshold: int = Field(
-        default=3, ge=1, description="Failed checks in a row that make an Active scorer Inactive."
-    )
-    health_concurrency: int = Field(
-        default=16,
-        ge=1,
-        description="Parallel checks, shared equally by the namespaces of scorers: hung scoring APIs of one must not "
-        "delay the others.",
-    )
     allow_link_local: bool = Field(
         default=False,
         description="Allow requests to link-local and metadata addresses. Clouds serve credentials there, which the "
@@ -396,15 +323,6 @@ class Settings(BaseSettings):
     )
 
     # --- exporter ----------------------------------------------------------------------------------------------
-    exporter_host: str = Field(
-        default="::", description="Prometheus scrapes from other pods. `::` is every address, IPv4 and IPv6."
-    )
-    exporter_port: int = Field(default=8080, ge=0, le=65535, description="0 takes a free port.")
-    exporter_hosts: list[str] = Field(
-        default=[],
-        description="JSON list of host names, besides addresses, names without a dot and those of Services, that the "
-        "exporter answers to: another name may be that of a foreign web page. `*` is any.",
-    )
     exporter_series_limit: int = Field(
         default=30_000,
         ge=0,
@@ -413,16 +331,6 @@ class Settings(BaseSettings):
     )
 
     # --- page --------------------------------------------------------------------------------------------------
-    web_host: str = Field(
-        default="127.0.0.1",
-        description="Address to listen on. `::` is every address, IPv4 and IPv6.",
-    )
-    web_port: int = Field(default=8090, ge=0, le=65535, description="0 takes a free port.")
-    web_hosts: list[str] = Field(
-        default=[],
-        description="JSON array: host names of the page besides localhost. Others are refused, which prevents DNS "
-        "rebinding; `*` is any name.",
-    )
     web_root_path: str = Field(
         default="", description="Path prefix of all addresses, such as /scores, behind a reverse proxy."
     )
@@ -431,19 +339,13 @@ class Settings(BaseSettings):
         description="JSON array: addresses or networks of the reverse proxies whose X-Forwarded-For, -Proto, -Host "
         "and -Prefix are trusted.",
     )
-    web_auth: Literal["none", "open", "token", "kubernetes", "proxy"] = Field(
+    web_auth: Literal["none", "local", "open", "token", "kubernetes", "proxy"] = Field(
         default="none",
-        description="Authentication: none has no users and is refused unless web_host is a loopback address; open "
-        "gives read access to every client; token is one token with all rights, from web_token_file; kubernetes "
-        "checks each user's token on the hub (TokenReview, SubjectAccessReview: get dynamicscorers to read, update to "
-        "act); proxy trusts the user and groups that a proxy of web_trusted_proxies names.",
-    )
-    web_allow_actions: bool = Field(
-        default=False,
-        description="With auth none: users of this machine may also act. Otherwise the page is read-only.",
-    )
-    web_token_file: Path | None = Field(
-        default=None, description="File with the token of auth `token`; read again at every login."
+        description="Authentication: none has no users and is refused unless listen_host is a loopback address; local "
+        "likewise, but users of this machine may also act; open gives read access to every client; token is one token "
+        "with all rights, from client_token_file; kubernetes checks each user's token on the hub (TokenReview, "
+        "SubjectAccessReview: get dynamicscorers to read, update to act); proxy trusts the user and groups that a "
+        "proxy of web_trusted_proxies names.",
     )
     web_operators: list[str] = Field(
         default=[],
@@ -454,29 +356,21 @@ class Settings(BaseSettings):
     web_grafana_url: str = Field(default="", description="URL of Grafana's fleet dashboard in the browser.")
 
     # --- optimiser ---------------------------------------------------------------------------------------------
-    optimizer_host: str = Field(
-        default="127.0.0.1",
-        description="Address to listen on; it writes Placements, so open it to other machines only on purpose.",
-    )
-    optimizer_port: int = Field(default=8338, ge=0, le=65535, description="0 takes a free port.")
     optimizer_auth: Literal["kubernetes", "token", "none"] = Field(
         default="kubernetes",
         description="Authentication: kubernetes checks tokens on the hub (TokenReview, SubjectAccessReview); token is "
-        "one token with all rights, from optimizer_token_file; none is refused unless optimizer_host is a loopback "
+        "one token with all rights, from client_token_file; none is refused unless listen_host is a loopback "
         "address.",
-    )
-    optimizer_token_file: Path | None = Field(
-        default=None, description="File with the token of auth `token`; read again at every request."
     )
     optimizer_cluster_selector: str = Field(
         default="label:cluster-name",
         description="How Placements select a cluster: label:KEY, claim:NAME, or name (CEL, OCM 1.0 or newer).",
     )
     optimizer_time_limit: float = Field(
-        default=30.0, gt=0, le=600, description="Seconds of one search, and the limit for requests."
-    )
-    optimizer_patience: float = Field(
-        default=30.0, gt=0, description="Seconds that a plan waits while the solver works on others."
+        default=30.0,
+        gt=0,
+        le=600,
+        description="Seconds of one search, the limit for requests, and how long a plan waits for those before it.",
     )
 
     placement_debugger: str = Field(
@@ -490,6 +384,11 @@ class Settings(BaseSettings):
         description="File with a token for it, whose user may `get` the nonResourceURL /debug/placements/*.",
     )
 
+    def listen_address(self, role: Role) -> tuple[str, int]:
+        """Host and port on which a process of this role serves."""
+        host = ("127.0.0.1" if role in ("web", "optimizer") else "::") if self.listen_host is None else self.listen_host
+        return host, DEFAULT_PORTS.get(role, 0) if self.listen_port is None else self.listen_port
+
     @property
     def out(self) -> Path | None:
         """The folder that a hub on a folder writes into; None without such a hub."""
@@ -500,19 +399,14 @@ class Settings(BaseSettings):
         return self.model_copy(
             update={
                 "redis_url": SecretStr(url),
-                "redis_url_file": None,
                 "redis_username": "",
-                "redis_password": None,
                 "redis_password_file": None,
             }
         )
 
     def resolved_redis_url(self) -> str:
-        """The Redis URL, read from `redis_url_file` when that is set.
-
-        Raises SettingsError when the file cannot be read.
-        """
-        return _secret(self.redis_url, self.redis_url_file, "REDIS_URL") or ""
+        """The Redis URL, which may contain a password."""
+        return self.redis_url.get_secret_value()
 
     def resolved_api_token(self) -> str | None:
         """The token for `api_url`, or None. Raises SettingsError when its file cannot be read."""
@@ -520,11 +414,11 @@ class Settings(BaseSettings):
 
     def resolved_redis_password(self) -> str | None:
         """The password that is set apart from the URL, or None. Raises SettingsError when its file cannot be read."""
-        return _secret(self.redis_password, self.redis_password_file, "REDIS_PASSWORD")
+        return _secret(None, self.redis_password_file, "REDIS_PASSWORD")
 
     def resolved_redis_sentinel_password(self) -> str | None:
         """The Sentinels' password, or None. Raises SettingsError when its file cannot be read."""
-        return _secret(self.redis_sentinel_password, self.redis_sentinel_password_file, "REDIS_SENTINEL_PASSWORD")
+        return _secret(None, self.redis_sentinel_password_file, "REDIS_SENTINEL_PASSWORD")
 
     def resolved_agent_sentinel_password(self) -> str | None:
         """The agents' password for the Sentinels, or None. Raises SettingsError when its file is empty or

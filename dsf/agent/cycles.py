@@ -40,6 +40,8 @@ AnyTask = Task[Any, Any]
 _LOOK_EVERY: Final = 1.0
 #: Least seconds that must be left for another try.
 _SHORTEST_TRY: Final = 0.5
+#: First wait in seconds before a stage is tried again; it doubles.
+FIRST_PAUSE: Final = 0.5
 
 
 @dataclass(slots=True)
@@ -228,7 +230,8 @@ class CycleRunner:
         if not failure.retryable or tries >= cycle.summary.max_retries or self._ending.is_set():
             return None
         # Exponential, with jitter: scorers that failed together are not tried again together.
-        longest = min(self._settings.retry_backoff * 2.0**tries, self._settings.retry_backoff_max)
+        # At most 10 seconds, unless the server names a time.
+        longest = min(FIRST_PAUSE * 2.0**tries, 10.0)
         pause = longest * random.uniform(0.5, 1.0) if failure.retry_after is None else failure.retry_after  # noqa: S311
         # After a time-out another try needs a whole time-out, or it would only fail sooner.
         needed = cycle.summary.timeout_seconds if failure.reason == "timeout" else _SHORTEST_TRY

@@ -23,11 +23,12 @@ from dsf.auth.secrets import SecretSource
 from dsf.cycle.stages import Stages
 from dsf.errors import SettingsError
 from dsf.keys import is_name
+from dsf.messages import MAX_RESULT_BYTES
 from dsf.process.exposition import MetricsServer
 from dsf.settings import Settings
 from dsf.sources.memory import SourceMemory
 from dsf.sources.registry import begin, plugins, type_of
-from dsf.sources.window import WindowBudget
+from dsf.sources.window import window_budget
 from dsf.store.client import connect
 from dsf.worker.taskevents import GatheredEvents
 
@@ -65,13 +66,13 @@ class Runtime:
         self.clock = HubClock(self.redis)
         #: What sources keep between cycles.
         self.sources = SourceState(settings, self.config, self.metrics.registry)
-        self.readiness = ScoringProbe(settings.agent_readiness_file, self.config)
-        self.events = GatheredEvents(settings.agent_heartbeat_interval)
+        self.readiness = ScoringProbe(settings.probe_dir and settings.probe_dir / "ready", self.config)
+        self.events = GatheredEvents()
         self.cycles = CycleRunner(
             settings,
             self.config,
             Stages(settings, secrets, self.sources.memory, self.metrics),
-            Outbox(self.redis, keyring, settings.cluster, settings.max_result_message_bytes, self.ending),
+            Outbox(self.redis, keyring, settings.cluster, MAX_RESULT_BYTES, self.ending),
             self.metrics,
             ending=self.ending,
             hub_time=self.clock.now,
@@ -83,12 +84,12 @@ class Runtime:
     def start(self) -> None:
         """Watch the configuration, serve /metrics. Raises SettingsError."""
         payload.prepare(self._settings.agent_spool_dir)
-        host, port = self._settings.agent_metrics_host, self._settings.agent_metrics_port
+        host, port = self._settings.listen_address("agent")
         try:
             self._exposition = MetricsServer(self.metrics.registry, host, port)
         except OSError as error:
             raise SettingsError(
-                f"DSF_AGENT_METRICS_PORT: cannot listen on {host}:{port}: {error.strerror}; 0 takes a free port"
+                f"DSF_LISTEN_PORT: cannot listen on {host}:{port}: {error.strerror}; 0 takes a free port"
             ) from None
         self._exposition.start()
         self.config.start()
@@ -146,9 +147,7 @@ class SourceState:
     """Created by the runtime before the configuration watch, used by cycles."""
 
     def __init__(self, settings: Settings, config: Watching, registry: CollectorRegistry) -> None:
-        self.memory = SourceMemory(
-            WindowBudget(settings.agent_window_series, settings.agent_window_samples), config.summaries
-        )
+        self.memory = SourceMemory(window_budget(settings.agent_window_series), config.summaries)
         self.memory.settings = settings
         registry.register(_Collector(self.memory))
         if plugins():

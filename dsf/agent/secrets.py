@@ -159,18 +159,14 @@ class KeyRing:
     """The agent's current signing key."""
 
     def __init__(self, settings: Settings) -> None:
-        self._fixed = settings.signing_key
         self._file: WatchedFile[SigningKey] | None = None
         if settings.signing_key_file is not None:
             self._file = WatchedFile(
                 settings.signing_key_file, lambda data: SigningKey.parse(data.decode()), max_bytes=_MAX_BYTES
             )
-        self._parsed = SigningKey.parse(self._fixed.get_secret_value()) if self._fixed and self._file is None else None
 
     def key(self) -> SigningKey:
         """The key to sign with. Raises SettingsError naming the variable."""
-        if self._parsed is not None:
-            return self._parsed
         if self._file is None:
             raise SettingsError(
                 "DSF_SIGNING_KEY_FILE: not set; it is the file with the agent's key `<id>:<hex>` that the hub delivers"

@@ -19,6 +19,8 @@ from dsf.api.sourcetype import AnySourceType
 from dsf.api.types import MAX_SECONDS, SourceType
 from dsf.errors import RemoteConfigError
 
+#: Seconds within which a scoring API must answer /healthz and configURL.
+CHECK_TIMEOUT: Final = 5.0
 #: Most sources of one scorer: each is queried in its own thread, and all data go into one scoring request.
 MAX_SOURCES: Final = 8
 SOURCE_NAME_PATTERN: Final = r"^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$"

@@ -20,6 +20,11 @@ from dsf.errors import ScoringResponseError
 from dsf.reasons import RefusalReason
 from dsf.text import spaced
 
+#: Most results of one answer. More would not fit into one AddOnPlacementScore.
+MAX_RESULTS: Final = 10_000
+#: Decoded bytes of a scoring API's answer: several times those of as many results with their labels.
+MAX_RESPONSE_BYTES: Final = 8 * 1024 * 1024
+
 #: Reasons to refuse a single result, here or when its item is built (`dsf.api.score`).
 REFUSALS: Final = frozenset[str](RefusalReason)
 

@@ -79,7 +79,7 @@ def make_election(settings: Settings, on_started: Callable[[], None], on_lost: C
     `on_started` is called when this hub becomes the leader and must return soon; `on_lost` when it must stop writing:
     other hubs take over within seconds, so the process has to exit immediately. Both may be called in any thread.
     """
-    if settings.backend == "kube" and settings.leader_election:
+    if settings.backend == "kube":
         return _kube_election(settings, on_started, on_lost)
     return Alone(on_started)
 

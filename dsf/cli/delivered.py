@@ -20,7 +20,7 @@ from dsf.auth.secrets import SecretSource
 from dsf.errors import BackendError, ManifestError, ObjectNotFoundError, UnknownClusterError
 from dsf.settings import Settings
 from dsf.sources.memory import SourceMemory
-from dsf.sources.window import WindowBudget
+from dsf.sources.window import window_budget
 
 if TYPE_CHECKING:
     from dsf.agent.kube import KubeConfig
@@ -67,9 +67,7 @@ def from_cluster(cluster: str, settings: Settings) -> Iterator[ClusterDelivery]:
         stack.callback(objects.config.stop)
         objects.config.start()
         summaries = _read(objects.config, namespace)
-        memory = SourceMemory(
-            WindowBudget(settings.agent_window_series, settings.agent_window_samples), lambda: summaries
-        )
+        memory = SourceMemory(window_budget(settings.agent_window_series), lambda: summaries)
         # The sources of the agent, but no second receiver on its port.
         memory.settings = settings.model_copy(update={"otlp_port": None})
         stack.callback(memory.stop)

@@ -69,7 +69,7 @@ def exporter(
 
     Example: dsf exporter --port 8080
     """
-    _set_environment(role="exporter", exporter_host=host, exporter_port=port)
+    _set_environment(role="exporter", listen_host=host, listen_port=port)
     from dsf.exporter.main import run
     from dsf.settings import Settings
 
@@ -82,11 +82,11 @@ def web(
         int | None, typer.Option("--port", min=0, max=65535, help="Port; default 8090, 0 takes a free one.")
     ] = None,
     auth: Annotated[
-        Literal["none", "open", "token", "kubernetes", "proxy"] | None,
-        typer.Option("--auth", help="Authentication of users; none only on this machine."),
+        Literal["none", "local", "open", "token", "kubernetes", "proxy"] | None,
+        typer.Option("--auth", help="Authentication of users; none and local only on this machine."),
     ] = None,
     allow_actions: Annotated[
-        bool, typer.Option("--allow-actions", help="With auth none: users of this machine may act.")
+        bool, typer.Option("--allow-actions", help="The same as --auth local: users of this machine may act.")
     ] = False,
     end_sessions: Annotated[bool, typer.Option("--end-sessions", help="Only end the logins of all users.")] = False,
 ) -> None:
@@ -94,9 +94,9 @@ def web(
 
     Example: dsf web --port 8090
     """
-    _set_environment(
-        role="web", web_host=host, web_port=port, web_auth=auth, web_allow_actions=True if allow_actions else None
-    )
+    if allow_actions and auth not in (None, "none", "local"):
+        raise typer.BadParameter(f"auth {auth} itself says who may act", param_hint="--allow-actions")
+    _set_environment(role="web", listen_host=host, listen_port=port, web_auth="local" if allow_actions else auth)
     from dsf.settings import Settings
 
     # Report invalid settings here.

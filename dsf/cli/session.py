@@ -183,7 +183,7 @@ def running_demo(settings: Settings) -> context.CliContext | None:
 
 def by_environment() -> bool:
     """Whether the environment sets the Redis of a command."""
-    return context.wanted() is None and any(name in os.environ for name in ("DSF_REDIS_URL", "DSF_REDIS_URL_FILE"))
+    return context.wanted() is None and "DSF_REDIS_URL" in os.environ
 
 
 def _without_password(url: str) -> str:

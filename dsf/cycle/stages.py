@@ -15,7 +15,7 @@ from functools import partial
 from typing import Literal, NoReturn
 
 from dsf import http
-from dsf.api.scoring import ScoringResponse, parse_response
+from dsf.api.scoring import MAX_RESPONSE_BYTES, ScoringResponse, parse_response
 from dsf.api.summary import ScorerSummary
 from dsf.auth.authenticator import Authenticator
 from dsf.auth.secrets import SecretError, SecretSource
@@ -122,9 +122,7 @@ class Stages:
             self._asking(cycle, summary, "score", deadline) as access,
         ):
             with question.asked_for(lambda question: self._observer.asked("score", question)):
-                answer = http.post(
-                    url, request, access=access, deadline=deadline, max_bytes=self._settings.max_scoring_bytes
-                )
+                answer = http.post(url, request, access=access, deadline=deadline, max_bytes=MAX_RESPONSE_BYTES)
                 question.answered(len(answer), (answer,))
             cycle.response = self._parse(summary, answer, access)
         cycle.scored_at = time.time()
@@ -167,7 +165,7 @@ class Stages:
 
     def _parse(self, summary: ScorerSummary, answer: bytes, access: Access) -> ScoringResponse:
         try:
-            return parse_response(answer, max_results=self._settings.max_results)
+            return parse_response(answer)
         except ScoringResponseError as error:
             text = cleaned(str(error), MESSAGE_LIMIT)
             # Secrets are searched for in these bytes; fewer are shown.

@@ -162,7 +162,7 @@ class Stack:
             Program(
                 "exporter",
                 _dsf("exporter"),
-                self._environment("exporter", exporter_host=LOCALHOST, exporter_port=self._exporter_port),
+                self._environment("exporter", listen_host=LOCALHOST, listen_port=self._exporter_port),
                 ready=http_ready(f"{self.exporter_url}/healthz"),
             ),
         ]
@@ -181,11 +181,10 @@ class Stack:
             _dsf("web"),
             self._environment(
                 "web",
-                web_host=LOCALHOST,
-                web_port=self._web_port,
+                listen_host=LOCALHOST,
+                listen_port=self._web_port,
                 # On this machine, as for the command line.
-                web_auth="none",
-                web_allow_actions=True,
+                web_auth="local",
                 web_flower_url=self.flower_url or "",
             ),
             ready=http_ready(f"{self.web_url}/healthz"),
@@ -206,8 +205,8 @@ class Stack:
                 agent_config=self._config_file(cluster),
                 signing_key_file=self._key_file(cluster),
                 agent_secrets_dir=beside(self.options.out_dir, cluster),
-                agent_metrics_host=LOCALHOST,
-                agent_metrics_port=self._ports.any() if port is None else port,
+                listen_host=LOCALHOST,
+                listen_port=self._ports.any() if port is None else port,
                 agent_spool_dir=self.options.state_dir / "spool",
                 agent_host_aliases=json.dumps(dict(self.options.host_aliases.get(cluster, {}))),
             ),
@@ -218,15 +217,14 @@ class Stack:
         common: dict[str, object] = {
             "role": role,
             "redis_url": self.redis_url,
-            "redis_url_file": None,
             # Ignore the shell's own Redis settings.
             "redis_username": None,
-            "redis_password": None,
             "redis_password_file": None,
-            "signing_key": None,
             "signing_key_file": None,
             "signing_secret": None,
             "signing_secret_file": None,
+            # The shell may have the address of another process.
+            "listen_port": None,
             "backend": "dir",
             "manifests": self.options.manifests,
             "out_dir": self.options.out_dir,

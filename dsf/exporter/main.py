@@ -21,17 +21,12 @@ def run(settings: Settings) -> int:
     """
     dsf.log.setup(settings)
     memory.prepare()
-    quick = settings.model_copy(
-        update={
-            # Below Prometheus' scrape timeout of 10 s, so that a scrape reports Redis as down instead of timing out.
-            "redis_connect_timeout": min(settings.redis_connect_timeout, 2.0),
-            "redis_socket_timeout": min(settings.redis_socket_timeout, 5.0),
-        }
-    )
+    # Below Prometheus' scrape timeout of 10 s, so that a scrape reports Redis as down instead of timing out.
+    quick = settings.model_copy(update={"redis_socket_timeout": min(settings.redis_socket_timeout, 5.0)})
     client = connect(quick, name="dsf-exporter", retries=0)
-    with listen(settings.exporter_host, settings.exporter_port, "DSF_EXPORTER_PORT") as listener:
+    with listen(*settings.listen_address("exporter")) as listener:
         host, port = listener.getsockname()[:2]
-        app = make_app(client, series_limit=settings.exporter_series_limit, hosts=settings.exporter_hosts)
+        app = make_app(client, series_limit=settings.exporter_series_limit, hosts=settings.host_names)
         server = uvicorn.Server(configured(app, shutdown_seconds=5))
         memory.settle()
         try:

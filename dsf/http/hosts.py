@@ -51,7 +51,7 @@ class ScrapedHosts:
         if scope["type"] != "http" or scope["path"] in PROBES or self._knows(host_name(host)):
             await self._app(scope, receive, send)
             return
-        text = f"this server does not answer to the name {host!r}; DSF_EXPORTER_HOSTS lists its names\n"
+        text = f"this server does not answer to the name {host!r}; DSF_HOST_NAMES lists its names\n"
         await PlainTextResponse(text, status_code=421)(scope, receive, send)
 
     def _knows(self, name: str) -> bool:

@@ -29,8 +29,8 @@ from dsf.process.listening import family_of, prepare
 BODY_SECONDS: Final = 20.0
 
 
-def listen(host: str, port: int, variable: str) -> socket.socket:
-    """A listening socket. Raises SettingsError naming `variable`, which sets the port.
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises SettingsError naming the variable that sets the port.
 
     Not by uvicorn, which exits with its own message when the port is in use.
     """
@@ -47,7 +47,8 @@ def listen(host: str, port: int, variable: str) -> socket.socket:
             raise
     except OSError as error:
         raise SettingsError(
-            f"{variable}: cannot listen on {host}:{port} ({error.strerror}); choose another port, 0 takes a free one"
+            f"DSF_LISTEN_PORT: cannot listen on {host}:{port} ({error.strerror}); choose another port, 0 takes a free "
+            "one"
         ) from None
     return listener
 

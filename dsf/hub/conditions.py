@@ -13,7 +13,7 @@ from dsf.api.scorer import MAX_FAILURES, ClusterNumbers, DynamicScorer, DynamicS
 from dsf.api.scoringconfig import DynamicScoringConfig, DynamicScoringConfigStatus
 from dsf.api.types import ADDON_NAME, CONFIG_NAME, ConditionType, ConfigSyncMode, HealthStatus
 from dsf.hub.cycles import ITEMS_REPLACED, NO_ITEMS, CycleOutcomes
-from dsf.hub.health import Health
+from dsf.hub.health import FAILURE_THRESHOLD, Health
 from dsf.hub.scorerplan import INVALID, Obstacle, ScorerPlan
 from dsf.store.entries import Pace, Pauses, ScheduleOverride
 
@@ -69,15 +69,11 @@ def scorer_status(
     pace: Pace | None,
     *,
     previous: DynamicScorerStatus,
-    threshold: int,
     now: datetime,
 ) -> DynamicScorerStatus:
-    """The whole status. `cycles` and `pace` are None if they cannot be read; the previous values then stay.
-
-    `threshold` is the number of failed health checks after which a scorer is Inactive.
-    """
+    """The whole status. `cycles` and `pace` are None if they cannot be read; the previous values then stay."""
     statements: dict[ConditionType, Statement | None] = {
-        ConditionType.Healthy: healthy(health, threshold),
+        ConditionType.Healthy: healthy(health),
         ConditionType.ConfigSynced: config_synced(plan, health),
         ConditionType.Distributed: distributed(plan, health, spread),
         ConditionType.Scoring: scoring(plan, spread, cycles, pace.pauses if pace else Pauses()) if cycles else None,
@@ -181,7 +177,7 @@ def _condition(kind: str, statement: Statement, generation: int, now: datetime) 
     )
 
 
-def healthy(health: Health, threshold: int) -> Statement | None:
+def healthy(health: Health) -> Statement | None:
     """Condition Healthy; None if no check has ended yet and the earlier condition stays."""
     if not health.is_checked:
         return None
@@ -190,7 +186,7 @@ def healthy(health: Health, threshold: int) -> Statement | None:
     if health.failure is None:
         return None
     if health.status is HealthStatus.Active:
-        text = f"{health.failures} of {threshold} failed checks in a row: {health.failure.message}"
+        text = f"{health.failures} of {FAILURE_THRESHOLD} failed checks in a row: {health.failure.message}"
         return Statement("True", "HealthCheckFailing", text)
     return Statement("False", health.failure.reason, health.failure.message)
 

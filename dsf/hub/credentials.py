@@ -32,6 +32,10 @@ from dsf.store.registry import ClusterRecord
 
 log = dsf.log.get(__name__)
 
+#: Least seconds for which the old credentials of a cluster stay valid beside the new ones. Kubernetes updates a mounted
+#: Secret within some 90 s; until then the agent connects with the old password.
+OVERLAP = 180.0
+
 
 class AgentCredentials:
     """Thread-safe if each cluster is handled by one thread at a time."""
@@ -55,9 +59,8 @@ class AgentCredentials:
         self._users = UsersEverywhere(client, settings, master_secret) if settings.redis_manage_users else None
         # Last seen by `have_changed`.
         self._seen: object = None
-        self._overlap = settings.credentials_overlap
         # Seconds between two checks of a rotation in progress.
-        self._look = min(max(self._overlap / 10, 0.5), 10.0)
+        self._look = min(max(OVERLAP / 10, 0.5), 10.0)
         # Guards `_ids`, `_gone` and the users in Redis: they change together.
         self._lock = threading.Lock()
         # Cluster -> ids in force in Redis.
@@ -188,7 +191,7 @@ class AgentCredentials:
         before = known or self._new(cluster, now)
         ids = before.rotated(now) if is_another and known is not None else before
         if ids.previous is not None:
-            ids = ids.settled(now, self._keys.last_used(cluster), least=self._overlap)
+            ids = ids.settled(now, self._keys.last_used(cluster), least=OVERLAP)
         if request is not None and request.key_id == ids.current:
             if request.action == "revoke":
                 ids = ids.revoked(now)

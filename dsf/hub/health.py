@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import dsf.log
 from dsf import http
 from dsf.api.problems import head
-from dsf.api.remoteconfig import RemoteConfig, parse_remote_config
+from dsf.api.remoteconfig import CHECK_TIMEOUT, RemoteConfig, parse_remote_config
 from dsf.api.resolvereason import ResolveReason
 from dsf.api.types import ConfigSyncMode, HealthStatus
 from dsf.api.urls import base_url
@@ -35,6 +35,10 @@ from dsf.text import cleaned
 
 log = dsf.log.get(__name__)
 
+#: Failed checks in a row that make an Active scorer Inactive: one may be a restart of its pod.
+FAILURE_THRESHOLD: Final = 3
+#: Parallel checks, shared equally by the namespaces of scorers: hung scoring APIs of one must not delay the others.
+CONCURRENCY: Final = 16
 #: Max. bytes read of a response, after decompression.
 MAX_BYTES: Final = 1024 * 1024
 #: `auth` and `tls` of a scoring API use the clusters' Secrets, which the hub lacks. Alternatives:
@@ -93,12 +97,12 @@ class Health:
     #: Whether it was Active at this URL and in this mode, so that a failed check may be transient.
     is_proven: bool = False
 
-    def after(self, check: Check, threshold: int) -> Health:
-        """The state after one more check; `threshold` consecutive failures make a proven scorer Inactive."""
+    def after(self, check: Check) -> Health:
+        """The state after one more check; `FAILURE_THRESHOLD` consecutive failures make a proven scorer Inactive."""
         is_active = self.status is HealthStatus.Active and self.is_proven
         failure = check.health_failure or (None if is_active else check.config_failure)
         failures = 0 if failure is None else self.failures + 1
-        stays = failure is None or (is_active and failures < threshold)
+        stays = failure is None or (is_active and failures < FAILURE_THRESHOLD)
         return Health(
             status=HealthStatus.Active if stays else HealthStatus.Inactive,
             config=check.config or self.config,
@@ -205,10 +209,8 @@ class HealthMonitor:
         self._targets: dict[ObjectKey, HealthTarget] = {}
         self._known: dict[ObjectKey, Health] = {}
         self._lock = threading.Lock()
-        self._shares = Shares(settings.health_concurrency)
-        self._threads = [
-            SupervisedThread(self._work, f"health-{number}") for number in range(settings.health_concurrency)
-        ]
+        self._shares = Shares(CONCURRENCY)
+        self._threads = [SupervisedThread(self._work, f"health-{number}") for number in range(CONCURRENCY)]
 
     def start(self) -> None:
         """Start checking."""
@@ -289,7 +291,7 @@ class HealthMonitor:
         if target is None:
             return
         try:
-            result = check(target, timeout=self._settings.health_timeout)
+            result = check(target, timeout=CHECK_TIMEOUT)
         except Exception as error:
             # A response that the hub cannot handle is a failure: the scorer must not stay Active.
             log.exception("health check failed in an unexpected way", scorer=key.name)
@@ -302,7 +304,7 @@ class HealthMonitor:
                 # Changed meanwhile: this result is for an old target.
                 return
             before = self._known[key]
-            after = before.after(result, self._settings.health_failure_threshold)
+            after = before.after(result)
             self._known[key] = after
         self._on_check(key, target, result, request)
         if after != before:

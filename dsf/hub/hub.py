@@ -65,9 +65,9 @@ class Hub:
         self._health = HealthMonitor(settings, self._on_health, self._on_check)
         self._desired = DesiredState(backend, settings, self._health.health, self._on_new_plan)
         self._planner = Planner(self._desired, self._outage)
-        self._registrar = Registrar(self._client, settings, self._outage)
+        self._registrar = Registrar(self._client, self._outage)
         self._changes = ChangeTeller(self._client, backend, self._scorers_called, self._health.ask)
-        workers = settings.hub_workers or _WORKERS[settings.backend]
+        workers = _WORKERS[settings.backend]
         # Two queues: thousands of waiting clusters must not delay a scorer's status.
         self._clusters = Controller("clusters", self._reconcile, workers=workers, outage=self._outage)
         self._others = Controller("scorers", self._reconcile, workers=workers, outage=self._outage)
@@ -158,7 +158,6 @@ class Hub:
         )
         self._unsettled = clusters.unsettled
         self._grace_of = clusters.departed.grace_of
-        threshold = self._settings.health_failure_threshold
         self._reconcilers = {
             Kind.CLUSTER: clusters,
             Kind.SCORER: ScorerReconciler(
@@ -167,7 +166,6 @@ class Hub:
                 self._desired,
                 self._health,
                 clusters,
-                failure_threshold=threshold,
                 on_change=self._planner.changed,
             ),
             Kind.CONFIG: ConfigReconciler(self._backend, self._registrar, self._desired, clusters, self._scores),

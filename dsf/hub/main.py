@@ -24,7 +24,6 @@ from dsf.hub.hub import Hub
 from dsf.process import memory, threads
 from dsf.process.exposition import MetricsServer
 from dsf.process.launch import FAILED, USAGE
-from dsf.process.listening import EVERYWHERE
 from dsf.process.threads import background
 from dsf.settings import Settings
 
@@ -106,26 +105,24 @@ def _stop_writing() -> None:
 
 
 class HubExposition:
-    """No-op without `hub_metrics_port`."""
+    """No-op without `listen_port`."""
 
     def __init__(self, settings: Settings, hub: Hub, election: Election) -> None:
         """Raises SettingsError if the port is unavailable."""
         self._hub = hub
         self._election = election
         self._server: MetricsServer | None = None
-        port = settings.hub_metrics_port
-        if port is None:
+        if settings.listen_port is None:
             return
+        host, port = settings.listen_address("hub")
         registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         registry.register(_HubCollector(hub, election))
         try:
-            self._server = MetricsServer(
-                registry, EVERYWHERE, port, {"/healthz": self._problem, "/readyz": self._unready}
-            )
+            self._server = MetricsServer(registry, host, port, {"/healthz": self._problem, "/readyz": self._unready})
         except OSError as error:
             raise SettingsError(
-                f"DSF_HUB_METRICS_PORT: cannot listen on port {port} ({error.strerror}); 0 takes a free one"
+                f"DSF_LISTEN_PORT: cannot listen on port {port} ({error.strerror}); 0 takes a free one"
             ) from None
 
     def start(self) -> None:

@@ -19,7 +19,6 @@ from dsf.hub.names import is_owner
 from dsf.hub.outage import Outage, StillAwayError
 from dsf.hub.scorerplan import ScorerPlan
 from dsf.hub.summaries import FleetPlan
-from dsf.settings import Settings
 from dsf.store.agents import Agents
 from dsf.store.client import hub_time
 from dsf.store.entries import Entry, Pace, pace, read
@@ -38,11 +37,11 @@ class Registrar:
     Methods raise redis.RedisError if Redis is unreachable; all are idempotent.
     """
 
-    def __init__(self, client: redis.Redis, settings: Settings, outage: Outage) -> None:
+    def __init__(self, client: redis.Redis, outage: Outage) -> None:
         """While the `outage` of Redis lasts every method fails at once instead of waiting for it."""
         self._outage = outage
         self._redis = client
-        self._schedule = ScheduleStore(client, spread_rate=settings.beat_spread_rate)
+        self._schedule = ScheduleStore(client)
         self._registry = Registry(client)
         self._pairs = Pairs(client)
         self._writes = Writes(client)

@@ -46,7 +46,6 @@ class ScorerReconciler:
         health: HealthMonitor,
         clusters: ClusterReconciler,
         *,
-        failure_threshold: int,
         on_change: Callable[[ObjectKey], None],
     ) -> None:
         """`failure_threshold` is the number of failed health checks after which a scorer is Inactive; `on_change` gets
@@ -56,7 +55,6 @@ class ScorerReconciler:
         self._desired = desired
         self._health = health
         self._clusters = clusters
-        self._failure_threshold = failure_threshold
         self._on_change = on_change
 
     def __call__(self, key: ObjectKey) -> float | None:
@@ -129,7 +127,6 @@ class ScorerReconciler:
             cycles,
             pace,
             previous=scorer.status,
-            threshold=self._failure_threshold,
             now=datetime.now(UTC),
         )
         write_status(self._backend, key, scorer.status.conditions, status)

@@ -195,7 +195,7 @@ _BEAT: Final = [
     _selector("zadd", w=[keys.OPEN_RUNS]),
     # Counters only: beat cannot write a score or a state.
     _selector("hincrby", rw=[_PAIRS]),
-    _selector("hincrby hincrbyfloat hgetall", rw=[keys.BEAT_STATS]),
+    _selector("hincrby hincrbyfloat", rw=[keys.BEAT_STATS]),
     _selector("hincrby", rw=[keys.BEAT_LAGS]),
     _selector("hget hset hdel", rw=[keys.SKIPS]),
     *_TELL_READERS,
@@ -203,9 +203,6 @@ _BEAT: Final = [
     _selector("exists", r=[_MAIL]),
     _selector("set get del pttl pexpire", rw=[keys.BEAT_LOCK]),
     _selector("blpop", rw=[keys.BEAT_WAKE]),
-    # For its own /metrics, if it serves them.
-    _selector("hkeys", r=[keys.CLUSTERS]),
-    _selector("llen", r=[keys.RESULTS_QUEUE]),
 ]
 
 _RESULTS: Final = [

@@ -27,9 +27,11 @@ serialization.register(_WRITTEN, str, None, "application/json", "utf-8")
 
 #: Names in `broker_transport_options`.
 CREDENTIALS: Final = "credential_provider"
-LONGEST_WAIT: Final = "reconnect_max_wait"
 ADDRESS: Final = "address"
 TRANSPORTS: Final = "transports"
+#: The longest wait before another attempt to connect, in seconds: a rotated password or a restarted Redis is noticed at
+#: most this late. It spreads the reconnects of 3,500 agents over seconds.
+LONGEST_WAIT: Final = 5.0
 #: Bytes per message of events. Flower drops larger ones: every holder of a cluster's credential can publish.
 MOST_EVENT_BYTES: Final = 64 * 1024
 
@@ -37,10 +39,10 @@ MOST_EVENT_BYTES: Final = 64 * 1024
 class Connection(kombu.Connection):
     """A connection that reconnects soon: Redis restarts, and passwords are rotated.
 
-    Kombu's own waits grow to half a minute, equal for all. Here they end at `DSF_REDIS_RECONNECT_MAX_WAIT`, and
-    have jitter, so that a fleet does not reconnect at one moment when Redis is back. That, the credential provider and
-    the module of the transports are in Celery's `broker_transport_options`: Celery passes on no others, and kombu
-    forgets `broker_transport` when it goes on to the next Sentinel.
+    Kombu's own waits grow to half a minute, equal for all. Here they end at `LONGEST_WAIT`, and have jitter, so that a
+    fleet does not reconnect at one moment when Redis is back. The credential provider and the module of the transports
+    are in Celery's `broker_transport_options`: Celery passes on no others, and kombu forgets `broker_transport` when
+    it goes on to the next Sentinel.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -69,14 +71,13 @@ class Connection(kombu.Connection):
         return str(address)
 
     def _waits(self) -> dict[str, float]:
-        longest = (self.transport_options or {}).get(LONGEST_WAIT)
-        if longest is None:
+        if ADDRESS not in (self.transport_options or {}):
             # Another library's connection in this process.
             return {}
         return {
             "interval_start": _drawn(),
             "interval_step": _drawn(),
-            "interval_max": longest * _drawn(),
+            "interval_max": LONGEST_WAIT * _drawn(),
         }
 
 

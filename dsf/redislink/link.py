@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import redis
 from redis.backoff import NoBackoff
@@ -14,14 +14,22 @@ from dsf.redislink import address, connection
 from dsf.redislink.sentinel import SentinelCredentials, SentinelRedis, Sentinels
 from dsf.settings import Settings
 
+#: Seconds without traffic after which a connection is checked before it is used: an idle one is found dead after about
+#: twice this.
+HEALTH_CHECK_INTERVAL: Final = 10.0
+
+
+def connect_timeout(settings: Settings) -> float:
+    """Longest wait in seconds for a connection: half of that for an answer, for a server that works accepts at once."""
+    return settings.redis_socket_timeout / 2
+
 
 class RedisCredentials(CredentialProvider):
     """Current user and password from the settings and the files that they name.
 
     redis-py asks for them at each connect: a rotated password needs no restart.
 
-    `DSF_REDIS_PASSWORD_FILE` and `DSF_REDIS_PASSWORD` override the password in the URL, `DSF_REDIS_USERNAME` the
-    user in it.
+    `DSF_REDIS_PASSWORD_FILE` overrides the password in the URL, `DSF_REDIS_USERNAME` the user in it.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -123,7 +131,7 @@ class Link:
         settings = self._settings
         return {
             "socket_timeout": settings.redis_socket_timeout,
-            "socket_connect_timeout": settings.redis_connect_timeout,
+            "socket_connect_timeout": connect_timeout(settings),
             # Another Sentinel is asked at once.
             "retry": Retry(NoBackoff(), 0),
             "credential_provider": SentinelCredentials(settings),

@@ -19,13 +19,12 @@ from typing import Final, NamedTuple
 from dsf.api.aggregate import aggregated
 from dsf.api.remarks import Remark, remark_of
 from dsf.api.score import Item, build_items
-from dsf.api.scoring import REFUSALS
+from dsf.api.scoring import MAX_RESULTS, REFUSALS
 from dsf.api.types import USED_LABELS
 from dsf.api.validity import valid_until, validity_at
 from dsf.errors import CycleError, ScoreObjectTooLargeError
 from dsf.messages import LARGEST_COUNT, STAGES, Result, run_time
 from dsf.reasons import RefusalReason
-from dsf.settings import Settings
 from dsf.store.history import HistoryEntry
 from dsf.store.pairs import SUCCESSES, PairFailure, PairScore
 from dsf.store.registry import ScorerRecord
@@ -36,6 +35,8 @@ _Kept = tuple[dict[str, str], float]
 
 _WORD = re.compile(r"[a-z0-9_]{1,64}")
 _USED: Final = frozenset(USED_LABELS)
+#: Largest difference in seconds between the clock of an agent and the hub's at which its results are accepted.
+CLOCK_TOLERANCE: Final = 30.0
 
 #: Failure reasons for results that the hub refuses.
 CLOCK_SKEW = "clock_skew"
@@ -57,13 +58,12 @@ def ending_of(
     scorer: ScorerRecord,
     *,
     now: float,
-    settings: Settings,
     factor: float = 1.0,
     interval: int | None = None,
 ) -> Ending:
     """The effect of `result` on its pair's books. `now` is unix seconds by the hub's clock, `factor` extends every
     validity, `interval` is the one in force if it is not the scorer's."""
-    skew = _clock_skew(result, now, settings.clock_tolerance)
+    skew = _clock_skew(result, now)
     if skew is not None:
         return _failed(result, scorer, CycleError("publish", CLOCK_SKEW, skew), now, refusal="stale")
     if result.outcome == "error":
@@ -83,7 +83,7 @@ def ending_of(
         )
         return _failed(result, scorer, CycleError("publish", STALE, message), now, refusal="stale")
     try:
-        scored = _score(result, scorer, until, now, settings.max_results)
+        scored = _score(result, scorer, until, now)
     except CycleError as error:
         return _failed(result, scorer, error, now)
     return _succeeded(result, scorer, scored)
@@ -95,32 +95,32 @@ def digest_of(score_name: str, items: Iterable[Item]) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
 
 
-def _clock_skew(result: Result, now: float, tolerance: float) -> str | None:
+def _clock_skew(result: Result, now: float) -> str | None:
     """Why this result's times are implausible, or None."""
     scheduled = run_time(result.run)
-    if result.at > now + tolerance:
+    if result.at > now + CLOCK_TOLERANCE:
         what, off = "ahead of", result.at - now
-    elif scheduled > now + tolerance:
+    elif scheduled > now + CLOCK_TOLERANCE:
         # A run begun before a clock was corrected: the hub's, or by the agent itself.
         return (
             f"the run was scheduled {scheduled - now:.0f} s ahead of the hub's clock: that clock was set back, or that "
             f"of cluster {result.cluster} was ahead; synchronise both (NTP)"
         )
-    elif result.at < scheduled - tolerance:
+    elif result.at < scheduled - CLOCK_TOLERANCE:
         what, off = "behind", scheduled - result.at
     else:
         return None
     return (
         f"the clock of cluster {result.cluster} is {off:.0f} s {what} the hub's, more than the tolerated "
-        f"{tolerance:.0f} s; synchronise it (NTP)"
+        f"{CLOCK_TOLERANCE:.0f} s; synchronise it (NTP)"
     )
 
 
-def _score(result: Result, scorer: ScorerRecord, until: float, now: float, max_results: int) -> _Scored:
+def _score(result: Result, scorer: ScorerRecord, until: float, now: float) -> _Scored:
     """The score of a successful result. Raises CycleError if it has too many results or is too large."""
-    if len(result.results) > max_results:
+    if len(result.results) > MAX_RESULTS:
         raise CycleError(
-            "publish", "too_many_results", f"{len(result.results)} results in one cycle, the limit is {max_results}"
+            "publish", "too_many_results", f"{len(result.results)} results in one cycle, the limit is {MAX_RESULTS}"
         )
     kept = _kept(result.results)
     refused: Counter[str] = Counter()

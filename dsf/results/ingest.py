@@ -10,7 +10,7 @@ import redis
 
 import dsf.log
 from dsf.errors import MessageRejectedError, SchemaMismatchError, SettingsError
-from dsf.messages import Result, verify
+from dsf.messages import MAX_RESULT_BYTES, Result, verify
 from dsf.results.ending import ending_of
 from dsf.results.registrycache import RegistryCache
 from dsf.settings import Settings
@@ -103,14 +103,13 @@ class Ingest:
         self._note(news)
         intervals = self._intervals([result for result, _ in results.values()])
         endings = {
-            number: ending_of(result, scorer, now=now, settings=self._settings, factor=factor, interval=interval)
+            number: ending_of(result, scorer, now=now, factor=factor, interval=interval)
             for (number, (result, scorer)), interval in zip(results.items(), intervals, strict=True)
         }
         ended = self._runs.end_all(
             list(endings.values()),
             refused=refused,
             now=now,
-            history_length=self._settings.history_length,
         )
         changed = False
         for (number, ending), answer in zip(endings.items(), ended, strict=True):
@@ -139,7 +138,7 @@ class Ingest:
     def _examine(self, envelope: object, news: dict[str, tuple[_Versions, int]]) -> tuple[Result, ScorerRecord]:
         """The result and its scorer; adds its sender's data to `news`. Raises MessageRejectedError."""
         try:
-            result = verify(envelope, self._secret, limit=self._settings.max_result_message_bytes)
+            result = verify(envelope, self._secret, limit=MAX_RESULT_BYTES)
         except SchemaMismatchError as error:
             # Its agent is reported: else users would suspect a lossy network.
             self._sender(error.cluster, error.key_id, (error.schema_version, error.version), news)

@@ -17,8 +17,8 @@ import redis
 from celery import Task
 
 import dsf.log
+from dsf.messages import MAX_RESULT_BYTES
 from dsf.results.ingest import Ingest
-from dsf.settings import Settings
 from dsf.store.looping import repeat
 from dsf.store.mail import Mailboxes, Waiting, cluster_of
 
@@ -77,13 +77,12 @@ class Intake:
     def __init__(
         self,
         client: redis.Redis,
-        settings: Settings,
         ingest: Ingest,
         task: Task[Any, Any],
         stopping: threading.Event,
     ) -> None:
         """`client` does not decode answers."""
-        self._mail = Mailboxes(client, settings.max_result_message_bytes)
+        self._mail = Mailboxes(client, MAX_RESULT_BYTES)
         self._ingest = ingest
         self._task = task
         self._stopping = stopping

@@ -81,7 +81,7 @@ class Service(bootsteps.StartStopStep):
         # Agents may write any bytes into their mailboxes.
         mail = connect(config, name="dsf-results-mail", decode_responses=False)
         ingest = Ingest(client, config, on_change=self._wake.set)
-        intake = Intake(mail, config, ingest, app.tasks[INGEST_TASK], self._stopping)
+        intake = Intake(mail, ingest, app.tasks[INGEST_TASK], self._stopping)
         writer = Writer(
             client,
             config,

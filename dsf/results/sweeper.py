@@ -46,9 +46,7 @@ class Sweeper:
 
     def sweep(self, now: float) -> bool:
         """Find lost runs once; returns whether to look again soon."""
-        lost, again = self._runs.sweep(
-            now=now, lost_after=self._settings.lost_after, history_length=self._settings.history_length
-        )
+        lost, again = self._runs.sweep(now=now, lost_after=self._settings.lost_after)
         if lost:
             log.warning("runs lost", count=len(lost), first=lost[:5])
         return again

@@ -17,16 +17,12 @@ from collections.abc import Iterable, Mapping
 
 import redis
 from prometheus_client.core import HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
 
-import dsf.log
 from dsf import keys, metrics
 from dsf.store import skips
 from dsf.store.mail import results_waiting
 from dsf.store.ticking import ticks_problem
 from dsf.store.unreadable import number
-
-log = dsf.log.get(__name__)
 
 #: Upper bounds of the lag histogram as in field names.
 BOUNDS = tuple(f"{bound:g}" for bound in metrics.LAG_BUCKETS)
@@ -78,26 +74,3 @@ def _counted(stats: Mapping[str, str]) -> list[Metric]:
     lag = HistogramMetricFamily(metrics.LAG.name, metrics.LAG.help)
     lag.add_metric((), buckets, number("counter", "lag:sum", stats.get("lag:sum")))
     return [lag, ticks, skipped]
-
-
-class ScheduleCollector(Collector):
-    """Beat's own /metrics, if beat is scraped instead of the exporter."""
-
-    def __init__(self, client: redis.Redis) -> None:
-        self._redis = client
-
-    def describe(self) -> Iterable[Metric]:
-        """Empty, so that registering does not read Redis."""
-        return []
-
-    def collect(self) -> Iterable[Metric]:
-        """Current data in Redis. If unreachable, only `dynamic_scoring_up 0` and no stale data."""
-        up = metrics.UP.gauge()
-        try:
-            families = list(schedule_families(self._redis))
-        except redis.RedisError as error:
-            log.warning("redis cannot be read", error=str(error))
-            up.add_metric((), 0)
-            return [up]
-        up.add_metric((), 1)
-        return [up, *families]

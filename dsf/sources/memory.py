@@ -131,7 +131,7 @@ class SourceMemory:
                 return False
             log.warning(
                 "a scorer's samples are dropped, for it holds more than its share and another one finds no room; raise "
-                "DSF_AGENT_WINDOW_SERIES or DSF_AGENT_WINDOW_SAMPLES, or select fewer series",
+                "DSF_AGENT_WINDOW_SERIES, or select fewer series",
                 scorer=largest.name,
                 series=len(largest.window),
                 samples=largest.window.samples,

@@ -14,6 +14,7 @@ import threading
 from array import array
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 #: Seconds for which a sample counts without a newer one, as in Prometheus.
 LOOKBACK = 300.0
@@ -21,6 +22,8 @@ LOOKBACK = 300.0
 AHEAD = 300.0
 #: Maximum steps of a range (one less than points), as in Prometheus.
 MAX_POINTS = 11_000
+#: Samples that a series may have on average, 16 bytes each: 50 minutes of one every 30 s.
+SAMPLES_PER_SERIES: Final = 100
 #: Bytes that the labels of one series may have.
 MAX_LABEL_BYTES = 4096
 
@@ -58,7 +61,7 @@ class WindowBudget:
                 )
             if self.samples + samples > self.max_samples:
                 raise WindowFullError(
-                    f"this agent holds {self.max_samples} samples already (DSF_AGENT_WINDOW_SAMPLES); select fewer "
+                    f"this agent holds {self.max_samples} samples already (DSF_AGENT_WINDOW_SERIES); select fewer "
                     "series, or ask for a shorter range",
                     of_series=False,
                 )
@@ -70,6 +73,11 @@ class WindowBudget:
         with self._lock:
             self.series -= series
             self.samples -= samples
+
+
+def window_budget(series: int) -> WindowBudget:
+    """The budget of an agent with room for so many series."""
+    return WindowBudget(series, series * SAMPLES_PER_SERIES)
 
 
 @dataclass(frozen=True, slots=True)

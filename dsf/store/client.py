@@ -13,7 +13,7 @@ from redis.backoff import ExponentialWithJitterBackoff
 from redis.retry import Retry
 
 from dsf import keys
-from dsf.redislink.link import Link
+from dsf.redislink.link import HEALTH_CHECK_INTERVAL, Link, connect_timeout
 from dsf.settings import Settings
 
 _Item = TypeVar("_Item")
@@ -37,9 +37,9 @@ def _options(settings: Settings, name: str, retries: int) -> dict[str, Any]:
     return {
         "decode_responses": True,
         "socket_timeout": settings.redis_socket_timeout,
-        "socket_connect_timeout": settings.redis_connect_timeout,
+        "socket_connect_timeout": connect_timeout(settings),
         "socket_keepalive": True,
-        "health_check_interval": settings.redis_health_check_interval,
+        "health_check_interval": HEALTH_CHECK_INTERVAL,
         "client_name": name,
         # Not after a time-out: callers have waited long enough, and would wait several times as long.
         "retry": Retry(ExponentialWithJitterBackoff(base=0.05, cap=1.0), retries, (redis.ConnectionError,)),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import redis
 
@@ -25,6 +25,8 @@ from dsf.store.slots import CLOCK_SKEW
 _BY_PAIR = (keys.ROWS, keys.SKIPS, keys.WRITES_REFUSED)
 # Key prefixes of pair hashes and histories.
 _PREFIXES = keys.pair_key("", "").removesuffix("/"), keys.history_key("", "").removesuffix("/")
+#: Cycles kept per pair for `dsf history`.
+HISTORY_LENGTH: Final = 50
 # Runs declared lost, or pairs, per script call: it blocks Redis for other clients.
 _BATCH = 500
 _INGEST_KEYS = (
@@ -86,7 +88,6 @@ class Runs:
         *,
         refused: Mapping[str, int],
         now: float,
-        history_length: int,
     ) -> list[tuple[str, bool] | redis.ResponseError]:
         """Close the books of runs in order, and store the state and score of each that is its pair's newest.
 
@@ -98,17 +99,15 @@ class Runs:
         must check the pair now. A Redis error of one ending is in its place and does not affect the others.
         """
         # A script call blocks Redis for other clients.
-        ended = [outcome for batch in batched(endings, 64) for outcome in self._end(batch, now, history_length)]
+        ended = [outcome for batch in batched(endings, 64) for outcome in self._end(batch, now)]
         # Rare, so in a separate round trip.
         self.refuse(refused)
         return ended
 
-    def _end(
-        self, endings: Sequence[Ending], now: float, history_length: int
-    ) -> list[tuple[str, bool] | redis.ResponseError]:
+    def _end(self, endings: Sequence[Ending], now: float) -> list[tuple[str, bool] | redis.ResponseError]:
         arguments: list[_Argument] = [
             _number(now),
-            history_length,
+            HISTORY_LENGTH,
             _PREFIXES[1],
             EXPIRED_THRESHOLD,
             _latest(now),
@@ -129,7 +128,7 @@ class Runs:
         if refused:
             at_once(self._redis, *(("HINCRBY", keys.REJECTED, reason, number) for reason, number in refused.items()))
 
-    def sweep(self, *, now: float, lost_after: float, history_length: int) -> tuple[list[str], bool]:
+    def sweep(self, *, now: float, lost_after: float) -> tuple[list[str], bool]:
         """Declare runs lost whose deadline passed `lost_after` seconds ago.
 
         While a result waits in their cluster's mailbox, which could be theirs, only those a minute later than that.
@@ -149,7 +148,7 @@ class Runs:
                 _number(now),
                 _number(lost_after),
                 _BATCH,
-                history_length,
+                HISTORY_LENGTH,
                 *_PREFIXES,
                 # Seconds for which a lost run is remembered, so that its late result is recognised.
                 3600,

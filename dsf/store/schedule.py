@@ -8,12 +8,11 @@ its member string `<cluster>/<scorer>` (`Entry.pair`, `dsf.keys.pair`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import redis
 
 from dsf import keys
-from dsf.settings import settings
 from dsf.store.client import at_once, batched, hub_time, lua
 from dsf.store.entries import (
     ALL_CLUSTERS,
@@ -32,6 +31,7 @@ from dsf.store.slots import CLOCK_SKEW, next_slot
 __all__ = [
     "ALL_CLUSTERS",
     "FROM_ENTRY",
+    "SPREAD_RATE",
     "Effective",
     "Entry",
     "ScheduleOverride",
@@ -40,6 +40,8 @@ __all__ = [
     "scorer_target",
 ]
 
+#: First runs per second when many entries are created at once; hub and beat use the same.
+SPREAD_RATE: Final = 100.0
 #: How a due time moves; see lua/reschedule.lua.
 _How = Literal["early", "slot", "now"]
 
@@ -62,8 +64,8 @@ class ScheduleStore:
     #: Attempts to change an override under concurrent changes.
     _ATTEMPTS = 10
 
-    def __init__(self, client: redis.Redis, *, spread_rate: float | None = None) -> None:
-        """`spread_rate` is the number of first runs per second, this process's `DSF_BEAT_SPREAD_RATE` by default."""
+    def __init__(self, client: redis.Redis, *, spread_rate: float = SPREAD_RATE) -> None:
+        """`spread_rate` is the number of first runs per second."""
         self._redis = client
         self._spread_rate = spread_rate
         self._reschedule = client.register_script(lua("reschedule"))
@@ -325,7 +327,7 @@ class ScheduleStore:
     def _move(self, moves: Sequence[_Move], now: float) -> int:
         if not moves:
             return 0
-        gap = 1 / (self._spread_rate or settings().beat_spread_rate)
+        gap = 1 / self._spread_rate
         fields = (field for move in moves for field in (move.pair, move.text, move.how, repr(move.slot)))
         return int(
             self._reschedule(

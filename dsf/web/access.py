@@ -125,9 +125,9 @@ class PageTokenAccess:
             token = self._file.read_text(encoding="utf-8").strip()
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not text"
-            raise SettingsError(f"DSF_WEB_TOKEN_FILE: cannot read {self._file}: {reason}") from None
+            raise SettingsError(f"DSF_CLIENT_TOKEN_FILE: cannot read {self._file}: {reason}") from None
         if not token:
-            raise SettingsError(f"DSF_WEB_TOKEN_FILE: {self._file} is empty; it must contain the token")
+            raise SettingsError(f"DSF_CLIENT_TOKEN_FILE: {self._file} is empty; it must contain the token")
         return token
 
 

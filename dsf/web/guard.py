@@ -108,7 +108,7 @@ class Guard:
         if root and (path == root or path.startswith(root + "/")):
             scope["path"] = path[len(root) :] or "/"
         if scope["path"] not in PROBES and not self._knows(host):
-            text = f"this server does not answer to the name {host!r}; DSF_WEB_HOSTS lists its names\n"
+            text = f"this server does not answer to the name {host!r}; DSF_HOST_NAMES lists its names\n"
             await PlainTextResponse(text, status_code=421)(scope, receive, answer)
             return
         await self._app(scope, receive, answer)

@@ -47,20 +47,15 @@ def run(settings: Settings) -> int:
     dsf.log.setup(settings)
     memory.prepare()
     options = _options(settings)
-    quick = settings.model_copy(
-        update={
-            # A user is waiting.
-            "redis_connect_timeout": min(settings.redis_connect_timeout, 2.0),
-            "redis_socket_timeout": min(settings.redis_socket_timeout, 5.0),
-        }
-    )
+    # A user is waiting.
+    quick = settings.model_copy(update={"redis_socket_timeout": min(settings.redis_socket_timeout, 5.0)})
     client = connect(quick, name="dsf-web", retries=0)
     session = _session(settings)
     reading = Reading(client)
     access = _access(settings, session)
     sources = Sources(reading, _objects(settings, session), _placements(settings, session))
     acting = Acting(client, settings, reading)
-    with listen(settings.web_host, settings.web_port, "DSF_WEB_PORT") as listener:
+    with listen(*settings.listen_address("web")) as listener:
         host, port = listener.getsockname()[:2]
         app = make_app(sources, options, access, client, acting)
         server = uvicorn.Server(configured(app, shutdown_seconds=2))
@@ -78,7 +73,7 @@ def _options(settings: Settings) -> PageOptions:
     if root and not is_prefix(root):
         raise SettingsError(f"DSF_WEB_ROOT_PATH: {root!r} is not a path such as /scores, or begins like the page's own")
     return PageOptions(
-        hosts=tuple(settings.web_hosts),
+        hosts=tuple(settings.host_names),
         proxies=parse_networks(settings.web_trusted_proxies),
         root_path=root,
         flower_url=settings.web_flower_url,
@@ -121,21 +116,20 @@ def _session(settings: Settings) -> Session | None:
 def _access(settings: Settings, session: Session | None) -> UserAccess:
     """Access control by the settings. Raises SettingsError if it would be open to other machines."""
     mode = settings.web_auth
-    if settings.web_allow_actions and mode != "none":
-        raise SettingsError(f"DSF_WEB_ALLOW_ACTIONS: goes with DSF_WEB_AUTH=none; {mode} itself says who may act")
-    if mode == "none":
-        if not is_loopback(settings.web_host):
+    if mode in ("none", "local"):
+        host, _ = settings.listen_address("web")
+        if not is_loopback(host):
             raise SettingsError(
-                f"DSF_WEB_AUTH is none and DSF_WEB_HOST is {settings.web_host}: use 127.0.0.1, or auth open (read "
+                f"DSF_WEB_AUTH is {mode} and DSF_LISTEN_HOST is {host}: use 127.0.0.1, or auth open (read "
                 f"access for every client), token, kubernetes or proxy"
             )
-        return Unauthenticated(acting=settings.web_allow_actions)
+        return Unauthenticated(acting=mode == "local")
     if mode == "open":
         return Unauthenticated(acting=False)
     if mode == "token":
-        if settings.web_token_file is None:
-            raise SettingsError("DSF_WEB_AUTH is token, so DSF_WEB_TOKEN_FILE has to name the token's file")
-        return PageTokenAccess(settings.web_token_file)
+        if settings.client_token_file is None:
+            raise SettingsError("DSF_WEB_AUTH is token, so DSF_CLIENT_TOKEN_FILE has to name the token's file")
+        return PageTokenAccess(settings.client_token_file)
     if session is None or (mode == "proxy" and settings.web_operators):
         # With a list, the API server is only used for objects, if there is one.
         return ProxyAccess(ListedRights(settings.web_operators))

@@ -22,8 +22,8 @@ from dsf.settings import settings
 
 def liveness_file() -> Path | None:
     """The liveness file of this process, if configured."""
-    config = settings()
-    return config.agent_liveness_file if config.role == "agent" else config.results_liveness_file
+    folder = settings().probe_dir
+    return None if folder is None else folder / "alive"
 
 
 def keep_alive() -> None:

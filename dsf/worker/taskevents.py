@@ -17,6 +17,10 @@ from celery.worker import state
 
 from dsf.process.threads import SupervisedThread
 
+#: Seconds between heartbeats, which cross the WAN. Flower sees a worker that started earlier after at most this, or
+#: with its next task.
+HEARTBEAT_INTERVAL = 30.0
+
 
 class TaskEvents:
     """Sends events from the signals of tasks that are called in place."""
@@ -70,10 +74,8 @@ class GatheredEvents(TaskEvents):
     than two cycles a second. Thread-safe.
     """
 
-    def __init__(self, heartbeat: float) -> None:
-        """`heartbeat` is the distance of heartbeats in seconds."""
+    def __init__(self) -> None:
         super().__init__()
-        self._heartbeat = heartbeat
         self._dispatcher: Any = None
         self._is_some = threading.Event()
         self._stop = threading.Event()
@@ -120,7 +122,7 @@ class GatheredEvents(TaskEvents):
             dispatcher = self._dispatcher
             if dispatcher is not shown or time.monotonic() >= beat_at:
                 self._beat(dispatcher, "worker-heartbeat" if dispatcher is shown else "worker-online")
-                shown, beat_at = dispatcher, time.monotonic() + self._heartbeat
+                shown, beat_at = dispatcher, time.monotonic() + HEARTBEAT_INTERVAL
             # It drops what it cannot send.
             dispatcher.flush()
         self._beat(self._dispatcher, "worker-offline")
@@ -128,7 +130,7 @@ class GatheredEvents(TaskEvents):
     def _beat(self, dispatcher: Any, kind: str) -> None:
         dispatcher.send(
             kind,
-            freq=self._heartbeat,
+            freq=HEARTBEAT_INTERVAL,
             active=len(state.active_requests),
             processed=sum(state.total_count.values()),
             loadavg=load_average(),

@@ -79,9 +79,9 @@ class ManagedCluster:
             "DSF_SIGNING_KEY_FILE": str(key),
             "DSF_AGENT_HOST_ALIASES": f'{{"{PROMETHEUS}": "127.0.0.1:{self._prometheus_port}"}}',
             "DSF_AGENT_SPOOL_DIR": str(self._folder / "spool"),
-            "DSF_AGENT_METRICS_HOST": "127.0.0.1",
-            "DSF_AGENT_METRICS_PORT": str(self.metrics_port),
-            "DSF_AGENT_READINESS_FILE": str(self._ready),
+            "DSF_LISTEN_HOST": "127.0.0.1",
+            "DSF_LISTEN_PORT": str(self.metrics_port),
+            "DSF_PROBE_DIR": str(self._folder),
             "DSF_REDIS_POLLING_INTERVAL": "1",
         }
         self._agent = Forked("dsf.agent", self._folder / "agent.log", environment)

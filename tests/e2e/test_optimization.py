@@ -81,7 +81,7 @@ def test_the_document_can_be_followed(hub: ControlPlane, tmp_path: Path) -> None
     port = free_port()
     (tmp_path / "samples").symlink_to(ROOT / "samples")
     path = os.pathsep.join([str(Path(sys.executable).parent), str(find("kubectl")), os.environ["PATH"]])
-    variables = environment(hub) | {"PATH": path, "DSF_OPTIMIZER_PORT": str(port)}
+    variables = environment(hub) | {"PATH": path, "DSF_LISTEN_PORT": str(port)}
     problems: list[str] = []
     count = 0
     with contextlib.ExitStack() as stack:

@@ -147,7 +147,7 @@ class World:
         self._run("beat", *_ours("schedule"), **common)
         secret = wait_for(self._signing_secret, 30, self.children["hub"].tail())
         self._run("results", *_ours("results"), signing_secret=secret, **common)
-        where = {"exporter_host": "127.0.0.1", "exporter_port": self.exporter_port}
+        where = {"listen_host": "127.0.0.1", "listen_port": self.exporter_port}
         self._run("exporter", *_ours("exporter"), **where, **common)
 
     def _signing_secret(self) -> str | None:

@@ -44,6 +44,8 @@ class SentinelRedis:
         self.second = SecureRedis(ca, certificate=certificate, options=(*tls, *self._replication(self.first.port)))
         self._certificate = certificate
         self._sentinels: dict[int, Child] = {}
+        self._password_file = self.dir / "client-password"
+        self._password_file.write_text(CLIENT_PASSWORD)
 
     def _replication(self, port: int | None = None) -> tuple[str, ...]:
         who = ("--masteruser", hub_user("replica"), "--masterauth", "password-of-replica")
@@ -61,7 +63,7 @@ class SentinelRedis:
             "redis_sentinel_master": MASTER_NAME,
             "redis_sentinel_tls": True,
             "redis_sentinel_username": CLIENT_USER,
-            "redis_sentinel_password": CLIENT_PASSWORD,
+            "redis_sentinel_password_file": self._password_file,
             "redis_ca_file": self.ca.cert,
         }
 

@@ -46,7 +46,6 @@ _SETTINGS: dict[str, object] = {
     "beat_lock_timeout": 2,
     "lost_after": 1,
     "redis_polling_interval": 1,
-    "retry_backoff": 0.1,
 }
 
 
@@ -227,7 +226,7 @@ class Stack:
         if role == "results":
             values["signing_secret_file"] = self.out / ".hub" / "signing-secret"
         elif role == "exporter":
-            values |= {"exporter_host": "127.0.0.1", "exporter_port": self.port(name)}
+            values |= {"listen_host": "127.0.0.1", "listen_port": self.port(name)}
         elif role == "agent":
             values |= {
                 "cluster": cluster,
@@ -235,9 +234,9 @@ class Stack:
                 "signing_key_file": self._key_file(cluster),
                 "agent_secrets_dir": self.folder / "secrets" / cluster,
                 "agent_spool_dir": self.folder / "spool",
-                "agent_metrics_host": "127.0.0.1",
-                "agent_metrics_port": self.port(name),
-                "agent_readiness_file": self._ready_file(name),
+                "listen_host": "127.0.0.1",
+                "listen_port": self.port(name),
+                "probe_dir": self._ready_file(name).parent,
             }
         values |= self._of(self.settings, name, {})
         kept = {variable: value for variable, value in os.environ.items() if not variable.startswith(ENV_PREFIX)}
@@ -271,7 +270,9 @@ class Stack:
         return self._cluster_dir(cluster) / "agent-credentials" / "signing-key"
 
     def _ready_file(self, name: str) -> Path:
-        return self.folder / f"ready-{name.replace(' ', '-')}"
+        folder = self.folder / "probes" / name.replace(" ", "-")
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / "ready"
 
 
 def _role(name: str) -> str:

@@ -21,10 +21,10 @@ class HttpProcess:
 
     def __init__(self, role: str, redis_url: str, log: Path, **settings: object) -> None:
         self.port = free_port()
-        host = str(settings.get(f"{role}_host", "127.0.0.1"))
+        host = str(settings.get("listen_host", "127.0.0.1"))
         self.url = f"http://[{host}]:{self.port}" if host == "::1" else f"http://127.0.0.1:{self.port}"
         kept = {name: value for name, value in os.environ.items() if not name.startswith("DSF_")}
-        values = {"role": role, "redis_url": redis_url, f"{role}_port": self.port, **settings}
+        values = {"role": role, "redis_url": redis_url, "listen_port": self.port, **settings}
         self._environment = kept | {f"DSF_{name.upper()}": str(value) for name, value in values.items()}
         self._module = f"dsf.{role}"
         self._log = log

@@ -13,17 +13,17 @@ from tests.conftest import SettingsFactory
 
 def test_what_is_given_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DSF_CLUSTER", "there")
-    monkeypatch.setenv("DSF_WEB_PORT", "1234")
+    monkeypatch.setenv("DSF_LISTEN_PORT", "1234")
     found = Settings(cluster="here")
-    assert (found.cluster, found.web_port) == ("here", 1234)
-    assert found.model_fields_set >= {"cluster", "web_port"}
+    assert (found.cluster, found.listen_port) == ("here", 1234)
+    assert found.model_fields_set >= {"cluster", "listen_port"}
 
 
 def test_lists_and_objects_are_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DSF_WEB_HOSTS", '["a", "b"]')
+    monkeypatch.setenv("DSF_HOST_NAMES", '["a", "b"]')
     monkeypatch.setenv("DSF_AGENT_TOKEN_SECRETS", '{"token": ["prometheus"]}')
     found = Settings.load()
-    assert (found.web_hosts, found.agent_token_secrets) == (["a", "b"], {"token": ["prometheus"]})
+    assert (found.host_names, found.agent_token_secrets) == (["a", "b"], {"token": ["prometheus"]})
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,9 @@ def test_lists_in_objects_are_shown_whole(monkeypatch: pytest.MonkeyPatch, text:
 
 @pytest.mark.parametrize("text", ["a,b", '["a"', "[" * 100_000, '{"a": 1}'])
 def test_what_is_no_json_is_named(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.setenv("DSF_WEB_HOSTS", text)
+    monkeypatch.setenv("DSF_HOST_NAMES", text)
     with pytest.raises(
-        SettingsError, match=r"^wrong setting: DSF_WEB_HOSTS: Input should be a valid list, as JSON: \["
+        SettingsError, match=r"^wrong setting: DSF_HOST_NAMES: Input should be a valid list, as JSON: \["
     ):
         Settings.load()
 

@@ -62,12 +62,10 @@ class Agent:
             "agent_config": self.config,
             "agent_secrets_dir": self.secrets,
             "agent_spool_dir": self.spool,
-            "agent_metrics_host": "127.0.0.1",
-            "agent_metrics_port": 0,
-            "agent_liveness_file": self.alive,
-            "agent_readiness_file": self.ready,
+            "listen_host": "127.0.0.1",
+            "listen_port": 0,
+            "probe_dir": folder,
             "signing_key_file": self.key_file,
-            "retry_backoff": 0.1,
             "redis_polling_interval": 1,
         } | settings
         self.rotate(1)

@@ -95,14 +95,14 @@ def test_a_cut_connection_ends_no_cycle(busy: tuple[Agent, Gate, ScriptedServer]
 
 def test_the_waits_between_two_tries_stay_short(server: RedisServer, tmp_path: Path) -> None:
     """Kombu's own grow by two seconds each: 2, 4, 6, ... up to 30."""
-    agent = Agent(tmp_path, server.url, redis_reconnect_max_wait=1)
+    agent = Agent(tmp_path, server.url)
     agent.configure()
     with agent:
         server.kill()
-        wait_for(lambda: agent.log().count("Trying again") >= 6, 15, "six tries")
+        wait_for(lambda: agent.log().count("Trying again") >= 6, 60, "six tries")
         # What it says of each wait is the same however slow the machine is; one of less than a second is "now".
         waits = re.findall(r"Trying again in ([\d.]+) (\w+)", agent.log())
-        assert all(unit.startswith("second") and float(number) <= 2 for number, unit in waits), waits
+        assert all(unit.startswith("second") and float(number) <= 6 for number, unit in waits), waits
         server.restart()
         wait_for(agent.ready.exists, 10, "the agent to be back")
 
@@ -140,7 +140,7 @@ def test_a_redis_that_has_become_a_replica_is_left(server: RedisServer, tmp_path
         ScriptedServer(gate) as source,
         ScriptedServer(answer(RESULTS)) as scorer,
     ):
-        agent = Agent(tmp_path, server.url, redis_reconnect_max_wait=1)
+        agent = Agent(tmp_path, server.url)
         agent._settings["redis_url"] = address.url
         agent.configure(*(summary(name, source.url, scorer.url) for name in ("begun", "later")))
         with agent:

@@ -221,8 +221,8 @@ def test_wrong_settings_are_named(make_agent: AgentFactory) -> None:
                 "DSF_AGENT_CONFIG": str(agent.config),
                 "DSF_SIGNING_KEY_FILE": str(agent.key_file),
                 "DSF_AGENT_SPOOL_DIR": str(agent.folder / "other"),
-                "DSF_AGENT_METRICS_HOST": "127.0.0.1",
-                "DSF_AGENT_METRICS_PORT": str(taken),
+                "DSF_LISTEN_HOST": "127.0.0.1",
+                "DSF_LISTEN_PORT": str(taken),
                 "PATH": "",
             },
             cwd=Path(__file__).parents[3],
@@ -231,4 +231,4 @@ def test_wrong_settings_are_named(make_agent: AgentFactory) -> None:
             check=False,
         )
     assert code.returncode == 2
-    assert f"DSF_AGENT_METRICS_PORT: cannot listen on 127.0.0.1:{taken}" in code.stderr
+    assert f"DSF_LISTEN_PORT: cannot listen on 127.0.0.1:{taken}" in code.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import redis
@@ -29,8 +30,10 @@ def full(redis_client: redis.Redis) -> redis.Redis:
 
 
 @pytest.fixture
-def outbox(full: redis.Redis, settings_factory: SettingsFactory) -> Outbox:
-    settings = settings_factory(role="agent", cluster=CLUSTER, signing_key=derive_key(MASTER, CLUSTER, 1).dump())
+def outbox(full: redis.Redis, settings_factory: SettingsFactory, tmp_path: Path) -> Outbox:
+    file = tmp_path / "key"
+    file.write_text(derive_key(MASTER, CLUSTER, 1).dump())
+    settings = settings_factory(role="agent", cluster=CLUSTER, signing_key_file=file)
     return Outbox(full, KeyRing(settings), CLUSTER, 10_000)
 
 
@@ -76,6 +79,14 @@ def test_a_result_waits_until_there_is_room(outbox: Outbox, full: redis.Redis) -
         full.delete(keys.mail_slot(CLUSTER, 3))
         assert sent.result(60) == ""
     assert _sent(full) == [result.run]
+
+
+def test_bytes_are_counted_and_not_only_characters(outbox: Outbox) -> None:
+    # Fewer characters than the hub takes, but each of these has four bytes.
+    results = [({"meta": "\N{GRINNING FACE}" * 180}, float(number)) for number in range(42)]
+    with pytest.raises(CycleError, match="bytes, more than the 30000 that the hub takes") as caught:
+        outbox.send(_result(1.0).model_copy(update={"results": results}), time.monotonic() + 20)
+    assert (caught.value.stage, caught.value.reason) == ("publish", "too_large")
 
 
 @pytest.mark.parametrize("text", ["東", "é", "a", '"'])

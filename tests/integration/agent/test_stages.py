@@ -122,7 +122,7 @@ def test_an_agent_needs_no_right_to_write_to_its_queue(
         admin = redis.Redis.from_url(server.url, decode_responses=True)
         admin.execute_command("ACL", "SETUSER", "spoke", "reset", "on", ">secret", *rules)
         url = f"redis://spoke:secret@127.0.0.1:{server.port}/0"
-        agent = Agent(tmp_path, server.url, retry_backoff=0.1)
+        agent = Agent(tmp_path, server.url)
         agent._settings["redis_url"] = url
         agent.configure(summary("sample", source.url, scorer.url))
         gate = Gate(answer(RESULTS))

@@ -195,7 +195,6 @@ def test_a_running_demo_is_found(
     ("variable", "value"),
     [
         ("DSF_REDIS_USERNAME", "somebody"),
-        ("DSF_REDIS_PASSWORD", "other"),
         ("DSF_REDIS_PASSWORD_FILE", "/nowhere/password"),
     ],
 )

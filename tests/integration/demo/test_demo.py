@@ -228,7 +228,7 @@ def test_everything_that_is_promised(demo: Demo) -> None:
     wait_for(with_scorer, 60, "a task of sample-scorer in Flower", interval=0.5)
 
     # Both kinds of /metrics.
-    agent = _agents(demo.environment)["worker01"].environ()["DSF_AGENT_METRICS_PORT"]
+    agent = _agents(demo.environment)["worker01"].environ()["DSF_LISTEN_PORT"]
     for url in (f"{context['exporter_url']}/metrics", f"http://127.0.0.1:{agent}/metrics"):
 
         def exposed(url: str = url) -> str:

@@ -31,7 +31,7 @@ def make(folder: Path, url: str, said: list[str]) -> Stack:
 
 @pytest.mark.parametrize(
     ("variable", "value"),
-    [("REDIS_USERNAME", "somebody"), ("REDIS_PASSWORD", "other"), ("REDIS_PASSWORD_FILE", "/nowhere/password")],
+    [("REDIS_USERNAME", "somebody"), ("REDIS_PASSWORD_FILE", "/nowhere/password")],
 )
 def test_nothing_of_the_shells_own_redis_is_used(
     tmp_path: Path, own_url: str, monkeypatch: pytest.MonkeyPatch, variable: str, value: str

@@ -111,7 +111,7 @@ class World:
             self.node.run(self._workload(DEPLOYMENTS, name.removesuffix("-2")), name, DSF_DEPARTURE_GRACE="0")
         # Its port is the default one.
         port = self.node.port("optimizer", 8338)
-        self.node.run(self._workload(DEPLOYMENTS, "optimizer"), "optimizer", DSF_OPTIMIZER_PORT=str(port))
+        self.node.run(self._workload(DEPLOYMENTS, "optimizer"), "optimizer", DSF_LISTEN_PORT=str(port))
         self._join()
         self._deploy_agent()
 
@@ -175,7 +175,7 @@ class World:
         agent = self.session.get(DEPLOYMENTS.path(AGENT_NAMESPACE, "dynamic-scoring-agent"))
         # Its port is the default one.
         port = self.node.port("agent", 8080)
-        self.node.run(agent, "agent", DSF_AGENT_METRICS_PORT=str(port))
+        self.node.run(agent, "agent", DSF_LISTEN_PORT=str(port))
 
     def client(self, role: str) -> redis.Redis:
         """A client with the password of one of the hub's users, as it is in the Secret."""

@@ -13,7 +13,7 @@ class ExporterProcess(HttpProcess):
     """`python -m dsf.exporter`; a context manager."""
 
     def __init__(self, redis_url: str, log: Path) -> None:
-        super().__init__("exporter", redis_url, log, exporter_host="127.0.0.1")
+        super().__init__("exporter", redis_url, log, listen_host="127.0.0.1")
 
     def get(self, path: str, **headers: str) -> requests.Response:
         """GET on a connection of its own, of an answer that is not compressed."""

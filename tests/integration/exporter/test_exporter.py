@@ -269,12 +269,12 @@ def test_sigterm_ends_it_cleanly(redis_url: str, tmp_path: Path) -> None:
 def test_a_port_in_use_is_said_in_one_line(exporter: ExporterProcess, redis_url: str, tmp_path: Path) -> None:
     environment = {name: text for name, text in os.environ.items() if not name.startswith("DSF_")}
     environment["DSF_REDIS_URL"] = redis_url
-    environment["DSF_EXPORTER_HOST"] = "127.0.0.1"
-    environment["DSF_EXPORTER_PORT"] = str(exporter.port)
+    environment["DSF_LISTEN_HOST"] = "127.0.0.1"
+    environment["DSF_LISTEN_PORT"] = str(exporter.port)
     ended = subprocess.run(
         [sys.executable, "-m", "dsf.cli", "exporter"], env=environment, capture_output=True, text=True, timeout=300
     )
     assert ended.returncode == 1
-    said = f"error: DSF_EXPORTER_PORT: cannot listen on 127.0.0.1:{exporter.port}"
+    said = f"error: DSF_LISTEN_PORT: cannot listen on 127.0.0.1:{exporter.port}"
     assert ended.stderr.splitlines()[-1].startswith(said)
     assert "Traceback" not in ended.stderr

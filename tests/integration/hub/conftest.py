@@ -15,9 +15,15 @@ from tests.support.httpserver import ScriptedServer
 
 @pytest.fixture
 def world(
-    tmp_path: Path, redis_client: redis.Redis, redis_url: str, settings_factory: SettingsFactory
+    tmp_path: Path,
+    redis_client: redis.Redis,
+    redis_url: str,
+    settings_factory: SettingsFactory,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[World]:
     """A hub that is not started, on an empty folder."""
+    # One that is over before the server could answer would be one more failed check.
+    monkeypatch.setattr("dsf.hub.health.CHECK_TIMEOUT", 30.0)
     folder = tmp_path / "manifests"
     folder.mkdir()
     settings = settings_factory(
@@ -28,10 +34,6 @@ def world(
         health_interval=0.2,
         # What follows it is tested; the grace itself in tests/unit/hub/test_departures.py.
         departure_grace=0,
-        # One that is over before the server could answer would be one more failed check.
-        health_timeout=30.0,
-        hub_workers=2,
-        redis_connect_timeout=1.0,
     )
     made = World(folder, redis_client, settings)
     yield made

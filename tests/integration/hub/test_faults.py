@@ -114,8 +114,6 @@ def test_redis_away_stops_neither_health_nor_distribution(
         manifests=folder,
         redis_url=own_redis.url,
         health_interval=0.2,
-        health_timeout=30.0,
-        hub_workers=2,
     )
     world = World(folder, own_redis.client(), settings)
     # Only the end of the outage may bring Redis up to date here.
@@ -151,7 +149,7 @@ def test_a_redis_that_hangs_holds_up_deliveries_for_one_time_out_not_for_one_eac
 ) -> None:
     folder = tmp_path / "manifests"
     folder.mkdir()
-    settings = settings_factory(role="hub", backend="dir", manifests=folder, redis_url=own_redis.url, hub_workers=2)
+    settings = settings_factory(role="hub", backend="dir", manifests=folder, redis_url=own_redis.url)
     world = World(folder, own_redis.client(), settings)
     world.config()
     world.cluster("first")

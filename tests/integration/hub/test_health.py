@@ -61,10 +61,17 @@ def one(world: World, api: ScriptedServer) -> World:
     ],
 )
 def test_the_first_check_decides(
-    one: World, api: ScriptedServer, mode: str, healthz: Handler, config: Handler, expected: str, reason: str
+    one: World,
+    api: ScriptedServer,
+    mode: str,
+    healthz: Handler,
+    config: Handler,
+    expected: str,
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if reason == "Timeout":
-        one.settings = one.settings.model_copy(update={"health_timeout": 1.0})
+        monkeypatch.setattr("dsf.hub.health.CHECK_TIMEOUT", 1.0)
     api.script(healthz, path="/healthz")
     api.script(config, path="/config")
     scoring = {"params": {"name": "cpu", "interval": 30}}
@@ -244,8 +251,9 @@ def test_a_removed_scorer_is_checked_no_more(running: World, api: ScriptedServer
     assert first == 0 or requests() == 0
 
 
-def test_hanging_apis_delay_no_other(world: World) -> None:
-    world.settings = world.settings.model_copy(update={"health_timeout": 50.0, "health_concurrency": 4})
+def test_hanging_apis_delay_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dsf.hub.health.CONCURRENCY", 4)
+    monkeypatch.setattr("dsf.hub.health.CHECK_TIMEOUT", 50.0)
     world.config()
     world.cluster("a")
     with ScriptedServer(hang) as hung, scoring_api() as good:

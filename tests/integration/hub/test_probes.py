@@ -37,7 +37,7 @@ def page(port: int, path: str) -> tuple[int, str]:
 
 def test_probes_and_metrics(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
-    monkeypatch.setenv("DSF_HUB_METRICS_PORT", str(port))
+    monkeypatch.setenv("DSF_LISTEN_PORT", str(port))
     world.config()
     world.cluster("a")
     process = _hub(world, tmp_path / "log")
@@ -66,9 +66,9 @@ def _hub(world: World, log: Path) -> Child:
 
 def test_a_port_that_is_taken_is_said(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     with contextlib.closing(socket.create_server(("0.0.0.0", 0))) as taken:
-        settings = world.settings.model_copy(update={"hub_metrics_port": taken.getsockname()[1]})
+        settings = world.settings.model_copy(update={"listen_port": taken.getsockname()[1]})
         assert main.run(settings) == main.USAGE
-    assert "DSF_HUB_METRICS_PORT: cannot listen on port" in capsys.readouterr().err
+    assert "DSF_LISTEN_PORT: cannot listen on port" in capsys.readouterr().err
 
 
 def test_workers_that_hang_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

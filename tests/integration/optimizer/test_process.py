@@ -70,7 +70,7 @@ def _solver_of(child: Child) -> int:
 
 
 def test_a_plan_waits_its_time_and_the_end_waits_for_no_search(bed: Bed, tmp_path: Path) -> None:
-    with served(bed, tmp_path, optimizer_patience=1) as (child, url), ThreadPoolExecutor(2) as threads:
+    with served(bed, tmp_path, optimizer_time_limit=1) as (child, url), ThreadPoolExecutor(2) as threads:
         # The search does not end by itself.
         os.kill(wait_for(lambda: _solver_of(child), 30, "the solver"), signal.SIGSTOP)
         asked = [threads.submit(requests.post, f"{url}/optimize", json=bed.body(), timeout=120) for _ in range(2)]
@@ -79,7 +79,7 @@ def test_a_plan_waits_its_time_and_the_end_waits_for_no_search(bed: Bed, tmp_pat
         assert (busy.status_code, busy.json()["title"]) == (503, "No plan")
         assert "other plans have been written for 1 s by now; try again" in busy.json()["detail"]
         child.signal(signal.SIGTERM)
-        # Time limit and grace of a search are 90 s; Kubernetes gives a process 30.
+        # The grace of a search is 60 s; Kubernetes gives a process 30.
         assert child.wait(30) == 0, child.tail()
         (cut,) = (one.result(30) for one in rest)
         assert (cut.status_code, cut.json()["title"]) == (503, "No plan")
@@ -112,7 +112,7 @@ def _is_ready(url: str) -> bool:
 
 def test_an_open_service_for_others_is_refused(bed: Bed, tmp_path: Path) -> None:
     for more, message in (
-        ({"optimizer_auth": "none", "optimizer_host": "0.0.0.0"}, "every client could move workloads"),
+        ({"optimizer_auth": "none", "listen_host": "0.0.0.0"}, "every client could move workloads"),
         ({"kubeconfig": tmp_path / "none"}, "no Kubernetes API server is configured"),
     ):
         done = subprocess.run(

@@ -50,7 +50,7 @@ def receiver(host: str) -> Iterator[int]:
 @contextlib.contextmanager
 def listener(host: str) -> Iterator[int]:
     """The socket of exporter and optimiser."""
-    with listen(host, 0, "DSF_PORT") as listening:
+    with listen(host, 0) as listening:
         yield listening.getsockname()[1]
 
 
@@ -91,13 +91,16 @@ def test_one_address_is_one_address(server: Server) -> None:
 def test_a_port_of_ipv4_that_is_taken_is_said() -> None:
     with socket.create_server(("0.0.0.0", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(SettingsError, match=f"DSF_PORT: cannot listen on :::{port}"):
-            listen(EVERYWHERE, port, "DSF_PORT")
+        with pytest.raises(SettingsError, match=f"DSF_LISTEN_PORT: cannot listen on :::{port}"):
+            listen(EVERYWHERE, port)
 
 
-@pytest.mark.parametrize("name", ["agent_metrics_host", "otlp_host", "exporter_host"])
-def test_what_others_ask_listens_everywhere(name: str, settings_factory: Callable[..., Settings]) -> None:
-    assert getattr(settings_factory(), name) == EVERYWHERE
+def test_what_others_ask_listens_everywhere(settings_factory: Callable[..., Settings]) -> None:
+    settings = settings_factory()
+    assert settings.listen_address("agent") == settings.listen_address("exporter") == (EVERYWHERE, 8080)
+    assert settings.listen_address("web") == ("127.0.0.1", 8090)
+    assert settings.listen_address("optimizer") == ("127.0.0.1", 8338)
+    assert settings_factory(listen_host="::1", listen_port=0).listen_address("web") == ("::1", 0)
 
 
 @needs_ipv6

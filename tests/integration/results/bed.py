@@ -142,9 +142,7 @@ class Bed:
 
     def sweep(self) -> list[str]:
         """Declare lost what is."""
-        lost, _ = self.runs.sweep(
-            now=self.now, lost_after=self.settings.lost_after, history_length=self.settings.history_length
-        )
+        lost, _ = self.runs.sweep(now=self.now, lost_after=self.settings.lost_after)
         return lost
 
     def write(self) -> list[tuple[str, str, str]]:

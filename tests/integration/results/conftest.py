@@ -12,6 +12,6 @@ from tests.integration.results.bed import SECRET, Bed
 @pytest.fixture
 def bed(redis_client: redis.Redis, redis_url: str, settings_factory: SettingsFactory) -> Bed:
     """A hub with the pair c1/s1."""
-    bed = Bed(redis_client, settings_factory(redis_url=redis_url, signing_secret=SECRET, history_length=5))
+    bed = Bed(redis_client, settings_factory(redis_url=redis_url, signing_secret=SECRET))
     bed.add()
     return bed

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,13 +48,20 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 def test_one_result_is_encoded_three_times_decoded_twice_and_kept_in_two_places(
-    bed: Bed, redis_client: redis.Redis, redis_url: str, settings_factory: SettingsFactory, counted: Counter[str]
+    bed: Bed,
+    redis_client: redis.Redis,
+    redis_url: str,
+    settings_factory: SettingsFactory,
+    counted: Counter[str],
+    tmp_path: Path,
 ) -> None:
     key = derive_key(bytes.fromhex(SECRET), "c1", 1)
-    agent = settings_factory(role="agent", cluster="c1", signing_key=key.dump())
+    file = tmp_path / "key"
+    file.write_text(key.dump())
+    agent = settings_factory(role="agent", cluster="c1", signing_key_file=file)
     with redis.Redis.from_url(redis_url) as raw:
         outbox = Outbox(redis_client, KeyRing(agent), "c1", 10_000)
-        intake = Intake(raw, bed.settings, bed.ingest, ingest, threading.Event())
+        intake = Intake(raw, bed.ingest, ingest, threading.Event())
 
         def cycle(label: str) -> None:
             bed.now += 30

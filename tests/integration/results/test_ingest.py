@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import redis
 
 from dsf import keys
@@ -114,10 +115,11 @@ def test_skipped_leaves_the_state_alone(bed: Bed) -> None:
     assert books(bed) == {"error": 1, "skipped": 1}
 
 
-def test_history_is_bounded(bed: Bed) -> None:
+def test_history_is_bounded(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dsf.store.runs.HISTORY_LENGTH", 5)
     for _ in range(8):
         bed.cycle()
-    assert len(bed.history()) == bed.settings.history_length
+    assert len(bed.history()) == 5
 
 
 def test_words_from_agents_are_bounded(bed: Bed) -> None:

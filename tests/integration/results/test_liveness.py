@@ -15,7 +15,7 @@ from tests.support.wait import wait_for
 def test_it_is_kept_new_while_the_worker_lives_also_without_redis(tmp_path: Path, command: tuple[str, ...]) -> None:
     alive = tmp_path / "alive"
     with RedisServer() as server:
-        settings = {"DSF_ROLE": "results", "DSF_RESULTS_LIVENESS_FILE": str(alive)}
+        settings = {"DSF_ROLE": "results", "DSF_PROBE_DIR": str(tmp_path)}
         with WorkerProcess(server.url, tmp_path, command, **settings) as worker:
             wait_for(alive.exists, 30, "the liveness file")
             server.kill()

@@ -8,6 +8,7 @@ import pytest
 import redis
 
 from dsf import keys, messages
+from dsf.api.scoring import MAX_RESULTS
 from dsf.results.ingest import Ingest
 from dsf.store.registry import ClusterRecord
 from tests.integration.results.bed import SECRET, START, Bed
@@ -63,7 +64,7 @@ def test_too_many_items_for_one_object(bed: Bed) -> None:
 
 
 def test_too_many_results(bed: Bed) -> None:
-    results = [({"node": "a"}, float(n)) for n in range(bed.settings.max_results + 1)]
+    results = [({"node": "a"}, float(n)) for n in range(MAX_RESULTS + 1)]
     assert bed.cycle(results=results) == "error"
     assert bed.state().errors() == {("publish", "too_many_results"): 1}
 

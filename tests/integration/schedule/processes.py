@@ -55,3 +55,16 @@ def running(*module: str, **settings: object) -> Iterator[Process]:
 def beat(url: str, **settings: object) -> AbstractContextManager[Process]:
     """A real beat, as `dsf beat` runs it."""
     return running("dsf.schedule", redis_url=url, **settings)
+
+
+@contextlib.contextmanager
+def patient_beat(url: str, **settings: object) -> Iterator[Process]:
+    """A real beat that sleeps for ten minutes unless it is woken."""
+    program = "from dsf import beat_schedule as b; b.LONGEST_WAIT = 600; from dsf.schedule.__main__ import main; main()"
+    with tempfile.NamedTemporaryFile(prefix="dsf-process-", suffix=".log") as log:
+        environment = child_environment(redis_url=url, **settings)
+        process = Process(Child((sys.executable, "-c", program), Path(log.name), environment, inherit=False))
+        try:
+            yield process
+        finally:
+            process.kill()

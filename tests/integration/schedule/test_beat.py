@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,9 +16,9 @@ from dsf.celery import make_app
 from dsf.messages import run_time
 from dsf.store.schedule import ScheduleStore
 from tests.conftest import SettingsFactory
-from tests.integration.schedule.processes import Process, beat
+from tests.integration.schedule.processes import Process, beat, patient_beat
 from tests.integration.schedule.support import books, entry, pushed, register
-from tests.support.redisserver import RedisServer, free_port
+from tests.support.redisserver import RedisServer
 from tests.support.wait import usual_delay, wait_for
 
 #: Starting Python, Celery and the application takes a second or two on a busy machine.
@@ -70,7 +69,7 @@ def test_changes_take_effect_within_a_second(redis_url: str, redis_client: redis
     store = ScheduleStore(redis_client)
     store.upsert([entry("c1", interval=3600)])
     # Without being woken, beat would sleep for ten minutes: whatever a busy machine takes is less.
-    with beat(redis_url, beat_max_wait=600, redis_socket_timeout=1200, beat_lock_timeout=1200):
+    with patient_beat(redis_url, redis_socket_timeout=1200, beat_lock_timeout=1200):
         ran = wait_for_ticks(redis_client, "c1", 0)
         wait_for(lambda: not redis_client.exists(keys.BEAT_WAKE), 5, "beat to have seen the first wake")
 
@@ -203,19 +202,12 @@ def test_beat_may_start_before_redis() -> None:
             wait_for_ticks(client, "c1", 0, timeout=10)
 
 
-def test_probe_file_metrics_and_rest(redis_url: str, redis_client: redis.Redis, tmp_path: Path) -> None:
+def test_probe_file_and_rest(redis_url: str, redis_client: redis.Redis, tmp_path: Path) -> None:
     register(redis_client, ["c1"])
     ScheduleStore(redis_client).upsert([entry("c1", interval=3600)])
-    alive, port = tmp_path / "alive", free_port()
-    with beat(redis_url, beat_liveness_file=alive, beat_metrics_port=port) as process:
+    alive = tmp_path / "alive"
+    with beat(redis_url, probe_dir=tmp_path) as process:
         wait_for_ticks(redis_client, "c1", 0)
-
-        def scrape() -> str:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=300) as answer:
-                return str(answer.read().decode())
-
-        assert "dynamic_scoring_ticks_total 1.0" in scrape()
-        assert 'dynamic_scoring_queue_length{queue="spoke.c1"} 1.0' in scrape()
         touched = alive.stat().st_mtime
         used, began = psutil.Process(process.child.pid).cpu_times(), time.monotonic()
         wait_for(lambda: alive.stat().st_mtime > touched + 2, 5, "the liveness file to be touched")
@@ -223,14 +215,6 @@ def test_probe_file_metrics_and_rest(redis_url: str, redis_client: redis.Redis, 
         # Nothing is due: two looks a second, for as long as this process looked at it.
         assert still.user + still.system - used.user - used.system < max(0.1, took / 25)
         assert process.terminate() == 0
-
-
-def test_a_metrics_port_in_use_is_said(redis_url: str, redis_server: RedisServer) -> None:
-    with beat(redis_url, beat_metrics_port=redis_server.port) as process:
-        wait_for(lambda: not process.child.is_running, START_TIME, "beat to end")
-        # Redis holds 127.0.0.1 only; where that does not clash, beat runs and there is nothing to say.
-        assert f"DSF_BEAT_METRICS_PORT: cannot listen on port {redis_server.port}" in process.output
-        assert "Traceback" not in process.output
 
 
 def test_it_ends_when_the_signal_was_swallowed(

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import redis
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.parser import text_string_to_metric_families
 
 from dsf import keys
-from dsf.schedule.stats import ScheduleCollector, schedule_families
-from dsf.store.client import connect
+from dsf.schedule.stats import schedule_families
 from tests.integration.schedule.support import Bench, entry, register
-from tests.support.redisserver import free_port
 
 
 def samples(client: redis.Redis) -> dict[tuple[str, ...], float]:
-    registry = CollectorRegistry()
-    registry.register(ScheduleCollector(client))
-    families = text_string_to_metric_families(generate_latest(registry).decode())
-    return {(s.name, *s.labels.values()): s.value for family in families for s in family.samples}
+    return {(s.name, *s.labels.values()): s.value for family in schedule_families(client) for s in family.samples}
 
 
 def test_everything_is_there_before_the_first_tick(redis_client: redis.Redis) -> None:
@@ -48,9 +41,3 @@ def test_counters_follow_what_beat_did(redis_client: redis.Redis) -> None:
     # The entries were written as due at once, at a clock far behind: no beat has sent them.
     assert found["dynamic_scoring_ticks_stopped",] == 1
     assert len(list(schedule_families(redis_client))) == 6
-
-
-def test_without_redis_nothing_looks_fresh(settings_factory) -> None:
-    client = connect(settings_factory(redis_url=f"redis://127.0.0.1:{free_port()}/0"), retries=0)
-    assert samples(client) == {("dynamic_scoring_up",): 0}
-    client.close()

@@ -182,13 +182,13 @@ class Fleet:
         """Start the hub controller."""
         self._run(
             "hub",
-            (sys.executable, "-m", "dsf.hub"),
+            # Old credentials go after a second.
+            (sys.executable, "-c", "from dsf.hub import __main__, credentials as c; c.OVERLAP = 1; __main__.main()"),
             backend="dir",
             health_interval=1,
             hub_resync=2,
             redis_manage_users=True,
             departure_grace=0,
-            credentials_overlap=1,
         )
 
     def run_agent(self, cluster: str) -> None:
@@ -213,9 +213,8 @@ class Fleet:
             signing_key_file=self.key_file(cluster),
             agent_secrets_dir=folder / "secrets",
             agent_spool_dir=self.folder / "spool" / cluster,
-            agent_metrics_host="127.0.0.1",
-            agent_metrics_port=0,
-            agent_readiness_file=self.folder / f"ready-{cluster}",
+            listen_host="127.0.0.1",
+            listen_port=0,
             redis_polling_interval=1,
         )
 
@@ -234,8 +233,8 @@ class Fleet:
             "manifests": self.manifests,
             "out_dir": self.out,
             "namespace": "open-cluster-management",
-            "exporter_host": "127.0.0.1",
-            "exporter_port": self.exporter_port,
+            "listen_host": "127.0.0.1",
+            "listen_port": self.exporter_port,
             "log_level": "DEBUG",
         }
         if role != "agent":

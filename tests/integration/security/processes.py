@@ -44,20 +44,19 @@ def processes(
         "flower": tuple(flower("127.0.0.1", free_port())),
         "agent": (sys.executable, "-m", "dsf.agent"),
     }
-    common = {"backend": "dir", "manifests": folder / "manifests", "exporter_host": "127.0.0.1", "exporter_port": 0}
+    common = {"backend": "dir", "manifests": folder / "manifests", "listen_host": "127.0.0.1", "listen_port": 0}
     mine: dict[str, dict[str, object]] = {
-        role: {"redis_username": hub_user(role), "redis_password": password} for role, password in passwords.items()
+        role: {"redis_username": hub_user(role), "redis_password_file": _file(folder / f"{role}-password", password)}
+        for role, password in passwords.items()
     }
     mine["agent"] = {
         "redis_username": cluster_user(CLUSTER),
-        "redis_password": derive_password(MASTER, CLUSTER, 1),
+        "redis_password_file": _file(folder / "agent-password", derive_password(MASTER, CLUSTER, 1)),
         "cluster": CLUSTER,
         "agent_config": folder / "config.json",
         "signing_key_file": folder / "key",
-        "agent_metrics_port": 0,
-        "agent_metrics_host": "127.0.0.1",
         "agent_spool_dir": folder / "spool",
-        "agent_readiness_file": folder / "ready",
+        "probe_dir": folder,
     }
     for role in ("hub", "results"):
         mine[role]["signing_secret"] = MASTER.hex()
@@ -71,3 +70,8 @@ def processes(
             started[role] = forked.child(commands[role], folder / f"{role}.log", environment | own)
             stack.callback(started[role].kill)
         yield started
+
+
+def _file(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path

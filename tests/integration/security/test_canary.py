@@ -69,12 +69,14 @@ def environment(**settings: object) -> dict[str, str]:
 def as_operator(fleet: Fleet) -> dict[str, str]:
     """The environment of a person at the hub."""
     folder = fleet.out / "clusters" / "c1"
+    password = fleet.folder / "operator-password"
+    password.write_text(CANARIES["password of operator"])
     return environment(
         role="cli",
         redis_url=fleet.redis.url(),
         redis_ca_file=fleet.redis.ca.cert,
         redis_username=hub_user("operator"),
-        redis_password=CANARIES["password of operator"],
+        redis_password_file=password,
         agent_config=folder / "dynamic-scoring-config.yaml",
         agent_secrets_dir=folder / "secrets",
     )
@@ -236,8 +238,8 @@ def test_what_a_server_of_tokens_says_is_not_shown(fleet: Fleet) -> None:
         (("beat",), {"redis_url": "nothing://someone:{canary}@127.0.0.1:1/0"}),
         (("results",), {"role": "results", "signing_secret": "{canary}", "backend": "dir", "manifests": "/tmp"}),
         (("results",), {"role": "results", "signing_secret_file": "{file}", "backend": "dir", "manifests": "/tmp"}),
-        (("agent", "--cluster", "c1"), {"role": "agent", "signing_key": "{canary}", "agent_config": "{file}"}),
-        (("hub",), {"role": "hub", "redis_password": "{canary}", "health_interval": "{canary}-is-no-number"}),
+        (("agent", "--cluster", "c1"), {"role": "agent", "signing_key_file": "{file}", "agent_config": "{file}"}),
+        (("hub",), {"role": "hub", "redis_password_file": "{file}", "health_interval": "{canary}-is-no-number"}),
     ],
 )
 def test_what_is_wrong_is_said_without_it(tmp_path: Path, arguments: tuple[str, ...], settings: dict[str, str]) -> None:
@@ -245,7 +247,7 @@ def test_what_is_wrong_is_said_without_it(tmp_path: Path, arguments: tuple[str, 
     file = tmp_path / "secret"
     file.write_text(canary)
     values: dict[str, Any] = {name: text.format(canary=canary, file=file) for name, text in settings.items()}
-    given = {"redis_url": "redis://127.0.0.1:1/0", "redis_connect_timeout": 1, **values}
+    given = {"redis_url": "redis://127.0.0.1:1/0", **values}
     # Some of them become another program: these start as people start them.
     done = subprocess.run(
         [sys.executable, "-m", "dsf.cli", *arguments],

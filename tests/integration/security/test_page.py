@@ -48,7 +48,7 @@ def test_the_page_is_refused_nothing(secure_redis: SecureRedis, tmp_path: Path) 
     # A server that was started a moment ago knows no script yet.
     admin.script_flush()
     (tmp_path / "token").write_text(TOKEN)
-    settings = {"redis_ca_file": secure_redis.ca.cert, "web_auth": "token", "web_token_file": tmp_path / "token"}
+    settings = {"redis_ca_file": secure_redis.ca.cert, "web_auth": "token", "client_token_file": tmp_path / "token"}
     with WebProcess(secure_redis.hub_url("web"), tmp_path / "log", **settings) as page:
         visitor = Visitor(page)
         assert visitor.post("/login", visitor.get("/login"), token=TOKEN)[0] == 303

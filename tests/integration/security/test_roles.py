@@ -23,7 +23,6 @@ from dsf.redisacl.rules import HubRole, hub_user
 from dsf.results.ingest import Ingest
 from dsf.results.writer import Writer
 from dsf.schedule.lock import BeatLock
-from dsf.schedule.stats import schedule_families
 from dsf.settings import Settings
 from dsf.store.mail import Mailboxes, results_waiting
 from dsf.store.pairs import Pairs
@@ -93,7 +92,6 @@ def test_nobody_is_refused_in_its_own_work(secure_redis: SecureRedis) -> None:
     secure_redis.client().hdel(keys.ENTRIES, "gone/s2")
     bench.run(45)
     beat.blpop([keys.BEAT_WAKE], timeout=0.01)
-    list(schedule_families(beat))
     lock.release()
 
     # results worker: a mailbox, every outcome, the sweeper, the writer
@@ -121,7 +119,7 @@ def test_nobody_is_refused_in_its_own_work(secure_redis: SecureRedis) -> None:
     assert send(next(by_hand), "none", outcome="ok") == "stale"
     assert ingest.handle({"v": 1}) == "malformed"
     runs = Runs(results)
-    lost, _ = runs.sweep(now=time.time() + 10_000, lost_after=0, history_length=5)
+    lost, _ = runs.sweep(now=time.time() + 10_000, lost_after=0)
     assert lost
     # Readers may hear of it for a while.
     assert runs.leftovers() == {"gone/s2"}

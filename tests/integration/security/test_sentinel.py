@@ -47,8 +47,10 @@ def test_a_failover_loses_nothing_and_everybody_follows(
         contextlib.ExitStack() as stack,
     ):
         passwords = pair.first.passwords
+        password = tmp_path / "password"
+        password.write_text(passwords["hub"])
         settings = settings_factory(
-            **pair.settings(), role="hub", redis_username="dsf-hub", redis_password=passwords["hub"]
+            **pair.settings(), role="hub", redis_username="dsf-hub", redis_password_file=password
         )
         client = stack.enter_context(contextlib.closing(connect(settings)))
         users = stack.enter_context(contextlib.closing(UsersEverywhere(client, settings, MASTER)))

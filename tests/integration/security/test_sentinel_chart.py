@@ -98,7 +98,7 @@ def test_an_agent_of_the_chart_finds_redis(
         places = {"DSF_BACKEND": "dir", "DSF_ADDON_MODE": "false", "DSF_MANIFESTS": str(tmp_path)}
         hub = _told(workloads["dynamic-scoring-hub"], secrets, patch, **places)
         client = stack.enter_context(contextlib.closing(connect(hub)))
-        registrar = Registrar(client, hub, Outage("redis"))
+        registrar = Registrar(client, Outage("redis"))
         credentials = AgentCredentials(DirectoryBackend(hub), registrar, client, hub, MASTER)
         stack.callback(credentials.close)
         credentials.ensure(CLUSTER, "uid")
@@ -125,9 +125,9 @@ def test_an_agent_of_the_chart_finds_redis(
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"redis_sentinel_password": "wrong"}, "refuses user or password (invalid username-password pair"),
+        ({"redis_sentinel_password_file": "/dev/null"}, "refuses user or password (invalid username-password pair"),
         ({"redis_sentinel_username": "nobody"}, "DSF_REDIS_SENTINEL_USERNAME, DSF_REDIS_SENTINEL_PASSWORD_FILE"),
-        ({"redis_sentinel_username": "", "redis_sentinel_password": None}, "refuses user or password"),
+        ({"redis_sentinel_username": "", "redis_sentinel_password_file": None}, "refuses user or password"),
         ({"redis_sentinel_password_file": "/no/file"}, "DSF_REDIS_SENTINEL_PASSWORD_FILE: cannot read /no/file"),
         ({"redis_sentinel_master": "mine"}, "does not know it (DSF_REDIS_SENTINEL_MASTER)"),
         ({"redis_sentinel_tls": False}, "does it want TLS (DSF_REDIS_SENTINEL_TLS)"),
@@ -182,12 +182,16 @@ def test_processes_may_ask_the_sentinels_and_nothing_else(
                 client.execute_command(*command.split())
 
 
-def test_a_user_that_may_not_ask_is_told_what_it_needs(pair: SentinelRedis, settings_factory: SettingsFactory) -> None:
+def test_a_user_that_may_not_ask_is_told_what_it_needs(
+    pair: SentinelRedis, settings_factory: SettingsFactory, tmp_path: Path
+) -> None:
+    file = tmp_path / "password"
+    file.write_text("deaf-password-000")
     with pair.administrators() as admins:
         for admin in admins:
             admin.execute_command("ACL", "SETUSER", "deaf", "on", ">deaf-password-000", "+ping")
     settings = settings_factory(
-        **(pair.settings() | {"redis_sentinel_username": "deaf", "redis_sentinel_password": "deaf-password-000"})
+        **(pair.settings() | {"redis_sentinel_username": "deaf", "redis_sentinel_password_file": file})
     )
     with contextlib.closing(connect(settings, retries=0)) as client, pytest.raises(redis.ConnectionError) as caught:
         client.ping()
@@ -195,12 +199,14 @@ def test_a_user_that_may_not_ask_is_told_what_it_needs(pair: SentinelRedis, sett
 
 
 def test_the_password_of_those_who_ask_changes_without_a_gap(
-    pair: SentinelRedis, settings_factory: SettingsFactory
+    pair: SentinelRedis, settings_factory: SettingsFactory, tmp_path: Path
 ) -> None:
     """As deploy/redis/README.md says."""
 
     def is_let_in(password: str) -> bool:
-        settings = settings_factory(**(pair.settings() | {"redis_sentinel_password": password}))
+        file = tmp_path / "password"
+        file.write_text(password)
+        settings = settings_factory(**(pair.settings() | {"redis_sentinel_password_file": file}))
         with contextlib.closing(Link(settings).sentinel({})) as manager:
             try:
                 return bool(manager.discover_master("hub"))

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import requests
 from opentelemetry.exporter.otlp.proto.http import Compression
@@ -43,11 +44,10 @@ class Agent:
         self.known = {scorer.name: scorer}
         self.memory: SourceMemory = memory(scorer, **bounds)
         self.memory.summaries = lambda: self.known
-        self.memory.settings = Settings(
-            otlp_port=0, otlp_host="127.0.0.1", otlp_max_bytes=max_bytes, otlp_token_file=token
-        )
+        self.memory.settings = Settings(otlp_port=0, listen_host="127.0.0.1", client_token_file=token)
         assert PLUGIN.start is not None
-        pushed = self.memory.begun(PLUGIN.start)
+        with mock.patch("dsf.sources.otlp.plugin.MAX_BYTES", max_bytes):
+            pushed = self.memory.begun(PLUGIN.start)
         assert isinstance(pushed, Pushed)
         self.received, self.receiver = pushed.received, pushed.receiver
         self.url = f"http://127.0.0.1:{self.receiver.port}/v1/metrics"

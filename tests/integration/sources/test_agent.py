@@ -37,7 +37,7 @@ def test_pushed_and_pulled_metrics_reach_the_scoring_api(
     port = free_port()
     with (
         ScriptedServer(answer("pulled 3\n", Content_Type="text/plain")) as exporter,
-        Agent(tmp_path, redis_url, otlp_port=port, otlp_host="127.0.0.1") as agent,
+        Agent(tmp_path, redis_url, otlp_port=port, listen_host="127.0.0.1") as agent,
     ):
         common = {"sourceType": "OpenTelemetry", "sourceRange": 20, "sourceStep": 10}
         agent.configure(
@@ -83,7 +83,7 @@ def test_a_port_in_use_is_named_and_taken_when_it_is_free(
         # None that the kernel may give to a connection in the meantime.
         socket.create_server(("127.0.0.1", free_port())) as other,
         ScriptedServer(answer("m 3\n", Content_Type="text/plain")) as exporter,
-        Agent(tmp_path, redis_url, otlp_port=(port := other.getsockname()[1]), otlp_host="127.0.0.1") as agent,
+        Agent(tmp_path, redis_url, otlp_port=(port := other.getsockname()[1]), listen_host="127.0.0.1") as agent,
     ):
         agent.configure(
             summary("pushed", "http://agent/v1/metrics", scorer.url, **common),
@@ -113,7 +113,7 @@ def test_nothing_listens_and_nothing_is_loaded_until_a_scorer_s_metrics_are_push
 
     with (
         ScriptedServer(answer("m 3\n", Content_Type="text/plain")) as exporter,
-        Agent(tmp_path, redis_url, otlp_port=port, otlp_host="127.0.0.1") as agent,
+        Agent(tmp_path, redis_url, otlp_port=port, listen_host="127.0.0.1") as agent,
     ):
         pulled = summary("pulled", f"{exporter.url}/metrics", scorer.url, sourceType="OpenTelemetry", sourceQuery="m")
         agent.configure(pulled)

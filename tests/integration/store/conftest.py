@@ -20,10 +20,10 @@ def store_client(request: pytest.FixtureRequest) -> redis.Redis:
 @pytest.fixture
 def bed(redis_client: redis.Redis, settings_factory: SettingsFactory) -> Bed:
     """A hub without pairs."""
-    return Bed(redis_client, settings_factory(signing_secret=SECRET, history_length=5))
+    return Bed(redis_client, settings_factory(signing_secret=SECRET))
 
 
 @pytest.fixture
 def bed_in_memory(settings_factory: SettingsFactory) -> Bed:
     """The same where Redis is in memory."""
-    return Bed(memory_client(), settings_factory(signing_secret=SECRET, history_length=5))
+    return Bed(memory_client(), settings_factory(signing_secret=SECRET))

@@ -127,5 +127,5 @@ def test_everything_else_goes_on_beside_what_cannot_be_read(mix: Mix, key: str, 
         bed.open("c1", "s1", deadline=1)
         bed.open("c3", "s3", deadline=1)
         bed.now += 100
-        assert len(bed.runs.sweep(now=bed.now, lost_after=10, history_length=5)[0]) >= 1
+        assert len(bed.runs.sweep(now=bed.now, lost_after=10)[0]) >= 1
         assert bed.cycle("c2", "s1") == "ok"

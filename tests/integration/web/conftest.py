@@ -26,5 +26,5 @@ def closed(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) 
     """One token may do everything."""
     folder = tmp_path_factory.mktemp("closed")
     (folder / "token").write_text(f"{TOKEN}\n")
-    with WebProcess(redis_server.url, folder / "log", web_auth="token", web_token_file=folder / "token") as page:
+    with WebProcess(redis_server.url, folder / "log", web_auth="token", client_token_file=folder / "token") as page:
         yield page

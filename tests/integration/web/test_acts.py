@@ -29,7 +29,7 @@ from tests.support.webprocess import WebProcess
 def acting(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebProcess]:
     """Everybody on this machine may act."""
     log = tmp_path_factory.mktemp("acting") / "log"
-    with WebProcess(redis_server.url, log, web_allow_actions=True) as page:
+    with WebProcess(redis_server.url, log, web_auth="local") as page:
         yield page
 
 
@@ -139,7 +139,7 @@ def test_a_pause_may_have_an_end_and_a_reason(acting: WebProcess, redis_client: 
 
 def test_what_was_done_is_seen_at_once(tmp_path: Path) -> None:
     """In tables and in sums."""
-    with RedisServer() as server, WebProcess(server.url, tmp_path / "log", web_allow_actions=True) as page:
+    with RedisServer() as server, WebProcess(server.url, tmp_path / "log", web_auth="local") as page:
         client, visitor = server.client(), Visitor(page)
         good_fleet(client)
 
@@ -300,7 +300,7 @@ def test_an_act_of_nobody_is_denied_and_logged(
 ) -> None:
     good_fleet(redis_client)
     (tmp_path / "token").write_text(TOKEN)
-    settings = {"web_auth": mode, "web_token_file": tmp_path / "token", "web_trusted_proxies": '["127.0.0.1"]'}
+    settings = {"web_auth": mode, "client_token_file": tmp_path / "token", "web_trusted_proxies": '["127.0.0.1"]'}
     with WebProcess(redis_server.url, tmp_path / "log", **settings, web_operators='["sre"]') as page:
         assert Visitor(page).post("/act/rescore", "", scorer=SAMPLE)[0] == (303 if mode == "token" else 401)
         [line] = [line for line in page.log.splitlines() if "act refused" in line]
@@ -340,7 +340,7 @@ def test_names_of_somebody_unknown_are_cut_in_the_log(closed: WebProcess, redis_
 
 def test_logins_are_throttled(redis_server: RedisServer, redis_client: redis.Redis, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(TOKEN)
-    with WebProcess(redis_server.url, tmp_path / "log", web_auth="token", web_token_file=tmp_path / "token") as page:
+    with WebProcess(redis_server.url, tmp_path / "log", web_auth="token", client_token_file=tmp_path / "token") as page:
         visitor = Visitor(page)
         form = visitor.get("/login")
         assert [visitor.post("/login", form, token="no")[0] for _ in range(6)] == [401] * 5 + [429]
@@ -384,7 +384,7 @@ def test_a_login_ends_with_the_token(redis_server: RedisServer, redis_client: re
     good_fleet(redis_client)
     token = tmp_path / "token"
     token.write_text("the first one, long enough")
-    with WebProcess(redis_server.url, tmp_path / "log", web_auth="token", web_token_file=token) as page:
+    with WebProcess(redis_server.url, tmp_path / "log", web_auth="token", client_token_file=token) as page:
         visitor = Visitor(page)
         form = visitor.get("/login?to=/")
         assert visitor.post("/login", form, token=token.read_text())[0] == 303
@@ -412,10 +412,10 @@ def test_nobody_but_a_trusted_proxy_names_people(
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"web_host": "::"}, "DSF_WEB_AUTH is none"),
-        ({"web_auth": "token"}, "DSF_WEB_TOKEN_FILE"),
+        ({"listen_host": "::"}, "DSF_WEB_AUTH is none"),
+        ({"web_auth": "token"}, "DSF_CLIENT_TOKEN_FILE"),
         ({"web_auth": "proxy"}, "DSF_WEB_TRUSTED_PROXIES"),
-        ({"web_auth": "open", "web_allow_actions": "true"}, "DSF_WEB_ALLOW_ACTIONS"),
+        ({"web_auth": "local", "listen_host": "::"}, "DSF_WEB_AUTH is local"),
         ({"web_root_path": "//x"}, "DSF_WEB_ROOT_PATH"),
         ({"web_root_path": "/scorers"}, "DSF_WEB_ROOT_PATH"),
     ],

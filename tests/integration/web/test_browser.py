@@ -364,7 +364,7 @@ def test_the_newest_cycle_is_seen_first(
 def test_score_now(browser: Browser, redis_server: RedisServer, redis_client: redis.Redis, tmp_path: Path) -> None:
     fleet = good_fleet(redis_client)
     with (
-        WebProcess(redis_server.url, tmp_path / "log", web_allow_actions=True) as page,
+        WebProcess(redis_server.url, tmp_path / "log", web_auth="local") as page,
         Tab(browser, page.url) as tab,
     ):
         shown = tab.open(PAIR)

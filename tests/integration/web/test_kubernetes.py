@@ -43,7 +43,7 @@ def own_settings() -> dict[str, Any]:
     [container] = pod["containers"]
     assert container["args"][:1] == ["web"]
     found = {one["name"].lower().removeprefix("dsf_"): one["value"] for one in container["env"] if "value" in one}
-    return {name: value for name, value in found.items() if name.startswith("web_") and name != "web_port"}
+    return {name: value for name, value in found.items() if name.startswith("web_") or name == "host_names"}
 
 
 @pytest.mark.xdist_group("web-kubernetes")

@@ -513,7 +513,7 @@ def test_the_fleet_by_cluster_set_and_by_label(page: WebProcess, redis_client: r
 @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6")
 def test_it_listens_on_ipv6(redis_server: RedisServer, redis_client: redis.Redis, tmp_path: Path) -> None:
     good_fleet(redis_client)
-    with WebProcess(redis_server.url, tmp_path / "log", web_host="::1") as page:
+    with WebProcess(redis_server.url, tmp_path / "log", listen_host="::1") as page:
         assert page.url.startswith("http://[::1]:")
         fetch(page, "/", "All 2 scores are fresh")
 

@@ -56,9 +56,10 @@ class Bed:
 
 
 @pytest.fixture
-def make(settings_factory: SettingsFactory) -> Iterator[Callable[..., Bed]]:
+def make(settings_factory: SettingsFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Bed]]:
+    monkeypatch.setattr("dsf.agent.cycles.FIRST_PAUSE", 0.01)
     with Celery("cycles", set_as_current=False) as app:
-        yield lambda **summary: Bed(settings_factory(role="agent", cluster="c", retry_backoff=0.01), app, **summary)
+        yield lambda **summary: Bed(settings_factory(role="agent", cluster="c"), app, **summary)
 
 
 def test_a_call_by_hand_is_of_the_hubs_time(make: Callable[..., Bed]) -> None:

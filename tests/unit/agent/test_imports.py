@@ -64,11 +64,11 @@ def test_dsf_agent_loads_no_other_command() -> None:
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env={"DSF_CLUSTER": "c1", "DSF_WEB_PORT": "x"},
+        env={"DSF_CLUSTER": "c1", "DSF_LISTEN_PORT": "x"},
         capture_output=True,
         text=True,
         timeout=120,
         check=True,
     )
     assert done.stdout.split("\n")[:2] == ["2", "[]"]
-    assert "DSF_WEB_PORT" in done.stderr
+    assert "DSF_LISTEN_PORT" in done.stderr

@@ -18,7 +18,7 @@ print(wrong)
 _GIVEN = {
     "CLUSTER": "c1",
     "REDIS_URL": "redis://127.0.0.1:1/0",
-    "REDIS_PASSWORD": "a b'\"",
+    "REDIS_USERNAME": "a b'\"",
     "AGENT_OBJECTS": json.dumps(["pods", "deployments.apps"]),
     "AGENT_TOKEN_SECRETS": json.dumps({"token": ["prometheus"]}),
 }

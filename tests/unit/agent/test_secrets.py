@@ -171,8 +171,6 @@ def test_keys_from_a_file_are_read_again(settings_factory: Callable[..., Setting
         assert "nonsense" not in str(caught.value)
 
 
-def test_a_key_from_the_environment(settings_factory: Callable[..., Settings]) -> None:
-    key = derive_key(b"x" * 32, "c", 1)
-    assert KeyRing(settings_factory(signing_key=key.dump())).key() == key
+def test_a_key_that_is_not_set(settings_factory: Callable[..., Settings]) -> None:
     with pytest.raises(SettingsError, match="DSF_SIGNING_KEY_FILE: not set"):
         KeyRing(settings_factory()).key()

@@ -170,13 +170,11 @@ def test_a_command_uses_the_running_demo(tmp_path: Path) -> None:
     assert settings.out_dir == tmp_path / "_out"
 
 
-@pytest.mark.parametrize("name", ["DSF_REDIS_URL", "DSF_REDIS_URL_FILE"])
 def test_a_redis_url_in_the_environment_wins_over_all_of_the_context(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "url").write_text("redis://other:1/0")
     context.write(redis_url=URL, out_dir=tmp_path)
-    monkeypatch.setenv(name, "redis://other:1/0" if name == "DSF_REDIS_URL" else str(tmp_path / "url"))
+    monkeypatch.setenv("DSF_REDIS_URL", "redis://other:1/0")
     settings = command_settings()
     assert settings.resolved_redis_url() == "redis://other:1/0"
     assert settings.out_dir is None

@@ -41,7 +41,7 @@ EVERYTHING: Values = {
             "tolerations": [{"operator": "Exists"}],
             "affinity": {"nodeAffinity": {}},
             "priorityClassName": "system-cluster-critical",
-            "extraEnv": [{"name": "DSF_MAX_RESULTS", "value": "{{MAX_RESULTS}}"}],
+            "extraEnv": [{"name": "DSF_MAX_SOURCE_BYTES", "value": "{{MAX_SOURCE_BYTES}}"}],
             "extraVolumes": [{"name": "more", "emptyDir": {}}],
             "extraVolumeMounts": [{"name": "more", "mountPath": "/more"}],
             "podAnnotations": {"example.com/a": "b"},
@@ -55,7 +55,7 @@ EVERYTHING: Values = {
     },
     "addon": {
         "predicates": [{"requiredClusterSelector": {"labelSelector": {"matchLabels": {"vendor": "OpenShift"}}}}],
-        "customizedVariables": [{"name": "MAX_RESULTS", "value": "1000"}],
+        "customizedVariables": [{"name": "MAX_SOURCE_BYTES", "value": "1000"}],
         "proxyConfig": {"httpsProxy": "http://proxy:3128", "noProxy": ".svc"},
         "registries": [{"source": "quay.io/open-cluster-management", "mirror": "mirror.example.com/ocm"}],
         "deploymentConfig": {

@@ -126,7 +126,7 @@ def test_the_agent_knows_where_redis_is_and_whom_to_trust() -> None:
 def test_ready_means_that_cycles_succeed() -> None:
     objects = chart.render()
     (container,) = chart.containers(chart.workloads(objects)["dynamic-scoring-agent"])
-    file = chart.environment(container)["DSF_AGENT_READINESS_FILE"]
+    file = chart.environment(container)["DSF_PROBE_DIR"] + "/ready"
     assert container["readinessProbe"]["exec"]["command"] == ["test", "-f", file]
     # OCM looks at the Deployment's ready replicas; metrics must be scraped all the same.
     service = chart.one(chart.agent_objects(objects), "Service")

@@ -106,7 +106,7 @@ def test_one_port_of_otlp_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_token_of_otlp_is_a_mounted_secret() -> None:
     objects = _agent({"otlp": {"enabled": True, "tokenSecret": "collector"}})
-    file = chart.environment(_container(objects))["DSF_OTLP_TOKEN_FILE"]
+    file = chart.environment(_container(objects))["DSF_CLIENT_TOKEN_FILE"]
     folder, _, key = file.rpartition("/")
     mounts = _container(objects)["volumeMounts"]
     (name,) = [mount["name"] for mount in mounts if mount["mountPath"] == folder and mount["readOnly"]]
@@ -117,7 +117,7 @@ def test_the_token_of_otlp_is_a_mounted_secret() -> None:
     # The kubelet mounts it, so the agent's account needs no right to it.
     assert "collector" not in str(chart.one(objects, "Role"))
     without = chart.environment(_container(_agent({"otlp": {"enabled": True}})))
-    assert "DSF_OTLP_TOKEN_FILE" not in without
+    assert "DSF_CLIENT_TOKEN_FILE" not in without
     off = _container(_agent({"otlp": {"enabled": False, "tokenSecret": "collector"}}))
     assert "otlp" not in str(off)
 

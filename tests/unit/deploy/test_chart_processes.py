@@ -11,7 +11,7 @@ import typer.main
 
 from dsf.backends.kube_credentials import SIGNING_SECRET_KEY, SIGNING_SECRET_NAME
 from dsf.cli.main import app
-from dsf.settings import ENV_PREFIX, Settings
+from dsf.settings import DEFAULT_PORTS, ENV_PREFIX, Settings
 from dsf.worker import commands
 from tests.unit.deploy import chart
 
@@ -190,16 +190,15 @@ def test_the_master_secret_is_where_the_hub_would_make_it() -> None:
 def test_ports_match(process: tuple[str, chart.Object]) -> None:
     name, container = process
     environment = chart.environment(container)
-    defaults = Settings.model_fields
     expected = {
-        "hub": {"probes": int(environment.get("DSF_HUB_METRICS_PORT", 0))},
-        "exporter": {"http-metrics": int(environment.get("DSF_EXPORTER_PORT", 0))},
-        "web": {"http": int(environment.get("DSF_WEB_PORT", 0))},
+        "hub": {"probes": int(environment.get("DSF_LISTEN_PORT", 0))},
+        "exporter": {"http-metrics": int(environment.get("DSF_LISTEN_PORT", 0))},
+        "web": {"http": int(environment.get("DSF_LISTEN_PORT", 0))},
         "agent": {
-            "http-metrics": defaults["agent_metrics_port"].default,
+            "http-metrics": DEFAULT_PORTS["agent"],
             "otlp-http": int(environment.get("DSF_OTLP_PORT", 0)),
         },
-        "optimizer": {"http": defaults["optimizer_port"].default},
+        "optimizer": {"http": DEFAULT_PORTS["optimizer"]},
         "flower": {"http": 5555},
     }.get(name, {})
     assert {port["name"]: port["containerPort"] for port in container.get("ports", [])} == expected
@@ -226,15 +225,14 @@ def test_services_lead_to_pods_and_ports() -> None:
 def test_every_process_is_probed(process: tuple[str, chart.Object]) -> None:
     name, container = process
     probes = {key: str(container[key]) for key in ("livenessProbe", "readinessProbe") if key in container}
-    files = [value for key, value in chart.environment(container).items() if key.endswith("_LIVENESS_FILE")]
+    folder = chart.environment(container).get("DSF_PROBE_DIR")
     if name in ("hub", "exporter", "web", "optimizer"):
         assert "/healthz" in probes["livenessProbe"]
         assert "/readyz" in probes["readinessProbe"]
     elif name == "flower":
         assert "/healthcheck" in probes["livenessProbe"]
     else:
-        (file,) = files
-        assert f"find {file} -mmin -1" in probes["livenessProbe"]
+        assert f"find {folder}/alive -mmin -1" in probes["livenessProbe"]
 
 
 def test_a_slow_start_is_no_reason_to_be_killed(workloads: dict[str, chart.Object]) -> None:
@@ -314,7 +312,7 @@ def test_the_page_answers_to_its_service_and_to_what_browsers_call_it() -> None:
     ingress = {"enabled": True, "host": "page.example.com"}
     values = {"web": {"hosts": ["scores.example.com"], "trustedProxies": ["10.0.0.0/8"], "ingress": ingress}}
     (container,) = chart.containers(chart.workloads(chart.render(values))["dynamic-scoring-web"])
-    hosts = json.loads(chart.environment(container)["DSF_WEB_HOSTS"])
+    hosts = json.loads(chart.environment(container)["DSF_HOST_NAMES"])
     service = f"dynamic-scoring-web.{chart.NAMESPACE}"
     assert hosts == [
         *("scores.example.com", service, f"{service}.svc", f"{service}.svc.cluster.local", "page.example.com")

@@ -13,21 +13,22 @@ ROOT = Path(__file__).resolve().parents[3]
 #: Settings that the chart does not set, because their defaults are right in a pod or few installations need another
 #: value: those go into a component's `extraEnv`.
 BY_EXTRA_ENV = """
-redis_url_file redis_password redis_cert_file redis_key_file redis_sentinel_password
-redis_socket_timeout redis_connect_timeout redis_health_check_interval redis_reconnect_max_wait
-redis_polling_interval signing_key signing_secret clock_tolerance
-agent_config agent_secrets_dir agent_host_aliases agent_metrics_host agent_metrics_port
-agent_heartbeat_interval agent_rate_limit remote_control max_source_bytes
-max_scoring_bytes max_results max_result_message_bytes agent_window_series agent_window_samples
-otlp_host otlp_max_bytes retry_backoff retry_backoff_max beat_batch beat_max_wait beat_lock_timeout
-beat_spread_rate beat_metrics_port
-lost_after history_length manifests out_dir kubeconfig hub_workers
-hub_resync credentials_overlap departure_grace health_interval health_timeout health_failure_threshold
-health_concurrency exporter_host exporter_series_limit optimizer_host optimizer_port optimizer_auth
-optimizer_token_file optimizer_cluster_selector optimizer_time_limit optimizer_patience
+listen_host
+redis_cert_file redis_key_file
+redis_socket_timeout
+redis_polling_interval signing_secret
+agent_config agent_secrets_dir agent_host_aliases
+agent_rate_limit remote_control max_source_bytes
+agent_window_series
+beat_lock_timeout
+
+lost_after manifests out_dir kubeconfig
+hub_resync departure_grace health_interval
+exporter_series_limit optimizer_auth
+optimizer_cluster_selector optimizer_time_limit
 api_url api_token_file
 placement_debugger placement_debugger_token_file
-web_host web_allow_actions web_token_file
+
 """
 
 

@@ -37,4 +37,4 @@ def test_a_foreign_name_is_refused(host: str, path: str, status: int) -> None:
     with TestClient(ScrapedHosts(app, ["scores.example.com"])) as client:
         answer = client.get(path, headers={"Host": host})
     assert answer.status_code == status
-    assert ("DSF_EXPORTER_HOSTS" in answer.text) == (status == 421)
+    assert ("DSF_HOST_NAMES" in answer.text) == (status == 421)

@@ -12,12 +12,12 @@ from dsf.http.serving import listen
 
 def test_answers_are_not_held_back() -> None:
     # asyncio sets TCP_NODELAY on connections whose socket names its protocol, and on no others.
-    with listen("127.0.0.1", 0, "DSF_EXPORTER_PORT") as listener:
+    with listen("127.0.0.1", 0) as listener:
         assert listener.proto == socket.IPPROTO_TCP
 
 
 def test_a_port_in_use_is_said() -> None:
-    with listen("127.0.0.1", 0, "DSF_EXPORTER_PORT") as listener:
+    with listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(SettingsError, match=f"cannot listen on 127.0.0.1:{port}"):
-            listen("127.0.0.1", port, "DSF_EXPORTER_PORT")
+            listen("127.0.0.1", port)

@@ -41,7 +41,6 @@ def status(
         cycles,
         pace,
         previous=previous or DynamicScorerStatus(),
-        threshold=3,
         now=NOW + timedelta(seconds=seconds),
     )
 

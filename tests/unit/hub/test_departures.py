@@ -114,7 +114,7 @@ class World:
     def start(self) -> None:
         """Also anew."""
         backend = cast("Backend", self.api)
-        self.registrar = Registrar(self.client, self._settings, Outage("redis"))
+        self.registrar = Registrar(self.client, Outage("redis"))
         self.credentials = AgentCredentials(backend, self.registrar, self.client, self._settings, b"m" * 32)
         self.desired = DesiredState(backend, self._settings, lambda key: None, lambda news, changed: None)
         self.clusters = ClusterReconciler(

@@ -28,7 +28,7 @@ def statuses(*checks: Check, start: Health | None = None) -> list[str]:
     health = start or Health()
     found = []
     for check in checks:
-        health = health.after(check, threshold=3)
+        health = health.after(check)
         found.append(health.status.value)
     return found
 
@@ -45,11 +45,11 @@ def test_three_failures_in_a_row_make_an_active_one_inactive() -> None:
 
 
 def test_a_bad_config_keeps_an_active_one_active_and_the_last_good_config() -> None:
-    health = Health().after(FINE, 3)
+    health = Health().after(FINE)
     for _ in range(10):
-        health = health.after(ODD, 3)
+        health = health.after(ODD)
     assert (health.status, health.config, health.config_failure) == (HealthStatus.Active, GOOD, BAD)
-    health = health.after(FINE, 3)
+    health = health.after(FINE)
     assert health.config_failure is None
 
 
@@ -58,7 +58,7 @@ def test_a_bad_config_does_not_make_an_inactive_one_active() -> None:
 
 
 def test_elsewhere_all_stays_until_the_first_check_which_decides() -> None:
-    moved = Health().after(FINE, 3).elsewhere()
+    moved = Health().after(FINE).elsewhere()
     assert (moved.status, moved.config, moved.is_checked) == (HealthStatus.Active, GOOD, False)
     assert statuses(SICK, start=moved) == ["Inactive"]
     assert statuses(ODD, start=moved) == ["Inactive"]
@@ -69,12 +69,7 @@ def test_what_an_earlier_hub_found_counts() -> None:
     known = Health(HealthStatus.Active, GOOD, is_proven=True)
     assert statuses(SICK, start=known) == ["Active"]
     assert statuses(SICK, start=Health(HealthStatus.Active, GOOD)) == ["Inactive"]
-    assert known.after(SICK, 3).config == GOOD
-
-
-def test_a_threshold_of_one() -> None:
-    health = Health().after(FINE, 1).after(SICK, 1)
-    assert health.status is HealthStatus.Inactive
+    assert known.after(SICK).config == GOOD
 
 
 class _Apis:
@@ -98,7 +93,8 @@ def test_a_namespaces_hanging_scoring_apis_delay_no_others(
     apis = _Apis()
     changed: list[ObjectKey] = []
     monkeypatch.setattr(health, "check", apis.check)
-    monitor = HealthMonitor(settings_factory(health_concurrency=4, health_interval=600), changed.append)
+    monkeypatch.setattr(health, "CONCURRENCY", 4)
+    monitor = HealthMonitor(settings_factory(health_interval=600), changed.append)
 
     def track(namespace: str, number: int) -> ObjectKey:
         key = ObjectKey(Kind.SCORER, namespace, f"{namespace}-{number}")

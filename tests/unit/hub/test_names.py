@@ -100,9 +100,9 @@ def test_of_two_scorers_of_one_name_one_is_told_about() -> None:
     assert why(plan, "team/cpu") == "ScoreNameConflict"
 
 
-def test_books_and_overrides_do_not_go_to_another_namespace(settings_factory: Callable[..., Settings]) -> None:
+def test_books_and_overrides_do_not_go_to_another_namespace() -> None:
     client = memory_client()
-    registrar = Registrar(client, settings_factory(), Outage("Redis"))
+    registrar = Registrar(client, Outage("Redis"))
 
     def run(plan: FleetPlan) -> None:
         wanted = plan.entries("c", registrar.present("c"))

@@ -108,7 +108,7 @@ def test_who_decides(tmp_path: Path) -> None:
     assert isinstance(make_access("none", "localhost", None, session, "ns"), OpenAccess)
     with pytest.raises(SettingsError, match="could move workloads"):
         make_access("none", "0.0.0.0", None, session, "ns")
-    with pytest.raises(SettingsError, match="DSF_OPTIMIZER_TOKEN_FILE"):
+    with pytest.raises(SettingsError, match="DSF_CLIENT_TOKEN_FILE"):
         make_access("token", "localhost", None, session, "ns")
     file.write_text("\n")
     with pytest.raises(SettingsError, match="is empty"):

@@ -23,8 +23,7 @@ def test_which_one_wins(settings_factory: SettingsFactory, tmp_path: Path) -> No
 
     assert found() == ("user", "inside")
     assert found(redis_username="me") == ("me", "inside")
-    assert found(redis_password="beside") == ("user", "beside")
-    assert found(redis_password="beside", redis_password_file=file) == ("user", "from-file")
+    assert found(redis_password_file=file) == ("user", "from-file")
     file.write_text("rotated")
     assert found(redis_password_file=file) == ("user", "rotated")
     url = "redis://:only@h"
@@ -33,15 +32,15 @@ def test_which_one_wins(settings_factory: SettingsFactory, tmp_path: Path) -> No
     assert found() == ()
 
 
-def test_a_url_file_is_read_again(settings_factory: SettingsFactory, tmp_path: Path) -> None:
-    file = tmp_path / "url"
-    file.write_text("rediss://u:one@h:1/0\n")
-    credentials = RedisCredentials(settings_factory(redis_url_file=file))
+def test_a_password_file_is_read_again(settings_factory: SettingsFactory, tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("one\n")
+    credentials = RedisCredentials(settings_factory(redis_url="rediss://u@h:1/0", redis_password_file=file))
     assert credentials.get_credentials() == ("u", "one")
-    file.write_text("rediss://u:two@h:1/0\n")
+    file.write_text("two\n")
     assert credentials.get_credentials() == ("u", "two")
     file.unlink()
-    with pytest.raises(redis.AuthenticationError, match="DSF_REDIS_URL_FILE: cannot read"):
+    with pytest.raises(redis.AuthenticationError, match="DSF_REDIS_PASSWORD_FILE: cannot read"):
         credentials.get_credentials()
 
 
@@ -60,18 +59,21 @@ def test_celery_is_told_no_password(settings_factory: SettingsFactory, role: str
 
 
 def test_flower_needs_it_in_the_url(settings_factory: SettingsFactory) -> None:
-    settings = settings_factory(redis_url="rediss://h:1/0", role="flower", redis_username="me", redis_password="p/w@")
+    settings = settings_factory(redis_url="rediss://:p%2Fw%40@h:1/0", role="flower", redis_username="me")
     assert configuration(settings)["broker_url"] == "rediss://me:p%2Fw%40@h:1/0"
 
 
-def test_sentinels_have_passwords_of_their_own(settings_factory: SettingsFactory) -> None:
+def test_sentinels_have_passwords_of_their_own(settings_factory: SettingsFactory, tmp_path: Path) -> None:
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    mine.write_text("mine")
+    theirs.write_text("theirs")
     settings = settings_factory(
         redis_url="sentinel://a:1;sentinel://b:2/0",
         redis_username="me",
-        redis_password="mine",
+        redis_password_file=mine,
         redis_sentinel_master="hub",
         redis_sentinel_tls=True,
-        redis_sentinel_password="theirs",
+        redis_sentinel_password_file=theirs,
         redis_ca_file="/ca",
     )
     link = Link(settings)
@@ -79,7 +81,7 @@ def test_sentinels_have_passwords_of_their_own(settings_factory: SettingsFactory
     options = link.sentinel_options()
     assert options["credential_provider"].get_credentials() == ("theirs",)
     assert (options["ssl"], options["ssl_ca_certs"], options["ssl_cert_reqs"]) == (True, "/ca", "required")
-    assert "mine" not in repr(link)
+    assert "mine" not in repr(link).replace(str(mine), "")
     values = configuration(settings)
     # Kombu goes on from one to the next.
     assert values["broker_url"] == "sentinel://a:1/0;sentinel://b:2/0"

@@ -9,12 +9,10 @@ from hypothesis import strategies as st
 from dsf.fleet.rows import score_items
 from dsf.messages import Result
 from dsf.results.ending import digest_of, ending_of
-from dsf.settings import Settings
 from dsf.store.registry import ScorerRecord
 
 NOW = 1_800_000_000.0
 RUN = "1799999999000-0123abcd"
-SETTINGS = Settings(redis_url="redis://nowhere")
 
 
 def record(**values: object) -> ScorerRecord:
@@ -42,36 +40,34 @@ def result(**values: object) -> Result:
     ],
 )
 def test_outcome(said: str, results: list, refused: dict, outcome: str) -> None:
-    ending = ending_of(result(outcome=said, results=results, refused=refused), record(), now=NOW, settings=SETTINGS)
+    ending = ending_of(result(outcome=said, results=results, refused=refused), record(), now=NOW)
     assert ending.outcome == outcome
     assert ending.counters["n:" + outcome] == 1
 
 
 def test_unused_and_empty_labels_are_dropped_and_of_twins_the_later_stands() -> None:
     results = [({"node": "a", "rack": "1"}, 1.0), ({"node": "b"}, 2.0), ({"node": "a", "meta": ""}, 3.0)]
-    ending = ending_of(result(results=results), record(), now=NOW, settings=SETTINGS)
+    ending = ending_of(result(results=results), record(), now=NOW)
     assert ending.score is not None
     assert ending.score.results == [({"node": "a"}, 3.0), ({"node": "b"}, 2.0)]
 
 
 def test_twins_may_name_their_labels_in_any_order() -> None:
     results = [({"node": "a", "pod": "p"}, 1.0), ({"pod": "a", "node": "p"}, 2.0), ({"pod": "p", "node": "a"}, 3.0)]
-    ending = ending_of(result(results=results), record(), now=NOW, settings=SETTINGS)
+    ending = ending_of(result(results=results), record(), now=NOW)
     assert ending.score is not None
     assert ending.score.results == [({"node": "a", "pod": "p"}, 3.0), ({"node": "p", "pod": "a"}, 2.0)]
 
 
 def test_an_error_without_words() -> None:
-    ending = ending_of(result(outcome="error"), record(), now=NOW, settings=SETTINGS)
+    ending = ending_of(result(outcome="error"), record(), now=NOW)
     assert ending.failure is not None
     assert (ending.failure.reason, ending.failure.at) == ("unknown", NOW)
-    assert ending_of(result(outcome="skipped"), record(), now=NOW, settings=SETTINGS).counters == {
-        "n:skipped:unknown": 1
-    }
+    assert ending_of(result(outcome="skipped"), record(), now=NOW).counters == {"n:skipped:unknown": 1}
 
 
 def test_a_future_run_is_a_matter_of_clocks() -> None:
-    ending = ending_of(result(run="1800000060000-0123abcd"), record(), now=NOW, settings=SETTINGS)
+    ending = ending_of(result(run="1800000060000-0123abcd"), record(), now=NOW)
     assert ending.refusal == "stale"
     assert ending.failure is not None
     assert "60 s ahead of" in ending.failure.message
@@ -90,7 +86,7 @@ _RESULTS = st.lists(st.tuples(_LABELS, st.floats(allow_nan=False, allow_infinity
 
 @given(_RESULTS, st.sampled_from(["ok", "empty", "partial"]), st.dictionaries(st.text(max_size=5), st.integers(0, 9)))
 def test_any_result_has_one_outcome_and_only_valid_items(results: list, outcome: str, refused: dict) -> None:
-    ending = ending_of(result(outcome=outcome, results=results, refused=refused), record(), now=NOW, settings=SETTINGS)
+    ending = ending_of(result(outcome=outcome, results=results, refused=refused), record(), now=NOW)
     assert sum(n for name, n in ending.counters.items() if name in ("n:ok", "n:empty", "n:partial", "n:error")) == 1
     assert ending.score is not None
     names = [name for name, _ in ending.score.items]
@@ -100,7 +96,7 @@ def test_any_result_has_one_outcome_and_only_valid_items(results: list, outcome:
 
 def test_each_format_of_the_scorer_makes_items() -> None:
     scorer = record(dimension_format="${node}", more_dimension_formats=("${node};${pod}",))
-    ending = ending_of(result(results=[({"node": "n", "pod": "p"}, 7.0)]), scorer, now=NOW, settings=SETTINGS)
+    ending = ending_of(result(results=[({"node": "n", "pod": "p"}, 7.0)]), scorer, now=NOW)
     assert ending.score is not None
     assert ending.score.items == [("n", 7), ("n;p", 7)]
     found = score_items(ending.score, scorer, "c")
@@ -111,11 +107,11 @@ def test_results_are_put_together_for_items_and_stay_as_they_are_for_metrics() -
     # The last two differ in a label that means nothing: both count.
     given = [({"node": "n", "pod": "p"}, 7.0), ({"node": "n", "rack": "1"}, 1.0), ({"node": "n", "rack": "2"}, 2.0)]
     scorer = record(aggregate_with="sum", aggregate_by=("node",))
-    ending = ending_of(result(results=given), scorer, now=NOW, settings=SETTINGS)
+    ending = ending_of(result(results=given), scorer, now=NOW)
     assert ending.score is not None
     assert ending.score.items == [("n", 10)]
     assert ending.score.results == [({"node": "n", "pod": "p"}, 7.0), ({"node": "n"}, 2.0)]
-    endless = ending_of(result(results=[({}, 1.7e308)] * 2), record(aggregate_with="sum"), now=NOW, settings=SETTINGS)
+    endless = ending_of(result(results=[({}, 1.7e308)] * 2), record(aggregate_with="sum"), now=NOW)
     assert (endless.outcome, endless.counters["n:refused:infinite"]) == ("partial", 1)
 
 
@@ -126,7 +122,5 @@ def test_results_are_put_together_for_items_and_stay_as_they_are_for_metrics() -
 def test_only_a_validity_that_was_not_chosen_follows_the_interval_in_force(
     validity: int, interval: int | None, valid: int
 ) -> None:
-    ending = ending_of(
-        result(results=[({"node": "a"}, 1.0)]), record(validity=validity), now=NOW, settings=SETTINGS, interval=interval
-    )
+    ending = ending_of(result(results=[({"node": "a"}, 1.0)]), record(validity=validity), now=NOW, interval=interval)
     assert ending.score.valid_until == NOW + valid

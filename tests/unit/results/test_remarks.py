@@ -16,7 +16,7 @@ from dsf.results.ending import ending_of
 from dsf.store.pairs import Pairs
 from dsf.web.reading import Reading
 from tests.integration.results.bed import Bed
-from tests.unit.results.test_ending import NOW, SETTINGS, record, result
+from tests.unit.results.test_ending import NOW, record, result
 
 ONE = ({"node": "a"}, 1.0)
 SHARED = [({"node": "a"}, 1.0), ({"node": "a", "pod": "p"}, 2.0), ({"node": "a", "pod": "q"}, 3.0)]
@@ -40,7 +40,7 @@ SHARED = [({"node": "a"}, 1.0), ({"node": "a", "pod": "p"}, 2.0), ({"node": "a",
     ],
 )
 def test_a_cycle_says_what_of_its_answer_does_not_count(values: dict[str, Any], reason: str, parts: list[str]) -> None:
-    ending = ending_of(result(**values), record(), now=NOW, settings=SETTINGS)
+    ending = ending_of(result(**values), record(), now=NOW)
     assert ending.history.reason == reason
     assert all(part in ending.history.message for part in parts), ending.history.message
     assert ("what to do: " in ending.history.message) is bool(reason)
@@ -48,7 +48,7 @@ def test_a_cycle_says_what_of_its_answer_does_not_count(values: dict[str, Any], 
 
 
 def test_metrics_of_the_same_labels_replace_each_other_too() -> None:
-    ending = ending_of(result(results=[ONE, ONE]), record(destination="None"), now=NOW, settings=SETTINGS)
+    ending = ending_of(result(results=[ONE, ONE]), record(destination="None"), now=NOW)
     assert (ending.outcome, ending.history.reason) == ("ok", "duplicate_dimension")
     assert "such as" not in ending.history.message
 

@@ -108,7 +108,7 @@ def test_both_bounds_hold_and_name_their_setting() -> None:
     with pytest.raises(WindowFullError, match=r"1 series already .DSF_AGENT_WINDOW_SERIES"):
         fill(found, (1.0, 1.0), labels=B)
     fill(found, (3.0, 1.0))
-    with pytest.raises(WindowFullError, match=r"3 samples already .DSF_AGENT_WINDOW_SAMPLES"):
+    with pytest.raises(WindowFullError, match=r"3 samples already .DSF_AGENT_WINDOW_SERIES"):
         fill(found, (4.0, 1.0))
     assert (budget.series, budget.samples) == (1, 3)
     found.clear()

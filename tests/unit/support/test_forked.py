@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[3]
         (("status",), {"DSF_REDIS_URL": "nothing://here"}),
         (("status", "--unknown"), {}),
         (("schedule", "list"), {"DSF_LOG_LEVEL": "wrong"}),
-        (("history", "x", "-c", "c1"), {"DSF_REDIS_URL": "redis://127.0.0.1:1/0", "DSF_REDIS_CONNECT_TIMEOUT": "1"}),
+        (("history", "x", "-c", "c1"), {"DSF_REDIS_URL": "redis://127.0.0.1:1/0"}),
     ],
 )
 def test_it_says_and_returns_what_a_process_does(
@@ -63,7 +63,7 @@ def test_what_is_loaded_in_an_order_of_its_own_is_not_loaded_before(name: str) -
 
 
 def test_a_process_has_a_session_arguments_and_an_environment_of_its_own(tmp_path: Path) -> None:
-    environment = {"PATH": os.environ["PATH"], "DSF_REDIS_URL": "redis://127.0.0.1:1/0", "DSF_EXPORTER_PORT": "0"}
+    environment = {"PATH": os.environ["PATH"], "DSF_REDIS_URL": "redis://127.0.0.1:1/0", "DSF_LISTEN_PORT": "0"}
     made = forked.Forked("dsf.exporter", tmp_path / "log", environment, inherit=False)
     try:
         wait_for(lambda: "exporter listens" in made.tail(), 30, "the exporter to listen")
@@ -85,7 +85,7 @@ def test_a_process_that_is_killed_says_so(tmp_path: Path) -> None:
 def test_processes_end_with_the_one_that_has_started_them(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path; from tests.support.forked import Forked\n"
-        f"made = Forked('dsf.exporter', Path({str(tmp_path / 'log')!r}), {{'DSF_EXPORTER_PORT': '0'}})\n"
+        f"made = Forked('dsf.exporter', Path({str(tmp_path / 'log')!r}), {{'DSF_LISTEN_PORT': '0'}})\n"
         "print(made.pid, flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:

@@ -86,7 +86,7 @@ def test_a_login_counts_while_the_token_is_the_same(tmp_path: Path) -> None:
     with pytest.raises(AccessError):
         access.login("one")
     file.unlink()
-    with pytest.raises(SettingsError, match="DSF_WEB_TOKEN_FILE"):
+    with pytest.raises(SettingsError, match="DSF_CLIENT_TOKEN_FILE"):
         access.login("two")
 
 

@@ -137,7 +137,7 @@ class TokenAccess(CallerAccess):
 
     def _holder(self, token: str) -> Caller:
         if not hmac.compare_digest(token.encode(), self._read().encode()):
-            raise AccessError("the token is not the one of DSF_OPTIMIZER_TOKEN_FILE", 401)
+            raise AccessError("the token is not the one of DSF_CLIENT_TOKEN_FILE", 401)
         return Caller("token")
 
     def _read(self) -> str:
@@ -145,9 +145,9 @@ class TokenAccess(CallerAccess):
             token = self._file.read_text(encoding="utf-8").strip()
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not text"
-            raise SettingsError(f"DSF_OPTIMIZER_TOKEN_FILE: cannot read {self._file}: {reason}") from None
+            raise SettingsError(f"DSF_CLIENT_TOKEN_FILE: cannot read {self._file}: {reason}") from None
         if not token:
-            raise SettingsError(f"DSF_OPTIMIZER_TOKEN_FILE: {self._file} is empty; it must contain the token")
+            raise SettingsError(f"DSF_CLIENT_TOKEN_FILE: {self._file} is empty; it must contain the token")
         return token
 
 
@@ -197,12 +197,12 @@ def make_access(mode: str, host: str, token_file: Path | None, session: Session,
     """Access control by the settings. Raises SettingsError if it would be open to other machines."""
     if mode == "token":
         if token_file is None:
-            raise SettingsError("DSF_OPTIMIZER_AUTH is token, so DSF_OPTIMIZER_TOKEN_FILE must name the token's file")
+            raise SettingsError("DSF_OPTIMIZER_AUTH is token, so DSF_CLIENT_TOKEN_FILE must name the token's file")
         return TokenAccess(token_file)
     if mode == "none":
         if not is_loopback(host):
             raise SettingsError(
-                f"DSF_OPTIMIZER_AUTH is none and DSF_OPTIMIZER_HOST is {host}: every client could move workloads; "
+                f"DSF_OPTIMIZER_AUTH is none and DSF_LISTEN_HOST is {host}: every client could move workloads; "
                 f"use 127.0.0.1, or auth kubernetes or token"
             )
         return OpenAccess()

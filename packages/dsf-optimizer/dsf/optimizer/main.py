@@ -37,7 +37,7 @@ def make_service(
     selector = PlacementSelector.parse(settings.optimizer_cluster_selector)
     return OptimizerService(
         ManifestClient(Session.load(settings.kubeconfig)),
-        SolverProcess(patience=settings.optimizer_patience),
+        SolverProcess(patience=settings.optimizer_time_limit),
         selector,
         access=access,
         rescore=rescore,
@@ -60,17 +60,18 @@ def run(
     machines.
     """
     dsf.log.setup(settings)
+    host, port = settings.listen_address("optimizer")
     with closing(Session.load(settings.kubeconfig)) as session:
         access = make_access(
             settings.optimizer_auth,
-            settings.optimizer_host,
-            settings.optimizer_token_file,
+            host,
+            settings.client_token_file,
             session,
             settings.namespace,
         )
         with (
             closing(make_service(settings, rescore, access, record, board)) as service,
-            listen(settings.optimizer_host, settings.optimizer_port, "DSF_OPTIMIZER_PORT") as listener,
+            listen(host, port) as listener,
         ):
             _serve(listener, service, mount(service) if mount is not None else None)
     log.info("optimizer ended")

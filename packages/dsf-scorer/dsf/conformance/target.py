@@ -7,16 +7,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dsf import http
+from dsf.api.remoteconfig import CHECK_TIMEOUT
+from dsf.api.scoring import MAX_RESPONSE_BYTES
 from dsf.api.types import SourceMethod
 from dsf.errors import HttpError
 from dsf.http.access import bearer
-from dsf.settings import Settings
 from dsf.sources.prometheus import range_query
 
 #: Seconds that the hub waits for /healthz and /config.
-HUB_TIMEOUT: float = Settings.model_fields["health_timeout"].default
+HUB_TIMEOUT: float = CHECK_TIMEOUT
 #: Bytes of an answer that the framework takes.
-MAX_BYTES: int = Settings.model_fields["max_scoring_bytes"].default
+MAX_BYTES: int = MAX_RESPONSE_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ except ModuleNotFoundError as error:
 
 log = dsf.log.get(__name__)
 
+#: Decoded bytes of one pushed request. At most four are in memory, each at several times its size.
+MAX_BYTES: Final = 8 * 1024 * 1024
 _NO_RECEIVER: Final = (
     f"path {OTLP_PATH} means what a collector pushes to the agent, and no receiver runs in this process: "
     "start the agent with DSF_OTLP_PORT, or give the path at which a collector serves Prometheus' format "
@@ -42,11 +44,11 @@ class Pushed:
         """Listen. Raises HttpError if the settings have no port, or it is in use."""
         if settings.otlp_port is None:
             raise HttpError("unsupported_source", _NO_RECEIVER)
-        host, port = settings.otlp_host, settings.otlp_port
+        host, port = settings.listen_address("agent")[0], settings.otlp_port
         self.received = Received(memory.budget, memory.summaries)
         try:
             self.receiver = Receiver(
-                self.received, host, port, max_bytes=settings.otlp_max_bytes, token_file=settings.otlp_token_file
+                self.received, host, port, max_bytes=MAX_BYTES, token_file=settings.client_token_file
             )
         except OSError as error:
             raise HttpError(

@@ -55,7 +55,7 @@ class World:
 
     def registrar(self) -> Registrar:
         """Likewise."""
-        return Registrar(self.client, self._settings, Outage("redis"))
+        return Registrar(self.client, Outage("redis"))
 
     def lets_in(self, key_id: int) -> bool:
         """Whether Redis takes the password of this id."""

@@ -31,7 +31,7 @@ class Server:
         self._child = Forked(
             "dsf.cli",
             folder / "optimizer.log",
-            environment(optimizer_port=port, **settings),
+            environment(listen_port=port, **settings),
             arguments=["optimizer"],
             inherit=False,
         )

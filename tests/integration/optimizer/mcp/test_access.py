@@ -138,7 +138,7 @@ def test_without_tokens_foreign_pages_and_names_are_refused(open_server: Server)
 def test_one_token_for_all_and_its_rotation(common: dict[str, object], tmp_path: Path, bed: Bed) -> None:
     file = tmp_path / "token"
     file.write_text("first-secret\n")
-    server = Server(tmp_path, common | {"optimizer_auth": "token", "optimizer_token_file": file})
+    server = Server(tmp_path, common | {"optimizer_auth": "token", "client_token_file": file})
     try:
         first = Assistant(server.mcp, token="first-secret")
         proposal = first.ask("propose_plan", **bed.body())
@@ -151,7 +151,7 @@ def test_one_token_for_all_and_its_rotation(common: dict[str, object], tmp_path:
         file.unlink()
         gone = post(server.mcp, Authorization="Bearer second-secret")
         assert gone.status_code == 503
-        assert "DSF_OPTIMIZER_TOKEN_FILE" in gone.json()["detail"]
+        assert "DSF_CLIENT_TOKEN_FILE" in gone.json()["detail"]
         assert "-secret" not in server.log()
     finally:
         server.stop()

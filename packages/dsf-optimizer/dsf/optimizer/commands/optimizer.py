@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from dsf.optimizer.views import PlanReport
     from dsf.settings import Settings
 
-_REDIS_SETTINGS = {"redis_url", "redis_url_file"}
-
 
 def optimizer(
     host: Annotated[str | None, typer.Option("--host", help="Address to listen on; default 127.0.0.1.")] = None,
@@ -41,7 +39,7 @@ def optimizer(
     from dsf.optimizer.mcp import McpMount
     from dsf.settings import Settings
 
-    asked = {"optimizer_host": host, "optimizer_port": port, "optimizer_auth": auth}
+    asked = {"listen_host": host, "listen_port": port, "optimizer_auth": auth}
     given = {"role": "optimizer"} | {name: value for name, value in asked.items() if value is not None}
     settings = hub_settings(Settings.load().model_copy(update=given))
     raise typer.Exit(run(settings, rescorer(settings), McpMount, recorder(settings, "api"), board(settings)))
@@ -49,7 +47,7 @@ def optimizer(
 
 def rescorer(settings: Settings) -> Rescore | None:
     """Sends ticks through the hub's Redis; None without Redis."""
-    if not settings.model_fields_set & _REDIS_SETTINGS:
+    if "redis_url" not in settings.model_fields_set:
         return None
     from dsf.fleet import rescore as rescoring
     from dsf.optimizer.views import RescoreRun
@@ -72,7 +70,7 @@ def recorder(settings: Settings, way: Way, name: str | None = None) -> Record | 
     `way` applies to actions that are not an assistant's; `name` is the author without an authenticated caller, by
     default the user of this process.
     """
-    if not settings.model_fields_set & _REDIS_SETTINGS:
+    if "redis_url" not in settings.model_fields_set:
         return None
     import redis
 
@@ -107,7 +105,7 @@ def recorder(settings: Settings, way: Way, name: str | None = None) -> Record | 
 
 def board(settings: Settings) -> Board | None:
     """Publishes plans to the page through the hub's Redis; None without Redis."""
-    if not settings.model_fields_set & _REDIS_SETTINGS:
+    if "redis_url" not in settings.model_fields_set:
         return None
     import redis
 
