@@ -28,6 +28,7 @@ WORKDIR /src
 COPY pyproject.toml uv.lock README.md LICENSE ./
 COPY packages/dsf-scorer/pyproject.toml packages/dsf-scorer/
 COPY packages/dsf-optimizer/pyproject.toml packages/dsf-optimizer/README.md packages/dsf-optimizer/LICENSE packages/dsf-optimizer/
+COPY demo/pyproject.toml demo/
 
 FROM ${PYTHON_IMAGE} AS base
 ARG VERSION=0.1.0

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
+
 import typer
 
 from dsf.cli import (
     changes,
     credentials,
-    demo,
     explain,
     history,
     info,
@@ -54,7 +55,6 @@ app.command(rich_help_panel=_CHANGE)(optimize.optimize)
 app.add_typer(schedule.app, name="schedule", rich_help_panel=_CHANGE)
 app.add_typer(credentials.app, name="credentials", rich_help_panel=_CHANGE)
 app.add_typer(scorer.app, name="scorer", rich_help_panel=_LOOK)
-app.command(rich_help_panel=_RUN)(demo.demo)
 app.command(rich_help_panel=_RUN)(up.up)
 app.command(rich_help_panel=_RUN)(processes.hub)
 app.command(rich_help_panel=_RUN)(processes.agent)
@@ -67,6 +67,10 @@ app.command(rich_help_panel=_RUN)(optimizer.optimizer)
 app.command(rich_help_panel=_RUN)(mcp.mcp)
 app.command(rich_help_panel=_LOOK)(info.crds)
 app.command(rich_help_panel=_LOOK)(info.version)
+
+# Commands of distributions of their own.
+for entry in sorted(entry_points(group="dsf.commands"), key=lambda entry: entry.name):
+    entry.load()(app)
 
 
 def run() -> None:

@@ -17,12 +17,14 @@ _Graph = Mapping[str, set[str]]
 
 
 def _modules(root: Path) -> dict[str, Path]:
-    files = (file for folder in ("dsf", "packages") for file in (root / folder).rglob("*.py"))
+    files = (file for folder in ("dsf", "packages", "demo") for file in (root / folder).rglob("*.py"))
     return {_name(file.relative_to(root)): file for file in files}
 
 
 def _name(file: Path) -> str:
     parts = file.with_suffix("").parts
+    # Below `packages` and `demo`, the module is that of a distribution of its own.
+    parts = parts[parts.index("dsf") :]
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
