@@ -29,6 +29,7 @@ COPY pyproject.toml uv.lock README.md LICENSE ./
 COPY packages/dsf-scorer/pyproject.toml packages/dsf-scorer/README.md packages/dsf-scorer/LICENSE packages/dsf-scorer/
 COPY packages/dsf-optimizer/pyproject.toml packages/dsf-optimizer/README.md packages/dsf-optimizer/LICENSE packages/dsf-optimizer/
 COPY packages/dsf-sources/pyproject.toml packages/dsf-sources/README.md packages/dsf-sources/LICENSE packages/dsf-sources/
+COPY demo/pyproject.toml demo/
 
 FROM ${PYTHON_IMAGE} AS base
 ARG VERSION=0.1.0

@@ -85,7 +85,7 @@ clean: ## remove .venv and caches of this folder
 	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(SYNCED): pyproject.toml $(wildcard packages/*/pyproject.toml) uv.lock scripts/uv
+$(SYNCED): pyproject.toml $(wildcard packages/*/pyproject.toml) demo/pyproject.toml uv.lock scripts/uv
 	@echo "setup: installing the packages of uv.lock into $(VENV)" >&2
 	@scripts/uv sync --locked --all-extras --quiet
 	@touch $@

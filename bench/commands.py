@@ -17,10 +17,10 @@ import tempfile
 from pathlib import Path
 
 from bench.common import Figure, Measurement, run, spread
-from dsf.demo.embedded_redis import EmbeddedRedis
-from dsf.demo.ports import Ports
-from dsf.demo.supervisor import Supervisor
 from dsf.settings import child_environment
+from dsf.up.embedded_redis import EmbeddedRedis
+from dsf.up.ports import Ports
+from dsf.up.supervisor import Supervisor
 
 COMMANDS = ("version", "status", "scores", "schedule list")
 ROUNDS, QUICK_ROUNDS = 7, 3

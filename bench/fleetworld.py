@@ -24,15 +24,15 @@ from bench.common import ROOT, cpu
 from bench.fleetprocesses import Processes
 from bench.hub import SCORERS, HubFleet
 from dsf import keys
-from dsf.demo.embedded_redis import EmbeddedRedis
-from dsf.demo.ports import Ports
-from dsf.demo.supervisor import Supervisor
 from dsf.messages import run_time
 from dsf.schedule.stats import BOUNDS
 from dsf.settings import child_environment
 from dsf.store.mail import results_waiting
 from dsf.store.pairs import OUTCOMES, Pairs
 from dsf.store.runs import HISTORY_LENGTH
+from dsf.up.embedded_redis import EmbeddedRedis
+from dsf.up.ports import Ports
+from dsf.up.supervisor import Supervisor
 
 #: Seconds; what the scoring APIs of `bench.hub` say.
 INTERVAL = 30

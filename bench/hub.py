@@ -30,10 +30,10 @@ import yaml
 from bench.common import Figure, Measurement, cpu, options, process, report
 from dsf import keys
 from dsf.api.types import API_VERSION
-from dsf.demo.embedded_redis import EmbeddedRedis
-from dsf.demo.ports import Ports
-from dsf.demo.supervisor import Supervisor
 from dsf.settings import child_environment
+from dsf.up.embedded_redis import EmbeddedRedis
+from dsf.up.ports import Ports
+from dsf.up.supervisor import Supervisor
 
 CLUSTERS, QUICK_CLUSTERS, SCORERS, ITEMS = 1000, 100, 10, 10
 #: Scorers that are created at once, and the few clusters that get them.

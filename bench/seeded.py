@@ -13,9 +13,6 @@ from pathlib import Path
 import redis
 
 from dsf import keys
-from dsf.demo.embedded_redis import EmbeddedRedis
-from dsf.demo.ports import Ports
-from dsf.demo.supervisor import Supervisor
 from dsf.messages import new_run_id
 from dsf.settings import child_environment
 from dsf.store.client import batched
@@ -24,6 +21,9 @@ from dsf.store.notices import CLUSTER_SET, ClusterNotice
 from dsf.store.pairs import PairFailure, PairScore
 from dsf.store.registry import ClusterRecord, ScorerRecord
 from dsf.store.schedule import Entry
+from dsf.up.embedded_redis import EmbeddedRedis
+from dsf.up.ports import Ports
+from dsf.up.supervisor import Supervisor
 
 INTERVAL = 30
 #: One pair in so many fails, is empty, or never ran.

@@ -31,6 +31,7 @@ _EXTRAS = {
 #: Command of a distribution of its own -> the extra that installs it.
 _COMMANDS = {
     **dict.fromkeys(("mcp", "optimize", "optimizer"), "optimizer"),
+    "demo": "demo",
     "scorer": "scorer",
 }
 

@@ -9,7 +9,6 @@ import typer
 from dsf.cli import (
     changes,
     credentials,
-    demo,
     explain,
     history,
     info,
@@ -50,7 +49,6 @@ app.command(cls=FleetCommand, rich_help_panel=_CHANGE)(rescore.rescore)
 app.command(cls=FleetCommand, rich_help_panel=_CHANGE)(sync.sync)
 app.add_typer(schedule.app, name="schedule", rich_help_panel=_CHANGE)
 app.add_typer(credentials.app, name="credentials", rich_help_panel=_CHANGE)
-app.command(rich_help_panel=_RUN)(demo.demo)
 app.command(rich_help_panel=_RUN)(up.up)
 app.command(rich_help_panel=_RUN)(processes.hub)
 app.command(rich_help_panel=_RUN)(processes.agent)

@@ -12,7 +12,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from dsf.demo.stack import Stack
+    from dsf.up.stack import Stack
 
 #: Seconds between two checks of children and clusters.
 TICK = 0.25
@@ -64,10 +64,10 @@ def up(
 
     Example: dsf up --backend dir --manifests my-manifests
     """
-    from dsf.demo.ports import Ports
-    from dsf.demo.stack import Stack, StackOptions
-    from dsf.demo.state import default_dir, exclusive
-    from dsf.demo.supervisor import supervising
+    from dsf.up.ports import Ports
+    from dsf.up.stack import Stack, StackOptions
+    from dsf.up.state import default_dir, exclusive
+    from dsf.up.supervisor import supervising
 
     manifests = manifests.resolve()
     state_dir = (state_dir or default_dir(manifests)).resolve()

@@ -8,15 +8,15 @@ import signal
 from pathlib import Path
 
 from dsf.api.types import CREDENTIALS_KEY, CREDENTIALS_NAME
-from dsf.demo.binaries import find
-from dsf.demo.stack import http_answer, http_ready
 from dsf.errors import BackendError
 from dsf.kube.resources import SECRETS
+from dsf.up.stack import http_answer, http_ready
 from tests.integration.agent.kube.spoke import Spoke
 from tests.support.child import Child
 from tests.support.controlplane import ControlPlane
 from tests.support.forked import Forked
 from tests.support.httpserver import ScriptedServer, answer
+from tests.support.programs import find
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
 from tests.support.workagent import work_agent

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from dsf.demo.stack import http_ready
 from dsf.kube.resources import MANAGED_CLUSTERS, PLACEMENT_BINDINGS
 from dsf.kube.session import Session
 from dsf.optimizer.selector import COMPLIANCE_CLAIM
 from dsf.settings import ENV_PREFIX
+from dsf.up.stack import http_ready
 from tests.e2e import document
 from tests.e2e.world import DECISIONS, DSF, MANIFESTS, ROOT
 from tests.integration.policywatcher.managedcluster import ManagedCluster

@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 import pytest
 
 from dsf.api.types import CONFIGMAP_NAME, SUMMARIES_KEY
-from dsf.demo.stack import http_answer
 from dsf.errors import ObjectNotFoundError
 from dsf.kube.resources import CONFIG_MAPS, DYNAMIC_SCORERS, MANAGED_CLUSTERS
+from dsf.up.stack import http_answer
 from tests.e2e.managedcluster import METRIC, NAMESPACE, PROMETHEUS
 from tests.e2e.world import CLUSTERS, HUB_NAMESPACE, INTERVAL, RANGE, ROOT, World
 from tests.support.wait import wait_for

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from dsf.demo.stack import http_ready
 from dsf.errors import ObjectNotFoundError
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, DYNAMIC_SCORERS
+from dsf.up.stack import http_ready
 from tests.e2e.managedcluster import NAMESPACE
 from tests.e2e.world import CLUSTERS, DECISIONS, HUB_NAMESPACE, ROOT, World
 from tests.integration.sources.cluster import RULES, add_node, add_pod, end_pod

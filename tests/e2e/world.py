@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from dsf.backends.kube_credentials import SIGNING_SECRET_KEY, SIGNING_SECRET_NAME
-from dsf.demo.stack import http_ready
 from dsf.errors import ObjectNotFoundError
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, SECRETS, Resource
 from dsf.kube.session import Session
 from dsf.settings import ENV_PREFIX
+from dsf.up.stack import http_ready
 from tests.e2e.managedcluster import METRIC, PROMETHEUS, ManagedCluster
 from tests.support import forked
 from tests.support.child import Child

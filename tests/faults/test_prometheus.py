@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from dsf.demo.binaries import find
-from dsf.demo.stack import http_ready
+from dsf.up.stack import http_ready
 from tests.faults.fleet import BY_HAND, SERIES, STALL, Fleet, scores
 from tests.support.child import Child
 from tests.support.httpserver import Handler, answer, half, half_chunked, hang, matrix
+from tests.support.programs import find
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
 

@@ -12,8 +12,8 @@ import sys
 
 from playwright.sync_api import sync_playwright
 
-from dsf.demo.binaries import find
 from tests.support.browser import ARGUMENTS, TIMEOUT, Tab
+from tests.support.programs import find
 
 
 def main() -> None:

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from dsf.demo.binaries import find
 from tests.node.lab import kind, network
 from tests.node.world import HUB_NAMESPACE, MANAGED, World
 from tests.support.child import Child
+from tests.support.programs import find
 from tests.support.wait import wait_for
 
 _FETCH = """

@@ -9,8 +9,8 @@ from importlib import resources
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
-from dsf.demo.binaries import find
 from dsf.errors import ToolError
+from tests.support.programs import find
 
 #: As root, in containers, and where there is no graphics card.
 ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dsf.demo.binaries import find
 from tests.support.child import Child
+from tests.support.programs import find
 from tests.support.redisserver import free_port, listens
 from tests.support.tlsca import Certificate
 from tests.support.wait import wait_for

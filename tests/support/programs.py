@@ -1,4 +1,4 @@
-"""Fetch the programs that tests run: `python -m tests.support.programs`, before the first test starts.
+"""Programs that tests run. `python -m tests.support.programs` fetches them, before the first test starts.
 
 A test that fetched one would change what the tests beside it run, in their middle. What is on PATH or in the cache is
 taken as it is. What cannot be fetched is printed: tests that need it skip or fail, and say the same.
@@ -8,9 +8,45 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
-from dsf.demo.binaries import PROGRAMS, find
+from dsf.demo import debian
+from dsf.demo.debian import DebianProgram
 from dsf.errors import ToolError
+
+_REDIS = "https://redis.io/docs/latest/get-started/"
+PROGRAMS = {
+    program.name: program
+    for program in (
+        debian.PROMETHEUS,
+        debian.NODE_EXPORTER,
+        DebianProgram("promtool", "prometheus", "https://prometheus.io/download/"),
+        DebianProgram("redis-server", "redis-server", _REDIS, ("valkey-server",)),
+        DebianProgram("redis-cli", "redis-tools", _REDIS, ("valkey-cli",)),
+        DebianProgram("victoria-metrics", "victoria-metrics", "https://docs.victoriametrics.com/"),
+        # For proxy tests.
+        DebianProgram("tinyproxy", "tinyproxy-bin", "https://tinyproxy.github.io/"),
+        # For tests and pictures of the page.
+        DebianProgram("nginx", "nginx", "https://nginx.org/"),
+        DebianProgram(
+            "chromium",
+            "chromium",
+            "https://www.chromium.org/",
+            ("chromium-browser", "google-chrome"),
+            executable="usr/lib/chromium/chromium",
+        ),
+    )
+}
+
+
+def cached(name: str) -> Path | None:
+    """The program from PATH or from the cache; None when it needs a download."""
+    return debian.cached(PROGRAMS[name])
+
+
+def find(name: str) -> Path:
+    """The program, fetched first if needed. Raises ToolError when it cannot be fetched."""
+    return debian.find(PROGRAMS[name])
 
 
 def fetch() -> Iterator[str]:

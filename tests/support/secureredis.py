@@ -7,9 +7,9 @@ import signal
 
 import redis
 
-from dsf.demo import binaries
 from dsf.redisacl.rules import HUB_ROLES, HubRole, hub_user
 from dsf.redisacl.users import hub_users, password_hash, render_acl_file
+from tests.support import programs
 from tests.support.redisserver import AT_ONCE, Server
 from tests.support.tlsca import Certificate, TestCa
 
@@ -19,7 +19,7 @@ _ADMIN = f"user admin on #{password_hash(ADMIN_PASSWORD)} ~* &* +@all"
 
 def find_tls_server() -> str:
     """A server program that speaks TLS: on PATH, else Debian's in the demo's cache (fetched if need be)."""
-    return os.environ.get("DSF_TEST_REDIS_SERVER") or str(binaries.find("redis-server"))
+    return os.environ.get("DSF_TEST_REDIS_SERVER") or str(programs.find("redis-server"))
 
 
 class SecureRedis(Server):

@@ -22,8 +22,8 @@ import requests
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from dsf.demo.stack import http_ready
 from dsf.settings import ENV_PREFIX
+from dsf.up.stack import http_ready
 from tests.support import forked
 from tests.support.child import Child
 from tests.support.redisserver import RedisServer, free_port

@@ -18,7 +18,7 @@ _Graph = Mapping[str, set[str]]
 
 def _modules(root: Path) -> dict[str, Path]:
     """Those of the framework, and those that distributions of their own add to its package."""
-    places = [root, *(root / "packages").glob("*")]
+    places = [root, root / "demo", *(root / "packages").glob("*")]
     return {_name(file.relative_to(place)): file for place in places for file in (place / "dsf").rglob("*.py")}
 
 

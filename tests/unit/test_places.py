@@ -13,6 +13,7 @@ _ROOT = Path(__file__).parents[2]
 _OTHERS = {
     "bench": "bench/",
     "circles": "imports between all modules",
+    "demo": "demo/, a distribution of its own",
     "deploy": "deploy/, and what it installs",
     "docs": "docs/: what pages say, against the code and on real clusters",
     "fuzz": "parsers of several packages, with the same inputs",

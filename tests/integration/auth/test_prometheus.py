@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from dsf.demo.binaries import find
 from tests.integration.auth.bed import Bed
 from tests.support.child import Child
+from tests.support.programs import find
 from tests.support.redisserver import free_port
 from tests.support.tlsca import TestCa
 from tests.support.wait import wait_for

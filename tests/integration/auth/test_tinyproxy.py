@@ -13,7 +13,6 @@ import pytest
 from dsf.api.summary import ScorerSummary
 from dsf.api.types import ConfigSyncMode
 from dsf.cycle.cycle import Cycle
-from dsf.demo.binaries import find
 from dsf.errors import CycleError
 from dsf.http import transport
 from dsf.http.access import DIRECT, Access
@@ -21,6 +20,7 @@ from dsf.hub.health import HealthTarget, check
 from tests.integration.auth.bed import GOOD, Bed, server_context
 from tests.support.child import Child
 from tests.support.httpserver import ScriptedServer, answer
+from tests.support.programs import find
 from tests.support.redisserver import free_port, listens
 from tests.support.tlsca import TestCa
 from tests.support.wait import wait_for

@@ -18,14 +18,14 @@ import requests
 import yaml
 from playwright.sync_api import Browser, expect
 
-from dsf.demo.binaries import find
 from dsf.demo.extras import EXTRAS
-from dsf.demo.stack import http_ready
 from dsf.settings import ENV_PREFIX
+from dsf.up.stack import http_ready
 from tests.integration.scorer.tutorial import File, steps
 from tests.support import forked
 from tests.support.browser import TIMEOUT, Tab, browser
 from tests.support.child import Child
+from tests.support.programs import find
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
 
@@ -154,7 +154,7 @@ def test_once_prints_the_table_and_ends_with_0(tmp_path: Path, extras: tuple[str
     environment = make_environment(tmp_path)
     more = ("--with", ",".join(extras)) if extras else ()
     # A busy machine may need more than the minute that a person's has.
-    code = "import dsf.cli.demo; dsf.cli.demo.ONCE_TIMEOUT = 200; from dsf.cli.main import run; run()"
+    code = "import dsf.demo.command; dsf.demo.command.ONCE_TIMEOUT = 200; from dsf.cli.main import run; run()"
     done = subprocess.run(
         [sys.executable, "-c", code, "demo", "--once", *more],
         env=environment,
@@ -191,7 +191,7 @@ def test_once_says_why_a_score_is_missing(tmp_path: Path) -> None:
         " metadata: {name: typo, namespace: open-cluster-management},\n"
         " spec: {description: d, configUrl: 'http://127.0.0.1:1/config', configSyncMode: Full}}\n"
     )
-    code = "import dsf.cli.demo; dsf.cli.demo.ONCE_TIMEOUT = 30; from dsf.cli.main import run; run()"
+    code = "import dsf.demo.command; dsf.demo.command.ONCE_TIMEOUT = 30; from dsf.cli.main import run; run()"
     done = subprocess.run(
         [sys.executable, "-c", code, "demo", "--once", "--keep", str(folder)],
         env=make_environment(tmp_path),

@@ -9,13 +9,16 @@ import sys
 from pathlib import Path
 
 import dsf
+import dsf.demo
 from dsf.settings import ENV_PREFIX
 
 
 def test_without_the_samples_it_says_at_once_what_to_do(tmp_path: Path) -> None:
     """As from a wheel: the packages alone, in a folder of their own."""
     site = tmp_path / "site-packages"
-    shutil.copytree(Path(dsf.__file__).parent, site / "dsf", ignore=shutil.ignore_patterns("__pycache__"))
+    for package in (dsf, dsf.demo):
+        folder = site / package.__name__.replace(".", "/")
+        shutil.copytree(Path(str(package.__file__)).parent, folder, ignore=shutil.ignore_patterns("__pycache__"))
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
     done = subprocess.run(
         [sys.executable, "-P", "-m", "dsf.cli", "demo", "--once"],
@@ -35,7 +38,7 @@ def test_without_the_samples_it_says_at_once_what_to_do(tmp_path: Path) -> None:
     assert done.returncode == 1, done.stdout + done.stderr
     said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(said) == 1
-    for words in (str(site / "samples"), "run `make demo` in it", "dsf up --manifests"):
+    for words in ("samples is not there", "run `make demo` in it", "dsf up --manifests"):
         assert words in said[0]
     assert "Traceback" not in done.stderr
     # Nothing was downloaded or started first.

@@ -13,12 +13,12 @@ import pytest
 import redis
 import yaml
 
-from dsf.demo.binaries import find
 from dsf.redisacl.rules import HubRole
 from dsf.redisacl.users import User, hub_users, render_acl_file
 from dsf.settings import Settings
 from dsf.store.client import connect
 from tests.support.child import Child
+from tests.support.programs import find
 from tests.support.redisserver import free_port
 from tests.support.secureredis import find_tls_server
 from tests.support.wait import wait_for

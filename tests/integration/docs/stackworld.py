@@ -12,14 +12,14 @@ from typing import Any
 import requests
 import yaml
 
-from dsf.demo.binaries import find
-from dsf.demo.stack import http_ready
+from dsf.up.stack import http_ready
 from dsf.worker import commands
 from tests.faults.fleet import Fleet, scores
 from tests.integration.docs.pages import ROOT, Command
 from tests.integration.docs.venues import EXPORTS
 from tests.support.child import Child
 from tests.support.httpserver import ScriptedServer, answer
+from tests.support.programs import find
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
 

@@ -15,10 +15,10 @@ import pytest
 import typer.main
 
 from dsf.cli.main import app
-from dsf.demo import binaries
 from tests.integration.docs import helm, pages, venues
 from tests.integration.docs.pages import PAGES, ROOT, Command
 from tests.integration.docs.venues import NOWHERE, OWN_TESTS, Venue, reason, venue
+from tests.support import programs
 from tests.support.controlplane import ControlPlaneMissingError, find
 
 COMMANDS = pages.all_commands()
@@ -125,7 +125,7 @@ def test_make_knows_its_targets(command: Command) -> None:
 
 @pytest.mark.parametrize("command", venues.of(Venue.HERE), ids=str)
 def test_what_needs_nothing_runs_here(command: Command) -> None:
-    path = os.pathsep.join([str(Path(binaries.find("promtool")).parent), os.environ["PATH"]])
+    path = os.pathsep.join([str(Path(programs.find("promtool")).parent), os.environ["PATH"]])
     done = subprocess.run(
         ["/bin/bash", "-euc", command.text],
         cwd=ROOT, env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=300, check=False,

@@ -14,9 +14,9 @@ import redis
 from prometheus_client.parser import text_string_to_metric_families
 
 from dsf import keys
-from dsf.demo.binaries import find
 from tests.integration.exporter.fleet import SAMPLE, STATIC, good_fleet
 from tests.integration.exporter.server import ExporterProcess
+from tests.support.programs import find
 from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import requests
 
-from dsf.demo.ports import Ports
 from dsf.demo.services import samples_dir
-from dsf.demo.stack import http_ready
-from dsf.demo.supervisor import Program, Supervisor
+from dsf.up.ports import Ports
+from dsf.up.stack import http_ready
+from dsf.up.supervisor import Program, Supervisor
 
 Start = Callable[..., str]
 

@@ -18,7 +18,7 @@ from dsf.api.remoteconfig import parse_remote_config
 from dsf.api.scorer import DynamicScorer
 from dsf.api.types import SourceType
 from dsf.demo.services import samples_dir
-from dsf.demo.stack import http_ready
+from dsf.up.stack import http_ready
 from tests.support.child import Child
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for

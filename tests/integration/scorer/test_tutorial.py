@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -91,8 +91,7 @@ class Reader:
         manifests = self.folder / "demo"
         manifests.mkdir()
         for name in ("clusters.yaml", "dynamic-scoring-config.yaml"):
-            template = resources.files("dsf.demo").joinpath("templates", name)
-            (manifests / name).write_text(template.read_text())
+            shutil.copy(ROOT / "demo" / "manifests" / name, manifests)
         options = ["--no-flower", "--manifests", str(manifests)]
         self._start("dsf-up", [str(Path(sys.executable).parent / "dsf"), "up", "--backend", "dir", *options])
 

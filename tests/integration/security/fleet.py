@@ -21,7 +21,6 @@ import redis
 import yaml
 from joserfc.jwk import RSAKey
 
-from dsf.demo.stack import http_ready
 from dsf.keys import spoke_queue
 from dsf.messages import derive_key, new_run_id
 from dsf.redisacl.clusterusers import ClusterUsers
@@ -29,6 +28,7 @@ from dsf.redisacl.rules import HUB_ROLES, HubRole, cluster_user, hub_user
 from dsf.settings import ENV_PREFIX
 from dsf.store.pairs import Pairs, PairState
 from dsf.store.ticks import TickFactory
+from dsf.up.stack import http_ready
 from dsf.worker import commands
 from tests.integration.security import identities
 from tests.support import forked

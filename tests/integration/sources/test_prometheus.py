@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import pytest
 
-from dsf.demo.binaries import find
-from dsf.demo.stack import http_ready
 from dsf.errors import HttpError
+from dsf.up.stack import http_ready
 from tests.integration.sources.common import ask, summary
 from tests.support.child import Child
 from tests.support.nginx import nginx
+from tests.support.programs import find
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
 

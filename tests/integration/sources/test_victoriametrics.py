@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 import requests
 
-from dsf.demo.binaries import find
-from dsf.demo.stack import http_ready
 from dsf.errors import HttpError
 from dsf.http import transport
+from dsf.up.stack import http_ready
 from tests.conftest import SettingsFactory
 from tests.integration.auth.bed import Bed
 from tests.integration.sources.common import ask, summary
 from tests.support.child import Child
 from tests.support.httpserver import Exchange, ScriptedServer
+from tests.support.programs import find
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
 

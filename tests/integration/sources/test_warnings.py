@@ -15,12 +15,12 @@ from dsf.cli.delivered import ClusterDelivery
 from dsf.cli.explaining import run
 from dsf.cycle.cycle import Cycle
 from dsf.cycle.stages import Stages
-from dsf.demo.binaries import find
-from dsf.demo.stack import http_ready
 from dsf.settings import Settings
+from dsf.up.stack import http_ready
 from tests.integration.cycle.test_stages import NoSecrets
 from tests.support.child import Child
 from tests.support.httpserver import ScriptedServer, answer
+from tests.support.programs import find
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
 

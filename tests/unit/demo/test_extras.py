@@ -18,13 +18,6 @@ from dsf.demo.services import PROMETHEUS_NAME, ScorerService, samples_dir
 PORTS = {"sample-scorer": 8000, "static-scorer": 8001}
 
 
-@pytest.fixture
-def state(tmp_path: Path) -> Path:
-    folder = tmp_path / "state"
-    folder.mkdir()
-    return folder
-
-
 def test_ports_and_samples_are_their_own() -> None:
     ports = [*PORTS.values(), *(extra.port for extra in EXTRAS.values())]
     assert len(set(ports)) == len(ports)
@@ -33,11 +26,10 @@ def test_ports_and_samples_are_their_own() -> None:
 
 
 @pytest.mark.parametrize("name", EXTRAS)
-def test_the_manifest_is_a_good_one(name: str, tmp_path: Path, state: Path) -> None:
+def test_the_manifest_is_a_good_one(name: str, tmp_path: Path) -> None:
     extra = EXTRAS[name]
-    templates = {extra.manifest: extra.template()}
-    assert manifests.prepare(tmp_path / "demo", state, {**PORTS, extra.sample: 9999}, templates) == []
-    (found,) = parse_documents((tmp_path / "demo" / extra.manifest).read_text(), extra.manifest)
+    assert manifests.prepare(tmp_path / "demo", {**PORTS, extra.sample: 9999}, [extra.manifest]) == []
+    (found,) = parse_documents((tmp_path / "demo" / extra.manifest.name).read_text(), extra.manifest.name)
     assert isinstance(found, ParsedDocument), found
     assert isinstance(found.object, DynamicScorer)
     assert found.object.spec.config_url.startswith("http://127.0.0.1:9999/")
@@ -55,18 +47,17 @@ def test_it_asks_the_prometheus_of_whatever_cluster(name: str) -> None:
     assert int(environment["SCORE_INTERVAL"]) <= 10
 
 
-def test_an_extra_joins_manifests_of_an_earlier_run_and_is_then_the_users(tmp_path: Path, state: Path) -> None:
+def test_an_extra_joins_manifests_of_an_earlier_run_and_is_then_the_users(tmp_path: Path) -> None:
     folder, extra = tmp_path / "demo", EXTRAS["prediction"]
-    manifests.prepare(folder, state, PORTS)
+    manifests.prepare(folder, PORTS)
     assert chosen([], folder) == []
-    templates = {extra.manifest: extra.template()}
-    manifests.prepare(folder, state, {**PORTS, extra.sample: 8002}, templates)
-    file = folder / extra.manifest
+    manifests.prepare(folder, {**PORTS, extra.sample: 8002}, [extra.manifest])
+    file = folder / extra.manifest.name
     file.write_text(file.read_text() + "# mine\n")
 
     # From now on it runs without being asked for: its manifest would speak of a service that is not there.
     assert chosen([], folder) == [extra]
-    assert manifests.prepare(folder, state, {**PORTS, extra.sample: 8003}, templates) != []
+    assert manifests.prepare(folder, {**PORTS, extra.sample: 8003}, [extra.manifest]) != []
     assert file.read_text().endswith("# mine\n")
     assert "http://127.0.0.1:8003/config" in file.read_text()
 

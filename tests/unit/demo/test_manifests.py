@@ -14,16 +14,9 @@ from dsf.errors import ToolError
 PORTS = {"sample-scorer": 8000, "static-scorer": 8001}
 
 
-@pytest.fixture
-def state(tmp_path: Path) -> Path:
-    folder = tmp_path / "state"
-    folder.mkdir()
-    return folder
-
-
-def test_the_manifests_are_good_ones(tmp_path: Path, state: Path) -> None:
+def test_the_manifests_are_good_ones(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
-    assert manifests.prepare(folder, state, PORTS) == []
+    assert manifests.prepare(folder, PORTS) == []
     parsed = [found for file in folder.glob("*.yaml") for found in parse_documents(file.read_text(), file.name)]
     documents = [document for document in parsed if isinstance(document, ParsedDocument)]
     assert parsed == documents, "a manifest has a problem"
@@ -38,54 +31,37 @@ def test_the_manifests_are_good_ones(tmp_path: Path, state: Path) -> None:
     }
 
 
-def test_what_a_person_edited_is_kept(tmp_path: Path, state: Path) -> None:
+def test_what_a_person_edited_is_kept(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
-    manifests.prepare(folder, state, PORTS)
+    manifests.prepare(folder, PORTS)
     (folder / "static-scorer.yaml").unlink()
     edited = folder / "sample-scorer.yaml"
     edited.write_text(edited.read_text() + "# mine\n")
     before = edited.read_text()
-    assert manifests.prepare(folder, state, PORTS) == []
+    assert manifests.prepare(folder, PORTS) == []
     assert edited.read_text() == before
     assert not (folder / "static-scorer.yaml").exists()
 
 
-def test_an_address_follows_its_scorer_to_another_port(tmp_path: Path, state: Path) -> None:
+def test_an_address_follows_its_scorer_to_another_port(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
-    manifests.prepare(folder, state, PORTS)
+    manifests.prepare(folder, PORTS)
     # The two change places, and nothing else in the files does.
-    notes = manifests.prepare(folder, state, {"sample-scorer": 8001, "static-scorer": 8000})
+    notes = manifests.prepare(folder, {"sample-scorer": 8001, "static-scorer": 8000})
     assert [note.partition(":")[0] for note in notes] == ["sample-scorer.yaml", "static-scorer.yaml"]
     assert "configURL: http://127.0.0.1:8001/config\n" in (folder / "sample-scorer.yaml").read_text()
     assert "configURL: http://127.0.0.1:8000/performance/config\n" in (folder / "static-scorer.yaml").read_text()
 
 
-def test_an_address_is_followed_from_another_state_folder(tmp_path: Path, state: Path) -> None:
-    """As with another XDG_STATE_HOME, or by another user."""
-    folder, other = tmp_path / "demo", tmp_path / "other"
-    other.mkdir()
-    manifests.prepare(folder, state, PORTS)
-    assert len(manifests.prepare(folder, other, {"sample-scorer": 9000, "static-scorer": 8001})) == 1
-    assert "configURL: http://127.0.0.1:9000/config\n" in (folder / "sample-scorer.yaml").read_text()
-
-
-def test_an_address_that_an_earlier_version_noted_is_followed(tmp_path: Path, state: Path) -> None:
-    folder = tmp_path / "demo"
-    manifests.prepare(folder, state, PORTS)
-    (folder / ".addresses.json").rename(state / "addresses.json")
-    assert len(manifests.prepare(folder, state, {"sample-scorer": 9000, "static-scorer": 8001})) == 1
-    assert "configURL: http://127.0.0.1:9000/config\n" in (folder / "sample-scorer.yaml").read_text()
-
-
-def test_foreign_manifests_are_left_alone(tmp_path: Path, state: Path) -> None:
+def test_foreign_manifests_are_left_alone(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "one.yml").write_text("kind: Something\n")
-    assert manifests.prepare(folder, state, PORTS) == []
+    assert manifests.prepare(folder, PORTS) == []
     assert [path.name for path in folder.iterdir()] == ["one.yml", ".addresses.json"]
 
 
-def test_a_folder_that_cannot_be_written(tmp_path: Path, state: Path) -> None:
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ToolError, match=r"cannot write manifests into .*file"):
-        manifests.prepare(tmp_path / "file", state, PORTS)
+        manifests.prepare(tmp_path / "file", PORTS)

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from dsf import metrics
-from dsf.demo import binaries
+from tests.support import programs
 from tests.unit.deploy import chart
 
 DEPLOY = chart.ROOT / "deploy"
@@ -177,7 +177,7 @@ def test_panels_count_once_whoever_is_scraped(title: str, expected: list[tuple[s
     }
     (tmp_path / "test.yaml").write_text(yaml.safe_dump({"tests": [test]}))
     done = subprocess.run(
-        [binaries.find("promtool"), "test", "rules", tmp_path / "test.yaml"],
+        [programs.find("promtool"), "test", "rules", tmp_path / "test.yaml"],
         capture_output=True,
         text=True,
         check=False,
@@ -227,7 +227,7 @@ def test_recording_rules_can_be_parsed_and_are_the_same_in_both_forms(tmp_path: 
 def _check_rules(rules: dict[str, Any], folder: Path) -> None:
     (folder / "rules.yaml").write_text(yaml.safe_dump(rules))
     done = subprocess.run(
-        [binaries.find("promtool"), "check", "rules", folder / "rules.yaml"],
+        [programs.find("promtool"), "check", "rules", folder / "rules.yaml"],
         capture_output=True,
         text=True,
         check=False,
@@ -346,7 +346,7 @@ def _check_alerts(series: list[tuple[str, str]], cases: list[dict[str, Any]], tm
     }
     (tmp_path / "test.yaml").write_text(yaml.safe_dump(test))
     done = subprocess.run(
-        [binaries.find("promtool"), "test", "rules", "test.yaml"],
+        [programs.find("promtool"), "test", "rules", "test.yaml"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -116,7 +116,7 @@ def test_each_cluster_is_a_network_with_its_own_prometheus(cluster: str) -> None
     assert f"{alias}:9090" == demo_services.PROMETHEUS_NAME
     others = {"worker01", "worker02"} - {cluster}
     assert not others & set(SERVICES[f"agent-{cluster}"]["networks"])
-    config = yaml.safe_load((ROOT / "deploy" / "compose" / f"prometheus-{cluster}.yml").read_text())
+    config = yaml.safe_load((ROOT / "demo" / "compose" / f"prometheus-{cluster}.yml").read_text())
     targets = [job["static_configs"][0]["targets"][0] for job in config["scrape_configs"]]
     assert targets == ["localhost:9090", f"node-exporter-{cluster}:9100", f"agent-{cluster}:8080"]
     assert {target.partition(":")[0] for target in targets[1:]} <= set(SERVICES)
@@ -132,7 +132,7 @@ def test_the_sample_is_asked_the_queries_of_the_demo() -> None:
 
 
 def test_the_manifests_name_services() -> None:
-    files = sorted((ROOT / "deploy" / "compose" / "manifests").glob("*.yaml"))
+    files = sorted((ROOT / "demo" / "manifests").glob("*.yaml"))
     found = [document for file in files for document in parse_documents(file.read_text(), file.name)]
     objects = [document.object for document in found if isinstance(document, ParsedDocument)]
     assert len(objects) == len(found)

@@ -14,7 +14,7 @@ FILES = sorted(
     path
     for folder in ("deploy", "samples")
     for path in (chart.ROOT / folder).rglob("*.yaml")
-    if "helm" not in path.parts and "compose" not in path.parts
+    if "helm" not in path.parts
 )
 #: Volumes that the level allows.
 VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}

@@ -1,0 +1,153 @@
+"""`dsf demo`: two clusters with real Prometheus servers and real scores on this machine, until Ctrl-C."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dsf.cli.group import BAD, INTERRUPTED
+from dsf.cli.up import START_TIMEOUT, TICK, RedisFileOption, RedisOption, announced, foreign_redis, say
+
+if TYPE_CHECKING:
+    from dsf.demo.fleet import Fleet
+    from dsf.demo.report import DemoReport
+    from dsf.up.supervisor import Supervisor
+
+#: Seconds within which every pair must have a score with --once.
+ONCE_TIMEOUT = 60.0
+
+
+def add(app: typer.Typer) -> None:
+    """Add the command to `dsf`."""
+    app.command(rich_help_panel="Run a process")(demo)
+
+
+def _names(given: str) -> list[str]:
+    return [name for part in given.split(",") if (name := part.strip())]
+
+
+def _checked_names(given: str) -> str:
+    """The names in --with. Raises typer.BadParameter for an unknown name."""
+    from dsf.demo.extras import EXTRAS
+
+    for name in _names(given):
+        if name not in EXTRAS:
+            known = ", ".join(f"{known} ({extra.help})" for known, extra in EXTRAS.items())
+            raise typer.BadParameter(f"{name!r} is not one of {known}")
+    return given
+
+
+def demo(
+    once: Annotated[
+        bool,
+        typer.Option(
+            "--once",
+            help="Exit when every cluster has every score: 0; after 60 s: 1 and the reasons; interrupted: 130.",
+        ),
+    ] = False,
+    keep: Annotated[
+        Path | None,
+        typer.Option("--keep", help="Keep the manifests in this folder; the demo picks up edits.", file_okay=False),
+    ] = None,
+    with_: Annotated[
+        str,
+        typer.Option(
+            "--with",
+            metavar="NAME,...",
+            help="Run more scorers: prediction (forecasts), resource-usage (free resources).",
+            callback=_checked_names,
+        ),
+    ] = "",
+    redis_url: RedisOption = None,
+    redis_url_file: RedisFileOption = None,
+) -> None:
+    """Run two clusters with real Prometheus servers and real scores on this machine. Ctrl-C ends everything.
+
+    Missing programs (Prometheus, the node exporter) are unpacked from Debian packages into ~/.cache/dsf; nothing is
+    installed. Needs a checkout of the repository.
+
+    Example: dsf demo --keep my-demo --with prediction,resource-usage
+    """
+    from dsf.demo.fleet import Fleet
+    from dsf.demo.report import DemoReport
+    from dsf.up.state import default_dir, exclusive
+    from dsf.up.supervisor import supervising
+
+    foreign = foreign_redis(redis_url, redis_url_file)
+    with ExitStack() as cleanup:
+        if keep is None:
+            folder = Path(tempfile.mkdtemp(prefix="dsf-demo-"))
+            cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
+            manifests, state_dir = folder / "manifests", folder / "state"
+        else:
+            manifests = folder = keep.resolve()
+            state_dir = default_dir(manifests)
+        cleanup.enter_context(exclusive(state_dir))
+        try:
+            with supervising(state_dir, say) as supervisor:
+                fleet = Fleet(manifests, state_dir, foreign, supervisor, say, _names(with_))
+                with fleet.stack:
+                    fleet.prepare()
+                    started = time.time()
+                    fleet.start()
+                    report = DemoReport(fleet.stack.client, manifests, fleet.out_dir)
+                    with announced(fleet.stack, folder.name, fleet.host_aliases):
+                        if once:
+                            _once(fleet, supervisor, report, started)
+                        else:
+                            _watch(fleet, supervisor, report)
+        except KeyboardInterrupt:
+            say(f"all processes have ended; the manifests are in {manifests}" if keep else "all processes have ended")
+            if once:
+                # A script that waits for scores must not mistake this for success.
+                raise typer.Exit(INTERRUPTED) from None
+
+
+def _once(fleet: Fleet, supervisor: Supervisor, report: DemoReport, started: float) -> None:
+    """Wait until every pair has a score, then print the table. Exits with 1 and the reasons on failure."""
+    import redis
+
+    from dsf.cli.output import console
+    from dsf.demo.screen import render_table
+
+    missing: dict[str, str] = {"all": "no data yet"}
+    while missing and time.time() < started + ONCE_TIMEOUT:
+        fleet.tick()
+        try:
+            missing = report.missing(started)
+        except redis.RedisError as error:
+            missing = {"Redis": str(error)}
+        time.sleep(TICK)
+    console().print(render_table(report.lines()))
+    if not missing:
+        say(f"every cluster has every score, {time.time() - started:.0f} s after the start")
+        return
+    say(f"not every pair has a score after {ONCE_TIMEOUT:g} s:")
+    for name, why in [*missing.items(), *supervisor.troubles().items()]:
+        say(f"  {name} {why}")
+    for problem in report.problems():
+        say(f"  {problem}")
+    for name in fleet.stack.process_names:
+        if name in supervisor:
+            say(f"  the log of {name} ends with:\n{supervisor.tail(name)}")
+    raise typer.Exit(BAD)
+
+
+def _watch(fleet: Fleet, supervisor: Supervisor, report: DemoReport) -> None:
+    """Show the table until Ctrl-C: in place on a terminal, else a line per change."""
+    from dsf.demo import live
+
+    say("starting; the first scores come within seconds")
+    supervisor.wait_ready(START_TIMEOUT, meanwhile=fleet.tick)
+    footer = live.addresses(fleet)
+    if sys.stdout.isatty():
+        live.on_terminal(report, footer, fleet.tick, supervisor.troubles)
+    else:
+        live.as_lines(report, footer, fleet.tick)

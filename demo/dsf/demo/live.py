@@ -1,0 +1,114 @@
+"""Live output of the demo: a screen on a terminal, else a line for each change."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from dsf.cli.output import clean, console
+from dsf.cli.up import TICK
+
+if TYPE_CHECKING:
+    from dsf.demo.fleet import Fleet
+    from dsf.demo.report import DemoReport, Line
+
+#: Programs that failed permanently, and why.
+Troubles = Callable[[], dict[str, str]]
+
+#: Seconds between two reads of Redis.
+_REFRESH = 1.0
+
+
+def addresses(fleet: Fleet) -> list[str]:
+    """Commands and addresses, the most useful first: a small screen does not fit all."""
+    stack = fleet.stack
+    places = {
+        "exporter": stack.exporter_url,
+        "Flower": f"{stack.flower_url}/tasks",
+        "manifests": f"{fleet.manifests}  (the demo picks up edits; written objects are in _out)",
+        **{f"Prometheus of {cluster.name}": cluster.prometheus_url for cluster in fleet.clusters},
+        "logs": str(fleet.logs),
+        "Redis": f"{stack.redis_address}  (its password: source {fleet.env_file})",
+    }
+    width = max(len(name) for name in places)
+    return [
+        f"Look at the scores: {stack.web_url}",
+        "Ctrl-C ends everything. In another terminal, after `source .venv/bin/activate`:",
+        "  dsf status",
+        "  dsf rescore sample-scorer --cluster worker01 --wait",
+        "  dsf schedule set sample-scorer --interval 5",
+        *(f"{name:<{width}}  {place}" for name, place in places.items()),
+        "Both node exporters measure this machine, so both clusters have nearly the same scores.",
+    ]
+
+
+def on_terminal(report: DemoReport, footer: list[str], tick: Callable[[], None], troubles: Troubles) -> None:
+    """Show the screen in place until Ctrl-C. `troubles` are the permanently failed programs."""
+    import redis
+    from rich.live import Live
+
+    from dsf.demo.screen import Screen
+
+    out = console()
+    lines: list[Line] = []
+    size = out.size
+    with Live(console=out, auto_refresh=False, vertical_overflow="crop") as live:
+        refresh = 0.0
+        while True:
+            tick()
+            if time.monotonic() >= refresh:
+                refresh = time.monotonic() + _REFRESH
+                wrong = [f"{name} {why}" for name, why in troubles().items()]
+                try:
+                    lines = report.lines()
+                    wrong += report.problems()
+                except redis.RedisError as error:
+                    wrong.append(f"Redis is away: {error}")
+                if out.size != size:
+                    # The terminal has re-wrapped the old lines, whose remains would stay.
+                    size = out.size
+                    out.clear()
+                live.update(Screen(lines, wrong, footer), refresh=True)
+            time.sleep(TICK)
+
+
+def as_lines(report: DemoReport, footer: list[str], tick: Callable[[], None]) -> None:
+    """Print a line for each pair whenever it changes, until Ctrl-C."""
+    import redis
+
+    out = console()
+    out.print("\n".join(footer))
+    shown: dict[tuple[str, str], str] = {}
+    refresh = 0.0
+    while True:
+        tick()
+        if time.monotonic() >= refresh:
+            refresh = time.monotonic() + _REFRESH
+            try:
+                lines = report.lines()
+            except redis.RedisError:
+                # The supervisor reports the end of Redis.
+                lines = []
+            for line in lines:
+                text = _sentence(line)
+                if shown.get((line.cluster, line.scorer)) != text:
+                    shown[line.cluster, line.scorer] = text
+                    out.print(clean(text))
+            out.file.flush()
+        time.sleep(TICK)
+
+
+def _sentence(line: Line) -> str:
+    start = f"{line.cluster} {line.scorer}: "
+    if line.failing:
+        return start + f"{line.failing} failed in a row, {line.failure}"
+    if line.failure:
+        return start + f"runs nowhere: {line.failure}"
+    if line.age is None:
+        return start + "waiting for the first cycle"
+    if not line.items:
+        return start + "no results"
+    if line.items == 1:
+        return start + f"1 item: {line.lowest}"
+    return start + f"{line.items} items, {line.lowest} to {line.highest}"

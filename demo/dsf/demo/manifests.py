@@ -1,0 +1,69 @@
+"""The manifests of the demo: copied once, then edited by the user.
+
+Those of `demo/manifests` in the repository, which `docker compose up` uses as they are. There each scoring service has
+a host name; here it has a port of this machine.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from dsf.errors import ToolError
+from dsf.up.ports import LOCALHOST
+
+#: Clusters of the demo, as in `clusters.yaml`.
+CLUSTERS = ("worker01", "worker02")
+#: `manifests` and `extras` are here.
+FOLDER = Path(__file__).resolve().parents[2]
+#: File with each scorer's address in the manifests; beside them, as the state folder may change between runs.
+_ADDRESSES = ".addresses.json"
+
+
+def prepare(folder: Path, ports: Mapping[str, int], extras: Iterable[Path] = ()) -> list[str]:
+    """Copy the manifests into `folder` unless it has some; returns messages for the user.
+
+    `ports` has the port of each scorer's service. In manifests of an earlier run, which the user may have edited, only
+    outdated addresses are changed. `extras` are additional manifests; each is copied unless its file exists. Raises
+    ToolError when the folder cannot be written.
+    """
+    addresses = {name: f"{LOCALHOST}:{port}" for name, port in ports.items()}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        files = [path for pattern in ("*.yaml", "*.yml") for path in sorted(folder.glob(pattern))]
+        record = folder / _ADDRESSES
+        notes = _move(files, addresses, record)
+        in_containers = {name: f"{name}:8000" for name in addresses}
+        for template in (*(() if files else (FOLDER / "manifests").glob("*.yaml")), *extras):
+            if not (folder / template.name).exists():
+                text = _replaced(template.read_text(encoding="utf-8"), in_containers, addresses)
+                (folder / template.name).write_text(text, encoding="utf-8")
+        record.write_text(json.dumps(addresses), encoding="utf-8")
+    except OSError as error:
+        raise ToolError(f"cannot write manifests into {folder}: {error.strerror}") from None
+    return notes
+
+
+def _move(files: list[Path], addresses: Mapping[str, str], record: Path) -> list[str]:
+    try:
+        before: dict[str, str] = json.loads(record.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    notes: list[str] = []
+    for file in files:
+        text = file.read_text(encoding="utf-8")
+        changed = _replaced(text, before, addresses)
+        if changed != text:
+            file.write_text(changed, encoding="utf-8")
+            notes.append(f"{file.name}: a port is in use by another program, so the scorer's address was changed")
+    return notes
+
+
+def _replaced(text: str, before: Mapping[str, str], after: Mapping[str, str]) -> str:
+    """The text with each scorer's address as in `after`."""
+    moved = {f"http://{before[name]}/": f"http://{address}/" for name, address in after.items() if name in before}
+    # In one pass: two services may have swapped ports.
+    pattern = "|".join(re.escape(old) for old in moved)
+    return re.sub(pattern, lambda match: moved[match[0]], text) if moved else text

@@ -1,0 +1,160 @@
+"""External programs of the demo: a Prometheus and a node exporter per cluster, and the scorers."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlencode
+
+from dsf.demo.debian import NODE_EXPORTER, PROMETHEUS, find
+from dsf.errors import ToolError
+from dsf.up.ports import LOCALHOST, Ports
+from dsf.up.stack import http_answer, http_ready
+from dsf.up.supervisor import Program
+
+#: Seconds between scrapes: the first score needs two.
+_SCRAPE_INTERVAL = 1
+#: Seconds between two cycles of each scorer.
+_INTERVAL = 10
+#: Host name in a scorer's /config for the Prometheus of any cluster.
+PROMETHEUS_NAME = "kube-prometheus-kube-prome-prometheus.monitoring.svc:9090"
+
+#: Busy CPUs and used memory of the node, and CPU use of the cluster's own programs; all in percent.
+_BUSY = 'rate(node_cpu_seconds_total{mode!~"idle|iowait"}[10s])'
+_USED = "100 * (1 - node_memory_MemAvailable_bytes / node_memory_MemTotal_bytes)"
+QUERIES = (
+    f'100 * sum by (node, device) (label_replace({_BUSY}, "device", "cpu$1", "cpu", "(.*)"))',
+    f'sum by (node, device) (label_replace({_USED}, "device", "memory", "", ""))',
+    "100 * sum by (node, app) (rate(process_cpu_seconds_total[10s]))",
+)
+#: Time range and step in seconds: the range is a multiple of the step, so that the last sample is of now.
+_RANGE, _STEP = 60, 5
+
+
+@dataclass(frozen=True)
+class DemoCluster:
+    """One managed cluster of the demo."""
+
+    name: str
+    prometheus_port: int
+    exporter_port: int
+    agent_port: int
+
+    @classmethod
+    def choose(cls, name: str, index: int, ports: Ports) -> DemoCluster:
+        """A cluster with the usual ports, incremented per cluster, where they are free."""
+        return cls(
+            name,
+            ports.choose(9090 + index, f"the Prometheus of {name}"),
+            ports.choose(9100 + index, f"the node exporter of {name}"),
+            ports.choose(18080 + index, f"the agent of {name}"),
+        )
+
+    @property
+    def prometheus_url(self) -> str:
+        """URL of its Prometheus on this machine."""
+        return f"http://{LOCALHOST}:{self.prometheus_port}"
+
+    @property
+    def host_aliases(self) -> dict[str, str]:
+        """Names that mean a different server on each cluster."""
+        return {PROMETHEUS_NAME: f"{LOCALHOST}:{self.prometheus_port}"}
+
+    @property
+    def has_data(self) -> bool:
+        """Whether its Prometheus answers the queries, some seconds after its start."""
+        answer = http_answer(f"{self.prometheus_url}/api/v1/query?{urlencode({'query': _BUSY})}")
+        return answer is not None and b'"result":[]' not in answer
+
+    def programs(self, folder: Path) -> list[Program]:
+        """Prometheus and node exporter, with their files in `folder`. Raises ToolError if missing."""
+        folder.mkdir(parents=True, exist_ok=True)
+        config = folder / "prometheus.yml"
+        config.write_text(self.prometheus_config(), encoding="utf-8")
+        prometheus = Program(
+            f"Prometheus of {self.name}",
+            (
+                str(find(PROMETHEUS)),
+                f"--config.file={config}",
+                f"--storage.tsdb.path={folder / 'prometheus'}",
+                "--storage.tsdb.retention.time=2h",
+                f"--web.listen-address={LOCALHOST}:{self.prometheus_port}",
+                f"--web.page-title=Prometheus of {self.name}",
+                "--log.level=warn",
+            ),
+            ready=http_ready(f"{self.prometheus_url}/-/ready"),
+        )
+        exporter = Program(
+            f"node exporter of {self.name}",
+            (
+                str(find(NODE_EXPORTER)),
+                f"--web.listen-address={LOCALHOST}:{self.exporter_port}",
+                # Required by the queries or useful to see; all collectors every second would be much.
+                "--collector.disable-defaults",
+                *(f"--collector.{name}" for name in ("cpu", "loadavg", "meminfo", "netdev", "stat", "time")),
+                "--log.level=warn",
+            ),
+            ready=http_ready(f"http://{LOCALHOST}:{self.exporter_port}/metrics"),
+        )
+        return [prometheus, exporter]
+
+    def prometheus_config(self) -> str:
+        """The configuration file of its Prometheus."""
+        targets = {"prometheus": self.prometheus_port, "node-exporter": self.exporter_port, "agent": self.agent_port}
+        jobs = "".join(
+            f"  - job_name: {app}\n"
+            f"    static_configs:\n"
+            f"      - targets: ['{LOCALHOST}:{port}']\n"
+            f"        labels: {{node: {self.name}-node, app: {app}}}\n"
+            for app, port in targets.items()
+        )
+        return (
+            f"global:\n  scrape_interval: {_SCRAPE_INTERVAL}s\n  external_labels: {{cluster: {self.name}}}\n"
+            f"scrape_configs:\n{jobs}"
+        )
+
+
+@dataclass(frozen=True)
+class ScorerService:
+    """A server of one sample."""
+
+    name: str
+    port: int
+    #: Additional variables, which override those of every sample.
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        """Its base URL."""
+        return f"http://{LOCALHOST}:{self.port}"
+
+    def program(self) -> Program:
+        """Its program. Raises ToolError when the samples are missing."""
+        folder = samples_dir() / self.name
+        options = ("--app-dir", str(folder), "--host", LOCALHOST, "--port", str(self.port), "--no-access-log")
+        command = ("-m", "uvicorn", *options, "app:app")
+        environment = dict(os.environ) | {"PYTHONUNBUFFERED": "1", "SCORE_INTERVAL": str(_INTERVAL)}
+        if self.name == "sample-scorer":
+            environment |= {
+                "SOURCE_HOST": f"http://{PROMETHEUS_NAME}",
+                "SOURCE_QUERY": "; ".join(QUERIES),
+                "SOURCE_RANGE": str(_RANGE),
+                "SOURCE_STEP": str(_STEP),
+            }
+        environment |= self.environment
+        return Program(self.name, (sys.executable, *command), environment, ready=http_ready(f"{self.url}/healthz"))
+
+
+def samples_dir() -> Path:
+    """The folder `samples` of the repository. Raises ToolError when this installation has none."""
+    folder = Path(__file__).resolve().parents[3] / "samples"
+    if not (folder / "sample-scorer" / "app.py").is_file():
+        raise ToolError(
+            "the demo runs the scoring services in the folder `samples` of the repository, and this installation has "
+            f"none ({folder} is not there): get the repository and run `make demo` in it. With manifests of your own "
+            "`dsf up --manifests FOLDER` needs no repository"
+        )
+    return folder

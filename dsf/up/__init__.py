@@ -1,0 +1,10 @@
+"""`dsf up`: the hub on a folder of manifests with all its processes, on one machine.
+
+Read in this order:
+
+stack           the processes of the hub, and one agent for each accepted cluster
+supervisor      starts, restarts and ends processes
+embedded_redis  a Redis for this user
+ports           free ports
+state           the folder of Redis' data and logs
+"""

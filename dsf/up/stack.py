@@ -1,0 +1,273 @@
+"""The hub on a folder of manifests, with all its services, as child processes on this machine.
+
+One local agent runs per cluster that the hub accepted; agents start and end with the clusters.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from pathlib import Path
+from typing import Self
+from urllib.parse import urlsplit
+
+import redis
+
+from dsf.agent.secrets import beside
+from dsf.errors import ToolError
+from dsf.redislink import address
+from dsf.settings import Settings, child_environment
+from dsf.store.client import connect
+from dsf.store.registry import Registry
+from dsf.up.embedded_redis import EmbeddedRedis
+from dsf.up.ports import LOCALHOST, Ports
+from dsf.up.supervisor import Program, Supervisor
+from dsf.worker import commands
+
+#: Well-known ports, used if free.
+WEB_PORT = 8090
+EXPORTER_PORT = 8080
+FLOWER_PORT = 5555
+#: Seconds until Redis must answer; it may load a log.
+_REDIS_TIMEOUT = 30.0
+
+
+@dataclass(frozen=True)
+class StackOptions:
+    """Options of a stack."""
+
+    manifests: Path
+    out_dir: Path
+    #: Redis' data and logs. Not below `manifests`, which is watched for changes.
+    state_dir: Path
+    #: None: an embedded server.
+    redis_url: str | None = None
+    agents: bool = True
+    flower: bool = True
+    #: Cluster -> port of its agent's /metrics; others get a free one.
+    agent_ports: Mapping[str, int] = field(default_factory=dict)
+    #: Cluster -> host aliases of its agent.
+    host_aliases: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    #: Whether the agent of this cluster may start now.
+    agent_may_start: Callable[[str], bool] = lambda cluster: True
+
+
+class Stack:
+    """The processes of one hub. `start`, then `follow` periodically; the supervisor ends them.
+
+    A context manager that closes its connections.
+    """
+
+    def __init__(self, options: StackOptions, supervisor: Supervisor, ports: Ports, say: Callable[[str], None]) -> None:
+        """Raises SettingsError for an invalid URL of Redis."""
+        self.options = options
+        self._supervisor = supervisor
+        self._ports = ports
+        self._say = say
+        self._embedded: EmbeddedRedis | None = None
+        self._client: redis.Redis | None = None
+        self._agents: set[str] = set()
+        #: Whether the error about the clusters was reported.
+        self._told = False
+        self.redis_url = options.redis_url or ""
+        self.redis_address = str(address.parse(self.redis_url)) if self.redis_url else ""
+        self._web_port = ports.choose(WEB_PORT, "the page")
+        self.web_url = f"http://{LOCALHOST}:{self._web_port}"
+        self._exporter_port = ports.choose(EXPORTER_PORT, "the exporter")
+        self.exporter_url = f"http://{LOCALHOST}:{self._exporter_port}"
+        self._flower_port = ports.choose(FLOWER_PORT, "Flower") if options.flower else 0
+        self.flower_url = f"http://{LOCALHOST}:{self._flower_port}" if options.flower else None
+
+    @property
+    def client(self) -> redis.Redis:
+        """A client of the stack's Redis, once started; closed at the end."""
+        if self._client is None:
+            self._client = connect(Settings.load().with_redis(self.redis_url), name="dsf-up", retries=1)
+        return self._client
+
+    @property
+    def process_names(self) -> list[str]:
+        """Names of the framework's own processes that run or ran."""
+        names = ["hub", "beat", "results worker", "exporter", "page", "Flower"]
+        return names + [f"agent {cluster}" for cluster in sorted(self._agents)]
+
+    def start(self) -> None:
+        """Start Redis, wait for it, then start the hub's processes. Raises ToolError."""
+        if not self.redis_url:
+            self._embedded = EmbeddedRedis(self.options.state_dir / "redis", self._ports.any())
+            self.redis_url = self._embedded.url
+            self.redis_address = self._embedded.address
+            self._supervisor.start(self._embedded.program())
+            self._supervisor.wait_ready(_REDIS_TIMEOUT, "Redis")
+        else:
+            self._check_redis()
+        for program in self._programs():
+            self._supervisor.start(program)
+
+    def follow(self) -> None:
+        """Start what had to wait for the hub, and start and end agents with their clusters."""
+        if "results worker" not in self._supervisor and self._secret_file.exists():
+            self._supervisor.start(self._results())
+        if not self.options.agents:
+            return
+        try:
+            # The hub remembers a cluster that is gone for some minutes, but takes its agent's credentials at once.
+            accepted = {name for name in Registry(self.client).clusters() if self._key_file(name).exists()}
+        except redis.RedisError as error:
+            # Agents stay as they are.
+            self._tell(error)
+            return
+        self._told = False
+        for cluster in sorted(accepted - self._agents):
+            if self._config_file(cluster).exists() and self.options.agent_may_start(cluster):
+                self._supervisor.start(self._agent(cluster))
+                self._agents.add(cluster)
+        for cluster in sorted(self._agents - accepted):
+            self._say(f"cluster {cluster} is gone; ending its agent")
+            self._supervisor.stop(f"agent {cluster}")
+            self._agents.discard(cluster)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _tell(self, error: redis.RedisError) -> None:
+        """Report once why the clusters cannot be read, unless Redis is only restarting."""
+        away = isinstance(error, redis.ConnectionError | redis.TimeoutError)
+        if (away and not isinstance(error, redis.AuthenticationError)) or self._told:
+            return
+        self._told = True
+        self._say(f"agents do not follow the clusters now, because Redis cannot be read: {error}")
+
+    def _check_redis(self) -> None:
+        try:
+            self.client.ping()
+        except (redis.RedisError, ValueError) as error:
+            raise ToolError(f"cannot use Redis at {self.redis_address}: {error}; check the URL") from None
+
+    def _programs(self) -> list[Program]:
+        programs = [
+            Program("hub", _dsf("hub"), self._environment("hub")),
+            Program("beat", _dsf("beat"), self._environment("beat")),
+            Program(
+                "exporter",
+                _dsf("exporter"),
+                self._environment("exporter", listen_host=LOCALHOST, listen_port=self._exporter_port),
+                ready=http_ready(f"{self.exporter_url}/healthz"),
+            ),
+            self._web(),
+        ]
+        if self.flower_url is not None:
+            environment = self._environment("flower")
+            # Its read-only API needs no login on this machine.
+            environment["FLOWER_UNAUTHENTICATED_API"] = "true"
+            command = tuple(commands.flower(LOCALHOST, self._flower_port))
+            programs.append(Program("Flower", command, environment, ready=http_ready(f"{self.flower_url}/healthcheck")))
+        return programs
+
+    def _web(self) -> Program:
+        return Program(
+            "page",
+            _dsf("web"),
+            self._environment(
+                "web",
+                listen_host=LOCALHOST,
+                listen_port=self._web_port,
+                # On this machine, as for the command line.
+                web_auth="local",
+                web_flower_url=self.flower_url or "",
+            ),
+            ready=http_ready(f"{self.web_url}/healthz"),
+        )
+
+    def _results(self) -> Program:
+        environment = self._environment("results", signing_secret_file=self._secret_file)
+        return Program("results worker", _dsf("results"), environment)
+
+    def _agent(self, cluster: str) -> Program:
+        port = self.options.agent_ports.get(cluster)
+        return Program(
+            f"agent {cluster}",
+            _dsf("agent", "--cluster", cluster),
+            self._environment(
+                "agent",
+                cluster=cluster,
+                agent_config=self._config_file(cluster),
+                signing_key_file=self._key_file(cluster),
+                agent_secrets_dir=beside(self.options.out_dir, cluster),
+                listen_host=LOCALHOST,
+                listen_port=self._ports.any() if port is None else port,
+                agent_spool_dir=self.options.state_dir / "spool",
+                agent_host_aliases=json.dumps(dict(self.options.host_aliases.get(cluster, {}))),
+            ),
+        )
+
+    def _environment(self, role: str, **values: object) -> dict[str, str]:
+        """The environment of one process; roles get no secrets of others."""
+        common: dict[str, object] = {
+            "role": role,
+            "redis_url": self.redis_url,
+            # Ignore the shell's own Redis settings.
+            "redis_username": None,
+            "redis_password_file": None,
+            "signing_key_file": None,
+            "signing_secret": None,
+            "signing_secret_file": None,
+            # The shell may have the address of another process.
+            "listen_port": None,
+            "backend": "dir",
+            "manifests": self.options.manifests,
+            "out_dir": self.options.out_dir,
+        }
+        environment = child_environment(**(common | values))
+        # Logs are read while they grow.
+        environment["PYTHONUNBUFFERED"] = "1"
+        return environment
+
+    @property
+    def _secret_file(self) -> Path:
+        return self.options.out_dir / ".hub" / "signing-secret"
+
+    def _cluster_dir(self, cluster: str) -> Path:
+        return self.options.out_dir / "clusters" / cluster
+
+    def _config_file(self, cluster: str) -> Path:
+        return self._cluster_dir(cluster) / "dynamic-scoring-config.yaml"
+
+    def _key_file(self, cluster: str) -> Path:
+        return self._cluster_dir(cluster) / "agent-credentials" / "signing-key"
+
+
+def http_ready(url: str) -> Callable[[], bool]:
+    """A condition: the URL on this machine answers 200."""
+    return lambda: http_answer(url) is not None
+
+
+def http_answer(url: str) -> bytes | None:
+    """The body of a 200 answer of a server on this machine; None otherwise."""
+    parts = urlsplit(url)
+    # Not urllib: it would use a proxy from the environment.
+    connection = http.client.HTTPConnection(parts.hostname or LOCALHOST, parts.port, timeout=2)
+    try:
+        connection.request("GET", parts._replace(scheme="", netloc="").geturl() or "/")
+        answer = connection.getresponse()
+        # Always read to the end: servers log an early disconnect as an error.
+        body = answer.read()
+        return body if answer.status == HTTPStatus.OK else None
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+
+
+def _dsf(*arguments: str) -> tuple[str, ...]:
+    """`dsf <arguments>` of this installation."""
+    return (sys.executable, "-P", "-m", "dsf.cli", *arguments)

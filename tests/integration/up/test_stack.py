@@ -1,0 +1,74 @@
+"""The stack's own connection to Redis: whose it is, and what is said when it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from dsf.up.ports import Ports
+from dsf.up.stack import Stack, StackOptions
+from dsf.up.supervisor import Supervisor
+from tests.support.redisserver import free_port
+
+pytestmark = pytest.mark.usefixtures("settings_factory")
+
+
+@pytest.fixture
+def own_url(redis_url: str, redis_client: redis.Redis) -> Iterator[str]:
+    """Of a user that has a password."""
+    redis_client.execute_command("ACL", "SETUSER", "owner", "on", ">sesame", "allkeys", "+@all")
+    yield redis_url.replace("redis://", "redis://owner:sesame@")
+    redis_client.execute_command("ACL", "DELUSER", "owner")
+
+
+def make(folder: Path, url: str, said: list[str]) -> Stack:
+    options = StackOptions(folder, folder / "_out", folder / "state", redis_url=url, flower=False)
+    return Stack(options, Supervisor(folder / "state", said.append), Ports(said.append), said.append)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("REDIS_USERNAME", "somebody"), ("REDIS_PASSWORD_FILE", "/nowhere/password")],
+)
+def test_nothing_of_the_shells_own_redis_is_used(
+    tmp_path: Path, own_url: str, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(f"DSF_{variable}", value)
+    with make(tmp_path, own_url, []) as stack:
+        assert stack.client.ping()
+
+
+def test_a_password_that_is_refused_is_said_once(tmp_path: Path, own_url: str, redis_client: redis.Redis) -> None:
+    said: list[str] = []
+
+    def follow_anew() -> None:
+        # Redis asks for the password at a connect only.
+        stack.client.connection_pool.disconnect()
+        stack.follow()
+
+    with make(tmp_path, own_url, said) as stack:
+        said.clear()
+        follow_anew()
+        assert not said
+        redis_client.execute_command("ACL", "SETUSER", "owner", "resetpass", ">changed")
+        follow_anew()
+        follow_anew()
+        (words,) = said
+        assert "refuses user or password" in words
+        assert "sesame" not in words
+        redis_client.execute_command("ACL", "SETUSER", "owner", "resetpass", ">sesame")
+        follow_anew()
+        redis_client.execute_command("ACL", "SETUSER", "owner", "resetpass", ">changed")
+        follow_anew()
+        assert len(said) == 2, "it is news again"
+
+
+def test_a_redis_that_is_being_started_again_is_no_news(tmp_path: Path) -> None:
+    said: list[str] = []
+    with make(tmp_path, f"redis://127.0.0.1:{free_port()}/0", said) as stack:
+        said.clear()
+        stack.follow()
+    assert not said

@@ -1,0 +1,268 @@
+"""Real processes: they are started, watched, started again, and ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dsf.errors import ToolError
+from dsf.up import supervisor as module
+from dsf.up.supervisor import Program, Supervisor, supervising
+from tests.support.wait import wait_for
+
+
+def python(name: str, code: str, *, last: bool = False) -> Program:
+    return Program(name, (sys.executable, "-c", code), last=last)
+
+
+SLEEP = "import time; time.sleep(600)"
+STUBBORN = (
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
+)
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path, said: list[str]) -> Iterator[Supervisor]:
+    made = Supervisor(tmp_path, said.append)
+    yield made
+    made.stop_all()
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_what_dies_is_started_again_and_said(supervisor: Supervisor, said: list[str]) -> None:
+    supervisor.start(python("the agent", SLEEP))
+    first = supervisor.pid("the agent")
+    os.kill(first, signal.SIGKILL)
+
+    def replaced() -> bool:
+        supervisor.check()
+        return supervisor.pid("the agent") != first
+
+    wait_for(replaced, 10)
+    assert said == ["the agent ended (signal SIGKILL); starting it again"]
+    assert supervisor.troubles() == {}
+
+
+def test_what_keeps_dying_is_given_up(supervisor: Supervisor, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RESTART_LIMIT", 3)
+    supervisor.start(python("hub", "print('DSF_REDIS_URL is wrong'); raise SystemExit(2)"))
+
+    def given_up() -> dict[str, str]:
+        supervisor.check()
+        return supervisor.troubles()
+
+    wait_for(given_up, 20)
+    assert "hub ended 3 times in a row, the last time exit code 2; it is not started again" in said[-1]
+    assert "DSF_REDIS_URL is wrong" in said[-1]
+    assert said[:-1] == ["hub ended (exit code 2); starting it again: DSF_REDIS_URL is wrong"] * 2
+
+
+def test_what_takes_long_to_die_is_given_up_too(
+    supervisor: Supervisor, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a busy machine, where five starts take longer than the window."""
+    monkeypatch.setattr(module, "RESTART_LIMIT", 3)
+    # Each runs for less, whatever its start takes; all three for more.
+    monkeypatch.setattr(module, "RESTART_WINDOW", 2.5)
+    supervisor.start(python("Flower", "import time; time.sleep(0.9); raise SystemExit('port 5555 is in use')"))
+
+    def given_up() -> dict[str, str]:
+        supervisor.check()
+        return supervisor.troubles()
+
+    wait_for(given_up, 20)
+    assert "port 5555 is in use" in said[0]
+
+
+def test_what_ran_well_for_a_while_may_die_again(supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RESTART_LIMIT", 2)
+    monkeypatch.setattr(module, "RESTART_WINDOW", 0.0)
+    supervisor.start(python("agent", "pass"))
+    seen: set[int] = set()
+
+    def started_often() -> bool:
+        supervisor.check()
+        seen.add(supervisor.pid("agent"))
+        return len(seen) > 3
+
+    wait_for(started_often, 20)
+    assert supervisor.troubles() == {}
+
+
+def test_ready_is_waited_for(supervisor: Supervisor, tmp_path: Path) -> None:
+    code = f"import pathlib, time; pathlib.Path({str(tmp_path / 'up')!r}).touch(); time.sleep(600)"
+    looked: list[bool] = []
+
+    def ready() -> bool:  # not before the first look: how soon the program is up must not decide the test
+        return bool(looked) and (tmp_path / "up").exists()
+
+    supervisor.start(Program("slow", (sys.executable, "-c", code), ready=ready))
+    supervisor.wait_ready(20, meanwhile=lambda: looked.append(True))
+    assert (tmp_path / "up").exists()
+    assert looked
+
+
+def test_the_log_says_why_it_is_not_ready(supervisor: Supervisor) -> None:
+    code = "print('no such option: --prot'); raise SystemExit(2)"
+    supervisor.start(Program("Flower", (sys.executable, "-c", code), ready=lambda: False))
+    with pytest.raises(ToolError, match=r"(?s)Flower ended at its start \(exit code 2\).*no such option: --prot"):
+        supervisor.wait_ready(20)
+
+
+def test_a_server_that_never_answers(supervisor: Supervisor) -> None:
+    supervisor.start(Program("Prometheus", (sys.executable, "-c", SLEEP), ready=lambda: False))
+    with pytest.raises(ToolError, match=r"Prometheus does not answer after 0\.2 s; its log .* is empty"):
+        supervisor.wait_ready(0.2)
+
+
+def test_a_program_that_is_not_there(supervisor: Supervisor, tmp_path: Path) -> None:
+    with pytest.raises(ToolError, match=r"cannot start exporter: .*nowhere is not an executable file"):
+        supervisor.start(Program("exporter", (str(tmp_path / "nowhere"),)))
+
+
+def test_everything_is_ended_what_is_needed_last_at_last(
+    supervisor: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "STOP_GRACE", 60.0)
+    order = tmp_path / "order"
+    code = (
+        "import signal, sys, time\n"
+        "def end(*_):\n"
+        "    time.sleep({0})\n"
+        f"    print('{{1}}', file=open({str(order)!r}, 'a'), flush=True)\n"
+        "    sys.exit()\n"
+        "signal.signal(signal.SIGTERM, end)\n"
+        "print('up', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    supervisor.start(python("Redis", code.format(0, "Redis"), last=True))
+    supervisor.start(python("agent", code.format(0.3, "agent")))
+    wait_for(lambda: "up" in supervisor.tail("Redis") and "up" in supervisor.tail("agent"))
+    pids = [supervisor.pid("Redis"), supervisor.pid("agent")]
+    supervisor.stop_all()
+    assert order.read_text().split() == ["agent", "Redis"]
+    assert all(is_gone(pid) for pid in pids)
+
+
+def test_what_does_not_end_is_killed_with_its_children(supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STOP_GRACE", 0.2)
+    code = (
+        "import signal, subprocess, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    supervisor.start(python("stubborn", code))
+    wait_for(lambda: supervisor.tail("stubborn").strip())
+    grandchild = int(supervisor.tail("stubborn"))
+    child = supervisor.pid("stubborn")
+    supervisor.stop("stubborn")
+    assert "stubborn" not in supervisor
+    wait_for(lambda: is_gone(child) and is_gone(grandchild))
+
+
+def test_a_long_log_is_moved_away(supervisor: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOG_LIMIT", 100)
+    supervisor.start(python("talker", "import time\nwhile True: print('x' * 50, flush=True); time.sleep(0.01)"))
+    log = tmp_path / "logs" / "talker.log"
+
+    def moved() -> bool:
+        supervisor.check()
+        return log.with_suffix(".log.1").exists()
+
+    wait_for(moved, 10)
+    # It goes on where it was told to write.
+    wait_for(lambda: log.stat().st_size > 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signals_end_the_block_and_the_children(tmp_path: Path, number: signal.Signals) -> None:
+    pids: list[int] = []
+
+    def run() -> None:
+        with supervising(tmp_path, lambda _: None) as made:
+            made.start(python("child", SLEEP))
+            pids.append(made.pid("child"))
+            os.kill(os.getpid(), number)
+            pytest.fail("the signal did not end the block")
+
+    # These tests may be run under nohup themselves.
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert all(is_gone(pid) for pid in pids)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("look", [Supervisor.check, lambda made: made.wait_ready(10, "child")])
+def test_a_signal_while_an_object_is_deleted_ends_the_block(tmp_path: Path, look: Callable[[Supervisor], None]) -> None:
+    class Deleted:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def run() -> None:
+        with supervising(tmp_path, lambda _: None) as made:
+            made.start(python("child", SLEEP))
+            Deleted()
+            look(made)
+            pytest.fail("the signal did not end the block")
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+
+
+def test_a_hangup_that_is_ignored_ends_nothing(tmp_path: Path) -> None:
+    """As under nohup, at logout."""
+    code = (
+        "import os, signal\n"
+        "from pathlib import Path\n"
+        "from dsf.up.supervisor import supervising\n"
+        f"with supervising(Path({str(tmp_path)!r}), print):\n"
+        "    os.kill(os.getpid(), signal.SIGHUP)\n"
+        "    print('goes on', signal.getsignal(signal.SIGHUP).name)\n"
+    )
+    command = ["sh", "-c", 'trap "" HUP; exec "$0" -c "$1"', sys.executable, code]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.stdout == "goes on SIG_IGN\n", ended.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends children with their parent")
+def test_children_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from dsf.up.supervisor import Program, Supervisor\n"
+        f"made = Supervisor(Path({str(tmp_path)!r}), print)\n"
+        f"made.start(Program('child', (sys.executable, '-c', {SLEEP!r})))\n"
+        "print(made.pid('child'), flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        assert not is_gone(child)
+        parent.kill()
+    wait_for(lambda: is_gone(child), 10)

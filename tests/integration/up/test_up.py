@@ -1,0 +1,178 @@
+"""`dsf up` on a folder of manifests and a Redis of one's own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dsf.demo.services import ScorerService
+from dsf.settings import ENV_PREFIX
+from dsf.store.pairs import Pairs
+from dsf.up.ports import Ports
+from dsf.up.supervisor import Supervisor
+from tests.support.child import Child
+from tests.support.redisserver import SocketRedis
+from tests.support.wait import wait_for
+
+pytestmark = [pytest.mark.xdist_group("demo"), pytest.mark.timeout(300)]
+
+DSF = (sys.executable, "-m", "dsf.cli")
+CLUSTER = """\
+apiVersion: cluster.open-cluster-management.io/v1
+kind: ManagedCluster
+metadata: {{name: {name}}}
+spec: {{hubAcceptsClient: true}}
+"""
+OTHERS = """\
+apiVersion: dynamic-scoring.open-cluster-management.io/v1alpha1
+kind: DynamicScoringConfig
+metadata: {{name: dynamic-scoring-config, namespace: open-cluster-management}}
+---
+apiVersion: dynamic-scoring.open-cluster-management.io/v1alpha1
+kind: DynamicScorer
+metadata: {{name: static, namespace: open-cluster-management}}
+spec:
+  description: a table
+  configURL: {url}/performance/config
+  configSyncMode: Full
+  scoreDimensionFormat: ${{app}};${{device}}
+"""
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
+    # A cluster that is gone is forgotten at once.
+    own = {"XDG_STATE_HOME": str(tmp_path / "state"), "PYTHONUNBUFFERED": "1", "DSF_DEPARTURE_GRACE": "0"}
+    return kept | own
+
+
+@pytest.fixture
+def scorer(tmp_path: Path) -> Iterator[ScorerService]:
+    supervisor = Supervisor(tmp_path / "scorer", lambda _: None)
+    service = ScorerService("static-scorer", Ports(lambda _: None).any())
+    supervisor.start(service.program())
+    supervisor.wait_ready(30)
+    yield service
+    supervisor.stop_all()
+
+
+@pytest.fixture
+def manifests(tmp_path: Path, scorer: ScorerService) -> Path:
+    folder = tmp_path / "manifests"
+    folder.mkdir()
+    (folder / "others.yaml").write_text(OTHERS.format(url=scorer.url))
+    (folder / "c1.yaml").write_text(CLUSTER.format(name="c1"))
+    return folder
+
+
+def run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*DSF, "up", *arguments], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+@pytest.fixture
+def server() -> Iterator[SocketRedis]:
+    """A Redis without a port; the embedded one has a port."""
+    with SocketRedis() as running:
+        yield running
+
+
+def test_one_agent_per_accepted_cluster(
+    tmp_path: Path, manifests: Path, environment: dict[str, str], server: SocketRedis
+) -> None:
+    redis_client = server.client()
+    command = ("/usr/bin/env", "-i", *(f"{name}={value}" for name, value in environment.items()), *DSF)
+    options = ("--backend", "dir", "--manifests", str(manifests), "--redis-url", f"unix://{server.path}", "--no-flower")
+    up = Child([*command, "up", *options], tmp_path / "up.log")
+    try:
+        pairs = Pairs(redis_client)
+        wait_for(lambda: (found := pairs.state("c1", "static").score) and len(found.items) == 6, 40, up.tail())
+        (manifests / "c2.yaml").write_text(CLUSTER.format(name="c2"))
+        wait_for(lambda: pairs.state("c2", "static").score, 40, up.tail())
+        (manifests / "c1.yaml").unlink()
+        wait_for(lambda: "cluster c1 is gone; ending its agent" in up.tail(), 20)
+        wait_for(lambda: _agents(up.pid) == {"c2"}, 10)
+
+        # As in another terminal: it takes the Redis of the stack that runs.
+        status = subprocess.run(
+            [*DSF, "status"], env=environment, cwd=manifests, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert "static" in status.stdout, status.stdout + status.stderr
+
+        second = run(environment, *options)
+        assert second.returncode == 1
+        assert "already runs with its state in" in second.stderr
+
+        children = psutil.Process(up.pid).children(recursive=True)
+        assert len(children) == 6, "hub, beat, results worker, exporter, page and one agent"
+    finally:
+        up.signal(signal.SIGINT)
+        assert up.wait(120) == 0, up.tail()
+    assert all(not child.is_running() for child in children)
+    # Somebody else's Redis stays.
+    assert redis_client.ping()
+
+
+def _agents(pid: int) -> set[str]:
+    """Clusters of the agents that this process runs."""
+    found = set()
+    for child in psutil.Process(pid).children():
+        try:
+            values = child.environ()
+        except psutil.Error:
+            continue
+        if values.get("DSF_ROLE") == "agent":
+            found.add(values["DSF_CLUSTER"])
+    return found
+
+
+@pytest.mark.parametrize("in_file", [False, True])
+def test_a_redis_that_does_not_answer(tmp_path: Path, environment: dict[str, str], *, in_file: bool) -> None:
+    url = "redis://:secret@127.0.0.1:1/0"
+    (tmp_path / "url").write_text(f"{url}\n")
+    given = ("--redis-url-file", str(tmp_path / "url")) if in_file else ("--redis-url", url)
+    done = run(environment, "--manifests", str(tmp_path), *given)
+    assert done.returncode == 1
+    assert "cannot use Redis at redis://127.0.0.1:1/0" in done.stderr
+    assert "secret" not in done.stderr + done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("--manifests", "/nonexistent"), "does not exist"),
+        (("--manifests", ".", "--backend", "kube"), "kube"),
+        ((), "--manifests"),
+        (("--manifests", ".", "--redis-url", "redis://:secret@[y"), "not a URL"),
+        (("--manifests", ".", "--redis-url", "redis://u:12#secret@h"), "percent-encoded"),
+        (("--manifests", ".", "--redis-url", "redis://h", "--redis-url-file", "/dev/null"), "one of"),
+        (("--manifests", ".", "--redis-url-file", "/nonexistent"), "does not exist"),
+        (("--manifests", ".", "--redis-url-file", "/dev/null"), "empty"),
+        (("--manifests", ".", "--redis-url-file", sys.executable), "not text"),
+    ],
+)
+def test_wrong_usage(environment: dict[str, str], arguments: tuple[str, ...], word: str) -> None:
+    done = run(environment, *arguments)
+    assert done.returncode == 2
+    assert word in done.stderr
+    assert "secret" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_demo_takes_the_same_file(tmp_path: Path, environment: dict[str, str]) -> None:
+    (tmp_path / "url").write_text("redis://:secret@[y")
+    for more, word in (((), "not a URL"), (("--redis-url", "redis://h"), "one of")):
+        command = [*DSF, "demo", "--redis-url-file", str(tmp_path / "url"), *more]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 2
+        assert word in done.stderr
+        assert "secret" not in done.stderr

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dsf.demo import debian
+from dsf.demo.debian import NODE_EXPORTER, PROMETHEUS, DebianProgram
+from dsf.errors import ToolError
+
+PROMTOOL = DebianProgram("promtool", "prometheus", "https://prometheus.io/download/")
+
+
+@pytest.fixture(autouse=True)
+def nothing_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, and a PATH with an empty folder in front of sh and env."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    return tmp_path / "bin"
+
+
+def script(path: Path, text: str = "") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_path_comes_first(nothing_there: Path) -> None:
+    script(debian.cache_dir() / "prometheus_1" / "bin" / "prometheus")
+    own = script(nothing_there / "prometheus")
+    assert debian.find(PROMETHEUS) == own
+
+
+def test_another_name_on_path(nothing_there: Path) -> None:
+    own = script(nothing_there / "node_exporter")
+    assert debian.find(NODE_EXPORTER) == own
+
+
+def test_the_cache_is_used_without_asking_anybody() -> None:
+    unpacked = script(debian.cache_dir() / "prometheus_2.42" / "bin" / "promtool")
+    assert debian.cached(PROMTOOL) == unpacked
+    assert debian.find(PROMTOOL) == unpacked
+    assert debian.cached(PROMETHEUS) is None
+
+
+def test_where_there_are_no_debian_packages() -> None:
+    with pytest.raises(ToolError, match=r"prometheus is not on PATH.*https://prometheus\.io/download/"):
+        debian.find(PROMETHEUS)
+
+
+def test_an_unpacked_program_finds_its_own_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unpack(package: str, root: Path, apt: Path) -> str:
+        assert package == "prometheus"
+        for name in ("prometheus", "promtool"):
+            script(root / "usr" / "bin" / name, 'echo "$0|$LD_LIBRARY_PATH|$*"')
+        library = root / "usr" / "lib" / "libodd name.so.1"
+        library.parent.mkdir()
+        library.touch()
+        return "1:2.0"
+
+    monkeypatch.setattr(debian, "available", lambda: True)
+    monkeypatch.setattr(debian, "unpack", unpack)
+    found = debian.find(PROMETHEUS)
+    folder = debian.cache_dir() / "prometheus_1%3a2.0"
+    assert found == folder / "bin" / "prometheus"
+    said = subprocess.run([found, "--a b"], capture_output=True, text=True, check=True).stdout.strip()
+    own_assets = f"--web.local-assets={folder}/usr/share/prometheus/web"
+    assert said == f"{folder}/usr/bin/prometheus|{folder}/usr/lib|{own_assets} --a b"
+    # Its sister came with it, without arguments of its own, and nothing was left behind.
+    monkeypatch.delattr(debian, "unpack")
+    sister = debian.find(PROMTOOL)
+    assert sister == folder / "bin" / "promtool"
+    said = subprocess.run([sister, "check"], capture_output=True, text=True, check=True).stdout.strip()
+    assert said == f"{folder}/usr/bin/promtool|{folder}/usr/lib|check"
+    with pytest.raises(ToolError, match="has no program other"):
+        debian.find(DebianProgram("other", "prometheus", ""))
+    assert {path.name for path in debian.cache_dir().iterdir()} == {".lock", folder.name}
+
+
+def test_a_package_that_cannot_be_had_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unpack(package: str, root: Path, apt: Path) -> str:
+        root.mkdir(parents=True)
+        raise ToolError("apt-get cannot download prometheus: no network")
+
+    monkeypatch.setattr(debian, "available", lambda: True)
+    monkeypatch.setattr(debian, "unpack", unpack)
+    with pytest.raises(ToolError, match="no network"):
+        debian.find(PROMETHEUS)
+    assert {path.name for path in debian.cache_dir().iterdir()} == {".lock"}
+
+
+def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cache").write_text("")
+    monkeypatch.setattr(debian, "available", lambda: True)
+    with pytest.raises(ToolError, match="cannot write into the cache folder"):
+        debian.find(PROMETHEUS)
