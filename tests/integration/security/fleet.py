@@ -233,10 +233,10 @@ class Fleet:
             "manifests": self.manifests,
             "out_dir": self.out,
             "namespace": "open-cluster-management",
-            "listen_host": "127.0.0.1",
-            "listen_port": self.exporter_port,
             "log_level": "DEBUG",
         }
+        if role == "exporter":
+            values |= {"listen_host": "127.0.0.1", "listen_port": self.exporter_port}
         if role != "agent":
             password_file = self.folder / f"password-{role}"
             password_file.write_text(CANARIES[f"password of {role}"])
