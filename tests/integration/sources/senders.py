@@ -46,7 +46,7 @@ class Agent:
         self.memory.summaries = lambda: self.known
         self.memory.settings = Settings(otlp_port=0, listen_host="127.0.0.1", client_token_file=token)
         assert PLUGIN.start is not None
-        with mock.patch("dsf.sources.otlp.plugin.MAX_BYTES", max_bytes):
+        with mock.patch("dsf.otlp.plugin.MAX_BYTES", max_bytes):
             pushed = self.memory.begun(PLUGIN.start)
         assert isinstance(pushed, Pushed)
         self.received, self.receiver = pushed.received, pushed.receiver
