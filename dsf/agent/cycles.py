@@ -23,9 +23,8 @@ from dsf.agent.config import ConfigSource
 from dsf.agent.metrics import AgentMetrics
 from dsf.agent.outbox import Outbox
 from dsf.agent.payload import FilePayload, keep
-from dsf.agent.running import RunningCycles
 from dsf.api.summary import ScorerSummary
-from dsf.cycle.cycle import Cycle
+from dsf.cycle.cycle import Cycle, RunningCycles
 from dsf.cycle.stages import Stages
 from dsf.errors import CycleError
 from dsf.http.deadline import cut

@@ -1,27 +1,31 @@
-"""`dsf`: all commands."""
+"""`dsf`: all commands; `dsf version` and `dsf crds` are here."""
 
 from __future__ import annotations
 
+import json
+from enum import StrEnum
 from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dsf.cli import (
-    changes,
     credentials,
     explain,
     history,
-    info,
     placement,
     processes,
     rescore,
     schedule,
     scores,
     status,
-    sync,
     up,
 )
 from dsf.cli.group import CommandGroup, FleetCommand
+from dsf.cli.output import Format, Output, emit
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 app = typer.Typer(
     name="dsf",
@@ -39,14 +43,65 @@ _LOOK = "Look"
 _CHANGE = "Change"
 _RUN = "Run a process"
 
+
+class ManifestFormat(StrEnum):
+    """Output format of Kubernetes objects."""
+
+    YAML = "yaml"
+    JSON = "json"
+
+
+def version(output: Output = Format.TABLE) -> None:
+    """Print the version, and those of Python and Celery.
+
+    Example: dsf version -o json
+    """
+    import platform
+    from importlib import metadata
+
+    from pydantic import BaseModel, Field
+
+    class Versions(BaseModel):
+        dsf: str = Field(default_factory=lambda: metadata.version("dynamic-scoring-framework"))
+        python: str = Field(default_factory=platform.python_version)
+        celery: str = Field(default_factory=lambda: metadata.version("celery"))
+
+    versions = Versions()
+
+    def render() -> RenderableType:
+        from rich.text import Text
+
+        return Text(f"dsf {versions.dsf} (Python {versions.python}, Celery {versions.celery})")
+
+    emit(versions, output, render)
+
+
+def crds(
+    output: Annotated[
+        ManifestFormat, typer.Option("--output", "-o", help="yaml or json; kubectl accepts both.")
+    ] = ManifestFormat.YAML,
+) -> None:
+    """Print the CustomResourceDefinitions, generated from the models.
+
+    Example: dsf crds | kubectl apply -f -
+    """
+    from dsf.api import crd
+
+    if output is ManifestFormat.JSON:
+        document = {"apiVersion": "v1", "kind": "List", "items": crd.crds()}
+        typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
+    else:
+        typer.echo(crd.dump_crds(), nl=False)
+
+
 app.command(cls=FleetCommand, rich_help_panel=_LOOK)(status.status)
 app.command(cls=FleetCommand, rich_help_panel=_LOOK)(scores.scores)
 app.command(cls=FleetCommand, rich_help_panel=_LOOK)(history.history)
-app.command(cls=FleetCommand, rich_help_panel=_LOOK)(changes.changes)
+app.command(cls=FleetCommand, rich_help_panel=_LOOK)(history.changes)
 app.command(cls=FleetCommand, rich_help_panel=_LOOK)(explain.explain)
 app.command(rich_help_panel=_LOOK)(placement.placement)
 app.command(cls=FleetCommand, rich_help_panel=_CHANGE)(rescore.rescore)
-app.command(cls=FleetCommand, rich_help_panel=_CHANGE)(sync.sync)
+app.command(cls=FleetCommand, rich_help_panel=_CHANGE)(rescore.sync)
 app.add_typer(schedule.app, name="schedule", rich_help_panel=_CHANGE)
 app.add_typer(credentials.app, name="credentials", rich_help_panel=_CHANGE)
 app.command(rich_help_panel=_RUN)(up.up)
@@ -57,8 +112,8 @@ app.command(rich_help_panel=_RUN)(processes.web)
 app.command(rich_help_panel=_RUN)(processes.results)
 app.command(rich_help_panel=_RUN)(processes.beat)
 app.command(rich_help_panel=_RUN)(processes.flower)
-app.command(rich_help_panel=_LOOK)(info.crds)
-app.command(rich_help_panel=_LOOK)(info.version)
+app.command(rich_help_panel=_LOOK)(crds)
+app.command(rich_help_panel=_LOOK)(version)
 
 # Commands of distributions of their own.
 for entry in sorted(entry_points(group="dsf.commands"), key=lambda entry: entry.name):

@@ -65,12 +65,11 @@ def up(
     Example: dsf up --backend dir --manifests my-manifests
     """
     from dsf.up.ports import Ports
-    from dsf.up.stack import Stack, StackOptions
-    from dsf.up.state import default_dir, exclusive
+    from dsf.up.stack import Stack, StackOptions, default_state_dir, exclusive_state
     from dsf.up.supervisor import supervising
 
     manifests = manifests.resolve()
-    state_dir = (state_dir or default_dir(manifests)).resolve()
+    state_dir = (state_dir or default_state_dir(manifests)).resolve()
     options = StackOptions(
         manifests=manifests,
         out_dir=(out_dir or manifests / "_out").resolve(),
@@ -79,7 +78,7 @@ def up(
         agents=agents,
         flower=flower,
     )
-    with exclusive(state_dir):
+    with exclusive_state(state_dir):
         try:
             with supervising(state_dir, say) as supervisor, Stack(options, supervisor, Ports(say), say) as stack:
                 stack.start()

@@ -1,4 +1,4 @@
-"""Leader election on a Lease: one hub controller works, the others wait.
+"""Leader election among hub controllers, on a Lease: one works, the others wait.
 
 Times as in client-go: lease 15 s, renewed every 2 s, given up after 10 s without a renewal. Times are measured on
 the monotonic clock of this process; clocks of two hubs are never compared, a standby measures how long it saw no
@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import datetime
 import random
+import socket
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,6 +22,7 @@ from dsf.errors import BackendError, ObjectConflictError, ObjectNotFoundError
 from dsf.kube.resources import LEASES
 from dsf.kube.session import Session
 from dsf.process.threads import SupervisedThread
+from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
 
@@ -36,6 +39,12 @@ class Times:
     lease: float = 15.0
     renew_deadline: float = 10.0
     retry: float = 2.0
+
+
+LEASE_NAME: Final = "dynamic-scoring-hub"
+#: Shorter than other controllers' retry period: with 2 s, plus one second in which the old leader ends its work, a
+#: takeover would take more than 3 s.
+TIMES: Final = Times(retry=1.5)
 
 
 class LeaderElector:
@@ -234,6 +243,30 @@ class LeaderElector:
             "renewTime": renewed,
             "leaseTransitions": transitions,
         }
+
+
+class KubeElection(LeaderElector):
+    """One hub's candidacy for the Lease in the hub's namespace, with its own connections."""
+
+    def __init__(
+        self,
+        session: Session,
+        settings: Settings,
+        *,
+        on_started: Callable[[], None],
+        on_lost: Callable[[], None],
+        times: Times = TIMES,
+    ) -> None:
+        """See LeaderElector for the callbacks. The session is closed by `stop`."""
+        # A restarted container keeps its host name; this id is unique to the process.
+        identity = f"{socket.gethostname()}_{uuid.uuid4()}"
+        calls = {"on_started": on_started, "on_lost": on_lost}
+        super().__init__(session, settings.namespace, LEASE_NAME, identity, **calls, times=times)
+
+    def stop(self) -> None:
+        """Release the Lease. Call it after all work has stopped."""
+        self.release()
+        self._session.close()
 
 
 def _now() -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
@@ -22,11 +23,16 @@ from dsf.messages import INGEST_TASK
 from dsf.process.threads import SupervisedThread
 from dsf.results.ingest import Ingest, master_secret
 from dsf.results.intake import Intake
-from dsf.results.sweeper import Sweeper
 from dsf.results.writer import Writer
 from dsf.settings import Settings, settings
 from dsf.store.client import connect
+from dsf.store.looping import repeat
+from dsf.store.runs import Runs
+from dsf.store.ticks import RUN_SLACK
 from dsf.worker.taskevents import TaskEvents
+
+#: Seconds between sweeps when there is no more to do.
+_SWEEP_EVERY = 1.0
 
 log = dsf.log.get(__name__)
 
@@ -105,3 +111,55 @@ class Service(bootsteps.StartStopStep):
         """Signal shutdown to every thread of this process."""
         self._stopping.set()
         self._wake.set()
+
+
+class Sweeper:
+    """Declares overdue runs lost, removes leftovers of deleted pairs, and sets right what a wrong clock has left.
+
+    Any number of workers may have one.
+    """
+
+    def __init__(self, client: redis.Redis, settings: Settings, stopping: threading.Event) -> None:
+        self._runs = Runs(client)
+        self._settings = settings
+        self._stopping = stopping
+        self._left: set[str] = set()
+        self._next_leftovers = 0.0
+
+    def run(self) -> None:
+        """Sweep until stopped."""
+        if not self._stopping.wait(_SWEEP_EVERY):
+            repeat(self._turn, self._stopping, doing="look for what is missing", pause=_SWEEP_EVERY)
+
+    def _turn(self) -> float:
+        again = self.sweep(time.time())
+        if time.monotonic() >= self._next_leftovers:
+            # Only what is found twice is removed.
+            self._next_leftovers = time.monotonic() + 60.0
+            self.set_right(time.time())
+            self.forget_leftovers()
+            self._runs.forget_lags()
+        return 0.2 if again else _SWEEP_EVERY
+
+    def sweep(self, now: float) -> bool:
+        """Find lost runs once; returns whether to look again soon."""
+        lost, again = self._runs.sweep(now=now, lost_after=self._settings.lost_after)
+        if lost:
+            log.warning("runs lost", count=len(lost), first=lost[:5])
+        return again
+
+    def set_right(self, now: float) -> None:
+        """Runs of a clock that was ahead would else be lost only when that time has come, and scores be valid until
+        then."""
+        if moved := self._runs.set_runs_right(now, RUN_SLACK):
+            log.warning("runs were sent in the future, as by a wrong clock: they end as if sent now", count=moved)
+        if moved := self._runs.set_scores_right(now):
+            log.warning("scores are from the future, as of a wrong clock: they count as measured now", count=moved)
+
+    def forget_leftovers(self) -> None:
+        """Forget pairs already gone at the last check; at the first the hub may still be doing it."""
+        left = self._runs.leftovers()
+        forgotten = self._runs.forget(left & self._left)
+        self._left = left - self._left
+        if forgotten:
+            log.info("removed pairs forgotten", count=len(forgotten), first=forgotten[:5])

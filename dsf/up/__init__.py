@@ -2,9 +2,8 @@
 
 Read in this order:
 
-stack           the processes of the hub, and one agent for each accepted cluster
+stack           the processes of the hub, and one agent for each accepted cluster; the folder of their state
 supervisor      starts, restarts and ends processes
 embedded_redis  a Redis for this user
 ports           free ports
-state           the folder of Redis' data and logs
 """

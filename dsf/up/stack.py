@@ -5,10 +5,14 @@ One local agent runs per cluster that the hub accepted; agents start and end wit
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import hashlib
 import http.client
 import json
+import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
@@ -266,6 +270,37 @@ def http_answer(url: str) -> bytes | None:
         return None
     finally:
         connection.close()
+
+
+def default_state_dir(manifests: Path) -> Path:
+    """The folder of Redis' data and logs for this folder of manifests.
+
+    Not in the folder itself: that is watched for changes, and Redis writes every second.
+    """
+    base = os.environ.get("XDG_STATE_HOME")
+    root = (Path(base) if base else Path.home() / ".local" / "state") / "dsf"
+    full = manifests.resolve()
+    return root / f"{full.name}-{hashlib.sha256(str(full).encode()).hexdigest()[:8]}"
+
+
+@contextlib.contextmanager
+def exclusive_state(folder: Path) -> Iterator[None]:
+    """Lock the state folder, created if needed, for this process.
+
+    Raises ToolError when another process has it or it cannot be written.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            lock = stack.enter_context((folder / "lock").open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ToolError(
+                f"`dsf up` or `dsf demo` already runs with its state in {folder}; end it first, or use another folder"
+            ) from None
+        except OSError as error:
+            raise ToolError(f"cannot use the state folder {folder}: {error.strerror}") from None
+        yield
 
 
 def _dsf(*arguments: str) -> tuple[str, ...]:

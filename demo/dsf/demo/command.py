@@ -77,7 +77,7 @@ def demo(
     """
     from dsf.demo.fleet import Fleet
     from dsf.demo.report import DemoReport
-    from dsf.up.state import default_dir, exclusive
+    from dsf.up.stack import default_state_dir, exclusive_state
     from dsf.up.supervisor import supervising
 
     foreign = foreign_redis(redis_url, redis_url_file)
@@ -88,8 +88,8 @@ def demo(
             manifests, state_dir = folder / "manifests", folder / "state"
         else:
             manifests = folder = keep.resolve()
-            state_dir = default_dir(manifests)
-        cleanup.enter_context(exclusive(state_dir))
+            state_dir = default_state_dir(manifests)
+        cleanup.enter_context(exclusive_state(state_dir))
         try:
             with supervising(state_dir, say) as supervisor:
                 fleet = Fleet(manifests, state_dir, foreign, supervisor, say, _names(with_))

@@ -24,11 +24,11 @@ from dsf.api.types import (
 )
 from dsf.auth.secrets import Use
 from dsf.backends.kube import KubeBackend
-from dsf.backends.kube_election import KubeElection
 from dsf.backends.kube_scores import KubeScoreBackend
 from dsf.backends.protocol import Credentials, Kind, ObjectKey
 from dsf.hub.configs import FINALIZER
 from dsf.hub.distribute import manifest_work
+from dsf.kube.leader import KubeElection
 from dsf.kube.resources import (
     ADDON_PLACEMENT_SCORES,
     CONFIG_MAPS,

@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from dsf.backends.kube_election import TIMES, KubeElection
 from dsf.errors import BackendError
-from dsf.kube.leader import LeaderElector, Times
+from dsf.kube.leader import TIMES, KubeElection, LeaderElector, Times
 from dsf.kube.resources import LEASES
 from dsf.kube.session import Session
 from dsf.settings import Settings

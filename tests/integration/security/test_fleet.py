@@ -15,7 +15,7 @@ import redis
 from dsf import keys, messages
 from dsf.messages import derive_key, new_run_id, sign
 from dsf.redisacl.clusterusers import keys_used
-from dsf.results.registrycache import MAX_AGE
+from dsf.results.ingest import REGISTRY_AGE
 from dsf.store.registry import ClusterRecord, Registry
 from tests.integration.security.attacks import message, push_tick, result, send
 from tests.integration.security.fleet import CANARIES, CLUSTERS, MASTER, SCORER, Fleet, replace
@@ -235,7 +235,7 @@ class TestCredentials:
         with pytest.raises(redis.AuthenticationError):
             fleet.spoke("c1", 1).ping()
         # Within a second the results worker knows.
-        time.sleep(MAX_AGE + 0.2)
+        time.sleep(REGISTRY_AGE + 0.2)
         with counted(fleet, "bad_signature"):
             send(fleet.spoke("c1", new), dumps(sign(result("c1"), derive_key(MASTER, "c1", 1))))
 

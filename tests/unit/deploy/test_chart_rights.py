@@ -9,9 +9,9 @@ import pytest
 
 from dsf.api.types import ADDON_NAME, CONFIG_NAME, CREDENTIALS_NAME, CREDENTIALS_WORK_NAME, GROUP, MANIFESTWORK_NAME
 from dsf.backends.kube import CLAIMS_NAME
-from dsf.backends.kube_election import LEASE_NAME
 from dsf.backends.kube_kinds import WATCHED
 from dsf.backends.protocol import Kind
+from dsf.kube.leader import LEASE_NAME
 from tests.unit.deploy import chart
 
 #: Resource -> its rules

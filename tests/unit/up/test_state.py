@@ -5,33 +5,37 @@ from pathlib import Path
 import pytest
 
 from dsf.errors import ToolError
-from dsf.up.state import default_dir, exclusive
+from dsf.up.stack import default_state_dir, exclusive_state
 
 
 def test_every_folder_of_manifests_has_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    one, other = default_dir(tmp_path / "a" / "demo"), default_dir(tmp_path / "b" / "demo")
+    one, other = default_state_dir(tmp_path / "a" / "demo"), default_state_dir(tmp_path / "b" / "demo")
     assert one != other
     assert one.parent == tmp_path / "state" / "dsf"
     assert one.name.startswith("demo-")
     monkeypatch.chdir(tmp_path)
-    assert default_dir(Path("a/demo")) == one
+    assert default_state_dir(Path("a/demo")) == one
 
 
 def test_only_one_process_at_a_time(tmp_path: Path) -> None:
     folder = tmp_path / "state"
-    with exclusive(folder), pytest.raises(ToolError, match="already runs with its state in"), exclusive(folder):
+    with (
+        exclusive_state(folder),
+        pytest.raises(ToolError, match="already runs with its state in"),
+        exclusive_state(folder),
+    ):
         pytest.fail("two have it")
-    with exclusive(folder):
+    with exclusive_state(folder):
         assert folder.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ToolError, match="cannot use the state folder"), exclusive(tmp_path / "file" / "state"):
+    with pytest.raises(ToolError, match="cannot use the state folder"), exclusive_state(tmp_path / "file" / "state"):
         pytest.fail("there is no such folder")
 
 
 def test_errors_of_the_block_are_its_own(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError), exclusive(tmp_path):
+    with pytest.raises(FileNotFoundError), exclusive_state(tmp_path):
         raise FileNotFoundError

@@ -6,9 +6,8 @@ import time
 
 import pytest
 
-from dsf.agent.running import RunningCycles
 from dsf.api.summary import ScorerSummary
-from dsf.cycle.cycle import Cycle
+from dsf.cycle.cycle import Cycle, RunningCycles
 
 
 def cycle(scorer: str = "a", run_id: str = "1", left: float = 60.0) -> Cycle:
