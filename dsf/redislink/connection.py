@@ -13,8 +13,6 @@ import redis
 from redis.connection import HiredisRespSerializer
 
 # OpenSSL's certificate verification errors (X509_V_ERR_...).
-_NOT_YET_VALID: Final = 9
-_EXPIRED: Final = 10
 _UNKNOWN_CA: Final = frozenset({2, 18, 19, 20, 21})
 _OTHER_NAME: Final = frozenset({62, 64})
 # Errors whose text tells enough; the last two are those of a Unix socket.
@@ -61,9 +59,10 @@ def is_socket(host: str) -> bool:
 
 
 def _certificate(error: ssl.SSLCertVerificationError, host: str, ca_file: str | None) -> str:
-    if error.verify_code == _EXPIRED:
+    # X509_V_ERR_CERT_HAS_EXPIRED, X509_V_ERR_CERT_NOT_YET_VALID
+    if error.verify_code == 10:
         return "it has expired (or this machine's clock is wrong); renew it"
-    if error.verify_code == _NOT_YET_VALID:
+    if error.verify_code == 9:
         return "it is not valid yet; is this machine's clock right?"
     if error.verify_code in _OTHER_NAME:
         return f"it is not for the name {host}; use a name that it has in DSF_REDIS_URL, or renew it with this one"

@@ -14,7 +14,6 @@ import threading
 from array import array
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 #: Seconds for which a sample counts without a newer one, as in Prometheus.
 LOOKBACK = 300.0
@@ -22,8 +21,6 @@ LOOKBACK = 300.0
 AHEAD = 300.0
 #: Maximum steps of a range (one less than points), as in Prometheus.
 MAX_POINTS = 11_000
-#: Samples that a series may have on average, 16 bytes each: 50 minutes of one every 30 s.
-SAMPLES_PER_SERIES: Final = 100
 #: Bytes that the labels of one series may have.
 MAX_LABEL_BYTES = 4096
 
@@ -77,7 +74,8 @@ class WindowBudget:
 
 def window_budget(series: int) -> WindowBudget:
     """The budget of an agent with room for so many series."""
-    return WindowBudget(series, series * SAMPLES_PER_SERIES)
+    # A series may have 100 samples of 16 bytes on average: 50 minutes of one every 30 s.
+    return WindowBudget(series, series * 100)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,13 +32,6 @@ from dsf.up.ports import LOCALHOST, Ports
 from dsf.up.supervisor import Program, Supervisor
 from dsf.worker import commands
 
-#: Well-known ports, used if free.
-WEB_PORT = 8090
-EXPORTER_PORT = 8080
-FLOWER_PORT = 5555
-#: Seconds until Redis must answer; it may load a log.
-_REDIS_TIMEOUT = 30.0
-
 
 @dataclass(frozen=True)
 class StackOptions:
@@ -79,11 +72,11 @@ class Stack:
         self._told = False
         self.redis_url = options.redis_url or ""
         self.redis_address = str(address.parse(self.redis_url)) if self.redis_url else ""
-        self._web_port = ports.choose(WEB_PORT, "the page")
+        self._web_port = ports.choose(8090, "the page")
         self.web_url = f"http://{LOCALHOST}:{self._web_port}"
-        self._exporter_port = ports.choose(EXPORTER_PORT, "the exporter")
+        self._exporter_port = ports.choose(8080, "the exporter")
         self.exporter_url = f"http://{LOCALHOST}:{self._exporter_port}"
-        self._flower_port = ports.choose(FLOWER_PORT, "Flower") if options.flower else 0
+        self._flower_port = ports.choose(5555, "Flower") if options.flower else 0
         self.flower_url = f"http://{LOCALHOST}:{self._flower_port}" if options.flower else None
 
     @property
@@ -106,7 +99,8 @@ class Stack:
             self.redis_url = self._embedded.url
             self.redis_address = self._embedded.address
             self._supervisor.start(self._embedded.program())
-            self._supervisor.wait_ready(_REDIS_TIMEOUT, "Redis")
+            # It may load a log.
+            self._supervisor.wait_ready(30.0, "Redis")
         else:
             self._check_redis()
         for program in self._programs():
