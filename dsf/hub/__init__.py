@@ -5,7 +5,8 @@ In reading order:
 * `dsf.backends`: the interface to the store of the hub's objects, and its implementations.
 * `summaries`: computes the desired state from the objects; `desiredstate` reads them and keeps it.
 * `clusters`, `scorers`, `configs`, `scores`: reconcilers, one object at a time.
-* `departures`: clusters and add-ons that are gone. `distribute`: the ManifestWork of a cluster. `registrar`: registry and schedule in Redis.
+* `departures`: clusters and add-ons that are gone. `distribute`: the ManifestWork of a cluster. `registrar`: registry
+  and schedule in Redis.
 * `health`: checks of scoring APIs and the polling of their /config.
 * `cycles`, `conditions`: content of statuses; `statuses` writes them.
 * `workqueue`, `controller`: keys, worker threads, and when the desired state is computed. `notifications`: what results
