@@ -107,6 +107,9 @@ def web(
 
         Sessions(connect(settings, name="dsf-web")).end_all()
         return
+    if importlib.util.find_spec("uvicorn") is None:
+        # The new process could only show where the import failed.
+        raise ModuleNotFoundError(name="uvicorn")
     # Without the command line, to save memory.
     _become([sys.executable, "-P", "-m", "dsf.web"])
 

@@ -10,9 +10,8 @@ from typing import Final
 
 from dsf.fleet.overviews import Spread, StateCounts
 from dsf.fleet.views import CycleView
+from dsf.messages import STAGES
 from dsf.web.states import STATES, State
-
-STAGES: Final = ("fetch", "score", "publish")
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,9 @@ def test_every_module_of_an_agent_is_found_there() -> None:
 
 
 @pytest.mark.usefixtures("image_like")
-@pytest.mark.parametrize(("command", "extra"), [("exporter", "hub"), ("flower", "hub"), ("optimizer", "hub")])
+@pytest.mark.parametrize(
+    ("command", "extra"), [("exporter", "hub"), ("flower", "hub"), ("web", "hub"), ("optimizer", "hub")]
+)
 def test_what_is_not_there_says_what_to_install(command: str, extra: str) -> None:
     done = _python("-m", "dsf.cli", command)
     assert done.returncode == 1
