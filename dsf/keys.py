@@ -40,7 +40,8 @@ def cluster_of_queue(queue: str) -> str | None:
 MAIL_SLOTS = 16
 #: Prefix of all slots and flags.
 MAIL_PREFIX = "hub.mail."
-#: Prefix of strings, cluster -> token of the results worker that reads this mailbox; they expire.
+#: Prefix of strings, cluster -> `TOKEN SLOT`: the results worker that reads this mailbox, if any, and the slot that it
+#: reads next; they expire.
 MAIL_CLAIM_PREFIX = "dsf:mail:claim:"
 
 
@@ -60,7 +61,7 @@ def mail_flag(cluster: str) -> str:
 
 
 def mail_claim(cluster: str) -> str:
-    """String with the token of the results worker that reads this cluster's mailbox; expires."""
+    """String `TOKEN SLOT` of this cluster's mailbox; see MAIL_CLAIM_PREFIX."""
     return MAIL_CLAIM_PREFIX + cluster
 
 

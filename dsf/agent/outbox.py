@@ -1,7 +1,8 @@
 """Signs results and puts them into the cluster's mailbox on the hub.
 
-The mailbox has a few slots of one result each, emptied by the hub. It is all that an agent may write. When all slots
-are taken, a scorer's newer score replaces what waits of that scorer; without that the agent keeps what it has.
+The mailbox has a few slots of one result each, emptied by the hub. It is all that an agent may write. If the hub is so
+far behind that half of the slots are taken, a scorer's newer score replaces what waits of that scorer: each scorer has
+its turn, with its newest score. When others have taken all slots, the agent keeps what it has.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class Mailbox:
         self._slots = keys.mail_slots(cluster)
         self._flag = keys.mail_flag(cluster)
         self._lock = threading.Lock()
-        self._next = 0
+        # Scorer -> the slot that is tried first.
+        self._homes: dict[str, int] = {}
         # The newest result of each slot, which the hub may have taken; slots that a thread is writing.
         self._written: dict[int, Mail] = {}
         self._busy: set[int] = set()
@@ -45,14 +47,15 @@ class Mailbox:
     def put(self, mail: Mail, text: bytes) -> bool:
         """Whether it is in. One round trip unless its slot is taken. Raises redis.RedisError."""
         with self._lock:
-            first, self._next = self._next, (self._next + 1) % len(self._slots)
-        if self._write(first, mail, text):
+            home = self._homes.setdefault(mail.scorer, len(self._homes) % len(self._slots))
+        if self._write(home, mail, text):
             return True
-        for slot in self._free_slots():
-            if self._write(slot, mail, text):
-                return True
+        free = self._free_slots()
         # A reason for having no score waits: it is not worth another one.
-        return mail.is_score and any(self._write(slot, mail, text, replace=True) for slot in self._replaceable(mail))
+        older = self._replaceable(mail) if mail.is_score and len(free) <= len(self._slots) // 2 else []
+        return any(self._write(slot, mail, text, replace=True) for slot in older) or any(
+            self._write(slot, mail, text) for slot in free
+        )
 
     def _free_slots(self) -> list[int]:
         with self._redis.pipeline(transaction=False) as pipe:
@@ -62,9 +65,10 @@ class Mailbox:
         return [slot for slot, is_taken in enumerate(taken) if not is_taken]
 
     def _replaceable(self, mail: Mail) -> list[int]:
-        """Slots with an older result of the same scorer."""
+        """Slots with older results of the same scorer, the oldest first."""
         with self._lock:
-            return [slot for slot, old in self._written.items() if old.scorer == mail.scorer and old.run < mail.run]
+            written = sorted((old.run, slot) for slot, old in self._written.items() if old.scorer == mail.scorer)
+        return [slot for run, slot in written if run < mail.run]
 
     def _write(self, slot: int, mail: Mail, text: bytes, *, replace: bool = False) -> bool:
         """Whether it is in this slot now. Not if it is taken, or if another thread is writing it."""

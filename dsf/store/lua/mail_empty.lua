@@ -10,7 +10,9 @@ for i = 1, slots do
     end
 end
 for i = slots + 1, #KEYS do
-    if redis.call('GET', KEYS[i]) == ARGV[1] then
-        redis.call('DEL', KEYS[i])
+    local holder, turn = string.match(redis.call('GET', KEYS[i]) or '', '^(%S*) (%d+)$')
+    if holder == ARGV[1] then
+        -- The next reader goes on where this one ended; ten minutes are longer than a mailbox waits for its turn.
+        redis.call('SET', KEYS[i], ' ' .. turn, 'EX', 600)
     end
 end

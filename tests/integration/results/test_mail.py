@@ -91,18 +91,17 @@ def test_no_cluster_is_passed_over(bed: Bed, mail: Mailboxes, monkeypatch: pytes
     assert max(served.values()) - min(served.values()) <= 4
 
 
-def test_no_slot_is_passed_over(bed: Bed, mail: Mailboxes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_slot_has_its_turn(bed: Bed, mail: Mailboxes, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is filled again at once waits until all others were read, also by another worker."""
     monkeypatch.setattr(hubs_mail, "_MOST", 1)
-    fill(bed, "c1", (0, 5, 11))
-    served: Counter[bytes] = Counter()
-    for _ in range(400):
-        read = mail.read()
-        finish(mail, read)
-        served += Counter(read.slots)
-        fill(bed, "c1", (0, 5, 11))
-        if len(served) == 3:
-            break
-    assert len(served) == 3
+    readers = [mail, Mailboxes(raw, 1000)]
+    served = []
+    for number in range(7):
+        fill(bed, "c1", (1, 4, 9))
+        read = readers[number % 2].read()
+        finish(readers[number % 2], read)
+        served += [int(slot.rpartition(b".")[2]) for slot in read.slots]
+    assert served == [1, 4, 9, 1, 4, 9, 1]
 
 
 def test_results_read_at_once_are_bounded_in_bytes(bed: Bed, mail: Mailboxes, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,21 +215,31 @@ def test_an_agents_mailbox_is_filled_up_and_no_further(bed: Bed, mailbox: Mailbo
     assert bed.client.get(keys.mail_slot("c1", 9)) == "again"
 
 
-def test_in_a_full_mailbox_a_newer_result_replaces_the_last_of_its_scorer(bed: Bed, mailbox: Mailbox) -> None:
+def test_a_newer_score_replaces_the_last_of_its_scorer_when_half_of_the_mailbox_is_taken(
+    bed: Bed, mailbox: Mailbox
+) -> None:
+    half = keys.MAIL_SLOTS // 2
     assert mailbox.put(entry(1, scorer="a"), b"a1")
     # While there is room, nothing is replaced.
     assert mailbox.put(entry(2, scorer="a"), b"a2")
-    for number in range(3, keys.MAIL_SLOTS + 1):
-        assert mailbox.put(entry(number, scorer="b", is_score=number > 3), b"b%d" % number)
+    for number in range(3, half + 1):
+        assert mailbox.put(entry(number, is_score=number > 3), b"%d" % number)
     assert mailbox.put(entry(50, scorer="a"), b"a50")
+    assert mailbox.put(entry(51, scorer="scorer-3"), b"51")
+    # A reason why there is no score replaces nothing, nor does a run that is older than all that wait.
+    assert mailbox.put(entry(52, scorer="scorer-4", is_score=False), b"52")
+    assert mailbox.put(entry(0, scorer="a"), b"a0")
+    texts = [text for text in bed.client.mget(keys.mail_slots("c1")) if text]
+    assert sorted(texts) == sorted(["a2", "a50", "51", "52", "a0", *(str(number) for number in range(4, half + 1))])
+
+
+def test_in_a_full_mailbox_others_results_stay(bed: Bed, mailbox: Mailbox) -> None:
+    assert all(mailbox.put(entry(n, is_score=n > 0), b"%d" % n) for n in range(keys.MAIL_SLOTS))
     assert not mailbox.put(entry(51, scorer="c"), b"c51")
-    # A reason why there is no score replaces nothing, and a score also an older reason.
-    assert not mailbox.put(entry(52, scorer="b", is_score=False), b"b52")
-    assert mailbox.put(entry(53, scorer="b"), b"b53")
-    # Nor does a run that is older.
-    assert not mailbox.put(entry(0, scorer="a"), b"a0")
-    texts = Counter(bed.client.mget(keys.mail_slots("c1")))
-    assert set(texts) == {"a2", "a50", "b53", *(f"b{number}" for number in range(4, keys.MAIL_SLOTS + 1))}
+    assert not mailbox.put(entry(52, scorer="scorer-1", is_score=False), b"52")
+    assert mailbox.put(entry(53, scorer="scorer-0"), b"53")
+    texts = bed.client.mget(keys.mail_slots("c1"))
+    assert sorted(texts) == sorted(["53", *(str(number) for number in range(1, keys.MAIL_SLOTS))])
 
 
 def test_threads_never_write_to_one_slot_at_once(bed: Bed, mailbox: Mailbox) -> None:
