@@ -93,6 +93,7 @@ class ControlPlane:
 
     def start(self) -> ControlPlane:
         """Start both servers and install the CRDs. Raises AssertionError with the log when one does not come up."""
+        self.dir.mkdir(exist_ok=True)
         (self.dir / "tokens.csv").write_text("admin-token,admin,admin,system:masters\n")
         self._make_service_account_key()
         client, peer = (f"http://127.0.0.1:{port}" for port in self._etcd_ports)
@@ -278,6 +279,11 @@ class ControlPlane:
         user = f"system:serviceaccount:{namespace}:{name}"
         review = {"spec": {"user": user, "resourceAttributes": {**asked, "namespace": namespace}}}
         wait_for(lambda: self._admin().create(_REVIEWS, review)["status"]["allowed"], 20, f"the rights of {user}")
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started, and not stopped since."""
+        return self._etcd is not None
 
     @property
     def pids(self) -> dict[str, int]:
