@@ -137,6 +137,13 @@ class ControlPlane:
         trusted = ssl.create_default_context(cafile=str(self.certificate))
         wait_for(lambda: self._is_ready(trusted), _START_TIMEOUT, f"the API server on {self.url}")
 
+    def ensure(self) -> None:
+        """Start what was stopped or killed."""
+        if self._etcd is None:
+            self.start()
+        elif self._apiserver is None:
+            self.start_apiserver()
+
     def kill_apiserver(self) -> None:
         """SIGKILL; etcd and all that is in it stay."""
         if self._apiserver is not None:

@@ -18,7 +18,7 @@ _shared: list[ControlPlane] = []
 
 @pytest.fixture(scope="session")
 def control_plane() -> Iterator[ControlPlane]:
-    """A real API server, one per test process. Tests that kill or stall it start their own (`own_control_plane`).
+    """A real API server, one per test process. Tests may kill and stall it.
 
     It ends with the last file whose tests use it, and starts anew, empty, if there is one more.
     """
@@ -30,10 +30,10 @@ def control_plane() -> Iterator[ControlPlane]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Start the shared server again."""
+    """Start the shared server again, or its one program that the test before has killed."""
     for server in _shared:
-        if "control_plane" in getattr(item, "fixturenames", ()) and not server.is_running:
-            server.start()
+        if "control_plane" in getattr(item, "fixturenames", ()):
+            server.ensure()
 
 
 @pytest.hookimpl(trylast=True)
@@ -53,7 +53,7 @@ def session(control_plane: ControlPlane) -> Iterator[Session]:
 
 @pytest.fixture
 def own_control_plane() -> Iterator[ControlPlane]:
-    """A real API server of the test's own, to kill and stall; without CRDs, to start faster."""
+    """A real API server of the test's own, without CRDs."""
     with found(crds=False) as server:
         yield server
 
