@@ -99,15 +99,6 @@ def test_inactive_keeps_entries_suspended_and_comes_back(running: World, api: Sc
     running.until(lambda: running.told("a") == ["cpu-scorer"])
 
 
-def test_an_inactive_scorer_that_is_masked_or_removed_loses_its_entries(running: World, api: ScriptedServer) -> None:
-    api.script(answer("busy", 503), path="/healthz")
-    running.until(lambda: all(entry.suspended for entry in running.entries().values()))
-    running.config(("a", "cpu"))
-    running.until(lambda: running.pairs() == ["b/cpu-scorer"])
-    running.remove("scorers/cpu-scorer.yaml")
-    running.until(lambda: running.pairs() == [])
-
-
 def test_a_bad_config_leaves_the_last_good_one_in_force(running: World, api: ScriptedServer) -> None:
     api.script(answer('{"scoring": {"params": {"interval": "soon"}}}'), path="/config")
     running.until(lambda: running.condition("cpu-scorer", "ConfigSynced")[:2] == ("False", "ConfigInvalid"))

@@ -43,8 +43,8 @@ spec:
             [
                 "sub/wrong.yaml:10: spec.configSyncMode: 'Ful' is not one of Full, None",
                 (
-                    "sub/wrong.yaml:12: spec.scoring.param: is not a known field; allowed are host, path, params, auth, "
-                    "tls; did you mean params?"
+                    "sub/wrong.yaml:12: spec.scoring.param: is not a known field; allowed are host, path, params, "
+                    "auth, tls; did you mean params?"
                 ),
             ],
         ),
@@ -52,8 +52,8 @@ spec:
             {"a.yaml": CLUSTER % "c", "b.yaml": "# One that is there twice.\n---\n" + CLUSTER % "c"},
             [
                 (
-                    "b.yaml:3: metadata.name: ManagedCluster 'c' is also in a.yaml, line 1, and that one counts; remove "
-                    "one of them"
+                    "b.yaml:3: metadata.name: ManagedCluster 'c' is also in a.yaml, line 1, and that one counts; "
+                    "remove one of them"
                 )
             ],
         ),
