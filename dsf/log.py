@@ -64,8 +64,6 @@ def setup(settings: Settings) -> None:
     # At level DEBUG, cloud libraries log requests including tokens.
     for library in ("azure", "botocore", "google", "msal"):
         logging.getLogger(library).setLevel(logging.WARNING)
-    # watchfiles logs every change; our own messages have its meaning.
-    logging.getLogger("watchfiles").setLevel(logging.WARNING)
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,

@@ -30,7 +30,7 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("busy")
 
-pytest_plugins = ["tests.support.controlplane_fixtures", "tests.support.distribution", "tests.support.later"]
+pytest_plugins = ["tests.support.distribution", "tests.support.controlplane_fixtures", "tests.support.later"]
 
 
 @pytest.fixture(autouse=True)

@@ -14,5 +14,5 @@ In reading order:
 * `scoring`: the answer of a scoring API.
 * `naming`, `dimension`, `labels`: rules for names, item names and label values.
 * `score`: scores as OCM's `AddOnPlacementScore`.
-* `conflicts`: decides between scorers with the same score name.
+* `nameclaims`: decides between scorers with the same score name.
 """

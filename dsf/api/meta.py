@@ -76,19 +76,6 @@ class SpecModel(ApiModel):
     model_config = ConfigDict(frozen=True)
 
 
-class OwnerReference(ApiModel):
-    """Who an object goes with (metav1.OwnerReference)."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    api_version: str
-    kind: str
-    name: str
-    uid: str = ""
-    controller: bool | None = None
-    block_owner_deletion: bool | None = None
-
-
 class ObjectMeta(ApiModel):
     """The part of metav1.ObjectMeta that is used; other fields are ignored."""
 
@@ -105,7 +92,6 @@ class ObjectMeta(ApiModel):
     labels: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)
     finalizers: list[str] = Field(default_factory=list)
-    owner_references: list[OwnerReference] = Field(default_factory=list)
 
     @model_serializer(mode="wrap")
     def _leave_out_what_is_empty(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -147,25 +147,6 @@ def _check_size(names: Collection[str], max_bytes: int) -> None:
         )
 
 
-def addon_placement_score(
-    cluster: str,
-    scorer_name: str,
-    score_name: str,
-    items: Iterable[Item],
-    *,
-    valid_until: datetime,
-    now: datetime,
-    owner_uid: str = "",
-    previous: Iterable[Condition] = (),
-) -> dict[str, Any]:
-    """The whole manifest: `score_body` with `score_status` as its `status`.
-
-    The API server drops the status of an object that is created: create the body first, then write the status.
-    """
-    body = score_body(cluster, scorer_name, score_name, owner_uid=owner_uid)
-    return {**body, "status": score_status(items, valid_until=valid_until, now=now, previous=previous)}
-
-
 def score_body(cluster: str, scorer_name: str, score_name: str, *, owner_uid: str = "") -> dict[str, Any]:
     """The object without its status. With the `owner_uid` of the ManagedCluster it is deleted with the cluster."""
     metadata: dict[str, Any] = {

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Final
 
 from dsf.api import kubeyaml
-from dsf.api.meta import Condition
+from dsf.api.meta import Condition, set_condition
 from dsf.api.types import CREDENTIALS_KEY, REDIS_PASSWORD_KEY, SENTINEL_PASSWORD_KEY
-from dsf.backends.files import read_text, read_yaml, write_text
+from dsf.backends.files import read_text, write_text
 from dsf.backends.outfolder import PRIVATE, OutFolder
 from dsf.backends.protocol import Credentials, Manifest
-from dsf.errors import BackendError, SettingsError
+from dsf.errors import BackendError
 from dsf.keys import is_name
-from dsf.messages import SigningKey
 from dsf.redisacl.keyids import KeyIds
 
 
@@ -29,24 +28,23 @@ class WorkAgent:
     def deliver(self, work: Manifest) -> Manifest:
         """Deliver the work's objects; returns the work's status."""
         for path, manifest in self._objects(work):
-            if self._out.delivered.read(path, read_yaml) != manifest:
-                self._out.delivered.write(path, kubeyaml.dump(manifest), manifest)
+            self._out.deliver(path, kubeyaml.dump(manifest))
         metadata = work["metadata"]
-        condition = Condition(
+        applied = Condition(
             type="Applied",
             status="True",
             reason="AppliedManifestWorkComplete",
             message="Apply manifest work complete",
-            last_transition_time=_transition_time(work),
+            last_transition_time=datetime.now(UTC),
             observed_generation=metadata.get("generation"),
         )
-        return {"conditions": [condition.to_manifest()]}
+        return {"conditions": [condition.to_manifest() for condition in set_condition(_conditions(work), applied)]}
 
     def withdraw(self, cluster: str) -> None:
         """Remove all delivered objects of a cluster."""
         for path in sorted(self._out.cluster(cluster).glob("*.yaml")):
             if not self._out.is_work(path):
-                self._out.delivered.remove(path, up_to=self._out.root)
+                self._out.withdraw(path)
 
     def _objects(self, work: Manifest) -> list[tuple[Path, Manifest]]:
         folder = self._out.cluster(work["metadata"]["namespace"])
@@ -62,19 +60,12 @@ class WorkAgent:
         return objects
 
 
-def _transition_time(work: Manifest) -> datetime:
-    """Time of the first application: applying it again is no transition."""
-    status = work.get("status")
-    conditions = status.get("conditions") if isinstance(status, dict) else None
-    for condition in conditions if isinstance(conditions, list) else ():
-        try:
-            parsed = Condition.model_validate(condition)
-        except ValueError:
-            # The file was edited.
-            continue
-        if parsed.type == "Applied":
-            return parsed.last_transition_time
-    return datetime.now(UTC)
+def _conditions(work: Manifest) -> list[Condition]:
+    try:
+        return [Condition.model_validate(condition) for condition in work["status"]["conditions"]]
+    except (LookupError, TypeError, ValueError):
+        # A new one, or its file was edited.
+        return []
 
 
 #: File with the valid key ids, next to the credentials.
@@ -112,32 +103,23 @@ class CredentialFiles:
         for name, password in passwords.items():
             if password:
                 self._put(cluster, name, password)
-            elif (path := self._path(cluster, name)).exists():
-                # Left over from an earlier configuration.
-                self._out.delivered.remove(path, up_to=self._out.root)
+            else:
+                # Perhaps left over from an earlier configuration.
+                self._out.withdraw(self._path(cluster, name))
         self._put(cluster, CREDENTIALS_KEY, credentials.signing_key)
 
     def delivered_key_ids(self, cluster: str) -> KeyIds | None:
         """The valid key ids of the agent; None without credentials."""
         text = read_text(self._path(cluster, _KEY_IDS))
-        noted = KeyIds.parse(text) if text is not None else None
-        if noted is not None:
-            return noted
-        key = read_text(self._path(cluster, CREDENTIALS_KEY))
-        try:
-            return None if key is None else KeyIds(SigningKey.parse(key).id)
-        except SettingsError:
-            return None
+        return None if text is None else KeyIds.parse(text)
 
     def remove_credentials(self, cluster: str) -> None:
         """Remove the credentials."""
         for name in (CREDENTIALS_KEY, REDIS_PASSWORD_KEY, SENTINEL_PASSWORD_KEY, _KEY_IDS):
-            self._out.delivered.remove(self._path(cluster, name), up_to=self._out.root)
+            self._out.withdraw(self._path(cluster, name))
 
     def _put(self, cluster: str, name: str, text: str) -> None:
-        path, line = self._path(cluster, name), f"{text}\n"
-        if self._out.delivered.read(path, read_text) != line:
-            self._out.delivered.write(path, line, line, mode=0o600)
+        self._out.deliver(self._path(cluster, name), f"{text}\n", mode=0o600)
 
     def _path(self, cluster: str, name: str) -> Path:
         return self._out.cluster(cluster) / "agent-credentials" / name

@@ -6,26 +6,24 @@ ManifestWork to the managed cluster. Its state is in the out folder.
 
 from __future__ import annotations
 
-import contextlib
-import sys
 import threading
 import time
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Final
 
-import watchfiles
-
 import dsf.log
+from dsf.api import kubeyaml
 from dsf.api.manifest import ManifestProblem
 from dsf.api.types import MANIFESTWORK_NAME
 from dsf.backends.deliveries import CredentialFiles, WorkAgent
 from dsf.backends.eventlog import EventLog, ProblemReport
 from dsf.backends.files import read_text, write_text
-from dsf.backends.manifestfolder import GRACE, INPUT_KINDS, Declared, ManifestFolder
+from dsf.backends.manifestfolder import GRACE, Declared, ManifestFolder
 from dsf.backends.outfolder import (
     FILE_ANNOTATION,
+    INPUT_KINDS,
     PRIVATE,
     FolderLock,
     OutFolder,
@@ -44,10 +42,10 @@ from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
 
-#: Milliseconds for which changes are collected; several files are often written together.
-#: Milliseconds between two checks of the clock without changes.
-#: Seconds between two full scans of the folder, for file systems without change notifications.
-RESCAN: Final = 5.0
+#: Seconds between two looks at the folder; more if they take long, so that they take a twentieth of the time at most.
+LOOK: Final = 0.1
+#: Seconds between two looks at what was delivered into clusters' folders.
+LOOK_AT_DELIVERED: Final = 5.0
 
 
 class DirectoryBackend(DirectoryScores, CredentialFiles):
@@ -63,23 +61,23 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
         self._work_agent = WorkAgent(self._out)
         if settings.manifests is None or not settings.manifests.is_dir():
             raise SettingsError(f"DSF_MANIFESTS: {settings.manifests} is not a folder; create it or name another one")
-        self._root = settings.manifests.resolve()
-        self._folder = ManifestFolder(self._root, self._out.root, settings.namespace, grace=settings.departure_grace)
+        root = settings.manifests.resolve()
+        self._folder = ManifestFolder(root, self._out.root, settings.namespace, grace=settings.departure_grace)
         self._events = EventLog(self._out.root / "events.yaml")
         self._objects: dict[ObjectKey, Manifest] = {}
         self._claims = self._out.root / PRIVATE / "names.json"
         self._report = ProblemReport(self._out.root / "problems.yaml", self._events)
         # Guards _objects and the files made from them. Held while writing, so that file and memory agree.
         self._lock = threading.RLock()
-        # Guard the delivered files of a cluster; several, so that writing for one does not block others.
-        self._delivering = tuple(threading.Lock() for _ in range(16))
+        # Guards ManifestWorks and what they deliver.
+        self._delivering = threading.Lock()
         self._version = 0
-        # Whether an object could not be stored at the last scan.
+        # Whether an object could not be stored at the last look.
         self._is_behind = False
         self._stop = threading.Event()
         self._thread = SupervisedThread(self._watch, "manifests")
         self._folder_lock: FolderLock | None = None
-        self._on_change: OnChange = _untold
+        self._on_change: OnChange = lambda _: None
 
     def start(self, on_change: OnChange) -> None:
         """See the protocol. Raises BackendError when another hub uses the out folder."""
@@ -87,7 +85,7 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
         self._events.load()
         self._restore()
         self._on_change = on_change
-        self._refresh((), everything=True)
+        self._refresh(everything=True)
         self._thread.start()
 
     def interrupt(self) -> None:
@@ -97,6 +95,7 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
         """See the protocol."""
         self._stop.set()
         self._thread.join()
+        self._events.write()
         if self._folder_lock is not None:
             self._folder_lock.release()
             self._folder_lock = None
@@ -125,11 +124,11 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
             return self._objects.get(key)
 
     def apply(self, manifest: Manifest) -> None:
-        """See the protocol. Only for kinds that the hub creates; users own the others."""
+        """See the protocol. Only for ManifestWorks, the one kind that the hub creates here."""
         key = key_of(manifest)
-        if key.kind in INPUT_KINDS:
+        if key.kind is not Kind.WORK:
             raise BackendError(f"{key.kind} objects are written by people, not by the hub")
-        with self._at_work(key.namespace):
+        with self._delivering:
             before = self._out.read(key)
             body = {name: value for name, value in manifest.items() if name != "status"}
             after = merged(before or {}, body)
@@ -138,11 +137,8 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
                 metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": now(), "generation": 0}
             if before is None or before.get("spec") != after.get("spec"):
                 metadata["generation"] = generation(metadata) + 1
-            if key.kind is Kind.WORK:
-                # Deliver even an unchanged work: the delivered files may have been edited or removed.
-                after["status"] = self._work_agent.deliver(after)
-            if after != before:
-                self._out.write(key, after)
+            after["status"] = self._work_agent.deliver(after)
+            self._out.deliver(self._out.path(key), kubeyaml.dump(after))
 
     def update_status(self, kind: Kind, namespace: str, name: str, status: Manifest) -> None:
         """See the protocol."""
@@ -156,13 +152,11 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
 
     def delete(self, kind: Kind, namespace: str, name: str) -> None:
         """See the protocol."""
-        if kind in INPUT_KINDS:
+        if kind is not Kind.WORK:
             raise BackendError(f"{kind} objects are removed by people, not by the hub")
-        key = ObjectKey(kind, namespace, name)
-        with self._at_work(namespace):
-            if kind is Kind.WORK:
-                self._work_agent.withdraw(namespace)
-            self._out.delete(key)
+        with self._delivering:
+            self._work_agent.withdraw(namespace)
+            self._out.delete(ObjectKey(kind, namespace, name))
 
     def add_finalizer(self, kind: Kind, namespace: str, name: str, finalizer: str) -> None:
         """No effect: a deleted file cannot be kept."""
@@ -186,9 +180,6 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
         """See the protocol."""
         return self._report.problems
 
-    def _at_work(self, cluster: str) -> threading.Lock:
-        return self._delivering[hash(cluster) % len(self._delivering)]
-
     def _restore(self) -> None:
         """Restore the state of an earlier hub: identities, statuses, and the file of each object."""
         held: dict[ObjectKey, Declared] = {}
@@ -201,123 +192,76 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
         self._folder.restore(held)
 
     def _watch(self) -> None:
-        """Watch the folder until the backend is stopped."""
-        while not self._stop.is_set():
+        """Look at the folder until the backend is stopped."""
+        delivered_at = time.monotonic()
+        pause = LOOK
+        while not self._stop.wait(pause):
+            began = time.monotonic()
             try:
-                if self._folder.is_readable:
-                    self._follow()
+                self._refresh()
+                if began - delivered_at >= LOOK_AT_DELIVERED:
+                    delivered_at = began
+                    self._look_at_delivered()
             except Exception:
-                # Poll until the folder can be watched again.
-                log.exception("the folder of manifests cannot be watched", folder=str(self._root))
-            if not self._stop.wait(RESCAN if self._folder.is_readable else 0.5):
-                try:
-                    self._refresh(())
-                except Exception:
-                    # It must not end the thread: the folder would never be read again.
-                    log.exception("the folder of manifests cannot be read", folder=str(self._root))
-
-    def _follow(self) -> None:
-        """Watch the folder while it exists."""
-        last = 0.0
-        for changes in watchfiles.watch(
-            self._root,
-            watch_filter=lambda _, path: self._folder.concerns(path),
-            # Milliseconds; several files are often written together.
-            debounce=50,
-            step=20,
-            stop_event=self._stop,
-            rust_timeout=200,
-            yield_on_timeout=True,
-            raise_interrupt=False,
-            ignore_permission_denied=True,
-        ):
-            # Scan immediately: the folder may have changed before the watch began.
-            is_time = time.monotonic() - last >= RESCAN
-            if changes or is_time or self._folder.is_settling:
-                self._refresh({path for _, path in changes})
-            if not self._folder.is_readable:
-                # A recreated folder needs a new watch.
-                return
-            if is_time:
-                last = time.monotonic()
-                self._look_at_delivered()
+                # It must not end the thread: the folder would never be read again.
+                log.exception("the folder of manifests cannot be read")
+            pause = max(LOOK, 20 * (time.monotonic() - began))
 
     def _look_at_delivered(self) -> None:
         """Repair delivered objects, as the work agent on a cluster does; the hub repairs ManifestWorks and
         credentials."""
-        changed = self._out.delivered.changed()
-        for cluster in sorted({path.relative_to(self._out.root).parts[1] for path in changed}):
+        for cluster in sorted(self._out.edited_clusters()):
             key = ObjectKey(Kind.WORK, cluster, MANIFESTWORK_NAME)
             try:
-                with self._at_work(cluster):
+                with self._delivering:
                     if (work := self._out.read(key)) is not None:
                         self._work_agent.deliver(work)
             except (BackendError, LookupError, TypeError) as error:
                 log.warning("a ManifestWork cannot be delivered", cluster=cluster, error=str(error))
             self._on_change(key)
 
-    def _refresh(self, changed: Collection[str], *, everything: bool = False) -> None:
+    def _refresh(self, *, everything: bool = False) -> None:
         """Read the folder and update the objects; reports `everything` or only differences."""
-        if everything:
-            differs = self._folder.refresh(changed, grace=0.0, most_new=sys.maxsize)
-        else:
-            differs = self._folder.refresh(changed, grace=GRACE)
-        if not (differs or everything or self._is_behind or not self._report.is_written):
-            return
-        self._is_behind = False
+        differs = self._folder.refresh(grace=0.0 if everything else GRACE)
         self._report.update(self._folder.problems)
-        wanted = self._folder.objects
-        new: dict[ObjectKey, Manifest] = {}
+        if differs or everything or self._is_behind:
+            self._update(self._folder.objects, everything=everything)
+        self._events.write()
+
+    def _update(self, wanted: dict[ObjectKey, Declared], *, everything: bool) -> None:
+        self._is_behind = False
         touched: list[ObjectKey] = []
         # One lock for all: objects that changed together become visible together.
         with self._lock:
-            for key in [*self._objects]:
-                with self._reported(key):
-                    if self._take(key, wanted.get(key)) or (everything and key in wanted):
+            for key in {**self._objects, **wanted}:
+                try:
+                    if self._take(key, wanted.get(key)) or everything:
                         touched.append(key)
+                except BackendError as error:
+                    # The others go on.
+                    log.error("an object cannot be stored, will be tried again", object=key.name, error=str(error))
+                    self._is_behind = True
         for key in touched:
             self._on_change(key)
-        # After the edits, which would wait for a thousand files, and without the lock: nobody knows these objects yet.
-        for key in [key for key in wanted if key not in self._objects]:
-            with self._reported(key):
-                new[key] = self._write(key, _updated(wanted[key], None))
-        with self._lock:
-            for key, manifest in new.items():
-                self._objects[key] = self._numbered(manifest)
-        for key in new:
-            self._on_change(key)
-
-    @contextlib.contextmanager
-    def _reported(self, key: ObjectKey) -> Iterator[None]:
-        """Log that this object cannot be stored; the others go on."""
-        try:
-            yield
-        except BackendError as error:
-            log.error("an object cannot be stored, will be tried again", object=key.name, error=str(error))
-            self._is_behind = True
 
     def _take(self, key: ObjectKey, declared: Declared | None) -> bool:
-        """Update one known object from its file; returns whether it changed. The lock is declared."""
-        before = self._objects[key]
+        """Update one object from its file; returns whether it changed. The lock is held."""
+        before = self._objects.get(key)
         if declared is None:
             self._out.delete(key)
             del self._objects[key]
             return True
-        if origin(before) == declared.file and as_written(before) == declared.manifest:
+        if before is not None and origin(before) == declared.file and as_written(before) == declared.manifest:
             return False
         self._keep(key, _updated(declared, before))
         return True
 
     def _keep(self, key: ObjectKey, manifest: Manifest) -> None:
         """Store one object. The lock is held."""
-        self._objects[key] = self._numbered(self._write(key, manifest))
-
-    def _write(self, key: ObjectKey, manifest: Manifest) -> Manifest:
-        """Write the object's file; returns the object as it is there. Raises BackendError."""
         shown = {**manifest, "metadata": {**manifest["metadata"]}}
         shown["metadata"].pop("resourceVersion", None)
         self._out.write(key, shown)
-        return shown
+        self._objects[key] = self._numbered(shown)
 
     def _numbered(self, manifest: Manifest) -> Manifest:
         """The object with a new resourceVersion, which is not stored: it is a counter of this process."""
@@ -338,7 +282,3 @@ def _updated(declared: Declared, before: Manifest | None) -> Manifest:
     metadata["generation"] = generation(old) + (before.get("spec") != declared.manifest.get("spec"))
     status = {"status": before["status"]} if "status" in before else {}
     return {**declared.manifest, "metadata": metadata, **status}
-
-
-def _untold(_: ObjectKey) -> None:
-    """Callback for changes before `start`."""

@@ -23,14 +23,13 @@ LIMIT: Final = 200
 
 
 class EventLog:
-    """The events in one file. Thread-safe; never raises."""
+    """The events in one file, which `write` brings up to date. Thread-safe; never raises."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
         self._events: list[dict[str, Any]] = []
-        #: Each event as it stands in the file: to write all of them anew at each event took most of a hub's time.
-        self._texts: list[str] = []
+        self._is_written = True
 
     def load(self) -> None:
         """Load the events of an earlier hub."""
@@ -41,7 +40,6 @@ class EventLog:
             return
         if isinstance(events, list):
             self._events = [event for event in events if isinstance(event, dict)][-LIMIT:]
-            self._texts = [kubeyaml.dump([event]) for event in self._events]
 
     def add(self, about: ObjectKey, type_: EventType, reason: str, message: str) -> None:
         """Add an event about an object."""
@@ -52,21 +50,27 @@ class EventLog:
         now = rfc3339(datetime.now(UTC))
         what = {"type": type_, "reason": reason, "regarding": regarding, "message": message}
         with self._lock:
-            # Messages first: most events differ in these already.
-            alike = ((n, event) for n, event in enumerate(self._events) if event.get("message") == message)
-            number = next((n for n, event in alike if what.items() <= event.items()), None)
-            same: dict[str, Any] = {"first": now, "last": now, "count": 0, **what}
-            if number is not None:
-                same = self._events.pop(number)
-                del self._texts[number]
-            count = same["count"] if isinstance(same.get("count"), int) else 0
-            event = {**same, "last": now, "count": count + 1}
+            event: dict[str, Any] = {"first": now, "last": now, "count": 0, **what}
+            for number, old in enumerate(self._events):
+                if what.items() <= old.items() and isinstance(old.get("count"), int):
+                    event = self._events.pop(number)
+                    break
+            event |= {"last": now, "count": event["count"] + 1}
             self._events = [*self._events, event][-LIMIT:]
-            self._texts = [*self._texts, kubeyaml.dump([event])][-LIMIT:]
-            try:
-                write_text(self._path, "".join(self._texts))
-            except BackendError as error:
-                log.warning("event cannot be written", error=str(error), reason=reason, message=message)
+            self._is_written = False
+
+    def write(self) -> None:
+        """Write the file if there are new events; if that fails, the next call tries again."""
+        with self._lock:
+            if self._is_written:
+                return
+            self._is_written = True
+            text = kubeyaml.dump(self._events)
+        try:
+            write_text(self._path, text)
+        except BackendError as error:
+            self._is_written = False
+            log.warning("events cannot be written", error=str(error))
 
 
 class ProblemReport:
@@ -75,44 +79,32 @@ class ProblemReport:
     def __init__(self, path: Path, events: EventLog) -> None:
         self._path = path
         self._events = events
-        self._lock = threading.Lock()
-        self._problems: list[ManifestProblem] | None = None
-        #: Whether the file has the current problems.
-        self.is_written = False
-
-    @property
-    def problems(self) -> list[ManifestProblem]:
-        """The current problems."""
-        with self._lock:
-            return [*(self._problems or ())]
+        #: The current problems.
+        self.problems: Sequence[ManifestProblem] = ()
+        self._is_written = False
 
     def update(self, problems: Sequence[ManifestProblem]) -> None:
         """Set the current problems."""
-        with self._lock:
-            before = self._problems
-            if self.is_written and before == [*problems]:
-                return
-            self._problems = [*problems]
+        if self._is_written and self.problems == problems:
+            return
+        before, self.problems = self.problems, problems
         try:
             write_text(self._path, kubeyaml.dump([_row(problem) for problem in problems]))
-            self.is_written = True
+            self._is_written = True
         except BackendError as error:
-            self.is_written = False
+            self._is_written = False
             log.error("problems cannot be written down", error=str(error))
         for problem in problems:
-            if problem not in (before or ()):
-                self._say(problem)
+            if problem not in before:
+                self._report(problem)
 
-    def _say(self, problem: ManifestProblem) -> None:
+    def _report(self, problem: ManifestProblem) -> None:
+        # Line 0: the problem is the folder or the file itself.
+        text = str(problem) if problem.line else f"{problem.source}: {problem.message}"
         is_error = problem.severity == "error"
-        (log.warning if is_error else log.info)("manifest problem", problem=_words(problem))
+        (log.warning if is_error else log.info)("manifest problem", problem=text)
         regarding = {"kind": "File", "namespace": "", "name": problem.source}
-        self._events.note(regarding, "Warning" if is_error else "Normal", "ManifestProblem", _words(problem))
-
-
-def _words(problem: ManifestProblem) -> str:
-    # Line 0: the problem is the folder itself.
-    return str(problem) if problem.line else f"{problem.source}: {problem.message}"
+        self._events.note(regarding, "Warning" if is_error else "Normal", "ManifestProblem", text)
 
 
 def _row(problem: ManifestProblem) -> dict[str, Any]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
-import secrets
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,8 @@ import yaml
 from dsf.errors import BackendError
 
 _Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-# Names of temporary files.
-_PROCESS, _NUMBERS = secrets.token_hex(8), itertools.count()
 
-#: Modification time, size and inode of a file.
+#: Modification time, size and inode of a file: it differs after each change.
 Stamp = tuple[int, int, int]
 
 
@@ -31,47 +28,34 @@ _PlainLoader.yaml_implicit_resolvers = {
 }
 
 
-def stamp_of(status: os.stat_result) -> Stamp:
-    """The stamp of a file, which differs after each change."""
-    return status.st_mtime_ns, status.st_size, status.st_ino
+def stamp_of(path: str | Path) -> Stamp | None:
+    """The stamp of a file, or of a link that leads to none; None without a file."""
+    for look in (os.stat, os.lstat):
+        with contextlib.suppress(OSError):
+            status = look(path)
+            return status.st_mtime_ns, status.st_size, status.st_ino
+    return None
 
 
-def size_of(stamp: Stamp) -> int:
-    """Size of the file in bytes."""
-    return stamp[1]
-
-
-def write_text(path: Path, text: str, *, mode: int = 0o644) -> Stamp:
+def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
     """Write `text` to `path` atomically: readers see the old or the new content. Creates missing folders.
 
-    Returns its stamp. Raises BackendError.
+    Raises BackendError.
     """
     try:
-        try:
-            handle, temporary = _beside(path)
-        except FileNotFoundError:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle, temporary = _beside(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.", suffix=".tmp")
         try:
             with open(handle, "wb") as file:
                 file.write(text.encode())
-                file.flush()
                 os.fchmod(handle, mode)
-                stamp = stamp_of(os.fstat(handle))
             os.replace(temporary, path)
-            return stamp
         except BaseException:
             with contextlib.suppress(OSError):
-                Path(temporary).unlink()
+                os.unlink(temporary)
             raise
     except OSError as error:
         raise BackendError(f"cannot write {path}: {error.strerror}; check permissions and free space") from None
-
-
-def _beside(path: Path) -> tuple[int, str]:
-    # Not `tempfile`, which takes longer than the write itself: a hub writes thousands of files at a time.
-    name = f"{path.parent}/.{path.name[:100]}.{_PROCESS}{next(_NUMBERS)}.tmp"
-    return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), name
 
 
 def read_text(path: Path) -> str | None:
@@ -97,16 +81,12 @@ def read_yaml(path: Path) -> Any:
         return None
 
 
-def remove(path: Path, *, up_to: Path) -> bool:
-    """Remove a file and then its empty parent folders below `up_to`; returns whether the file existed.
-
-    Raises BackendError.
-    """
+def remove(path: Path, *, up_to: Path) -> None:
+    """Remove a file, if it exists, and then its empty parent folders below `up_to`. Raises BackendError."""
     try:
         path.unlink()
-        was_there = True
     except (FileNotFoundError, NotADirectoryError):
-        was_there = False
+        pass
     except OSError as error:
         raise BackendError(f"cannot remove {path}: {error.strerror}") from None
     for folder in path.parents:
@@ -118,4 +98,3 @@ def remove(path: Path, *, up_to: Path) -> bool:
             continue
         except OSError:
             break
-    return was_there

@@ -88,15 +88,6 @@ class KubeBackend(KubeScoreBackend):
             reflector.stop()
         self.close()
 
-    @property
-    def outages(self) -> dict[str, str]:
-        """Kinds whose local copy is outdated, and why; for probes and users."""
-        return {
-            str(reflector.resource): reflector.error
-            for reflector in self._each_reflector()
-            if reflector.error is not None
-        }
-
     def list(self, kind: Kind) -> list[Manifest]:
         """See the protocol."""
         return [

@@ -9,8 +9,8 @@ import datetime
 import threading
 import time
 import uuid
-from collections import deque
 from dataclasses import dataclass, field
+from queue import Queue
 from typing import Final, NamedTuple, TypeVar
 
 import dsf.log
@@ -77,108 +77,74 @@ class EventRecorder:
     def __init__(self, session: Session, instance: str) -> None:
         self._session = session
         self._instance = instance[:128]
+        self._waiting: Queue[_PendingEvent | None] = Queue()
+        # Guards the start of the thread, and its end.
+        self._lock = threading.Lock()
+        self._thread: SupervisedThread | None = None
+        self._is_closed = self._is_full = False
+        # Only used in the thread.
         self._series: dict[tuple[str, ...], _Series] = {}
         self._buckets: dict[tuple[str, ...], _Bucket] = {}
-        self._lock = threading.Lock()
-        # The first one is being written. Guarded by `_changed`, like all below.
-        self._waiting: deque[_PendingEvent] = deque()
-        self._changed = threading.Condition()
-        self._thread: SupervisedThread | None = None
-        self._dropped = 0
-        self._is_closed = False
 
     def record(self, regarding: dict[str, str], type_: EventType, reason: str, message: str) -> None:
         """Queue an event about the object of `regarding` (an ObjectReference)."""
-        with self._changed:
-            if self._is_closed:
+        with self._lock:
+            was_full, self._is_full = self._is_full, self._waiting.unfinished_tasks >= _QUEUE
+            if self._is_full and not was_full:
+                log.warning("events wait to be written, more are dropped", waiting=_QUEUE)
+            if self._is_closed or self._is_full:
                 return
-            if len(self._waiting) >= _QUEUE:
-                if not self._dropped:
-                    log.warning("events wait to be written, more are dropped", waiting=len(self._waiting))
-                self._dropped += 1
-                return
-            self._waiting.append(_PendingEvent(regarding, type_, reason, message))
+            self._waiting.put(_PendingEvent(regarding, type_, reason, message))
             if self._thread is None:
                 self._thread = SupervisedThread(self._work, "events")
                 self._thread.start()
-            self._changed.notify_all()
 
     def flush(self, seconds: float) -> bool:
         """Wait until all recorded events are written or dropped; returns whether they are."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._waiting, seconds)
+        with self._waiting.all_tasks_done:
+            return self._waiting.all_tasks_done.wait_for(lambda: not self._waiting.unfinished_tasks, seconds)
 
     def close(self) -> None:
         """Write pending events for some seconds and none afterwards, as another hub may lead then."""
-        is_done = self.flush(_FLUSH)
-        with self._changed:
+        if not self.flush(_FLUSH):
+            log.warning("events not written before the end", events=self._waiting.unfinished_tasks)
+        with self._lock:
             self._is_closed = True
-            if not is_done:
-                log.warning("events not written before the end", events=len(self._waiting))
-            self._waiting.clear()
-            self._changed.notify_all()
+        # Ends the thread.
+        self._waiting.put(None)
 
     def _work(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._is_closed)
-                if self._is_closed:
-                    return
-                event = self._waiting[0]
+        while (event := self._waiting.get()) is not None and not self._is_closed:
             try:
                 self._write(*event)
             except Exception:
                 # It must not end the thread: the other events would never be written.
                 log.exception("event not written", reason=event.reason, about=event.regarding["name"])
-            with self._changed:
-                if self._waiting:
-                    self._waiting.popleft()
-                if self._dropped and not self._waiting:
-                    log.warning("events were dropped", events=self._dropped)
-                    self._dropped = 0
-                self._changed.notify_all()
+            self._waiting.task_done()
 
     def _write(self, regarding: dict[str, str], type_: EventType, reason: str, message: str) -> None:
         about = (regarding["kind"], regarding.get("namespace", ""), regarding["name"], regarding.get("uid", ""))
         key = (*about, type_, reason, message)
+        series = self._series.get(key)
         try:
-            series = self._repeated(key)
-            if series is None:
-                self._begin(key, about, regarding)
-            elif not self._extend(series):
-                # The API server deletes events after an hour.
-                self._forget(key)
+            # Equal events of an hour form one series; the API server deletes them then, or earlier.
+            if series is None or time.monotonic() - series.began >= 3600.0 or not self._extend(series):
                 self._begin(key, about, regarding)
         except BackendError as error:
-            self._forget(key)
-            log.warning("event not written", reason=reason, about=regarding["name"], error=str(error))
-
-    def _repeated(self, key: tuple[str, ...]) -> _Series | None:
-        """The series of this event, with the event counted; None if it starts one."""
-        with self._lock:
-            series = self._series.get(key)
-            # Equal events of an hour form one series.
-            if series is None or time.monotonic() - series.began >= 3600.0:
-                return None
-            series.count += 1
-            return series
-
-    def _forget(self, key: tuple[str, ...]) -> None:
-        with self._lock:
             self._series.pop(key, None)
+            log.warning("event not written", reason=reason, about=regarding["name"], error=str(error))
 
     def _begin(self, key: tuple[str, ...], about: tuple[str, ...], regarding: dict[str, str]) -> None:
         type_, reason, message = key[-3:]
-        with self._lock:
-            if not _limited(self._buckets, about, _Bucket()).take():
-                log.debug("too many different events", about=regarding["name"], reason=reason, message=message)
-                return
-            # Events of objects without a namespace live in `default`.
-            # Of 253 characters of the event's name.
-            prefix = regarding["name"][:200].rstrip(".-")
-            series = _Series(f"{prefix}.{uuid.uuid4().hex[:16]}", regarding.get("namespace") or "default")
-            self._series.pop(key, None)
-            _limited(self._series, key, series)
+        self._series.pop(key, None)
+        if not _limited(self._buckets, about, _Bucket()).take():
+            log.debug("too many different events", about=regarding["name"], reason=reason, message=message)
+            return
+        # Of 253 characters of the event's name.
+        prefix = regarding["name"][:200].rstrip(".-")
+        # Events of objects without a namespace live in `default`.
+        series = _Series(f"{prefix}.{uuid.uuid4().hex[:16]}", regarding.get("namespace") or "default")
+        _limited(self._series, key, series)
         body = {
             "apiVersion": EVENTS.api_version,
             "kind": EVENTS.kind,
@@ -195,11 +161,11 @@ class EventRecorder:
         self._session.create(EVENTS.path(series.namespace), body, timeout=_TIMEOUT)
 
     def _extend(self, series: _Series) -> bool:
-        """Write the count unless it was written recently; False if the event does not exist any more."""
-        with self._lock:
-            if time.monotonic() - series.written < _SERIES_PAUSE:
-                return True
-            series.written = time.monotonic()
+        """Count the event, and write the count unless it was written recently; False if the first event is gone."""
+        series.count += 1
+        if time.monotonic() - series.written < _SERIES_PAUSE:
+            return True
+        series.written = time.monotonic()
         body = {"series": {"count": series.count, "lastObservedTime": _now()}}
         try:
             self._session.merge(EVENTS.path(series.namespace, series.name), body, timeout=_TIMEOUT)

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from dsf.api.cluster import ManagedCluster
 from dsf.api.manifest import ApiObject, ManifestProblem, ParsedDocument, parse_documents
-from dsf.backends.files import Stamp, size_of, stamp_of
+from dsf.backends.files import Stamp, stamp_of
 from dsf.backends.outfolder import PRIVATE, key_of
-from dsf.backends.protocol import Kind, Manifest, ObjectKey
+from dsf.backends.protocol import Manifest, ObjectKey
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 #: Most bytes of a manifest file.
@@ -48,6 +48,18 @@ class _File:
     problems: list[ManifestProblem] = field(default_factory=list)
 
 
+@dataclass
+class _Listing:
+    """What is in the folder. Names are relative to it."""
+
+    files: dict[str, Stamp | None] = field(default_factory=dict)
+    #: Folders (`name/`) in which there is nothing, such as the mount point of a share.
+    bare: list[str] = field(default_factory=list)
+    #: Folders (`name/`) that cannot be listed.
+    closed: list[str] = field(default_factory=list)
+    problems: list[ManifestProblem] = field(default_factory=list)
+
+
 class ManifestFolder:
     """Reads the folder. Not thread-safe; its contents never cause an exception."""
 
@@ -56,26 +68,16 @@ class ManifestFolder:
         the objects of an empty file, or of a folder in which nothing is left, stay in force."""
         self._root = root
         self._ignored = ignored
-        self._top, self._out = (f"{folder}/".replace("//", "/") for folder in (root, ignored))
         self._namespace = namespace
         self._grace = max(grace, GRACE)
         self._files: dict[str, _File] = {}
         self._owners: dict[ObjectKey, str] = {}
         #: Objects in force.
         self.objects: dict[ObjectKey, Declared] = {}
-        # Escaped names that are not UTF-8: those of this scan, and those in `problems`.
-        self._unnamed: set[str] = set()
-        self._skipped: set[str] = set()
-        # Folders (`name/`) that cannot be listed, and why: those of the last scan, and those in `problems`.
-        self._unlisted: dict[str, str] = {}
-        self._closed: dict[str, str] = {}
-        # Folders (`name/`) of the last scan in which there was nothing.
-        self._bare: set[str] = set()
-        self._has_more = False
         #: Problems by file and line.
         self.problems: list[ManifestProblem] = []
-        #: Whether the last scan could read the folder itself.
-        self.is_readable = True
+        # Those of the newest listing.
+        self._listed: list[ManifestProblem] = []
 
     def restore(self, held: Mapping[ObjectKey, Declared]) -> None:
         """Restore the objects in force at the end of an earlier hub; they count for files with mistakes."""
@@ -83,120 +85,98 @@ class ManifestFolder:
             self._files.setdefault(declared.file, _File()).objects[key] = declared
             self._owners[key] = declared.file
 
-    def concerns(self, path: str) -> bool:
-        """Whether a change of this file or folder may affect the objects in force."""
-        # By texts: it is asked of each file that the hub writes into its out folder.
-        inside = path.removesuffix("/") + "/"
-        if inside.startswith(self._out) or not inside.startswith(self._top):
-            return False
-        return "/." not in inside[len(self._top) - 1 :]
+    def refresh(self, *, grace: float = GRACE) -> bool:
+        """Read new and changed files; returns whether objects or problems may have changed.
 
-    @property
-    def is_settling(self) -> bool:
-        """Whether to scan again soon: there are more new files, or objects of a missing one stay for a moment."""
-        return self._has_more or any(
-            file.missing_since is not None and not file.is_doubted for file in self._files.values()
-        )
-
-    def refresh(self, changed: Collection[str] = (), *, grace: float = GRACE, most_new: int = 200) -> bool:
-        """Read files with a new stamp, and those in `changed` (absolute paths); returns whether there were any.
-
-        Of new files it reads at most `most_new`, and the next scan more: while a thousand are copied into the folder,
-        an edit of another one waits for the scan in progress only. Objects of files that are missing for `grace`
-        seconds are removed, those of empty ones later; those of a folder that cannot be listed stay.
+        Objects of files that are missing for `grace` seconds are removed, those of empty ones later; those of a folder
+        that cannot be listed stay.
         """
-        self._unnamed, self._unlisted, self._bare = set(), {}, set()
         try:
-            listed = dict(self._scan())
+            listing = self._list()
         except OSError as error:
             # Unlike an empty folder: an unmounted share must not end all scoring.
             text = f"the folder {self._root} cannot be read ({error.strerror}); nothing is changed until it can"
-            self.problems = [ManifestProblem(self._root.name, 0, "", text)]
-            self.is_readable = False
-            return True
-        differs = not self.is_readable or (self._unnamed, self._unlisted) != (self._skipped, self._closed)
-        self.is_readable, self._skipped, self._closed = True, self._unnamed, self._unlisted
-        present = {name: seen for name, seen in listed.items() if not self._is_emptied(name, seen[1])}
-        new = [name for name in present if name not in self._files]
-        self._has_more = len(new) > most_new
-        for name in new[most_new:]:
-            del present[name]
+            problems = [ManifestProblem(self._root.name, 0, "", text)]
+            differs = self._listed != problems
+            self._listed = self.problems = problems
+            return differs
+        differs = self._listed != listing.problems
+        self._listed = listing.problems
+        present = {name: stamp for name, stamp in listing.files.items() if not self._is_emptied(name, stamp)}
         now = time.monotonic()
-        closed, bare = tuple(self._closed), tuple(self._bare)
-        for name in [name for name in self._files if name not in present and not name.startswith(closed)]:
+        for name in [*self._files]:
+            if name in present or name.startswith(tuple(listing.closed)):
+                continue
             file = self._files[name]
-            differs = True
-            file.missing_since = file.missing_since or now
-            file.is_doubted = name in listed or not listed or name.startswith(bare)
-            # A renamed folder: what it has may be in a file that is not read yet.
-            if not self._has_more and now - file.missing_since >= (self._grace if file.is_doubted else grace):
+            is_doubted = name in listing.files or not listing.files or name.startswith(tuple(listing.bare))
+            differs = differs or file.missing_since is None or file.is_doubted != is_doubted
+            file.missing_since, file.is_doubted = file.missing_since or now, is_doubted
+            if now - file.missing_since >= (self._grace if is_doubted else grace):
                 del self._files[name]
-        for name, (path, stamp) in present.items():
+                differs = True
+        for name, stamp in present.items():
             file = self._files.setdefault(name, _File())
             differs = differs or file.missing_since is not None
             file.missing_since, file.is_doubted = None, False
-            if file.stamp != stamp or stamp is None or path in changed:
+            if file.stamp != stamp or stamp is None:
                 differs = True
                 file.stamp = stamp
-                self._read(name, Path(path), file)
+                self._read(name, file)
         if differs:
             self._merge()
         return differs
 
-    def _scan(self) -> Iterator[tuple[str, tuple[str, Stamp | None]]]:
-        """Relative name -> path and stamp. Raises OSError when the folder cannot be read."""
-        # Plain strings: there may be thousands of files, scanned every few seconds.
-        folders = [(str(self._root), "")]
-        while folders:
-            folder, prefix = folders.pop()
-            for entry in self._entries(folder, prefix):
-                name = entry.name
-                if _is_folder(entry):
-                    if not (entry.is_symlink() or self._is_ignored(Path(entry.path)) or self._skips(entry, prefix)):
-                        folders.append((entry.path, f"{prefix}{name}/"))
+    def _list(self) -> _Listing:
+        """Raises OSError when the folder itself cannot be listed."""
+        listing = _Listing()
+        prefixes = [""]
+        while prefixes:
+            prefix = prefixes.pop()
+            try:
+                with os.scandir(self._root / prefix) as entries:
+                    children = sorted(entries, key=lambda entry: entry.name)
+            except OSError as error:
+                if not prefix:
+                    raise
+                if not isinstance(error, FileNotFoundError | NotADirectoryError):
+                    text = f"cannot be listed ({error.strerror}); what it had stays until it can"
+                    listing.problems.append(ManifestProblem(prefix.rstrip("/"), 0, "", text))
+                    listing.closed.append(prefix)
+                continue
+            if prefix and not children:
+                listing.bare.append(prefix)
+            for entry in children:
+                is_folder = _is_folder(entry)
                 # Hidden files are editors' or incomplete copies; `x.yaml~` and `#x.yaml#` have another suffix.
-                elif name.endswith(SUFFIXES) and not name.startswith(".") and not self._skips(entry, prefix):
-                    yield prefix + name, (entry.path, _stamp(entry))
-
-    def _entries(self, folder: str, prefix: str) -> list[os.DirEntry[str]]:
-        """Of one folder; none if it went since it was found. Raises OSError for the root."""
-        try:
-            with os.scandir(folder) as entries:
-                children = list(entries)
-        except OSError as error:
-            if not prefix:
-                raise
-            if not isinstance(error, FileNotFoundError | NotADirectoryError):
-                self._unlisted[prefix] = str(error.strerror)
-            return []
-        if prefix and not children:
-            # Such as the mount point of a share.
-            self._bare.add(prefix)
-        return children
-
-    def _skips(self, entry: os.DirEntry[str], prefix: str) -> bool:
-        """Whether its name is not UTF-8, so that its objects cannot be stored with it."""
-        escaped = os.fsencode(entry.name).decode("utf-8", "backslashreplace")
-        if escaped == entry.name:
-            return False
-        self._unnamed.add(prefix + escaped)
-        return True
+                if entry.name.startswith(".") or not (is_folder or entry.name.endswith(SUFFIXES)):
+                    continue
+                if is_folder and (entry.is_symlink() or self._is_ignored(Path(entry.path))):
+                    continue
+                escaped = os.fsencode(entry.name).decode("utf-8", "backslashreplace")
+                if escaped != entry.name:
+                    # Its objects could not be stored with it.
+                    text = "its name is not UTF-8; give it another one"
+                    listing.problems.append(ManifestProblem(prefix + escaped, 0, "", text))
+                elif is_folder:
+                    prefixes.append(f"{prefix}{entry.name}/")
+                else:
+                    listing.files[prefix + entry.name] = stamp_of(entry.path)
+        return listing
 
     def _is_emptied(self, name: str, stamp: Stamp | None) -> bool:
-        return stamp is not None and not size_of(stamp) and name in self._files and bool(self._files[name].objects)
+        return stamp is not None and not stamp[1] and name in self._files and bool(self._files[name].objects)
 
     def _is_ignored(self, folder: Path) -> bool:
         # The out folder of another hub, or of this one before a setting changed, has copies of the same objects.
         # Not `Path.is_dir`, which raises where this user may not look.
-        return folder.name.startswith(".") or folder == self._ignored or os.path.isdir(folder / PRIVATE)
+        return folder == self._ignored or os.path.isdir(folder / PRIVATE)
 
-    def _read(self, name: str, path: Path, file: _File) -> None:
+    def _read(self, name: str, file: _File) -> None:
         try:
-            with path.open("rb") as opened:
+            with (self._root / name).open("rb") as opened:
                 data = opened.read(MAX_BYTES + 1)
             if not data and file.objects:
-                # Emptied since it was listed.
-                file.missing_since, file.is_doubted = time.monotonic(), True
+                # Emptied since it was listed: the next listing says so.
                 return
             if len(data) > MAX_BYTES:
                 parsed: list[ParsedDocument | ManifestProblem] = [
@@ -255,14 +235,7 @@ class ManifestFolder:
             if file.missing_since is not None:
                 for key, held in file.objects.items():
                     candidates.setdefault(key, [held])
-        problems = [problem for file in self._files.values() for problem in file.problems]
-        problems += (
-            ManifestProblem(name, 0, "", "its name is not UTF-8; give it another one") for name in self._skipped
-        )
-        problems += (
-            ManifestProblem(folder.rstrip("/"), 0, "", f"cannot be listed ({why}); what it had stays until it can")
-            for folder, why in self._closed.items()
-        )
+        problems = [*self._listed, *(problem for file in self._files.values() for problem in file.problems)]
         objects: dict[ObjectKey, Declared] = {}
         for key, rivals in candidates.items():
             winner = next((held for held in rivals if held.file == self._owners.get(key)), rivals[0])
@@ -282,13 +255,6 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     except OSError:
         # A link in a circle, or to where this user may not look: reading it says which.
         return False
-
-
-def _stamp(entry: os.DirEntry[str]) -> Stamp | None:
-    try:
-        return stamp_of(entry.stat())
-    except OSError:
-        return None
 
 
 def _duplicate(key: ObjectKey, file: str, line: int, winner: Declared) -> ManifestProblem:
@@ -311,7 +277,3 @@ def _hints(document: ParsedDocument) -> list[ManifestProblem]:
             )
         ]
     return []
-
-
-#: Kinds that users write.
-INPUT_KINDS: Final = (Kind.SCORER, Kind.CONFIG, Kind.AUTHENTICATION, Kind.CLUSTER)

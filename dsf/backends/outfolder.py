@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from dsf.api import kubeyaml
-from dsf.backends.filecache import FileCache
-from dsf.backends.files import read_yaml, remove, write_text
+from dsf.backends.files import Stamp, read_text, read_yaml, remove, stamp_of, write_text
 from dsf.backends.protocol import Kind, Manifest, ObjectKey
 from dsf.errors import BackendError, SettingsError
 from dsf.keys import is_name
@@ -42,6 +41,8 @@ _FOLDERS: Final = {
     Kind.AUTHENTICATION: "scoringauthentications",
     Kind.CLUSTER: "managedclusters",
 }
+#: Kinds that users write.
+INPUT_KINDS: Final = tuple(_FOLDERS)
 _WORK_PREFIX: Final = "manifestwork-"
 _SCORES: Final = "addonplacementscores"
 _SUFFIX: Final = ".yaml"
@@ -53,9 +54,9 @@ class OutFolder:
     def __init__(self, root: Path, namespace: str) -> None:
         """`namespace` is the hub's own, which is not in file names."""
         self.root = root
-        #: Cache of objects that the hub delivers to clusters. Objects of other writers are always read again.
-        self.delivered = FileCache()
         self._namespace = namespace
+        # Files in clusters' folders, as the hub knows them.
+        self._delivered: dict[Path, Stamp | None] = {}
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
@@ -98,20 +99,36 @@ class OutFolder:
     def read(self, key: ObjectKey) -> Manifest | None:
         """One object, or None."""
         path = self.path(key)
-        return _manifest(self.delivered.read(path, read_yaml) if key.kind is Kind.WORK else read_yaml(path))
+        manifest = _manifest(read_yaml(path))
+        if manifest is not None and key.kind is Kind.WORK:
+            self._delivered.setdefault(path, stamp_of(path))
+        return manifest
 
     def write(self, key: ObjectKey, manifest: Manifest) -> None:
         """Write one object."""
-        path, text = self.path(key), kubeyaml.dump(manifest)
-        if key.kind is Kind.WORK:
-            self.delivered.write(path, text, manifest)
-        else:
-            write_text(path, text)
+        write_text(self.path(key), kubeyaml.dump(manifest))
 
-    def delete(self, key: ObjectKey) -> bool:
-        """Remove one object; returns whether it existed."""
-        path = self.path(key)
-        return (self.delivered.remove if key.kind is Kind.WORK else remove)(path, up_to=self.root)
+    def delete(self, key: ObjectKey) -> None:
+        """Remove one object."""
+        self.withdraw(self.path(key))
+
+    def deliver(self, path: Path, text: str, *, mode: int = 0o644) -> None:
+        """Make this the text of a file in a cluster's folder."""
+        if read_text(path) != text:
+            write_text(path, text, mode=mode)
+        self._delivered[path] = stamp_of(path)
+
+    def withdraw(self, path: Path) -> None:
+        """Remove a file, and then its empty folders."""
+        self._delivered.pop(path, None)
+        remove(path, up_to=self.root)
+
+    def edited_clusters(self) -> set[str]:
+        """The clusters in whose folders somebody has changed or removed delivered files since the last call."""
+        edited = [path for path, stamp in [*self._delivered.items()] if stamp_of(path) != stamp]
+        for path in edited:
+            self._delivered.pop(path, None)
+        return {path.relative_to(self.root).parts[1] for path in edited}
 
     def all(self, kind: Kind) -> Iterator[Manifest]:
         """All objects of a kind that users write."""

@@ -79,11 +79,6 @@ class ScorerPlan:
     def _load(self, size: int, secrets: Mapping[str, int]) -> Load:
         return Load(self.scorer.key, self.scorer.metadata.creation_timestamp, size, secrets)
 
-    @property
-    def is_varied(self) -> bool:
-        """Whether summaries differ between clusters."""
-        return bool(self.variants)
-
     def summary_on(self, cluster: str) -> ScorerSummary | None:
         """A cluster's summary; None if it does not run there now."""
         if self.runnable is None:

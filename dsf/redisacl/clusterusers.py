@@ -14,7 +14,6 @@ from typing import Any
 import redis
 
 import dsf.log
-from dsf import keys
 from dsf.redisacl.rules import cluster_of_user, cluster_user
 from dsf.redisacl.users import User
 from dsf.redislink.link import Link
@@ -184,16 +183,6 @@ class ClusterUsers:
 
 def _hashes(line: str) -> set[str]:
     return {word.removeprefix("#") for word in line.split() if word.startswith("#")}
-
-
-def keys_used(client: redis.Redis) -> dict[str, int]:
-    """Cluster -> key id that signed its newest result, which a rotation waits for."""
-    return {str(cluster): int(key_id) for cluster, key_id in client.hgetall(keys.KEYS_USED).items()}
-
-
-def forget_keys_used(client: redis.Redis, cluster: str) -> None:
-    """Forget that of a removed cluster."""
-    client.hdel(keys.KEYS_USED, cluster)
 
 
 def derive_password(master_secret: bytes, cluster: str, key_id: int) -> str:

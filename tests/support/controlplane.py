@@ -93,6 +93,7 @@ class ControlPlane:
 
     def start(self) -> ControlPlane:
         """Start both servers and install the CRDs. Raises AssertionError with the log when one does not come up."""
+        self.dir.mkdir(exist_ok=True)
         (self.dir / "tokens.csv").write_text("admin-token,admin,admin,system:masters\n")
         self._make_service_account_key()
         client, peer = (f"http://127.0.0.1:{port}" for port in self._etcd_ports)
@@ -135,6 +136,13 @@ class ControlPlane:
         self._write_kubeconfig(self.kubeconfig, "admin-token")
         trusted = ssl.create_default_context(cafile=str(self.certificate))
         wait_for(lambda: self._is_ready(trusted), _START_TIMEOUT, f"the API server on {self.url}")
+
+    def ensure(self) -> None:
+        """Start what was stopped or killed."""
+        if self._etcd is None:
+            self.start()
+        elif self._apiserver is None:
+            self.start_apiserver()
 
     def kill_apiserver(self) -> None:
         """SIGKILL; etcd and all that is in it stay."""
@@ -278,6 +286,11 @@ class ControlPlane:
         user = f"system:serviceaccount:{namespace}:{name}"
         review = {"spec": {"user": user, "resourceAttributes": {**asked, "namespace": namespace}}}
         wait_for(lambda: self._admin().create(_REVIEWS, review)["status"]["allowed"], 20, f"the rights of {user}")
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started, and not stopped since."""
+        return self._etcd is not None
 
     @property
     def pids(self) -> dict[str, int]:

@@ -10,13 +10,38 @@ import pytest
 
 from dsf.kube.session import Session
 from tests.support.controlplane import ControlPlane, ControlPlaneMissingError
+from tests.support.distribution import asks_api_server
+
+#: The one that tests of this process share, once there was one.
+_shared: list[ControlPlane] = []
 
 
 @pytest.fixture(scope="session")
 def control_plane() -> Iterator[ControlPlane]:
-    """A real API server, one per test process. Tests that kill or stall it start their own (`own_control_plane`)."""
+    """A real API server, one per test process. Tests may kill and stall it.
+
+    It ends with the last file whose tests use it, and starts anew, empty, if there is one more.
+    """
     with found() as server:
+        _shared.append(server)
         yield server
+    _shared.clear()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Start the shared server again, or its one program that the test before has killed."""
+    for server in _shared:
+        if "control_plane" in getattr(item, "fixturenames", ()):
+            server.ensure()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """End the shared server."""
+    for server in _shared:
+        if nextitem is not None and server.is_running and not asks_api_server(nextitem.nodeid.partition("::")[0]):
+            server.stop()
 
 
 @pytest.fixture
@@ -28,7 +53,7 @@ def session(control_plane: ControlPlane) -> Iterator[Session]:
 
 @pytest.fixture
 def own_control_plane() -> Iterator[ControlPlane]:
-    """A real API server of the test's own, to kill and stall; without CRDs, to start faster."""
+    """A real API server of the test's own, without CRDs."""
     with found(crds=False) as server:
         yield server
 

@@ -6,7 +6,10 @@ Most files have servers of their own, whose tests follow each other. pytest-xdis
 
 from __future__ import annotations
 
+import functools
+import re
 from collections import OrderedDict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,10 +21,27 @@ _TOGETHER = ("tests/integration/demo/",)
 _FLEETS = "tests/faults/"
 #: Of so many files that begin, one is of that folder.
 _APART = 8
+_ROOT = Path(__file__).parents[2]
+
+
+@functools.cache
+def asks_api_server(file: str) -> bool:
+    """Whether tests of this file, named relative to the repository, use the API server that a test process shares."""
+    path = _ROOT / file
+    sources = (source for source in (path, path.with_name("conftest.py")) if source.is_file())
+    return any(re.search(r"\bcontrol_plane: ControlPlane", source.read_text()) for source in sources)
+
+
+def _turn(file: str) -> int:
+    # Those of the API server follow each other, so that it runs no longer than they do.
+    return 1 if asks_api_server(file) else 2 if file.startswith("tests/unit/") else 0
 
 
 class Spread(OrderedDict[str, dict[str, bool]]):
-    """Tests by file, given out in the order of names, but for files of fleets, which are spread over the others."""
+    """Tests by file, given out in the order of names, but for two kinds.
+
+    Files of fleets are spread over the others, and those of the API server come together, before the unit tests.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +51,8 @@ class Spread(OrderedDict[str, dict[str, bool]]):
         """The next file; always from the front, as the scheduler does it."""
         is_turn = self._given % _APART == 0
         self._given += 1
-        file = next((name for name in self if name.startswith(_FLEETS) == is_turn), "") or next(iter(self))
+        names = sorted(self, key=_turn)
+        file = next((name for name in names if name.startswith(_FLEETS) == is_turn), "") or names[0]
         return file, self.pop(file)
 
 

@@ -34,7 +34,6 @@ NEEDED = {
     "rich",
     "structlog",
     "typer",
-    "watchfiles",
 }
 #: Modules that are not in its image: of the extras, and what the Dockerfile takes out.
 EXTRAS = ("fastapi", "flower", "matplotlib", "mcp", "numpy", "pandas", "scipy", "starlette", "tornado", "uvicorn")

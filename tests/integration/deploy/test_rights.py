@@ -114,7 +114,7 @@ def test_the_hub_can_do_its_work(
         backend.delete(Kind.WORK, cluster, MANIFESTWORK_NAME)
         backend.keep_name_claims(backend.name_claims() or "{}")
         assert backend.name_claims() == "{}"
-        assert backend.outages == {}
+        assert {reflector.error for reflector in backend._each_reflector()} == {None}
     finally:
         backend.stop()
 

@@ -49,8 +49,3 @@ def test_it_comes_changes_and_goes(running: World, api: ScriptedServer) -> None:
     world.until(lambda: world.told("a") == ["cpu-scorer"])
     world.remove("thanos.yaml")
     world.until(lambda: world.condition("cpu", "ConfigSynced")[1] == "MissingAuthentication")
-
-
-def test_a_mistake_is_said_with_file_and_line(running: World) -> None:
-    running.write("thanos.yaml", authentication(allowedHosts=["ftp://x"]))
-    running.until(lambda: any("thanos.yaml" in problem and "'ftp://x'" in problem for problem in running.problems()))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -35,30 +37,34 @@ def logged() -> Iterator[list[str]]:
     structlog.configure(processors=before)
 
 
-def _is_bad_scorer(*arguments: Any) -> bool:
-    """Whether a call is about the scorer `bad-scorer`."""
-    return any("bad-scorer" in str(getattr(argument, "name", argument))[:2000] for argument in arguments)
+def _is_scorer(name: str, *arguments: Any) -> bool:
+    """Whether a call is about this scorer."""
+    return any(name in str(getattr(argument, "name", argument))[:2000] for argument in arguments)
 
 
-def _is_bad_cluster(*arguments: Any) -> bool:
-    return any(getattr(argument, "name", argument) == "bad" for argument in arguments)
+def _is_cluster(name: str, *arguments: Any) -> bool:
+    is_named = any(getattr(argument, "name", argument) == name for argument in arguments)
+    return is_named or f"'name': '{name}'" in str(arguments[0])[:2000]
 
 
-def _break(monkeypatch: pytest.MonkeyPatch, place: str, is_wrong: Wrong) -> None:
-    """Let a function or method raise something that nobody expects, for the bad one only."""
+def _break(monkeypatch: pytest.MonkeyPatch, place: str, is_wrong: Wrong) -> list[str]:
+    """Let a function or method raise something that nobody expects, for the bad one only; each time is noted."""
     module, _, path = place.partition(":")
     owner: Any = importlib.import_module(module)
     *classes, name = path.split(".")
     for part in classes:
         owner = getattr(owner, part)
     true = getattr(owner, name)
+    times: list[str] = []
 
     def broken(*arguments: Any, **named: Any) -> Any:
         if is_wrong(*arguments, *named.values()):
+            times.append(place)
             raise KeyError(CANARY)
         return true(*arguments, **named)
 
     monkeypatch.setattr(owner, name, broken)
+    return times
 
 
 #: Step -> where the scorer's status says so; empty where it has none, since it cannot be read or written.
@@ -78,19 +84,34 @@ SCORER_STEPS = {
 }
 
 
-@pytest.mark.parametrize("step", SCORER_STEPS)
-def test_an_error_with_one_scorer_stops_no_other(
-    running: World, monkeypatch: pytest.MonkeyPatch, logged: list[str], step: str
+CLUSTER_STEPS = (
+    "dsf.hub.desiredstate:read",
+    "dsf.hub.credentials:AgentCredentials.ensure",
+    "dsf.hub.clusters:manifest_work",
+    "dsf.hub.clusters:ClusterReconciler._hold",
+    "dsf.hub.registrar:Registrar.put_entries",
+    "dsf.hub.registrar:Registrar.present",
+)
+
+
+def test_errors_with_some_scorers_stop_no_other(
+    running: World, monkeypatch: pytest.MonkeyPatch, logged: list[str]
 ) -> None:
-    _break(monkeypatch, step, _is_bad_scorer)
-    with scoring_api("bad-scorer") as bad, scoring_api("mem") as other:
-        running.scorer("bad-scorer", bad)
-        if condition := SCORER_STEPS[step]:
-            running.until(lambda: running.condition("bad-scorer", condition)[1] == "InternalError")
-            assert "KeyError" in running.condition("bad-scorer", condition)[2]
-        running.until(lambda: any(CANARY in line for line in logged))
+    """One goes wrong at each step."""
+    bad = {f"bad-{number:02}": step for number, step in enumerate(SCORER_STEPS)}
+    times = {name: _break(monkeypatch, step, partial(_is_scorer, name)) for name, step in bad.items()}
+    with contextlib.ExitStack() as stack:
+        apis = {name: stack.enter_context(scoring_api(name)) for name in (*bad, "mem")}
+        for name in bad:
+            running.scorer(name, apis[name])
+        for name, step in bad.items():
+            if condition := SCORER_STEPS[step]:
+                running.until(partial(lambda *told: running.condition(*told)[1] == "InternalError", name, condition))
+                assert "KeyError" in running.condition(name, condition)[2]
+        running.until(lambda: all(times.values()), "an error at each step")
+        assert any(CANARY in line for line in logged)
         # What comes now is planned, told, scheduled and shown; what goes, goes.
-        running.scorer("mem-scorer", other)
+        running.scorer("mem-scorer", apis["mem"])
         running.cluster("c")
         wanted = {f"{cluster}/{name}" for cluster in "abc" for name in ("cpu-scorer", "mem-scorer")}
         running.until(lambda: wanted <= set(running.pairs()))
@@ -101,30 +122,24 @@ def test_an_error_with_one_scorer_stops_no_other(
             lambda: {pair for pair in running.pairs() if "bad" not in pair} == {"a/mem-scorer", "c/mem-scorer"}
         )
         running.until(lambda: running.record("cpu-scorer") is None)
-        # And the scorer itself, as soon as nothing goes wrong any more.
+        # And the scorers themselves, as soon as nothing goes wrong any more.
         monkeypatch.undo()
-        running.scorer("bad-scorer", bad, metadata={"annotations": {"changed": "1"}})
-        running.until(lambda: {"a/bad-scorer", "c/bad-scorer"} <= set(running.pairs()))
-        running.until(lambda: running.condition("bad-scorer", "Scoring")[1] == "NoCyclesYet")
+        for name in bad:
+            running.scorer(name, apis[name], metadata={"annotations": {"changed": "1"}})
+        running.until(lambda: {f"{cluster}/{name}" for cluster in "ac" for name in bad} <= set(running.pairs()))
+        running.until(lambda: all(running.condition(name, "Scoring")[1] == "NoCyclesYet" for name in bad))
 
 
-@pytest.mark.parametrize(
-    "step",
-    [
-        "dsf.hub.desiredstate:read",
-        "dsf.hub.credentials:AgentCredentials.ensure",
-        "dsf.hub.clusters:manifest_work",
-        "dsf.hub.clusters:ClusterReconciler._hold",
-        "dsf.hub.registrar:Registrar.put_entries",
-        "dsf.hub.registrar:Registrar.present",
-    ],
-)
-def test_an_error_with_one_cluster_stops_no_other(
-    running: World, monkeypatch: pytest.MonkeyPatch, logged: list[str], step: str
+def test_errors_with_some_clusters_stop_no_other(
+    running: World, monkeypatch: pytest.MonkeyPatch, logged: list[str]
 ) -> None:
-    _break(monkeypatch, step, lambda *given: _is_bad_cluster(*given) or "'name': 'bad'" in str(given[0])[:2000])
-    running.cluster("bad")
-    running.until(lambda: any(CANARY in line for line in logged))
+    """One goes wrong at each step."""
+    bad = {f"bad-{number}": step for number, step in enumerate(CLUSTER_STEPS)}
+    times = {name: _break(monkeypatch, step, partial(_is_cluster, name)) for name, step in bad.items()}
+    for name in bad:
+        running.cluster(name)
+    running.until(lambda: all(times.values()), "an error at each step")
+    assert any(CANARY in line for line in logged)
     with scoring_api("mem") as other:
         running.scorer("mem-scorer", other)
         running.cluster("c")
@@ -135,10 +150,12 @@ def test_an_error_with_one_cluster_stops_no_other(
             lambda: {pair for pair in running.pairs() if "bad" not in pair} == {f"{c}/mem-scorer" for c in "abc"}
         )
         monkeypatch.undo()
-        running.remove("clusters/bad.yaml")
-        running.until(lambda: (running.cluster_record("bad"), running.told("bad")) == (None, None))
-        running.cluster("bad")
-        running.until(lambda: "bad/mem-scorer" in running.pairs())
+        for name in bad:
+            running.remove(f"clusters/{name}.yaml")
+        running.until(lambda: not any(running.cluster_record(name) or running.told(name) for name in bad))
+        for name in bad:
+            running.cluster(name)
+        running.until(lambda: {f"{name}/mem-scorer" for name in bad} <= set(running.pairs()))
 
 
 def test_a_notification_that_fails_is_not_the_last(running: World, monkeypatch: pytest.MonkeyPatch) -> None:

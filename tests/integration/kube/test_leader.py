@@ -116,9 +116,9 @@ def test_another_process_takes_over_whatever_the_clocks_say(
 
 
 def test_a_leader_without_an_api_server_gives_up_before_its_lease_lapses(
-    own_control_plane: ControlPlane, candidates: Callable[..., Candidate]
+    control_plane: ControlPlane, candidates: Callable[..., Candidate]
 ) -> None:
-    plane = own_control_plane
+    plane = control_plane
 
     def seconds() -> float:
         """From the newest renewal to the loss."""
@@ -170,11 +170,11 @@ class _Elector(LeaderElector):
 
 @pytest.mark.parametrize("program", ["kube-apiserver", "etcd"])
 def test_a_stalled_server_is_noticed_in_time_and_a_late_answer_changes_nothing(
-    own_control_plane: ControlPlane, program: str
+    control_plane: ControlPlane, program: str
 ) -> None:
     # Up to three times where the machine was busy with something else: then it is late, or lost before the stall.
     latest = FAST.renew_deadline + 0.5
-    assert any(1 < _seconds_to_loss(own_control_plane, program) < latest for _ in range(3))
+    assert any(1 < _seconds_to_loss(control_plane, program) < latest for _ in range(3))
 
 
 def _seconds_to_loss(plane: ControlPlane, program: str) -> float:

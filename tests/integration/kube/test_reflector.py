@@ -125,8 +125,8 @@ def test_an_unknown_kind_is_an_error_and_deletes_nothing(control_plane: ControlP
         assert not reflector.synced.is_set()
 
 
-def test_it_survives_an_api_server_that_is_killed_under_load(own_control_plane: ControlPlane) -> None:
-    plane, recorder = own_control_plane, Recorder()
+def test_it_survives_an_api_server_that_is_killed_under_load(control_plane: ControlPlane) -> None:
+    plane, recorder = control_plane, Recorder()
     namespace = plane.namespace()
     session, writer = plane.session(), plane.session()
     done = threading.Event()
@@ -163,8 +163,8 @@ def test_it_survives_an_api_server_that_is_killed_under_load(own_control_plane: 
         assert reflector.error is None
 
 
-def test_what_was_deleted_during_an_outage_is_reported(own_control_plane: ControlPlane) -> None:
-    plane, recorder = own_control_plane, Recorder()
+def test_what_was_deleted_during_an_outage_is_reported(control_plane: ControlPlane) -> None:
+    plane, recorder = control_plane, Recorder()
     namespace = plane.namespace()
     session = plane.session()
     for name in ("a", "b", "c"):

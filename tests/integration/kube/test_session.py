@@ -106,8 +106,8 @@ def test_many_threads_share_the_connections(control_plane: ControlPlane, caplog:
     assert not any("pool is full" in record.getMessage() for record in caplog.records)
 
 
-def test_an_outage_is_reported_at_once_and_its_end_needs_no_second_try(own_control_plane: ControlPlane) -> None:
-    plane = own_control_plane
+def test_an_outage_is_reported_at_once_and_its_end_needs_no_second_try(control_plane: ControlPlane) -> None:
+    plane = control_plane
     with contextlib.closing(plane.session()) as session:
         session.get(CONFIG_MAPS.path("default"))
         plane.kill_apiserver()

@@ -14,8 +14,8 @@ import redis
 
 from dsf import keys, messages
 from dsf.messages import derive_key, new_run_id, sign
-from dsf.redisacl.clusterusers import keys_used
 from dsf.results.ingest import REGISTRY_AGE
+from dsf.store.agentkeys import AgentKeys
 from dsf.store.registry import ClusterRecord, Registry
 from tests.integration.security.attacks import message, push_tick, result, send
 from tests.integration.security.fleet import CANARIES, CLUSTERS, MASTER, SCORER, Fleet, replace
@@ -214,7 +214,7 @@ class TestCredentials:
         works(fleet, "c1")
         # 2. OCM brings the new ones.
         fleet.deliver("c1", new)
-        fleet.until(lambda: keys_used(fleet.admin).get("c1") == new, "a result signed with the new key")
+        fleet.until(lambda: AgentKeys(fleet.admin).last_used("c1") == new, "a result signed with the new key")
         # 3. The old ones are refused, and every connection that came with them is cut.
         before = {client["id"] for client in fleet.admin.client_list() if client["user"] == "spoke-c1"}
         assert before

@@ -18,12 +18,13 @@ from dsf.fleet.reader import FleetReader
 from dsf.hub.notifications import ChangeTeller
 from dsf.optimizer.commands.optimizer import recorder, rescorer
 from dsf.optimizer.service import Done
-from dsf.redisacl.clusterusers import ClusterUsers, forget_keys_used, keys_used
+from dsf.redisacl.clusterusers import ClusterUsers
 from dsf.redisacl.rules import HubRole, hub_user
 from dsf.results.ingest import Ingest
 from dsf.results.writer import Writer
 from dsf.schedule.lock import BeatLock
 from dsf.settings import Settings
+from dsf.store.agentkeys import AgentKeys
 from dsf.store.mail import Mailboxes, results_waiting
 from dsf.store.pairs import Pairs
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
@@ -136,7 +137,7 @@ def test_nobody_is_refused_in_its_own_work(secure_redis: SecureRedis) -> None:
     writes.put_off(claims[0], time.time())
 
     # hub: news, states, what goes
-    assert keys_used(hub) == {"c1": 2}
+    assert AgentKeys(hub).used() == {"c1": 2}
     assert hub.spop(keys.HUB_CHANGED, 10)
     hub.blpop([keys.HUB_WAKE], timeout=0.01)
     list(Pairs(hub).rows([("c1", "s1"), ("c2", "s1")]))
@@ -150,7 +151,7 @@ def test_nobody_is_refused_in_its_own_work(secure_redis: SecureRedis) -> None:
     schedule.forget("s1")
     registry.remove_cluster("gone")
     registry.remove_scorer("s2")
-    forget_keys_used(hub, "c1")
+    hub.hdel(keys.KEYS_USED, "c1")
     users.remove("c1")
 
     # exporter

@@ -149,9 +149,9 @@ def test_nothing_is_watched_before_it_is_needed(cluster: Cluster) -> None:
     assert cluster.values()["cpu", ""] == 12
 
 
-def test_no_copy_passes_for_news_while_the_server_is_away(own_control_plane: ControlPlane) -> None:
-    cluster = Cluster(own_control_plane, RULES)
-    with own_control_plane.paused(), pytest.raises(HttpError) as caught:
+def test_no_copy_passes_for_news_while_the_server_is_away(control_plane: ControlPlane) -> None:
+    cluster = Cluster(control_plane, RULES)
+    with control_plane.paused(), pytest.raises(HttpError) as caught:
         cluster.values(seconds=1)
     assert (caught.value.reason, caught.value.retryable) == ("timeout", True)
 
@@ -162,7 +162,7 @@ def test_no_copy_passes_for_news_while_the_server_is_away(own_control_plane: Con
             return {}
 
     assert wait_for(back, 20)["cpu", ""] == 0
-    own_control_plane.kill_apiserver()
+    control_plane.kill_apiserver()
 
     def refused() -> HttpError | None:
         try:

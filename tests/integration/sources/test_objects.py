@@ -162,14 +162,14 @@ def test_what_cannot_be_asked(cluster: Cluster, source: dict[str, Any], reason: 
     assert words in str(error)
 
 
-def test_while_the_server_is_silent_or_away(own_control_plane: ControlPlane) -> None:
-    cluster = Cluster(own_control_plane)
-    with own_control_plane.paused():
+def test_while_the_server_is_silent_or_away(control_plane: ControlPlane) -> None:
+    cluster = Cluster(control_plane)
+    with control_plane.paused():
         began = time.monotonic()
         error = cluster.refused(seconds=2)
         assert time.monotonic() - began < 20
     assert (error.reason, error.retryable) == ("timeout", True)
-    own_control_plane.kill_apiserver()
+    control_plane.kill_apiserver()
     error = cluster.refused()
     assert (error.reason, error.retryable) == ("connection_failed", True)
     cluster.close()

@@ -262,6 +262,13 @@ def test_a_bad_document_stops_no_other() -> None:
             "f.yaml:9: spec.source: params.query is required, but for the types Kubernetes and Object",
         ),
         (SCORER.replace("metadata:\n  name: sample-scorer\n", ""), "f.yaml:1: metadata: is required"),
+        (
+            (
+                "apiVersion: dynamic-scoring.open-cluster-management.io/v1alpha1\nkind: ScoringAuthentication\n"
+                "metadata: {name: a}\nspec:\n  basic: {username: {value: u}}\n  allowedHosts:\n  - x\n  - ftp://x\n"
+            ),
+            "f.yaml:8: spec.allowedHosts[1]: 'ftp://x' is not a server of the form host, host:port or https://host[:port]",
+        ),
     ],
 )
 def test_one_problem(text: str, problem: str) -> None:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from dsf.api.meta import Condition
 from dsf.api.score import (
     MAX_OBJECT_BYTES,
-    addon_placement_score,
     build_items,
     object_bytes,
     score_body,
@@ -131,11 +130,10 @@ def test_the_object_without_its_status() -> None:
     assert "ownerReferences" not in score_body("cluster1", "sample-scorer", "My Score")["metadata"]
 
 
-def test_the_whole_object_is_body_and_status() -> None:
+def test_the_status_has_items_expiry_and_a_condition() -> None:
     items = [("a", 1), ("b", -100)]
     until = NOW + timedelta(seconds=300.5)
-    whole = addon_placement_score("cluster1", "sample-scorer", "my_score", items, valid_until=until, now=NOW)
-    assert whole.pop("status") == {
+    assert score_status(items, valid_until=until, now=NOW) == {
         "conditions": [
             {
                 "type": "AddOnPlacementScoreUpdated",
@@ -148,7 +146,6 @@ def test_the_whole_object_is_body_and_status() -> None:
         "scores": [{"name": "a", "value": 1}, {"name": "b", "value": -100}],
         "validUntil": "2026-01-01T12:05:00Z",
     }
-    assert whole == score_body("cluster1", "sample-scorer", "my_score")
 
 
 def test_the_transition_time_stays_over_updates() -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from dsf.api import kubeyaml
 from dsf.backends.eventlog import LIMIT, EventLog
-from dsf.backends.filecache import FileCache
 from dsf.backends.files import read_yaml, remove, write_text
 from dsf.backends.outfolder import OutFolder, merged
 from dsf.backends.protocol import Kind, ObjectKey
@@ -50,34 +49,31 @@ def test_what_is_no_yaml_any_more_is_nothing(tmp_path: Path, text: str) -> None:
 def test_removing_takes_empty_folders_along_up_to_the_root(tmp_path: Path) -> None:
     write_text(tmp_path / "a/b/c.yaml", "")
     write_text(tmp_path / "a/d.yaml", "")
-    assert remove(tmp_path / "a/b/c.yaml", up_to=tmp_path)
+    remove(tmp_path / "a/b/c.yaml", up_to=tmp_path)
     assert not (tmp_path / "a/b").exists()
     assert (tmp_path / "a/d.yaml").exists()
-    assert remove(tmp_path / "a/d.yaml", up_to=tmp_path)
-    assert tmp_path.exists()
-    assert not remove(tmp_path / "a/b/c.yaml", up_to=tmp_path)
+    remove(tmp_path / "a/d.yaml", up_to=tmp_path)
+    assert [*tmp_path.iterdir()] == []
+    remove(tmp_path / "a/b/c.yaml", up_to=tmp_path)
 
 
-def test_a_known_file_is_read_again_when_somebody_changed_it(tmp_path: Path) -> None:
-    cache, path, reads = FileCache(), tmp_path / "a/x.yaml", []
-
-    def parse(file: Path) -> object:
-        reads.append(file)
-        return read_yaml(file)
-
-    assert cache.read(path, parse) is None
-    cache.write(path, "x: 1\n", {"x": 1})
-    reads.clear()
-    assert [cache.read(path, parse) for _ in range(3)] == [{"x": 1}] * 3
-    assert (reads, cache.changed()) == ([], [])
-    path.write_text("x: 22\n")
-    assert cache.changed() == [path]
-    assert cache.changed() == []
-    assert [cache.read(path, parse) for _ in range(3)] == [{"x": 22}] * 3
-    assert reads == [path]
-    path.unlink()
-    assert cache.changed() == [path]
-    assert cache.read(path, parse) is None
+def test_edits_of_delivered_files_are_seen_once(tmp_path: Path) -> None:
+    out = OutFolder(tmp_path, "hub")
+    for cluster in ("a", "b", "c"):
+        out.deliver(out.cluster(cluster) / "x.yaml", "x: 1\n")
+    work = ObjectKey(Kind.WORK, "d", "work")
+    out.write(work, {"metadata": {"name": "work"}})
+    OutFolder(tmp_path, "hub").deliver(out.path(work), "of another process\n")
+    out.read(work)
+    assert out.edited_clusters() == set()
+    (out.cluster("a") / "x.yaml").write_text("x: 22\n")
+    (out.cluster("b") / "x.yaml").unlink()
+    out.withdraw(out.cluster("c") / "x.yaml")
+    assert [out.edited_clusters(), out.edited_clusters()] == [{"a", "b"}, set()]
+    out.deliver(out.cluster("a") / "x.yaml", "x: 1\n", mode=0o600)
+    assert (out.cluster("a") / "x.yaml").read_text() == "x: 1\n"
+    assert (out.cluster("a") / "x.yaml").stat().st_mode & 0o777 == 0o600
+    assert out.edited_clusters() == set()
 
 
 def test_keys_are_found_without_reading(tmp_path: Path) -> None:
@@ -114,13 +110,16 @@ def test_events_are_counted_kept_and_bounded(tmp_path: Path) -> None:
     events.add(KEY, "Warning", "Bad", "first")
     events.add(KEY, "Normal", "Good", "x")
     events.add(KEY, "Warning", "Bad", "first")
+    events.write()
     assert [(event["reason"], event["count"]) for event in read_yaml(path)] == [("Good", 1), ("Bad", 2)]
     again = EventLog(path)
     again.load()
     again.add(KEY, "Warning", "Bad", "first")
+    again.write()
     assert read_yaml(path)[-1]["count"] == 3
     for number in range(LIMIT + 10):
         again.add(KEY, "Normal", "Many", str(number))
+    again.write()
     assert len(read_yaml(path)) == LIMIT
 
 

@@ -1,18 +1,18 @@
-"""The folder of manifests: what a file that is away or empty for a moment means."""
+"""The folder of manifests: mistakes, and what a file that is away or empty for a moment means."""
 
 from __future__ import annotations
 
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dsf.backends import manifestfolder
-from dsf.backends.manifestfolder import ManifestFolder
+from dsf.backends.manifestfolder import ManifestFolder, _Listing
 
 CLUSTER = """\
 apiVersion: cluster.open-cluster-management.io/v1
@@ -20,6 +20,136 @@ kind: ManagedCluster
 metadata: {name: %s}
 spec: {hubAcceptsClient: true}
 """
+
+WRONG = """\
+apiVersion: dynamic-scoring.open-cluster-management.io/v1alpha1
+kind: DynamicScorer
+metadata:
+  name: wrong
+spec:
+  description: x
+  configURL: http://127.0.0.1:9/config
+  configSyncMode: Ful
+  scoring:
+    param: {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("files", "problems"),
+    [
+        (
+            {"sub/wrong.yaml": f"# a comment\n---\n{WRONG}---\n{CLUSTER % 'c'}"},
+            [
+                "sub/wrong.yaml:10: spec.configSyncMode: 'Ful' is not one of Full, None",
+                (
+                    "sub/wrong.yaml:12: spec.scoring.param: is not a known field; allowed are host, path, params, "
+                    "auth, tls; did you mean params?"
+                ),
+            ],
+        ),
+        (
+            {"a.yaml": CLUSTER % "c", "b.yaml": "# One that is there twice.\n---\n" + CLUSTER % "c"},
+            [
+                (
+                    "b.yaml:3: metadata.name: ManagedCluster 'c' is also in a.yaml, line 1, and that one counts; "
+                    "remove one of them"
+                )
+            ],
+        ),
+        (
+            {"c.yaml": (CLUSTER % "c").replace("hubAcceptsClient: true", "")},
+            [
+                (
+                    "c.yaml:1: spec.hubAcceptsClient: is not there, so the cluster is not accepted and nothing runs on "
+                    "it; true accepts it"
+                )
+            ],
+        ),
+        (
+            {"c.yaml": CLUSTER % "c", "big.yaml": "#" * (5 * 1024 * 1024), "binary.yaml": b"a: 1\nb: \xff\xfe\n"},
+            [
+                "big.yaml:1: is larger than the 4194304 bytes a file of manifests may have",
+                "binary.yaml:2: is not UTF-8 text",
+            ],
+        ),
+        (
+            {
+                "c.yaml": CLUSTER % "c",
+                **dict.fromkeys((".hidden.yaml", ".dir/x.yaml", "x.yaml~", ".x.yaml.swp", "#x.yaml#"), WRONG),
+                **dict.fromkeys(("notes.txt", "out/own.yaml", "another-out/x.yaml", "another-out/.hub/lock"), WRONG),
+            },
+            [],
+        ),
+    ],
+    ids=["mistakes", "twice", "not accepted", "large and binary", "no manifests"],
+)
+def test_each_mistake_has_its_place_and_stops_nothing_else(
+    tmp_path: Path, files: dict[str, str | bytes], problems: list[str]
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    folder = ManifestFolder(tmp_path, tmp_path / "out", "default")
+    assert folder.refresh()
+    assert [str(problem) for problem in folder.problems] == problems
+    assert [key.name for key in folder.objects] == ["c"]
+    assert not folder.refresh()
+
+
+def test_a_half_written_file_changes_nothing_until_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(CLUSTER % "c")
+    (tmp_path / "notes.yaml").write_text("# No object.")
+    folder = ManifestFolder(tmp_path, tmp_path / "out", "default")
+    folder.refresh()
+    held = dict(folder.objects)
+    path.write_text((CLUSTER % "c").replace("true}", "'half"))
+    assert folder.refresh()
+    # Also for a hub that starts while the file is broken.
+    anew = ManifestFolder(tmp_path, tmp_path / "out", "default")
+    anew.restore(held)
+    anew.refresh(grace=0)
+    for each in (folder, anew):
+        assert each.objects == held
+        [problem] = each.problems
+        assert str(problem).startswith("c.yaml:")
+        assert "is not YAML" in problem.message
+    # Deleting it removes what it held.
+    path.unlink()
+    anew.refresh(grace=0)
+    assert (anew.objects, anew.problems) == ({}, [])
+
+
+def test_the_file_that_has_an_object_keeps_it(tmp_path: Path) -> None:
+    folder = ManifestFolder(tmp_path, tmp_path / "out", "default")
+    (tmp_path / "z.yaml").write_text(CLUSTER % "c")
+    folder.refresh()
+    (tmp_path / "a-copy.yaml").write_text((CLUSTER % "c").replace("true", "false"))
+    folder.refresh()
+    assert [held.file for held in folder.objects.values()] == ["z.yaml"]
+    assert [problem.source for problem in folder.problems] == ["a-copy.yaml"]
+    (tmp_path / "z.yaml").unlink()
+    folder.refresh(grace=0)
+    assert [held.manifest["spec"] for held in folder.objects.values()] == [{"hubAcceptsClient": False}]
+    assert folder.problems == []
+
+
+def test_a_folder_that_disappears_changes_nothing(tmp_path: Path) -> None:
+    root = tmp_path / "manifests"
+    root.mkdir()
+    (root / "c.yaml").write_text(CLUSTER % "c")
+    folder = ManifestFolder(root, tmp_path / "out", "default")
+    folder.refresh()
+    held = dict(folder.objects)
+    root.rename(tmp_path / "unmounted")
+    assert [folder.refresh(grace=0), folder.refresh(grace=0)] == [True, False]
+    [problem] = folder.problems
+    assert "nothing is changed until it can" in problem.message
+    assert folder.objects == held
+    (tmp_path / "unmounted").rename(root)
+    assert folder.refresh(grace=0)
+    assert (folder.objects, folder.problems) == (held, [])
 
 
 def _empty(path: Path) -> None:
@@ -50,25 +180,24 @@ def test_what_is_away_for_a_moment_stays(
     assert [key.name for key in held] == ["one", "other"]
     # As `yq ... > clusters.yaml` does, an editor, or a share that is unmounted.
     lose(path)
-    folder.refresh()
+    assert folder.refresh()
     now += grace - 0.1
-    folder.refresh()
-    # Only a short grace is worth many looks.
-    assert (folder.objects, folder.is_settling) == (held, grace == 1)
+    assert not folder.refresh()
+    assert folder.objects == held
     assert all(problem.severity == "note" for problem in folder.problems)
     assert bool(folder.problems) == (grace == 300)
     path.write_text(CLUSTER % "two")
     other.write_text(CLUSTER % "other")
     folder.refresh()
-    assert (sorted(key.name for key in folder.objects), folder.is_settling) == (["other", "two"], False)
+    assert sorted(key.name for key in folder.objects) == ["other", "two"]
     assert not folder.problems
     # Not for ever.
     lose(path)
     folder.refresh()
     now += grace + 0.1
-    folder.refresh()
+    assert folder.refresh()
     assert "two" not in [key.name for key in folder.objects]
-    assert (folder.is_settling, folder.problems) == (False, [])
+    assert folder.problems == []
 
 
 @pytest.mark.parametrize(
@@ -137,10 +266,11 @@ class _Late(ManifestFolder):
 
     change: Callable[[], object] | None = None
 
-    def _scan(self) -> Iterator[tuple[str, Any]]:
-        yield from [*super()._scan()]
+    def _list(self) -> _Listing:
+        listing = super()._list()
         if self.change is not None:
             self.change()
+        return listing
 
 
 @pytest.mark.parametrize("lose", [_empty, Path.unlink], ids=["emptied", "removed"])
@@ -157,10 +287,10 @@ def test_what_is_lost_between_two_looks_stays_for_a_moment(tmp_path: Path, lose:
     for _ in range(2):
         assert [key.name for key in folder.objects] == ["one"]
         folder.refresh()
-    assert folder.is_settling == (lose is Path.unlink)
+    assert bool(folder.problems) == (lose is _empty)
     path.write_text(CLUSTER % "two")
     folder.refresh()
-    assert ([key.name for key in folder.objects], folder.is_settling) == (["two"], False)
+    assert ([key.name for key in folder.objects], folder.problems) == (["two"], [])
 
 
 def test_a_link_that_leads_nowhere_is_a_problem_of_its_own(tmp_path: Path) -> None:
@@ -187,9 +317,9 @@ def test_what_a_folder_had_that_cannot_be_listed_stays(tmp_path: Path, monkeypat
     folder.refresh()
     scandir = os.scandir
 
-    def refused(path: str) -> Any:
+    def refused(path: Path) -> Any:
         # Root may list everything.
-        if path == str(tmp_path / "eu"):
+        if path == tmp_path / "eu":
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         return scandir(path)
 
@@ -211,7 +341,7 @@ def test_a_file_that_was_always_empty_is_nothing(tmp_path: Path) -> None:
     folder = ManifestFolder(tmp_path, tmp_path / "out", "default")
     (tmp_path / "empty.yaml").write_text("")
     folder.refresh()
-    assert (folder.objects, folder.problems, folder.is_settling) == ({}, [], False)
+    assert (folder.objects, folder.problems) == ({}, [])
 
 
 def test_names_that_are_not_utf_8_are_skipped_and_said(tmp_path: Path) -> None:
@@ -234,31 +364,3 @@ def test_names_that_are_not_utf_8_are_skipped_and_said(tmp_path: Path) -> None:
     assert folder.refresh()
     assert [key.name for key in folder.objects] == ["bad", "good"]
     assert not folder.problems
-
-
-def test_of_many_new_files_each_scan_reads_some_and_misses_no_edit(tmp_path: Path) -> None:
-    folder = ManifestFolder(tmp_path, tmp_path / "out", "default")
-    known = tmp_path / "z-known.yaml"
-    known.write_text(CLUSTER % "known")
-    folder.refresh()
-    (tmp_path / "many").mkdir()
-    for number in range(5):
-        (tmp_path / "many" / f"{number}.yaml").write_text(CLUSTER % f"c{number}")
-    known.write_text((CLUSTER % "known").replace("true", "false"))
-    assert folder.refresh(most_new=2)
-    [edited] = [one.manifest for key, one in folder.objects.items() if key.name == "known"]
-    assert edited["spec"]["hubAcceptsClient"] is False
-    counts = [len(folder.objects)]
-    while folder.is_settling:
-        folder.refresh(most_new=2)
-        counts.append(len(folder.objects))
-    assert counts == [3, 5, 6]
-    # A folder that gets another name loses nothing meanwhile, however long the other names take to read.
-    before = folder.objects.keys()
-    (tmp_path / "many").rename(tmp_path / "renamed")
-    folder.refresh(grace=0.0, most_new=2)
-    assert folder.objects.keys() == before
-    while folder.is_settling:
-        folder.refresh(grace=0.0, most_new=2)
-        assert folder.objects.keys() == before
-    assert all(one.file.startswith(("renamed/", "z-")) for one in folder.objects.values())

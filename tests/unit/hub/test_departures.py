@@ -10,7 +10,7 @@ import pytest
 
 from dsf import keys
 from dsf.api.types import ADDON_NAME, CREDENTIALS_WORK_NAME, MANIFESTWORK_NAME
-from dsf.backends.protocol import Backend, Credentials, Kind, Manifest, ObjectKey
+from dsf.backends.protocol import Kind, Manifest, ObjectKey
 from dsf.fleet.model import FleetModel
 from dsf.hub.clusters import ClusterReconciler
 from dsf.hub.configs import FINALIZER, ConfigReconciler
@@ -19,7 +19,6 @@ from dsf.hub.departures import Departures
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.outage import Outage
 from dsf.hub.registrar import Registrar
-from dsf.redisacl.keyids import KeyIds
 from dsf.settings import Settings
 from dsf.store.agentkeys import AgentKeys
 from dsf.store.agents import Agents
@@ -27,73 +26,14 @@ from dsf.store.registry import Registry
 from dsf.store.schedule import ScheduleStore
 from tests.support.memorystore import memory_client
 from tests.unit.hub.builders import cluster, config, scorer
+from tests.unit.hub.objects import Objects
 
 KEY = ObjectKey(Kind.CLUSTER, "", "c")
 PAIR = keys.pair_key("c", "cpu")
 GRACE = 300.0
 
 
-class Api:
-    """The objects of a hub, and OCM's add-on."""
-
-    def __init__(self) -> None:
-        self.objects: dict[ObjectKey, Manifest] = {}
-        self.ids: KeyIds | None = None
-        self._version = 0
-        self.put(cluster("c").to_manifest())
-        self.put(config().to_manifest())
-        self.put(scorer("cpu").to_manifest())
-        self.put(self.addon())
-
-    def addon(self) -> Manifest:
-        return {"kind": "ManagedClusterAddOn", "metadata": {"name": ADDON_NAME, "namespace": "c"}}
-
-    def put(self, manifest: Manifest) -> None:
-        metadata = manifest["metadata"]
-        self._version += 1
-        metadata["resourceVersion"] = str(self._version)
-        kind = Kind(manifest["kind"])
-        self.objects[ObjectKey(kind, metadata.get("namespace", ""), metadata["name"])] = manifest
-
-    def take(self, kind: Kind) -> Manifest:
-        [key] = self.keys(kind)
-        return self.objects.pop(key)
-
-    def list(self, kind: Kind) -> list[Manifest]:
-        return [self.objects[key] for key in self.keys(kind)]
-
-    def keys(self, kind: Kind) -> list[ObjectKey]:
-        return [key for key in self.objects if key.kind is kind]
-
-    def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
-        return self.objects.get(ObjectKey(kind, namespace, name))
-
-    def apply(self, manifest: Manifest) -> None:
-        self.put(manifest | {"metadata": {**manifest["metadata"], "generation": 1}})
-
-    def delete(self, kind: Kind, namespace: str, name: str) -> None:
-        del self.objects[ObjectKey(kind, namespace, name)]
-
-    def deliver_credentials(self, cluster: str, credentials: Credentials) -> None:
-        del cluster
-        self.ids = credentials.key_ids
-
-    def remove_credentials(self, cluster: str) -> None:
-        del cluster
-        self.ids = None
-
-    def delivered_key_ids(self, cluster: str) -> KeyIds | None:
-        del cluster
-        return self.ids
-
-    def event(self, *_: object) -> None:
-        pass
-
-    def name_claims(self) -> str:
-        return ""
-
-    def keep_name_claims(self, text: str) -> None:
-        del text
+ADDON: Manifest = {"kind": "ManagedClusterAddOn", "metadata": {"name": ADDON_NAME, "namespace": "c"}}
 
 
 class World:
@@ -101,7 +41,7 @@ class World:
 
     def __init__(self, settings: Settings) -> None:
         self.client = memory_client()
-        self.api = Api()
+        self.api = Objects(cluster("c").to_manifest(), config().to_manifest(), scorer("cpu").to_manifest(), ADDON)
         self.now = 1000.0
         self.schedule = ScheduleStore(self.client)
         self.registry = Registry(self.client)
@@ -113,7 +53,7 @@ class World:
 
     def start(self) -> None:
         """Also anew."""
-        backend = cast("Backend", self.api)
+        backend = self.api.backend
         self.registrar = Registrar(self.client, Outage("redis"))
         self.credentials = AgentCredentials(backend, self.registrar, self.client, self._settings, b"m" * 32)
         self.desired = DesiredState(backend, self._settings, lambda key: None, lambda news, changed: None)
@@ -298,12 +238,12 @@ def test_a_configuration_that_cannot_be_read_ends_nothing_for_good(world: World)
 
 def test_a_deleted_configuration_that_cannot_be_read_is_released(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     released: list[object] = []
-    monkeypatch.setattr(Api, "remove_finalizer", lambda _, *said: released.append(said), raising=False)
+    monkeypatch.setattr(Objects, "remove_finalizer", lambda _, *said: released.append(said), raising=False)
     manifest = world.api.take(Kind.CONFIG)
     leaving = {**manifest["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [FINALIZER]}
     world.api.put({**manifest, "spec": {"masks": 7}, "metadata": leaving})
     world.look()
-    backend, scores = cast("Backend", world.api), Mock(remove_all=lambda: False)
+    backend, scores = world.api.backend, Mock(remove_all=lambda: False)
     key = world.desired.config_key
     assert ConfigReconciler(backend, world.registrar, world.desired, world.clusters, scores)(key) is None
     assert released == [(*key, FINALIZER)]

@@ -3,50 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from dsf.api.types import ADDON_NAME, HealthStatus
-from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
+from dsf.backends.protocol import Kind, Manifest, ObjectKey
 from dsf.hub import summaries
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.health import Health
 from dsf.hub.summaries import Differences
 from dsf.settings import Settings
 from tests.unit.hub.builders import cluster, config, scorer
+from tests.unit.hub.objects import Objects
 
 
-class Place:
-    """A backend with these objects."""
-
-    def __init__(self) -> None:
-        self.objects: dict[Kind, Manifest] = {}
-        self.events: list[tuple[Kind, str, str]] = []
-        self.claims = ""
-
-    def put(self, kind: Kind, manifest: Manifest, version: int = 1) -> None:
-        self.objects[kind] = {**manifest, "metadata": {**manifest["metadata"], "resourceVersion": str(version)}}
-
-    def list(self, kind: Kind) -> list[Manifest]:
-        return [self.objects[kind]] if kind in self.objects else []
-
-    def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
-        return self.objects.get(kind)
-
-    def name_claims(self) -> str:
-        return self.claims
-
-    def keep_name_claims(self, text: str) -> None:
-        self.claims = text
-
-    def event(self, about: ObjectKey, type_: str, reason: str, message: str) -> None:
-        self.events.append((about.kind, reason, message))
-
-
-def _desired(place: Place, settings_factory: Callable[..., Settings], *, addon_mode: bool = False) -> DesiredState:
+def _desired(place: Objects, settings_factory: Callable[..., Settings], *, addon_mode: bool = False) -> DesiredState:
     settings = settings_factory(namespace="hub", addon_mode=addon_mode)
-    return DesiredState(cast("Backend", place), settings, lambda key: None, lambda news, changed: None)
+    return DesiredState(place.backend, settings, lambda key: None, lambda news, changed: None)
 
 
 def _spec(manifest: Manifest, **more: Any) -> Manifest:
@@ -54,13 +28,13 @@ def _spec(manifest: Manifest, **more: Any) -> Manifest:
 
 
 def test_fields_of_a_newer_crd_are_ignored_and_told_once(settings_factory: Callable[..., Settings]) -> None:
-    place = Place()
-    place.put(Kind.CLUSTER, cluster("a").to_manifest())
+    place = Objects()
+    place.put(cluster("a").to_manifest())
     masks = [{"clusterName": "b", "scoreName": "*", "until": "noon"}]
-    place.put(Kind.CONFIG, _spec(config().to_manifest(), masks=masks, newer=1))
+    place.put(_spec(config().to_manifest(), masks=masks, newer=1))
     newer = _spec(scorer("s").to_manifest(), newer={"x": 1})
     newer["status"] = {**newer["status"], "newer": True, "lastSyncedConfig": {"name": "n", "newer": True}}
-    place.put(Kind.SCORER, newer)
+    place.put(newer)
     desired = _desired(place, settings_factory)
     plan = desired.update()
     assert plan.is_enabled
@@ -76,24 +50,23 @@ def test_fields_of_a_newer_crd_are_ignored_and_told_once(settings_factory: Calla
     ]
     # As it was.
     assert newer["spec"]["newer"] == {"x": 1}
-    place.put(Kind.SCORER, newer, version=2)
+    place.put(newer)
     assert desired.update().entries("a", {}).keys() == {"s"}
     assert len(place.events) == 2
 
 
 def test_other_mistakes_stay(settings_factory: Callable[..., Settings]) -> None:
-    place = Place()
-    place.put(Kind.CONFIG, config().to_manifest())
-    place.put(Kind.SCORER, _spec(scorer("s").to_manifest(), newer=1, description=7))
+    place = Objects()
+    place.put(config().to_manifest())
+    place.put(_spec(scorer("s").to_manifest(), newer=1, description=7))
     desired = _desired(place, settings_factory)
     assert desired.update().unreadable == {"hub/s": "spec.description: 7 is not text"}
     assert desired.mistake(ObjectKey(Kind.SCORER, "hub", "s")) == "spec.description: 7 is not text"
 
 
 def test_an_authentication_with_an_unknown_field_is_not_used(settings_factory: Callable[..., Settings]) -> None:
-    place = Place()
+    place = Objects()
     place.put(
-        Kind.AUTHENTICATION,
         {
             "apiVersion": "dynamic-scoring.open-cluster-management.io/v1alpha1",
             "kind": "ScoringAuthentication",
@@ -105,50 +78,18 @@ def test_an_authentication_with_an_unknown_field_is_not_used(settings_factory: C
 
 
 def test_a_hosted_addon_is_reported_once(settings_factory: Callable[..., Settings]) -> None:
-    place = Place()
-    place.put(Kind.CLUSTER, cluster("a").to_manifest())
-    addon: dict[str, Any] = {"metadata": {"name": ADDON_NAME, "namespace": "a"}}
-    place.put(Kind.ADDON, addon)
+    place = Objects()
+    place.put(cluster("a").to_manifest())
+    addon: dict[str, Any] = {"kind": "ManagedClusterAddOn", "metadata": {"name": ADDON_NAME, "namespace": "a"}}
+    place.put(addon)
     desired = _desired(place, settings_factory, addon_mode=True)
     desired.update()
     assert place.events == []
     addon["metadata"]["annotations"] = {"addon.open-cluster-management.io/hosting-cluster-name": "host"}
-    place.put(Kind.ADDON, addon)
+    place.put(addon)
     for _ in range(2):
         assert desired.update().clusters.keys() == {"a"}
     assert [(kind, reason) for kind, reason, _ in place.events] == [(Kind.ADDON, "HostedModeNotSupported")]
-
-
-class Fleet:
-    """Objects and scoring APIs of which one changes at a time."""
-
-    def __init__(self) -> None:
-        self.objects: dict[ObjectKey, Manifest] = {}
-        self.health: dict[ObjectKey, Health] = {}
-        self.claims = ""
-        self._version = 0
-
-    def put(self, kind: Kind, manifest: Manifest) -> ObjectKey:
-        self._version += 1
-        metadata = {**manifest["metadata"], "resourceVersion": str(self._version)}
-        key = ObjectKey(kind, metadata.get("namespace") or "", metadata["name"])
-        self.objects[key] = {**manifest, "metadata": metadata}
-        return key
-
-    def list(self, kind: Kind) -> list[Manifest]:
-        return [manifest for key, manifest in self.objects.items() if key.kind is kind]
-
-    def get(self, *key: Any) -> Manifest | None:
-        return self.objects.get(ObjectKey(*key))
-
-    def event(self, *_: object) -> None:
-        pass
-
-    def name_claims(self) -> str:
-        return self.claims
-
-    def keep_name_claims(self, text: str) -> None:
-        self.claims = text
 
 
 def test_what_changes_for_one_scorer_is_worked_out_for_that_one_only(
@@ -167,14 +108,15 @@ def test_what_changes_for_one_scorer_is_worked_out_for_that_one_only(
 
     counted(summaries, "resolve_everywhere", lambda one: str(one.metadata.name))
     counted(summaries, "part_of", lambda one: str(one.name))
-    fleet = Fleet()
+    fleet = Objects()
+    known: dict[ObjectKey, Health] = {}
     settings = settings_factory(namespace="hub", addon_mode=False)
     affected: list[Differences] = []
-    desired = DesiredState(cast("Backend", fleet), settings, fleet.health.get, lambda news, _: affected.append(news))
-    fleet.put(Kind.CLUSTER, cluster("a").to_manifest())
-    fleet.put(Kind.CONFIG, config().to_manifest())
+    desired = DesiredState(fleet.backend, settings, known.get, lambda news, _: affected.append(news))
+    fleet.put(cluster("a").to_manifest())
+    fleet.put(config().to_manifest())
     made = {f"s{number}": scorer(f"s{number}").to_manifest() for number in range(20)}
-    keys = {name: fleet.put(Kind.SCORER, manifest) for name, manifest in made.items()}
+    keys = {name: fleet.put(manifest) for name, manifest in made.items()}
     desired.update()
     assert len(worked) == 40
 
@@ -185,29 +127,29 @@ def test_what_changes_for_one_scorer_is_worked_out_for_that_one_only(
         plan = desired.update()
         # As if it was made from nothing.
         count = worked.copy()
-        anew = DesiredState(cast("Backend", fleet), settings, fleet.health.get, lambda *_: None).update()
+        anew = DesiredState(fleet.backend, settings, known.get, lambda *_: None).update()
         assert plan == anew
         assert affected[0].scorers <= {f"hub/{name}"}
         return count
 
     # The hub writes its status: nothing of the plan comes from it but the health.
     status = {"conditions": [], "failures": [], "interval": 30, "healthStatus": "Active"}
-    fleet.put(Kind.SCORER, {**made["s3"], "status": status})
+    fleet.put({**made["s3"], "status": status})
     assert changed("s3") == []
-    fleet.health[keys["s4"]] = Health(status=HealthStatus.Inactive, is_checked=True)
+    known[keys["s4"]] = Health(status=HealthStatus.Inactive, is_checked=True)
     assert changed("s4") == ["resolve_everywhere s4", "part_of s4"]
-    fleet.health[keys["s4"]] = Health(status=HealthStatus.Active, is_checked=True)
+    known[keys["s4"]] = Health(status=HealthStatus.Active, is_checked=True)
     assert changed("s4") == ["resolve_everywhere s4", "part_of s4"]
     edited = _spec(made["s5"], execution={"maxRetries": 7})
-    fleet.put(Kind.SCORER, {**edited, "metadata": {**edited["metadata"], "generation": 2}})
+    fleet.put({**edited, "metadata": {**edited["metadata"], "generation": 2}})
     assert changed("s5") == ["resolve_everywhere s5", "part_of s5"]
-    fleet.put(Kind.SCORER, scorer("s20").to_manifest())
+    fleet.put(scorer("s20").to_manifest())
     assert changed("s20") == ["resolve_everywhere s20", "part_of s20"]
     del fleet.objects[keys["s6"]]
     assert changed("s6") == []
     assert changed("none") == []
     # One that cannot be read keeps its schedule, until it is deleted.
-    fleet.put(Kind.SCORER, _spec(made["s7"], description=7))
+    fleet.put(_spec(made["s7"], description=7))
     for _ in range(2):
         assert changed("s7") == []
         assert affected[0] == Differences(frozenset({"hub/s7"}), frozenset({"a"}))

@@ -11,12 +11,25 @@ import pytest
 from dsf.api.remoteconfig import RemoteConfig
 from dsf.api.types import ConfigSyncMode, HealthStatus
 from dsf.backends.protocol import Kind, ObjectKey
+from dsf.http import addresses
 from dsf.hub import health
-from dsf.hub.health import Check, CheckFailure, Health, HealthMonitor, HealthTarget
+from dsf.hub.health import Check, CheckFailure, Health, HealthMonitor, HealthTarget, check
 from dsf.settings import Settings
+from tests.support.httpserver import (
+    Handler,
+    ScriptedServer,
+    answer,
+    bomb,
+    close_early,
+    drip,
+    drip_headers,
+    endless,
+    hang,
+)
 from tests.support.wait import wait_for
 
 GOOD = RemoteConfig(name="good")
+CONFIG = {"name": "good"}
 BAD = CheckFailure("ConfigInvalid", "not JSON")
 DOWN = CheckFailure("HTTPError", "status 503")
 FINE = Check(None, GOOD)
@@ -27,8 +40,8 @@ ODD = Check(None, None, BAD)
 def statuses(*checks: Check, start: Health | None = None) -> list[str]:
     health = start or Health()
     found = []
-    for check in checks:
-        health = health.after(check)
+    for result in checks:
+        health = health.after(result)
         found.append(health.status.value)
     return found
 
@@ -70,6 +83,92 @@ def test_what_an_earlier_hub_found_counts() -> None:
     assert statuses(SICK, start=known) == ["Active"]
     assert statuses(SICK, start=Health(HealthStatus.Active, GOOD)) == ["Inactive"]
     assert known.after(SICK).config == GOOD
+
+
+@pytest.mark.parametrize(
+    ("mode", "healthz", "config", "reason"),
+    [
+        ("None", answer("ok"), answer("", 500), ""),
+        ("None", answer("busy", 500), answer(CONFIG), "HTTPError"),
+        ("None", answer("", 404), answer(CONFIG), "HTTPError"),
+        ("Full", answer("ok"), answer(CONFIG), ""),
+        ("Full", answer("", 404), answer(CONFIG), ""),
+        ("Full", answer("", 404), answer("", 500), "HTTPError"),
+        ("Full", answer("busy", 500), answer(CONFIG), "HTTPError"),
+        ("Full", answer("ok"), answer("not json"), "ConfigInvalid"),
+        ("Full", answer("ok"), answer("", 302, Location="http://elsewhere.test/"), "Redirect"),
+        ("None", answer("", 307, Location="http://169.254.169.254/"), answer(""), "Redirect"),
+        ("None", close_early, answer(""), "ConnectionFailed"),
+        ("None", hang, answer(""), "Timeout"),
+        ("None", drip, answer(""), "Timeout"),
+        ("None", drip_headers, answer(""), "Timeout"),
+        ("Full", answer("ok"), endless(), "TooLarge"),
+        ("Full", answer("ok"), bomb, "TooLarge"),
+    ],
+)
+def test_what_a_check_finds(mode: str, healthz: Handler, config: Handler, reason: str) -> None:
+    with ScriptedServer(healthz=healthz, config=config) as server:
+        target = HealthTarget(f"{server.url}/config", ConfigSyncMode(mode))
+        found = Health().after(check(target, timeout=0.5 if reason == "Timeout" else 30))
+    assert (found.status.value, found.failure.reason if found.failure else "") == (
+        ("Inactive" if reason else "Active"),
+        reason,
+    )
+    assert ("/config" in server.paths()) == (mode == "Full")
+    assert all("Authorization" not in request.headers for request in server.requests)
+
+
+@pytest.mark.parametrize(
+    ("url", "reason", "message"),
+    [
+        ("http://127.0.0.1:9", "ConnectionFailed", "GET http://127.0.0.1:9/healthz: Connection refused"),
+        ("http://user@127.0.0.1:9", "InvalidURL", "spec.configURL: "),
+        ("http://169.254.169.254", "AddressRefused", "DSF_ALLOW_LINK_LOCAL=true"),
+        ("http://[::ffff:169.254.169.254]:80", "AddressRefused", "DSF_ALLOW_LINK_LOCAL=true"),
+    ],
+)
+def test_where_nothing_can_be_asked(url: str, reason: str, message: str) -> None:
+    found = check(HealthTarget(f"{url}/config", ConfigSyncMode.Full), timeout=30).health_failure
+    assert found is not None
+    assert found.reason == reason
+    assert message in found.message
+
+
+def test_a_path_in_config_url_is_not_part_of_healthz() -> None:
+    with ScriptedServer(answer("no such path", 404)) as server:
+        server.script(answer("ok"), path="/healthz")
+        server.script(answer(CONFIG), path="/scorer-a/config")
+        target = HealthTarget(f"{server.url}/scorer-a/config", ConfigSyncMode.Full)
+        assert Health().after(check(target, timeout=30)).status is HealthStatus.Active
+    assert set(server.paths()) == {"/healthz", "/scorer-a/config"}
+
+
+def test_a_name_is_refused_when_any_of_its_addresses_is_link_local(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ScriptedServer(answer("ok")) as server:
+        rows = [(2, 1, 6, "", (address, server.port)) for address in ("127.0.0.1", "169.254.0.1")]
+        monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: rows)
+        target = HealthTarget(f"http://names.test:{server.port}/config", ConfigSyncMode.None_)
+        found = check(target, timeout=60).health_failure
+        assert found is not None
+        assert found.reason == "AddressRefused"
+        assert "names.test stands for 169.254.0.1, a link-local or metadata" in found.message
+        assert server.requests == []
+        addresses.allow_link_local(True)
+        try:
+            assert check(target, timeout=60).health_failure is None
+        finally:
+            addresses.allow_link_local(False)
+
+
+def test_checks_leave_no_threads_or_connections() -> None:
+    with ScriptedServer(answer("ok")) as server:
+        target = HealthTarget(f"{server.url}/config", ConfigSyncMode.None_)
+        check(target, timeout=60)
+        before = threading.active_count()
+        for _ in range(5):
+            check(target, timeout=60)
+        # Those of the server end a moment after the connections.
+        wait_for(lambda: threading.active_count() <= before + 1)
 
 
 class _Apis:

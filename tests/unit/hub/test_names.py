@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from dsf.api.allowednames import AllowedNames
 from dsf.api.nameclaims import KEPT
 from dsf.api.scorer import DynamicScorer
-from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
+from dsf.backends.protocol import Kind
 from dsf.errors import BackendError, ObjectConflictError, SettingsError
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.names import NameRules
@@ -23,6 +23,7 @@ from dsf.store.registry import ClusterRecord
 from dsf.store.schedule import ScheduleStore
 from tests.support.memorystore import memory_client
 from tests.unit.hub.builders import NOW, cluster, config, scorer
+from tests.unit.hub.objects import Objects
 
 OLDER = "2025-01-01T00:00:00Z"
 
@@ -84,7 +85,7 @@ def test_wrong_lists_of_names(entry: str, settings_factory: Callable[..., Settin
     for lists in ({"team": [entry]}, {"other": ["x"]}):
         chosen = settings_factory(namespace="hub", scorer_namespaces=["team"], score_names=lists)
         with pytest.raises(SettingsError, match=r"DSF_SCORE_NAMES: (team|other): "):
-            DesiredState(cast("Backend", Store()), chosen, lambda _: None, lambda *_: None)
+            DesiredState(Objects().backend, chosen, lambda _: None, lambda *_: None)
 
 
 def test_of_two_scorers_of_one_name_one_is_told_about() -> None:
@@ -134,42 +135,14 @@ def test_books_and_overrides_do_not_go_to_another_namespace() -> None:
     assert registrar.sync_scorers(planned(own)) == {}
 
 
-class Store:
-    """A backend with scorers, whose claims another process may write."""
-
-    def __init__(self) -> None:
-        self.scorers: dict[str, Manifest] = {}
-        self.claims = ""
-        self.failure: BackendError | None = None
-
-    def put(self, one: DynamicScorer, version: int = 1) -> None:
-        manifest = one.to_manifest()
-        manifest["metadata"] |= {"resourceVersion": str(version)}
-        self.scorers[one.key] = manifest
-
-    def list(self, kind: Kind) -> list[Manifest]:
-        if kind is Kind.CLUSTER:
-            return [cluster("c").to_manifest()]
-        return [*self.scorers.values()] if kind is Kind.SCORER else []
-
-    def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
-        return config().to_manifest() if kind is Kind.CONFIG else None
-
-    def name_claims(self) -> str:
-        return self.claims
-
-    def keep_name_claims(self, text: str) -> None:
-        if self.failure is not None:
-            raise self.failure
-        self.claims = text
-
-    def event(self, about: ObjectKey, type_: str, reason: str, message: str) -> None:
-        del about, type_, reason, message
+def stored(*scorers: DynamicScorer) -> Objects:
+    manifests = (one.to_manifest() for one in scorers)
+    return Objects(cluster("c").to_manifest(), config().to_manifest(), *manifests)
 
 
-def desired(store: Store, settings_factory: Callable[..., Settings]) -> DesiredState:
+def desired(store: Objects, settings_factory: Callable[..., Settings]) -> DesiredState:
     chosen = settings_factory(namespace="hub", addon_mode=False)
-    return DesiredState(cast("Backend", store), chosen, lambda key: None, lambda news, changed: None)
+    return DesiredState(store.backend, chosen, lambda key: None, lambda news, changed: None)
 
 
 def running(state: DesiredState) -> list[str]:
@@ -177,22 +150,20 @@ def running(state: DesiredState) -> list[str]:
 
 
 def test_claims_outlive_the_hub(settings_factory: Callable[..., Settings]) -> None:
-    store = Store()
-    store.put(scorer("victim", score="cpu"))
+    store = stored(scorer("victim", score="cpu"))
     assert running(desired(store, settings_factory)) == ["victim"]
-    store.put(scorer("attacker", score="cpu", created=OLDER))
+    store.put(scorer("attacker", score="cpu", created=OLDER).to_manifest())
     # A new leader that sees both for the first time.
     assert running(desired(store, settings_factory)) == ["victim"]
-    del store.scorers["hub/victim"]
+    store.delete(Kind.SCORER, "hub", "victim")
     assert running(desired(store, settings_factory)) == []
-    store.put(scorer("victim", score="cpu"), version=9)
+    store.put(scorer("victim", score="cpu").to_manifest())
     assert running(desired(store, settings_factory)) == ["victim"]
 
 
 def test_a_claim_takes_effect_when_it_is_stored(settings_factory: Callable[..., Settings]) -> None:
-    store = Store()
+    store = stored(scorer("mine", score="cpu"))
     state = desired(store, settings_factory)
-    store.put(scorer("mine", score="cpu"))
     store.failure = BackendError("no space")
     with pytest.raises(BackendError, match="no space"):
         state.update()
@@ -203,13 +174,12 @@ def test_a_claim_takes_effect_when_it_is_stored(settings_factory: Callable[..., 
     with pytest.raises(ObjectConflictError):
         state.update()
     store.failure = None
-    store.put(scorer("other", score="cpu"))
+    store.put(scorer("other", score="cpu").to_manifest())
     assert running(state) == ["other"]
 
 
 def test_claims_that_cannot_be_read_are_made_anew(settings_factory: Callable[..., Settings]) -> None:
-    store = Store()
+    store = stored(scorer("mine", score="cpu"))
     store.claims = "edited"
-    store.put(scorer("mine", score="cpu"))
     assert running(desired(store, settings_factory)) == ["mine"]
     assert "hub/mine" in store.claims

@@ -66,6 +66,22 @@ def test_the_older_one_keeps_a_name() -> None:
     assert obstacle.reason == "ScoreNameConflict"
 
 
+def test_execution_is_in_the_record_and_the_entry() -> None:
+    execution = {
+        "rateLimit": "30/m",
+        "validitySeconds": 90,
+        "whenFailing": {"failureThreshold": 2, "behavior": "Value", "value": -100},
+        "whenEmpty": {"behavior": "Value", "items": [{"name": "${cluster};pod-a", "value": 5}]},
+    }
+    plan = make_plan([scorer(execution=execution, scoreDestination="None")], config(), [cluster("c")], NOW)
+    record = plan.records({})["s"]
+    assert (record.rate_limit, record.validity, record.destination) == ("30/m", 90, "None")
+    assert record.when_failing.model_dump() == {"failure_threshold": 2, "behavior": "Value", "value": -100}
+    expected = {"behavior": "Value", "value": None, "items": (("${cluster};pod-a", 5),)}
+    assert record.when_empty.model_dump() == expected
+    assert plan.entries("c", {})["s"].rate_limit == "30/m"
+
+
 def test_pauses() -> None:
     annotation = "dynamic-scoring.open-cluster-management.io/paused-until"
     later, earlier = NOW + timedelta(hours=1), NOW - timedelta(hours=1)

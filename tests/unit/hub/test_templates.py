@@ -135,6 +135,13 @@ def test_a_mask_by_labels() -> None:
     assert found.clusters_of(one) == ["b"]
 
 
+def test_the_older_spelling_of_masks_counts() -> None:
+    spec = {"mask": [{"clusterName": "a", "scoreName": "s"}]}
+    older = DynamicScoringConfig.from_manifest({**config().to_manifest(), "spec": spec})
+    found = make_plan([scorer("s")], older, [cluster("a"), cluster("b")], NOW)
+    assert [len(found.running(name)) for name in "ab"] == [0, 1]
+
+
 @pytest.mark.parametrize(
     "mask",
     [

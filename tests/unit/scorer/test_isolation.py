@@ -17,7 +17,7 @@ _PROGRAM = """
 import sys
 
 BLOCKED = {"celery", "kombu", "redis", "kubernetes", "requests", "urllib3", "flower", "structlog", "typer", "rich",
-           "yaml", "pydantic_settings", "pandas", "watchfiles"}
+           "yaml", "pydantic_settings", "pandas"}
 
 class Finder:
     def find_spec(self, name, path=None, target=None):

@@ -56,3 +56,16 @@ def test_fleets_are_spread_over_the_other_files_and_all_are_given_out_once() -> 
     assert [given.index(name) for name in fleets] == [0, 8, 14]
     assert [name for name in given if name not in fleets] == others
     assert not queue
+
+
+def test_files_of_the_api_server_follow_each_other() -> None:
+    asking = ["tests/integration/api/test_crds.py", "tests/integration/hub/kube/test_capacity.py"]
+    others = [
+        "tests/integration/agent/test_small.py",
+        "tests/integration/store/test_ticks.py",
+        "tests/unit/test_log.py",
+    ]
+    queue = Spread()
+    for name in sorted(asking + others):
+        queue[name] = {}
+    assert [queue.popitem(last=False)[0] for _ in range(5)] == [*others[:2], *asking, others[2]]

@@ -267,9 +267,9 @@ def test_summaries_that_cannot_be_used_leave_the_last_good_ones(
 
 
 def test_an_api_server_may_restart(
-    own_control_plane: ControlPlane, make_agent: AgentFactory, summarise: SummaryFactory, source: ScriptedServer
+    control_plane: ControlPlane, make_agent: AgentFactory, summarise: SummaryFactory, source: ScriptedServer
 ) -> None:
-    spoke = Spoke(own_control_plane, "prometheus")
+    spoke = Spoke(control_plane, "prometheus")
     spoke.secret("prometheus", {"token": "first-token"})
     spoke.deliver(summarise(**TOKEN))
     agent = make_agent(KubeAgent, spoke=spoke)
@@ -277,11 +277,11 @@ def test_an_api_server_may_restart(
     agent.tick("sample")
     assert agent.result().outcome == "ok"
 
-    own_control_plane.kill_apiserver()
+    control_plane.kill_apiserver()
     # All that is needed is known.
     agent.tick("sample")
     assert agent.result().outcome == "ok"
-    own_control_plane.start_apiserver()
+    control_plane.start_apiserver()
     spoke.secret("prometheus", {"token": "second-token"})
     spoke.deliver(summarise(**TOKEN), summarise("second"))
     # The client's back-off while the server was away.

@@ -1,0 +1,82 @@
+"""The hub's objects in memory, for unit tests of what reads and writes them."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from dsf.backends.protocol import Backend, Credentials, Kind, Manifest, ObjectKey
+from dsf.errors import BackendError
+from dsf.redisacl.keyids import KeyIds
+
+
+class Objects:
+    """What a backend keeps. Nobody is told of changes."""
+
+    def __init__(self, *manifests: Manifest) -> None:
+        self.objects: dict[ObjectKey, Manifest] = {}
+        #: (kind, reason, message)
+        self.events: list[tuple[Kind, str, str]] = []
+        self.claims = ""
+        #: Raised when claims are kept.
+        self.failure: BackendError | None = None
+        self.ids: KeyIds | None = None
+        self._version = 0
+        for manifest in manifests:
+            self.put(manifest)
+
+    @property
+    def backend(self) -> Backend:
+        """For those that want one."""
+        return cast("Backend", self)
+
+    def put(self, manifest: Manifest) -> ObjectKey:
+        """Create or replace an object."""
+        self._version += 1
+        metadata = {**manifest["metadata"], "resourceVersion": str(self._version)}
+        key = ObjectKey(Kind(manifest["kind"]), metadata.get("namespace") or "", metadata["name"])
+        self.objects[key] = {**manifest, "metadata": metadata}
+        return key
+
+    def take(self, kind: Kind) -> Manifest:
+        """Remove the only object of a kind."""
+        [key] = self.keys(kind)
+        return self.objects.pop(key)
+
+    def list(self, kind: Kind) -> list[Manifest]:
+        return [self.objects[key] for key in self.keys(kind)]
+
+    def keys(self, kind: Kind) -> list[ObjectKey]:
+        return [key for key in self.objects if key.kind is kind]
+
+    def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
+        return self.objects.get(ObjectKey(kind, namespace, name))
+
+    def apply(self, manifest: Manifest) -> None:
+        self.put({**manifest, "metadata": {**manifest["metadata"], "generation": 1}})
+
+    def delete(self, kind: Kind, namespace: str, name: str) -> None:
+        del self.objects[ObjectKey(kind, namespace, name)]
+
+    def deliver_credentials(self, cluster: str, credentials: Credentials) -> None:
+        del cluster
+        self.ids = credentials.key_ids
+
+    def remove_credentials(self, cluster: str) -> None:
+        del cluster
+        self.ids = None
+
+    def delivered_key_ids(self, cluster: str) -> KeyIds | None:
+        del cluster
+        return self.ids
+
+    def event(self, about: ObjectKey, type_: str, reason: str, message: str) -> None:
+        del type_
+        self.events.append((about.kind, reason, message))
+
+    def name_claims(self) -> str:
+        return self.claims
+
+    def keep_name_claims(self, text: str) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.claims = text
