@@ -3,8 +3,8 @@
 `kubernetes` checks the login token on the hub's API server: `get dynamicscorers` is required to read, `update
 dynamicscorers` to act, and `list placements` to see Placements. `proxy` trusts the headers of a proxy such as
 oauth2-proxy and checks the user's rights on the API server, or by a list of groups. `token` is one token with all
-rights. `open` and `none` do not authenticate: with `none` the page listens on this machine only, with `open` it is
-read-only.
+rights. The others do not authenticate: `none` and `local` listen on this machine only, `none` and `open` are read-only,
+`local` and `anyone` are not.
 """
 
 from __future__ import annotations
@@ -94,31 +94,18 @@ class Unauthenticated:
         return doing != "act" or self._acting
 
 
-class PageTokenAccess:
-    """One token with all rights."""
-
-    has_login = True
+class TokenFile:
+    """The one token of DSF_CLIENT_TOKEN_FILE. The file is read at every check, so that the token can be changed."""
 
     def __init__(self, file: Path) -> None:
-        """The file is read at every request, so that a new token ends logins with the old one. Raises SettingsError if
-        it is unreadable.
-        """
+        """Raises SettingsError if it is unreadable."""
         self._file = file
         self._read()
 
-    def login(self, token: str) -> PageUser:
-        """See `UserAccess`."""
+    def check(self, token: str) -> None:
+        """Raises AccessError (401) for another token, and SettingsError if the file is unreadable."""
         if not hmac.compare_digest(token.encode(), self._read().encode()):
-            raise AccessError("this is not the token of the page", 401)
-        return PageUser("token")
-
-    def recognise(self, request: Request) -> PageUser | None:
-        """See `UserAccess`."""
-        return None
-
-    def allows(self, caller: PageUser, doing: Doing) -> bool:
-        """See `UserAccess`."""
-        return True
+            raise AccessError("this is not the token of DSF_CLIENT_TOKEN_FILE", 401)
 
     def _read(self) -> str:
         try:
@@ -129,6 +116,14 @@ class PageTokenAccess:
         if not token:
             raise SettingsError(f"DSF_CLIENT_TOKEN_FILE: {self._file} is empty; it must contain the token")
         return token
+
+
+class AllRights:
+    """All users have all rights."""
+
+    def allows(self, caller: PageUser, doing: Doing) -> bool:
+        """See `Rights`."""
+        return True
 
 
 class LoginAccess:

@@ -15,12 +15,14 @@ from dsf.process import memory
 from dsf.settings import Settings
 from dsf.store.client import connect
 from dsf.web.access import (
+    AllRights,
     ListedRights,
     LoginAccess,
-    PageTokenAccess,
+    PageUser,
     ProxyAccess,
     RememberedHolder,
     RememberedRights,
+    TokenFile,
     Unauthenticated,
     UserAccess,
 )
@@ -121,15 +123,21 @@ def _access(settings: Settings, session: Session | None) -> UserAccess:
         if not is_loopback(host):
             raise SettingsError(
                 f"DSF_WEB_AUTH is {mode} and DSF_LISTEN_HOST is {host}: use 127.0.0.1, or auth open (read "
-                f"access for every client), token, kubernetes or proxy"
+                f"access for every client), anyone (it may act, too), token, kubernetes or proxy"
             )
         return Unauthenticated(acting=mode == "local")
-    if mode == "open":
-        return Unauthenticated(acting=False)
+    if mode in ("open", "anyone"):
+        return Unauthenticated(acting=mode == "anyone")
     if mode == "token":
         if settings.client_token_file is None:
             raise SettingsError("DSF_WEB_AUTH is token, so DSF_CLIENT_TOKEN_FILE has to name the token's file")
-        return PageTokenAccess(settings.client_token_file)
+        file = TokenFile(settings.client_token_file)
+
+        def holder(token: str) -> PageUser:
+            file.check(token)
+            return PageUser("token")
+
+        return LoginAccess(holder, AllRights())
     if session is None or (mode == "proxy" and settings.web_operators):
         # With a list, the API server is only used for objects, if there is one.
         return ProxyAccess(ListedRights(settings.web_operators))

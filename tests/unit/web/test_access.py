@@ -15,7 +15,6 @@ from dsf.kube.session import Session
 from dsf.web.access import (
     Doing,
     ListedRights,
-    PageTokenAccess,
     PageUser,
     ProxyAccess,
     RememberedHolder,
@@ -77,10 +76,10 @@ def test_listed_operators_act_also_where_there_is_an_api_server(settings_factory
     assert access.allows(PageUser("bob"), "look")
 
 
-def test_a_login_counts_while_the_token_is_the_same(tmp_path: Path) -> None:
+def test_a_login_counts_while_the_token_is_the_same(settings_factory: SettingsFactory, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("one")
-    access = PageTokenAccess(file)
+    access = _access(settings_factory(role="web", web_auth="token", client_token_file=file), None)
     assert access.allows(access.login("one"), "act")
     file.write_text("two")
     with pytest.raises(AccessError):
