@@ -10,7 +10,7 @@ from pydantic import Field
 
 from dsf.cli.output import TABLE_PAIRS
 from dsf.errors import UnknownScorerError
-from dsf.fleet.outfolder import ManifestMistake, UnmetCondition, conditions_in, conditions_of, problems_in, unmet
+from dsf.fleet.outfolder import ManifestMistake, UnmetCondition, conditions_of, problems_in, unmet
 from dsf.fleet.reader import FleetReader
 from dsf.fleet.schedule import override_view
 from dsf.fleet.views import OverrideView, ScorerList, ScorerView, ScoreView, Time, View
@@ -48,7 +48,7 @@ def read_report(client: redis.Redis, settings: Settings, named: str | None) -> S
     """
     fleet = FleetReader(client)
     out = settings.out
-    every = conditions_in(out) if out is not None else conditions_of(Notices(client).scorers())
+    every = conditions_of(Notices(client).scorers())
     conditions = [condition for condition in every if named in (None, condition.scorer)]
     problems: list[ManifestMistake] = []
     scores: list[ScoreView] | None = None

@@ -11,6 +11,7 @@ import redis
 import yaml
 
 from dsf import keys
+from dsf.store.notices import ConditionNotice, Notices, ScorerNotice
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
 from tests.integration.cli.conftest import Dsf, loaded
@@ -151,16 +152,16 @@ def test_status_of_an_unknown_scorer_names_the_known_ones(dsf: Dsf, fleet: Fleet
     assert result.stderr == "error: no scorer 'nobody' runs; registered: sample-scorer, static-scorer\n"
 
 
-def test_status_shows_what_the_hub_wrote_into_its_folder(
+def test_status_shows_what_the_hub_says_of_scorers_and_manifests(
     dsf: Dsf, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     only_sample(fleet.redis)
     out = tmp_path / "_out"
-    (out / "dynamicscorers").mkdir(parents=True)
+    out.mkdir()
     problem = {"file": "scorer.yaml", "line": 7, "field": "spec.interval", "message": "-1 is less than 1"}
     (out / "problems.yaml").write_text(yaml.safe_dump([{**problem, "severity": "error"}]))
-    condition = {"type": "ConfigSynced", "status": "False", "reason": "MissingField", "message": "no interval"}
-    (out / "dynamicscorers" / "broken.yaml").write_text(yaml.safe_dump({"status": {"conditions": [condition]}}))
+    why = ConditionNotice(type="ConfigSynced", status="False", reason="MissingField", message="no interval", since=1.0)
+    Notices(fleet.redis).tell_scorer(ScorerNotice(name="broken", conditions=(why,)))
     monkeypatch.setenv("DSF_MANIFESTS", str(tmp_path))
     result = dsf("status")
     assert result.exit_code == 1
@@ -178,9 +179,7 @@ def test_files_of_the_hub_that_make_no_sense_are_ignored(
     dsf: Dsf, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     only_sample(fleet.redis)
-    (tmp_path / "dynamicscorers").mkdir()
-    for name in ("problems.yaml", "dynamicscorers/x.yaml"):
-        (tmp_path / name).write_text(text)
+    (tmp_path / "problems.yaml").write_text(text)
     monkeypatch.setenv("DSF_OUT_DIR", str(tmp_path))
     assert dsf("status").exit_code in (0, 1)
 
