@@ -15,7 +15,7 @@ from tests.integration.optimizer.mcp.server import Server
 from tests.integration.optimizer.mcp.test_access import ACCEPT, INITIALIZE, post
 from tests.support.redisserver import free_port
 
-pytestmark = pytest.mark.xdist_group("mcp")
+pytestmark = pytest.mark.xdist_group("optimizer")
 
 
 def test_an_unknown_tool(near: Assistant) -> None:

@@ -17,7 +17,7 @@ from tests.integration.optimizer.mcp.assistant import Assistant
 from tests.integration.optimizer.mcp.conftest import Bed
 from tests.support.redisserver import free_port
 
-pytestmark = pytest.mark.xdist_group("mcp")
+pytestmark = pytest.mark.xdist_group("optimizer")
 
 
 @pytest.fixture
