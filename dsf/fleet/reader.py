@@ -13,12 +13,11 @@ from dsf.api.validity import has_expired
 from dsf.errors import UnknownClusterError, UnknownScorerError
 from dsf.fleet import changes
 from dsf.fleet.model import FleetModel, PairFilter
-from dsf.fleet.rows import age_of, books_of, cycle_view, failure_view, read_at, remark_view, skips_view
+from dsf.fleet.overviews import ScorerPage
+from dsf.fleet.rows import age_of, books_of, cycle_view, failure_view, remark_view, skips_view
 from dsf.fleet.schedule import entry_view
-from dsf.fleet.scorerviews import scorer_views
 from dsf.fleet.verdict import Verdict, verdict
-from dsf.fleet.views import HistoryList, ScheduleList, ScoreItem, ScoreList, ScoreResult, ScorerList, ScoreView
-from dsf.store.notices import Notices
+from dsf.fleet.views import HistoryList, ScheduleList, ScoreItem, ScoreList, ScoreResult, ScoreView
 from dsf.store.pairs import Pairs, PairState
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
@@ -44,7 +43,6 @@ class FleetReader:
         self._registry = Registry(client)
         self._pairs = Pairs(client)
         self._schedule = ScheduleStore(client)
-        self._notices = Notices(client)
         self._clock = clock
 
     def scores(
@@ -130,18 +128,9 @@ class FleetReader:
         views = [entry_view(entry, overrides, due.get(entry.pair), now) for entry in entries]
         return ScheduleList(at=now, entries=views, total=total, continue_=following)
 
-    def scorers(self, scorer: str | None = None, *, limit: int | None = None, after: str | None = None) -> ScorerList:
-        """Every registered scorer by name, or one; at most `limit` of them, after the one named `after`."""
-        self._check(None, scorer)
-        every = sorted(self._registry.scorers().items())
-        asked = [record for name, record in every if scorer in (None, name)]
-        records = [record for record in asked if after is None or record.name > after][:limit]
-        now = self._clock()
-        views = scorer_views(self._pairs, records, self._model.groups(now), self._schedule.overrides(), now)
-        reads = self._notices.reads() if scorer is None else {scorer: self._notices.read(scorer)}
-        views = [view.model_copy(update={"config_read": read_at(reads.get(view.name))}) for view in views]
-        more = bool(records) and records[-1] is not asked[-1]
-        return ScorerList(at=now, scorers=views, total=len(asked), cursor=records[-1].name if more else None)
+    def scorers(self, scorer: str | None = None) -> ScorerPage:
+        """Every registered scorer by name, or one."""
+        return self._model.scorer_page(scorer)
 
     def history(self, cluster: str, scorer: str, *, limit: int | None = None, after: str | None = None) -> HistoryList:
         """The newest cycles of one pair and its counters; both are empty if it never ran.
