@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import redis
 
@@ -59,14 +59,9 @@ class FleetReader:
         previous answer.
         """
         self._check(cluster, scorer)
-        records = self._registry.scorers()
         pairs, total, following = self._page(cluster, scorer, limit, after)
         now = self._clock()
-        paused = self._paused(pairs, now)
-        views = [
-            score_view(state, records, now, is_paused=(state.cluster, state.scorer) in paused)
-            for state in self._pairs.states(pairs)
-        ]
+        views = [view for view, _ in self._views(pairs, now)]
         return ScoreList(at=now, scores=views, total=total, continue_=following)
 
     def score_page(
@@ -91,18 +86,15 @@ class FleetReader:
             rows = self._model.pairs(wanted, limit=limit, cursor=after)
             pairs, total, following = [(row.cluster, row.scorer) for row in rows.pairs], rows.total, rows.cursor
         now = self._clock()
-        records = self._registry.scorers()
-        paused = self._paused(pairs, now)
         views: list[ScoreView] = []
         size = 0
-        for state in self._pairs.states(pairs):
+        for view, score_bytes in self._views(pairs, now):
             # About 600 bytes for all of a row but its items and results.
-            size += 600 + 2 * state.score_bytes
+            size += 600 + 2 * score_bytes
             if views and size > MAX_BYTES and states is None:
                 # The rest is for the next page; a cursor by state contains the place of a whole page.
                 following = keys.pair(views[-1].cluster, views[-1].scorer)
                 break
-            view = score_view(state, records, now, is_paused=(state.cluster, state.scorer) in paused)
             views.append(_cut(view, size > MAX_BYTES))
         return ScoreList(at=now, scores=views, total=total, continue_=following)
 
@@ -190,13 +182,13 @@ class FleetReader:
         has_more = bool(shown) and start + len(shown) < len(pairs)
         return shown, len(pairs), keys.pair(*shown[-1]) if has_more else None
 
-    def _paused(self, pairs: Iterable[tuple[str, str]], now: float) -> set[tuple[str, str]]:
-        rows = self._model.rows()
-        return {
-            (cluster, scorer)
-            for cluster, scorer in pairs
-            if (row := rows.get(scorer, {}).get(cluster)) is not None and row.state(now) is Verdict.PAUSED
-        }
+    def _views(self, pairs: Sequence[tuple[str, str]], now: float) -> Iterator[tuple[ScoreView, int]]:
+        """The newest score of each pair, and its bytes in Redis."""
+        records, rows = self._registry.scorers(), self._model.rows()
+        for state in self._pairs.states(pairs):
+            row = rows.get(state.scorer, {}).get(state.cluster)
+            is_paused = row is not None and row.state(now) is Verdict.PAUSED
+            yield score_view(state, records, now, is_paused=is_paused), state.score_bytes
 
     def _check(self, cluster: str | None, scorer: str | None) -> None:
         if scorer is not None:

@@ -21,7 +21,7 @@ from dsf.web.acting import ACTS, ActionTarget
 from dsf.web.guard import Network
 from dsf.web.rendering import digest, render, with_ages
 from dsf.web.sessions import Sessions, Tries, cookie_of, form_secret
-from dsf.web.shared import SharedByKey
+from dsf.web.shared import Shared
 from dsf.web.views import PageView, Sources
 
 log = dsf.log.get(__name__)
@@ -65,7 +65,7 @@ class Site:
         self.redis = client
         self.sessions = Sessions(client)
         # Less than the time between two polls of one viewer; a page has up to 400 kB.
-        self._parts: SharedByKey[_Part] = SharedByKey(seconds=2.0, most=50)
+        self._parts: Shared[_Part] = Shared(seconds=2.0, most=50)
         self.tries = Tries()
         self.version = metadata.version("dynamic-scoring-framework")
 

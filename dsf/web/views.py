@@ -194,7 +194,7 @@ def _cluster(sources: Sources, names: Mapping[str, str], query: Query) -> dict[s
         "page": sources.reading.page(PairFilter(clusters=[name]), PAGE_ROWS, query.get("cursor") or None),
         "not_here": [
             (scorer, cluster.absent.get(scorer.name) or scorer.problem or "not distributed yet")
-            for scorer in sources.reading.fleet().scorers
+            for scorer in sources.reading.records()
             if scorer.name not in cluster.scorers
         ],
     }
