@@ -13,20 +13,17 @@ import hashlib
 import hmac
 import json
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 from starlette.requests import Request
 
 from dsf.errors import AccessError, BackendError, SettingsError
+from dsf.web.remembered import Remembered
 
 Doing = Literal["look", "act", "placements"]
-#: Seconds for which the API server's answers about tokens and rights are cached: what is revoked ends after that.
-_REMEMBERED: Final = 10.0
-_MOST_REMEMBERED: Final = 2000
 #: Headers of oauth2-proxy and similar proxies: user, else email; groups.
 _HEADERS: Final = tuple(
     tuple(f"{family}-{what}" for what in ("user", "email", "groups")) for family in ("x-auth-request", "x-forwarded")
@@ -47,51 +44,88 @@ class PageUser:
 #: The user of a request without headers.
 _NOTHING: Final = PageUser("")
 
-
-class Rights(Protocol):
-    """The rights of a user."""
-
-    def allows(self, caller: PageUser, doing: Doing) -> bool:
-        """Whether the user has the right. Raises BackendError if this cannot be checked."""
-
-
-class UserAccess(Protocol):
-    """Authentication of users."""
-
-    #: Whether users log in with a token.
-    has_login: bool
-
-    def login(self, token: str) -> PageUser:
-        """The holder of this token. Raises AccessError (401); BackendError or SettingsError if this cannot be
-        checked.
-        """
-
-    def recognise(self, request: Request) -> PageUser | None:
-        """The user of this request by its headers; None if a login is required."""
-
-    def allows(self, caller: PageUser, doing: Doing) -> bool:
-        """See `Rights`."""
+#: The holder of a token. Raises AccessError (401) for an unknown one; BackendError or SettingsError if this cannot be
+#: checked.
+Holder = Callable[[str], PageUser]
+#: Whether a user has a right. Raises BackendError if this cannot be checked.
+Rights = Callable[[PageUser, Doing], bool]
 
 
-class Unauthenticated:
+def _no_login(token: str) -> PageUser:
+    raise AccessError("there is no login here", 401)
+
+
+@dataclass(frozen=True)
+class UserAccess:
+    """Authentication of users, and their rights."""
+
+    #: The user of a request by its headers; None if a login is required. Raises AccessError (401).
+    recognise: Callable[[Request], PageUser | None]
+    allows: Rights
+    login: Holder = _no_login
+    #: Whether every client is taken for a user.
+    is_open: bool = False
+
+    @property
+    def has_login(self) -> bool:
+        """Whether users log in with a token."""
+        return self.login is not _no_login
+
+
+def without_users(*, acting: bool) -> UserAccess:
     """Without authentication: every client may read, and act if `acting`."""
+    anybody = PageUser("a user of this machine", claimed=True)
+    return UserAccess(lambda _: anybody, lambda _, doing: doing != "act" or acting, is_open=True)
 
-    has_login = False
 
-    def __init__(self, *, acting: bool) -> None:
-        self._acting = acting
+def by_login(holder: Holder, rights: Rights) -> UserAccess:
+    """Users log in with their token."""
+    return UserAccess(lambda _: None, rights, holder)
 
-    def login(self, token: str) -> PageUser:
-        """See `UserAccess`."""
-        raise AccessError("there is no login here", 401)
 
-    def recognise(self, request: Request) -> PageUser | None:
-        """See `UserAccess`."""
-        return PageUser("a user of this machine", claimed=True)
+def behind_proxy(rights: Rights) -> UserAccess:
+    """A trusted proxy authenticates the user."""
+    return UserAccess(_by_headers, rights)
 
-    def allows(self, caller: PageUser, doing: Doing) -> bool:
-        """See `UserAccess`."""
-        return doing != "act" or self._acting
+
+def _by_headers(request: Request) -> PageUser:
+    if not request.scope["dsf.trusted"]:
+        raise AccessError("use the proxy in front of this page, which authenticates you", 401)
+    callers = {_caller_of(request, headers) for headers in _HEADERS} - {_NOTHING}
+    if len(callers) > 1:
+        # A proxy overwrites the headers that it sets, but may pass other ones from its clients.
+        raise AccessError(
+            "X-Auth-Request-User, -Email and -Groups differ from X-Forwarded-User, -Email and -Groups: the proxy "
+            "in front of this page must remove those that it does not set itself",
+            401,
+        )
+    caller = next(iter(callers), _NOTHING)
+    if not caller.name:
+        raise AccessError("the proxy in front of this page did not name a user", 401)
+    return caller
+
+
+def _caller_of(request: Request, headers: Sequence[str]) -> PageUser:
+    """The user that headers of one family name. Raises AccessError (401) for one that is there twice."""
+    user, email, groups = (_only(request, header) for header in headers)
+    return PageUser(user or email, groups=tuple(group.strip() for group in groups.split(",") if group.strip()))
+
+
+def _only(request: Request, header: str) -> str:
+    lines = request.headers.getlist(header)
+    if len(lines) > 1:
+        raise AccessError(
+            f"the request has {len(lines)} lines {header}: the proxy in front of this page must replace what its "
+            f"clients send, not add to it",
+            401,
+        )
+    return lines[0].strip() if lines else ""
+
+
+def listed(operators: Sequence[str]) -> Rights:
+    """These users and groups may act; all others may read."""
+    names = frozenset(operators)
+    return lambda caller, doing: doing != "act" or not names.isdisjoint({caller.name, *caller.groups})
 
 
 class TokenFile:
@@ -118,148 +152,31 @@ class TokenFile:
         return token
 
 
-class AllRights:
-    """All users have all rights."""
+def remembered_holder(holder: Holder) -> Holder:
+    """Keeps the holders of tokens for some seconds: programs send theirs with every request, and each request of a
+    logged-in user needs that of the session."""
+    known: Remembered[str, PageUser] = Remembered()
+    # Each check occupies a thread of the page, which has 40.
+    turns = threading.BoundedSemaphore(8)
 
-    def allows(self, caller: PageUser, doing: Doing) -> bool:
-        """See `Rights`."""
-        return True
-
-
-class LoginAccess:
-    """Users log in with their token, which an external authority checks."""
-
-    has_login = True
-
-    def __init__(self, holder: Callable[[str], PageUser], rights: Rights) -> None:
-        self._holder = holder
-        self._rights = rights
-
-    def login(self, token: str) -> PageUser:
-        """See `UserAccess`."""
-        return self._holder(token)
-
-    def recognise(self, request: Request) -> PageUser | None:
-        """See `UserAccess`."""
-        return None
-
-    def allows(self, caller: PageUser, doing: Doing) -> bool:
-        """See `UserAccess`."""
-        return self._rights.allows(caller, doing)
-
-
-class ProxyAccess:
-    """A trusted proxy authenticates the user."""
-
-    has_login = False
-
-    def __init__(self, rights: Rights) -> None:
-        self._rights = rights
-
-    def login(self, token: str) -> PageUser:
-        """See `UserAccess`."""
-        raise AccessError("the proxy in front of this page has the login", 401)
-
-    def recognise(self, request: Request) -> PageUser | None:
-        """See `UserAccess`. Raises AccessError (401) for a request that did not come through the proxy."""
-        if not request.scope["dsf.trusted"]:
-            raise AccessError("use the proxy in front of this page, which authenticates you", 401)
-        callers = {_caller_of(request, headers) for headers in _HEADERS} - {_NOTHING}
-        if len(callers) > 1:
-            # A proxy overwrites the headers that it sets, but may pass other ones from its clients.
-            raise AccessError(
-                "X-Auth-Request-User, -Email and -Groups differ from X-Forwarded-User, -Email and -Groups: the proxy "
-                "in front of this page must remove those that it does not set itself",
-                401,
-            )
-        caller = next(iter(callers), _NOTHING)
-        if not caller.name:
-            raise AccessError("the proxy in front of this page did not name a user", 401)
-        return caller
-
-    def allows(self, caller: PageUser, doing: Doing) -> bool:
-        """See `UserAccess`."""
-        return self._rights.allows(caller, doing)
-
-
-def _caller_of(request: Request, headers: Sequence[str]) -> PageUser:
-    """The user that headers of one family name. Raises AccessError (401) for one that is there twice."""
-    user, email, groups = (_only(request, header) for header in headers)
-    return PageUser(user or email, groups=tuple(group.strip() for group in groups.split(",") if group.strip()))
-
-
-def _only(request: Request, header: str) -> str:
-    lines = request.headers.getlist(header)
-    if len(lines) > 1:
-        raise AccessError(
-            f"the request has {len(lines)} lines {header}: the proxy in front of this page must replace what its "
-            f"clients send, not add to it",
-            401,
-        )
-    return lines[0].strip() if lines else ""
-
-
-class ListedRights:
-    """Users and groups that may act; all others may read."""
-
-    def __init__(self, operators: Sequence[str]) -> None:
-        self._operators = frozenset(operators)
-
-    def allows(self, caller: PageUser, doing: Doing) -> bool:
-        """See `Rights`."""
-        return doing != "act" or not self._operators.isdisjoint({caller.name, *caller.groups})
-
-
-class RememberedHolder:
-    """Caches the holders of tokens for some seconds: programs send theirs with every request, and each request of a
-    logged-in user needs that of the session. Thread-safe."""
-
-    def __init__(self, holder: Callable[[str], PageUser]) -> None:
-        self._holder = holder
-        self._lock = threading.Lock()
-        self._known: dict[str, tuple[float, PageUser]] = {}
-        # Each check occupies a thread of the page, which has 40.
-        self._turns = threading.BoundedSemaphore(8)
-
-    def __call__(self, token: str) -> PageUser:
-        """The holder. Raises AccessError (401) for an invalid token, and BackendError if it cannot be checked."""
-        digest = hashlib.sha256(token.encode()).hexdigest()
-        with self._lock:
-            until, known = self._known.get(digest, (0.0, None))
-        if known is not None and time.monotonic() < until:
-            return known
-        if not self._turns.acquire(blocking=False):
+    def ask(token: str) -> PageUser:
+        if not turns.acquire(blocking=False):
             raise BackendError("the hub's API server is checking too many tokens")
         try:
-            caller = self._holder(token)
+            return holder(token)
         finally:
-            self._turns.release()
-        with self._lock:
-            if len(self._known) >= _MOST_REMEMBERED:
-                self._known.clear()
-            self._known[digest] = (time.monotonic() + _REMEMBERED, caller)
-        return caller
+            turns.release()
+
+    return lambda token: known.get(hashlib.sha256(token.encode()).hexdigest(), lambda: ask(token))
 
 
-class RememberedRights:
-    """Caches the answers of `rights` for some seconds: every request of an open page needs them."""
+def remembered_rights(rights: Rights) -> Rights:
+    """Keeps the answers of `rights` for some seconds: every request of an open page needs them."""
+    known: Remembered[tuple[PageUser, str, Doing], bool] = Remembered()
 
-    def __init__(self, rights: Rights) -> None:
-        self._rights = rights
-        self._lock = threading.Lock()
-        self._known: dict[tuple[PageUser, str, Doing], tuple[float, bool]] = {}
-
-    def allows(self, caller: PageUser, doing: Doing) -> bool:
-        """See `Rights`."""
+    def allows(caller: PageUser, doing: Doing) -> bool:
         # A token may have fewer rights than another one of the same user, as limited by `extra`.
         key = caller, json.dumps(caller.extra, sort_keys=True), doing
-        with self._lock:
-            until, known = self._known.get(key, (0.0, False))
-        if time.monotonic() < until:
-            return known
-        allowed = self._rights.allows(caller, doing)
-        with self._lock:
-            if len(self._known) >= _MOST_REMEMBERED:
-                self._known.clear()
-            self._known[key] = (time.monotonic() + _REMEMBERED, allowed)
-        return allowed
+        return known.get(key, lambda: rights(caller, doing))
+
+    return allows

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -15,6 +13,7 @@ from dsf.kube.reviews import Reviews
 from dsf.kube.session import Session
 from dsf.web.access import Doing, PageUser
 from dsf.web.objects import parsed
+from dsf.web.remembered import Remembered
 
 log = dsf.log.get(__name__)
 
@@ -41,7 +40,7 @@ class KubeAccess:
         return PageUser(user["username"], groups=groups, uid=user.get("uid") or "", extra=user.get("extra") or {})
 
     def allows(self, caller: PageUser, doing: Doing) -> bool:
-        """See `dsf.web.access.Rights`."""
+        """Whether a user has a right; see `dsf.web.access.Rights`."""
         verb, resource = _RIGHTS[doing]
         user = {"username": caller.name, "groups": list(caller.groups), "uid": caller.uid, "extra": caller.extra}
         return self._reviews.allows(user, verb, resource, self._namespace if resource is DYNAMIC_SCORERS else "")
@@ -53,22 +52,12 @@ class ScorerCache:
     def __init__(self, session: Session, namespaces: Iterable[str]) -> None:
         self._session = session
         self._namespaces = tuple(dict.fromkeys(namespaces))
-        self._lock = threading.Lock()
-        self._known: dict[tuple[str, str], tuple[float, DynamicScorer | None]] = {}
+        self._known: Remembered[tuple[str, str], DynamicScorer | None] = Remembered(3.0, 1000)
 
     def scorer(self, name: str, namespace: str = "") -> DynamicScorer | None:
         """See the protocol."""
-        key = namespace, name
-        with self._lock:
-            until, scorer = self._known.get(key, (0.0, None))
-        if time.monotonic() < until:
-            return scorer
-        scorer = self._read(name, [namespace] if namespace else self._namespaces)
-        with self._lock:
-            if len(self._known) > 1000:
-                self._known.clear()
-            self._known[key] = (time.monotonic() + 3.0, scorer)
-        return scorer
+        namespaces = [namespace] if namespace else self._namespaces
+        return self._known.get((namespace, name), lambda: self._read(name, namespaces))
 
     def _read(self, name: str, namespaces: Iterable[str]) -> DynamicScorer | None:
         for namespace in namespaces:
