@@ -50,9 +50,14 @@ CMD ["--help"]
 FROM build AS agent-dependencies
 # `--build-arg AGENT_EXTRAS=` leaves out what the OTLP receiver needs, for a collector that pushes metrics: 4 MB.
 ARG AGENT_EXTRAS="--extra otel"
-# The Kubernetes client is there twice, the second time for asyncio: 80 MB that nothing here imports. Celery's shell is for
-# people, and what colours the source code of 500 languages has none to colour.
+# The exporter, the page and Flower are on the hub. The Kubernetes client is there twice, the second time for asyncio: 80 MB
+# that nothing here imports. Celery's shell is for people, and what colours the source code of 500 languages has none to
+# colour.
 ENV OPTIONS="--locked --no-dev --extra sources ${AGENT_EXTRAS} \
+      --no-install-package fastapi --no-install-package flower --no-install-package h11 \
+      --no-install-package humanize --no-install-package jinja2 --no-install-package markupsafe \
+      --no-install-package opentelemetry-api --no-install-package pytz --no-install-package starlette \
+      --no-install-package tornado --no-install-package uvicorn \
       --no-install-package aiohappyeyeballs --no-install-package aiohttp --no-install-package aiosignal \
       --no-install-package frozenlist --no-install-package multidict --no-install-package propcache --no-install-package yarl \
       --no-install-package click-repl --no-install-package prompt-toolkit --no-install-package wcwidth"
@@ -77,9 +82,9 @@ USER 65532:65532
 EXPOSE 8080
 
 FROM build AS hub-dependencies
-# `--build-arg EXTRAS="--extra hub"` leaves the optimiser out, whose solver is as large as all the rest, the agent's OTLP
+# `--build-arg EXTRAS=` leaves the optimiser out, whose solver is as large as all the rest, the agent's OTLP
 # receiver, and `dsf scorer check` with the library for scoring APIs.
-ARG EXTRAS="--extra hub --extra optimizer --extra otel --extra scorer"
+ARG EXTRAS="--extra optimizer --extra otel --extra scorer"
 ENV OPTIONS="--locked --no-dev --extra sources ${EXTRAS}"
 RUN uv sync ${OPTIONS} --no-install-workspace
 

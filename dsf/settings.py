@@ -339,11 +339,12 @@ class Settings(BaseSettings):
         description="JSON array: addresses or networks of the reverse proxies whose X-Forwarded-For, -Proto, -Host "
         "and -Prefix are trusted.",
     )
-    web_auth: Literal["none", "local", "open", "token", "kubernetes", "proxy"] = Field(
+    web_auth: Literal["none", "local", "open", "anyone", "token", "kubernetes", "proxy"] = Field(
         default="none",
         description="Authentication: none has no users and is refused unless listen_host is a loopback address; local "
-        "likewise, but users of this machine may also act; open gives read access to every client; token is one token "
-        "with all rights, from client_token_file; kubernetes checks each user's token on the hub (TokenReview, "
+        "likewise, but users of this machine may also act; open gives read access to every client, anyone lets it act "
+        "as well, for a port that is published on this machine only; token is one token with all rights, from "
+        "client_token_file; kubernetes checks each user's token on the hub (TokenReview, "
         "SubjectAccessReview: get dynamicscorers to read, update to act); proxy trusts the user and groups that a "
         "proxy of web_trusted_proxies names.",
     )

@@ -43,9 +43,6 @@ class CliContext:
     started_in: str | None = None
     manifests: str | None = None
     out_dir: str | None = None
-    web_url: str | None = None
-    exporter_url: str | None = None
-    flower_url: str | None = None
     #: Cluster -> `DSF_AGENT_HOST_ALIASES` of its agent, for `dsf explain`.
     host_aliases: dict[str, dict[str, str]] = field(default_factory=dict)
     #: Start time of the process in kernel clock ticks; distinguishes it from a later process with the same id.
@@ -115,9 +112,6 @@ def write(
     name: str = "demo",
     manifests: Path | str | None = None,
     out_dir: Path | str | None = None,
-    web_url: str | None = None,
-    exporter_url: str | None = None,
-    flower_url: str | None = None,
     host_aliases: Mapping[str, Mapping[str, str]] | None = None,
     pid: int | None = None,
 ) -> Path:
@@ -133,9 +127,6 @@ def write(
         started_in=str(Path.cwd()),
         manifests=None if manifests is None else str(Path(manifests).resolve()),
         out_dir=None if out_dir is None else str(Path(out_dir).resolve()),
-        web_url=web_url,
-        exporter_url=exporter_url,
-        flower_url=flower_url,
         host_aliases={cluster: dict(names) for cluster, names in (host_aliases or {}).items()},
         started=_start_ticks(owner),
     )

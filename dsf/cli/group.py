@@ -23,11 +23,8 @@ BAD = 1
 USAGE = 2
 INTERRUPTED = 130
 
-#: Package that the framework alone does not install -> its extra.
-_EXTRAS = {
-    **dict.fromkeys(("fastapi", "flower", "starlette", "uvicorn"), "hub"),
-    **dict.fromkeys(("mcp", "numpy", "scipy"), "optimizer"),
-}
+#: Packages that the agent's image leaves out, as its Dockerfile says.
+_NOT_IN_AGENTS = ("fastapi", "flower", "jinja2", "starlette", "uvicorn")
 #: Command of a distribution of its own -> the extra that installs it.
 _COMMANDS = {
     **dict.fromkeys(("mcp", "optimize", "optimizer"), "optimizer"),
@@ -81,7 +78,8 @@ class CommandGroup(TyperGroup):
         """The command; one that is not installed names its extra."""
         command = super().get_command(ctx, cmd_name)
         if command is None and cmd_name in _COMMANDS:
-            _fail_without(_COMMANDS[cmd_name])
+            extra = _COMMANDS[cmd_name]
+            fail(f"this needs the extra `{extra}`: pip install 'dynamic-scoring-framework[{extra}]'")
         return command
 
     def invoke(self, ctx: Any) -> Any:
@@ -99,10 +97,13 @@ class CommandGroup(TyperGroup):
         except DsfError as error:
             fail(str(error))
         except ModuleNotFoundError as error:
-            extra = _EXTRAS.get((error.name or "").partition(".")[0])
-            if extra is None:
+            name = (error.name or "").partition(".")[0]
+            if name not in _NOT_IN_AGENTS:
                 raise
-            _fail_without(extra)
+            fail(
+                f"this needs {name}, which the agent's image leaves out: use the hub's image, or "
+                f"pip install dynamic-scoring-framework"
+            )
         except Exception as error:
             if not _is_redis_error(error):
                 raise
@@ -115,10 +116,6 @@ def fail(message: str, code: int = BAD) -> None:
     """Print one line to stderr and exit."""
     typer.echo(f"error: {flat(message)}", err=True)
     raise typer.Exit(code) from None
-
-
-def _fail_without(extra: str) -> None:
-    fail(f"this needs the extra `{extra}`: pip install 'dynamic-scoring-framework[{extra}]'")
 
 
 def _is_redis_error(error: Exception) -> bool:

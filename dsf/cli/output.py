@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -16,11 +15,7 @@ from dsf.text import visible
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
-    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-    from rich.table import Table
-
-#: Between two columns.
-_GAP = "  "
+    from rich.console import Console, RenderableType
 
 
 class Format(StrEnum):
@@ -119,65 +114,18 @@ def table(
 
     Long cells are folded, or truncated so that each row is one line.
     """
-    cells = [[(cell, "") if isinstance(cell, str) else cell for cell in row] for row in rows]
-    titles = [flat(header) for header in headers]
-    return _Grid(titles, [[(flat(text), style) for text, style in row] for row in cells], list(map(flat, right)), cut)
+    from rich.table import Table
+    from rich.text import Text
 
-
-@dataclass(frozen=True)
-class _Grid:
-    """Lines of cells. rich takes 0.7 ms per line, so it is only used if cells must be folded or truncated."""
-
-    headers: Sequence[str]
-    rows: Sequence[Sequence[tuple[str, str]]]
-    right: Sequence[str]
-    cut: bool
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.segment import Segment
-
-        lines = [[(header, "bold") for header in self.headers], *self.rows]
-        widths = [max(1, *(_width(text) for text, _ in column)) for column in zip(*lines, strict=True)]
-        if sum(widths) + len(_GAP) * (len(widths) - 1) > options.max_width:
-            yield self._fitted()
-            return
-        columns = list(zip(self.headers, widths, strict=True))
-        for line in lines:
-            plain = gap = ""
-            for (text, style), (header, width) in zip(line, columns, strict=True):
-                blank = " " * (width - _width(text))
-                padded = blank + text if header in self.right else text + blank
-                plain += gap
-                if style:
-                    yield Segment(plain)
-                    yield Segment(padded, console.get_style(style))
-                    plain = ""
-                else:
-                    plain += padded
-                gap = _GAP
-            yield Segment(plain + "\n")
-
-    def _fitted(self) -> Table:
-        from rich.table import Table
-        from rich.text import Text
-
-        made = Table(box=None, pad_edge=False, padding=(0, len(_GAP), 0, 0), header_style="bold")
-        for header in self.headers:
-            justify: Literal["left", "right"] = "right" if header in self.right else "left"
-            made.add_column(header, justify=justify, overflow="ellipsis" if self.cut else "fold", no_wrap=self.cut)
-        for row in self.rows:
-            # Text objects: a plain str would be read as markup.
-            made.add_row(*(Text(text, style=style) for text, style in row))
-        return made
-
-
-def _width(text: str) -> int:
-    """Columns on a terminal."""
-    if text.isascii():
-        return len(text)
-    from rich.cells import cell_len
-
-    return cell_len(text)
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for header in headers:
+        justify: Literal["left", "right"] = "right" if header in right else "left"
+        made.add_column(flat(header), justify=justify, overflow="ellipsis" if cut else "fold", no_wrap=cut)
+    for row in rows:
+        cells = ((cell, "") if isinstance(cell, str) else cell for cell in row)
+        # Text objects: a plain str would be read as markup.
+        made.add_row(*(Text(flat(text), style=style) for text, style in cells))
+    return made
 
 
 def emit(view: BaseModel, output: Format, render: Callable[[], RenderableType]) -> None:

@@ -82,7 +82,7 @@ def web(
         int | None, typer.Option("--port", min=0, max=65535, help="Port; default 8090, 0 takes a free one.")
     ] = None,
     auth: Annotated[
-        Literal["none", "local", "open", "token", "kubernetes", "proxy"] | None,
+        Literal["none", "local", "open", "anyone", "token", "kubernetes", "proxy"] | None,
         typer.Option("--auth", help="Authentication of users; none and local only on this machine."),
     ] = None,
     allow_actions: Annotated[

@@ -10,10 +10,12 @@ from dsf.cli.group import BAD
 from dsf.cli.output import Format, Output, age, emit, flat, table
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from rich.console import RenderableType
 
     from dsf.cli.statusreport import StatusReport
-    from dsf.fleet.views import IdleClusters, ScorerView
+    from dsf.fleet.overviews import ReasonGroup, ScorerOverview
 
 _STYLES = {"ok": "green", "failing": "red", "unhealthy": "red", "expired": "red", "refused": "red"}
 
@@ -75,13 +77,13 @@ def _render(report: StatusReport, named: str | None) -> RenderableType:
     return Group(*parts)
 
 
-def _scorer_table(scorers: list[ScorerView]) -> RenderableType:
+def _scorer_table(scorers: list[ScorerOverview]) -> RenderableType:
     from dsf.cli.statusreport import state_of
 
     rows = []
     for scorer in scorers:
         state = state_of(scorer)
-        counts = scorer.clusters
+        states = scorer.states
         rows.append(
             (
                 scorer.name,
@@ -89,17 +91,18 @@ def _scorer_table(scorers: list[ScorerView]) -> RenderableType:
                 scorer.health_status,
                 scorer.score_name,
                 _interval(scorer),
-                str(counts.succeeding),
-                (str(counts.failing), "red" if counts.failing else ""),
-                str(counts.desired),
-                age(scorer.age_seconds),
+                str(states.ok),
+                (str(states.failing), "red" if states.failing else ""),
+                str(states.total),
+                # Of the newest one.
+                age(scorer.ages.minimum),
             )
         )
     headers = ("SCORER", "STATE", "HEALTH", "SCORE", "INTERVAL", "OK", "FAILING", "CLUSTERS", "LAST SUCCESS")
     return table(headers, rows, right=("INTERVAL", "OK", "FAILING", "CLUSTERS", "LAST SUCCESS"))
 
 
-def _interval(scorer: ScorerView) -> str:
+def _interval(scorer: ScorerOverview) -> str:
     """The current interval, and the declared one if it differs."""
     declared, in_force = scorer.interval_seconds, scorer.intervals_in_force or [scorer.interval_seconds]
     if in_force == [declared]:
@@ -158,9 +161,22 @@ def _config_reads(report: StatusReport) -> list[str]:
     ]
 
 
-def _clusters(idle: IdleClusters) -> str:
-    more = idle.clusters - 1
-    return f"{idle.cluster} and {more} more" if more else idle.cluster
+def _clusters(group: ReasonGroup) -> str:
+    more = group.clusters - 1
+    return f"{group.cluster} and {more} more" if more else group.cluster
+
+
+def _reason(group: ReasonGroup, scorer: ScorerOverview, now: datetime) -> str:
+    """What follows the scorer's name in the line of a reason."""
+    if group.state.value in ("empty", "ok"):
+        what = "no score" if group.state.value == "empty" else "not all results count"
+        where = f"{group.clusters} of {scorer.states.total} clusters"
+        return f": {what} on {where}: {group.reason}: {group.cluster}: {group.message}"
+    old = age((now - (group.since or group.at or now)).total_seconds())
+    if group.since is not None:
+        return f" on {_clusters(group)}: {group.reason}: no ticks were sent since {old} ago: {group.message}"
+    what = f"{group.stage} failed ({group.reason})" if group.stage else group.reason
+    return f" on {_clusters(group)}: {what} {old} ago: {group.message}"
 
 
 def _reasons(report: StatusReport) -> list[Any]:
@@ -176,23 +192,9 @@ def _reasons(report: StatusReport) -> list[Any]:
         longest = max(scorer.intervals_in_force, default=scorer.interval_seconds)
         if text := gap(longest, scorer.validity_seconds, scorer.interval_seconds):
             lines.append(f"{scorer.name}: {text}")
-        for failure in scorer.failures:
-            what = f"{failure.stage} failed ({failure.reason})" if failure.stage else failure.reason
-            old = age((report.at - failure.at).total_seconds())
-            lines.append(f"{scorer.name} on {failure.cluster}: {what} {old} ago: {failure.message}")
-        hidden = scorer.clusters.failing - len(scorer.failures)
-        if hidden > 0:
-            lines.append(f"{scorer.name}: {hidden} more clusters are failing")
-        for remark in scorer.remarks:
-            what = "no score" if remark.state.value == "empty" else "not all results count"
-            where = f"{remark.clusters} of {scorer.clusters.desired} clusters"
-            lines.append(f"{scorer.name}: {what} on {where}: {remark.reason}: {remark.cluster}: {remark.message}")
-        for idle in scorer.idle:
-            old = age((report.at - idle.since).total_seconds())
-            lines.append(
-                f"{scorer.name} on {_clusters(idle)}: {idle.reason}: the last {idle.ticks} ticks, since {old} ago, "
-                f"were not sent: {idle.message}"
-            )
+        lines += [f"{scorer.name}{_reason(group, scorer, report.at)}" for group in scorer.reasons]
+        if hidden := scorer.reasons_total - len(scorer.reasons):
+            lines.append(f"{scorer.name}: {hidden} more reasons")
     lines += _pauses(report)
     lines += [
         f"{condition.scorer}: {condition.type}={condition.status} ({condition.reason}): {condition.message}"

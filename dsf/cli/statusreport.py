@@ -10,10 +10,11 @@ from pydantic import Field
 
 from dsf.cli.output import TABLE_PAIRS
 from dsf.errors import UnknownScorerError
-from dsf.fleet.outfolder import ManifestMistake, UnmetCondition, conditions_in, conditions_of, problems_in, unmet
+from dsf.fleet.outfolder import ManifestMistake, UnmetCondition, conditions_of, problems_in, unmet
+from dsf.fleet.overviews import ScorerOverview, ScorerPage
 from dsf.fleet.reader import FleetReader
 from dsf.fleet.schedule import override_view
-from dsf.fleet.views import OverrideView, ScorerList, ScorerView, ScoreView, Time, View
+from dsf.fleet.views import OverrideView, ScoreView, Time, View
 from dsf.settings import Settings
 from dsf.store.agents import Agents
 from dsf.store.notices import Notices
@@ -30,7 +31,7 @@ class StatusReport(View):
 
     at: Time
     ok: bool
-    scorers: list[ScorerView]
+    scorers: list[ScorerOverview]
     #: The clusters of the named scorer; None without one.
     scores: list[ScoreView] | None = None
     #: Total number; `scores` has the worst of them.
@@ -48,7 +49,7 @@ def read_report(client: redis.Redis, settings: Settings, named: str | None) -> S
     """
     fleet = FleetReader(client)
     out = settings.out
-    every = conditions_in(out) if out is not None else conditions_of(Notices(client).scorers())
+    every = conditions_of(Notices(client).scorers())
     conditions = [condition for condition in every if named in (None, condition.scorer)]
     problems: list[ManifestMistake] = []
     scores: list[ScoreView] | None = None
@@ -112,7 +113,7 @@ def _stopped(problem: str) -> list[ManifestMistake]:
 
 
 def _report(
-    found: ScorerList,
+    found: ScorerPage,
     scores: list[ScoreView] | None,
     total: int,
     conditions: list[UnmetCondition],
@@ -137,22 +138,22 @@ def _scores(fleet: FleetReader | Client, scorer: str) -> tuple[list[ScoreView], 
     return [score.model_copy(update={"results": []}) for score in worst.scores], worst.total
 
 
-def state_of(scorer: ScorerView) -> str:
-    """The state: unhealthy, failing, suspended, expired, paused, empty, waiting or ok; the first that applies.
-
-    If skipped ticks are the cause of expired or waiting, `scorer.idle` has the reason.
-    """
-    counts = scorer.clusters
+def state_of(scorer: ScorerOverview) -> str:
+    """The state: unhealthy, failing, suspended, expired, paused, empty, skipped, waiting or ok; the first that
+    applies."""
+    states = scorer.states
     if scorer.health_status == "Inactive":
         return "unhealthy"
-    if counts.failing:
+    if states.failing:
         return "failing"
     if scorer.suspended:
         return "suspended"
-    if counts.expired:
+    if states.expired:
         return "expired"
-    if counts.paused and not counts.succeeding:
+    if states.paused and not states.ok:
         return "paused"
-    if counts.empty and not counts.succeeding:
+    if states.empty and not states.ok:
         return "empty"
-    return "waiting" if counts.waiting or counts.skipped or not counts.desired else "ok"
+    if states.skipped:
+        return "skipped"
+    return "waiting" if states.never or not states.total else "ok"

@@ -140,9 +140,6 @@ def announced(stack: Stack, name: str, host_aliases: Mapping[str, Mapping[str, s
             name=name,
             manifests=stack.options.manifests,
             out_dir=stack.options.out_dir,
-            web_url=stack.web_url,
-            exporter_url=stack.exporter_url,
-            flower_url=stack.flower_url,
             host_aliases=host_aliases or {},
         )
     except OSError as error:

@@ -30,11 +30,12 @@ from dsf.fleet.overviews import (
     PairDetail,
     PairPage,
     ScorerDetail,
+    ScorerPage,
     SettingView,
 )
 from dsf.fleet.reader import FleetReader
 from dsf.fleet.verdict import states_of
-from dsf.fleet.views import HistoryList, Problem, ScheduleList, ScoreList, ScorerList, View
+from dsf.fleet.views import HistoryList, Problem, ScheduleList, ScoreList, View
 
 log = dsf.log.get(__name__)
 
@@ -153,6 +154,11 @@ def _add_sums(router: APIRouter, model: FleetModel, settings: SettingsReader) ->
         cut = {"scorers": overview.scorers[:limit], "unready": overview.unready[:limit]}
         return _answer(request, overview.model_copy(update=cut))
 
+    @router.get("/scorers", response_model=ScorerPage)
+    def scorers(request: Request, scorer: ScorerFilter = None, limit: Rows = 200, cursor: Cursor = None) -> Response:
+        """Every registered scorer and its state, by name."""
+        return _answer(request, model.scorer_page(scorer, limit=limit, after=cursor))
+
     @router.get("/scorers/{scorer}", response_model=ScorerDetail)
     def scorer(request: Request, scorer: str) -> Response:
         """One scorer on all its clusters: states, reasons, ages, the spread of its scores, and its settings."""
@@ -225,11 +231,6 @@ def _add_lists(router: APIRouter, fleet: FleetReader) -> None:
         """
         states = states_of(state) if state else None
         return _answer(request, fleet.score_page(cluster, scorer, states=states, limit=limit, after=cursor or after))
-
-    @router.get("/scorers", response_model=ScorerList)
-    def scorers(request: Request, scorer: ScorerFilter = None, limit: Limit = 200, cursor: Cursor = None) -> Response:
-        """Every registered scorer and its state, by name."""
-        return _answer(request, fleet.scorers(scorer, limit=limit, after=cursor))
 
     @router.get("/schedule", response_model=ScheduleList)
     def schedule(

@@ -31,9 +31,10 @@ from dsf.fleet.overviews import (
     PairPage,
     PairRow,
     ScorerDetail,
+    ScorerPage,
 )
 from dsf.fleet.verdict import Verdict
-from dsf.fleet.views import HistoryList, Problem, ScheduleList, ScoreList, ScorerList, View
+from dsf.fleet.views import HistoryList, Problem, ScheduleList, ScoreList, View
 from dsf.http.access import bearer
 from dsf.http.client import probe
 
@@ -48,7 +49,7 @@ _LISTS: Final[dict[type[View], tuple[str, str, int]]] = {
     PairPage: ("pairs", "cursor", 200),
     ScheduleList: ("entries", "continue_", 10_000),
     ScoreList: ("scores", "continue_", 10_000),
-    ScorerList: ("scorers", "cursor", 200),
+    ScorerPage: ("scorers", "cursor", 200),
 }
 
 
@@ -66,9 +67,9 @@ class Client:
         """The whole fleet in numbers, with its 200 worst scorers; `scorers` has all."""
         return self._get(FleetOverview, "summary")
 
-    def scorers(self, scorer: str | None = None) -> ScorerList:
+    def scorers(self, scorer: str | None = None) -> ScorerPage:
         """Every registered scorer and its state, or one."""
-        return self._gather(ScorerList, "scorers", scorer=scorer)
+        return self._gather(ScorerPage, "scorers", scorer=scorer)
 
     def scorer(self, name: str) -> ScorerDetail:
         """One scorer on all its clusters."""

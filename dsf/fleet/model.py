@@ -34,6 +34,7 @@ from dsf.fleet.overviews import (
     PairRow,
     ScorerDetail,
     ScorerOverview,
+    ScorerPage,
     Spread,
     StateCounts,
     UnreadyScorer,
@@ -47,7 +48,7 @@ from dsf.store.entries import ALL_CLUSTERS, interval_in_force, pause
 from dsf.store.notices import Notices, ScorerNotice
 from dsf.store.pairs import Pairs
 from dsf.store.registry import Registry, ScorerRecord
-from dsf.store.schedule import ScheduleStore
+from dsf.store.schedule import ScheduleOverride, ScheduleStore
 from dsf.store.ticking import ticks_problem
 from dsf.store.unreadable import whole
 
@@ -178,6 +179,29 @@ class FleetModel:
         overviews = self._overviews(list(self._registry.scorers().values()), groups)
         return sorted(overviews, key=lambda overview: (*(-number for number in _worst(overview.states)), overview.name))
 
+    def scorer_page(
+        self, scorer: str | None = None, *, limit: int | None = None, after: str | None = None
+    ) -> ScorerPage:
+        """Every registered scorer by name, or one; at most `limit` of them (None: all), after the one named `after`."""
+        if scorer is not None:
+            self._registry.scorer(scorer)
+        now = self._clock()
+        asked = [record for name, record in sorted(self._registry.scorers().items()) if scorer in (None, name)]
+        records = [record for record in asked if after is None or record.name > after][:limit]
+        reads = self._notices.reads() if scorer is None else {scorer: self._notices.read(scorer)}
+        notices = self._notices.scorers()
+        scorers = [
+            overview.model_copy(
+                update={
+                    "conditions": _conditions(notices.get(overview.name), unmet=True),
+                    "config_read": read_at(reads.get(overview.name)),
+                }
+            )
+            for overview in self._overviews(records, self.groups(now))
+        ]
+        more = bool(records) and records[-1] is not asked[-1]
+        return ScorerPage(at=now, total=len(asked), scorers=scorers, cursor=records[-1].name if more else None)
+
     def scorer(self, name: str) -> ScorerDetail:
         """One scorer."""
         record = self._registry.scorer(name)
@@ -193,12 +217,9 @@ class FleetModel:
         counted = {
             f"{name}:{bound}": number for bound, number in zip((*_bounds(), "+Inf"), lags, strict=True) if number
         }
+        kept = ScorerOverview.model_fields.keys() - {"conditions", "config_read"}
         return ScorerDetail(
-            **{field: getattr(overview, field) for field in ScorerOverview.model_fields if field != "conditions"},
-            location=record.location,
-            score_destination=record.destination,
-            validity_seconds=record.validity,
-            rate_limit=record.rate_limit,
+            **{field: getattr(overview, field) for field in kept},
             config_read=read_at(self._notices.read(name)),
             values=spread([entry.value for entry in values], None),
             top=nlargest(10, values, key=lambda entry: (entry.value, entry.cluster)),
@@ -359,8 +380,7 @@ class FleetModel:
 
     def _overviews(self, records: Sequence[ScorerRecord], groups: Mapping[str, Groups]) -> list[ScorerOverview]:
         now = self._clock()
-        names = [record.name for record in records]
-        overrides = self._schedule.overrides_of_scorers(names)
+        overrides = self._schedule.overrides()
         overviews = []
         for record in records:
             own = groups.get(record.name, Groups({}, now))
@@ -370,8 +390,13 @@ class FleetModel:
                 name=record.name,
                 score_name=record.score_name,
                 description=record.description,
+                location=record.location,
+                score_destination=record.destination,
                 interval_seconds=record.interval,
                 effective_interval_seconds=interval_in_force(record.name, ALL_CLUSTERS, record.interval, overrides),
+                intervals_in_force=_intervals(record, own.rows, overrides),
+                validity_seconds=record.validity,
+                rate_limit=record.rate_limit,
                 suspended=record.suspended,
                 health_status=record.health,
                 problem=record.problem,
@@ -403,6 +428,13 @@ class FleetModel:
             pair_row(state, RANKS[place[0]], records.get(place[2]), due.get(keys.pair(*name)), now)
             for place, name, state in zip(places, names, self._pairs.rows(names), strict=True)
         ]
+
+
+def _intervals(record: ScorerRecord, clusters: Collection[str], overrides: Mapping[str, ScheduleOverride]) -> list[int]:
+    """Those in force on some cluster, ascending."""
+    if not any(override.interval is not None for override in overrides.values()):
+        return [record.interval] if clusters else []
+    return sorted({interval_in_force(record.name, cluster, record.interval, overrides) for cluster in clusters})
 
 
 def _conditions(notice: ScorerNotice | None, *, unmet: bool = False) -> list[ConditionView]:

@@ -1,4 +1,4 @@
-"""Conditions of scorers and mistakes in manifests, as written by a hub in its folder or in Redis."""
+"""What is wrong with objects: unmet conditions of scorers, and mistakes in the manifests of a hub on a folder."""
 
 from __future__ import annotations
 
@@ -40,29 +40,8 @@ class ManifestMistake(View):
         return ": ".join(part for part in parts if part)
 
 
-def conditions_in(out: Path | None) -> Iterator[UnmetCondition]:
-    """Conditions that are False, of every scorer in the hub's folder."""
-    for file in sorted((out / "dynamicscorers").glob("*.yaml")) if out else ():
-        document = _load(file)
-        if not isinstance(document, dict):
-            continue
-        status = document.get("status")
-        listed = status.get("conditions") if isinstance(status, dict) else None
-        for condition in _dicts(listed):
-            # Redis has newer and better data on cycles.
-            if condition.get("status") == "False" and condition.get("type") != _SCORING:
-                words = {name: str(condition.get(name, "")) for name in ("type", "status", "reason", "message")}
-                yield UnmetCondition(scorer=_name(document) or file.stem, **words)
-
-
-def _name(document: Mapping[str, Any]) -> str:
-    """A file's name has the namespace in it if that is not the hub's own."""
-    metadata = document.get("metadata")
-    return str(metadata.get("name") or "") if isinstance(metadata, dict) else ""
-
-
 def conditions_of(notices: Mapping[str, ScorerNotice]) -> Iterator[UnmetCondition]:
-    """The same for a hub without a folder, from Redis."""
+    """Conditions that are False, of every scorer."""
     for name, notice in sorted(notices.items()):
         yield from unmet(name, notice.conditions)
 

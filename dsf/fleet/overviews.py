@@ -32,8 +32,8 @@ class ReasonGroup(View):
 
     scorer: str
     state: Verdict = Field(
-        description="failing; skipped for ticks that were not sent; empty for answers without a score; ok for scores "
-        "without some of their results."
+        description="failing; skipped, expired or never for ticks that were not sent; empty for answers without a "
+        "score; ok for scores without some of their results."
     )
     stage: str = Field(description="fetch, score or publish; empty for lost cycles and skipped ticks.")
     reason: str
@@ -41,6 +41,7 @@ class ReasonGroup(View):
     cluster: str = Field(description="Cluster of the text.")
     run_id: str = ""
     at: Time | None = None
+    since: Time | None = Field(default=None, description="Since when it gets no ticks.")
     message: str = Field(description="The newest text.")
 
 
@@ -94,8 +95,17 @@ class ScorerOverview(View):
     name: str
     score_name: str
     description: str = ""
+    location: str = ""
+    score_destination: str = ""
     interval_seconds: int = Field(description="What the scorer says.")
     effective_interval_seconds: int = Field(description="What is in force where nothing is said of one cluster.")
+    intervals_in_force: list[int] = Field(
+        default=[],
+        description="Seconds on the clusters that it runs on, each number once, ascending: another than "
+        "`intervalSeconds` where a person set one.",
+    )
+    validity_seconds: int = 0
+    rate_limit: str | None = None
     suspended: bool = False
     health_status: str = "Unknown"
     problem: str = Field(default="", description="Why it runs nowhere now; empty while it can.")
@@ -105,7 +115,10 @@ class ScorerOverview(View):
     reasons: list[ReasonGroup] = Field(default=[], description="Most clusters first, at most 20.")
     reasons_total: int = Field(default=0, description="How many there are.")
     conditions: list[ConditionView] = Field(
-        default=[], description="Of its DynamicScorer: all in its own answer, in the summary those that are False."
+        default=[], description="Of its DynamicScorer: all in its own answer, else those that are False."
+    )
+    config_read: Time | None = Field(
+        default=None, description="When the hub last read a valid /config; null if it never did, or does not read it."
     )
 
 
@@ -121,13 +134,6 @@ class SettingView(View):
 class ScorerDetail(ScorerOverview):
     """One scorer with what only its own page shows."""
 
-    location: str = ""
-    score_destination: str = ""
-    validity_seconds: int = 0
-    rate_limit: str | None = None
-    config_read: Time | None = Field(
-        default=None, description="When the hub last read a valid /config; null if it never did, or does not read it."
-    )
     values: Spread = Field(description="The one number per cluster, of clusters whose state is ok.")
     top: list[ClusterValue] = Field(default=[], description="Highest first, at most 10.")
     bottom: list[ClusterValue] = Field(default=[], description="Lowest first, at most 10.")
@@ -169,6 +175,12 @@ class CursorView(View):
     at: Time
     total: int = Field(description="How many there are on all pages together.")
     cursor: str | None = Field(default=None, description="Ask again with it for the next page; null on the last.")
+
+
+class ScorerPage(CursorView):
+    """Scorers by name."""
+
+    scorers: list[ScorerOverview]
 
 
 class ClusterPage(CursorView):

@@ -5,9 +5,7 @@ The optimiser writes it when it plans, applies or resets; readers need neither t
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import redis
 from pydantic import Field
@@ -21,6 +19,9 @@ log = dsf.log.get(__name__)
 
 #: Most kept rows of each list; omitted ones are counted.
 MAX_ROWS: Final = 200
+
+#: What happens to a workload.
+MoveKind = Literal["stays", "moves", "is placed", "is taken away", "is nowhere"]
 
 
 class PlanBlock(View):
@@ -67,7 +68,7 @@ class PlanMove(View):
     """The change of one workload, with its reason."""
 
     workload: str
-    change: Literal["stays", "moves", "is placed", "is taken away", "is nowhere"]
+    change: MoveKind
     now: list[PlanPlace] = Field(default=[])
     proposed: list[PlanPlace] = Field(default=[])
     unplaced: int = Field(default=0, description="Replicas that go nowhere.")
@@ -94,14 +95,7 @@ class PlanComparison(View):
     more_moves: int = 0
     warnings: list[str] = Field(default=[], description="What stands against applying it, or may keep it from effect.")
 
-    @classmethod
-    def of(cls, report: Mapping[str, Any], comparison: Mapping[str, Any]) -> PlanComparison:
-        """From a `PlanReport` and a `Comparison` of the optimiser, as plain data; long lists are cut."""
-        values = {name: report[name] for name in ("namespace", "plan_id", "applied", "gap", "warnings")}
-        made = {"at": time.time(), "status": str(report["status"])}
-        return cls.model_validate({**values, **comparison, **made}).cut(MAX_ROWS)
-
-    def cut(self, rows: int) -> PlanComparison:
+    def cut(self, rows: int = MAX_ROWS) -> PlanComparison:
         """With so many rows of each list; those of workloads and clusters that are omitted are counted."""
         return self.model_copy(
             update={

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import redis
 
@@ -13,12 +13,11 @@ from dsf.api.validity import has_expired
 from dsf.errors import UnknownClusterError, UnknownScorerError
 from dsf.fleet import changes
 from dsf.fleet.model import FleetModel, PairFilter
-from dsf.fleet.rows import age_of, books_of, cycle_view, failure_view, read_at, remark_view, skips_view
+from dsf.fleet.overviews import ScorerPage
+from dsf.fleet.rows import age_of, books_of, cycle_view, failure_view, remark_view, skips_view
 from dsf.fleet.schedule import entry_view
-from dsf.fleet.scorerviews import scorer_views
 from dsf.fleet.verdict import Verdict, verdict
-from dsf.fleet.views import HistoryList, ScheduleList, ScoreItem, ScoreList, ScoreResult, ScorerList, ScoreView
-from dsf.store.notices import Notices
+from dsf.fleet.views import HistoryList, ScheduleList, ScoreItem, ScoreList, ScoreResult, ScoreView
 from dsf.store.pairs import Pairs, PairState
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
@@ -44,7 +43,6 @@ class FleetReader:
         self._registry = Registry(client)
         self._pairs = Pairs(client)
         self._schedule = ScheduleStore(client)
-        self._notices = Notices(client)
         self._clock = clock
 
     def scores(
@@ -61,14 +59,9 @@ class FleetReader:
         previous answer.
         """
         self._check(cluster, scorer)
-        records = self._registry.scorers()
         pairs, total, following = self._page(cluster, scorer, limit, after)
         now = self._clock()
-        paused = self._paused(pairs, now)
-        views = [
-            score_view(state, records, now, is_paused=(state.cluster, state.scorer) in paused)
-            for state in self._pairs.states(pairs)
-        ]
+        views = [view for view, _ in self._views(pairs, now)]
         return ScoreList(at=now, scores=views, total=total, continue_=following)
 
     def score_page(
@@ -93,18 +86,15 @@ class FleetReader:
             rows = self._model.pairs(wanted, limit=limit, cursor=after)
             pairs, total, following = [(row.cluster, row.scorer) for row in rows.pairs], rows.total, rows.cursor
         now = self._clock()
-        records = self._registry.scorers()
-        paused = self._paused(pairs, now)
         views: list[ScoreView] = []
         size = 0
-        for state in self._pairs.states(pairs):
+        for view, score_bytes in self._views(pairs, now):
             # About 600 bytes for all of a row but its items and results.
-            size += 600 + 2 * state.score_bytes
+            size += 600 + 2 * score_bytes
             if views and size > MAX_BYTES and states is None:
                 # The rest is for the next page; a cursor by state contains the place of a whole page.
                 following = keys.pair(views[-1].cluster, views[-1].scorer)
                 break
-            view = score_view(state, records, now, is_paused=(state.cluster, state.scorer) in paused)
             views.append(_cut(view, size > MAX_BYTES))
         return ScoreList(at=now, scores=views, total=total, continue_=following)
 
@@ -130,18 +120,9 @@ class FleetReader:
         views = [entry_view(entry, overrides, due.get(entry.pair), now) for entry in entries]
         return ScheduleList(at=now, entries=views, total=total, continue_=following)
 
-    def scorers(self, scorer: str | None = None, *, limit: int | None = None, after: str | None = None) -> ScorerList:
-        """Every registered scorer by name, or one; at most `limit` of them, after the one named `after`."""
-        self._check(None, scorer)
-        every = sorted(self._registry.scorers().items())
-        asked = [record for name, record in every if scorer in (None, name)]
-        records = [record for record in asked if after is None or record.name > after][:limit]
-        now = self._clock()
-        views = scorer_views(self._pairs, records, self._model.groups(now), self._schedule.overrides(), now)
-        reads = self._notices.reads() if scorer is None else {scorer: self._notices.read(scorer)}
-        views = [view.model_copy(update={"config_read": read_at(reads.get(view.name))}) for view in views]
-        more = bool(records) and records[-1] is not asked[-1]
-        return ScorerList(at=now, scorers=views, total=len(asked), cursor=records[-1].name if more else None)
+    def scorers(self, scorer: str | None = None) -> ScorerPage:
+        """Every registered scorer by name, or one."""
+        return self._model.scorer_page(scorer)
 
     def history(self, cluster: str, scorer: str, *, limit: int | None = None, after: str | None = None) -> HistoryList:
         """The newest cycles of one pair and its counters; both are empty if it never ran.
@@ -201,13 +182,13 @@ class FleetReader:
         has_more = bool(shown) and start + len(shown) < len(pairs)
         return shown, len(pairs), keys.pair(*shown[-1]) if has_more else None
 
-    def _paused(self, pairs: Iterable[tuple[str, str]], now: float) -> set[tuple[str, str]]:
-        rows = self._model.rows()
-        return {
-            (cluster, scorer)
-            for cluster, scorer in pairs
-            if (row := rows.get(scorer, {}).get(cluster)) is not None and row.state(now) is Verdict.PAUSED
-        }
+    def _views(self, pairs: Sequence[tuple[str, str]], now: float) -> Iterator[tuple[ScoreView, int]]:
+        """The newest score of each pair, and its bytes in Redis."""
+        records, rows = self._registry.scorers(), self._model.rows()
+        for state in self._pairs.states(pairs):
+            row = rows.get(state.scorer, {}).get(state.cluster)
+            is_paused = row is not None and row.state(now) is Verdict.PAUSED
+            yield score_view(state, records, now, is_paused=is_paused), state.score_bytes
 
     def _check(self, cluster: str | None, scorer: str | None) -> None:
         if scorer is not None:

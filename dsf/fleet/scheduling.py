@@ -144,7 +144,7 @@ def _in_question(situation: Situation, outcome: SchedulingDecision) -> list[str]
     listed = ", ".join(sorted(sets)) or "none"
     names = []
     for name, cluster in situation.clusters.items():
-        if not any(_holds(cluster_set, cluster) for cluster_set in sets.values()):
+        if not any(holds(cluster_set, cluster) for cluster_set in sets.values()):
             reason = f"in no cluster set that the Placement looks at (bound to its namespace: {listed})"
             outcome.left_out[name] = ("cluster set", reason)
         elif cluster["metadata"].get("deletionTimestamp"):
@@ -154,7 +154,8 @@ def _in_question(situation: Situation, outcome: SchedulingDecision) -> list[str]
     return names
 
 
-def _holds(cluster_set: Manifest, cluster: Manifest) -> bool:
+def holds(cluster_set: Manifest, cluster: Manifest) -> bool:
+    """Whether a ManagedClusterSet has a cluster."""
     labels = cluster["metadata"].get("labels") or {}
     selector = (cluster_set.get("spec") or {}).get("clusterSelector") or {}
     if selector.get("selectorType") == "LabelSelector":
@@ -186,13 +187,16 @@ def _fits(predicate: Manifest, cluster: Manifest, outcome: SchedulingDecision) -
     selector = predicate.get("requiredClusterSelector") or {}
     if (selector.get("celSelector") or {}).get("celExpressions"):
         outcome.has_cel = True
-    claims = {
-        claim["name"]: claim.get("value", "") for claim in (cluster.get("status") or {}).get("clusterClaims") or ()
-    }
     labels = cluster["metadata"].get("labels") or {}
     # Claims have no `matchLabels`.
     by_claims = {"matchExpressions": (selector.get("claimSelector") or {}).get("matchExpressions")}
-    return matches(selector.get("labelSelector") or {}, labels) and matches(by_claims, claims)
+    return matches(selector.get("labelSelector") or {}, labels) and matches(by_claims, claims_of(cluster))
+
+
+def claims_of(cluster: Manifest) -> dict[str, str]:
+    """The ClusterClaims of a ManagedCluster."""
+    claims = (cluster.get("status") or {}).get("clusterClaims") or ()
+    return {str(claim["name"]): str(claim.get("value") or "") for claim in claims}
 
 
 def _check(tolerations: Iterable[Manifest]) -> None:

@@ -114,7 +114,7 @@ class SnapshotRow:
 
     def why(self, state: Verdict) -> PairFailure | None:
         """Why a pair of this state has no new score, or not all of its results; None without a reason."""
-        if state is Verdict.SKIPPED and self.skips is not None:
+        if state in (Verdict.SKIPPED, Verdict.EXPIRED, Verdict.NEVER) and self.skips is not None:
             return PairFailure(run="", stage="", reason=self.skips.reason, message="", at=self.skips.newest)
         if state is Verdict.FAILING or (state in (Verdict.OK, Verdict.EMPTY) and REMARK in self._fields):
             if self._known_why is None:

@@ -6,7 +6,7 @@ An age is always the age of the last successful cycle.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 from pydantic.alias_generators import to_camel
@@ -47,14 +47,6 @@ class FailureView(View):
     at: Time
 
 
-class RemarkView(FailureView):
-    """Clusters with the same reason why a valid answer has no score, or not all of its results count; run, text and
-    time are of the one cluster named."""
-
-    clusters: int = Field(description="On how many clusters.")
-    state: Verdict = Field(description="empty without a score, ok with one.")
-
-
 class SkipsView(View):
     """The newest ticks of one scorer on one cluster were due and were not sent."""
 
@@ -65,12 +57,6 @@ class SkipsView(View):
     message: str
     ticks: int = Field(description="How many in a row.")
     since: Time = Field(description="When the first of them was due.")
-
-
-class IdleClusters(SkipsView):
-    """Clusters that get no ticks of a scorer for one reason; what else it says is of the one that waits longest."""
-
-    clusters: int = Field(description="On how many clusters.")
 
 
 class ScoreItem(View):
@@ -128,66 +114,6 @@ class ScoreList(PagedView):
     """Answer of /api/v1/scores."""
 
     scores: list[ScoreView]
-
-
-class ClusterCounts(View):
-    """Numbers of clusters by state. desired is the sum of the others."""
-
-    desired: int = 0
-    succeeding: int = Field(default=0, description="The newest cycle that ran succeeded, and its score may be used.")
-    failing: int = Field(default=0, description="The newest cycle failed or was lost, or all expire in the queue.")
-    empty: int = Field(default=0, description="The newest cycle succeeded and brought no items, so there is no score.")
-    expired: int = Field(default=0, description="Nothing failed, but no cycle ran until the score expired.")
-    waiting: int = Field(default=0, description="State never: no cycle has succeeded yet.")
-    paused: int = Field(default=0, description="A person or its DynamicScorer says that it shall not run now.")
-    skipped: int = Field(default=0, description="Three or more ticks in a row were not sent, and it has no score.")
-
-
-class ScorerView(View):
-    """One registered scorer and its state."""
-
-    name: str
-    score_name: str
-    description: str
-    location: str
-    score_destination: str
-    interval_seconds: int = Field(description="What the scorer says.")
-    intervals_in_force: list[int] = Field(
-        default=[],
-        description="Seconds on the clusters that it runs on, each number once, ascending: another than "
-        "`interval_seconds` where a person set one.",
-    )
-    validity_seconds: int
-    rate_limit: str | None
-    suspended: bool
-    health_status: Literal["Active", "Inactive", "Unknown"]
-    problem: str = Field(default="", description="Why it runs nowhere now, `<reason>: <sentence>`; empty while it can.")
-    config_read: Time | None = Field(
-        default=None, description="When the hub last read a valid /config; null if it never did, or does not read it."
-    )
-    clusters: ClusterCounts
-    last_success: Time | None = Field(default=None, description="The newest one of all clusters.")
-    age_seconds: float | None = None
-    failures: list[FailureView] = Field(default=[], description="Newest first, at most 10, one per failing cluster.")
-    remarks: list[RemarkView] = Field(
-        default=[],
-        description="Clusters whose newest answer was valid and brought no score, or results that do not count. One "
-        "per reason, those without a score first, then most clusters first.",
-    )
-    idle: list[IdleClusters] = Field(
-        default=[],
-        description="Clusters that get no ticks and have no score that may be used, or three or more ticks in a row "
-        "were not sent. One per reason, most clusters first.",
-    )
-
-
-class ScorerList(View):
-    """Answer of /api/v1/scorers."""
-
-    at: Time
-    total: int = Field(default=0, description="How many there are on all pages together.")
-    cursor: str | None = Field(default=None, description="Ask again with it for the next page; null on the last.")
-    scorers: list[ScorerView]
 
 
 class SyncReport(View):

@@ -14,10 +14,9 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from pathlib import Path
 from typing import Self
-from urllib.parse import urlsplit
+from urllib.request import ProxyHandler, build_opener
 
 import redis
 
@@ -31,6 +30,8 @@ from dsf.up.embedded_redis import EmbeddedRedis
 from dsf.up.ports import LOCALHOST, Ports
 from dsf.up.supervisor import Program, Supervisor
 from dsf.worker import commands
+
+_OPENER = build_opener(ProxyHandler({}))
 
 
 @dataclass(frozen=True)
@@ -250,20 +251,14 @@ def http_ready(url: str) -> Callable[[], bool]:
 
 
 def http_answer(url: str) -> bytes | None:
-    """The body of a 200 answer of a server on this machine; None otherwise."""
-    parts = urlsplit(url)
-    # Not urllib: it would use a proxy from the environment.
-    connection = http.client.HTTPConnection(parts.hostname or LOCALHOST, parts.port, timeout=2)
+    """The body of a good answer of a server on this machine, without a proxy of the environment; None otherwise."""
     try:
-        connection.request("GET", parts._replace(scheme="", netloc="").geturl() or "/")
-        answer = connection.getresponse()
         # Always read to the end: servers log an early disconnect as an error.
-        body = answer.read()
-        return body if answer.status == HTTPStatus.OK else None
+        with _OPENER.open(url, timeout=2) as answer:
+            body: bytes = answer.read()
+            return body
     except (OSError, http.client.HTTPException):
         return None
-    finally:
-        connection.close()
 
 
 def default_state_dir(manifests: Path) -> Path:

@@ -57,12 +57,13 @@ EVERYTHING: Final = Chosen()
 
 def chosen(reading: Reading, query: Mapping[str, str]) -> Chosen:
     """The clusters in ClusterSet `set` and with label `label` (KEY=VALUE) of the query; `*` in them is any text."""
-    known = [label for label, _ in reading.label_values().most_common()]
+    labels = reading.labels()
+    known = [label for label, _ in Counter(label for own in labels.values() for label in own.items()).most_common()]
     texts = {name: " ".join(query.get(name, "").replace('"', "").split()) for name in ("set", "label")}
     asked = search.parse(" ".join(f'{name}:"{text}"' for name, text in texts.items() if text))
     return Chosen(
         **texts,
-        clusters=labelled(reading, asked, reading.labelled_names()) if asked else None,
+        clusters=labelled(labels, asked, reading.cluster_names()) if asked else None,
         sets=[value for key, value in known if key == CLUSTER_SET][:_CHOICES],
         labels=[f"{key}={value}" for key, value in known if key != CLUSTER_SET][:_CHOICES],
     )

@@ -68,7 +68,7 @@ def _meaning(reading: Reading, asked: search.Query) -> _Meaning:
     scorers = [scorer for scorer in fleet.scorers if asked.allows("scorer", scorer.name)]
     clusters = [name for name in names if asked.allows("cluster", name)]
     if by_label:
-        clusters = labelled(reading, asked, clusters if names else reading.labelled_names())
+        clusters = labelled(reading.labels(), asked, clusters if names else reading.cluster_names())
     states = [name for name in STATES if asked.allows("state", name)]
     reasons, stages = list(asked.of("reason")), list(asked.of("stage"))
     items, runs = list(asked.of("item")), list(asked.of("run"))
@@ -138,9 +138,8 @@ def _fitting(reading: Reading, meaning: _Meaning, rows: list[TableRow]) -> list[
     return [row for row, own in zip(rows, runs, strict=True) if has(own, meaning.runs)]
 
 
-def labelled(reading: Reading, asked: search.Query, clusters: Iterable[str]) -> list[str]:
-    """The clusters in the requested ClusterSets and with the requested labels."""
-    labels = reading.labels()
+def labelled(labels: Mapping[str, Mapping[str, str]], asked: search.Query, clusters: Iterable[str]) -> list[str]:
+    """The clusters in the requested ClusterSets and with the requested labels; `labels` by cluster."""
     sets, wanted = asked.of("set"), asked.of("label")
     none: dict[str, str] = {}
     return [name for name in clusters if _is_labelled(labels.get(name, none), sets, wanted)]

@@ -78,7 +78,7 @@ def _add_login(app: FastAPI, site: Site) -> None:
         try:
             sessions.check_form(request, form.get("secret", ""))
             token = form.get("token", "").strip()[:MAX_TOKEN]
-            caller = site.tries.login(site.access, address, token)
+            caller = site.tries.login(site.access.login, address, token)
         except AccessError as error:
             log.warning("login refused", client=address, reason=str(error))
             return page(request, error.status, str(error), to)

@@ -15,14 +15,15 @@ from dsf.process import memory
 from dsf.settings import Settings
 from dsf.store.client import connect
 from dsf.web.access import (
-    ListedRights,
-    LoginAccess,
-    PageTokenAccess,
-    ProxyAccess,
-    RememberedHolder,
-    RememberedRights,
-    Unauthenticated,
+    PageUser,
+    TokenFile,
     UserAccess,
+    behind_proxy,
+    by_login,
+    listed,
+    remembered_holder,
+    remembered_rights,
+    without_users,
 )
 from dsf.web.acting import Acting
 from dsf.web.app import make_app
@@ -121,20 +122,26 @@ def _access(settings: Settings, session: Session | None) -> UserAccess:
         if not is_loopback(host):
             raise SettingsError(
                 f"DSF_WEB_AUTH is {mode} and DSF_LISTEN_HOST is {host}: use 127.0.0.1, or auth open (read "
-                f"access for every client), token, kubernetes or proxy"
+                f"access for every client), anyone (it may act, too), token, kubernetes or proxy"
             )
-        return Unauthenticated(acting=mode == "local")
-    if mode == "open":
-        return Unauthenticated(acting=False)
+        return without_users(acting=mode == "local")
+    if mode in ("open", "anyone"):
+        return without_users(acting=mode == "anyone")
     if mode == "token":
         if settings.client_token_file is None:
             raise SettingsError("DSF_WEB_AUTH is token, so DSF_CLIENT_TOKEN_FILE has to name the token's file")
-        return PageTokenAccess(settings.client_token_file)
+        file = TokenFile(settings.client_token_file)
+
+        def holder(token: str) -> PageUser:
+            file.check(token)
+            return PageUser("token")
+
+        return by_login(holder, lambda *_: True)
     if session is None or (mode == "proxy" and settings.web_operators):
         # With a list, the API server is only used for objects, if there is one.
-        return ProxyAccess(ListedRights(settings.web_operators))
+        return behind_proxy(listed(settings.web_operators))
     from dsf.web.kube import KubeAccess
 
     judge = KubeAccess(session, settings.namespace)
-    rights = RememberedRights(judge)
-    return ProxyAccess(rights) if mode == "proxy" else LoginAccess(RememberedHolder(judge.holder), rights)
+    rights = remembered_rights(judge.allows)
+    return behind_proxy(rights) if mode == "proxy" else by_login(remembered_holder(judge.holder), rights)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
 
 import redis
 
@@ -35,12 +33,9 @@ from dsf.store.pairs import Pairs, PairScore, PairState
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleOverride, ScheduleStore
 from dsf.store.slots import TOLERANCE, is_slot
-from dsf.web.shared import Shared
 from dsf.web.states import RANK, STATES, State
 
 Pair = tuple[str, str]
-#: Seconds for which data of all clusters is cached.
-_SHARED: Final = 3.0
 
 
 @dataclass(frozen=True)
@@ -107,19 +102,14 @@ class Reading:
         self._schedule = ScheduleStore(client)
         #: Has the rows of all pairs in memory.
         self.model = FleetModel(client)
-        self._fleet: Shared[FleetOverview] = Shared(1.0)
-        self._names: Shared[list[str]] = Shared(_SHARED)
-        self._labels: Shared[dict[str, dict[str, str]]] = Shared(_SHARED)
-        self._values: Shared[Counter[tuple[str, str]]] = Shared(_SHARED)
-        self._states: Shared[dict[str, StateCounts]] = Shared(_SHARED)
 
     def ping(self) -> None:
         """Check that Redis can be read; it refuses PING while it takes no writes."""
         self._redis.hlen(keys.CLUSTERS)
 
     def fleet(self) -> FleetOverview:
-        """The whole fleet, as of at most a second ago."""
-        return self._fleet.get(self.model.fleet)
+        """The whole fleet."""
+        return self.model.fleet()
 
     def groups(self, scorers: Iterable[ScorerOverview]) -> list[Group]:
         """Problems of scorers, worst first."""
@@ -177,24 +167,20 @@ class Reading:
         return self.model.clusters(limit=limit, names=names, cursor=cursor, paired=True)
 
     def labels(self) -> dict[str, dict[str, str]]:
-        """The labels of each cluster, cached for some seconds."""
-        return self._labels.get(self.model.labels)
-
-    def label_values(self) -> Counter[tuple[str, str]]:
-        """Labels with their values and numbers of clusters, cached for some seconds."""
-        return self._values.get(lambda: Counter(label for own in self.labels().values() for label in own.items()))
+        """The labels of each cluster."""
+        return self.model.labels()
 
     def cluster_states(self) -> dict[str, StateCounts]:
-        """The states of the pairs of each cluster, cached for some seconds."""
-        return self._states.get(self.model.cluster_states)
+        """The states of the pairs of each cluster."""
+        return self.model.cluster_states()
 
     def cluster_names(self) -> list[str]:
         """All accepted clusters, sorted."""
         return sorted(str(name) for name in self._redis.hkeys(keys.CLUSTERS))
 
-    def labelled_names(self) -> list[str]:
-        """The names of `labels`, cached like these."""
-        return self._names.get(self.cluster_names)
+    def records(self) -> list[ScorerRecord]:
+        """The records of all scorers by name."""
+        return [record for _, record in sorted(self._registry.scorers().items())]
 
     def record(self, scorer: str) -> ScorerRecord:
         """The record of a scorer."""

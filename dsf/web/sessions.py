@@ -28,7 +28,7 @@ from starlette.responses import Response
 
 from dsf import keys
 from dsf.errors import AccessError
-from dsf.web.access import PageUser, UserAccess
+from dsf.web.access import Holder, PageUser
 
 #: Behind HTTPS, browsers refuse a cookie with these prefixes from other hosts and from plain HTTP.
 _COOKIE: Final = "dsf_page"
@@ -182,13 +182,13 @@ class Tries:
         #: Time, address and token digest of failures.
         self._failed: deque[tuple[float, str, str]] = deque(maxlen=1000)
 
-    def login(self, access: UserAccess, address: str, token: str) -> PageUser:
-        """The holder of a token. Raises AccessError (429) after too many failures, and the errors of `access`."""
+    def login(self, holder: Holder, address: str, token: str) -> PageUser:
+        """The holder of a token. Raises AccessError (429) after too many failures, and the errors of `holder`."""
         digest = hashlib.sha256(token.encode()).hexdigest()
         with self._lock:
             self._check(digest)
         try:
-            return access.login(token)
+            return holder(token)
         except AccessError as error:
             if error.status == 401:
                 with self._lock:

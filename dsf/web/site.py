@@ -16,12 +16,12 @@ from fastapi.responses import HTMLResponse
 import dsf.log
 from dsf.api.naming import MAX_NAME_LENGTH
 from dsf.errors import AccessError, BackendError, QueryError, SettingsError
-from dsf.web.access import Doing, PageUser, Unauthenticated, UserAccess
+from dsf.web.access import Doing, PageUser, UserAccess
 from dsf.web.acting import ACTS, ActionTarget
 from dsf.web.guard import Network
 from dsf.web.rendering import digest, render, with_ages
 from dsf.web.sessions import Sessions, Tries, cookie_of, form_secret
-from dsf.web.shared import SharedByKey
+from dsf.web.shared import Shared
 from dsf.web.views import PageView, Sources
 
 log = dsf.log.get(__name__)
@@ -65,7 +65,7 @@ class Site:
         self.redis = client
         self.sessions = Sessions(client)
         # Less than the time between two polls of one viewer; a page has up to 400 kB.
-        self._parts: SharedByKey[_Part] = SharedByKey(seconds=2.0, most=50)
+        self._parts: Shared[_Part] = Shared(seconds=2.0, most=50)
         self.tries = Tries()
         self.version = metadata.version("dynamic-scoring-framework")
 
@@ -82,7 +82,7 @@ class Site:
     def holder(self, request: Request, token: str) -> PageUser:
         """The holder of a token. Raises AccessError for an invalid one, BackendError if it cannot be checked."""
         try:
-            return self.tries.login(self.access, request.client.host if request.client else "", token)
+            return self.tries.login(self.access.login, request.client.host if request.client else "", token)
         except SettingsError as error:
             raise BackendError(str(error)) from None
 
@@ -120,7 +120,7 @@ class Site:
             needed = {"look": "get", "act": "get and update"}.get(doing)
             needed = f"{needed} dynamicscorers" if needed else "list placements"
             reason = f"{caller.name} may not do this: it takes the right to `{needed}`"
-            if isinstance(self.access, Unauthenticated):
+            if self.access.is_open:
                 reason = "this page is read-only: start it with --allow-actions, or enable authentication (docs/web.md)"
             if doing == "act":
                 self.note_refusal(request, caller.name, act, target, reason)

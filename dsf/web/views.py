@@ -194,7 +194,7 @@ def _cluster(sources: Sources, names: Mapping[str, str], query: Query) -> dict[s
         "page": sources.reading.page(PairFilter(clusters=[name]), PAGE_ROWS, query.get("cursor") or None),
         "not_here": [
             (scorer, cluster.absent.get(scorer.name) or scorer.problem or "not distributed yet")
-            for scorer in sources.reading.fleet().scorers
+            for scorer in sources.reading.records()
             if scorer.name not in cluster.scorers
         ],
     }
@@ -245,43 +245,36 @@ def _changes(sources: Sources, names: Mapping[str, str], query: Query) -> dict[s
     return {"title": "Changes", "changes": changes, "only": {name: text for name, text in only.items() if text}}
 
 
-def _plans(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
-    return planning.plans(sources.reading, query)
-
-
-def _placements(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
-    return planning.placements(sources.placements)
-
-
-def _placement(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
-    return planning.placement(sources.placements, names, query)
-
-
-def _parts(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
-    return divided(sources.reading, query)
-
-
-def _find(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
-    return find(sources.reading, query.get("q", ""), PAGE_ROWS, query.get("cursor") or None)
-
-
 VIEWS: Final = (
     PageView("/", "fleet.html", _fleet, knows=("cursor", "set", "label")),
     PageView("/scorers/{scorer}", "scorer.html", _scorer, acts=True),
     PageView("/clusters/{cluster}", "cluster.html", _cluster),
     PageView("/clusters/{cluster}/scorers/{scorer}", "pair.html", _pair, acts=True, knows=("run",)),
     # Read from the API server: not polled.
-    PageView("/placements", "placements.html", _placements, live=False, needs="placements"),
+    PageView(
+        "/placements",
+        "placements.html",
+        lambda sources, *_: planning.placements(sources.placements),
+        live=False,
+        needs="placements",
+    ),
     PageView(
         "/placements/{namespace}/{name}",
         "placement.html",
-        _placement,
+        lambda sources, names, query: planning.placement(sources.placements, names, query),
         live=False,
         needs="placements",
         knows=("cluster", "score", "value"),
     ),
-    PageView("/plans", "plan.html", _plans, knows=("namespace",)),
+    PageView(
+        "/plans", "plan.html", lambda sources, _, query: planning.plans(sources.reading, query), knows=("namespace",)
+    ),
     PageView("/changes", "changes.html", _changes, knows=("cursor", "scorer", "cluster")),
-    PageView("/find", "find.html", _find, knows=("cursor", "q")),
-    PageView("/parts", "parts.html", _parts, knows=("cursor", "by")),
+    PageView(
+        "/find",
+        "find.html",
+        lambda sources, _, query: find(sources.reading, query.get("q", ""), PAGE_ROWS, query.get("cursor") or None),
+        knows=("cursor", "q"),
+    ),
+    PageView("/parts", "parts.html", lambda sources, _, query: divided(sources.reading, query), knows=("cursor", "by")),
 )

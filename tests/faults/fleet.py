@@ -306,7 +306,7 @@ class Fleet(Stack):
         """Whether `dsf status` shows this failure."""
         done = self.dsf("status", scorer, "-o", "json")
         assert done.returncode == 1, done.stdout + done.stderr
-        shown = json.loads(done.stdout)["scorers"][0]["failures"]
+        shown = json.loads(done.stdout)["scorers"][0]["reasons"]
         return (cluster, stage, reason) in {(one["cluster"], one["stage"], one["reason"]) for one in shown}
 
     def check_cleared(self, scorer: str, cluster: str = "c1", timeout: float = 20.0) -> None:
@@ -316,7 +316,7 @@ class Fleet(Stack):
 
         def shown() -> tuple[object, object]:
             found = self.page("exporter", f"/api/v1/scorers?scorer={scorer}").json()["scorers"][0]
-            return found["failures"], found["clusters"]["failing"]
+            return found["reasons"], found["states"]["failing"]
 
         self.until(lambda: shown() == ([], 0), f"the exporter to show no failure of {scorer}", timeout)
         self.check_books(scorer, cluster)

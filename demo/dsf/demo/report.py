@@ -12,9 +12,10 @@ from dsf.api.cluster import ManagedCluster
 from dsf.api.manifest import ParsedDocument, parse_documents
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringconfig import DynamicScoringConfig, Mask, is_masked
-from dsf.fleet.outfolder import conditions_in, problems_in
+from dsf.fleet.outfolder import conditions_of, problems_in
 from dsf.fleet.reader import FleetReader
 from dsf.fleet.views import ScoreView
+from dsf.store.notices import Notices
 from dsf.store.registry import Registry
 
 
@@ -109,7 +110,7 @@ class DemoReport:
         return documents
 
     def _why_unscheduled(self, scorer: str) -> str:
-        bad = [condition for condition in conditions_in(self._out_dir) if condition.scorer == scorer]
+        bad = [condition for condition in conditions_of(Notices(self._redis).scorers()) if condition.scorer == scorer]
         return (
             "; ".join(f"{condition.type}: {condition.reason}: {condition.message}" for condition in bad)
             or "the hub has not said why"

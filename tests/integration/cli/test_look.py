@@ -11,6 +11,7 @@ import redis
 import yaml
 
 from dsf import keys
+from dsf.store.notices import ConditionNotice, Notices, ScorerNotice
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
 from tests.integration.cli.conftest import Dsf, loaded
@@ -76,9 +77,9 @@ def test_status_as_json(dsf: Dsf, fleet: Fleet) -> None:
     assert set(found) == {"at", "ok", "scorers", "scores", "scoresTotal", "pauses", "conditions", "problems"}
     assert found["ok"] is False
     (scorer,) = found["scorers"]
-    counts = {state: number for state, number in scorer["clusters"].items() if number}
-    assert counts == {"desired": 2, "succeeding": 1, "failing": 1}
-    (failure,) = scorer["failures"]
+    counts = {state: number for state, number in scorer["states"].items() if number}
+    assert (scorer["pairs"], counts) == (2, {"ok": 1, "failing": 1})
+    (failure,) = scorer["reasons"]
     assert (failure["cluster"], failure["stage"], failure["reason"]) == ("worker02", "fetch", "bad_query")
     assert [score["cluster"] for score in found["scores"]] == ["worker02", "worker01"]
 
@@ -111,8 +112,8 @@ def test_a_scorer_that_gets_no_ticks_says_why(dsf: Dsf, fleet: Fleet) -> None:
         fleet.skips(cluster, "rate_limit", 9)
     result = dsf("status")
     assert result.exit_code == 0
-    assert result.stdout.splitlines()[1].split()[1] == "waiting"
-    assert "sample-scorer on worker01 and 1 more: rate_limit: the last 9 ticks, since 1m" in result.stdout
+    assert result.stdout.splitlines()[1].split()[1] == "skipped"
+    assert "sample-scorer on worker01 and 1 more: rate_limit: no ticks were sent since 1m" in result.stdout
     assert "the rate limit of this scorer, 2/m, is for all clusters together" in result.stdout
     assert "rate_limit, 9 not sent" in dsf("status", SAMPLE).stdout
     assert "skipped: rate_limit" in dsf("scores").stdout
@@ -122,19 +123,17 @@ def test_a_scorer_that_gets_no_ticks_says_why(dsf: Dsf, fleet: Fleet) -> None:
     assert "sample-scorer on worker02: rate_limit" in dsf("status").stdout
     fleet.score("worker02", valid_for=-5, age=400)
     fleet.skips("worker02", "queue_full", 2)
-    assert "sample-scorer on worker02: queue_full: the last 2 ticks" in dsf("status").stdout
+    assert "sample-scorer on worker02: queue_full: no ticks were sent since" in dsf("status").stdout
     assert "expired: queue_full" in dsf("scores").stdout
 
 
-def test_a_suspended_scorer_needs_no_other_reason(dsf: Dsf, fleet: Fleet) -> None:
+def test_a_suspended_scorer_is_called_so(dsf: Dsf, fleet: Fleet) -> None:
     only_sample(fleet.redis)
     suspended = ScorerRecord(name=SAMPLE, score_name="sample_score", interval=10, validity=300, suspended=True)
     Registry(fleet.redis).put_scorer(suspended)
-    fleet.skips("worker01", "paused", 50)
     fleet.skips("worker02", "queue_full", 50)
     result = dsf("status")
     assert result.stdout.splitlines()[1].split()[1] == "suspended"
-    assert "worker01" not in result.stdout
     assert "sample-scorer on worker02: queue_full" in result.stdout
 
 
@@ -151,16 +150,16 @@ def test_status_of_an_unknown_scorer_names_the_known_ones(dsf: Dsf, fleet: Fleet
     assert result.stderr == "error: no scorer 'nobody' runs; registered: sample-scorer, static-scorer\n"
 
 
-def test_status_shows_what_the_hub_wrote_into_its_folder(
+def test_status_shows_what_the_hub_says_of_scorers_and_manifests(
     dsf: Dsf, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     only_sample(fleet.redis)
     out = tmp_path / "_out"
-    (out / "dynamicscorers").mkdir(parents=True)
+    out.mkdir()
     problem = {"file": "scorer.yaml", "line": 7, "field": "spec.interval", "message": "-1 is less than 1"}
     (out / "problems.yaml").write_text(yaml.safe_dump([{**problem, "severity": "error"}]))
-    condition = {"type": "ConfigSynced", "status": "False", "reason": "MissingField", "message": "no interval"}
-    (out / "dynamicscorers" / "broken.yaml").write_text(yaml.safe_dump({"status": {"conditions": [condition]}}))
+    why = ConditionNotice(type="ConfigSynced", status="False", reason="MissingField", message="no interval", since=1.0)
+    Notices(fleet.redis).tell_scorer(ScorerNotice(name="broken", conditions=(why,)))
     monkeypatch.setenv("DSF_MANIFESTS", str(tmp_path))
     result = dsf("status")
     assert result.exit_code == 1
@@ -178,9 +177,7 @@ def test_files_of_the_hub_that_make_no_sense_are_ignored(
     dsf: Dsf, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     only_sample(fleet.redis)
-    (tmp_path / "dynamicscorers").mkdir()
-    for name in ("problems.yaml", "dynamicscorers/x.yaml"):
-        (tmp_path / name).write_text(text)
+    (tmp_path / "problems.yaml").write_text(text)
     monkeypatch.setenv("DSF_OUT_DIR", str(tmp_path))
     assert dsf("status").exit_code in (0, 1)
 

@@ -19,6 +19,7 @@ from dsf.cli import context
 from dsf.cli.main import app
 from tests.integration.cli.conftest import Dsf, loaded
 from tests.integration.exporter.fleet import SAMPLE, Fleet
+from tests.support import forked
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
 
@@ -65,9 +66,7 @@ def nobody(tmp_path: Path) -> dict[str, str]:
 
 
 def run(*arguments: str, **values: str) -> subprocess.CompletedProcess[str]:
-    with dsf_process(*arguments, **values) as process:
-        out, err = process.communicate(timeout=300)
-    return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+    return forked.dsf(arguments, environment(**values), timeout=300)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -156,7 +156,7 @@ def test_scorers_come_in_pages_with_and_without_a_model(
     last = exporter.get(f"/api/v1/scorers?cursor={names[202]}").json()
     assert ([one["name"] for one in last["scorers"]], last["cursor"]) == (names[203:], None)
     [sample] = client.scorers(SAMPLE).scorers
-    assert sample.clusters.desired == 12
+    assert sample.pairs == sample.states.total == 12
 
 
 def test_scores_of_a_state(client: Client, exporter: ExporterProcess) -> None:

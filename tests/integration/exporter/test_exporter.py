@@ -121,11 +121,11 @@ def test_cycles_that_only_expire_are_a_failure_with_a_reason(
     fleet = good_fleet(redis_client)
     fleet.pair("worker02", expired=2, expired_run="r", expired_at=fleet.now)
     (scorer,) = exporter.get(f"/api/v1/scorers?scorer={SAMPLE}").json()["scorers"]
-    assert (scorer["clusters"]["failing"], scorer["failures"]) == (0, [])
+    assert (scorer["states"]["failing"], scorer["reasons"]) == (0, [])
     fleet.pair("worker02", expired=3)
     (scorer,) = exporter.get(f"/api/v1/scorers?scorer={SAMPLE}").json()["scorers"]
-    assert (scorer["clusters"]["failing"], scorer["clusters"]["succeeding"]) == (1, 1)
-    (failure,) = scorer["failures"]
+    assert (scorer["states"]["failing"], scorer["states"]["ok"]) == (1, 1)
+    (failure,) = scorer["reasons"]
     assert (failure["cluster"], failure["stage"], failure["reason"]) == ("worker02", "", "expired")
     assert "the queue of worker02" in failure["message"]
     (score,) = exporter.get("/api/v1/scores?cluster=worker02").json()["scores"]
@@ -155,18 +155,10 @@ def test_scorers(exporter: ExporterProcess, redis_client: redis.Redis) -> None:
     found = {scorer["name"]: scorer for scorer in exporter.get("/api/v1/scorers").json()["scorers"]}
     assert list(found) == [SAMPLE, STATIC]
     assert found[SAMPLE]["healthStatus"] == "Active"
-    assert found[SAMPLE]["clusters"] == {
-        "desired": 2,
-        "succeeding": 1,
-        "failing": 1,
-        "empty": 0,
-        "expired": 0,
-        "waiting": 0,
-        "paused": 0,
-        "skipped": 0,
-    }
-    assert found[SAMPLE]["failures"][0]["cluster"] == "worker02"
-    assert found[STATIC]["clusters"]["desired"] == 0
+    assert {state for state, number in found[SAMPLE]["states"].items() if number == 1} == {"ok", "failing"}
+    assert sum(found[SAMPLE]["states"].values()) == found[SAMPLE]["pairs"] == 2
+    assert found[SAMPLE]["reasons"][0]["cluster"] == "worker02"
+    assert found[STATIC]["pairs"] == 0
 
 
 def test_ticks_that_are_not_sent_are_said_of_the_pair_and_of_the_scorer(
@@ -179,17 +171,27 @@ def test_ticks_that_are_not_sent_are_said_of_the_pair_and_of_the_scorer(
     assert (first["skips"]["reason"], first["skips"]["ticks"]) == ("paused", 2)
     assert "the queue of worker02 is full" in second["skips"]["message"]
     assert (second["fresh"], second["failing"]) == (True, 0)
-    (scorer,) = exporter.get(f"/api/v1/scorers?scorer={SAMPLE}").json()["scorers"]
-    assert scorer["clusters"]["succeeding"] == 2
-    (idle,) = scorer["idle"]
-    assert (idle["reason"], idle["clusters"], idle["cluster"], idle["ticks"]) == ("queue_full", 1, "worker02", 3)
+    scorer_list = exporter.get(f"/api/v1/scorers?scorer={SAMPLE}").json()
+    (scorer,) = scorer_list["scorers"]
+    assert (scorer["states"]["ok"], scorer["states"]["skipped"]) == (1, 1)
+    (idle,) = scorer["reasons"]
+    assert (idle["state"], idle["reason"], idle["clusters"], idle["cluster"]) == (
+        "skipped",
+        "queue_full",
+        1,
+        "worker02",
+    )
+    assert idle["since"] < scorer_list["at"]
     fleet.score("worker01", valid_for=-1)
     (scorer,) = exporter.get(f"/api/v1/scorers?scorer={SAMPLE}").json()["scorers"]
-    assert [one["reason"] for one in scorer["idle"]] == ["paused", "queue_full"]
+    assert [(one["state"], one["reason"]) for one in scorer["reasons"]] == [
+        ("expired", "paused"),
+        ("skipped", "queue_full"),
+    ]
     fleet.skips("worker01", "", 0)
     fleet.skips("worker02", "", 0)
     (scorer,) = exporter.get(f"/api/v1/scorers?scorer={SAMPLE}").json()["scorers"]
-    assert scorer["idle"] == []
+    assert [one["reason"] for one in scorer["reasons"]] == []
 
 
 def test_history_and_books(exporter: ExporterProcess, redis_client: redis.Redis) -> None:

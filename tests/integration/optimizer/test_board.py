@@ -12,10 +12,7 @@ import redis
 from dsf import keys
 from dsf.fleet.changes import read
 from dsf.fleet.plans import PlanComparison, read_plans, remember
-from dsf.optimizer.commands.optimizer import board, recorder
-from dsf.optimizer.comparison import Comparison
-from dsf.optimizer.service import Board
-from dsf.optimizer.views import PlanReport
+from dsf.optimizer.hubredis import HubRedis
 from dsf.settings import Settings
 from tests.integration.optimizer.bed import POWER, Bed
 from tests.support.redisserver import RedisServer
@@ -26,7 +23,7 @@ def test_a_proposal_is_shown_beside_what_is_in_force(
     bed: Bed, redis_server: RedisServer, redis_client: redis.Redis
 ) -> None:
     settings = Settings(redis_url=redis_server.url)  # type: ignore[arg-type]
-    service = bed.service(board=board(settings), record=recorder(settings, "cli", "ann"))
+    service = bed.service(hub=HubRedis.of(settings), owner="ann")
     proposed = service.propose(bed.params())
     (shown,) = read_plans(redis_client)
     assert (shown.namespace, shown.plan_id, shown.applied) == (bed.namespace, proposed.plan_id, False)
@@ -52,45 +49,43 @@ def test_a_proposal_is_shown_beside_what_is_in_force(
 
 def test_a_redis_that_is_away_stops_no_plan(bed: Bed, redis_server: RedisServer) -> None:
     settings = Settings(redis_url="redis://127.0.0.1:1/0")  # type: ignore[arg-type]
-    service = bed.service(board=board(settings), record=recorder(settings, "cli"))
+    service = bed.service(hub=HubRedis.of(settings))
     assert service.apply(bed.params()).applied
 
 
+def plan(namespace: str = "n", **more: Any) -> PlanComparison:
+    values = {"namespace": namespace, "at": 1e9, "plan_id": "x", "applied": True, "gap": 0.0, "status": "Optimal"}
+    return PlanComparison.model_validate({**values, "score_now": 0, "score_proposed": 0, **more})
+
+
 def test_what_cannot_be_read_is_left_out_and_too_many_are_not_kept(redis_client: redis.Redis) -> None:
-    report = {"namespace": "b", "plan_id": "x", "applied": True, "gap": 0.0, "warnings": [], "status": "Optimal"}
-    none = {"clusters": [], "moves": [], "score_now": 0, "score_proposed": 0}
     redis_client.hset(keys.PLANS, "a", "{")
-    assert remember(redis_client, PlanComparison.of(report, none))
+    assert remember(redis_client, plan("b"))
     assert [one.namespace for one in read_plans(redis_client)] == ["b"]
     redis_client.hset(keys.PLANS, mapping={f"n{number}": "{" for number in range(98)})
-    assert not remember(redis_client, PlanComparison.of(report | {"namespace": "new"}, none))
-    assert remember(redis_client, PlanComparison.of(report, none))
+    assert not remember(redis_client, plan("new"))
+    assert remember(redis_client, plan("b"))
 
 
-class SlowOnce:
-    """A board that does not write the first plan before it is told to: what a Redis will not do on demand."""
+class SlowOnce(HubRedis):
+    """It does not show the first plan before it is told to: what a Redis will not do on demand."""
 
-    def __init__(self, board: Board) -> None:
-        self._board = board
-        self.is_asked, self.may_write = threading.Event(), threading.Event()
+    is_asked, may_write = threading.Event(), threading.Event()
 
-    def show(self, report: PlanReport, comparison: Comparison) -> None:
+    def show(self, comparison: PlanComparison) -> None:
         self.is_asked.set()
         assert self.may_write.wait(60)
-        self._board.show(report, comparison)
-
-    def clear(self, namespace: str) -> None:
-        self._board.clear(namespace)
+        super().show(comparison)
 
 
 @pytest.mark.parametrize("action", ["apply", "propose"])
 def test_a_plan_that_is_written_late_is_not_shown_after_its_reset(
     bed: Bed, redis_server: RedisServer, redis_client: redis.Redis, action: str
 ) -> None:
-    real = board(Settings(redis_url=redis_server.url))  # type: ignore[arg-type]
-    assert real is not None
-    slow = SlowOnce(real)
-    service = bed.service(board=slow)
+    slow = SlowOnce(Settings(redis_url=redis_server.url))  # type: ignore[arg-type]
+    slow.is_asked.clear()
+    slow.may_write.clear()
+    service = bed.service(hub=slow)
     bed.service().apply(bed.params())
     with ThreadPoolExecutor(2) as threads:
         late = threads.submit(getattr(service, action), bed.params())
@@ -106,9 +101,7 @@ def test_a_plan_that_is_written_late_is_not_shown_after_its_reset(
 
 
 def test_a_plan_that_is_too_large_is_stored_cut_and_never_hidden_by_an_older_one(redis_client: redis.Redis) -> None:
-    report = {"namespace": "n", "plan_id": "old", "applied": True, "gap": 0.0, "warnings": [], "status": "Optimal"}
-    none = {"clusters": [], "moves": [], "score_now": 0, "score_proposed": 0}
-    assert remember(redis_client, PlanComparison.of(report, none))
+    assert remember(redis_client, plan(plan_id="old"))
     block = {"workload": "w" * 200, "replicas": 1, "score": 1.0, "share": 0.1}
 
     def clusters(count: int, blocks: int) -> list[dict[str, Any]]:
@@ -116,10 +109,10 @@ def test_a_plan_that_is_too_large_is_stored_cut_and_never_hidden_by_an_older_one
         return [{"cluster": "c", "now": column, "proposed": column, "changes": True}] * count
 
     for count, blocks, shown in ((190, 15, 100), (1, 10_000, 0)):
-        large = none | {"clusters": clusters(count, blocks)}
-        assert remember(redis_client, PlanComparison.of(report | {"plan_id": f"new-{count}"}, large))
+        large = plan(plan_id=f"new-{count}", clusters=clusters(count, blocks))
+        assert remember(redis_client, large)
         (found,) = read_plans(redis_client)
         assert (found.plan_id, len(found.clusters), found.more_clusters) == (f"new-{count}", shown, count - shown)
     # Not even its warnings fit.
-    assert not remember(redis_client, PlanComparison.of(report | {"warnings": ["w" * 2_000_000]}, none))
+    assert not remember(redis_client, plan(warnings=["w" * 2_000_000]))
     assert read_plans(redis_client) == []

@@ -19,6 +19,7 @@ import requests
 
 from dsf.settings import ENV_PREFIX
 from tests.integration.optimizer.bed import POWER, Bed
+from tests.support import forked
 from tests.support.child import Child
 from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
@@ -32,9 +33,8 @@ def environment(bed: Bed, **values: object) -> dict[str, str]:
     return kept | {"KUBECONFIG": str(bed.plane.kubeconfig), "PYTHONUNBUFFERED": "1"} | given
 
 
-def optimize(*arguments: str, env: Mapping[str, str], stdin: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "dsf.cli", "optimize", *arguments]
-    return subprocess.run(command, env=dict(env), input=stdin, capture_output=True, text=True, timeout=300, check=False)
+def optimize(*arguments: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    return forked.dsf(["optimize", *arguments], env, timeout=300)
 
 
 @contextmanager
@@ -115,14 +115,7 @@ def test_an_open_service_for_others_is_refused(bed: Bed, tmp_path: Path) -> None
         ({"optimizer_auth": "none", "listen_host": "0.0.0.0"}, "every client could move workloads"),
         ({"kubeconfig": tmp_path / "none"}, "no Kubernetes API server is configured"),
     ):
-        done = subprocess.run(
-            [sys.executable, "-m", "dsf.cli", "optimizer", "--port", "0"],
-            env=environment(bed, **more),
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        done = forked.dsf(["optimizer", "--port", "0"], environment(bed, **more), timeout=300)
         assert (done.returncode, done.stdout) == (1, "")
         assert message in done.stderr
         assert "Traceback" not in done.stderr
@@ -139,13 +132,16 @@ def test_the_command(bed: Bed, tmp_path: Path) -> None:
     assert "Optimal, sum of scores 115" in shown.stdout
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert bed.objects() == {}
-    done = optimize("-f", "-", "-o", "json", env=env, stdin=json.dumps(bed.body()))
+    command = [sys.executable, "-m", "dsf.cli", "optimize", "-f", "-", "-o", "json"]
+    done = subprocess.run(
+        command, env=env, input=json.dumps(bed.body()), capture_output=True, text=True, timeout=300, check=False
+    )
     report = json.loads(done.stdout)
     assert (done.returncode, report["applied"], report["objective_value"]) == (0, True, 115)
     assert len(bed.objects()) == 6
     # YAML, and a workload too many.
-    scarce = bed.body(clusters=bed.body()["clusters"][:1])
-    left = optimize("-f", "-", "-o", "yaml", "--dry-run", env=env, stdin=json.dumps(scarce))
+    file.write_text(json.dumps(bed.body(clusters=bed.body()["clusters"][:1])))
+    left = optimize("-f", str(file), "-o", "yaml", "--dry-run", env=env)
     assert left.returncode == 1
     assert "reason: capacity" in left.stdout
     shown = optimize("--reset", bed.namespace, "--dry-run", env=env)

@@ -16,8 +16,7 @@ from dsf.fleet.changes import Action, Actor, UserAction, read, record
 from dsf.fleet.plans import PlanComparison, forget, read_plans, remember
 from dsf.fleet.reader import FleetReader
 from dsf.hub.notifications import ChangeTeller
-from dsf.optimizer.commands.optimizer import recorder, rescorer
-from dsf.optimizer.service import Done
+from dsf.optimizer.hubredis import HubRedis
 from dsf.redisacl.clusterusers import ClusterUsers
 from dsf.redisacl.rules import HubRole, hub_user
 from dsf.results.ingest import Ingest
@@ -71,8 +70,9 @@ def test_nobody_is_refused_in_its_own_work(secure_redis: SecureRedis) -> None:
     store.reset("*/s1")
     record(operator, Actor(name="me", claimed=True, way="cli"), UserAction(action=Action.PAUSE, scorer="s1"))
     assert [one.by for one in read(operator).changes] == ["me"]
-    report = {"namespace": "n", "plan_id": "x", "applied": False, "gap": 0.0, "warnings": [], "status": "Optimal"}
-    shown = PlanComparison.of(report, {"clusters": [], "moves": [], "score_now": 0, "score_proposed": 0})
+    shown = PlanComparison(
+        namespace="n", at=now, plan_id="x", applied=False, status="Optimal", score_now=0, score_proposed=0, gap=0.0
+    )
     for client in (operator, as_role(secure_redis, "optimizer")):
         assert remember(client, shown)
         assert len(read_plans(operator)) == 1
@@ -187,10 +187,11 @@ def test_an_optimiser_scores_now_as_itself(secure_redis: SecureRedis) -> None:
         redis_ca_file=secure_redis.ca.cert,
         queue_limit=2,
     )
-    score_now = rescorer(settings)
-    assert score_now is not None
+    ours = HubRedis.of(settings)
+    assert ours is not None
+    caller = Actor(name="system:serviceaccount:a:b", claimed=False, way="mcp")
 
-    runs = score_now("s1", None)
+    runs = ours.rescore(caller, "s1", None)
     assert [(run.cluster, run.message) for run in runs] == [("c1", ""), ("c2", "")]
     for run in runs:
         assert admin.llen(keys.spoke_queue(run.cluster)) == 1
@@ -198,23 +199,21 @@ def test_an_optimiser_scores_now_as_itself(secure_redis: SecureRedis) -> None:
         deadline = admin.zscore(keys.OPEN_RUNS, keys.run_member(run.cluster, "s1", run.run_id))
         assert deadline is not None
         assert 600 < deadline - time.time() < 700
-    write_down = recorder(settings, "api")
-    assert write_down is not None
-    write_down(Done("rescore", by="system:serviceaccount:a:b", claimed=False, by_tool=True, scorer="s1"))
     (change,) = read(admin).changes
-    assert (change.who, change.way) == ("system:serviceaccount:a:b", "mcp")
-    score_now("s1", ["c1"])
-    (refused,) = score_now("s1", ["c1"])
+    assert (change.action, change.who, change.way) == ("rescore", "system:serviceaccount:a:b", "mcp")
+    assert (change.cluster_count, change.clusters) == (2, [])
+    ours.rescore(caller, "s1", "c1")
+    (refused,) = ours.rescore(caller, "s1", "c1")
     assert refused.run_id == ""
     assert "2 messages wait in spoke.c1" in refused.message
     with pytest.raises(UnknownScorerError, match="registered: s1"):
-        score_now("s2", None)
+        ours.rescore(caller, "s2", None)
     with pytest.raises(UnknownScorerError, match="it runs on: c1, c2"):
-        score_now("s1", ["elsewhere"])
+        ours.rescore(caller, "s1", "elsewhere")
     with pytest.raises(UnknownClusterError, match="registered: c1, c2, elsewhere"):
-        score_now("s1", ["c3"])
+        ours.rescore(caller, "s1", "c3")
     assert admin.acl_log() == []
     # Where nobody made its password, it says so, and only now: plans need none.
     password.unlink()
     with pytest.raises(SettingsError, match="DSF_REDIS_PASSWORD_FILE"):
-        score_now("s1", None)
+        ours.rescore(caller, "s1", None)

@@ -17,6 +17,7 @@ from dsf.settings import ENV_PREFIX
 from dsf.store.pairs import Pairs
 from dsf.up.ports import Ports
 from dsf.up.supervisor import Supervisor
+from tests.support import forked
 from tests.support.child import Child
 from tests.support.redisserver import SocketRedis
 from tests.support.wait import wait_for
@@ -74,9 +75,7 @@ def manifests(tmp_path: Path, scorer: ScorerService) -> Path:
 
 
 def run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*DSF, "up", *arguments], env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
+    return forked.dsf(["up", *arguments], environment, timeout=300)
 
 
 @pytest.fixture
@@ -171,8 +170,7 @@ def test_wrong_usage(environment: dict[str, str], arguments: tuple[str, ...], wo
 def test_the_demo_takes_the_same_file(tmp_path: Path, environment: dict[str, str]) -> None:
     (tmp_path / "url").write_text("redis://:secret@[y")
     for more, word in (((), "not a URL"), (("--redis-url", "redis://h"), "one of")):
-        command = [*DSF, "demo", "--redis-url-file", str(tmp_path / "url"), *more]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+        done = forked.dsf(["demo", "--redis-url-file", str(tmp_path / "url"), *more], environment, timeout=300)
         assert done.returncode == 2
         assert word in done.stderr
         assert "secret" not in done.stderr

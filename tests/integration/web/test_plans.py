@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -51,7 +52,7 @@ def comparison(namespace: str = "apps", words: str = XSS, **more: Any) -> PlanCo
     ]
     report = {"namespace": namespace, "plan_id": "0123", "applied": False, "gap": 0.0, "warnings": [words]}
     found = {"score_now": 70.0, "score_proposed": 150.0, "clusters": clusters, "moves": moves}
-    return PlanComparison.of(report | {"status": "Optimal"} | more, found)
+    return PlanComparison.model_validate({"at": time.time(), "status": "Optimal", **report, **found, **more})
 
 
 def test_a_proposal_beside_what_is_in_force(page: WebProcess, redis_client: redis.Redis) -> None:

@@ -36,10 +36,10 @@ def ended_process() -> int:
 
 
 def test_what_was_written_is_loaded(tmp_path: Path) -> None:
-    file = context.write(redis_url=URL, manifests=tmp_path / "m", out_dir="relative", exporter_url="http://x:1")
+    file = context.write(redis_url=URL, manifests=tmp_path / "m", out_dir="relative")
     loaded = context.choose()
     assert loaded is not None
-    assert (loaded.redis_url, loaded.exporter_url, loaded.flower_url) == (URL, "http://x:1", None)
+    assert loaded.redis_url == URL
     assert loaded.manifests == str(tmp_path / "m")
     assert loaded.out_dir == str(Path("relative").resolve())
     assert loaded.pid == os.getpid()

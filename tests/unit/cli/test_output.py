@@ -7,10 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import BaseModel
-from rich.console import Console, RenderableType
+from rich.console import Console
 
 from dsf.cli import output
 from dsf.cli.output import age, clean, number, table, until
@@ -65,29 +63,11 @@ def test_no_form_steers_a_terminal_and_programs_read_what_was_said(
     assert yaml.safe_load(text) == said.model_dump()
 
 
-_CELLS = st.text(st.sampled_from("ab [/]é点\u0301\x1b🙂"), max_size=8)
-_ROWS = st.lists(st.tuples(_CELLS, _CELLS, st.tuples(_CELLS, st.sampled_from(["", "red"]))), max_size=4)
-
-
-@given(rows=_ROWS, width=st.sampled_from([12, 40, 200]))
-def test_a_table_that_fits_is_what_rich_makes_of_it(rows: list[tuple[str | tuple[str, str], ...]], width: int) -> None:
-    made = table(("NAME", "N", "STATE"), rows, right=("N",))
-    assert isinstance(made, output._Grid)
-
-    def printed(what: RenderableType) -> str:
-        console = Console(file=io.StringIO(), width=width)
-        console.print(what)
-        assert isinstance(console.file, io.StringIO)
-        return console.file.getvalue()
-
-    assert printed(made) == printed(made._fitted())
-
-
 def test_a_cell_has_its_style() -> None:
     console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system="standard")
     console.print(table(("NAME", "STATE"), [("a", ("failing", "red"))]))
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue().splitlines() == [
-        "\x1b[1mNAME\x1b[0m  \x1b[1mSTATE  \x1b[0m",
+        "\x1b[1mNAME\x1b[0m\x1b[1m  \x1b[0m\x1b[1mSTATE  \x1b[0m",
         "a     \x1b[31mfailing\x1b[0m",
     ]

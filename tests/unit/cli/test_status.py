@@ -9,8 +9,9 @@ from rich.console import Console
 from dsf.cli.status import _render
 from dsf.cli.statusreport import StatusReport
 from dsf.fleet.outfolder import UnmetCondition
+from dsf.fleet.overviews import ScorerOverview, Spread, StateCounts
 from dsf.fleet.verdict import Verdict
-from dsf.fleet.views import ClusterCounts, ScorerView, ScoreView
+from dsf.fleet.views import ScoreView
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -35,19 +36,17 @@ def test_scorers_that_cannot_run_yet_are_named() -> None:
 
 
 def test_clusters_of_an_inactive_scorer_are_not_called_paused() -> None:
-    scorer = ScorerView(
+    scorer = ScorerOverview(
         name="cpu",
         score_name="cpu",
-        description="d",
-        location="Internal",
-        score_destination="AddOnPlacementScore",
         interval_seconds=30,
+        effective_interval_seconds=30,
         validity_seconds=300,
-        rate_limit=None,
-        suspended=False,
         health_status="Inactive",
         problem="Timeout: no complete answer in time",
-        clusters=ClusterCounts(desired=1, paused=1),
+        pairs=1,
+        states=StateCounts(paused=1),
+        ages=Spread(),
     )
     score = ScoreView.model_construct(
         scorer="cpu",

@@ -10,14 +10,12 @@ from dsf.api.validity import has_expired, valid_until
 from dsf.exporter.families import PairFamilies
 from dsf.fleet.groups import Groups
 from dsf.fleet.reader import score_view
-from dsf.fleet.scorerviews import scorer_views
 from dsf.fleet.snapshot import SnapshotRow
 from dsf.fleet.verdict import Verdict, verdict
 from dsf.hub.cycles import CycleOutcomes
 from dsf.results.desired import desired
-from dsf.store.pairs import Pairs, PairScore, PairState
+from dsf.store.pairs import PairScore, PairState
 from dsf.store.registry import ClusterRecord, ScorerRecord
-from tests.support.memorystore import memory_client
 
 NOW = 1_800_000_000.0
 VALIDITY = 10
@@ -49,9 +47,7 @@ def test_all_readers_agree(age: float, factor: float, is_usable: bool) -> None:
     cycles = CycleOutcomes.of([state], NOW)
     assert (cycles.succeeding, cycles.expired) == (int(is_usable), int(not is_usable))
     # `dsf status` and the JSON API.
-    [shown] = scorer_views(Pairs(memory_client()), [SCORER], {"s": Groups({"c": row}, NOW)}, {}, NOW)
-    counts = shown.clusters
-    assert (counts.succeeding, counts.expired) == (int(is_usable), int(not is_usable))
+    assert Groups({"c": row}, NOW).states == {expected: [row]}
     view = score_view(state, {"s": SCORER}, NOW)
     assert (view.fresh, view.expired, bool(view.items)) == (is_usable, not is_usable, is_usable)
     # The exporter.

@@ -76,7 +76,11 @@ def check_books(problem: PlanInput, plan: Plan) -> None:
 @pytest.mark.parametrize("first", range(0, 1000, CHUNK))
 def test_random_problems_have_the_best_plan(first: int) -> None:
     for seed in range(first, first + CHUNK):
-        check(random_problem(seed))
+        problem = random_problem(seed)
+        plan = check(problem)
+        if seed % 10 == 0:
+            # In another order it is the same.
+            assert solve(shuffled(problem, random.Random(seed))) == plan
 
 
 @pytest.mark.parametrize("first", range(5000, 5300, CHUNK))
@@ -136,14 +140,6 @@ def test_drawn_problems_have_the_best_plan_in_any_order(problem: PlanInput, seed
     else:
         assert (plan.status, plan.coverage) == (Status.OPTIMAL, Coverage.NOTHING_TO_PLACE)
     assert solve(shuffled(problem, random.Random(seed))) == plan
-
-
-def test_any_order_gives_the_same_plan() -> None:
-    for seed in range(100):
-        problem = random_problem(seed)
-        plan = solve(problem)
-        for order in range(3):
-            assert solve(shuffled(problem, random.Random(order))) == plan
 
 
 def test_more_capacity_never_gives_less() -> None:

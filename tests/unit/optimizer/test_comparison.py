@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 from dsf.fleet.plans import MAX_ROWS, PlanComparison
-from dsf.optimizer.comparison import Comparison, compare
+from dsf.optimizer import comparison
 from dsf.optimizer.plan import Plan
-from dsf.optimizer.views import PlanView
+from dsf.optimizer.views import PlanReport, PlanView
 from tests.unit.optimizer.test_explain import planned
 
 SIZES = {"a": 1, "b": 1}
+
+
+def compare(now: PlanView, plan: Plan) -> PlanComparison:
+    report = PlanReport(
+        status="Optimal",  # type: ignore[arg-type]
+        coverage=plan.coverage,
+        objective_value=plan.score_sum,
+        output_yaml="",
+        plan=plan.placed,
+        gap=plan.gap,
+        bound=plan.bound,
+        plan_id="x",
+        namespace="n",
+        applied=True,
+        seconds=0,
+    )
+    return comparison.compare(now, plan, report)
 
 
 def both() -> tuple[Plan, Plan]:
@@ -51,10 +68,8 @@ def test_a_first_plan_the_same_plan_and_none() -> None:
 
 def test_what_is_kept_is_bounded() -> None:
     first, _ = both()
-    found: Comparison = compare(first.placed, first)
-    many = found.model_dump() | {"moves": [found.moves[0].model_dump()] * (MAX_ROWS + 7)}
-    report = {"namespace": "n", "plan_id": "x", "applied": True, "gap": 0.0, "warnings": [], "status": "Optimal"}
-    kept = PlanComparison.of(report, many)
+    found = compare(first.placed, first)
+    assert (found.namespace, found.plan_id, found.applied, found.status) == ("n", "x", True, "Optimal")
+    kept = found.model_copy(update={"moves": found.moves[:1] * (MAX_ROWS + 7)}).cut()
     assert (len(kept.moves), kept.more_moves) == (MAX_ROWS, 7)
-    # The moment is kept in milliseconds.
     assert PlanComparison.model_validate_json(kept.model_dump_json(by_alias=True)).moves == kept.moves

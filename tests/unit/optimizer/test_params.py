@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from dsf.errors import ManifestError, SettingsError
 from dsf.kube.session import Session
-from dsf.optimizer.access import KubernetesAccess, OpenAccess, TokenAccess, is_loopback, make_access
+from dsf.optimizer.access import KubernetesAccess, OpenAccess, TokenAccess, make_access
 from dsf.optimizer.model import Preference
 from dsf.optimizer.params import OptimizeParams
 
@@ -79,24 +79,6 @@ def test_every_wrong_preference_is_named() -> None:
     }
     with pytest.raises(ManifestError, match=r"weight 0\.0 of score a is zero.*; dimension format '\$\{pod\}'"):
         OptimizeParams.model_validate(body).wanted()
-
-
-@pytest.mark.parametrize(
-    ("host", "loopback"),
-    [
-        ("localhost", True),
-        ("127.0.0.1", True),
-        ("127.9.9.9", True),
-        ("::1", True),
-        ("[::1]", True),
-        ("0.0.0.0", False),
-        ("10.0.0.1", False),
-        ("localhost.test", False),
-        ("", False),
-    ],
-)
-def test_loopback(host: str, loopback: bool) -> None:
-    assert is_loopback(host) is loopback
 
 
 def test_who_decides(tmp_path: Path) -> None:

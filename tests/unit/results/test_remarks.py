@@ -66,7 +66,7 @@ def test_metrics_of_the_same_labels_replace_each_other_too() -> None:
 def test_all_readers_have_it(bed: Bed, values: dict[str, Any], state: str, reason: str, condition: str) -> None:
     bed.now = time.time() - 1
     bed.cycle(**values)
-    model, reader, reading = FleetModel(bed.client), FleetReader(bed.client), Reading(bed.client)
+    reader, reading = FleetReader(bed.client), Reading(bed.client)
     [pair] = Pairs(bed.client).rows([("c1", "s1")])
     assert pair.remark is not None
     text = pair.remark.message
@@ -77,14 +77,14 @@ def test_all_readers_have_it(bed: Bed, values: dict[str, Any], state: str, reaso
     assert remark is not None
     assert (remark.reason, remark.message) == (reason, text)
     [scorer] = reader.scorers().scorers
-    assert [(one.reason, one.message, one.clusters) for one in scorer.remarks] == [(reason, text, 1)]
+    assert [(one.reason, one.message, one.clusters) for one in scorer.reasons] == [(reason, text, 1)]
     [cycle] = reader.history("c1", "s1").cycles
     assert (cycle.reason, cycle.message) == (reason, text)
     # `dsf rescore --wait`.
     [run] = rescore.wait(bed.client, "s1", [RunView(cluster="c1", run_id=cycle.run_id)], time.monotonic()).runs
     assert (run.reason, run.message, run.has_score) == (reason, text, state == "ok")
     # The page: a card of the scorer, the pair's line, its own page; and the search for the reason.
-    [group] = reading.groups(model.scorers())
+    [group] = reading.groups([scorer])
     assert (group.state.name, group.why.reason, group.why.message, group.clusters) == (state, reason, text, 1)
     row, detail = reading.pair("c1", "s1")
     assert row.why is not None

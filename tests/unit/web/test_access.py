@@ -14,13 +14,12 @@ from dsf.errors import AccessError, BackendError, SettingsError
 from dsf.kube.session import Session
 from dsf.web.access import (
     Doing,
-    ListedRights,
-    PageTokenAccess,
     PageUser,
-    ProxyAccess,
-    RememberedHolder,
-    RememberedRights,
     UserAccess,
+    behind_proxy,
+    listed,
+    remembered_holder,
+    remembered_rights,
 )
 from dsf.web.main import _access
 from tests.conftest import SettingsFactory
@@ -32,7 +31,7 @@ def recognised(access: UserAccess, **headers: str) -> PageUser | None:
 
 
 def test_either_family_of_headers_names_people() -> None:
-    access = ProxyAccess(ListedRights([]))
+    access = behind_proxy(listed([]))
     ann = PageUser("ann", groups=("dev", "sre"))
     assert recognised(access, X_Forwarded_User="ann", X_Forwarded_Groups="dev, sre") == ann
     assert recognised(access, X_Auth_Request_User="ann", X_Auth_Request_Groups="dev,sre") == ann
@@ -52,7 +51,7 @@ def test_either_family_of_headers_names_people() -> None:
 )
 def test_headers_that_the_proxy_lets_pass_name_nobody(headers: dict[str, str]) -> None:
     with pytest.raises(AccessError, match="must remove"):
-        recognised(ProxyAccess(ListedRights([])), X_Forwarded_User="ann", **headers)
+        recognised(behind_proxy(listed([])), X_Forwarded_User="ann", **headers)
 
 
 @pytest.mark.parametrize("header", ["User", "Email", "Groups"])
@@ -62,7 +61,7 @@ def test_a_header_that_the_proxy_adds_to_its_client_s_names_nobody(family: str, 
     raw = [(name.lower().encode(), text.encode()) for name, text in lines]
     request = Request({"type": "http", "headers": raw, "dsf.trusted": True})
     with pytest.raises(AccessError, match="must replace") as refused:
-        ProxyAccess(ListedRights([])).recognise(request)
+        behind_proxy(listed([])).recognise(request)
     assert refused.value.status == 401
 
 
@@ -77,10 +76,10 @@ def test_listed_operators_act_also_where_there_is_an_api_server(settings_factory
     assert access.allows(PageUser("bob"), "look")
 
 
-def test_a_login_counts_while_the_token_is_the_same(tmp_path: Path) -> None:
+def test_a_login_counts_while_the_token_is_the_same(settings_factory: SettingsFactory, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("one")
-    access = PageTokenAccess(file)
+    access = _access(settings_factory(role="web", web_auth="token", client_token_file=file), None)
     assert access.allows(access.login("one"), "act")
     file.write_text("two")
     with pytest.raises(AccessError):
@@ -99,7 +98,7 @@ def test_only_so_many_tokens_are_checked_at_a_time() -> None:
         assert go_on.wait(30)
         return PageUser(token)
 
-    holder = RememberedHolder(slow)
+    holder = remembered_holder(slow)
     with ThreadPoolExecutor(8) as pool:
         checks = [pool.submit(holder, f"token{number}") for number in range(8)]
         assert all(inside.acquire(timeout=30) for _ in checks)
@@ -112,12 +111,11 @@ def test_only_so_many_tokens_are_checked_at_a_time() -> None:
 
 
 def test_what_a_token_may_not_is_not_remembered_for_another_one() -> None:
-    class Scoped:
-        def allows(self, caller: PageUser, doing: Doing) -> bool:
-            return not caller.extra
+    def scoped(caller: PageUser, doing: Doing) -> bool:
+        return not caller.extra
 
-    rights = RememberedRights(Scoped())
+    allows = remembered_rights(scoped)
     limited = {"scopes.authorization.openshift.io": ["user:info"]}
-    assert rights.allows(PageUser("ann"), "act")
-    assert not rights.allows(PageUser("ann", extra=limited), "act")
-    assert rights.allows(PageUser("ann"), "act")
+    assert allows(PageUser("ann"), "act")
+    assert not allows(PageUser("ann", extra=limited), "act")
+    assert allows(PageUser("ann"), "act")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -80,10 +80,11 @@ class Fleet:
     def groups(self, scorers: Iterable[ScorerOverview]) -> list[Group]:
         return self.group
 
-    def label_values(self) -> Any:
-        from collections import Counter
+    def labels(self) -> dict[str, dict[str, str]]:
+        return {"c000": {f"key-{number}": "value" for number in range(self.values)}}
 
-        return Counter((f"key-{number}", "value") for number in range(self.values))
+    def cluster_names(self) -> list[str]:
+        return self.names
 
     def page(self, wanted: PairFilter, limit: int, cursor: str | None = None) -> Rows:
         why = Why("fetch", "bad_query", "no", 1.0, "r")

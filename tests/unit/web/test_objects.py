@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from dsf.fleet.outfolder import conditions_in
 from dsf.settings import Settings
 from dsf.web.objects import FolderObjects, parsed, settings_of
 
@@ -51,8 +50,6 @@ def test_a_scorer_of_another_namespace_is_found_by_its_name(tmp_path: Path) -> N
     (folder / "mem.yaml").write_text(json.dumps(manifest))
     chosen = [objects.scorer("mem", namespace) for namespace in ("team", "hub", "other")]
     assert [one and one.metadata.namespace for one in chosen] == ["team", "hub", None]
-    (folder / "mem.yaml").unlink()
-    assert [one.scorer for one in conditions_in(tmp_path)] == ["mem"]
 
 
 def test_the_page_reads_the_folder_of_the_hub(tmp_path: Path) -> None:

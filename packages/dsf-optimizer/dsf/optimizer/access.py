@@ -7,8 +7,6 @@ reach.
 
 from __future__ import annotations
 
-import hmac
-import ipaddress
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -18,19 +16,19 @@ from typing import Any, Final
 
 import dsf.log
 from dsf.errors import AccessError, SettingsError
-from dsf.kube.patience import request_with_retry
+from dsf.http.hosts import is_loopback
 from dsf.kube.resources import (
-    ACCESS_REVIEWS,
     ADDON_PLACEMENT_SCORES,
     DYNAMIC_SCORERS,
     MANIFEST_WORK_REPLICA_SETS,
     PLACEMENT_BINDINGS,
     PLACEMENTS,
     POLICIES,
-    TOKEN_REVIEWS,
     Resource,
 )
+from dsf.kube.reviews import Reviews
 from dsf.kube.session import Session
+from dsf.web.access import TokenFile
 
 log = dsf.log.get(__name__)
 
@@ -129,26 +127,12 @@ class TokenAccess(CallerAccess):
     """One token with all rights."""
 
     def __init__(self, file: Path) -> None:
-        """The file is read at every request, so that the token can be changed. Raises SettingsError if it is
-        unreadable.
-        """
-        self._file = file
-        self._read()
+        """Raises SettingsError if the file is unreadable."""
+        self._file = TokenFile(file)
 
     def _holder(self, token: str) -> Caller:
-        if not hmac.compare_digest(token.encode(), self._read().encode()):
-            raise AccessError("the token is not the one of DSF_CLIENT_TOKEN_FILE", 401)
+        self._file.check(token)
         return Caller("token")
-
-    def _read(self) -> str:
-        try:
-            token = self._file.read_text(encoding="utf-8").strip()
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not text"
-            raise SettingsError(f"DSF_CLIENT_TOKEN_FILE: cannot read {self._file}: {reason}") from None
-        if not token:
-            raise SettingsError(f"DSF_CLIENT_TOKEN_FILE: {self._file} is empty; it must contain the token")
-        return token
 
 
 class KubernetesAccess(CallerAccess):
@@ -156,41 +140,24 @@ class KubernetesAccess(CallerAccess):
 
     def __init__(self, session: Session, scorer_namespace: str) -> None:
         """DynamicScorers are in `scorer_namespace`."""
-        self._session = session
+        self._reviews = Reviews(session)
         self._scorer_namespace = scorer_namespace
 
     def _holder(self, token: str) -> Caller:
-        status = self._review(TOKEN_REVIEWS, {"token": token})
-        if not status.get("authenticated"):
-            raise AccessError(f"the hub does not know this token: {status.get('error') or 'not authenticated'}", 401)
-        user = status.get("user") or {}
-        return Caller(user.get("username") or "", user)
+        user = self._reviews.holder(token)
+        return Caller(user["username"], user)
 
     def authorize(self, caller: Caller, action: GuardedAction, namespace: str | None) -> None:
         """See `CallerAccess`."""
-        where = self._scorer_namespace if action is GuardedAction.RESCORE else namespace
+        place = self._scorer_namespace if action is GuardedAction.RESCORE else namespace or ""
         for right in RIGHTS[action]:
-            self._check(caller, action, right, (where or "") if right.in_namespace else "")
-
-    def _check(self, caller: Caller, action: GuardedAction, right: Right, namespace: str) -> None:
-        spec = {
-            "user": caller.name,
-            **{key: caller.user[key] for key in ("uid", "groups", "extra") if caller.user.get(key)},
-            "resourceAttributes": {
-                "namespace": namespace,
-                "verb": right.verb,
-                "group": right.resource.group,
-                "resource": right.resource.plural,
-            },
-        }
-        if not self._review(ACCESS_REVIEWS, spec).get("allowed"):
-            where = f"in namespace {namespace}" if namespace else "in all namespaces"
-            log.warning("caller refused", caller=caller.name, action=action.value, namespace=namespace)
-            raise AccessError(f"{caller.name} may not {right.verb} {right.resource} {where}; needed to {action}", 403)
-
-    def _review(self, resource: Resource, spec: Mapping[str, Any]) -> dict[str, Any]:
-        body = {"apiVersion": resource.api_version, "kind": resource.kind, "spec": spec}
-        return request_with_retry(self._session, "POST", resource.path(), body=body).get("status") or {}
+            where = place if right.in_namespace else ""
+            if not self._reviews.allows(caller.user, right.verb, right.resource, where):
+                log.warning("caller refused", caller=caller.name, action=action.value, namespace=where)
+                named = f"in namespace {where}" if where else "in all namespaces"
+                raise AccessError(
+                    f"{caller.name} may not {right.verb} {right.resource} {named}; needed to {action}", 403
+                )
 
 
 def make_access(mode: str, host: str, token_file: Path | None, session: Session, scorer_namespace: str) -> CallerAccess:
@@ -207,13 +174,3 @@ def make_access(mode: str, host: str, token_file: Path | None, session: Session,
             )
         return OpenAccess()
     return KubernetesAccess(session, scorer_namespace)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address is only reachable from this machine."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from dsf.api.labelmatch import matches
+from dsf.fleet.scheduling import claims_of, holds
 from dsf.kube.resources import MANAGED_CLUSTER_SET_BINDINGS, MANAGED_CLUSTER_SETS, MANAGED_CLUSTERS
-from dsf.optimizer.backend import Manifest, ManifestClient
-from dsf.optimizer.selector import COMPLIANCE_CLAIM, PlacementSelector, Selection, claims_of
+from dsf.optimizer.backend import ManifestClient
+from dsf.optimizer.selector import COMPLIANCE_CLAIM, PlacementSelector, Selection
 
-_SET_LABEL: Final = "cluster.open-cluster-management.io/clusterset"
 _AVAILABLE: Final = "ManagedClusterConditionAvailable"
 
 
@@ -54,8 +53,7 @@ class Clusters:
             f"ManagedCluster {name} is in no cluster set that is bound to namespace {namespace} "
             f"({', '.join(sorted(bound))}), so its Placements cannot select it"
             for name in wanted
-            if name in self._wanted
-            and not any(_holds(cluster_set, self._wanted[name]) for cluster_set in sets.values())
+            if name in self._wanted and not any(holds(cluster_set, self._wanted[name]) for cluster_set in sets.values())
         ]
 
     def warnings(self, used: Iterable[str]) -> list[str]:
@@ -81,12 +79,3 @@ class Clusters:
             if COMPLIANCE_CLAIM not in claims_of(self._wanted[name])
         ]
         return problems
-
-
-def _holds(cluster_set: Manifest, cluster: Manifest) -> bool:
-    """Whether a ManagedClusterSet has a cluster."""
-    labels = cluster["metadata"].get("labels") or {}
-    selector = (cluster_set.get("spec") or {}).get("clusterSelector") or {}
-    if selector.get("selectorType") == "LabelSelector":
-        return matches(selector.get("labelSelector") or {}, labels)
-    return bool(labels.get(_SET_LABEL) == cluster_set["metadata"]["name"])

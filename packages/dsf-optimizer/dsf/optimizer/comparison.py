@@ -2,109 +2,54 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from typing import Literal
 
-from pydantic import Field
-
+from dsf.fleet.plans import ClusterPlan, MoveKind, PlanBlock, PlanColumn, PlanComparison, PlanMove, PlanPlace
 from dsf.optimizer.plan import Plan
-from dsf.optimizer.views import AssignmentView, ConfigurationView, ExplanationView, OptimizerView, PlanView
-
-Change = Literal["stays", "moves", "is placed", "is taken away", "is nowhere"]
+from dsf.optimizer.views import AssignmentView, ConfigurationView, ExplanationView, PlanReport, PlanView
 
 
-class Block(OptimizerView):
-    """Replicas of one workload on one cluster."""
-
-    workload: str
-    replicas: int
-    score: float
-    share: float
-
-
-class Column(OptimizerView):
-    """One cluster in a plan; without a policy it is not used."""
-
-    cluster: str
-    policy: str = ""
-    device: str = ""
-    supply: dict[str, int] = Field(default={})
-    used: dict[str, int] = Field(default={})
-    blocks: list[Block] = Field(default=[])
-
-
-class ClusterChange(OptimizerView):
-    """One cluster now and as proposed."""
-
-    cluster: str
-    now: Column
-    proposed: Column
-    changes: bool
-
-
-class Place(OptimizerView):
-    """Where replicas of a workload are."""
-
-    cluster: str
-    device: str
-    replicas: int
-    score: float
-
-
-class Move(OptimizerView):
-    """The change of one workload, with its reason."""
-
-    workload: str
-    change: Change
-    now: list[Place] = Field(default=[])
-    proposed: list[Place] = Field(default=[])
-    unplaced: int = 0
-    why: str = ""
-    next_best: str = ""
-
-
-class Comparison(OptimizerView):
-    """Both plans in full."""
-
-    score_now: float
-    score_proposed: float
-    clusters: list[ClusterChange]
-    moves: list[Move]
-
-
-def compare(now: PlanView, plan: Plan) -> Comparison:
-    """The changes of `plan`, changed workloads and clusters first, then by name."""
+def compare(now: PlanView, plan: Plan, report: PlanReport) -> PlanComparison:
+    """The changes of `plan`, whose report this is: changed workloads and clusters first, then by name."""
     clusters = sorted({configuration.cluster for configuration in (*now.configurations, *plan.configurations)})
     before, after = _columns(now, plan.requests), _columns(plan.placed, plan.requests)
     changes = []
     for name in clusters:
-        old, new = before.get(name, Column(cluster=name)), after.get(name, Column(cluster=name))
+        old, new = before.get(name, PlanColumn(cluster=name)), after.get(name, PlanColumn(cluster=name))
         changes.append(
-            ClusterChange(cluster=name, now=old, proposed=new, changes=_without_scores(old) != _without_scores(new))
+            ClusterPlan(cluster=name, now=old, proposed=new, changes=_without_scores(old) != _without_scores(new))
         )
     moves = _moves(now, plan)
-    return Comparison(
+    return PlanComparison(
+        namespace=report.namespace,
+        at=time.time(),
+        plan_id=report.plan_id,
+        applied=report.applied,
+        status=report.status.value,
+        gap=report.gap,
+        warnings=report.warnings,
         score_now=sum(assignment.score * assignment.replicas for assignment in now.assignments),
         score_proposed=plan.score_sum,
         clusters=sorted(changes, key=lambda change: (not change.changes, change.cluster)),
         moves=sorted(moves, key=lambda move: (move.change == "stays", move.workload)),
-    )
+    ).cut()
 
 
-def _columns(plan: PlanView, requests: Mapping[str, Mapping[str, int]]) -> dict[str, Column]:
+def _columns(plan: PlanView, requests: Mapping[str, Mapping[str, int]]) -> dict[str, PlanColumn]:
     on: dict[str, list[AssignmentView]] = defaultdict(list)
     for assignment in plan.assignments:
         on[assignment.cluster].append(assignment)
     return {
-        chosen.cluster: Column(
+        chosen.cluster: PlanColumn(
             cluster=chosen.cluster,
             policy=chosen.policy,
             device=chosen.device,
             supply=chosen.supply,
             used=chosen.used,
             blocks=[
-                Block(
+                PlanBlock(
                     workload=assignment.workload,
                     replicas=assignment.replicas,
                     score=assignment.score,
@@ -125,12 +70,12 @@ def share(assignment: AssignmentView, chosen: ConfigurationView, request: Mappin
     return max([0.0, *(amount * assignment.replicas / supply for amount, supply in amounts if supply)])
 
 
-def _without_scores(column: Column) -> tuple[str, list[tuple[str, int]]]:
+def _without_scores(column: PlanColumn) -> tuple[str, list[tuple[str, int]]]:
     """Without scores: other scores change nothing on the cluster."""
     return column.policy, sorted((block.workload, block.replicas) for block in column.blocks)
 
 
-def _moves(now: PlanView, plan: Plan) -> list[Move]:
+def _moves(now: PlanView, plan: Plan) -> list[PlanMove]:
     before, after = _places(now), _places(plan.placed)
     reasons = {explanation.workload: explanation for explanation in plan.explanation}
     unplaced = {entry.workload: entry for entry in plan.unplaced}
@@ -138,7 +83,7 @@ def _moves(now: PlanView, plan: Plan) -> list[Move]:
     for name in sorted(before.keys() | after.keys() | reasons.keys() | unplaced.keys()):
         old, new, rest, reason = before.get(name, []), after.get(name, []), unplaced.get(name), reasons.get(name)
         moves.append(
-            Move(
+            PlanMove(
                 workload=name,
                 change=_change(old, new),
                 now=old,
@@ -151,11 +96,11 @@ def _moves(now: PlanView, plan: Plan) -> list[Move]:
     return moves
 
 
-def _places(plan: PlanView) -> dict[str, list[Place]]:
-    places: dict[str, list[Place]] = defaultdict(list)
+def _places(plan: PlanView) -> dict[str, list[PlanPlace]]:
+    places: dict[str, list[PlanPlace]] = defaultdict(list)
     for assignment in plan.assignments:
         places[assignment.workload].append(
-            Place(
+            PlanPlace(
                 cluster=assignment.cluster,
                 device=assignment.device,
                 replicas=assignment.replicas,
@@ -165,7 +110,7 @@ def _places(plan: PlanView) -> dict[str, list[Place]]:
     return places
 
 
-def _change(old: list[Place], new: list[Place]) -> Change:
+def _change(old: list[PlanPlace], new: list[PlanPlace]) -> MoveKind:
     if not new:
         return "is taken away" if old else "is nowhere"
     if not old:
@@ -173,7 +118,7 @@ def _change(old: list[Place], new: list[Place]) -> Change:
     return "stays" if _where(old) == _where(new) else "moves"
 
 
-def _where(places: list[Place]) -> Counter[tuple[str, str]]:
+def _where(places: list[PlanPlace]) -> Counter[tuple[str, str]]:
     return Counter({(place.cluster, place.device): place.replicas for place in places})
 
 

@@ -3,57 +3,44 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 from contextlib import closing
 
 import uvicorn
 from anyio import to_thread
 
 import dsf.log
+from dsf.fleet.changes import Way
 from dsf.http.serving import configured, listen, serve
 from dsf.kube.session import Session
 from dsf.optimizer.access import CallerAccess, make_access
-from dsf.optimizer.app import Mounted, make_app
+from dsf.optimizer.app import make_app
 from dsf.optimizer.backend import ManifestClient
+from dsf.optimizer.hubredis import HubRedis
+from dsf.optimizer.mcp import McpMount
 from dsf.optimizer.selector import PlacementSelector
-from dsf.optimizer.service import Board, OptimizerService, Record, Rescore
+from dsf.optimizer.service import OptimizerService
 from dsf.optimizer.solver import SolverProcess
 from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
 
-#: Creates another interface of the service, served beside HTTP.
-Mount = Callable[[OptimizerService], Mounted]
 
-
-def make_service(
-    settings: Settings,
-    rescore: Rescore | None = None,
-    access: CallerAccess | None = None,
-    record: Record | None = None,
-    board: Board | None = None,
-) -> OptimizerService:
-    """The service over the hub of the settings. Raises SettingsError."""
+def make_service(settings: Settings, way: Way, owner: str = "", access: CallerAccess | None = None) -> OptimizerService:
+    """The service over the hub of the settings; `way` and `owner` as in `OptimizerService`. Raises SettingsError."""
     selector = PlacementSelector.parse(settings.optimizer_cluster_selector)
     return OptimizerService(
         ManifestClient(Session.load(settings.kubeconfig)),
         SolverProcess(patience=settings.optimizer_time_limit),
         selector,
         access=access,
-        rescore=rescore,
-        record=record,
-        board=board,
+        hub=HubRedis.of(settings),
+        owner=owner,
+        way=way,
         time_limit=settings.optimizer_time_limit,
     )
 
 
-def run(
-    settings: Settings,
-    rescore: Rescore | None = None,
-    mount: Mount | None = None,
-    record: Record | None = None,
-    board: Board | None = None,
-) -> int:
+def run(settings: Settings, owner: str = "") -> int:
     """Serve until SIGTERM or SIGINT; requests under way are finished, searches are cut. Returns the exit code.
 
     Raises SettingsError for invalid settings, an unavailable address, and a service that would be open to other
@@ -70,10 +57,10 @@ def run(
             settings.namespace,
         )
         with (
-            closing(make_service(settings, rescore, access, record, board)) as service,
+            closing(make_service(settings, "api", owner, access)) as service,
             listen(host, port) as listener,
         ):
-            _serve(listener, service, mount(service) if mount is not None else None)
+            _serve(listener, service)
     log.info("optimizer ended")
     return 0
 
@@ -91,8 +78,8 @@ class _OptimizerServer(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def _serve(listener: socket.socket, service: OptimizerService, mounted: Mounted | None) -> None:
-    server = _OptimizerServer(configured(make_app(service, mounted), shutdown_seconds=5), service)
+def _serve(listener: socket.socket, service: OptimizerService) -> None:
+    server = _OptimizerServer(configured(make_app(service, McpMount(service)), shutdown_seconds=5), service)
     host, port = listener.getsockname()[:2]
     service.warm_up()
     auth = type(service.access).__name__

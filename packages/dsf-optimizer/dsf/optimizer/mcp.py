@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from contextlib import AbstractAsyncContextManager, closing
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from importlib import metadata
 from typing import Any, Final
@@ -30,13 +30,11 @@ import dsf.log
 from dsf.api import strictjson
 from dsf.api.problems import brief
 from dsf.errors import DsfError
-from dsf.optimizer.access import by_tool, current_caller, is_loopback
-from dsf.optimizer.main import make_service
+from dsf.http.hosts import is_loopback
+from dsf.optimizer.access import by_tool, current_caller
 from dsf.optimizer.mcp_tools import TOOLS, Arguments, Tool
 from dsf.optimizer.middleware import MAX_BODY, problem
-from dsf.optimizer.service import Board, OptimizerService, Record
-from dsf.optimizer.service import Rescore as SendTicks
-from dsf.settings import Settings
+from dsf.optimizer.service import OptimizerService
 
 log = dsf.log.get(__name__)
 
@@ -107,21 +105,14 @@ def _is_known(origin: str, host: str) -> bool:
         return False
 
 
-def run_stdio(
-    settings: Settings, rescore: SendTicks | None = None, record: Record | None = None, board: Board | None = None
-) -> int:
-    """Serve one client over standard input and output until it closes them. Returns the exit code.
-
-    It has the rights of the settings' kubeconfig. Raises SettingsError.
+def run_stdio(service: OptimizerService) -> None:
+    """Serve one client over standard input and output until it closes them.
 
     Only the protocol may write to standard output: logging goes to standard error, the solver has its own process, and
     meanwhile file descriptor 1 is standard error for all other code.
     """
-    dsf.log.setup(settings)
     _quiet()
-    with closing(make_service(settings, rescore, record=record, board=board)) as service:
-        anyio.run(_serve_stdio, make_server(service))
-    return 0
+    anyio.run(_serve_stdio, make_server(service))
 
 
 async def _serve_stdio(server: Server[Any]) -> None:

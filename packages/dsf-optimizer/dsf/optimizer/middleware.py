@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
-from urllib.parse import urlsplit
 
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
@@ -20,7 +19,8 @@ import dsf.log
 from dsf.api import strictjson
 from dsf.errors import AccessError, BackendError, ManifestError, SettingsError
 from dsf.http import apidocs
-from dsf.optimizer.access import CallerAccess, current_caller, is_loopback
+from dsf.http.hosts import host_name, is_loopback
+from dsf.optimizer.access import CallerAccess, current_caller
 from dsf.optimizer.views import ProblemView
 
 log = dsf.log.get(__name__)
@@ -121,19 +121,12 @@ def _foreign(headers: Headers) -> str:
     Browsers send such requests to this machine as well, with the page's origin and the host name: a foreign name that
     resolves to this machine is refused.
     """
-    if not is_loopback(_host(headers.get("host", ""))):
+    if not is_loopback(host_name(headers.get("host", ""))):
         return f"this service answers to localhost only, not to {headers.get('host', '')!r}"
     origin = headers.get("origin")
-    if origin is not None and not is_loopback(_host(origin.partition("://")[2])):
+    if origin is not None and not is_loopback(host_name(origin.partition("://")[2])):
         return f"requests of the web page {origin!r} are refused"
     return ""
-
-
-def _host(value: str) -> str:
-    try:
-        return urlsplit(f"//{value}").hostname or ""
-    except ValueError:
-        return ""
 
 
 def problem(status: int, detail: str, title: str = "", headers: Mapping[str, str] | None = None) -> JSONResponse:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -15,6 +15,7 @@ from dsf.api.resolve import resolve
 from dsf.api.scorer import DynamicScorer
 from dsf.api.types import GROUP, SCORE_CONDITION, SCORER_NAME_LABEL
 from dsf.errors import ResolutionError, UnknownScorerError
+from dsf.fleet.scheduling import moment
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, DYNAMIC_SCORERS
 from dsf.optimizer.backend import Manifest, ManifestClient
 from dsf.optimizer.views import ClusterScoreView, ConditionView, Freshness, ScoreList, ScoreObject, ScorerView
@@ -88,26 +89,16 @@ def score_object(scorer: DynamicScorer) -> str:
 def freshness(manifest: Mapping[str, Any], now: datetime) -> Freshness:
     """Age and expiry of a score."""
     status = manifest.get("status") or {}
-    until = _moment(status.get("validUntil"))
+    until = moment(status.get("validUntil"))
     left = None if until is None else (until - now).total_seconds()
     conditions = [condition for condition in status.get("conditions") or () if condition.get("type") == SCORE_CONDITION]
-    updated = _moment(conditions[0].get("lastTransitionTime")) if conditions else None
+    updated = moment(conditions[0].get("lastTransitionTime")) if conditions else None
     return Freshness(
         updated_at=updated,
         valid_until=until,
         expired=left is not None and left <= 0,
         seconds_left=None if left is None else math.floor(left * 10) / 10,
     )
-
-
-def _moment(value: object) -> datetime | None:
-    if isinstance(value, str):
-        try:
-            moment = datetime.fromisoformat(value)
-        except ValueError:
-            return None
-        return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    return None
 
 
 def _scorer_of(manifest: Mapping[str, Any], scorers: Iterable[DynamicScorer]) -> DynamicScorer | None:

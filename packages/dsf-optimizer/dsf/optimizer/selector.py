@@ -7,13 +7,12 @@ written: a Placement that selects no cluster, or two, would only show later and 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from dsf.errors import SettingsError
-
-Manifest = Mapping[str, Any]
+from dsf.fleet.scheduling import Manifest, claims_of
 
 #: Claim and value by which a cluster reports that its configuration is in force.
 COMPLIANCE_CLAIM: Final = "policy-watcher-claim"
@@ -115,9 +114,3 @@ class PlacementSelector:
             f"ManagedCluster {name} has no {self.by} {self.key}, by which Placements select it; {advice}, or choose "
             "another one with DSF_OPTIMIZER_CLUSTER_SELECTOR"
         )
-
-
-def claims_of(cluster: Manifest) -> dict[str, str]:
-    """The ClusterClaims of a ManagedCluster."""
-    claims = (cluster.get("status") or {}).get("clusterClaims") or ()
-    return {str(claim["name"]): str(claim.get("value") or "") for claim in claims}

@@ -9,15 +9,16 @@ import contextlib
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final
 
 import dsf.log
 from dsf.errors import ManifestError, PlanConflictError, SettingsError, SolverError
+from dsf.fleet.changes import Action, Actor, UserAction, Way
 from dsf.optimizer.access import Caller, CallerAccess, GuardedAction, OpenAccess, by_tool, current_caller
 from dsf.optimizer.backend import FIELD_MANAGER, Manifest, ManifestClient
-from dsf.optimizer.comparison import Comparison, compare
+from dsf.optimizer.comparison import compare
+from dsf.optimizer.hubredis import HubRedis
 from dsf.optimizer.losses import losses
 from dsf.optimizer.manifests import PLAN_ID, PLAN_OBJECTS, dump, plan_id, read_plan, render
 from dsf.optimizer.model import SearchLimits
@@ -42,45 +43,6 @@ from dsf.optimizer.writer import ObjectChange, PlanWriter
 
 log = dsf.log.get(__name__)
 
-#: Sends one tick to each of these clusters, or with None to all on which the scorer runs.
-Rescore = Callable[[str, Sequence[str] | None], Sequence[RescoreRun]]
-
-
-@dataclass(frozen=True)
-class Done:
-    """A completed action to record."""
-
-    what: Literal["rescore", "plan-applied", "plan-reset"]
-    #: Empty: the user of this process.
-    by: str
-    #: The name is unverified.
-    claimed: bool
-    #: By a tool call of an assistant.
-    by_tool: bool
-    scorer: str = ""
-    #: Empty: every cluster on which the scorer runs.
-    clusters: Sequence[str] = ()
-    count: int = 0
-    namespace: str = ""
-    #: A run id or a plan's id.
-    reference: str = ""
-    detail: str = ""
-
-
-#: Records a completed action; does not raise.
-Record = Callable[[Done], None]
-
-
-class Board(Protocol):
-    """Publishes plans to the page. Its methods do not raise."""
-
-    def show(self, report: PlanReport, comparison: Comparison) -> None:
-        """Publish the newest plan of a namespace, beside the one in force."""
-
-    def clear(self, namespace: str) -> None:
-        """Remove the plan of a namespace."""
-
-
 #: Caller without requests.
 _OWNER: Final = Caller("owner")
 
@@ -99,30 +61,31 @@ class OptimizerService:
         selector: PlacementSelector,
         *,
         access: CallerAccess | None = None,
-        rescore: Rescore | None = None,
-        record: Record | None = None,
-        board: Board | None = None,
+        hub: HubRedis | None = None,
+        owner: str = "",
+        way: Way = "api",
         time_limit: float = 30.0,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """`time_limit`: default seconds of a search, and the limit for requests. Without `access`, all callers have all
-        rights.
+        rights; without `hub`, nothing is recorded and the page shows no plans. `owner` is the author of what no caller
+        asked for, `way` applies to what no assistant did.
         """
         self._backend = backend
         self._solver = solver
         self._selector = selector
         self.access = access or OpenAccess()
-        self._rescore = rescore
-        self._record = record
-        self._board = board
+        self._hub = hub
+        self._owner = owner
+        self._way: Way = way
         self._time_limit = time_limit
         self._now = now
         self._scores = Scores(backend)
         self._writer = PlanWriter(backend)
         # One plan is written at a time: two at once would be mixed.
         self._writing = threading.Lock()
-        # The board's turn, and how often the plan in force changed in each namespace: a board that is slow once must
-        # not show what was replaced or reset meanwhile.
+        # One plan is shown at a time, and how often the plan in force changed in each namespace: a Redis that is slow
+        # once must not show what was replaced or reset meanwhile.
         self._showing = threading.Lock()
         self._changes: Counter[str] = Counter()
 
@@ -179,7 +142,7 @@ class OptimizerService:
         log.info("plan applied", namespace=params.namespace, plan=report.plan_id, changes=_count(changes))
         if count := _count(changes):
             self._write_down(
-                "plan-applied", namespace=params.namespace, reference=report.plan_id, detail=f"{count} objects changed"
+                Action.PLAN_APPLIED, params.namespace, reference=report.plan_id, detail=f"{count} objects changed"
             )
         applied = report.model_copy(update={"applied": True})
         self._show(applied, plan, plan.placed, changed)
@@ -200,11 +163,11 @@ class OptimizerService:
                 self._writer.write(changes)
                 log.info("plan reset", namespace=namespace, changes=_count(changes))
                 self._changes[namespace] += 1
-                if self._board is not None:
+                if self._hub is not None:
                     with self._showing:
-                        self._board.clear(namespace)
+                        self._hub.clear(namespace)
                 if changes:
-                    self._write_down("plan-reset", namespace=namespace, detail=f"{len(changes)} objects deleted")
+                    self._write_down(Action.PLAN_RESET, namespace, detail=f"{len(changes)} objects deleted")
         return ResetReport(namespace=namespace, deleted=[change.view() for change in changes], dry_run=dry_run)
 
     def plans(self, namespace: str | None = None) -> PlanList:
@@ -221,19 +184,13 @@ class OptimizerService:
         Raises UnknownScorerError, UnknownClusterError, SettingsError without Redis, and redis.RedisError.
         """
         self._allow(GuardedAction.RESCORE, None)
-        if self._rescore is None:
+        if self._hub is None:
             raise SettingsError("DSF_REDIS_URL is not set, so re-scores are not possible; set it to the hub's Redis")
-        runs = list(self._rescore(scorer, [cluster] if cluster else None))
-        sent = [run for run in runs if run.run_id]
-        self._write_down(
-            "rescore",
+        runs = self._hub.rescore(self._actor(), scorer, cluster)
+        return RescoreReport(
             scorer=scorer,
-            clusters=[cluster] if cluster else [],
-            count=len(sent),
-            reference=sent[0].run_id if len(sent) == 1 else "",
-            detail=f"{len(runs) - len(sent)} not sent" if len(sent) < len(runs) else "",
+            runs=[RescoreRun(cluster=run.cluster, run_id=run.run_id, message=run.message) for run in runs],
         )
-        return RescoreReport(scorer=scorer, runs=runs)
 
     def check(self) -> None:
         """Whether the hub answers, for a readiness probe."""
@@ -268,26 +225,25 @@ class OptimizerService:
     def _allow(self, action: GuardedAction, namespace: str | None) -> None:
         self.access.authorize(current_caller.get(_OWNER), action, namespace)
 
-    def _write_down(self, what: Literal["rescore", "plan-applied", "plan-reset"], **values: Any) -> None:
-        if self._record is None:
-            return
+    def _write_down(self, action: Action, namespace: str, *, detail: str, reference: str = "") -> None:
+        if self._hub is not None:
+            done = UserAction(action=action, namespace=namespace, reference=reference, detail=detail)
+            self._hub.record(self._actor(), done)
+
+    def _actor(self) -> Actor:
         caller = current_caller.get(None)
-        self._record(
-            Done(
-                what,
-                by="" if caller is None else caller.name,
-                claimed=caller is None or not self.access.needs_token,
-                by_tool=by_tool.get(),
-                **values,
-            )
+        return Actor(
+            name=self._owner if caller is None else caller.name,
+            claimed=caller is None or not self.access.needs_token,
+            way="mcp" if by_tool.get() else self._way,
         )
 
     def _show(self, report: PlanReport, plan: Plan, previous: PlanView, changed: int) -> None:
-        if self._board is None:
+        if self._hub is None:
             return
         with self._showing:
             if self._changes[report.namespace] == changed:
-                self._board.show(report, compare(previous, plan))
+                self._hub.show(compare(previous, plan, report))
 
     def _prepare(self, params: OptimizeParams) -> tuple[PlanReport, Plan, PlanView, list[ObjectChange], list[str]]:
         """An applicable plan, the one in force, the changes to write, and obstacles."""

@@ -72,12 +72,12 @@ def stdio(common: dict[str, object], tmp_path: Path) -> Callable[..., Assistant]
     return make
 
 
-@pytest.fixture(params=["http", "http-legacy", "stdio", "stdio-legacy"])
+@pytest.fixture(params=["http", "http-legacy", "stdio"])
 def assistant(request: pytest.FixtureRequest, stdio: Callable[..., Assistant]) -> Assistant:
-    """An assistant of each transport and dialect."""
+    """An assistant of each transport, and of the old dialect."""
     transport, _, mode = request.param.partition("-")
     if transport == "stdio":
-        return stdio(mode=mode or "auto")
+        return stdio()
     return Assistant(request.getfixturevalue("open_server").mcp, mode=mode or "auto")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from tests.integration.optimizer.bed import Bed
 from tests.integration.optimizer.mcp.assistant import Assistant, Mode, problem
 from tests.integration.optimizer.mcp.server import Server
 
-pytestmark = pytest.mark.xdist_group("mcp")
+pytestmark = pytest.mark.xdist_group("optimizer")
 
 #: What a person needs who only looks.
 READER = [
@@ -67,13 +66,6 @@ def test_a_reader_may_look_and_not_move(
     assert "may not list dynamicscorers" in reader.problem("explain_scorer", name="performance-scorer")
     assert "may not update dynamicscorers" in reader.problem("rescore", scorer="performance-scorer")
     assert bed.objects() == {}
-
-
-def test_a_planner_may_move(guarded_server: Server, bed: Bed, token: Callable[..., str]) -> None:
-    planner = Assistant(guarded_server.mcp, token=token("planner", PLANNER))
-    proposal = planner.ask("propose_plan", **bed.body())
-    assert planner.ask("apply_plan", **bed.body(), planId=proposal["plan_id"])["applied"] is True
-    assert planner.ask("reset", namespace=bed.namespace)["deleted"]
 
 
 def test_callers_at_the_same_time_are_not_mixed_up(guarded_server: Server, bed: Bed, token: Callable[..., str]) -> None:
@@ -133,25 +125,3 @@ def test_without_tokens_foreign_pages_and_names_are_refused(open_server: Server)
     assert post(open_server.mcp, Host="evil.example").status_code == 403
     assert post(open_server.mcp, Host="evil.example", Origin="http://evil.example").status_code == 403
     assert post(open_server.mcp, Origin="http://evil.example").status_code == 403
-
-
-def test_one_token_for_all_and_its_rotation(common: dict[str, object], tmp_path: Path, bed: Bed) -> None:
-    file = tmp_path / "token"
-    file.write_text("first-secret\n")
-    server = Server(tmp_path, common | {"optimizer_auth": "token", "client_token_file": file})
-    try:
-        first = Assistant(server.mcp, token="first-secret")
-        proposal = first.ask("propose_plan", **bed.body())
-        assert first.ask("apply_plan", **bed.body(), planId=proposal["plan_id"])["applied"] is True
-        assert first.ask("reset", namespace=bed.namespace)["deleted"]
-        assert post(server.mcp, Authorization="Bearer second-secret").status_code == 401
-        file.write_text("second-secret")
-        assert post(server.mcp, Authorization="Bearer first-secret").status_code == 401
-        assert post(server.mcp, Authorization="Bearer second-secret").status_code == 200
-        file.unlink()
-        gone = post(server.mcp, Authorization="Bearer second-secret")
-        assert gone.status_code == 503
-        assert "DSF_CLIENT_TOKEN_FILE" in gone.json()["detail"]
-        assert "-secret" not in server.log()
-    finally:
-        server.stop()

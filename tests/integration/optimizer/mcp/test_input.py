@@ -15,7 +15,7 @@ from tests.integration.optimizer.mcp.server import Server
 from tests.integration.optimizer.mcp.test_access import ACCEPT, INITIALIZE, post
 from tests.support.redisserver import free_port
 
-pytestmark = pytest.mark.xdist_group("mcp")
+pytestmark = pytest.mark.xdist_group("optimizer")
 
 
 def test_an_unknown_tool(near: Assistant) -> None:
@@ -68,24 +68,6 @@ def test_lists_and_objects_may_come_as_strings_of_json(near: Assistant, bed: Bed
 def test_null_is_the_same_as_not_given(near: Assistant, bed: Bed) -> None:
     assert near.ask("list_scores", cluster=bed.clusters[0], score=None, maxItems=None)["scores"]
     assert near.ask("propose_plan", **bed.body(), timeLimit=None, preferences=None)["objective_value"] == 115
-
-
-def test_names_that_are_not_there(near: Assistant, bed: Bed) -> None:
-    assert near.ask("list_scores", cluster="no-such-cluster") == {"scores": [], "left_out": 0}
-    assert "performance-scorer" in near.problem("explain_scorer", name="no-such-scorer")
-    missing = bed.body() | {"targetWorkloads": [{"name": "no-such-workload"}]}
-    assert "no-such-workload" in near.problem("propose_plan", **missing)
-    bodies = bed.body()
-    bodies["clusters"][0]["availablePolicies"] = [{"name": "no-such-policy"}]
-    assert "no-such-policy" in near.problem("propose_plan", **bodies)
-
-
-def test_a_preference_that_cannot_be_used(near: Assistant, bed: Bed) -> None:
-    body = bed.body()
-    body["preference"]["scoreDimensionFormat"] = "${node}"
-    problem = near.problem("propose_plan", **body)
-    assert "${node}" in problem
-    assert "allowed are" in problem
 
 
 def test_a_hub_that_is_not_there(stdio: Callable[..., Assistant], common: dict[str, object], bed: Bed) -> None:

@@ -12,12 +12,11 @@ import redis
 from dsf import keys
 from dsf.fleet.changes import read
 from dsf.store.pairs import Pairs
-from tests.integration.exporter.fleet import SAMPLE, STATIC, Fleet, good_fleet
+from tests.integration.exporter.fleet import SAMPLE, Fleet, good_fleet
 from tests.integration.optimizer.mcp.assistant import Assistant
 from tests.integration.optimizer.mcp.conftest import Bed
-from tests.support.redisserver import free_port
 
-pytestmark = pytest.mark.xdist_group("mcp")
+pytestmark = pytest.mark.xdist_group("optimizer")
 
 
 @pytest.fixture
@@ -53,27 +52,6 @@ def test_wherever_it_runs(stdio: Callable[..., Assistant], fleet: Fleet) -> None
     assert (change.way, change.claimed, change.clusters, change.cluster_count) == ("mcp", True, [], 2)
     assert "@" in change.by
     assert all(tick(fleet.redis, run["cluster"]) == [SAMPLE, run["run_id"]] for run in runs)
-
-
-def test_an_agent_that_is_away_gets_no_tick(near: Assistant, fleet: Fleet) -> None:
-    fleet.redis.lpush(keys.spoke_queue("worker01"), *["waiting"] * 100)
-    (run,) = near.ask("rescore", scorer=SAMPLE, cluster="worker01")["runs"]
-    assert run["run_id"] == ""
-    assert "100" in run["message"]
-
-
-def test_names_that_are_not_there(near: Assistant, fleet: Fleet) -> None:
-    assert SAMPLE in near.problem("rescore", scorer="no-such-scorer")
-    assert "worker01" in near.problem("rescore", scorer=SAMPLE, cluster="no-such-cluster")
-    assert "runs on no cluster" in near.problem("rescore", scorer=STATIC)
-    assert not fleet.redis.keys("spoke.*")
-
-
-def test_a_redis_that_is_away(stdio: Callable[..., Assistant], bed: Bed) -> None:
-    problem = stdio(redis_url=f"redis://:hunter2@127.0.0.1:{free_port()}/0").problem("rescore", scorer=SAMPLE)
-    assert "the hub's Redis cannot be used" in problem
-    assert "DSF_REDIS_URL" in problem
-    assert "hunter2" not in problem
 
 
 def test_no_redis_at_all(stdio: Callable[..., Assistant], bed: Bed) -> None:

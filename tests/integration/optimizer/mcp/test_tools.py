@@ -12,7 +12,7 @@ from tests.integration.optimizer.bed import PERFORMANCE, POWER, Bed
 from tests.integration.optimizer.mcp.assistant import Assistant
 from tests.integration.optimizer.mcp.conftest import MEANING
 
-pytestmark = pytest.mark.xdist_group("mcp")
+pytestmark = pytest.mark.xdist_group("optimizer")
 
 READING = {"list_scores", "explain_scorer", "propose_plan", "list_plans"}
 DESTRUCTIVE = {"apply_plan", "reset"}
@@ -90,15 +90,6 @@ def test_the_use_case(assistant: Assistant, bed: Bed) -> None:
     assert bed.objects() == {}
 
 
-def test_a_plan_that_is_another_one_by_now_is_not_applied(near: Assistant, bed: Bed) -> None:
-    proposal = near.ask("propose_plan", **arguments(bed))
-    bed.score(PERFORMANCE, {"all": (80, 80), "3g.48gb": (1, 2), "2g.24gb": (90, 95)})
-    problem = near.problem("apply_plan", **arguments(bed), planId=proposal["plan_id"])
-    assert f"the plan is not {proposal['plan_id']} any more" in problem
-    assert "check a new dry run" in problem
-    assert bed.objects() == {}
-
-
 def test_a_plan_that_cannot_be_applied_says_so_before(near: Assistant, bed: Bed) -> None:
     bed.label(bed.clusters[0], "cluster-name", None)
     proposal = near.ask("propose_plan", **arguments(bed))
@@ -106,16 +97,6 @@ def test_a_plan_that_cannot_be_applied_says_so_before(near: Assistant, bed: Bed)
     assert any("cluster-name" in warning for warning in proposal["warnings"])
     assert "the plan cannot be applied: " in near.problem("apply_plan", **arguments(bed), planId=proposal["plan_id"])
     assert bed.objects() == {}
-
-
-def test_expired_scores_are_shown_as_such_and_not_used(near: Assistant, bed: Bed) -> None:
-    bed.score(PERFORMANCE, {"all": (80, 80)}, valid=-60)
-    (score,) = near.ask("list_scores", cluster=bed.clusters[1], score=PERFORMANCE)["scores"]
-    assert score["freshness"]["expired"] is True
-    assert score["freshness"]["seconds_left"] < -50
-    proposal = near.ask("propose_plan", **arguments(bed))
-    assert (proposal["status"], proposal["coverage"]) == ("Optimal", "NothingPlaced")
-    assert {one["reason"] for one in proposal["unplaced"]} == {"expired"}
 
 
 def test_scores_of_many_items_are_cut(near: Assistant, bed: Bed) -> None:
@@ -134,14 +115,3 @@ def test_a_scorer_is_explained_by_its_name_or_that_of_its_scores(near: Assistant
     assert by_name == near.ask("explain_scorer", name=PERFORMANCE) | {"scores": by_name["scores"]}
     assert (by_name["description"], by_name["score_object"]) == (MEANING, PERFORMANCE)
     assert {one["cluster"] for one in by_name["scores"]} >= set(bed.clusters)
-
-
-def test_a_mix_of_scores_and_keeping_what_is(near: Assistant, bed: Bed) -> None:
-    mixed = arguments(bed) | {
-        "preferences": [{"addOnPlacementScore": PERFORMANCE}, {"addOnPlacementScore": POWER, "weight": 0.001}],
-        "keepCurrent": 5,
-        "timeLimit": 30,
-    }
-    del mixed["preference"]
-    proposal = near.ask("propose_plan", **mixed)
-    assert proposal["objective_value"] == pytest.approx(115.085)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import typer
-
 
 def mcp() -> None:
     """Serve the optimiser to an assistant over standard input and output (Model Context Protocol).
@@ -13,10 +11,16 @@ def mcp() -> None:
 
     Example: dsf mcp
     """
+    from contextlib import closing
+
+    import dsf.log
+    from dsf.cli.person import who
     from dsf.cli.session import hub_settings
-    from dsf.optimizer.commands.optimizer import board, recorder, rescorer
+    from dsf.optimizer.main import make_service
     from dsf.optimizer.mcp import run_stdio
     from dsf.settings import Settings
 
     settings = hub_settings(Settings.load().model_copy(update={"role": "optimizer"}))
-    raise typer.Exit(run_stdio(settings, rescorer(settings), recorder(settings, "mcp"), board(settings)))
+    dsf.log.setup(settings)
+    with closing(make_service(settings, "mcp", who())) as service:
+        run_stdio(service)

@@ -49,13 +49,12 @@ def optimize(
         raise typer.BadParameter("give either --file or --reset")
     if reset is not None:
         _check_reset(reset, plot)
-    from dsf.optimizer.commands.optimizer import board, recorder
+    from dsf.cli.person import who
     from dsf.optimizer.main import make_service
 
     # As by Ctrl-C: what is half written is undone.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    settings = _settings()
-    service = make_service(settings, record=recorder(settings, "cli", name), board=board(settings))
+    service = make_service(_settings(), "cli", name or who())
     try:
         if reset is not None:
             undone = service.reset(reset, dry_run=dry_run)

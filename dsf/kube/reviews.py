@@ -1,0 +1,46 @@
+"""Whose a token is, and what its holder may do: reviews by the hub's API server, for services with users."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dsf.errors import AccessError
+from dsf.kube.patience import request_with_retry
+from dsf.kube.resources import ACCESS_REVIEWS, TOKEN_REVIEWS, Resource
+from dsf.kube.session import Session
+
+
+class Reviews:
+    """TokenReview and SubjectAccessReview. Methods block, and raise BackendError."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def holder(self, token: str) -> dict[str, Any]:
+        """The `user` of a token's review: username, uid, groups, extra. Raises AccessError (401) without a username."""
+        status = self._review(TOKEN_REVIEWS, {"token": token})
+        if not status.get("authenticated"):
+            raise AccessError("the hub's API server does not know this token, or it has expired", 401)
+        user: dict[str, Any] = status.get("user") or {}
+        if not user.get("username"):
+            raise AccessError("the hub's API server does not say whose token this is", 401)
+        return user
+
+    def allows(self, user: Mapping[str, Any], verb: str, resource: Resource, namespace: str) -> bool:
+        """Whether a user, as `holder` returns it, may do this in a namespace; with an empty name in all of them."""
+        spec = {
+            "user": user["username"],
+            **{key: user[key] for key in ("uid", "groups", "extra") if user.get(key)},
+            "resourceAttributes": {
+                "namespace": namespace,
+                "verb": verb,
+                "group": resource.group,
+                "resource": resource.plural,
+            },
+        }
+        return bool(self._review(ACCESS_REVIEWS, spec).get("allowed"))
+
+    def _review(self, resource: Resource, spec: Mapping[str, Any]) -> dict[str, Any]:
+        body = {"apiVersion": resource.api_version, "kind": resource.kind, "spec": spec}
+        return request_with_retry(self._session, "POST", resource.path(), body=body).get("status") or {}

@@ -1,0 +1,67 @@
+"""What the optimiser does in the hub's Redis: it sends ticks, records changes, and shows plans to the page."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import redis
+
+import dsf.log
+from dsf.errors import DsfError
+from dsf.fleet import changes, plans
+from dsf.fleet.actions import Actions
+from dsf.fleet.changes import Actor, UserAction
+from dsf.fleet.plans import PlanComparison
+from dsf.fleet.rescore import RunView
+from dsf.settings import Settings
+from dsf.store.client import connect
+
+log = dsf.log.get(__name__)
+
+
+@dataclass(frozen=True)
+class HubRedis:
+    """Thread-safe. It connects for each call, as calls are rare."""
+
+    settings: Settings
+
+    @classmethod
+    def of(cls, settings: Settings) -> HubRedis | None:
+        """None without Redis."""
+        return cls(settings) if "redis_url" in settings.model_fields_set else None
+
+    def rescore(self, actor: Actor, scorer: str, cluster: str | None) -> list[RunView]:
+        """Send a tick and record it; see `dsf.fleet.actions.Actions.rescore`."""
+        with self._connected() as client:
+            return Actions(client, self.settings, actor).rescore(scorer, [cluster] if cluster else None)
+
+    def record(self, actor: Actor, action: UserAction) -> None:
+        """Record a completed action. Failures are logged: the action itself has succeeded."""
+        with self._logged("the change cannot be recorded") as client:
+            changes.record(client, actor, action)
+
+    def show(self, comparison: PlanComparison) -> None:
+        """Show the newest plan of a namespace. Failures are logged: the plan is unaffected."""
+        with self._logged("the plan cannot be stored for the page") as client:
+            plans.remember(client, comparison)
+
+    def clear(self, namespace: str) -> None:
+        """Remove the plan of a namespace. Failures are logged."""
+        with self._logged("the plan cannot be removed from the page") as client:
+            plans.forget(client, namespace)
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[redis.Redis]:
+        with contextlib.closing(connect(self.settings, name="dsf-optimizer", retries=1)) as client:
+            yield client
+
+    @contextlib.contextmanager
+    def _logged(self, problem: str) -> Iterator[redis.Redis]:
+        try:
+            # The settings may name a file that is missing.
+            with self._connected() as client:
+                yield client
+        except (redis.RedisError, DsfError) as error:
+            log.error(problem, error=str(error))
