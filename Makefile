@@ -24,7 +24,7 @@ WORKERS ?= 5
 # Programs that tests run: each is fetched before the first test, not in the middle of the others.
 PROGRAMS = $(PYTHON) -m tests.support.programs
 
-.PHONY: help setup demo test test-fast node controlplane soak lint compiled newest types bench bench-fleet format dist clean
+.PHONY: help setup demo test test-fast node controlplane soak mistakes lint compiled newest types bench bench-fleet format dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,10 @@ controlplane: ## find the API server for the tests, or build it once with Go (mi
 soak: $(SYNCED) ## random faults for an hour, then the books; SECONDS=150 and SEED=7 choose how long and which
 	@$(PROGRAMS)
 	@DSF_SOAK_SECONDS=$(SECONDS) DSF_SOAK_SEED=$(SEED) $(PYTHON) -m pytest -n0 -s tests/faults/test_soak.py $(ARGS)
+
+mistakes: $(SYNCED) ## plant 60 mistakes, one at a time, and show which test finds each; ARGS="hub/ kube/" chooses some
+	@$(PROGRAMS)
+	@$(PYTHON) scripts/mistakes $(ARGS)
 
 lint: $(SYNCED) ## check format, style, layers and workflows
 	@$(VENV)/bin/ruff format --check

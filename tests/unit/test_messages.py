@@ -7,7 +7,7 @@ import json
 import pytest
 
 from dsf.errors import MessageRejectedError
-from dsf.messages import Result, derive_key, sign, verify
+from dsf.messages import Result, derive_key, latest_run_id, new_run_id, sign, verify
 
 MASTER = bytes(range(32))
 RUN = "1799999999000-0123abcd"
@@ -55,3 +55,16 @@ def test_what_cannot_be_seen_does_not_arrive() -> None:
     found = verify(sign(result, derive_key(MASTER, "c", 1)), MASTER, limit=10_000)
     assert (found.message, found.agent, found.version) == ("a 31m b ]0;", "host", "1")
     assert found.results == [({"node": "n 1 ", "pod": "p"}, 1.0)]
+
+
+def test_a_cluster_signs_for_itself_only() -> None:
+    result = Result(cluster="other", scorer="s", run=RUN, at=1.0, outcome="ok")
+    envelope = sign(result, derive_key(MASTER, "c", 1)) | {"cluster": "c"}
+    with pytest.raises(MessageRejectedError, match="signed by c for cluster other") as refused:
+        verify(envelope, MASTER, limit=10_000)
+    assert refused.value.reason == "bad_signature"
+
+
+def test_run_ids_of_a_moment_sort_before_what_is_later() -> None:
+    runs = [new_run_id(at) for at in (1.0, 1.0, 1.5)]
+    assert [run <= latest_run_id(1.0) for run in runs] == [True, True, False]

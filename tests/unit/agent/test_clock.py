@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 import redis
 
@@ -38,3 +40,29 @@ def test_without_the_right_to_ask_the_own_clock_counts(redis_client: redis.Redis
             assert agent.offset == 0.0
     finally:
         redis_client.acl_deluser("timeless")
+
+
+class Distant:
+    """A Redis that answers at its own time, `way` seconds after it was asked and as long before the answer is here."""
+
+    def __init__(self, way: float) -> None:
+        self.way = way
+        self.passed = 0.0
+
+    def ping(self) -> bool:
+        return True
+
+    def time(self) -> tuple[int, int]:
+        self.passed += self.way
+        answer = int(1000 + self.passed), round((self.passed % 1) * 1e6)
+        self.passed += self.way
+        return answer
+
+
+@pytest.mark.parametrize(("way", "is_of_use"), [(0.0, True), (0.75, True), (1.25, False)])
+def test_the_way_to_the_hub_is_no_difference(monkeypatch: pytest.MonkeyPatch, way: float, is_of_use: bool) -> None:
+    hub = Distant(way)
+    monkeypatch.setattr("dsf.agent.clock.time.monotonic", lambda: hub.passed)
+    agent = HubClock(cast("redis.Redis", hub), clock=lambda: 940.0 + hub.passed)
+    assert agent.measure() is is_of_use
+    assert agent.offset == pytest.approx(60.0 if is_of_use else 0.0)

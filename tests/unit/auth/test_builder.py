@@ -6,9 +6,10 @@ from typing import cast
 
 import pytest
 
+from dsf.api.plain import SecretKeyRef
 from dsf.api.tokenhosts import NO_HOSTS
 from dsf.auth.builder import CredentialsBuilder
-from dsf.auth.secrets import SecretError, SecretSource
+from dsf.auth.secrets import SecretError, SecretSource, Use
 from dsf.auth.tokencache import TokenCache
 from dsf.errors import HttpError
 from dsf.http.access import Access, TlsOptions
@@ -29,3 +30,30 @@ def test_a_renewal_that_fails_is_an_answer_of_401() -> None:
     with pytest.raises(HttpError, match="no token after old within 3 s") as failed:
         renew(3.0)
     assert (failed.value.reason, failed.value.status, failed.value.retryable) == ("auth_failed", 401, False)
+
+
+class Uses:
+    """A store of Secrets that notes which servers would see them."""
+
+    def __init__(self) -> None:
+        self.urls: list[tuple[str, ...]] = []
+
+    def secret(self, name: str, key: str, use: Use) -> bytes:
+        self.urls.append(tuple(use.urls))
+        return b"value"
+
+
+@pytest.mark.parametrize(
+    ("url", "verify", "seen"),
+    [("https://a.test", True, False), ("https://a.test", False, True), ("http://a.test", True, True)],
+)
+def test_a_proxy_that_can_read_a_secret_must_be_allowed_it(url: str, verify: bool, seen: bool) -> None:
+    uses, proxy = Uses(), "http://proxy.test:3128"
+    builder = CredentialsBuilder(
+        url, 0.0, NO_HOSTS, cast("SecretSource", uses), TokenCache(), TlsOptions(verify=verify), proxy=proxy
+    )
+    ref = SecretKeyRef(name="s", key="k")
+    assert builder.bytes(ref) == b"value"
+    # A key of a certificate is not sent.
+    builder.bytes(ref, is_sent=False)
+    assert uses.urls == [(url, proxy) if seen else (url,), (url,)]

@@ -50,3 +50,21 @@ def test_one_more_than_are_kept_takes_the_place_of_the_oldest() -> None:
     for number in (256, 255, 0):
         token(number)
     assert asked == [0]
+
+
+@pytest.mark.parametrize(("seconds", "fresh"), [(100.0, 80.0), (3600.0, 3540.0)])
+def test_a_token_is_renewed_in_its_last_fifth_and_a_minute_before_its_end_at_most(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, fresh: float
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(tokencache.time, "monotonic", lambda: now)
+    cache, given = TokenCache(), iter(["first", "second"])
+
+    def get(_: float) -> Token:
+        return Token(next(given), seconds)
+
+    assert cache.token("key", get, now + 10) == "first"
+    now += fresh - 1
+    assert cache.token("key", get, now + 10) == "first"
+    now += 2
+    assert cache.token("key", get, now + 10) == "second"

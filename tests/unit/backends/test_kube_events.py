@@ -109,3 +109,31 @@ def test_one_that_fails_keeps_no_other_from_being_written(stalled: Stalled, erro
     _tell(recorder, "b")
     assert recorder.flush(30)
     assert stalled.taken == ["b"]
+
+
+class Server:
+    """A session whose server takes everything, and what it has taken."""
+
+    def __init__(self) -> None:
+        self.created: list[str] = []
+        self.counts: list[int] = []
+
+    def create(self, path: str, body: dict[str, str], **_: object) -> None:
+        self.created.append(body["note"])
+
+    def merge(self, path: str, body: dict[str, dict[str, int]], **_: object) -> None:
+        self.counts.append(body["series"]["count"])
+
+
+def test_messages_that_always_differ_are_limited_and_equal_ones_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server()
+    recorder = EventRecorder(cast("Session", server), "hub-1")
+    _tell(recorder, *(["again"] * 5), *map(str, range(100)))
+    assert recorder.flush(30)
+    assert server.created == ["again", *map(str, range(24))]
+    # The count of a series is written once a minute.
+    assert server.counts == []
+    monkeypatch.setattr(kube_events, "_SERIES_PAUSE", 0.0)
+    _tell(recorder, "again")
+    assert recorder.flush(30)
+    assert server.counts == [6]

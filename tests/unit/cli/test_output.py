@@ -71,3 +71,11 @@ def test_a_cell_has_its_style() -> None:
         "\x1b[1mNAME\x1b[0m\x1b[1m  \x1b[0m\x1b[1mSTATE  \x1b[0m",
         "a     \x1b[31mfailing\x1b[0m",
     ]
+
+
+def test_a_table_that_is_not_whole_says_so_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    output.say_rest(100, 100)
+    assert capsys.readouterr() == ("", "")
+    output.say_rest(100, 101)
+    out, err = capsys.readouterr()
+    assert (out, "100 of 101 pairs" in err) == ("", True)

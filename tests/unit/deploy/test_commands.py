@@ -20,6 +20,7 @@ TARGETS = [
     "node",
     "controlplane",
     "soak",
+    "mistakes",
     "lint",
     "compiled",
     "newest",

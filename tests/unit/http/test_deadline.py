@@ -92,3 +92,10 @@ def test_an_answer_that_begins_too_late_holds_no_socket_open() -> None:
     # Although the error, and so what it left behind, is kept.
     assert late.value.__traceback__ is not None
     assert ours.fileno() == -1
+
+
+@pytest.mark.parametrize(("own", "owners", "expected"), [(5.0, 7.0, 5.0), (7.0, 5.0, 5.0)])
+def test_an_exchange_ends_with_its_owner(own: float, owners: float, expected: float) -> None:
+    with made_for(Owner(owners)):
+        assert Exchange(own, 100).deadline == expected
+    assert Exchange(own, 100).deadline == own

@@ -166,3 +166,12 @@ def test_an_event_that_is_no_json_stops_no_later_ones(dispatcher: Any, wire: Wir
     dispatcher.send("task-received", uuid=1, value="\ud800")
     dispatcher.flush()
     assert [event["uuid"] for event in wire.taken] == [1]
+
+
+def test_no_event_is_tried_again_whatever_celery_asks_for(dispatcher: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(kombu.Producer, "publish", lambda *_, **options: asked.append(options["retry"]))
+    dispatcher.send("worker-heartbeat", retry=True)
+    some_tasks(dispatcher, range(3))
+    dispatcher.flush()
+    assert asked == [False, False]

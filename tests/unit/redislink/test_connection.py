@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import select
 import socket
@@ -9,6 +10,7 @@ import ssl
 import struct
 import threading
 import warnings
+from pathlib import Path
 
 import pytest
 import redis
@@ -22,6 +24,7 @@ from dsf.redislink.connection import (
     TlsConnection,
 )
 from tests.support.redisserver import RedisServer
+from tests.support.tlsca import TestCa
 
 
 def test_a_connection_that_is_reset_before_tls_leaves_no_socket_open() -> None:
@@ -165,3 +168,29 @@ def test_a_retry_goes_to_the_server_that_sentinel_names_by_then() -> None:
         assert (before != after, pool.asked) == (True, 2)
         assert after == second.client().info("server")["run_id"]
         connection.disconnect()
+
+
+@pytest.mark.parametrize("issuer", ["ours", "system"])
+def test_the_given_ca_alone_vouches_for_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, issuer: str
+) -> None:
+    authorities = {name: TestCa(tmp_path / name) for name in ("ours", "system")}
+    monkeypatch.setenv("SSL_CERT_FILE", str(authorities["system"].cert))
+    certificate = authorities[issuer].issue("127.0.0.1")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate.cert, certificate.key)
+
+    def shake_hands() -> None:
+        with contextlib.suppress(OSError), server.accept()[0] as accepted:
+            context.wrap_socket(accepted, server_side=True).close()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=shake_hands)
+        thread.start()
+        where = server.getsockname()
+        connection = TlsConnection(host=where[0], port=where[1], ssl_ca_certs=str(authorities["ours"].cert))
+        with contextlib.ExitStack() as ends, socket.create_connection(where) as plain:
+            if issuer == "system":
+                ends.enter_context(pytest.raises(ssl.SSLCertVerificationError))
+            connection._wrap_socket_with_ssl(plain).close()
+        thread.join(30)

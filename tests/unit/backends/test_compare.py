@@ -1,0 +1,28 @@
+"""Whether an object is as it is wanted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dsf.backends.compare import covers
+
+
+@pytest.mark.parametrize(
+    ("actual", "wanted", "expected"),
+    [
+        # Other managers' fields, and defaults of the API server.
+        ({"a": 1, "b": {"c": 2, "d": 3}}, {"b": {"c": 2}}, True),
+        ({"a": 1}, {"a": 2}, False),
+        ({"a": 1}, {"b": None}, False),
+        ({"a": "text"}, {"a": {"b": 1}}, False),
+        ([{"name": "x", "more": 1}], [{"name": "x"}], True),
+        ([1, 2], [1], False),
+        ([1], [1, 2], False),
+        ([], [], True),
+        ("text", ["text"], False),
+    ],
+)
+def test_a_part_covers(actual: Any, wanted: Any, expected: bool) -> None:
+    assert covers(actual, wanted) is expected

@@ -1,0 +1,34 @@
+"""The time that a stage has."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, cast
+
+import pytest
+
+from dsf.api.summary import ScorerSummary
+from dsf.cycle.cycle import Cycle
+from dsf.cycle.stages import Stages
+from dsf.errors import CycleError
+
+
+def _stages() -> Stages:
+    return Stages(cast("Any", None), cast("Any", None))
+
+
+@pytest.mark.parametrize(("left", "timeout"), [(5.0, 60), (60.0, 5)])
+def test_it_ends_with_its_timeout_and_with_its_cycle(left: float, timeout: int) -> None:
+    began = time.monotonic()
+    summary = ScorerSummary.model_construct(name="a", score_name="a", timeout_seconds=timeout)
+    cycle = Cycle("a", "1", summary, began + left)
+    with _stages()._stage(cycle, "fetch") as deadline:
+        assert began + 5 <= deadline <= time.monotonic() + 5
+    assert cycle.timings["fetch"] > 0
+
+
+def test_it_does_not_begin_after_its_cycle() -> None:
+    cycle = Cycle("a", "1", ScorerSummary.model_construct(name="a"), time.monotonic())
+    with pytest.raises(CycleError) as caught, _stages()._stage(cycle, "score"):
+        raise AssertionError("it begins")
+    assert (caught.value.stage, caught.value.reason) == ("score", "deadline")

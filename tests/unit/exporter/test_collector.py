@@ -1,0 +1,36 @@
+"""Which series a scrape has: those of its shard, within the limit."""
+
+from __future__ import annotations
+
+from unittest.mock import Mock
+
+import redis
+
+from dsf.exporter.collector import PER_PAIR, FleetCollector, SeriesBudget
+
+
+def test_each_cluster_is_in_one_shard() -> None:
+    client = Mock(spec=redis.Redis)
+    shards = [FleetCollector(client, shard=(number, 3)) for number in range(3)]
+    clusters = [f"cluster-{number}" for number in range(60)]
+    owners = [[number for number, shard in enumerate(shards) if shard._is_mine(name)] for name in clusters]
+    assert {len(own) for own in owners} == {1}
+    assert {own[0] for own in owners} == {0, 1, 2}
+    assert all(map(FleetCollector(client)._is_mine, clusters))
+
+
+def test_series_that_were_left_out_come_back_when_there_is_more_room() -> None:
+    budget = SeriesBudget(PER_PAIR * 100)
+    # So many pairs, and whether they have series: with ten percent to spare once they had none.
+    assert [(pairs, budget.for_pairs(pairs)) for pairs in (100, 101, 100, 91, 90, 100)] == [
+        *((100, True), (101, False), (100, False), (91, False), (90, True), (100, True))
+    ]
+
+
+def test_items_have_no_series_where_pairs_have_none() -> None:
+    budget = SeriesBudget(PER_PAIR * 10)
+    assert budget.for_pairs(5)
+    assert budget.for_items(5, PER_PAIR * 5)
+    assert not budget.for_items(5, PER_PAIR * 5 + 1)
+    assert not budget.for_pairs(11)
+    assert not budget.for_items(0, 0)

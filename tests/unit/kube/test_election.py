@@ -1,0 +1,52 @@
+"""Who may take the lease."""
+
+from __future__ import annotations
+
+import copy
+import time
+from typing import Any, cast
+
+from dsf.kube.leader import LeaderElector
+from dsf.kube.session import Session
+
+OTHERS = {
+    "metadata": {"resourceVersion": "1"},
+    "spec": {"holderIdentity": "other", "leaseDurationSeconds": 15, "leaseTransitions": 2},
+}
+
+
+class Server:
+    """A session whose server has one lease."""
+
+    def __init__(self) -> None:
+        self.lease: dict[str, Any] = copy.deepcopy(OTHERS)
+
+    def request(self, method: str, path: str, *, body: dict[str, Any] | None = None, **_: object) -> dict[str, Any]:
+        if body is not None:
+            version = int(self.lease["metadata"]["resourceVersion"]) + 1
+            self.lease = copy.deepcopy(body) | {"metadata": {"resourceVersion": str(version)}}
+        return copy.deepcopy(self.lease)
+
+
+def test_a_lease_is_taken_when_its_holder_was_silent_for_all_of_it() -> None:
+    server = Server()
+    elector = LeaderElector(
+        cast("Session", server), "hub", "lease", "me", on_started=lambda: None, on_lost=lambda: None
+    )
+    assert [elector._try(), elector._try()] == [False, False]
+    version, seen = elector._seen
+    elector._seen = version, seen - 14
+    assert elector._try() is False
+    assert server.lease == OTHERS
+    elector._seen = version, time.monotonic() - 16
+    assert elector._try() is True
+    assert (server.lease["spec"]["holderIdentity"], server.lease["spec"]["leaseTransitions"]) == ("me", 3)
+
+
+def test_a_lease_that_was_given_back_is_taken_at_once() -> None:
+    server = Server()
+    server.lease["spec"]["holderIdentity"] = ""
+    elector = LeaderElector(
+        cast("Session", server), "hub", "lease", "me", on_started=lambda: None, on_lost=lambda: None
+    )
+    assert elector._try() is True

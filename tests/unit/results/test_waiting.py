@@ -1,0 +1,49 @@
+"""Results that still wait: in a mailbox, and for a Redis that takes them."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+import redis
+
+from dsf import keys
+from dsf.results.ingest import Ingest
+from dsf.results.intake import Batch
+from dsf.store.mail import Waiting
+from tests.integration.results.bed import Bed
+
+
+def test_a_run_is_not_lost_while_its_result_may_wait_in_the_mailbox(bed: Bed) -> None:
+    run = bed.open(deadline=10)
+    bed.client.set(keys.mail_slot("c1", 3), "x" * 300)
+    bed.now += 10 + bed.settings.lost_after + 1
+    assert bed.sweep() == []
+    # But not for ever, should somebody keep putting things there.
+    bed.now += 60
+    assert bed.sweep() == [f"c1/s1/{run}"]
+
+
+class Refusing:
+    """An Ingest in whose place Redis answers."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.refused: list[str] = []
+
+    def handle_all(self, envelopes: list[object]) -> list[Any]:
+        assert len(envelopes) == len(self.answers)
+        return self.answers
+
+    def refuse(self, reason: str) -> None:
+        self.refused.append(reason)
+
+
+def test_what_redis_refuses_for_ever_is_dropped_and_the_rest_waits() -> None:
+    hopeless, passing = redis.ResponseError("WRONGTYPE of the key"), redis.ResponseError("MISCONF the disk is full")
+    ingest = Refusing("ok", hopeless, passing, "ok")
+    waiting = Waiting([b"slot"] * 4, [b"{}"] * 4, False)
+    batch = Batch(waiting, cast("Ingest", ingest))
+    with pytest.raises(redis.ResponseError, match="MISCONF"):
+        batch.take_in()
+    assert (batch.finished, ingest.refused) == ([0, 1, 3], ["malformed"])
