@@ -13,6 +13,8 @@ PYTHON := $(VENV)/bin/python
 SYNCED := $(VENV)/.synced
 # Options for the command behind a target: make demo ARGS=--once
 ARGS ?=
+# Versions for `make pythons`; empty: all that are supported.
+PYTHONS ?=
 # What tests/node/ makes clusters with: nothing is nodes of our own, `kind` is docker and kind.
 NODE ?=
 # Of `make soak`: how long, and which faults.
@@ -24,7 +26,7 @@ WORKERS ?= 5
 # Programs that tests run: each is fetched before the first test, not in the middle of the others.
 PROGRAMS = $(PYTHON) -m tests.support.programs
 
-.PHONY: help setup demo test test-fast node controlplane soak lint compiled newest types bench bench-fleet format dist clean
+.PHONY: help setup demo test test-fast pythons node controlplane soak lint compiled newest types bench bench-fleet format dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +43,10 @@ test: $(SYNCED) ## run all tests but those on real pods; ARGS="-k words" or a pa
 test-fast: $(SYNCED) ## run the tests of single modules, in 3 minutes; ARGS="-k words" chooses some
 	@$(PROGRAMS)
 	@$(PYTHON) -m pytest -n $(WORKERS) --dist loadgroup tests/unit $(ARGS)
+
+pythons: $(SYNCED) ## do so on each Python from 3.11 to 3.14 that can be had; PYTHONS="3.13 3.14" chooses some
+	@$(PROGRAMS)
+	@WORKERS=$(WORKERS) PYTHONS="$(PYTHONS)" scripts/pythons $(ARGS)
 
 node: $(SYNCED) ## run the tests on real pods, with root on Debian; NODE=kind takes docker and kind
 	@NODE=$(NODE) $(PYTHON) -m pytest -n0 -s -p no:cacheprovider --durations=15 tests/node $(ARGS)
@@ -78,8 +84,9 @@ format: $(SYNCED) ## format the code and fix what can be fixed
 	@$(VENV)/bin/ruff check --fix
 	@$(VENV)/bin/ruff format
 
-dist: ## build the wheels and source distributions into dist/
-	@scripts/uv build --quiet --all-packages --out-dir dist
+dist: $(SYNCED) ## make all files of a release into dist/: wheels, chart, kubectl plug-in, SBOM, checksums
+	@rm -rf dist
+	@$(PYTHON) scripts/artefacts dist
 
 clean: ## remove .venv and caches of this folder
 	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist

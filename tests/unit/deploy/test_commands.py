@@ -17,6 +17,7 @@ TARGETS = [
     "demo",
     "test",
     "test-fast",
+    "pythons",
     "node",
     "controlplane",
     "soak",
