@@ -130,7 +130,8 @@ def test_the_chart_is_installed_from_its_package(dist: Path, version: str) -> No
         names = {name.partition("/")[2] for name in tar.getnames()}
     ours = {str(path.relative_to(chart.CHART)) for path in chart.CHART.rglob("*") if path.is_file()}
     assert names == ours
-    (entry,) = yaml.safe_load((dist / "index.yaml").read_text())["entries"]["dynamic-scoring-framework"]
+    entry, earlier = yaml.safe_load((dist / "index.yaml").read_text())["entries"]["dynamic-scoring-framework"]
+    assert (earlier["version"], earlier["urls"]) == ("0.0.9", ["https://example.com/0.0.9.tgz"])
     assert (entry["version"], entry["digest"]) == (version, checksum(package))
     (url,) = entry["urls"]
     assert url.endswith(f"/releases/download/v{version}/{package.name}")

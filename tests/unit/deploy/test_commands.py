@@ -24,6 +24,7 @@ TARGETS = [
     "lint",
     "compiled",
     "newest",
+    "oldest",
     "types",
     "bench",
     "bench-fleet",
