@@ -119,7 +119,7 @@ def test_the_framework_alone_asks_for_neither_solver_nor_demo(dist: Path) -> Non
 
 def test_the_chart_is_installed_from_its_package(dist: Path, version: str) -> None:
     package = dist / f"dynamic-scoring-framework-{version}.tgz"
-    with helm_python.Chart.load_archive(package) as packed:
+    with helm_python.Chart.load_archive(package.read_bytes()) as packed:
         files = packed.render({}, name=chart.RELEASE, namespace=chart.NAMESPACE)
         assert packed.schema
     images = {
@@ -148,7 +148,6 @@ def test_krew_finds_in_the_archive_what_the_manifest_names(dist: Path, version: 
     with tarfile.open(archive) as tar:
         assert tar.getnames() == [file["from"] for file in platform["files"]]
         tar.extractall(tmp_path, filter="data")
-    assert platform["bin"] in tar.getnames()
     assert os.access(tmp_path / platform["bin"], os.X_OK)
 
 
