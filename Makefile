@@ -13,6 +13,10 @@ PYTHON := $(VENV)/bin/python
 SYNCED := $(VENV)/.synced
 # Options for the command behind a target: make demo ARGS=--once
 ARGS ?=
+# For `make dist`: the index of a Helm repository with earlier versions of the chart.
+CHARTS ?=
+# Versions for `make pythons`; empty: all that are supported.
+PYTHONS ?=
 # What tests/node/ makes clusters with: nothing is nodes of our own, `kind` is docker and kind.
 NODE ?=
 # Of `make soak`: how long, and which faults.
@@ -24,7 +28,7 @@ WORKERS ?= 5
 # Programs that tests run: each is fetched before the first test, not in the middle of the others.
 PROGRAMS = $(PYTHON) -m tests.support.programs
 
-.PHONY: help setup demo test test-fast node controlplane soak mistakes lint compiled newest types bench bench-fleet format dist clean
+.PHONY: help setup demo test test-fast pythons node controlplane soak mistakes lint compiled newest oldest types bench bench-fleet format dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +45,10 @@ test: $(SYNCED) ## run all tests but those on real pods; ARGS="-k words" or a pa
 test-fast: $(SYNCED) ## run the tests of single modules, in 3 minutes; ARGS="-k words" chooses some
 	@$(PROGRAMS)
 	@$(PYTHON) -m pytest -n $(WORKERS) --dist loadgroup tests/unit $(ARGS)
+
+pythons: $(SYNCED) ## do so on each Python from 3.11 to 3.14 that can be had; PYTHONS="3.13 3.14" chooses some
+	@$(PROGRAMS)
+	@WORKERS=$(WORKERS) PYTHONS="$(PYTHONS)" scripts/pythons $(ARGS)
 
 node: $(SYNCED) ## run the tests on real pods, with root on Debian; NODE=kind takes docker and kind
 	@NODE=$(NODE) $(PYTHON) -m pytest -n0 -s -p no:cacheprovider --durations=15 tests/node $(ARGS)
@@ -69,6 +77,10 @@ newest: ## take the newest celery, kombu and redis-py that pyproject.toml allows
 	@scripts/uv lock --quiet --upgrade-package celery --upgrade-package kombu --upgrade-package redis
 	@git diff --unified=1 uv.lock | grep -A2 '^ name = ' | grep '^[-+]version' -B1 || echo "they are in uv.lock already"
 
+oldest: ## take the oldest versions that pyproject.toml allows into uv.lock, and say so there; then: make test-fast
+	@grep -q '^resolution = ' pyproject.toml || sed -i '/^\[tool.uv\]/a resolution = "lowest-direct"' pyproject.toml
+	@scripts/uv lock --quiet
+
 types: $(SYNCED) ## check types
 	@$(VENV)/bin/mypy
 
@@ -82,8 +94,9 @@ format: $(SYNCED) ## format the code and fix what can be fixed
 	@$(VENV)/bin/ruff check --fix
 	@$(VENV)/bin/ruff format
 
-dist: ## build the wheels and source distributions into dist/
-	@scripts/uv build --quiet --all-packages --out-dir dist
+dist: $(SYNCED) ## make all files of a release into dist/: wheels, chart, kubectl plug-in, SBOM, checksums
+	@rm -rf dist
+	@$(PYTHON) scripts/artefacts dist $(wildcard $(CHARTS))
 
 clean: ## remove .venv and caches of this folder
 	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist

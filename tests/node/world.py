@@ -19,8 +19,8 @@ from tests.node.watch import Watch
 from tests.support.wait import wait_for
 
 HUB_NAMESPACE, AGENT_NAMESPACE = "open-cluster-management", "dynamic-scoring"
-HUB_IMAGE = "quay.io/open-cluster-management/dynamic-scoring-framework:0.1.0"
-AGENT_IMAGE = "quay.io/open-cluster-management/dynamic-scoring-agent:0.1.0"
+HUB_IMAGE = "ghcr.io/open-cluster-management-io/dynamic-scoring-framework:0.1.0"
+AGENT_IMAGE = "ghcr.io/open-cluster-management-io/dynamic-scoring-agent:0.1.0"
 RELEASE = "dynamic-scoring-framework"
 PAGE = pages.ROOT / "docs" / "quickstart.md"
 MANAGED = ("cluster1", "cluster2")

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-#: Folders whose files must not run at the same time: they take well-known ports.
-_TOGETHER = ("tests/integration/demo/",)
+#: Folders whose files run in one process: they take well-known ports, or share what takes seconds to build.
+_TOGETHER = ("tests/integration/demo/", "tests/integration/release/")
 #: Folder of files that each run a whole fleet and look at the clock: beside each other they would be late.
 _FLEETS = "tests/faults/"
 #: Of so many files that begin, one is of that folder.

@@ -19,6 +19,7 @@ _OTHERS = {
     "fuzz": "parsers of several packages, with the same inputs",
     "places": "tests/ itself",
     "policywatcher": "samples/policy-watcher, which has modules of its own on the path",
+    "release": "scripts/release, scripts/version, and the files that a release is made of",
     "samples": "samples/",
     "security": "the whole framework on a Redis with TLS and users",
     "support": "tests/support/",

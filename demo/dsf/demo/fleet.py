@@ -71,12 +71,10 @@ class Fleet:
 
     def prepare(self) -> None:
         """Find the programs, downloading them if needed, and write the manifests. Raises ToolError."""
-        # The samples first: without them no download is needed.
-        services = [service.program() for service in self.services]
         self._programs = [
             program for cluster in self.clusters for program in cluster.programs(self._state_dir / cluster.name)
         ]
-        self._programs += services
+        self._programs += [service.program() for service in self.services]
         ports = {service.name: service.port for service in self.services}
         for note in manifests.prepare(self.manifests, ports, [extra.manifest for extra in self._extras]):
             self._say(note)

@@ -16,8 +16,8 @@ from dsf.up.ports import LOCALHOST
 
 #: Clusters of the demo, as in `clusters.yaml`.
 CLUSTERS = ("worker01", "worker02")
-#: `manifests` and `extras` are here.
-FOLDER = Path(__file__).resolve().parents[2]
+#: `manifests`, `extras` and `samples`: in a checkout links to the folders of the repository, in a wheel copies of them.
+FOLDER = Path(__file__).resolve().parent / "files"
 #: File with each scorer's address in the manifests; beside them, as the state folder may change between runs.
 _ADDRESSES = ".addresses.json"
 

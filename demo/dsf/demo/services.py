@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 from dsf.demo.debian import NODE_EXPORTER, PROMETHEUS, find
-from dsf.errors import ToolError
+from dsf.demo.manifests import FOLDER
 from dsf.up.ports import LOCALHOST, Ports
 from dsf.up.stack import http_answer, http_ready
 from dsf.up.supervisor import Program
@@ -132,8 +132,8 @@ class ScorerService:
         return f"http://{LOCALHOST}:{self.port}"
 
     def program(self) -> Program:
-        """Its program. Raises ToolError when the samples are missing."""
-        folder = samples_dir() / self.name
+        """Its program."""
+        folder = FOLDER / "samples" / self.name
         options = ("--app-dir", str(folder), "--host", LOCALHOST, "--port", str(self.port), "--no-access-log")
         command = ("-m", "uvicorn", *options, "app:app")
         environment = dict(os.environ) | {"PYTHONUNBUFFERED": "1", "SCORE_INTERVAL": str(_INTERVAL)}
@@ -146,15 +146,3 @@ class ScorerService:
             }
         environment |= self.environment
         return Program(self.name, (sys.executable, *command), environment, ready=http_ready(f"{self.url}/healthz"))
-
-
-def samples_dir() -> Path:
-    """The folder `samples` of the repository. Raises ToolError when this installation has none."""
-    folder = Path(__file__).resolve().parents[3] / "samples"
-    if not (folder / "sample-scorer" / "app.py").is_file():
-        raise ToolError(
-            "the demo runs the scoring services in the folder `samples` of the repository, and this installation has "
-            f"none ({folder} is not there): get the repository and run `make demo` in it. With manifests of your own "
-            "`dsf up --manifests FOLDER` needs no repository"
-        )
-    return folder

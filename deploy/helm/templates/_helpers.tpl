@@ -38,7 +38,7 @@ name it, so it is ignored; a mirror of it is a decision of somebody who has to n
 {{- $name := toString (default "" .) -}}
 {{- if regexMatch "(^|/)dynamic-scoring-(controller|addon)([:@].*)?$" $name -}}
 {{- if not (regexMatch "^quay[.]io/open-cluster-management/dynamic-scoring-[a-z]+([:@].*)?$" $name) -}}
-{{- fail (printf "%s is an image of the upstream project, which does not contain this one: mirror quay.io/open-cluster-management/dynamic-scoring-framework (hub) and dynamic-scoring-agent (agents) under these names, and name them in hubSetting.resourceController.image and spokeSetting.agent.image" $name) -}}
+{{- fail (printf "%s is an image of the upstream project, which does not contain this one: mirror ghcr.io/open-cluster-management-io/dynamic-scoring-framework (hub) and dynamic-scoring-agent (agents) under these names, and name them in hubSetting.resourceController.image and spokeSetting.agent.image" $name) -}}
 {{- end -}}
 true
 {{- end -}}
@@ -60,11 +60,11 @@ true
 
 {{/* Image of every process on the hub. */}}
 {{- define "dsf.hubImage" -}}
-{{ include "dsf.image" (dict "image" (.Values.hubSetting.resourceController).image "name" "quay.io/open-cluster-management/dynamic-scoring-framework" "tag" .Chart.AppVersion) }}
+{{ include "dsf.image" (dict "image" (.Values.hubSetting.resourceController).image "name" "ghcr.io/open-cluster-management-io/dynamic-scoring-framework" "tag" .Chart.AppVersion) }}
 {{- end }}
 
 {{- define "dsf.agentImage" -}}
-{{ include "dsf.image" (dict "image" .Values.spokeSetting.agent.image "name" "quay.io/open-cluster-management/dynamic-scoring-agent" "tag" .Chart.AppVersion) }}
+{{ include "dsf.image" (dict "image" .Values.spokeSetting.agent.image "name" "ghcr.io/open-cluster-management-io/dynamic-scoring-agent" "tag" .Chart.AppVersion) }}
 {{- end }}
 
 {{- define "dsf.redis.image" -}}

@@ -29,11 +29,11 @@ VALUES: chart.Values = {
     "addon": {
         "customizedVariables": [
             {"name": "EXTRA", "value": "1000"},
-            {"name": "Image", "value": "quay.io/open-cluster-management/dynamic-scoring-agent:1.2.3"},
+            {"name": "Image", "value": "ghcr.io/open-cluster-management-io/dynamic-scoring-agent:1.2.3"},
             {"name": "ImagePullSecret", "value": "everywhere"},
         ],
         "proxyConfig": {"httpsProxy": "http://proxy:3128", "noProxy": ".svc"},
-        "registries": [{"source": "quay.io/open-cluster-management", "mirror": "mirror.example.com/ocm"}],
+        "registries": [{"source": "ghcr.io/open-cluster-management-io", "mirror": "mirror.example.com/ocm"}],
     },
 }
 Objects = dict[str, dict[str, Any]]

@@ -30,6 +30,7 @@ def parser() -> argparse.ArgumentParser:
     upgrade.add_argument("chart")
     for flag in ("--install", "--create-namespace", "--reset-then-reuse-values"):
         upgrade.add_argument(flag, action="store_true")
+    upgrade.add_argument("--version")
     upgrade.add_argument("--values", "-f", action="append", default=[], type=Path)
     upgrade.add_argument("--set", action="append", default=[])
     upgrade.add_argument("--set-file", action="append", default=[])

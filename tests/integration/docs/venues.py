@@ -62,6 +62,9 @@ NOWHERE = {
     r"dynamic-scoring-redis-ca\b|redis\.tls\.ca=": "another CA; tests/integration/deploy/test_install.py types it",
     r"^make (demo|test|node|bench)\b": _TARGET,
     r"^(\.venv/bin/)?pytest\b": _TARGET,
+    r"^(uv tool|pipx) install ": "needs a release; tests/integration/release installs the files of one",
+    r"^scripts/release ": "tags; tests/unit/release runs it in a repository of its own",
+    r"^(git push|sha256sum|gh|cosign) ": "is about a release that is published",
     r"^make controlplane\b": "runs already when `make test` gets here",
 }
 

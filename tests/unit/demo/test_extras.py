@@ -13,7 +13,7 @@ from dsf.api.scorer import DynamicScorer
 from dsf.cli.main import app
 from dsf.demo import manifests
 from dsf.demo.extras import EXTRAS, Extra, chosen
-from dsf.demo.services import PROMETHEUS_NAME, ScorerService, samples_dir
+from dsf.demo.services import PROMETHEUS_NAME, ScorerService
 
 PORTS = {"sample-scorer": 8000, "static-scorer": 8001}
 
@@ -22,7 +22,7 @@ def test_ports_and_samples_are_their_own() -> None:
     ports = [*PORTS.values(), *(extra.port for extra in EXTRAS.values())]
     assert len(set(ports)) == len(ports)
     for extra in EXTRAS.values():
-        assert (samples_dir() / extra.sample / "app.py").is_file()
+        assert (manifests.FOLDER / "samples" / extra.sample / "app.py").is_file()
 
 
 @pytest.mark.parametrize("name", EXTRAS)

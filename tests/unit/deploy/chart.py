@@ -57,7 +57,7 @@ EVERYTHING: Values = {
         "predicates": [{"requiredClusterSelector": {"labelSelector": {"matchLabels": {"vendor": "OpenShift"}}}}],
         "customizedVariables": [{"name": "MAX_SOURCE_BYTES", "value": "1000"}],
         "proxyConfig": {"httpsProxy": "http://proxy:3128", "noProxy": ".svc"},
-        "registries": [{"source": "quay.io/open-cluster-management", "mirror": "mirror.example.com/ocm"}],
+        "registries": [{"source": "ghcr.io/open-cluster-management-io", "mirror": "mirror.example.com/ocm"}],
         "deploymentConfig": {
             "resourceRequirements": [
                 {

@@ -175,7 +175,7 @@ def test_upstreams_variables_count_where_the_values_name_them() -> None:
     account = chart.one(chart.agent_objects(objects), "ServiceAccount")
     assert account["imagePullSecrets"] == [{"name": "{{ImagePullSecret}}"}]
     (container,) = chart.containers(chart.workloads(chart.render())["dynamic-scoring-agent"])
-    assert container["image"].startswith("quay.io/open-cluster-management/dynamic-scoring-agent:")
+    assert container["image"].startswith("ghcr.io/open-cluster-management-io/dynamic-scoring-agent:")
 
 
 @pytest.mark.parametrize("bundle", ["", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----"])

@@ -1,0 +1,175 @@
+"""The files of a release: what is in them, and that they are of one version and one another's."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from email import message_from_bytes
+from email.message import Message
+from pathlib import Path
+from typing import Any
+
+import helm_python
+import jsonschema
+import pytest
+import yaml
+
+from tests.integration.release.conftest import wheel
+from tests.support.uv import ROOT, built
+from tests.unit.deploy import chart
+
+PACKAGES = {
+    "framework": ROOT,
+    "demo": ROOT / "demo",
+    **{name: ROOT / "packages" / f"dsf-{name}" for name in ("optimizer", "scorer", "sources")},
+}
+#: What krew's index refuses a manifest without, or with another form of.
+KREW: dict[str, Any] = {
+    "required": ["apiVersion", "kind", "metadata", "spec"],
+    "properties": {
+        "apiVersion": {"const": "krew.googlecontainertools.github.com/v1alpha2"},
+        "kind": {"const": "Plugin"},
+        "metadata": {"required": ["name"], "properties": {"name": {"pattern": "^[a-z0-9][a-z0-9_-]*$"}}},
+        "spec": {
+            "required": ["version", "homepage", "shortDescription", "platforms"],
+            "properties": {
+                "version": {"pattern": r"^v\d+\.\d+\.\d+$"},
+                "shortDescription": {"maxLength": 50},
+                "platforms": {
+                    "minItems": 1,
+                    "items": {
+                        "required": ["uri", "sha256", "bin", "files", "selector"],
+                        "properties": {
+                            "uri": {"pattern": r"^https://.*\.(zip|tar\.gz)$"},
+                            "sha256": {"pattern": "^[0-9a-f]{64}$"},
+                        },
+                    },
+                },
+            },
+        },
+    },
+}
+
+
+def metadata(file: Path) -> Message:
+    with zipfile.ZipFile(file) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        return message_from_bytes(archive.read(name))
+
+
+def contents(file: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(file) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def checksum(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def test_nothing_is_missing_and_checksums_are_right(dist: Path, version: str) -> None:
+    sums = dict(line.split("  ")[::-1] for line in (dist / "SHA256SUMS").read_text().splitlines())
+    assert {name: checksum(dist / name) for name in sums} == sums
+    python = [f"dynamic_scoring_{name}-{version}" for name in PACKAGES]
+    others = {
+        f"dynamic-scoring-framework-{version}.tgz",
+        "index.yaml",
+        "kubectl-dsf.tar.gz",
+        "dsf.yaml",
+        "sbom.cdx.json",
+    }
+    assert (
+        sums.keys() == {f"{name}-py3-none-any.whl" for name in python} | {f"{name}.tar.gz" for name in python} | others
+    )
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_an_sdist_makes_the_wheel_that_the_checkout_makes(dist: Path, name: str, tmp_path: Path) -> None:
+    """Those of a release are made through the source distribution."""
+    assert contents(wheel(dist, name)) == contents(built(PACKAGES[name], tmp_path, "--wheel"))
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_wheel_has_types_its_version_and_pins_of_the_others(dist: Path, name: str, version: str) -> None:
+    names = contents(wheel(dist, name)).keys()
+    packages = {file.rpartition("/")[0] for file in names if file.endswith("/__init__.py")}
+    markers = {file.rpartition("/")[0] for file in names if file.endswith("/py.typed")}
+    unmarked = {p for p in packages if not any(p == marker or p.startswith(f"{marker}/") for marker in markers)}
+    assert packages
+    assert unmarked == set()
+    found = metadata(wheel(dist, name))
+    assert found["Version"] == version
+    classifiers = found.get_all("Classifier", [])
+    assert "Typing :: Typed" in classifiers
+    assert {f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13, 14)} <= set(classifiers)
+    ours = [line for line in found.get_all("Requires-Dist", []) if line.startswith("dynamic-scoring-")]
+    assert [line for line in ours if f"=={version}" not in line.partition(";")[0]] == []
+
+
+def test_the_framework_alone_asks_for_neither_solver_nor_demo(dist: Path) -> None:
+    plain = [line for line in metadata(wheel(dist, "framework")).get_all("Requires-Dist", []) if "extra ==" not in line]
+    assert plain
+    assert [line for line in plain if line.startswith(("dynamic-scoring", "scipy", "numpy", "valkey"))] == []
+
+
+def test_the_chart_is_installed_from_its_package(dist: Path, version: str) -> None:
+    package = dist / f"dynamic-scoring-framework-{version}.tgz"
+    with helm_python.Chart.load_archive(package.read_bytes()) as packed:
+        files = packed.render({}, name=chart.RELEASE, namespace=chart.NAMESPACE)
+        assert packed.schema
+    images = {
+        line.split()[-1].strip('"') for text in files.values() for line in text.splitlines() if " image: " in line
+    }
+    assert f"ghcr.io/open-cluster-management-io/dynamic-scoring-framework:{version}" in images
+    with tarfile.open(package) as tar:
+        names = {name.partition("/")[2] for name in tar.getnames()}
+    ours = {str(path.relative_to(chart.CHART)) for path in chart.CHART.rglob("*") if path.is_file()}
+    assert names == ours
+    entry, earlier = yaml.safe_load((dist / "index.yaml").read_text())["entries"]["dynamic-scoring-framework"]
+    assert (earlier["version"], earlier["urls"]) == ("0.0.9", ["https://example.com/0.0.9.tgz"])
+    assert (entry["version"], entry["digest"]) == (version, checksum(package))
+    (url,) = entry["urls"]
+    assert url.endswith(f"/releases/download/v{version}/{package.name}")
+
+
+def test_krew_finds_in_the_archive_what_the_manifest_names(dist: Path, version: str, tmp_path: Path) -> None:
+    manifest = yaml.safe_load((dist / "dsf.yaml").read_text())
+    jsonschema.validate(manifest, KREW)
+    assert manifest["spec"]["version"] == f"v{version}"
+    (platform,) = manifest["spec"]["platforms"]
+    archive = dist / platform["uri"].rpartition("/")[2]
+    assert f"/releases/download/v{version}/" in platform["uri"]
+    assert platform["sha256"] == checksum(archive)
+    with tarfile.open(archive) as tar:
+        assert tar.getnames() == [file["from"] for file in platform["files"]]
+        tar.extractall(tmp_path, filter="data")
+    assert os.access(tmp_path / platform["bin"], os.X_OK)
+
+
+def test_the_bill_of_materials_names_what_is_locked(dist: Path, version: str) -> None:
+    bill = json.loads((dist / "sbom.cdx.json").read_text())
+    assert bill["bomFormat"] == "CycloneDX"
+    assert (bill["metadata"]["component"]["name"], bill["metadata"]["component"]["version"]) == (
+        "dynamic-scoring-framework",
+        version,
+    )
+    listed = {(component["name"], component["version"]) for component in bill["components"]}
+    locked = {
+        (package["name"], package["version"]) for package in tomllib.loads((ROOT / "uv.lock").read_text())["package"]
+    }
+    assert listed <= locked
+    names = {name for name, _ in listed}
+    assert {"celery", "redis", "scipy", "dynamic-scoring-optimizer"} <= names
+    assert not {"pytest", "ruff"} & names
+
+
+def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    command = (sys.executable, ROOT / "scripts" / "artefacts", tmp_path)
+    assert subprocess.run(command, capture_output=True, timeout=300, check=False).returncode != 0
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]

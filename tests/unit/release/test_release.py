@@ -1,0 +1,134 @@
+"""`scripts/release`: what it refuses, what it commits and tags; and the stamp that `make test` leaves for it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+CHANGES = "# Changelog\n\n## [Unreleased]\n\n## [0.2.0] - 2026-12-24\n\n- More.\n"
+
+
+class Repository:
+    """A small one with a version, a changelog and the scripts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "scripts").mkdir(parents=True)
+        for name in ("release", "version", "test"):
+            shutil.copy2(ROOT / "scripts" / name, folder / "scripts")
+        # What `scripts/test` starts: the control plane is there, and tests pass unless a file says otherwise.
+        self.write("scripts/controlplane", "#!/bin/sh\n")
+        self.write(".venv/bin/python", "#!/bin/sh\n! [ -e broken ]\n")
+        self.write(".gitignore", "/.venv/\n/broken\n")
+        self.write("pyproject.toml", '[project]\nname = "x"\nversion = "0.1.0"\n')
+        self.write("CHANGELOG.md", CHANGES)
+        self.git("init", "--quiet")
+        self.git("config", "user.name", "A Releaser")
+        self.git("config", "user.email", "releaser@example.com")
+        self.commit()
+
+    def write(self, name: str, text: str) -> None:
+        (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (self.folder / name).write_text(text)
+        (self.folder / name).chmod(0o755)
+
+    def commit(self) -> None:
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--message", "A change")
+
+    def git(self, *arguments: str) -> str:
+        command = ("git", *arguments)
+        return subprocess.run(command, cwd=self.folder, check=True, capture_output=True, text=True).stdout.strip()
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command, cwd=self.folder, capture_output=True, text=True, timeout=300, check=False, stdin=subprocess.DEVNULL
+        )
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository(tmp_path / "repository")
+
+
+def test_a_tested_commit_is_released(repository: Repository) -> None:
+    assert repository.run("scripts/test").returncode == 0
+    done = repository.run("scripts/release", "0.2.0")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "tagged v0.2.0. To publish it: git push origin HEAD v0.2.0\n"
+    assert repository.git("rev-parse", "v0.2.0^{commit}") == repository.git("rev-parse", "HEAD")
+    assert repository.git("cat-file", "-t", "v0.2.0") == "tag"
+    assert repository.run("scripts/version").stdout == "0.2.0\n"
+    message = repository.git("log", "-1", "--format=%B")
+    assert message == "Version 0.2.0\n\nSigned-off-by: A Releaser <releaser@example.com>"
+    assert repository.git("status", "--porcelain") == ""
+
+
+def test_a_version_that_is_set_already_needs_no_commit(repository: Repository) -> None:
+    repository.write("CHANGELOG.md", CHANGES.replace("0.2.0", "0.1.0"))
+    repository.commit()
+    head = repository.git("rev-parse", "HEAD")
+    assert repository.run("scripts/test").returncode == 0
+    assert repository.run("scripts/release", "0.1.0").returncode == 0
+    assert repository.git("rev-parse", "HEAD") == repository.git("rev-parse", "v0.1.0^{commit}") == head
+
+
+@pytest.mark.parametrize(
+    ("changelog", "words"),
+    [
+        (CHANGES.replace("## [0.2.0] - 2026-12-24\n", ""), "has no section of this version"),
+        (CHANGES.replace("2026-12-24", "soon"), "`## [0.2.0] - soon` has no date"),
+        (CHANGES.replace("2026-12-24", "2026-13-24"), "has no date"),
+    ],
+)
+def test_without_a_dated_section_of_the_changelog_it_is_refused(
+    repository: Repository, changelog: str, words: str
+) -> None:
+    repository.write("CHANGELOG.md", changelog)
+    repository.commit()
+    assert repository.run("scripts/test").returncode == 0
+    done = repository.run("scripts/release", "0.2.0")
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert words in done.stderr
+    assert repository.git("tag") == ""
+
+
+def test_each_problem_is_said_and_nothing_changes(repository: Repository) -> None:
+    repository.git("tag", "v0.2.0")
+    repository.write("new.txt", "")
+    done = repository.run("scripts/release", "0.2.0")
+    assert done.returncode == 1
+    said = done.stderr.splitlines()
+    assert len(said) == 3
+    for line, words in zip(said, ("uncommitted changes", "the tag v0.2.0 is there", "`make test`"), strict=True):
+        assert line.startswith("release: ")
+        assert words in line
+    assert repository.run("scripts/version").stdout == "0.1.0\n"
+
+
+@pytest.mark.parametrize("case", ["later", "some", "failed", "uncommitted"])
+def test_only_all_tests_on_this_commit_count(repository: Repository, case: str) -> None:
+    if case == "failed":
+        repository.write("broken", "")
+    if case == "uncommitted":
+        repository.write("new.txt", "")
+    done = repository.run("scripts/test", *(["tests/unit"] if case == "some" else []))
+    assert done.returncode == (1 if case == "failed" else 0)
+    if case in {"later", "uncommitted"}:
+        repository.write("new.txt", "")
+        repository.commit()
+    done = repository.run("scripts/release", "0.2.0")
+    assert done.returncode == 1
+    assert "not all tests have passed on this commit" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [(), ("v0.2.0",), ("0.2",), ("0.2.0", "0.3.0")])
+def test_it_takes_one_version(repository: Repository, arguments: tuple[str, ...]) -> None:
+    done = repository.run("scripts/release", *arguments)
+    assert done.returncode == 2
+    assert "usage: scripts/release X.Y.Z" in done.stderr

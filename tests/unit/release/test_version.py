@@ -1,0 +1,107 @@
+"""The version stands in pyproject.toml, and everything else that names it follows: `scripts/version`."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.unit.deploy import chart
+
+ROOT = Path(__file__).resolve().parents[3]
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+OTHER = "98.76.54"
+#: Versions of their own: of another project, and of what is published already.
+OWN = {"samples/csv-source/pyproject.toml", "CHANGELOG.md"}
+
+
+def run(*command: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.fixture(scope="module")
+def tracked() -> list[str]:
+    """Text files of the repository but for tests, which have versions of their own."""
+    names = run("git", "ls-files").stdout.splitlines()
+    texts = (name for name in names if not name.startswith("tests/") and not name.endswith((".png", ".gz")))
+    return [name for name in texts if (ROOT / name).is_file() and not (ROOT / name).is_symlink()]
+
+
+def test_it_is_printed() -> None:
+    assert run("scripts/version").stdout == f"{VERSION}\n"
+
+
+def test_nothing_here_names_another_one() -> None:
+    done = run("scripts/version", "--check")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_one_command_changes_it_everywhere(tracked: list[str], tmp_path: Path) -> None:
+    for name in tracked:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, tmp_path / name)
+    (tmp_path / "Dockerfile").write_text((tmp_path / "Dockerfile").read_text().replace(f"={VERSION}", "=1.1.1"))
+    checked = run("scripts/version", "--check", folder=tmp_path)
+    assert checked.returncode == 1
+    assert re.fullmatch(r"Dockerfile:\d+: ARG VERSION=1\.1\.1\n", checked.stderr)
+
+    assert run("scripts/version", OTHER, folder=tmp_path).returncode == 0
+    assert run("scripts/version", folder=tmp_path).stdout == f"{OTHER}\n"
+    assert run("scripts/version", "--check", folder=tmp_path).returncode == 0
+    old = re.compile(
+        rf"^.*(?:dynamic-scoring|scorer|watcher|version).*\b{re.escape(VERSION)}\b.*$", re.IGNORECASE | re.M
+    )
+    left = {
+        name: found
+        for name in tracked
+        if name not in OWN
+        # Prose may say since when something is so; commands name the version of this checkout.
+        if (
+            found := [
+                line
+                for line in old.findall((tmp_path / name).read_text())
+                if not name.endswith(".md") or line[0] == "$"
+            ]
+        )
+    }
+    assert left == {}
+    # What uv would write is what is in uv.lock already.
+    locked = {package["name"]: package for package in tomllib.loads((tmp_path / "uv.lock").read_text())["package"]}
+    ours = {name for name in locked if name.startswith("dynamic-scoring-")}
+    assert len(ours) == 5
+    assert {locked[name]["version"] for name in ours} == {OTHER}
+
+
+def test_no_other_form_is_taken() -> None:
+    done = run("scripts/version", "v1.0")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "usage: scripts/version" in done.stderr
+
+
+def test_the_chart_takes_the_images_of_its_version_where_pages_and_compose_build_them(tracked: list[str]) -> None:
+    wanted = {f"ghcr.io/open-cluster-management-io/dynamic-scoring-{name}:{VERSION}" for name in ("framework", "agent")}
+    objects = chart.render()
+    images = {c["image"] for workload in chart.workloads(objects).values() for c in chart.containers(workload)}
+    assert images - {image for image in images if "/library/redis:" in image} == wanted
+    named = re.compile(rf"(?<!\$REGISTRY/)(?<=[\s\"=])[\w./-]*dynamic-scoring-(?:framework|agent):{re.escape(VERSION)}")
+    texts = [ROOT / name for name in tracked if name.startswith(("docs/", "deploy/")) and name.endswith(("md", "yaml"))]
+    found = {image for path in [*texts, ROOT / "docker-compose.yaml"] for image in named.findall(path.read_text())}
+    assert found == wanted
+
+
+def test_artifact_hub_shows_those_images_and_the_kinds_of_the_chart() -> None:
+    described = yaml.safe_load((chart.CHART / "Chart.yaml").read_text())
+    annotations = described["annotations"]
+    images = {image["image"] for image in yaml.safe_load(annotations["artifacthub.io/images"])}
+    assert {image.rpartition(":")[2] for image in images} == {described["appVersion"]} == {described["version"]}
+    crds = list(yaml.safe_load_all((chart.CHART / "crds" / "crds.yaml").read_text()))
+    wanted = {
+        (crd["metadata"]["name"], crd["spec"]["names"]["kind"], crd["spec"]["versions"][-1]["name"]) for crd in crds
+    }
+    shown = yaml.safe_load(annotations["artifacthub.io/crds"])
+    assert {(crd["name"], crd["kind"], crd["version"]) for crd in shown} == wanted
