@@ -32,6 +32,7 @@ _SCORER_COLUMNS: Final[tuple[_Column, ...]] = (
         *("TLSVerified", "string", '.status.conditions[?(@.type=="TLSVerified")].status'),
         *("False: the certificate of a server is not verified.", 1),
     ),
+    ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status', "Unknown: not yet.", 1),
     ("Declared", "integer", ".status.declaredInterval", "Declared seconds between two cycles.", 1),
     ("Message", "string", '.status.conditions[?(@.type=="Scoring")].message', "State of scoring, as a message.", 1),
 )
@@ -44,6 +45,7 @@ _CONFIG_COLUMNS: Final[tuple[_Column, ...]] = (
     ("Scorers", "integer", ".status.scorers", "Scorers that run.", 0),
     ("Ignored", "string", '.status.conditions[?(@.type=="Ignored")].reason', "Why this object is ignored.", 0),
     ("Age", "date", ".metadata.creationTimestamp", "", 0),
+    ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status', "Unknown: not yet.", 1),
 )
 _AUTHENTICATION_COLUMNS: Final[tuple[_Column, ...]] = (
     ("Hosts", "string", ".spec.allowedHosts", "The servers that it applies to.", 0),
