@@ -91,13 +91,13 @@ undeploy: ## remove scorers, configuration and chart from the current context
 	@scripts/deploy undeploy $(ARGS)
 
 docs: $(SYNCED) ## build the documentation site into build/site, strictly
-	@scripts/docs
+	@$(PYTHON) scripts/docs
 
 pictures: $(SYNCED) ## take the pictures of the documentation from running programs
 	@$(PYTHON) scripts/pictures
 
 clean: ## remove .venv and caches of this folder
-	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist
+	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(SYNCED): pyproject.toml $(wildcard packages/*/pyproject.toml) demo/pyproject.toml uv.lock scripts/uv
