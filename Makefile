@@ -28,7 +28,7 @@ WORKERS ?= 5
 # Programs that tests run: each is fetched before the first test, not in the middle of the others.
 PROGRAMS = $(PYTHON) -m tests.support.programs
 
-.PHONY: help setup demo test test-fast pythons node controlplane soak mistakes lint compiled newest oldest types bench bench-fleet format dist clean
+.PHONY: help setup demo test test-fast pythons node controlplane soak mistakes lint compiled newest oldest types bench bench-fleet format dist image deploy undeploy docs pictures clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -98,8 +98,23 @@ dist: $(SYNCED) ## make all files of a release into dist/: wheels, chart, kubect
 	@rm -rf dist
 	@$(PYTHON) scripts/artefacts dist $(wildcard $(CHARTS))
 
+image: ## build both images; a kind cluster of the current context gets them, and those of CLUSTERS="cluster1 cluster2"
+	@scripts/deploy image
+
+deploy: ## install the chart on the current context; ARGS="--values FILE" is for helm
+	@scripts/deploy deploy $(ARGS)
+
+undeploy: ## remove scorers, configuration and chart from the current context
+	@scripts/deploy undeploy $(ARGS)
+
+docs: $(SYNCED) ## build the documentation site into build/site, strictly
+	@$(PYTHON) scripts/docs
+
+pictures: $(SYNCED) ## take the pictures of the documentation from running programs
+	@$(PYTHON) scripts/pictures
+
 clean: ## remove .venv and caches of this folder
-	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist
+	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(SYNCED): pyproject.toml $(wildcard packages/*/pyproject.toml) demo/pyproject.toml uv.lock scripts/uv

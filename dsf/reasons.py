@@ -1,6 +1,6 @@
-"""Reasons of failures, skips, rejections and refusals, with the texts of docs/operations.md.
+"""Reasons of failures, skips, rejections and refusals, with the texts of docs/reasons.md.
 
-For a new reason, add it here and add the row that `tests/unit/docs/test_reasons.py` prints.
+For a new reason, add it here and run `scripts/reference-pages`, which writes the page.
 """
 
 from __future__ import annotations

@@ -17,6 +17,12 @@ from dsf.api.scoringauthentication import ScoringAuthentication
 from dsf.api.scoringconfig import DynamicScoringConfig
 from dsf.api.types import AUTHENTICATION_KIND, CONFIG_KIND, GROUP, SCORER_KIND, VERSION
 
+#: Said in the descriptions of the kinds that are not ours alone; docs/design/2026-11-27-v1beta1.md.
+_UPSTREAM: Final = (
+    "v1alpha1 is the upstream project's version of this kind: its fields keep their names and meanings, further ones "
+    "are optional."
+)
+
 _Column = tuple[str, str, str, str, int]
 
 # (name, type, JSONPath, description, priority); priority 1 is only shown with -o wide.
@@ -32,6 +38,7 @@ _SCORER_COLUMNS: Final[tuple[_Column, ...]] = (
         *("TLSVerified", "string", '.status.conditions[?(@.type=="TLSVerified")].status'),
         *("False: the certificate of a server is not verified.", 1),
     ),
+    ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status', "Unknown: not yet.", 1),
     ("Declared", "integer", ".status.declaredInterval", "Declared seconds between two cycles.", 1),
     ("Message", "string", '.status.conditions[?(@.type=="Scoring")].message', "State of scoring, as a message.", 1),
 )
@@ -44,6 +51,7 @@ _CONFIG_COLUMNS: Final[tuple[_Column, ...]] = (
     ("Scorers", "integer", ".status.scorers", "Scorers that run.", 0),
     ("Ignored", "string", '.status.conditions[?(@.type=="Ignored")].reason', "Why this object is ignored.", 0),
     ("Age", "date", ".metadata.creationTimestamp", "", 0),
+    ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status', "Unknown: not yet.", 1),
 )
 _AUTHENTICATION_COLUMNS: Final[tuple[_Column, ...]] = (
     ("Hosts", "string", ".spec.allowedHosts", "The servers that it applies to.", 0),
@@ -71,6 +79,8 @@ def _crd(
     schema = model.model_json_schema(by_alias=True, mode="validation")
     definitions = schema.get("$defs", {})
     properties = schema["properties"]
+    is_ours = kind == AUTHENTICATION_KIND
+    description = schema["description"] if is_ours else f"{schema['description']} {_UPSTREAM}"
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -95,7 +105,7 @@ def _crd(
                     "schema": {
                         "openAPIV3Schema": {
                             "type": "object",
-                            "description": schema["description"],
+                            "description": description,
                             **({"required": ["spec"]} if "spec" in schema["required"] else {}),
                             "properties": {
                                 "apiVersion": {"type": "string"},

@@ -389,7 +389,7 @@ class DynamicScorerStatus(_StatusModel):
     observed_generation: StrictInt = Field(default=0, description="The generation this status was made for.", ge=0)
     conditions: list[Condition] = Field(
         default_factory=list,
-        description="Healthy, ConfigSynced, Distributed, Scoring and, where it was ever False, TLSVerified.",
+        description="Ready sums up Healthy, ConfigSynced, Distributed and Scoring; TLSVerified once it was False.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
     score_name: str = Field(default="", description="Name of the score, as it was resolved; empty while it is not.")

@@ -153,3 +153,5 @@ class ConditionType(StrEnum):
     Scoring = "Scoring"
     #: Only once a scorer has disabled certificate verification for a server.
     TLSVerified = "TLSVerified"
+    #: All others in one, also of a DynamicScoringConfig: False asks for a person, Unknown is what passes by itself.
+    Ready = "Ready"

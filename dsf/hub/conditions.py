@@ -24,10 +24,31 @@ AGENTS_SUPPORTED: Final = "AgentsSupported"
 #: Reasons used in several places.
 NOT_CHECKED_YET: Final = "NotCheckedYet"
 #: Conditions of an unreadable DynamicScorer.
-_OF_UNREADABLE: Final = (ConditionType.ConfigSynced, ConditionType.Distributed, ConditionType.Scoring)
+_OF_UNREADABLE: Final = (
+    ConditionType.ConfigSynced,
+    ConditionType.Distributed,
+    ConditionType.Scoring,
+    ConditionType.Ready,
+)
 NOT_DISTRIBUTED: Final = "NotDistributed"
 _NO_CONFIG: Final = "NoScoringConfig"
 _DISTRIBUTING: Final = "Distributing"
+_NO_CLUSTERS: Final = "NoClusters"
+_NO_CYCLES: Final = "NoCyclesYet"
+_NOT_SELECTED: Final = "NotSelected"
+_SOME_FAIL: Final = "SomeClustersFail"
+_ALL_FAIL: Final = "AllClustersFail"
+#: Reasons that pass without anybody's doing in this object: with them Ready is Unknown.
+_PASSING: Final = frozenset(
+    {NOT_CHECKED_YET, NOT_DISTRIBUTED, _DISTRIBUTING, _NO_CLUSTERS, _NO_CONFIG, _NO_CYCLES, _NOT_SELECTED}
+)
+#: What Ready sums up, the cause before what comes of it.
+_SUMMED_UP: Final = (
+    ConditionType.ConfigSynced,
+    ConditionType.Healthy,
+    ConditionType.Distributed,
+    ConditionType.Scoring,
+)
 
 
 class Statement(NamedTuple):
@@ -96,6 +117,11 @@ def scorer_status(
             continue
         current = statement or Statement("Unknown", NOT_CHECKED_YET, "not known yet")
         conditions = set_condition(conditions, _condition(kind, current, generation, now))
+    if cycles is not None:
+        statement = ready(conditions, plan, health, cycles)
+        if statement.reason == _NO_CONFIG and spread.config_mistake:
+            statement = statement._replace(status="False")
+        conditions = set_condition(conditions, _condition(ConditionType.Ready, statement, generation, now))
     known = previous.clusters
     resolved = plan.resolved
     declared = resolved.interval_seconds if resolved is not None else 0
@@ -135,16 +161,16 @@ def ignored_scorer_status(scorer: DynamicScorer, namespace: str, *, now: datetim
         f"only DynamicScorers in namespace {namespace} count, and those of DSF_SCORER_NAMESPACES (the chart's "
         "hubSetting.scorerNamespaces): create it there, or have the hub's admin add its namespace"
     )
-    known = [old for old in scorer.status.conditions if old.type == ConditionType.Scoring]
+    known = [old for old in scorer.status.conditions if old.type in (ConditionType.Scoring, ConditionType.Ready)]
     statement = Statement("False", "OtherNamespace", text)
-    conditions = _with_scoring(known, statement, scorer.metadata.generation, now)
+    conditions = _not_scoring(known, statement, scorer.metadata.generation, now)
     return DynamicScorerStatus(observed_generation=scorer.metadata.generation, conditions=conditions)
 
 
 def stumbled_scorer_status(scorer: DynamicScorer, obstacle: Obstacle, *, now: datetime) -> DynamicScorerStatus:
     """The status of a scorer with an internal error; all else known of it stays."""
     statement = Statement("False", obstacle.reason, obstacle.message)
-    conditions = _with_scoring(scorer.status.conditions, statement, scorer.metadata.generation, now)
+    conditions = _not_scoring(scorer.status.conditions, statement, scorer.metadata.generation, now)
     return scorer.status.model_copy(update={"conditions": conditions})
 
 
@@ -161,8 +187,10 @@ def unreadable_scorer_status(
     return DynamicScorerStatus(observed_generation=generation, conditions=conditions)
 
 
-def _with_scoring(known: list[Condition], statement: Statement, generation: int, now: datetime) -> list[Condition]:
-    return set_condition(known, _condition(ConditionType.Scoring, statement, generation, now))
+def _not_scoring(known: list[Condition], statement: Statement, generation: int, now: datetime) -> list[Condition]:
+    for kind in (ConditionType.Scoring, ConditionType.Ready):
+        known = set_condition(known, _condition(kind, statement, generation, now))
+    return known
 
 
 def _condition(kind: str, statement: Statement, generation: int, now: datetime) -> Condition:
@@ -175,6 +203,29 @@ def _condition(kind: str, statement: Statement, generation: int, now: datetime) 
         last_transition_time=now,
         observed_generation=generation,
     )
+
+
+def ready(conditions: Sequence[Condition], plan: ScorerPlan, health: Health, cycles: CycleOutcomes) -> Statement:
+    """Condition Ready: the whole truth about a scorer in one, for `kubectl wait` and GitOps tools.
+
+    False only for what needs a person, with the reason of the condition that says it. What passes by itself is Unknown:
+    a rollout, a first cycle that has not ended, a scoring API that is starting, failing cycles while earlier scores are
+    valid, a `/config` that cannot be read while the last good one is in force.
+    """
+    known = {condition.type: condition for condition in conditions}
+    found = [known[kind] for kind in _SUMMED_UP if kind in known and known[kind].status != "True"]
+    was_bad = ConditionType.Ready in known and known[ConditionType.Ready].status == "False"
+    is_starting = 0 < health.failures < FAILURE_THRESHOLD and health.status is not HealthStatus.Active and not was_bad
+    passing = set(_PASSING)
+    if plan.obstacle is None and health.status is HealthStatus.Active and health.config_failure is not None:
+        passing.add(health.config_failure.reason)
+    if cycles.failing_without_score == 0:
+        passing |= {_SOME_FAIL, _ALL_FAIL}
+    bad = [one for one in found if one.status == "False" and one.reason not in passing and not is_starting]
+    for one in bad[:1] or found[:1]:
+        return Statement("False" if bad else "Unknown", one.reason, one.message)
+    scoring_now = known[ConditionType.Scoring]
+    return Statement("True", scoring_now.reason, scoring_now.message)
 
 
 def healthy(health: Health) -> Statement | None:
@@ -265,7 +316,7 @@ def distributed(plan: ScorerPlan, health: Health, spread: DeliveryCounts) -> Sta
         return Statement("False", first.reason, text)
     if plan.variants and not any(plan.variants.values()):
         text = f"spec.clusterSelector selects none of {spread.clusters} clusters"
-        return Statement("False", "NotSelected", text)
+        return Statement("False", _NOT_SELECTED, text)
     if spread.desired == 0:
         return Statement("False", "Masked", f"the DynamicScoringConfig {spread.config} masks it on every cluster")
     if spread.distributed < spread.desired:
@@ -311,7 +362,7 @@ def _scoring(plan: ScorerPlan, spread: DeliveryCounts, cycles: CycleOutcomes) ->
         until = rfc3339(datetime.fromtimestamp(plan.suspended_until, UTC))
         return Statement("False", "Suspended", f"paused until {until} by its annotation")
     if cycles.failing > 0:
-        reason = "AllClustersFail" if cycles.failing >= spread.desired else "SomeClustersFail"
+        reason = _ALL_FAIL if cycles.failing >= spread.desired else _SOME_FAIL
         text = f"{cycles.failing} of {spread.desired} clusters fail"
         if cycles.failures:
             newest = cycles.failures[0]
@@ -340,7 +391,7 @@ def _answered(spread: DeliveryCounts, cycles: CycleOutcomes) -> Statement:
         if cycles.expired:
             text = f"{cycles.expired} of {spread.desired} scores have expired, and no newer cycle has ended"
             return Statement("False", "ScoresExpired", text)
-        return Statement("Unknown", "NoCyclesYet", "no cycle has ended yet")
+        return Statement("Unknown", _NO_CYCLES, "no cycle has ended yet")
     text = f"{cycles.succeeding} of {spread.desired} clusters have a score"
     if cycles.empty:
         return Statement("True", "CyclesSucceed", f"{text}; {empty}")
@@ -356,7 +407,7 @@ def _no_clusters(without_addon: int) -> Statement:
     text = "no ManagedCluster is accepted"
     if without_addon:
         text = f"none of {without_addon} accepted clusters has the ManagedClusterAddOn {ADDON_NAME} yet"
-    return Statement("False", "NoClusters", text)
+    return Statement("False", _NO_CLUSTERS, text)
 
 
 def config_status(
@@ -396,6 +447,12 @@ def config_status(
         conditions += known
     elif agents or known:
         conditions += _only(AGENTS_SUPPORTED, _agents_statement(agents), config, now)
+    unsupported = [one for one in conditions if one.type == AGENTS_SUPPORTED and one.status == "False"]
+    if statement.reason in _PASSING:
+        statement = statement._replace(status="Unknown")
+    elif unsupported and statement.status == "True":
+        statement = Statement("False", unsupported[0].reason, unsupported[0].message)
+    conditions += _only(ConditionType.Ready, statement, config, now)
     return DynamicScoringConfigStatus(
         observed_generation=config.metadata.generation,
         conditions=conditions,
@@ -418,10 +475,9 @@ def ignored_config_status(config: DynamicScoringConfig, namespace: str, *, now: 
     """The status of a configuration other than the effective one, which is in `namespace`."""
     reason = "OtherName" if config.metadata.name != CONFIG_NAME else "OtherNamespace"
     text = f"only the DynamicScoringConfig {CONFIG_NAME} in namespace {namespace} counts"
-    return DynamicScoringConfigStatus(
-        observed_generation=config.metadata.generation,
-        conditions=_only(IGNORED, Statement("True", reason, text), config, now),
-    )
+    conditions = _only(IGNORED, Statement("True", reason, text), config, now)
+    conditions += _only(ConditionType.Ready, Statement("False", reason, text), config, now)
+    return DynamicScoringConfigStatus(observed_generation=config.metadata.generation, conditions=conditions)
 
 
 def _only(kind: str, statement: Statement, config: DynamicScoringConfig, now: datetime) -> list[Condition]:

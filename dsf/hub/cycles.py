@@ -27,6 +27,8 @@ class CycleOutcomes:
 
     succeeding: int = 0
     failing: int = 0
+    #: Of those that fail, the clusters without a valid score of an earlier cycle.
+    failing_without_score: int = 0
     #: Clusters whose newest cycle succeeded without items, and those whose score expired without a newer cycle.
     empty: int = 0
     expired: int = 0
@@ -48,7 +50,7 @@ class CycleOutcomes:
     def of(cls, states: Iterable[PairState], now: float) -> CycleOutcomes:
         """Sum up the states of a scorer's pairs at `now` (unix seconds)."""
         counts: Counter[Verdict] = Counter()
-        unwritten = 0
+        unwritten = failing_without_score = 0
         refusal = ""
         idle: list[Skips] = []
         failures: list[tuple[float, FailedCycle]] = []
@@ -65,6 +67,7 @@ class CycleOutcomes:
             else:
                 # Its score is valid until it expires, although it gets no ticks.
                 counts[Verdict.OK if judged is Verdict.SKIPPED else judged] += 1
+            failing_without_score += judged is Verdict.FAILING and not _is_usable(state, now)
             if state.remark is not None and judged in (Verdict.EMPTY, Verdict.OK):
                 reason = _condition_reason(judged, state.remark.reason)
                 remarks.setdefault(reason, []).append(f"{state.cluster}: {state.remark.message}")
@@ -86,6 +89,7 @@ class CycleOutcomes:
         return cls(
             succeeding=counts[Verdict.OK],
             failing=counts[Verdict.FAILING],
+            failing_without_score=failing_without_score,
             empty=counts[Verdict.EMPTY],
             expired=counts[Verdict.EXPIRED],
             failures=[failure for _, failure in failures[:MAX_FAILURES]],

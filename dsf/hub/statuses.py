@@ -8,11 +8,12 @@ from typing import Final
 from dsf.api.meta import Condition
 from dsf.api.scorer import DynamicScorerStatus
 from dsf.api.scoringconfig import DynamicScoringConfigStatus
+from dsf.api.types import ConditionType
 from dsf.backends.protocol import Backend, ObjectKey
 from dsf.errors import ObjectNotFoundError
 from dsf.hub.conditions import IGNORED
 
-#: Reasons of transitional states, or covered by another condition.
+#: Reasons of transitional states, or covered by another condition, as all that Ready says.
 _QUIET: Final = frozenset({"Distributing", "NotDistributed"})
 #: Conditions that are bad if True.
 _BAD_WHEN_TRUE: Final = frozenset({IGNORED})
@@ -43,7 +44,8 @@ def write_status(
         is_news = known.get(condition.type) != (condition.status, condition.reason)
         # Several conditions may have one cause.
         is_news = is_news and (condition.reason, condition.message) not in events
-        if is_news and condition.status != "Unknown" and condition.reason not in _QUIET:
+        is_loud = condition.type != ConditionType.Ready and condition.reason not in _QUIET
+        if is_news and condition.status != "Unknown" and is_loud:
             events.add((condition.reason, condition.message))
             is_good = (condition.status == "True") != (condition.type in _BAD_WHEN_TRUE)
             backend.event(key, "Normal" if is_good else "Warning", condition.reason, condition.message)

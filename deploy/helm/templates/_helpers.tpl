@@ -139,6 +139,36 @@ affinity:
 {{- end }}
 
 {{/*
+The values, one a line, for want of which something is made at random or looked up in the cluster. Where the chart cannot
+look (Argo CD, helm template), each rendering would be another one; docs/gitops.md.
+*/}}
+{{- define "dsf.unsettled" -}}
+{{- if .Values.hubSetting.scoringConfig.create }}
+hubSetting.scoringConfig.create=false
+{{- end }}
+{{- if not .Values.signing.existingSecret }}
+signing.existingSecret
+{{- end }}
+{{- if and .Values.flower.enabled (not .Values.flower.existingSecret) }}
+flower.existingSecret
+{{- end }}
+{{- if include "dsf.redis.bundled" . }}
+{{- if not .Values.redis.usersSecret }}
+redis.usersSecret
+{{- end }}
+{{- if and .Values.redis.tls.enabled (eq .Values.redis.tls.source "generated") }}
+redis.tls.source
+{{- end }}
+{{- if and (eq .Values.redis.exposure.type "LoadBalancer") (not .Values.redis.exposure.host) }}
+redis.exposure.host
+{{- end }}
+{{- end }}
+{{- if and .Values.addon.enabled (not .Values.redis.tls.ca) (include "dsf.redis.caSecret" .) (not (and (include "dsf.redis.bundled" .) (eq .Values.redis.tls.source "generated"))) }}
+redis.tls.ca
+{{- end }}
+{{- end }}
+
+{{/*
 A value of a Secret of this chart: what it is now, else the given one. (dict "root" $ "secret" name "key" key "new" text)
 Base64, ready for `data`.
 */}}

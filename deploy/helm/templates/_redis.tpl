@@ -164,10 +164,12 @@ no cluster to look it up in. Empty when all is well.
 
 {{/* Secret with the passwords of the users of processes on the hub. */}}
 {{- define "dsf.redis.usersSecret" -}}
-{{- if include "dsf.redis.bundled" . -}}
+{{- if .Values.redis.usersSecret -}}
+{{ .Values.redis.usersSecret }}
+{{- else if include "dsf.redis.bundled" . -}}
 dynamic-scoring-redis-users
 {{- else -}}
-{{ required "redis.external.usersSecret: required with redis.mode external" .Values.redis.external.usersSecret }}
+{{- fail "redis.usersSecret: required with redis.mode external" -}}
 {{- end -}}
 {{- end }}
 

@@ -76,3 +76,9 @@ def test_columns_name_fields_that_exist() -> None:
 
 def test_the_text_is_the_same_objects() -> None:
     assert list(yaml.safe_load_all(dump_crds())) == crds()
+
+
+def test_kinds_of_upstream_say_whose_version_it_is() -> None:
+    said = [_schema(index)["description"] for index in range(3)]
+    assert ["upstream project's version" in text for text in said] == [True, True, False]
+    assert crds()[2]["spec"]["names"]["kind"] == "ScoringAuthentication"

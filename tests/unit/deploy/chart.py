@@ -151,7 +151,7 @@ MATRIX: dict[str, Values] = {
         "redis": {"tls": {"source": "certManager", "certManager": {"issuerName": "ca"}, "extraHosts": ["192.0.2.7"]}}
     },
     "own-certificate": {"redis": {"tls": {"source": "existingSecret", "existingSecret": "redis-cert"}}},
-    "external": {"redis": {"mode": "external", "external": {"url": "rediss://redis:6380/0", "usersSecret": "users"}}},
+    "external": {"redis": {"mode": "external", "usersSecret": "users", "external": {"url": "rediss://redis:6380/0"}}},
     **{path.stem: _external(path.stem) for path in sorted((ROOT / "deploy" / "exposure").glob("*.yaml"))},
 }
 

@@ -79,7 +79,7 @@ def test_no_object_is_there_twice(objects: list[chart.Object]) -> None:
         ({"hubsetting": {}}, "hubsetting"),
         ({"redis": {"mode": "cluster"}}, "mode"),
         ({"redis": {"mode": "external"}}, "redis.external.url: required"),
-        ({"redis": {"mode": "external", "external": {"url": "rediss://r"}}}, "redis.external.usersSecret: required"),
+        ({"redis": {"mode": "external", "external": {"url": "rediss://r"}}}, "redis.usersSecret: required"),
         ({"redis": {"agentUrl": 'rediss://h:1/0","x":"'}}, "agentUrl"),
         ({"redis": {"agentUrl": "rediss://user:password@h:1/0"}}, "agentUrl"),
         ({"redis": {"exposure": {"type": "Route"}}}, "redis.exposure.host: required"),
@@ -93,7 +93,7 @@ def test_no_object_is_there_twice(objects: list[chart.Object]) -> None:
         ({"redis": {"tls": {"source": "certManager"}}}, "issuerName: required"),
         ({"redis": {"tls": {"source": "existingSecret"}}}, "existingSecret: required"),
         (
-            {"redis": {"mode": "external", "external": {"url": "sentinel://a:1", "usersSecret": "u"}}},
+            {"redis": {"mode": "external", "usersSecret": "u", "external": {"url": "sentinel://a:1"}}},
             "sentinel.master: required",
         ),
         ({"results": {"autoscaling": {"enabled": True}, "keda": {"enabled": True}}}, "enable one of them"),

@@ -150,6 +150,6 @@ def test_an_empty_list_of_scrapers_lets_nobody_in() -> None:
 
 
 def test_only_the_port_of_an_ipv6_address_is_reached() -> None:
-    redis = {"mode": "external", "external": {"url": "rediss://[2001:db8::10]:6390/0", "usersSecret": "u"}}
+    redis = {"mode": "external", "usersSecret": "u", "external": {"url": "rediss://[2001:db8::10]:6390/0"}}
     rules = _policy({"redis": redis}, "beat")["egress"]
     assert [one["port"] for rule in rules for one in rule["ports"] if one["port"] not in (53, 5353)] == [6390]

@@ -112,7 +112,7 @@ def test_passwords_differ_and_are_long() -> None:
         ({"exposure": {"type": "SkupperV1"}}, "rediss://dynamic-scoring-redis:6379/0"),
         ({"agentUrl": "rediss://tunnel.example.com:16379/0"}, "rediss://tunnel.example.com:16379/0"),
         (
-            {"mode": "external", "external": {"url": "rediss://r.example.com:6380/0", "usersSecret": "u"}},
+            {"mode": "external", "usersSecret": "u", "external": {"url": "rediss://r.example.com:6380/0"}},
             "rediss://r.example.com:6380/0",
         ),
     ],
@@ -158,15 +158,15 @@ def test_agents_ask_the_sentinels_as_the_hub_does() -> None:
     "redis",
     [
         {},
-        {"mode": "external", "external": {"url": "rediss://r:1/0", "usersSecret": "u"}},
-        {"mode": "external", "external": {"url": "sentinel://a:1", "usersSecret": "u", "sentinel": {"master": "hub"}}},
+        {"mode": "external", "usersSecret": "u", "external": {"url": "rediss://r:1/0"}},
+        {"mode": "external", "usersSecret": "u", "external": {"url": "sentinel://a:1", "sentinel": {"master": "hub"}}},
         # Only the hub asks Sentinels: it may be anybody there.
         {
             "mode": "external",
             "agentUrl": "rediss://r:1/0",
+            "usersSecret": "u",
             "external": {
                 "url": "sentinel://a:1",
-                "usersSecret": "u",
                 "sentinel": {"master": "hub", "passwordSecret": "s"},
             },
         },
@@ -180,8 +180,8 @@ def test_agents_get_no_password_that_they_do_not_need(redis: chart.Values) -> No
 
 
 def test_agents_never_get_the_password_of_the_sentinels_administrators() -> None:
-    external = {"url": "sentinel://a:1", "usersSecret": "u", "sentinel": {"master": "hub", "passwordSecret": "s"}}
-    values: chart.Values = {"redis": {"mode": "external", "external": external}}
+    external = {"url": "sentinel://a:1", "sentinel": {"master": "hub", "passwordSecret": "s"}}
+    values: chart.Values = {"redis": {"mode": "external", "usersSecret": "u", "external": external}}
     with pytest.raises(chart.RenderError, match=r"redis\.external\.sentinel\.username: required"):
         chart.render(values)
     hub = chart.workloads(chart.render(values | {"addon": {"enabled": False}}))["dynamic-scoring-hub"]
@@ -254,7 +254,7 @@ def test_exposure_objects() -> None:
 _CA = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----"
 _CERT_MANAGER = chart.MATRIX["cert-manager"]["redis"]
 _OWN = chart.MATRIX["own-certificate"]["redis"]
-_EXTERNAL = {"mode": "external", "external": {"url": "rediss://r:1/0", "usersSecret": "u", "caSecret": "theirs"}}
+_EXTERNAL = {"mode": "external", "usersSecret": "u", "external": {"url": "rediss://r:1/0", "caSecret": "theirs"}}
 
 
 @pytest.mark.parametrize(

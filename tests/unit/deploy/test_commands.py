@@ -31,6 +31,11 @@ TARGETS = [
     "bench-fleet",
     "format",
     "dist",
+    "image",
+    "deploy",
+    "undeploy",
+    "docs",
+    "pictures",
     "clean",
 ]
 
@@ -59,7 +64,14 @@ def test_ci_runs_what_people_run() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["scripts/uv", "scripts/test", "scripts/actionlint", "samples/sample-scorer/test_scorer.sh", ".ci/run"],
+    [
+        "scripts/uv",
+        "scripts/test",
+        "scripts/actionlint",
+        "scripts/deploy",
+        "samples/sample-scorer/test_scorer.sh",
+        ".ci/run",
+    ],
 )
 def test_scripts_can_be_read_by_their_shell(name: str) -> None:
     script = ROOT / name

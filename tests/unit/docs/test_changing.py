@@ -16,7 +16,7 @@ from dsf.sources import source_of
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "changing.md").read_text(encoding="utf-8")
 #: Pages that scripts write: a command that only they name is explained nowhere.
-GENERATED = {"settings.md", "helm-values.md"}
+GENERATED = {"settings.md", "helm-values.md", "cli.md", "crds.md", "http-api.md", "reasons.md"}
 #: Conditions that no column of `kubectl get` has, and why.
 WITHOUT_COLUMN = {
     ConditionType.Healthy: "the column Health shows what it is made of",

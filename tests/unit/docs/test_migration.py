@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from typer.main import get_command
 
 from dsf.api.manifest import ManifestProblem, parse_documents
 from dsf.api.resolve import resolve
 from dsf.api.resolvereason import ResolveReason
 from dsf.api.scorer import DynamicScorer
 from dsf.api.types import API_VERSION
+from dsf.cli.main import app
 from dsf.errors import ResolutionError
+from tests.integration.docs import pages
 
+ROOT = Path(__file__).parents[3]
 PAGE = (Path(__file__).parents[3] / "docs" / "migration.md").read_text()
 _HEAD = f"apiVersion: {API_VERSION}\nkind: DynamicScorer\nmetadata:\n  name: sample\nspec:\n"
 _SPEC = f"{_HEAD}  description: A sample\n  configURL: http://sample-scorer:8000/config\n  configSyncMode: Full\n"
@@ -82,3 +89,62 @@ def test_a_token_for_a_host_of_config_alone_is_refused() -> None:
 def test_an_unset_scoring_path_is_scoring(path: str | None, endpoint: str) -> None:
     summary = _resolved_with(None, scoring={} if path is None else {"path": path})
     assert summary.scoring_endpoint == f"http://sample-scorer:8000{endpoint}"
+
+
+#: The documents of the upstream project that say what to do.
+DOCUMENTS = {
+    *("README.md", "docs/quickstart.md", "docs/setup-local-clusters.md", "docs/development.md"),
+    *("docs/setup-prometheus.md", "docs/setup-skupper.md", "docs/scoring-api-samples.md"),
+    *("docs/optimization-using-dsf.md", "docs/install-on-ocp.md", "docs/concept-and-design.md"),
+}
+
+
+def _rows() -> list[tuple[str, str, str]]:
+    table = PAGE.partition("## Upstream's documents, command by command")[2].partition("\n## ")[0]
+    found = [tuple(cell.strip() for cell in line.strip("|").split(" | ")) for line in table.splitlines() if "|" in line]
+    return [row for row in found[2:] if len(row) == 3]
+
+
+def test_every_document_of_upstream_has_its_rows() -> None:
+    lines = PAGE.partition("command by command")[2].partition("\n## ")[0].count("\n|")
+    assert len(_rows()) == lines - 2, "a row without three cells"
+    assert {row[0].strip("`") for row in _rows()} - {""} == DOCUMENTS
+
+
+@pytest.mark.parametrize("row", _rows(), ids=lambda row: row[1][:40])
+def test_what_takes_the_place_of_a_command_exists(row: tuple[str, str, str]) -> None:
+    codes = re.findall(r"`([^`]+)`", row[2])
+    links = re.findall(r"\]\(([^)]+)\)", row[2])
+    checked = [_exists(code) for code in codes] + [_leads_somewhere(link) for link in links]
+    assert any(checked), f"nothing in {row[2]!r} can be looked up"
+
+
+def _exists(code: str) -> bool:
+    """Whether the code is something that can be looked up; asserts that it is there."""
+    words = code.split()
+    if words[0] == "make":
+        subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, check=True, capture_output=True, timeout=60)
+        return True
+    if words[0] == "dsf":
+        assert words[1] in get_command(app).commands, code  # type: ignore[attr-defined]
+        return True
+    if re.fullmatch(r"[a-z]\w+(\.\w+)+(: \w+)?", words[0] if len(words) == 1 else code) and words[0].count("/") == 0:
+        values = yaml.safe_load((ROOT / "deploy" / "helm" / "values.yaml").read_text())
+        for part in words[0].rstrip(":").split("."):
+            assert part in values, f"{code}: no value of the chart"
+            values = values[part]
+        return True
+    paths = [
+        word for word in words if ((ROOT / word.partition("/")[0]).exists() and "/" in word) or word == "Dockerfile"
+    ]
+    for path in paths:
+        assert (ROOT / path).exists(), path
+    return bool(paths)
+
+
+def _leads_somewhere(link: str) -> bool:
+    path, _, anchor = link.partition("#")
+    file = ROOT / "docs" / path
+    assert file.is_file(), link
+    assert not anchor or anchor in pages.anchors(file), link
+    return True

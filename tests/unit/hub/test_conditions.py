@@ -243,7 +243,8 @@ def test_configurations() -> None:
     found = config_status(config(), clusters=3, distributed=2, scorers=1, masked=4, now=NOW)
     assert (found.clusters, found.scorers, found.masked) == (3, 1, 4)
     assert [(one.type, one.status, one.reason) for one in found.conditions] == [
-        ("Distributed", "False", "Distributing")
+        ("Distributed", "False", "Distributing"),
+        ("Ready", "Unknown", "Distributing"),
     ]
     nobody = config_status(config(), clusters=0, distributed=0, scorers=1, masked=0, now=NOW)
     assert nobody.conditions[0].message == "no ManagedCluster is accepted"
@@ -259,7 +260,10 @@ def test_configurations() -> None:
     assert full.conditions[0].message.startswith("2 scorers have no room in the ManifestWork of some clusters")
     assert "team/a says what to do" in full.conditions[0].message
     other = ignored_config_status(config(name="mine"), "hub", now=NOW)
-    assert [(one.type, one.status, one.reason) for one in other.conditions] == [("Ignored", "True", "OtherName")]
+    assert [(one.type, one.status, one.reason) for one in other.conditions] == [
+        ("Ignored", "True", "OtherName"),
+        ("Ready", "False", "OtherName"),
+    ]
     assert other.conditions[0].message == "only the DynamicScoringConfig dynamic-scoring-config in namespace hub counts"
 
 
@@ -303,3 +307,86 @@ def test_a_pause_of_a_person_is_said_beside_what_fails_and_is_the_reason_where_a
     assert failing[2].endswith(f"; 1 of 2 clusters are paused, a: {text}")
     assert told(every, CycleOutcomes(succeeding=2)) == ("False", "Paused", text)
     assert told(every, CycleOutcomes(), execution={"suspend": True})[1] == "Suspended"
+
+
+WORKING = CycleOutcomes(succeeding=2)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, ("True", "CyclesSucceed")),
+        ({"cycles": CycleOutcomes()}, ("Unknown", "NoCyclesYet")),
+        ({"spread": replace(EVERYWHERE, distributed=1)}, ("Unknown", "Distributing")),
+        ({"spread": replace(EVERYWHERE, clusters=0, desired=0, distributed=0)}, ("Unknown", "NoClusters")),
+        ({"spread": replace(EVERYWHERE, is_enabled=False, desired=0)}, ("Unknown", "NoScoringConfig")),
+        (
+            {"spread": replace(EVERYWHERE, is_enabled=False, desired=0, config_mistake="spec.masks: not a list")},
+            ("False", "NoScoringConfig"),
+        ),
+        ({"spread": replace(EVERYWHERE, desired=0, distributed=0)}, ("False", "Masked")),
+        (
+            {"spread": replace(EVERYWHERE, distributed=1, problem="b: 403", is_refused=True)},
+            ("False", "DistributionRefused"),
+        ),
+        ({"health": Health()}, ("Unknown", "NotCheckedYet")),
+        ({"health": replace(ACTIVE, failures=2, failure=DOWN)}, ("True", "CyclesSucceed")),
+        (
+            {"health": Health(HealthStatus.Inactive, failures=2, failure=DOWN, is_checked=True)},
+            ("Unknown", "Timeout"),
+        ),
+        (
+            {"health": Health(HealthStatus.Inactive, failures=3, failure=DOWN, is_checked=True)},
+            ("False", "Timeout"),
+        ),
+        ({"found": scorer(scoring={})}, ("False", "MissingScoreName")),
+        ({"found": scorer(execution={"suspend": True})}, ("False", "Suspended")),
+        ({"cycles": CycleOutcomes(succeeding=1, failing=1)}, ("Unknown", "SomeClustersFail")),
+        (
+            {"cycles": CycleOutcomes(succeeding=1, failing=1, failing_without_score=1)},
+            ("False", "SomeClustersFail"),
+        ),
+        ({"cycles": CycleOutcomes(expired=2)}, ("False", "ScoresExpired")),
+    ],
+)
+def test_ready_is_false_for_what_needs_a_person_and_unknown_for_what_passes(
+    given: dict[str, Any], expected: tuple[str, str]
+) -> None:
+    assert said(status(**{"cycles": WORKING, **given}), "Ready") == expected
+
+
+def test_a_config_that_cannot_be_read_for_once_is_not_a_failure_while_the_last_one_is_in_force() -> None:
+    config_read = {"name": "s", "scoring": {"params": {"name": "a", "interval": 30}}}
+    full = scorer(mode="Full", status={"lastSyncedConfig": config_read})
+    health = replace(ACTIVE, config=full.status.last_synced_config, config_failure=DOWN)
+    found = status(full, health, cycles=WORKING)
+    assert said(found, "ConfigSynced") == ("False", "Timeout")
+    assert said(found, "Ready") == ("Unknown", "Timeout")
+
+
+def test_failing_cycles_are_a_failure_once_the_score_of_an_earlier_one_has_expired() -> None:
+    states = [state("a", last_success="1", valid_until="9", failing="1", failure=failure("m", 5.0))]
+    spread = replace(EVERYWHERE, clusters=1, desired=1, distributed=1)
+    before, after = (status(spread=spread, cycles=CycleOutcomes.of(states, now)) for now in (8.0, 9.0))
+    assert [said(one, "Scoring") for one in (before, after)] == [("False", "AllClustersFail")] * 2
+    assert [said(one, "Ready")[0] for one in (before, after)] == ["Unknown", "False"]
+
+
+def test_ready_does_not_waver_when_the_hub_starts_anew() -> None:
+    bad = Health(HealthStatus.Inactive, failures=3, failure=DOWN, is_checked=True)
+    before = status(health=bad, cycles=WORKING)
+    again = status(health=replace(bad, failures=1), cycles=WORKING, previous=before)
+    assert said(again, "Ready") == ("False", "Timeout")
+
+
+def test_ready_of_a_configuration_sums_up_what_else_is_said() -> None:
+    def told(**given: Any) -> tuple[str, str]:
+        numbers = {"clusters": 2, "distributed": 2, "scorers": 1, "masked": 0, **given}
+        found = config_status(config(), now=NOW, **numbers)
+        return next((one.status, one.reason) for one in found.conditions if one.type == "Ready")
+
+    assert told() == ("True", "Distributed")
+    assert told(distributed=1) == ("Unknown", "Distributing")
+    assert told(clusters=0, distributed=0) == ("Unknown", "NoClusters")
+    assert told(without_room=["a/b"]) == ("False", "NoRoom")
+    assert told(agents={"a": "too old"}) == ("False", "AgentVersionNotSupported")

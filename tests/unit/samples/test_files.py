@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import kubernetes_validate  # type: ignore[import-untyped]
+import psutil
 import pytest
 import yaml
 
@@ -130,3 +131,25 @@ def test_the_back_test_takes_other_recordings(tmp_path: Path) -> None:
     # What repeats itself is known to the last digit; the constant series has no spread to measure errors in.
     row = done.stdout.splitlines()[-1].split()
     assert row[:3] == ["all", "31", "0.0%"]
+
+
+def test_the_load_of_the_prediction_sample_rises_and_falls() -> None:
+    (deployment,) = objects(PREDICTION / "manifests" / "load.yaml").values()
+    kubernetes_validate.validate(deployment, "1.36", strict=True)
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    own = objects(PREDICTION / "manifests" / "deployment.yaml")["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == own[0]["image"]
+    _, *program = container["command"]
+    process = subprocess.Popen([sys.executable, *program, *container["args"]], env={"PERIOD": "4"})
+    try:
+        child, used = psutil.Process(process.pid), []
+        # Two periods, in quarters of one.
+        for _ in range(8):
+            before = sum(child.cpu_times()[:2])
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(1)
+            used.append(sum(child.cpu_times()[:2]) - before)
+    finally:
+        process.kill()
+        process.wait()
+    assert max(used) > 3 * min(used), used

@@ -96,7 +96,12 @@ def test_what_only_the_hub_finds_wrong_is_said(running: HubWorld, settings_facto
     for kind in ("ConfigSynced", "Distributed", "Scoring"):
         running.until(lambda kind=kind: running.condition(kind) == ("False", "Invalid"), 10)  # type: ignore[misc]
     assert "headers: a name is there twice" in running.told_by("Scoring")[2]
-    assert {one["type"] for one in running.status()["conditions"]} == {"ConfigSynced", "Distributed", "Scoring"}
+    assert {one["type"] for one in running.status()["conditions"]} == {
+        "ConfigSynced",
+        "Distributed",
+        "Scoring",
+        "Ready",
+    }
     running.until(lambda: running.told(cluster) == [], 5)
     # Nothing of it is lost meanwhile.
     assert "until it is mended nothing runs" in running.told_by("Scoring")[2]

@@ -1,0 +1,72 @@
+"""The reference pages that scripts/reference-pages writes are those of the code as it is."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from dsf import reasons
+from dsf.api.crd import crds
+from dsf.cli.main import app
+
+ROOT = Path(__file__).resolve().parents[3]
+SCRIPT = ROOT / "scripts" / "reference-pages"
+PAGES = runpy.run_path(str(SCRIPT))["PAGES"]
+
+
+def _text(name: str) -> str:
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_page_is_what_the_script_makes(name: str) -> None:
+    assert _text(name) == PAGES[name](), "run: .venv/bin/python scripts/reference-pages"
+
+
+def test_every_command_and_option_is_there() -> None:
+    found = re.findall(r"^### (dsf .*)$", _text("cli.md"), re.MULTILINE)
+    root: Any = get_command(app)
+    wanted = [
+        f"dsf {name} {sub}".strip()
+        for name, command in root.commands.items()
+        for sub in (getattr(command, "commands", None) or [""])
+    ]
+    assert sorted(found) == sorted(wanted)
+    options = {word for command in root.commands.values() for one in command.params for word in one.opts if "-" in word}
+    assert not {word for word in options if f"`{word}`" not in _text("cli.md")}
+
+
+def test_every_kind_field_and_reason_is_there() -> None:
+    text = _text("crds.md")
+    for crd in crds():
+        (version,) = crd["spec"]["versions"]
+        for part in ("spec", "status"):
+            fields = version["schema"]["openAPIV3Schema"]["properties"][part].get("properties", {})
+            assert not [name for name in fields if f"| `{name}` |" not in text]
+    kinds = reasons.DescribedReason.__subclasses__()
+    assert len(kinds) > 4
+    assert not [
+        str(one)
+        for kind in kinds
+        for one in kind
+        if f"`{one}` | {one.meaning} | {one.advice} |" not in _text("reasons.md")
+    ]
+
+
+def test_every_endpoint_of_the_three_is_there() -> None:
+    paths = re.findall(r"^### GET (/\S+)$", _text("http-api.md"), re.MULTILINE)
+    assert {"/metrics", "/api/v1/pairs", "/plans", "/scorers/{name}"} <= set(paths)
+
+
+def test_wrong_usage_is_said() -> None:
+    done = subprocess.run(
+        [sys.executable, SCRIPT, "nonsense"], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert (done.returncode, "usage: " in done.stderr) == (2, True)

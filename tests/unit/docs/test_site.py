@@ -1,0 +1,132 @@
+"""`make docs`: the site is built strictly from the Markdown that is there, and asks no other host for anything."""
+
+from __future__ import annotations
+
+import html.parser
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+SCRIPT = ROOT / "scripts" / "docs"
+#: Kinds of pages, which the navigation keeps apart.
+KINDS = ["Tutorials", "How-to guides", "Reference", "Explanation"]
+#: Tags that make a browser load what they name, and the attributes with its address.
+_LOADED = {
+    **dict.fromkeys(("script", "img", "iframe", "source", "video", "audio", "embed", "track", "input"), ("src",)),
+    "link": ("href",),
+    "object": ("data",),
+    "use": ("href", "xlink:href"),
+    "image": ("href", "xlink:href"),
+}
+#: Links that a browser does not follow by itself.
+_NOT_LOADED = {"canonical", "next", "prev", "edit", "author", "license"}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the site and what it is made of."""
+    folder = tmp_path_factory.mktemp("site")
+    done = _build(folder)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    return folder
+
+
+def _build(folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, SCRIPT, folder]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=ROOT)
+
+
+class _Loads(html.parser.HTMLParser):
+    """What a page has its browser load."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if tag == "link" and (given.get("rel") or "") in _NOT_LOADED:
+            return
+        self.addresses += [value for name in _LOADED.get(tag, ()) if (value := given.get(name))]
+        self.addresses += [one.split()[0] for one in (given.get("srcset") or "").split(",") if one.strip()]
+        self.addresses += re.findall(r"url\(['\"]?([^)'\"]+)", given.get("style") or "")
+
+
+def _foreign(address: str) -> bool:
+    return re.match(r"(https?:)?//", address.strip(), re.IGNORECASE) is not None
+
+
+def test_no_page_loads_anything_from_another_host(built: Path) -> None:
+    pages = sorted((built / "site").rglob("*.html"))
+    assert len(pages) > 40
+    for page in pages:
+        reader = _Loads()
+        text = page.read_text(encoding="utf-8")
+        reader.feed(text)
+        assert reader.addresses, page
+        assert [one for one in reader.addresses if _foreign(one)] == [], page
+        # Styles within the page.
+        assert not re.search(
+            r"@import|url\(['\"]?(https?:)?//", "".join(re.findall(r"<style.*?</style>", text, re.DOTALL))
+        )
+    for style in (built / "site").rglob("*.css"):
+        assert not re.search(r"(@import|url\()\s*['\"]?(https?:)?//", style.read_text(encoding="utf-8")), style
+
+
+def test_the_check_would_find_a_foreign_address() -> None:
+    reader = _Loads()
+    reader.feed('<script src="//a/b"></script><link rel=stylesheet href="https://c/d"><a href="https://e">e</a>')
+    assert [one for one in reader.addresses if _foreign(one)] == ["//a/b", "https://c/d"]
+
+
+def test_every_page_of_docs_is_there_and_can_be_found(built: Path) -> None:
+    index = json.loads((built / "site" / "search" / "search_index.json").read_text(encoding="utf-8"))
+    found = {entry["location"].partition("#")[0] for entry in index["docs"]}
+    for page in (ROOT / "docs").rglob("*.md"):
+        name = str(page.relative_to(ROOT).with_suffix(".html"))
+        name = name.replace("README.html", "index.html")
+        assert (built / "site" / name).is_file(), name
+        assert name in found, f"the search does not know {name}"
+    texts = " ".join(entry["text"] for entry in index["docs"])
+    assert "too_many_results" in texts
+    assert "DSF_REDIS_URL" in texts
+
+
+def test_the_navigation_keeps_four_kinds_apart() -> None:
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    sections = re.findall(r"^  - ([\w -]+):\n((?:      - .*\n)+)", nav, re.MULTILINE)
+    names = [name for name, _ in sections]
+    assert names[: len(KINDS)] == KINDS
+    listed = re.findall(r": (docs/\S+\.md)$", nav, re.MULTILINE)
+    assert sorted(listed) == sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")), "each once"
+    reference = dict(sections)["Reference"]
+    for name in ("settings", "helm-values", "cli", "crds", "metrics", "reasons", "http-api"):
+        assert f"docs/{name}.md" in reference
+
+
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        ("docs/tuning.md", "[nowhere](nowhere.md)"),
+        ("docs/tuning.md", "[nowhere](upgrade.md#no-such-heading)"),
+        ("docs/stray.md", "# A page that the navigation does not have"),
+    ],
+)
+def test_mistakes_are_errors(built: Path, page: str, text: str) -> None:
+    file = built / "pages" / page
+    before = file.read_text(encoding="utf-8") if file.exists() else None
+    file.write_text(f"{before or ''}\n{text}\n", encoding="utf-8")
+    try:
+        command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", built / "other"]
+        done = subprocess.run(
+            [*command, "--config-file", built / "mkdocs.yml"], capture_output=True, text=True, timeout=300, check=False
+        )
+    finally:
+        file.unlink() if before is None else file.write_text(before, encoding="utf-8")
+    assert done.returncode == 1
+    assert Path(page).name in done.stderr
