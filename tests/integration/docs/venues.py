@@ -65,9 +65,9 @@ NOWHERE = {
     r"^(uv tool|pipx) install ": "needs a release; tests/integration/release installs the files of one",
     r"^scripts/release ": "tags; tests/unit/release runs it in a repository of its own",
     r"^(git push|sha256sum|gh|cosign) ": "is about a release that is published",
-    r"^deploy/skupper/link\.sh ": "Skupper is not here; tests/integration/deploy/test_skupper_link.py plays its controller",
+    r"^deploy/skupper/link\.sh ": "Skupper is not here; integration/deploy/test_skupper_link.py plays its controller",
     r"\bkube-prometheus-grafana\b": "the Secret is that of another project's chart; its flags are checked",
-    r"\bargocd\b": "Argo CD is not here; tests/unit/deploy/test_gitops_health.py runs its scripts, its flags are checked",
+    r"\bargocd\b": "Argo CD is not here; unit/deploy/test_gitops_health.py runs its scripts",
     r"\bdeploy/flux/": "Flux is not here; tests/unit/deploy/test_gitops_health.py evaluates it, its flags are checked",
     r"^make controlplane\b": "runs already when `make test` gets here",
 }
