@@ -11,6 +11,7 @@ import pytest
 from dsf.api import nameclaims
 from dsf.api.types import SENTINEL_PASSWORD_KEY
 from dsf.messages import SigningKey, derive_key
+from dsf.store.registry import HoldRule
 from tests.integration.hub.world import World, remote_config, scoring_api
 from tests.support.httpserver import ScriptedServer, answer
 
@@ -249,6 +250,7 @@ def test_execution_reaches_the_registry(running: World, api: ScriptedServer) -> 
         "rateLimit": "30/m",
         "validitySeconds": 90,
         "whenFailing": {"failureThreshold": 2, "behavior": "Value", "value": -100},
+        "hold": {"minChange": 5, "forSeconds": 60},
         "whenEmpty": {"behavior": "Value", "items": [{"name": "${cluster};pod-a", "value": 5}]},
     }
     running.scorer("cpu-scorer", api, execution=execution, scoreDestination="None")
@@ -257,6 +259,7 @@ def test_execution_reaches_the_registry(running: World, api: ScriptedServer) -> 
     assert record is not None
     assert (record.rate_limit, record.destination) == ("30/m", "None")
     assert record.when_failing.model_dump() == {"failure_threshold": 2, "behavior": "Value", "value": -100}
+    assert record.hold == HoldRule(min_change=5, for_seconds=60)
     expected = {"behavior": "Value", "value": None, "items": (("${cluster};pod-a", 5),)}
     assert record.when_empty.model_dump() == expected
     running.until(lambda: running.entries()["a/cpu-scorer"].rate_limit == "30/m")
