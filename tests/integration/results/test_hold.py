@@ -13,8 +13,11 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from dsf import keys
+from dsf.cli.output import console
+from dsf.cli.scores import render_scores
 from dsf.exporter.collector import FleetCollector
 from dsf.fleet.reader import FleetReader
+from dsf.fleet.rows import score_items
 from dsf.results.ingest import Ingest
 from dsf.store.registry import FailingRule, HoldRule
 from tests.integration.results.bed import Bed
@@ -99,9 +102,18 @@ def test_readers_see_what_waits(bed: Bed) -> None:
     cycle(bed, 50, 20)
     cycle(bed, 60, 20)
     client = FleetReader(bed.client, clock=lambda: bed.now)
-    [score] = client.scores("c1", "s1").scores
+    listed = client.scores("c1", "s1")
+    [score] = listed.scores
     assert [(item.name, item.value, item.waiting) for item in score.items] == [("a", 50, 60), ("b", 20, None)]
     assert [(result.metric, result.score) for result in score.results] == [({"node": "a"}, 50), ({"node": "b"}, 20)]
+    now = bed.state().score
+    assert now is not None
+    views = score_items(now, bed.registry.scorer("s1"), "c1")
+    assert [(one.name, one.value, one.scored, one.waiting) for one in views] == [("a", 50, 50, 60), ("b", 20, 20, None)]
+    screen = console()
+    with screen.capture() as shown:
+        screen.print(render_scores(listed))
+    assert "50 (60 held)" in shown.get()
 
 
 def test_another_worker_goes_on_where_one_died(bed: Bed) -> None:
