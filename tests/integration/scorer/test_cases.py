@@ -109,6 +109,30 @@ def test_a_right_one(folder: Path) -> None:
     assert str(folder) not in sys.path
 
 
+def test_modules_of_one_name_in_two_folders(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    other = tmp_path_factory.mktemp("other")
+    (other / "authors_scorer.py").write_text(SCORER.replace("values.mean()", "values.mean() + 1"))
+    (other / "scorer.yaml").write_text(MANIFEST)
+    (other / "second.yaml").write_text(GOOD.partition("  - name: another one")[0].replace("value: 2", "value: 3"))
+    result = run(folder, GOOD, str(other / "second.yaml"))
+    assert result.exit_code == 0, result.output
+    assert "3 passed, 0 failed" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("/dev/zero", "/dev/zero:1: has more than 4194304 characters"),
+        ("/nonexistent/test.yaml", "No such file or directory"),
+        (sys.executable, "is not text"),
+    ],
+)
+def test_what_is_no_file_of_cases(file: str, expected: str) -> None:
+    result = CliRunner().invoke(dsf, ["scorer", "test", file], prog_name="dsf")
+    assert result.exit_code == 2
+    assert expected in result.stderr
+
+
 def test_what_is_not_as_expected_says_file_line_case_and_both_values(folder: Path) -> None:
     text = GOOD.replace("{name: n1, value: 2}", "{name: n1, value: 3}").replace(
         "value: 88, tolerance: 2", "value: 87, tolerance: 2"
