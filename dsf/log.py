@@ -6,14 +6,15 @@ All logging uses the standard library, so that Celery, uvicorn and the Kubernete
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 import time
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any, cast
 
-from dsf.settings import Settings
-from dsf.text import visible
+from dsf.settings import Settings, unknown_variables
+from dsf.text import listed, visible
 
 if TYPE_CHECKING:
     import structlog
@@ -30,7 +31,20 @@ def prepare(settings: Settings) -> None:
 
 
 def setup(settings: Settings) -> None:
-    """Send all logging of this process to standard error in the chosen format. Calling it again changes the format."""
+    """Send all logging of this process to standard error in the chosen format. Calling it again changes the format.
+
+    A line names variables that are no settings: one that was renamed may have made this process safer.
+    """
+    _configure(settings)
+    if unknown := unknown_variables(os.environ):
+        # Never their values.
+        get(__name__).warning(
+            "unknown settings in the environment are ignored; docs/settings.md has all, docs/migration.md renamed ones",
+            names=listed(unknown, 20),
+        )
+
+
+def _configure(settings: Settings) -> None:
     import structlog
 
     global _prepared  # noqa: PLW0603
@@ -94,7 +108,7 @@ class _Logger:
         import structlog
 
         if _prepared is not None:
-            setup(_prepared)
+            _configure(_prepared)
         return getattr(structlog.stdlib.get_logger(self._name), attribute)
 
 

@@ -117,6 +117,12 @@ MAIL_REJECTED = Metric(
 CLAMPED = Metric(
     "dynamic_scoring_scores_clamped", "counter", "Values outside -100..100 that were clamped.", ("score_name",)
 )
+HELD = Metric(
+    "dynamic_scoring_scores_held",
+    "counter",
+    "New values of items that `spec.execution.hold` kept back, each once a cycle.",
+    ("score_name",),
+)
 WRITES = Metric(
     "dynamic_scoring_score_writes", "counter", "AddOnPlacementScores by what was done with them.", ("result",)
 )

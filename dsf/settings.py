@@ -515,6 +515,27 @@ def settings() -> Settings:
     return Settings.load()
 
 
+def unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """Names in the environment that look like settings and are none, sorted: misspelt, or of another version.
+
+    Kubernetes adds some for each Service whose name begins with `dsf-`, and the project's tests have their own.
+    """
+    known = {ENV_PREFIX + name.upper() for name in Settings.model_fields}
+    services = tuple(
+        part
+        for name in environment
+        if name.startswith(ENV_PREFIX) and name.endswith("_SERVICE_HOST")
+        for part in (f"{name.removesuffix('HOST')}", f"{name.removesuffix('_SERVICE_HOST')}_PORT")
+    )
+    return sorted(
+        name
+        for name in environment
+        if name.upper().startswith(ENV_PREFIX)
+        and name.upper() not in known
+        and not name.startswith((f"{ENV_PREFIX}TEST_", *services))
+    )
+
+
 def child_environment(**values: object) -> dict[str, str]:
     """The environment for a child process: this one's, with `DSF_` values of the given field names replaced.
 

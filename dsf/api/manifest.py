@@ -98,7 +98,7 @@ def _read(
         return [ManifestProblem(source, line, "", "is not a mapping of fields (apiVersion, kind, metadata, spec)")]
 
     def problem(location: Location, message: str, severity: Literal["error", "note"] = "error") -> ManifestProblem:
-        return ManifestProblem(source, first_line + _line_of(root, location), field_path(location), message, severity)
+        return ManifestProblem(source, first_line + line_of(root, location), field_path(location), message, severity)
 
     kind, version = document.get("kind"), document.get("apiVersion")
     if not isinstance(kind, str) or not kind:
@@ -128,7 +128,7 @@ def _group(version: Any) -> str:
     return version.partition("/")[0] if isinstance(version, str) else ""
 
 
-def _line_of(root: yaml.Node, location: Location) -> int:
+def line_of(root: yaml.Node, location: Location) -> int:
     """The line (from 0) of the key or element at `location`, or of its nearest existing parent."""
     node, line = root, root.start_mark.line
     for step in location:

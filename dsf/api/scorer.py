@@ -247,6 +247,21 @@ class WhenEmpty(SpecModel):
         return self
 
 
+class Hold(SpecModel):
+    """Which changes of an item are published."""
+
+    min_change: StrictInt = Field(
+        description="Least difference from the published value, in points of -100..100.", ge=1, le=200
+    )
+    for_seconds: StrictInt = Field(
+        default=0,
+        description="Seconds for which all values must be that far away, on the same side, before the newest is "
+        "published; 0: at once.",
+        ge=0,
+        le=MAX_SECONDS,
+    )
+
+
 class Execution(SpecModel):
     """Execution of cycles."""
 
@@ -264,6 +279,9 @@ class Execution(SpecModel):
     when_failing: WhenFailing = Field(default_factory=WhenFailing, description="The published score while cycles fail.")
     when_empty: WhenEmpty = Field(
         default_factory=WhenEmpty, description="The published score after a valid answer without results."
+    )
+    hold: Hold | None = Field(
+        default=None, description="Holds small and short changes of items back; unset: every change is published."
     )
     suspend: StrictBool = Field(default=False, description="No cycles; existing scores expire normally.")
 

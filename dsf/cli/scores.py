@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
     from rich.console import RenderableType
 
-    from dsf.fleet.views import ScoreList, ScoreView
+    from dsf.fleet.views import ScoreItem, ScoreList, ScoreView
 
 ClusterOption = Annotated[str | None, typer.Option("--cluster", "-c", help="Only this cluster.")]
 ScorerOption = Annotated[str | None, typer.Option("--scorer", "-s", help="Only this scorer.")]
@@ -78,10 +78,14 @@ def render_scores(listed: ScoreList) -> RenderableType:
         state = _state(score)
         valid = until(score.valid_until, listed.at) if score.items else "-"
         tail: list[str | tuple[str, str]] = [age(score.age_seconds), valid, state]
-        items = [(item.name, number(item.value)) for item in score.items] or [("-", "-")]
+        items = [(item.name, _value(item)) for item in score.items] or [("-", "-")]
         rows += [[*base, name, value, *tail] for name, value in items]
     headers = ("CLUSTER", "SCORER", "SCORE", "ITEM", "VALUE", "AGE", "VALID FOR", "STATE")
     return table(headers, rows, right=("VALUE", "AGE", "VALID FOR"))
+
+
+def _value(item: ScoreItem) -> str:
+    return number(item.value) if item.waiting is None else f"{item.value} ({item.waiting} held)"
 
 
 def _state(score: ScoreView) -> tuple[str, str]:

@@ -39,6 +39,7 @@ class PairFamilies:
         self._failures: defaultdict[Labels, int] = defaultdict(int)
         self._refused: defaultdict[Labels, int] = defaultdict(int)
         self._clamped: defaultdict[Labels, int] = defaultdict(int)
+        self._held: defaultdict[Labels, int] = defaultdict(int)
         self._stage_sum: defaultdict[Labels, float] = defaultdict(float)
         self._stage_count: defaultdict[Labels, int] = defaultdict(int)
 
@@ -74,6 +75,8 @@ class PairFamilies:
         for reason, number in pair.refused().items():
             self._refused[name, reason, cluster] += number
         self._clamped[name, cluster] += pair.clamped
+        if pair.held:
+            self._held[name, cluster] += pair.held
         for stage, (seconds, number) in pair.timings().items():
             self._stage_sum[name, stage, cluster] += seconds
             self._stage_count[name, stage, cluster] += number
@@ -97,6 +100,7 @@ class PairFamilies:
         yield _counter(metrics.FAILURES, self._failures, "ds_cluster")
         yield _counter(metrics.REFUSED, self._refused, "ds_cluster")
         yield _counter(metrics.CLAMPED, self._clamped, "ds_cluster")
+        yield _counter(metrics.HELD, self._held, "ds_cluster")
 
 
 def _keep_greatest(values: dict[Labels, float], labels: Labels, value: float) -> None:

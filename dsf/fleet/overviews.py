@@ -238,6 +238,7 @@ class ItemView(View):
     value: int | None = Field(description="As written; null where scores go to metrics only.")
     scored: float | None = Field(default=None, description="As the scoring API gave it, where that is known.")
     clamped: bool = False
+    waiting: int | None = Field(default=None, description="The newest value, while a hold keeps it back.")
     labels: dict[str, str] = Field(default={})
 
 

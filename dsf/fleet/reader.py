@@ -18,7 +18,7 @@ from dsf.fleet.rows import age_of, books_of, cycle_view, failure_view, remark_vi
 from dsf.fleet.schedule import entry_view
 from dsf.fleet.verdict import Verdict, verdict
 from dsf.fleet.views import HistoryList, ScheduleList, ScoreItem, ScoreList, ScoreResult, ScoreView
-from dsf.store.pairs import Pairs, PairState
+from dsf.store.pairs import Pairs, PairScore, PairState
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
 
@@ -222,9 +222,17 @@ def score_view(state: PairState, records: dict[str, ScorerRecord], now: float, *
         failure=failure_view(state),
         remark=remark_view(state),
         skips=skips_view(state, record),
-        items=[ScoreItem(name=name, value=value) for name, value in usable.items] if usable else [],
+        items=_items(usable) if usable else [],
         results=[ScoreResult(metric=labels, score=value) for labels, value in usable.results] if usable else [],
     )
+
+
+def _items(score: PairScore) -> list[ScoreItem]:
+    held = score.held
+    return [
+        ScoreItem(name=name, value=value, waiting=held[name].value if name in held else None)
+        for name, value in score.items
+    ]
 
 
 def _cut(view: ScoreView, is_long: bool) -> ScoreView:

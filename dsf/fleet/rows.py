@@ -91,7 +91,8 @@ def score_items(score: PairScore, record: ScorerRecord, cluster: str) -> list[It
             # The format has changed since.
             labels, scored = {}, None
         clamped = scored is not None and to_score_value(scored)[1]
-        items.append(ItemView(name=name, value=value, scored=scored, clamped=clamped, labels=labels))
+        waiting = score.held[name].value if name in score.held else None
+        items.append(ItemView(name=name, value=value, scored=scored, clamped=clamped, waiting=waiting, labels=labels))
     return items
 
 

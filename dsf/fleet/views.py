@@ -64,6 +64,7 @@ class ScoreItem(View):
 
     name: str
     value: int
+    waiting: int | None = Field(default=None, description="The newest value, while a hold keeps it back.")
 
 
 class ScoreResult(View):

@@ -15,7 +15,7 @@ from dsf.hub.capacity import Load
 from dsf.hub.distribute import ScorerPart
 from dsf.hub.names import NAME_CONFLICT, NAME_NOT_ALLOWED, Named
 from dsf.store.entries import Entry
-from dsf.store.registry import EmptyRule, FailingRule, ScorerRecord
+from dsf.store.registry import EmptyRule, FailingRule, HoldRule, ScorerRecord
 
 
 @dataclass(frozen=True)
@@ -135,6 +135,7 @@ class ScorerPlan:
         if self.resolved is None or self.obstacle is not None:
             return None
         spec, resolved = self.scorer.spec, self.resolved
+        hold = spec.execution.hold
         return ScorerRecord(
             name=self.name,
             namespace=self.namespace,
@@ -163,6 +164,7 @@ class ScorerPlan:
                 value=resolved.when_empty.value,
                 items=tuple((item.name, item.value) for item in resolved.when_empty.items or ()),
             ),
+            hold=HoldRule(min_change=hold.min_change, for_seconds=hold.for_seconds) if hold is not None else None,
         )
 
     def entry(self, cluster: str) -> Entry | None:

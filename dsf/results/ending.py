@@ -25,6 +25,7 @@ from dsf.api.validity import valid_until, validity_at
 from dsf.errors import CycleError, ScoreObjectTooLargeError
 from dsf.messages import LARGEST_COUNT, STAGES, Result, run_time
 from dsf.reasons import RefusalReason
+from dsf.results.holding import held
 from dsf.store.history import HistoryEntry
 from dsf.store.pairs import SUCCESSES, PairFailure, PairScore
 from dsf.store.registry import ScorerRecord
@@ -60,9 +61,11 @@ def ending_of(
     now: float,
     factor: float = 1.0,
     interval: int | None = None,
+    published: PairScore | None = None,
 ) -> Ending:
     """The effect of `result` on its pair's books. `now` is unix seconds by the hub's clock, `factor` extends every
-    validity, `interval` is the one in force if it is not the scorer's."""
+    validity, `interval` is the one in force if it is not the scorer's. `published` is the score in force, where the
+    scorer has a hold."""
     skew = _clock_skew(result, now)
     if skew is not None:
         return _failed(result, scorer, CycleError("publish", CLOCK_SKEW, skew), now, refusal="stale")
@@ -83,7 +86,7 @@ def ending_of(
         )
         return _failed(result, scorer, CycleError("publish", STALE, message), now, refusal="stale")
     try:
-        scored = _score(result, scorer, until, now)
+        scored = _score(result, scorer, until, now, published)
     except CycleError as error:
         return _failed(result, scorer, error, now)
     return _succeeded(result, scorer, scored)
@@ -116,7 +119,7 @@ def _clock_skew(result: Result, now: float) -> str | None:
     )
 
 
-def _score(result: Result, scorer: ScorerRecord, until: float, now: float) -> _Scored:
+def _score(result: Result, scorer: ScorerRecord, until: float, now: float, published: PairScore | None) -> _Scored:
     """The score of a successful result. Raises CycleError if it has too many results or is too large."""
     if len(result.results) > MAX_RESULTS:
         raise CycleError(
@@ -158,8 +161,9 @@ def _score(result: Result, scorer: ScorerRecord, until: float, now: float) -> _S
         valid_until=until,
         results=kept,
         items=list(items),
+        held={},
     )
-    return _Scored(outcome, score, refused, clamped, remark)
+    return _Scored(outcome, held(score, published, scorer, result.cluster), refused, clamped, remark)
 
 
 def _kept(results: Sequence[_Kept]) -> list[_Kept]:
@@ -177,11 +181,15 @@ def _succeeded(result: Result, scorer: ScorerRecord, scored: _Scored) -> Ending:
     counters |= {"n:refused:" + reason: min(number, LARGEST_COUNT) for reason, number in scored.refused.items()}
     if scored.clamped:
         counters["n:clamped"] = scored.clamped
+    if scored.score.held:
+        counters["n:held"] = len(scored.score.held)
     counts = {"items": len(scored.score.items), "results": len(scored.score.results)}
     if scored.refused:
         counts["refused"] = min(sum(scored.refused.values()), LARGEST_COUNT)
     if scored.clamped:
         counts["clamped"] = scored.clamped
+    if scored.score.held:
+        counts["held"] = len(scored.score.held)
     remark = scored.remark
     return _ending(
         result,

@@ -15,11 +15,12 @@ from dsf import keys
 from dsf.errors import MessageRejectedError, SchemaMismatchError, SettingsError
 from dsf.messages import MAX_RESULT_BYTES, Result, verify
 from dsf.results.ending import ending_of
+from dsf.results.holding import Published
 from dsf.settings import Settings
 from dsf.store.agents import AgentRecord, Agents
 from dsf.store.entries import interval_in_force, targets_of
 from dsf.store.registry import ClusterRecord, ScorerRecord, read_record
-from dsf.store.runs import Runs
+from dsf.store.runs import Ending, Runs
 from dsf.store.schedule import ScheduleStore
 from dsf.store.writes import VALIDITY_FACTOR, read_factor
 
@@ -57,6 +58,7 @@ class Ingest:
     ) -> None:
         self._settings = settings
         self._secret = master_secret(settings)
+        self._redis = client
         self._registry = RegistryCache(client)
         self._runs = Runs(client)
         self._schedule = ScheduleStore(client)
@@ -108,10 +110,7 @@ class Ingest:
                 answers[number] = "malformed"
         self._note(news)
         intervals = self._intervals([result for result, _ in results.values()])
-        endings = {
-            number: ending_of(result, scorer, now=now, factor=factor, interval=interval)
-            for (number, (result, scorer)), interval in zip(results.items(), intervals, strict=True)
-        }
+        endings = self._endings(results, intervals, now, factor)
         ended = self._runs.end_all(
             list(endings.values()),
             refused=refused,
@@ -130,6 +129,26 @@ class Ingest:
         if changed:
             self._on_change()
         return [answers[number] for number in range(len(envelopes))]
+
+    def _endings(
+        self,
+        results: dict[int, tuple[Result, ScorerRecord]],
+        intervals: Sequence[int | None],
+        now: float,
+        factor: float,
+    ) -> dict[int, Ending]:
+        """The endings of results by their number, in their order."""
+        published = Published(self._redis, results.values(), now=now)
+        made: dict[int, Ending] = {}
+        # By run: a mailbox gives the results of a pair in any order, and each is held against the one before.
+        for (number, (result, scorer)), interval in sorted(
+            zip(results.items(), intervals, strict=True), key=lambda one: one[0][1][0].run
+        ):
+            made[number] = ending = ending_of(
+                result, scorer, now=now, factor=factor, interval=interval, published=published.before(result)
+            )
+            published.replace(result.cluster, scorer, ending.score)
+        return {number: made[number] for number in results}
 
     def _intervals(self, results: Sequence[Result]) -> list[int | None]:
         """The intervals that users set for the pairs of these results; None for those without."""

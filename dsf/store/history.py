@@ -26,7 +26,7 @@ from dsf.messages import STAGES
 
 # The order is part of the stored format: new ones go last.
 #: Counts of a cycle, in the order in which they are stored and shown.
-COUNTS: Final = ("series", "bytes_in", "bytes_out", "results", "items", "refused", "clamped", "retries")
+COUNTS: Final = ("series", "bytes_in", "bytes_out", "results", "items", "refused", "clamped", "retries", "held")
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_."
 _TWO_DIGITS: Final = tuple(first + second for first in _DIGITS for second in _DIGITS)
 _VALUES: Final = {digit: value for value, digit in enumerate(_DIGITS)}

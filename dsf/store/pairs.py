@@ -20,6 +20,7 @@ Ticks not sent by beat are in `dsf.store.skips`. The hash `dsf.keys.pair_key(clu
     n:skipped:<reason>                                         counter
     n:error:<stage>:<reason>                                   counter, sums up to n:error
     n:refused:<reason>, n:clamped                              counters of individual results
+    n:held                                                     counter of items whose new value was held back
     t:<stage>:sum, t:<stage>:count                             seconds and number of timed stages
     last_run                                                   newest run id received (or declared lost)
     score                                                      JSON of the newest PairScore
@@ -40,6 +41,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import SchemaValidator, core_schema
 
 from dsf import keys
+from dsf.api.hold import Waiting
 from dsf.api.pauses import LATEST
 from dsf.store.client import batched
 from dsf.store.history import HistoryEntry, read_row, run_of
@@ -120,6 +122,8 @@ class PairScore(BaseModel):
     valid_until: _Moment
     results: list[tuple[dict[str, str], float]] = []
     items: list[tuple[str, int]] = []
+    #: What `spec.execution.hold` keeps back, by item: its value in `items` is the published one.
+    held: dict[str, Waiting] = {}
 
 
 class PairState:
@@ -169,6 +173,11 @@ class PairState:
     def clamped(self) -> int:
         """Values that were clamped."""
         return self._whole("n:clamped")
+
+    @property
+    def held(self) -> int:
+        """New values of items that were held back; each counts once a cycle."""
+        return self._whole("n:held")
 
     def timings(self) -> dict[str, tuple[float, int]]:
         """Stage -> (sum of seconds, number)."""

@@ -38,6 +38,15 @@ class EmptyRule(BaseModel):
     items: tuple[tuple[str, int], ...] = ()
 
 
+class HoldRule(BaseModel):
+    """Which changes of an item are published: `spec.execution.hold`. `dsf.api.hold` has the rule."""
+
+    model_config = ConfigDict(frozen=True)
+
+    min_change: int = Field(ge=1)
+    for_seconds: int = Field(default=0, ge=0)
+
+
 class ScorerRecord(BaseModel):
     """Data for the results worker to turn this scorer's results into scores, and for display."""
 
@@ -71,6 +80,8 @@ class ScorerRecord(BaseModel):
     problem: str = ""
     when_failing: FailingRule = FailingRule()
     when_empty: EmptyRule = EmptyRule()
+    #: None: every change is published.
+    hold: HoldRule | None = None
 
 
 class ClusterRecord(BaseModel):

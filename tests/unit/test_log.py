@@ -2,7 +2,56 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+
+import pytest
+
 from dsf.log import Throttle
+from dsf.settings import child_environment, unknown_variables
+
+
+@pytest.mark.parametrize(
+    ("environment", "unknown"),
+    [
+        ({"DSF_REDIS_URL": "redis://h", "dsf_log_level": "INFO", "PATH": "/bin"}, []),
+        ({"DSF_OTLP_TOKEN_FILE": "/t", "DSF_EXPORTER_HOST": "::1"}, ["DSF_EXPORTER_HOST", "DSF_OTLP_TOKEN_FILE"]),
+        ({"DSF_REDIS_URLS": "", "dsf_redis": ""}, ["DSF_REDIS_URLS", "dsf_redis"]),
+        ({"DSF_TEST_PATIENCE": "2"}, []),
+        # What Kubernetes adds for the Service dsf-exporter; without it the port is that of an old setting.
+        (
+            {
+                "DSF_EXPORTER_SERVICE_HOST": "10.0.0.1",
+                "DSF_EXPORTER_SERVICE_PORT_HTTP": "8080",
+                "DSF_EXPORTER_PORT": "tcp://10.0.0.1:8080",
+                "DSF_EXPORTER_PORT_8080_TCP_ADDR": "10.0.0.1",
+                "DSF_EXPORTER_HOST": "::1",
+            },
+            ["DSF_EXPORTER_HOST"],
+        ),
+        ({"DSF_EXPORTER_PORT": "8080"}, ["DSF_EXPORTER_PORT"]),
+    ],
+)
+def test_variables_that_are_no_settings(environment: dict[str, str], unknown: list[str]) -> None:
+    assert unknown_variables(environment) == unknown
+
+
+def test_a_process_names_them_once_and_a_command_does_not() -> None:
+    environment = child_environment(log_format="json") | {"DSF_OTLP_TOKEN_FILE": "/etc/hidden"}
+
+    def said(code: str) -> list[dict[str, str]]:
+        program = f"import dsf.log\nfrom dsf.settings import settings\n{code}\ndsf.log.get('x').info('begins')"
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+        )
+        return [json.loads(line) for line in done.stderr.splitlines()]
+
+    warning, begins = said("dsf.log.setup(settings())")
+    assert (warning["level"], warning["names"]) == ("warning", "DSF_OTLP_TOKEN_FILE")
+    assert "hidden" not in json.dumps(warning)
+    assert begins["event"] == "begins"
+    assert [line["event"] for line in said("dsf.log.prepare(settings())")] == ["begins"]
 
 
 def test_one_per_kind_and_how_many_were_left_out() -> None:

@@ -264,6 +264,20 @@ TOKEN_WITHOUT_KEY = {"auth": {"tokenSecretRef": {"name": "a"}}}
             "spec.execution.whenFailing.value in body should be less than or equal to 100",
         ),
         ({"execution": {"rateLimit": "fast"}}, "spec.execution.rateLimit in body should match"),
+        ({"execution": {"hold": {"forSeconds": 60}}}, "spec.execution.hold.minChange: Required value"),
+        (
+            {"execution": {"hold": {"minChange": 0}}},
+            "spec.execution.hold.minChange in body should be greater than or equal to 1",
+        ),
+        (
+            {"execution": {"hold": {"minChange": 201}}},
+            "spec.execution.hold.minChange in body should be less than or equal to 200",
+        ),
+        ({"execution": {"hold": {"minChange": 1.5}}}, "spec.execution.hold.minChange in body must be of type integer"),
+        (
+            {"execution": {"hold": {"minChange": 5, "forSeconds": -1}}},
+            "spec.execution.hold.forSeconds in body should be greater than or equal to 0",
+        ),
         ({"execution": {"timeoutSeconds": 0}}, "should be greater than or equal to 1"),
         ({"configURL": "ftp://a"}, "spec.configURL in body should match"),
         ({"configURL": None}, "spec.configURL: Required value"),

@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -125,7 +126,8 @@ def test_make_knows_its_targets(command: Command) -> None:
 
 @pytest.mark.parametrize("command", venues.of(Venue.HERE), ids=str)
 def test_what_needs_nothing_runs_here(command: Command) -> None:
-    path = os.pathsep.join([str(Path(programs.find("promtool")).parent), os.environ["PATH"]])
+    own = [str(Path(program).parent) for program in (programs.find("promtool"), sys.executable)]
+    path = os.pathsep.join([*own, os.environ["PATH"]])
     done = subprocess.run(
         ["/bin/bash", "-euc", command.text],
         cwd=ROOT, env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=300, check=False,

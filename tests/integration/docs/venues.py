@@ -78,6 +78,8 @@ _STACK_PROGRAMS = {"dsf", "celery", "curl"}
 TOOLS = {"sed", "base64", "grep", "openssl", "cd", "export", "source", "promtool", "jq"}
 #: Those that need nothing of ours, or only files.
 _HERE_FIRST = {"export", "source", "promtool"}
+#: Commands of `dsf` that need only files of the repository.
+_FILES_ONLY = re.compile(r"dsf scorer test\b")
 #: Variables that a page sets once and that its later commands need.
 EXPORTS = {"DSF_ROLE": "cli"}
 
@@ -94,6 +96,8 @@ def venue(command: Command) -> Venue:
         raise LookupError(f"{command}: {sorted(unknown)} is in no table of tests/integration/docs/venues.py")
     if programs & _CLUSTER_PROGRAMS or not programs:
         return Venue.CLUSTER
+    if _FILES_ONLY.match(command.text):
+        return Venue.HERE
     if programs & _STACK_PROGRAMS:
         return Venue.STACK
     if programs & _HERE_FIRST:

@@ -14,13 +14,14 @@ import pytest
 import redis
 
 from dsf import keys
+from dsf.api.hold import Waiting
 from dsf.fleet.changes import Action, Actor, UserAction, record
 from dsf.fleet.client import Client
 from dsf.messages import new_run_id
 from dsf.store.entries import ScheduleOverride
 from dsf.store.notices import CLUSTER_SET, ClusterNotice, ConditionNotice, Notices, ScorerNotice
-from dsf.store.pairs import PairFailure
-from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
+from dsf.store.pairs import PairFailure, PairScore
+from dsf.store.registry import ClusterRecord, HoldRule, Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
 from dsf.store.slots import current_slot
 from dsf.web import finding, views
@@ -86,6 +87,18 @@ def test_the_pair(page: WebProcess, redis_client: redis.Redis) -> None:
     assert "scheduled</dt><dd>7" in html
     assert "kubectl get addonplacementscore sample-score -n worker01" in html
     assert "Last 2 cycles" in html
+
+
+def test_what_a_hold_keeps_back(page: WebProcess, redis_client: redis.Redis) -> None:
+    good_fleet(redis_client)
+    registry, key = Registry(redis_client), keys.pair_key("worker01", SAMPLE)
+    hold = HoldRule(min_change=5, for_seconds=60)
+    registry.put_scorer(registry.scorer(SAMPLE).model_copy(update={"hold": hold}))
+    score = PairScore.model_validate_json(str(redis_client.hget(key, "score")))
+    score = score.model_copy(update={"held": {"n1": Waiting(17, None, 5)}})
+    redis_client.hset(key, "score", score.model_dump_json())
+    fetch(page, PAIR, '<span class="mark">17 held</span>')
+    fetch(page, f"/scorers/{SAMPLE}", "from 5 points on, if it lasts 60 s")
 
 
 def test_the_scorer_and_the_cluster(page: WebProcess, redis_client: redis.Redis) -> None:

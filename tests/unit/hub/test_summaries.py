@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from dsf.api.meta import rfc3339
 from dsf.api.scoringconfig import Mask, is_masked
 from dsf.hub.summaries import FleetPlan, MaskIndex, differences, make_plan
+from dsf.store.registry import HoldRule
 from tests.unit.hub.builders import NOW, cluster, config, scorer
 
 GONE = {"deletionTimestamp": "2026-01-02T00:00:00Z"}
@@ -71,12 +72,14 @@ def test_execution_is_in_the_record_and_the_entry() -> None:
         "rateLimit": "30/m",
         "validitySeconds": 90,
         "whenFailing": {"failureThreshold": 2, "behavior": "Value", "value": -100},
+        "hold": {"minChange": 5, "forSeconds": 60},
         "whenEmpty": {"behavior": "Value", "items": [{"name": "${cluster};pod-a", "value": 5}]},
     }
     plan = make_plan([scorer(execution=execution, scoreDestination="None")], config(), [cluster("c")], NOW)
     record = plan.records({})["s"]
     assert (record.rate_limit, record.validity, record.destination) == ("30/m", 90, "None")
     assert record.when_failing.model_dump() == {"failure_threshold": 2, "behavior": "Value", "value": -100}
+    assert record.hold == HoldRule(min_change=5, for_seconds=60)
     expected = {"behavior": "Value", "value": None, "items": (("${cluster};pod-a", 5),)}
     assert record.when_empty.model_dump() == expected
     assert plan.entries("c", {})["s"].rate_limit == "30/m"

@@ -9,5 +9,13 @@ scoring   points about scores: query, empty, one, many, gaps, NaN, large, labels
 run       all points in order, and which can be judged without which
 command   the command line
 
+`dsf scorer test` asks it about an author's own series, and compares items:
+
+notation   series as in promtool's tests
+testfile   what is in a file
+inprocess  serves a scorer of the library while its cases run
+testrun    the cases in order
+junit      their results for CI systems
+
 It comes with the library for scoring APIs, and needs the framework, which finds it by an entry point (`dsf.commands`).
 """

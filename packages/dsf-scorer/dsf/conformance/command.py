@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsf.cli.group import BAD
-from dsf.cli.output import Format, Output, emit, table
+from dsf.cli.group import BAD, USAGE
+from dsf.cli.output import Format, Output, clean, emit, flat, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from dsf.conformance.report import ConformanceReport
+    from dsf.conformance.testrun import TestReport
 
 _group = typer.Typer(
     help="Tools for authors of scoring APIs.",
@@ -105,6 +106,57 @@ def check(
         raise typer.Exit(BAD)
 
 
+@_group.command("test")
+def run_files(
+    files: Annotated[list[Path], typer.Argument(help="Files with series and expected items.", dir_okay=False)],
+    url: Annotated[
+        str, typer.Option("--url", help="Ask this scoring API, such as http://127.0.0.1:8000, not the files' scorer.")
+    ] = "",
+    token_file: Annotated[
+        Path | None,
+        typer.Option("--token-file", help="File whose first line is the token.", exists=True, dir_okay=False),
+    ] = None,
+    junit: Annotated[
+        Path | None, typer.Option("--junit", dir_okay=False, help="Write the results to this file, as JUnit's XML.")
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0.1, help="Timeout of each scoring request in seconds.")
+    ] = 30.0,
+    output: Output = Format.TABLE,
+) -> None:
+    """Test a scorer: series in promtool's notation in, items of the AddOnPlacementScore out.
+
+    A file names a scoring API, or a Python scorer (`scorer: module:object`), which is imported and run here. Nothing is
+    published. Exit code 1 if a case fails, 2 if a file cannot be used.
+
+    Example: dsf scorer test scorer-test.yaml --junit results.xml
+    """
+    from dsf.api.urls import is_valid_url
+    from dsf.conformance import junit as xml
+    from dsf.conformance.testfile import TestFile
+    from dsf.conformance.testrun import TestReport, run
+    from dsf.errors import ManifestError
+
+    if url and not is_valid_url(url):
+        raise typer.BadParameter(f"{url!r} is no URL such as http://127.0.0.1:8000", param_hint="--url")
+    token = _token(None, token_file)
+    try:
+        read = [TestFile(file, url) for file in files]
+    except ManifestError as error:
+        typer.echo(clean(str(error)), err=True)
+        raise typer.Exit(USAGE) from None
+    cases = [case for file in read for case in run(file, token, timeout)]
+    report = TestReport(passed=not any(case.failures for case in cases), cases=cases)
+    if junit is not None:
+        try:
+            xml.write(junit, cases)
+        except OSError as error:
+            raise typer.BadParameter(f"cannot be written: {error}", param_hint="--junit") from None
+    emit(report, output, lambda: _render_cases(report))
+    if not report.passed:
+        raise typer.Exit(BAD)
+
+
 def add(app: typer.Typer) -> None:
     """Add the group to `dsf`."""
     app.add_typer(_group, name="scorer", rich_help_panel="Look")
@@ -123,6 +175,20 @@ def _token(token: str | None, file: Path | None) -> str | None:
     if token == "":
         raise typer.BadParameter("the token is empty", param_hint="--token")
     return token
+
+
+def _render_cases(report: TestReport) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    rows: list[list[str | tuple[str, str]]] = [
+        [case.file, case.name, ("fail", "bold red") if case.failures else ("pass", "green"), f"{case.seconds:.2f}s"]
+        for case in report.cases
+    ]
+    failures = [Text(flat(failure)) for case in report.cases for failure in case.failures]
+    failed = sum(bool(case.failures) for case in report.cases)
+    end = Text(f"{len(report.cases) - failed} passed, {failed} failed", style="bold red" if failed else "green")
+    return Group(table(["FILE", "CASE", "", "TIME"], rows, right=("TIME",)), Text(""), *failures, end)
 
 
 def _render(report: ConformanceReport) -> RenderableType:

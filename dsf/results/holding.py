@@ -1,0 +1,125 @@
+"""`spec.execution.hold` between a result and its score: what is published now, and what of a new score is held back.
+
+The state is part of the pair's newest score, so it ends with the pair and is any worker's. Only pairs whose scorer has
+a hold are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import redis
+
+from dsf import keys
+from dsf.api.dimension import DimensionFormat
+from dsf.api.hold import hold_back
+from dsf.api.score import to_score_value
+from dsf.api.validity import has_expired
+from dsf.messages import Result
+from dsf.store.pairs import FAILING, SCORE, PairScore, row_fields
+from dsf.store.registry import ScorerRecord
+from dsf.store.unreadable import parsed
+
+_Results = list[tuple[dict[str, str], float]]
+
+
+class Published:
+    """The scores in force of the pairs of some results. For one batch of one worker: a mailbox has one reader."""
+
+    def __init__(self, client: redis.Redis, results: Iterable[tuple[Result, ScorerRecord]], *, now: float) -> None:
+        """One round trip if a scorer has a hold, else none. `now` is unix seconds. Raises redis.RedisError."""
+        self._scores: dict[tuple[str, str], PairScore] = {}
+        scorers = {
+            (result.cluster, result.scorer): scorer
+            for result, scorer in results
+            if scorer.hold is not None and scorer.destination != "None"
+        }
+        if not scorers:
+            return
+        with client.pipeline(transaction=False) as pipe:
+            pipe.hmget(keys.ROWS, [keys.pair(*pair) for pair in scorers])
+            for pair in scorers:
+                pipe.hget(keys.pair_key(*pair), SCORE)
+            # A pair whose data is damaged must not stop the others: its score is published as it comes.
+            rows, *texts = pipe.execute(raise_on_error=False)
+        if isinstance(rows, Exception):
+            raise rows
+        for (pair, scorer), row, text in zip(scorers.items(), rows, texts, strict=True):
+            score = parsed(PairScore, keys.pair(*pair), text if isinstance(text, str) else None)
+            failing = row_fields(keys.pair(*pair), row).get(FAILING, 0)
+            if score is not None and _is_in_force(score, scorer, failing, now):
+                self._scores[pair] = score
+
+    def before(self, result: Result) -> PairScore | None:
+        """The score that this result may replace; None if there is none, or if it is not held against it."""
+        score = self._scores.get((result.cluster, result.scorer))
+        # A score from later is that of a clock that was ahead, or keeps its place.
+        return score if score is not None and score.run < result.run else None
+
+    def replace(self, cluster: str, scorer: ScorerRecord, score: PairScore | None) -> None:
+        """A result was turned into this score: that of the next one, if it is later."""
+        if scorer.hold is None or score is None:
+            return
+        known = self._scores.get((cluster, scorer.name))
+        if known is None or known.run < score.run:
+            self._scores[cluster, scorer.name] = score
+
+
+def held(measured: PairScore, published: PairScore | None, scorer: ScorerRecord, cluster: str) -> PairScore:
+    """The score to publish instead of `measured`; the same object where the scorer has no hold."""
+    if scorer.hold is None or published is None:
+        return measured
+    values, waiting = hold_back(
+        dict(published.items),
+        dict(measured.items),
+        published.held,
+        measured.at,
+        min_change=scorer.hold.min_change,
+        for_seconds=scorer.hold.for_seconds,
+    )
+    if not waiting:
+        return measured
+    results = measured.results
+    if not scorer.aggregate_with:
+        # Metrics of an aggregated score show its parts, which nobody holds back.
+        formats = (scorer.dimension_format, *scorer.more_dimension_formats)
+        numbers = {name: values[name] for name in waiting}
+        results = _as_published(measured.results, published.results, numbers, formats, cluster, scorer.score_name)
+    return measured.model_copy(update={"items": list(values.items()), "results": results, "held": waiting})
+
+
+def _is_in_force(score: PairScore, scorer: ScorerRecord, failing: int, now: float) -> bool:
+    """Whether readers see this score: one that is out of date, or whose place whenFailing took, holds nothing back."""
+    rule = scorer.when_failing
+    return (
+        score.score_name == scorer.score_name
+        and not has_expired(score.valid_until, now)
+        and (rule.behavior == "Keep" or failing < rule.failure_threshold)
+    )
+
+
+def _as_published(
+    measured: _Results,
+    published: _Results,
+    numbers: dict[str, int],
+    formats: Sequence[str],
+    cluster: str,
+    score_name: str,
+) -> _Results:
+    """The results with the score of the published one where their item is held, so that gauges agree with items."""
+    # As items are made: of one format the later result has the name, and an earlier format goes first.
+    owners: dict[str, int] = {}
+    for fmt in reversed(formats):
+        render = DimensionFormat(fmt, cluster, score_name).render
+        owners |= {render(labels): number for number, (labels, _) in enumerate(measured)}
+    earlier = {frozenset(labels.items()): value for labels, value in published}
+    results = list(measured)
+    for name, value in numbers.items():
+        number = owners.get(name)
+        if number is None:
+            continue
+        labels, _ = measured[number]
+        was = earlier.get(frozenset(labels.items()))
+        is_same = was is not None and to_score_value(was)[0] == value
+        results[number] = labels, was if was is not None and is_same else float(value)
+    return results

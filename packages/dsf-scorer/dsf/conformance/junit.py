@@ -1,0 +1,40 @@
+"""Results of `dsf scorer test` as JUnit's XML, which CI systems show."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from pathlib import Path
+from xml.etree import ElementTree as Xml  # written, never read
+
+from dsf.conformance.testrun import CaseResult
+from dsf.text import visible
+
+
+def write(path: Path, cases: list[CaseResult]) -> None:
+    """Write one suite per file. Raises OSError."""
+    suites = Xml.Element("testsuites", _totals(cases))
+    for file, group in groupby(cases, key=lambda case: case.file):
+        own = list(group)
+        suite = Xml.SubElement(suites, "testsuite", name=_shown(file), **_totals(own))
+        for case in own:
+            attributes = {"classname": _shown(file), "name": _shown(case.name), "time": f"{case.seconds:.3f}"}
+            test = Xml.SubElement(suite, "testcase", file=_shown(file), line=str(case.line), **attributes)
+            if case.failures:
+                failure = Xml.SubElement(test, "failure", message=_shown(case.failures[0]))
+                failure.text = _shown("\n".join(case.failures))
+    Xml.indent(suites)
+    Xml.ElementTree(suites).write(path, encoding="utf-8", xml_declaration=True)
+
+
+def _totals(cases: list[CaseResult]) -> dict[str, str]:
+    return {
+        "tests": str(len(cases)),
+        "failures": str(sum(bool(case.failures) for case in cases)),
+        "errors": "0",
+        "time": f"{sum(case.seconds for case in cases):.3f}",
+    }
+
+
+def _shown(text: str) -> str:
+    # XML has no control characters, and UTF-8 no lone surrogates.
+    return visible(text, kept="\n\t").encode("utf-8", "replace").decode()

@@ -1,0 +1,132 @@
+"""Time series in the notation of promtool's tests: `node_load1{node="n1"}` and `0+1x10 _ 7 stale`.
+
+    5            a sample
+    5x3          4 samples of 5
+    0+2x3        0 2 4 6; 6-2x3 is 6 4 2 0
+    _  _x3       a sample that is missing, 3 of them
+    stale        the series ended: missing too, as in the answer of a range query
+
+From https://prometheus.io/docs/prometheus/latest/configuration/unit_testing_rules/#series; without native histograms.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from decimal import Decimal
+from typing import Any, Final
+
+#: Most samples of a series: Prometheus answers a range query with no more.
+MOST: Final = 11_000
+# Most characters of a series' labels, and of one item of its values.
+_LONGEST, _LONGEST_ITEM = 10_000, 200
+
+_NUMBER = r"(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[iI][nN][fF]|[nN][aA][nN])"
+_ITEM = re.compile(rf"(?P<blank>_)|(?P<stale>stale)|(?P<value>[-+]?{_NUMBER})(?P<step>[-+]{_NUMBER}(?=x))?", re.ASCII)
+_TIMES = re.compile(r"x([0-9]+)", re.ASCII)
+_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*", re.ASCII)
+_LABEL = re.compile(
+    r"""\s*(?P<name>[a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*
+    (?P<value>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|`[^`]*`)\s*""",
+    re.ASCII | re.VERBOSE,
+)
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", '"': '"', "'": "'"}
+
+
+def labels_of(text: str) -> dict[str, str]:
+    """The labels of a series such as `up{job="a"}`, the metric's name as `__name__`. Raises ValueError."""
+    if len(text) > _LONGEST:
+        raise ValueError(f"has more than {_LONGEST} characters")
+    name, brace, rest = text.strip().partition("{")
+    name = name.strip()
+    labels: dict[str, str] = {}
+    if name:
+        if _NAME.fullmatch(name) is None:
+            raise ValueError(f"{name[:100]!r} is no name of a metric")
+        labels["__name__"] = name
+    if not brace:
+        if not name:
+            raise ValueError('is empty; a series is such as up{job="a"} or {node="n1"}')
+        return labels
+    if not rest.endswith("}"):
+        raise ValueError("has no closing brace at its end")
+    rest = rest[:-1]
+    while rest.strip():
+        found = _LABEL.match(rest)
+        if found is None:
+            raise ValueError(f'a label is such as node="n1", not {rest.strip()[:100]!r}')
+        if found["name"] in labels:
+            raise ValueError(f"has the label {found['name']} twice")
+        labels[found["name"]] = _unquoted(found["value"])
+        rest = rest[found.end() :]
+        if rest and not rest.startswith(","):
+            raise ValueError(f"a comma is missing before {rest.strip()[:100]!r}")
+        rest = rest[1:]
+    # As in Prometheus, an empty label is none.
+    return {label: value for label, value in labels.items() if value}
+
+
+def values_of(text: str) -> list[float | None]:
+    """The samples in order, None for one that is missing. Raises ValueError, also for more than `MOST`."""
+    values: list[float | None] = []
+    for word in text.split():
+        item = _ITEM.match(word) if len(word) <= _LONGEST_ITEM else None
+        times = None if item is None else _TIMES.fullmatch(word, item.end())
+        if item is None or not (times or item.end() == len(word)) or (item["step"] and not times):
+            raise ValueError(f"{word[:100]!r} is not such as 5, 5x3, 0+2x3, _, _x3 or stale")
+        # Longer numbers are refused before they are read.
+        count = 0 if times is None else int(times[1]) if len(times[1]) < 10 else MOST + 1
+        # `5x3` has a sample for time 0, too.
+        length = max(count, times is None) if item["blank"] else count + 1
+        if len(values) + length > MOST:
+            raise ValueError(f"{word[:100]!r} makes more than {MOST} samples, the most that a range query answers")
+        if item["blank"] or item["stale"]:
+            values += [None] * length
+            continue
+        value, step = _number(item["value"]), _number(item["step"] or "0")
+        for _ in range(length):
+            values.append(value)
+            # Added again and again, as promtool does.
+            value += step
+    return values
+
+
+def matrix(labels: dict[str, str], values: list[float | None], start: float, interval: float) -> dict[str, Any]:
+    """One series of a scoring request: the answer of a range query with this step (seconds) from `start` on."""
+    times = (start + number * interval for number in range(len(values)))
+    samples = [[_time(at), _text(value)] for at, value in zip(times, values, strict=True) if value is not None]
+    return {"metric": labels, "values": samples}
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if math.isinf(value) and not text.lower().endswith("inf"):
+        raise ValueError(f"{text[:100]} is too large for a sample")
+    return value
+
+
+def _time(at: float) -> float | int:
+    return int(at) if float(at).is_integer() else at
+
+
+def _text(value: float) -> str:
+    """As Prometheus writes it: no exponent."""
+    if math.isfinite(value):
+        return format(Decimal(repr(value)), "f").removesuffix(".0")
+    return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
+
+
+def _unquoted(text: str) -> str:
+    if text.startswith("`"):
+        return text[1:-1]
+
+    def escaped(found: re.Match[str]) -> str:
+        what = found[1]
+        if what.startswith("u") and len(what) > 1:
+            return chr(int(what[1:], 16))
+        if what not in _ESCAPES:
+            raise ValueError(f"\\{what} in {text[:100]} is not one of \\n \\t \\r \\\\ \\\" \\' \\uXXXX")
+        return _ESCAPES[what]
+
+    return _ESCAPE.sub(escaped, text[1:-1])

@@ -1,0 +1,214 @@
+"""A file for `dsf scorer test`: a scorer, and cases of series and the items that must come of them."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+
+from dsf.api import kubeyaml
+from dsf.api.manifest import ParsedDocument, line_of, parse_documents
+from dsf.api.problems import Mistake, explain
+from dsf.api.scorer import DynamicScorer
+from dsf.cli.duration import seconds
+from dsf.conformance.notation import labels_of, values_of
+from dsf.errors import ManifestError
+
+#: Most samples of a case, which a scoring request of a hundred megabytes has.
+_MOST_SAMPLES = 1_000_000
+#: Most characters of a file.
+_MOST_CHARACTERS = 4 * 1024 * 1024
+
+
+def _interval(value: Any) -> int:
+    try:
+        number = seconds(value) if isinstance(value, str) else value
+    except typer.BadParameter as error:
+        raise ValueError(error.message) from None
+    if type(number) is not int or number < 1:
+        raise ValueError("must be a time such as 30s, 1m or 1h30m, at least 1s")
+    return number
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(
+        # With aliases, as the framework's messages know fields by them.
+        alias_generator=str,
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,
+        allow_inf_nan=False,
+    )
+
+
+class InputSeries(_Part):
+    """One series in promtool's notation, parsed."""
+
+    series: Annotated[dict[str, str], BeforeValidator(lambda text: labels_of(_text(text)))]
+    values: Annotated[list[float | None], BeforeValidator(lambda text: values_of(_text(text)))]
+    #: Its source, where the scorer has several; empty: the first.
+    source: str = ""
+
+    model_config = ConfigDict(allow_inf_nan=True)
+
+
+class ExpectedItem(_Part):
+    """An item of the AddOnPlacementScore: rounded down, -100 to 100."""
+
+    name: str
+    value: float
+    #: Largest difference.
+    tolerance: float = Field(default=0.0, ge=0)
+
+
+class TestCase(_Part):
+    """Series, and all items that come of them."""
+
+    __test__ = False  # for pytest
+
+    name: str = Field(min_length=1)
+    #: Seconds between two samples; None: the step of /config.
+    interval: Annotated[int, BeforeValidator(_interval)] | None = None
+    #: Unix seconds of the first sample.
+    start_timestamp: float = Field(default=0.0, ge=0, le=1e11)
+    #: The DynamicScorer of the manifest; not needed for the only one.
+    dynamic_scorer: str = ""
+    #: Path of /config, and the scoreDimensionFormat; without a manifest.
+    config: str = Field(default="/config", pattern="^/")
+    dimension: str = "${scoreName}"
+    cluster: str = "cluster1"
+    input_series: list[InputSeries] = []
+    exp_items: list[ExpectedItem]
+
+    @field_validator("input_series")
+    @classmethod
+    def _is_bounded(cls, value: list[InputSeries]) -> list[InputSeries]:
+        if sum(len(one.values) for one in value) > _MOST_SAMPLES:
+            raise ValueError(f"has more than {_MOST_SAMPLES} samples")
+        known: set[object] = set()
+        for index, one in enumerate(value):
+            labels = one.source, frozenset(one.series.items())
+            if labels in known:
+                raise ValueError(f"[{index}] has the labels of another series")
+            known.add(labels)
+        return value
+
+    @field_validator("exp_items")
+    @classmethod
+    def _has_each_once(cls, value: list[ExpectedItem]) -> list[ExpectedItem]:
+        name, times = next(iter(Counter(item.name for item in value).most_common(1)), ("", 0))
+        if times > 1:
+            raise ValueError(f"has {name!r} twice")
+        return value
+
+
+class _Document(_Part):
+    scorer: str = Field(default="", pattern=r"^$|^[\w.]+:[\w.]+$")
+    url: str = Field(default="", pattern=r"^$|^https?://[^/]+/?$")
+    manifest: str = ""
+    tests: list[TestCase] = Field(min_length=1)
+
+
+class Registered(NamedTuple):
+    """What of a DynamicScorer matters here."""
+
+    config: str
+    formats: tuple[str, ...]
+    aggregate_by: tuple[str, ...] = ()
+    #: Empty: none.
+    aggregate_with: str = ""
+
+
+class TestFile:
+    """A file that was read. Raises ManifestError with each mistake on a line: file, line, field."""
+
+    __test__ = False
+
+    def __init__(self, path: Path, url: str = "") -> None:
+        """`url` takes the place of the file's scorer."""
+        self.path = path
+        try:
+            with path.open(encoding="utf-8") as file:
+                self._root, document = _read(file.read(_MOST_CHARACTERS + 1))
+        except (OSError, UnicodeDecodeError) as error:
+            raise ManifestError(f"{path}: {getattr(error, 'strerror', None) or 'is not text'}") from None
+        except kubeyaml.YamlError as error:
+            raise ManifestError(f"{path}:{error.line + 1}: {Mistake(error.location, error.message)}") from None
+        try:
+            content = _Document.model_validate(document)
+        except ValidationError as error:
+            raise self._mistakes(explain(error, _Document, document)) from None
+        self.cases = content.tests
+        self.scorer = "" if url else content.scorer
+        self.url = (url or content.url).rstrip("/")
+        if not url and bool(content.scorer) == bool(content.url):
+            raise self._mistakes([Mistake((), "give one of scorer (module:object) and url, or --url")])
+        scorers = self._manifest(content.manifest) if content.manifest else {}
+        self.registered = {index: self._registered(index, scorers) for index in range(len(self.cases))}
+
+    def line(self, *location: int | str) -> int:
+        """The line of a field, from 1."""
+        return line_of(self._root, location) + 1
+
+    def where(self, *location: int | str) -> str:
+        """`FILE:LINE` of a field."""
+        return f"{self.path}:{self.line(*location)}"
+
+    def _registered(self, index: int, scorers: dict[str, DynamicScorer]) -> Registered:
+        case = self.cases[index]
+        if not scorers:
+            return Registered(case.config, (case.dimension,))
+        if case.dynamic_scorer not in scorers and (case.dynamic_scorer or len(scorers) > 1):
+            text = f"{case.dynamic_scorer!r} is not one of {', '.join(sorted(scorers))}"
+            raise self._mistakes([Mistake(("tests", index, "dynamic_scorer"), text)])
+        spec = scorers.get(case.dynamic_scorer, next(iter(scorers.values()))).spec
+        rest = spec.config_url.partition("://")[2].partition("/")[2]
+        by, how = (spec.aggregate.by, spec.aggregate.how.value) if spec.aggregate is not None else ((), "")
+        return Registered(f"/{rest}", spec.dimension_formats, tuple(by), how)
+
+    def _manifest(self, name: str) -> dict[str, DynamicScorer]:
+        file = self.path.parent / name
+        try:
+            found = parse_documents(file.read_text(encoding="utf-8"), str(file))
+        except (OSError, UnicodeDecodeError) as error:
+            text = f"{file}: {getattr(error, 'strerror', None) or 'is not text'}"
+            raise self._mistakes([Mistake(("manifest",), text)]) from None
+        problems = [str(one) for one in found if not isinstance(one, ParsedDocument) and one.severity == "error"]
+        objects = [one.object for one in found if isinstance(one, ParsedDocument)]
+        scorers = {one.metadata.name: one for one in objects if isinstance(one, DynamicScorer)}
+        if problems or not scorers:
+            raise ManifestError("\n".join(problems) or f"{self.where('manifest')}: {file} has no DynamicScorer")
+        return scorers
+
+    def _mistakes(self, mistakes: list[Mistake]) -> ManifestError:
+        return ManifestError("\n".join(self._texts(mistakes)))
+
+    def _texts(self, mistakes: list[Mistake]) -> Iterator[str]:
+        for mistake in sorted(mistakes, key=lambda one: self.line(*one.location)):
+            yield f"{self.where(*mistake.location)}: {mistake}"
+
+
+def _read(text: str) -> tuple[yaml.Node, Any]:
+    if len(text) > _MOST_CHARACTERS:
+        raise kubeyaml.YamlError(0, f"has more than {_MOST_CHARACTERS} characters")
+    root = kubeyaml.compose(text)
+    document = None if root is None else kubeyaml.construct(root)
+    if root is None or not isinstance(document, dict):
+        raise kubeyaml.YamlError(0, "is not a mapping with scorer or url, and tests")
+    return root, document
+
+
+def _text(value: Any) -> str:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, str | int | float)
+        or (isinstance(value, float) and not math.isfinite(value))
+    ):
+        raise ValueError("must be text; put it into quotes")
+    return str(value)

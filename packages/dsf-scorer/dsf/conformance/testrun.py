@@ -1,0 +1,133 @@
+"""Runs the cases of a file: request, answer, items, and where they are not as expected."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from pydantic import Field
+
+from dsf.api.aggregate import aggregated
+from dsf.api.score import build_items
+from dsf.conformance.case import Case
+from dsf.conformance.inprocess import NotServedError, served
+from dsf.conformance.notation import matrix
+from dsf.conformance.report import CheckEnded, fail
+from dsf.conformance.target import ScoringApiTarget
+from dsf.conformance.testfile import TestCase, TestFile
+from dsf.errors import ScoreObjectTooLargeError
+from dsf.fleet.views import View
+
+#: Seconds between two samples where neither file nor /config says it.
+_STEP = 60
+
+
+class CaseResult(View):
+    """One case."""
+
+    file: str
+    line: int
+    name: str
+    failures: list[str] = Field(default=[], description="What was expected and what came; none: it passed.")
+    seconds: float = 0.0
+
+
+class TestReport(View):
+    """All cases of all files."""
+
+    __test__ = False
+
+    passed: bool
+    cases: list[CaseResult]
+
+
+def run(file: TestFile, token: str | None, timeout: float) -> list[CaseResult]:
+    """The results of a file's cases, in their order. `timeout` is in seconds and for each scoring request."""
+    context: AbstractContextManager[str] = nullcontext(file.url)
+    if file.scorer:
+        context = served(file.scorer, file.path.resolve().parent)
+    try:
+        with context as url:
+            return [_run(file, index, url, token, timeout) for index in range(len(file.cases))]
+    except NotServedError as error:
+        failure = f"{file.where('scorer')}: scorer: {error}"
+        return [
+            CaseResult(file=str(file.path), line=file.line("tests", index), name=case.name, failures=[failure])
+            for index, case in enumerate(file.cases)
+        ]
+
+
+def _run(file: TestFile, index: int, url: str, token: str | None, timeout: float) -> CaseResult:
+    case, started = file.cases[index], time.monotonic()
+    asked = Case(url=url + file.registered[index].config, target=ScoringApiTarget(timeout), token=token)
+    try:
+        failures = _failures(file, index, _items(file, index, asked))
+    except CheckEnded as verdict:
+        failures = [f"{file.where('tests', index)}: {case.name}: {verdict.message}"]
+        failures[0] += f"; {verdict.mend}" if verdict.mend else ""
+    return CaseResult(
+        file=str(file.path),
+        line=file.line("tests", index),
+        name=case.name,
+        failures=failures,
+        seconds=round(time.monotonic() - started, 3),
+    )
+
+
+def _items(file: TestFile, index: int, asked: Case) -> dict[str, int]:
+    """The items that the hub would publish. Raises CheckEnded."""
+    case, registered = file.cases[index], file.registered[index]
+    if asked.config is None:
+        raise fail(
+            f"{asked.url}: {asked.config_reply.error or 'is no /config'}", "`dsf scorer check` says what is wrong"
+        )
+    results: Any = asked.scores(_request(case, asked), "the case's series").results
+    if registered.aggregate_with:
+        results = aggregated(results, registered.aggregate_by, registered.aggregate_with)
+    name = asked.config.scoring.params.name
+    first, *more = registered.formats
+    try:
+        return dict(build_items(results, first, case.cluster, name, more=more).items)
+    except ScoreObjectTooLargeError as error:
+        raise fail(str(error), "") from None
+
+
+def _request(case: TestCase, asked: Case) -> bytes:
+    """The scoring request, as an agent sends it. Raises CheckEnded for a source that /config does not have."""
+    config = asked.config
+    names = [source.name for source in (config.sources if config is not None else None) or ()]
+    step = config.first_source.params.step if config is not None else 0
+    interval = case.interval or step or _STEP
+    by_source: dict[str, list[dict[str, Any]]] = {name: [] for name in names or [""]}
+    for series in case.input_series:
+        name = series.source or next(iter(by_source))
+        if name not in by_source:
+            known = f"one of {', '.join(names)}" if names else "given, as there is only one source"
+            raise fail(f"the source {name!r} of a series is not {known}", "")
+        by_source[name].append(matrix(series.series, series.values, case.start_timestamp, interval))
+    request: dict[str, Any] = {"data": next(iter(by_source.values()))}
+    if names:
+        request["sources"] = by_source
+    return json.dumps(request, separators=(",", ":")).encode()
+
+
+def _failures(file: TestFile, index: int, items: dict[str, int]) -> list[str]:
+    case, failures = file.cases[index], []
+    for number, expected in enumerate(case.exp_items):
+        where = f"{file.where('tests', index, 'exp_items', number)}: {case.name}: exp_items[{number}] {expected.name!r}"
+        about = f" within {expected.tolerance:g}" if expected.tolerance else ""
+        wanted = f"expected {expected.value:g}{about}"
+        if expected.name not in items:
+            others = ", ".join(map(repr, list(items)[:5])) or "no items"
+            failures.append(f"{where}: {wanted}, got no such item but {others}")
+        elif abs(items[expected.name] - expected.value) > expected.tolerance:
+            failures.append(f"{where}: {wanted}, got {items[expected.name]}")
+    known = {expected.name for expected in case.exp_items}
+    failures += [
+        f"{file.where('tests', index, 'exp_items')}: {case.name}: exp_items: expected no item {name!r}, got {value}"
+        for name, value in items.items()
+        if name not in known
+    ]
+    return failures

@@ -1,0 +1,305 @@
+"""`spec.execution.hold` through a results worker: what readers see, what is remembered, and what ends it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import yaml
+from prometheus_client import CollectorRegistry
+
+from dsf import keys
+from dsf.cli.output import console
+from dsf.cli.scores import render_scores
+from dsf.exporter.collector import FleetCollector
+from dsf.fleet.reader import FleetReader
+from dsf.fleet.rows import score_items
+from dsf.results.ingest import Ingest
+from dsf.store.registry import FailingRule, HoldRule
+from tests.integration.results.bed import Bed
+from tests.integration.results.push import push
+from tests.integration.results.workerprocess import WorkerProcess
+from tests.integration.results.writes import APPLY, NAME
+from tests.support.wait import wait_for
+
+HOLD = HoldRule(min_change=5, for_seconds=60)
+
+
+@pytest.fixture
+def bed(bed: Bed) -> Bed:
+    """The pair c1/s1 has a hold."""
+    bed.add(hold=HOLD)
+    return bed
+
+
+def cycle(bed: Bed, *values: float, seconds: float = 30, **others: Any) -> dict[str, int]:
+    """A cycle with nodes of these values, so long after the one before; the items in force after it."""
+    bed.now += seconds - 1
+    results = [({"node": "abcdefgh"[number]}, value) for number, value in enumerate(values)]
+    bed.cycle(results=results, **others)
+    return in_force(bed)
+
+
+def in_force(bed: Bed) -> dict[str, int]:
+    score = bed.state().score
+    return dict(score.items) if score is not None else {}
+
+
+def gauge(bed: Bed, node: str) -> float | None:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(FleetCollector(bed.client, lambda: bed.now))
+    names = ("device", "namespace", "app", "pod", "container", "meta")
+    labels = {"ds_cluster": "c1", "ds_node": node, "ds_score_name": "score of s1"} | {
+        f"ds_{name}": "" for name in names
+    }
+    return registry.get_sample_value("dynamic_score", labels)
+
+
+def held_total(bed: Bed) -> float | None:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(FleetCollector(bed.client, lambda: bed.now))
+    labels = {"ds_cluster": "c1", "score_name": "score of s1"}
+    return registry.get_sample_value("dynamic_scoring_scores_held_total", labels)
+
+
+def test_noise_moves_neither_object_nor_gauge(bed: Bed) -> None:
+    assert cycle(bed, 50.75, 10) == {"a": 50, "b": 10}
+    assert bed.write() == [APPLY]
+    first = bed.backend.objects["c1", NAME]["status"]["validUntil"]
+    for value in (54.5, 46.2, 52, 48.9):
+        assert cycle(bed, value, 10) == {"a": 50, "b": 10}
+        assert gauge(bed, "a") == 50.75
+    assert gauge(bed, "b") == 10
+    # Nothing was written for the changes; the score lives on.
+    bed.now += 100
+    cycle(bed, 51, 10)
+    assert bed.write() == [APPLY]
+    assert bed.backend.scores("c1", NAME) == {"a": 50, "b": 10}
+    assert bed.backend.objects["c1", NAME]["status"]["validUntil"] > first
+    assert bed.state().held == 5
+    assert held_total(bed) == 5
+    assert [entry.counts.get("held") for entry in bed.history()] == [1, 1, 1, 1, 1, None]
+
+
+def test_a_move_that_lasts_is_published(bed: Bed) -> None:
+    cycle(bed, 50)
+    assert cycle(bed, 60.5) == {"a": 50}
+    assert cycle(bed, 61) == {"a": 50}
+    score = bed.state().score
+    assert score is not None
+    assert score.held["a"].value == 61
+    assert cycle(bed, 62.5) == {"a": 62}
+    assert gauge(bed, "a") == 62.5
+    bed.write()
+    assert bed.backend.scores("c1", NAME) == {"a": 62}
+
+
+def test_readers_see_what_waits(bed: Bed) -> None:
+    cycle(bed, 50, 20)
+    cycle(bed, 60, 20)
+    client = FleetReader(bed.client, clock=lambda: bed.now)
+    listed = client.scores("c1", "s1")
+    [score] = listed.scores
+    assert [(item.name, item.value, item.waiting) for item in score.items] == [("a", 50, 60), ("b", 20, None)]
+    assert [(result.metric, result.score) for result in score.results] == [({"node": "a"}, 50), ({"node": "b"}, 20)]
+    now = bed.state().score
+    assert now is not None
+    views = score_items(now, bed.registry.scorer("s1"), "c1")
+    assert [(one.name, one.value, one.scored, one.waiting) for one in views] == [("a", 50, 50, 60), ("b", 20, 20, None)]
+    screen = console()
+    with screen.capture() as shown:
+        screen.print(render_scores(listed))
+    assert "50 (60 held)" in shown.get()
+
+
+def test_another_worker_goes_on_where_one_died(bed: Bed) -> None:
+    cycle(bed, 50)
+    cycle(bed, 60)
+    bed.ingest = Ingest(bed.client, bed.settings, clock=lambda: bed.now)
+    assert cycle(bed, 60) == {"a": 50}
+    bed.ingest = Ingest(bed.client, bed.settings, clock=lambda: bed.now)
+    assert cycle(bed, 60) == {"a": 60}
+
+
+def test_results_that_waited_together_are_judged_one_after_another(bed: Bed) -> None:
+    """A mailbox gives them in any order."""
+    cycle(bed, 50)
+    envelopes = []
+    for value in (60, 50, 60, 60):
+        run = bed.open()
+        bed.now += 30
+        envelopes.append(bed.envelope(run, results=[({"node": "a"}, value)]))
+    shuffled = [envelopes[number] for number in (0, 2, 3, 1)]
+    assert [answer in ("ok", "late") for answer in bed.ingest.handle_all(shuffled)] == [True] * 4
+    assert in_force(bed) == {"a": 50}
+    assert cycle(bed, 60) == {"a": 60}
+
+
+def test_two_workers_take_turns(bed: Bed) -> None:
+    """Each result goes to one of them, as mailboxes are claimed; the state is common."""
+    workers = [Ingest(bed.client, bed.settings, clock=lambda: bed.now) for _ in range(2)]
+    for number, (value, expected) in enumerate([(50, 50), (60, 50), (50, 50), (60, 50), (60, 50), (60, 60)]):
+        run = bed.open()
+        bed.now += 30
+        worker = workers[number % 2]
+        envelope = bed.envelope(run, results=[({"node": "a"}, value)])
+        # Both may see it, should a claim run out: the second changes nothing.
+        threads = [threading.Thread(target=one.handle, args=(envelope,)) for one in (worker, workers[0])]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert in_force(bed) == {"a": expected}, number
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        pytest.param({}, 50, id="no hold ends"),
+        pytest.param({"hold": None}, 52, id="without hold"),
+        pytest.param({"hold": HoldRule(min_change=2)}, 52, id="a weaker hold"),
+        pytest.param({"hold": HOLD, "score_name": "another"}, 52, id="another score"),
+        pytest.param({"hold": HOLD, "dimension_format": "node ${node}"}, 52, id="other items"),
+        pytest.param({"hold": HOLD, "destination": "None"}, None, id="no items"),
+    ],
+)
+def test_a_changed_scorer(bed: Bed, end: dict[str, Any], expected: int | None) -> None:
+    cycle(bed, 50)
+    cycle(bed, 52)
+    if end:
+        bed.add(**end)
+    assert list(cycle(bed, 52).values()) == ([] if expected is None else [expected])
+
+
+def test_an_expired_score_holds_nothing_back(bed: Bed) -> None:
+    cycle(bed, 50)
+    assert cycle(bed, 51, seconds=299) == {"a": 50}
+    assert cycle(bed, 52, seconds=301) == {"a": 52}
+
+
+@pytest.mark.parametrize(("behavior", "expected"), [("Keep", 50), ("Remove", 52), ("Value", 52)])
+def test_where_when_failing_took_the_place(bed: Bed, behavior: str, expected: int) -> None:
+    value = -50 if behavior == "Value" else None
+    bed.add(
+        hold=HOLD,
+        when_failing=FailingRule.model_validate({"failure_threshold": 2, "behavior": behavior, "value": value}),
+    )
+    cycle(bed, 50)
+    bed.cycle(outcome="error")
+    assert cycle(bed, 51) == {"a": 50}
+    bed.cycle(outcome="error")
+    bed.cycle(outcome="error")
+    bed.write()
+    assert cycle(bed, 52) == {"a": expected}
+    bed.write()
+    assert bed.backend.scores("c1", NAME) == {"a": expected}
+
+
+def test_an_item_that_goes_and_comes(bed: Bed) -> None:
+    assert cycle(bed, 50, 20) == {"a": 50, "b": 20}
+    assert cycle(bed, 51) == {"a": 50}
+    assert cycle(bed, 52, 21) == {"a": 50, "b": 21}
+
+
+def test_aggregated_items_are_held_and_metrics_show_their_parts(bed: Bed) -> None:
+    bed.add(hold=HOLD, aggregate_with="mean", dimension_format="all")
+    assert cycle(bed, 40, 60) == {"all": 50}
+    assert cycle(bed, 41, 63) == {"all": 50}
+    assert (gauge(bed, "a"), gauge(bed, "b")) == (41, 63)
+
+
+def test_the_gauge_of_a_result_that_took_the_item_of_another(bed: Bed) -> None:
+    """A pod was replaced: its node's item is held, and the new series shows the same."""
+    bed.cycle(results=[({"node": "a", "pod": "x"}, 50.5)])
+    bed.cycle(results=[({"node": "a", "pod": "y"}, 53.5)])
+    score = bed.state().score
+    assert score is not None
+    assert (score.items, score.results) == ([("a", 50)], [({"node": "a", "pod": "y"}, 50.0)])
+
+
+def test_the_gauge_of_a_result_that_had_another_value(bed: Bed) -> None:
+    """Of two pods of a node the later one was its item; now there is only the other one."""
+    bed.cycle(results=[({"node": "a", "pod": "x"}, 50.5), ({"node": "a", "pod": "y"}, 10.5)])
+    bed.cycle(results=[({"node": "a", "pod": "x"}, 12.5)])
+    score = bed.state().score
+    assert score is not None
+    assert (score.items, score.results) == ([("a", 10)], [({"node": "a", "pod": "x"}, 10.0)])
+
+
+def test_the_state_goes_with_the_pair(bed: Bed) -> None:
+    cycle(bed, 50)
+    cycle(bed, 60)
+    bed.client.hdel(keys.ENTRIES, "c1/s1")
+    bed.runs.forget(["c1/s1"])
+    assert [str(key) for key in bed.client.scan_iter(f"*{keys.pair('c1', 's1')}*")] == []
+
+
+def test_damaged_data_of_a_pair_holds_nothing_back(bed: Bed) -> None:
+    cycle(bed, 50)
+    bed.client.hset(keys.pair_key("c1", "s1"), "score", '{"v": 1, "held": {"a": "no"}}')
+    assert cycle(bed, 52) == {"a": 52}
+
+
+def test_a_score_of_a_clock_that_was_ahead_holds_nothing_back(bed: Bed) -> None:
+    bed.now += 3600
+    cycle(bed, 50)
+    bed.now -= 3600
+    assert cycle(bed, 52) == {"a": 52}
+
+
+def test_without_hold_redis_is_asked_nothing_more(bed: Bed, redis_client: redis.Redis) -> None:
+    def calls(of: Bed) -> int:
+        before = redis_client.info("commandstats")
+        cycle(of, 50)
+        after = redis_client.info("commandstats")
+        names = ("cmdstat_hget", "cmdstat_hmget")
+        return sum(
+            int(after.get(name, {"calls": 0})["calls"]) - int(before.get(name, {"calls": 0})["calls"]) for name in names
+        )
+
+    bed.add()
+    cycle(bed, 50)
+    without = calls(bed)
+    bed.add(hold=HOLD)
+    cycle(bed, 50)
+    # Its row and its score.
+    assert calls(bed) == without + 2
+
+
+def test_two_real_workers_one_of_which_dies(bed: Bed, redis_url: str, tmp_path: Path) -> None:
+    """Noise is held back whoever takes a result in, and a move that lasts gets into the file."""
+    bed.add(hold=HoldRule(min_change=5, for_seconds=2))
+    (tmp_path / "_out" / "managedclusters").mkdir(parents=True)
+    (tmp_path / "_out" / "managedclusters" / "c1.yaml").write_text("kind: ManagedCluster\n")
+    (tmp_path / "other").mkdir()
+    file = tmp_path / "_out" / "clusters" / "c1" / "addonplacementscores" / "score-of-s1.yaml"
+
+    def measure(value: float) -> None:
+        bed.now = max(time.time(), bed.now + 0.001)
+        push(bed.client, [bed.envelope(bed.open(), results=[({"node": "a"}, value)])])
+
+    def written() -> int | None:
+        return yaml.safe_load(file.read_text())["status"]["scores"][0]["value"] if file.exists() else None
+
+    bed.now = time.time()
+    with (
+        WorkerProcess(redis_url, tmp_path) as first,
+        WorkerProcess(redis_url, tmp_path / "other", DSF_MANIFESTS=str(tmp_path)),
+    ):
+        measure(50)
+        wait_for(lambda: written() == 50, 60, "the first score")
+        for number in range(60):
+            measure((46, 54, 50, 45, 55)[number % 5])
+            if number == 30:
+                first.kill()
+        wait_for(lambda: bed.state().count("ok") == 61, 60, "all results")
+        assert in_force(bed) == {"a": 50}
+        assert bed.state().held == 48
+        started = time.time()
+        wait_for(lambda: measure(60) or written() == 60, 60, "the move", interval=0.2)
+        assert time.time() - started >= 2
+    assert written() == 60

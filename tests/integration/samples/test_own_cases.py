@@ -1,0 +1,31 @@
+"""Each sample has cases of its own for `dsf scorer test`, and passes them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from dsf.cli.main import app as dsf
+from dsf.demo.services import samples_dir
+from tests.integration.samples.llm import MODEL, LanguageModel
+from tests.integration.scorer.server import hub_waits
+
+SAMPLES = sorted(path.parent.name for path in samples_dir().glob("*-scorer/app.py"))
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_its_own_cases(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub_waits(monkeypatch, 60)
+    with LanguageModel() as model:
+        model.says = "42"
+        monkeypatch.setenv("VLLM_ENDPOINT", model.url)
+        monkeypatch.setenv("MODEL_NAME", MODEL)
+        file = samples_dir() / name / "scorer-test.yaml"
+        result = CliRunner().invoke(dsf, ["scorer", "test", str(file), "-o", "json"], prog_name="dsf")
+    report = json.loads(result.stdout)
+    assert [failure for case in report["cases"] for failure in case["failures"]] == []
+    assert result.exit_code == 0
+    # Some items come out, or the cases would say nothing.
+    assert "value:" in file.read_text()

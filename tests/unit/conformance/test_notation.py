@@ -1,0 +1,153 @@
+"""The notation of series in `dsf scorer test`, and whether promtool reads it the same way."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dsf.conformance.notation import MOST, labels_of, matrix, values_of
+from tests.support import programs
+
+GONE = None
+TABLE: list[tuple[str, list[float | None]]] = [
+    ("", []),
+    ("5", [5]),
+    ("1 2  3 ", [1, 2, 3]),
+    ("-2+4x3", [-2, 2, 6, 10]),
+    ("1-2x4", [1, -1, -3, -5, -7]),
+    ("1x4", [1, 1, 1, 1, 1]),
+    ("0+1x0", [0]),
+    ("5x0", [5]),
+    ("_", [GONE]),
+    ("_x3", [GONE] * 3),
+    ("_x0", []),
+    ("1 _ 2", [1, GONE, 2]),
+    ("1 _x3 stale", [1, GONE, GONE, GONE, GONE]),
+    ("1x5 _ stale", [1, 1, 1, 1, 1, 1, GONE, GONE]),
+    ("0.1+0.1x2", [0.1, 0.2, 0.1 + 0.1 + 0.1]),
+    (".5 1. 1e3 1E-2", [0.5, 1, 1000, 0.01]),
+    ("0x3", [0, 0, 0, 0]),
+    ("+5 -5 +1-1x1", [5, -5, 1, 0]),
+    ("NaN Inf +Inf -Inf", [math.nan, math.inf, math.inf, -math.inf]),
+    ("1e308+1e308x1", [1e308, math.inf]),
+]
+BAD = [
+    "x",
+    "x3",
+    "5x",
+    "5 x3",
+    "1+2",
+    "1+x3",
+    "1+2x",
+    "1++2x3",
+    "1,2",
+    "a",
+    "_ _x",
+    "_3",
+    "staled",
+    "5_",
+    "5x-1",
+    "5x1.5",
+    "--5",
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), TABLE)
+def test_values(text: str, expected: list[float | None]) -> None:
+    assert repr(values_of(text)) == repr([None if value is None else float(value) for value in expected])
+
+
+@pytest.mark.parametrize("text", [*BAD, "1e999", "-1e999+1x2", "1" * 201])
+def test_what_is_none(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not such as|is too large"):
+        values_of(text)
+
+
+@pytest.mark.parametrize("text", ["0+1x1000000000", "5x11000", "_x11001", "1 _x11000", "5x99999999999999999999"])
+def test_huge_ones_are_refused_before_they_are_made(text: str) -> None:
+    with pytest.raises(ValueError, match="makes more than 11000 samples"):
+        values_of(text)
+    assert len(values_of(f"5x{MOST - 1}")) == MOST
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("up", {"__name__": "up"}),
+        ("job:up:sum{}", {"__name__": "job:up:sum"}),
+        ('{node="n1"}', {"node": "n1"}),
+        (" up { a = \"1\" , b='2', c=`\\n` , } ", {"__name__": "up", "a": "1", "b": "2", "c": "\\n"}),
+        (r'{a="say \"hi\"\n\\ \u00e9, } x"}', {"a": 'say "hi"\n\\ é, } x'}),
+        ('{a="", b="1"}', {"b": "1"}),
+        ("{}", {}),
+    ],
+)
+def test_labels(text: str, expected: dict[str, str]) -> None:
+    assert labels_of(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "is empty"),
+        ("1up", "no name of a metric"),
+        ("u" * 10_001, "more than 10000 characters"),
+        ("up{", "no closing brace"),
+        ('up{a="1"} 5', "no closing brace"),
+        ("up{a}", "a label is such as"),
+        ("up{a=1}", "a label is such as"),
+        ('up{a="1" b="2"}', "a comma is missing"),
+        ('up{a="1",,}', "a label is such as"),
+        ('up{a="1",a="2"}', "label a twice"),
+        (r'up{a="\q"}', "is not one of"),
+        (r'up{a="\u12"}', "is not one of"),
+    ],
+)
+def test_what_are_no_labels(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        labels_of(text)
+
+
+def test_as_a_range_query_answers() -> None:
+    """Times are whole where they can be, values have no exponent, and what is missing is not there."""
+    values = [1.5, None, 1e21, math.nan, -math.inf, 1e-7]
+    assert matrix({"a": "b"}, values, 100, 30) == {
+        "metric": {"a": "b"},
+        "values": [[100, "1.5"], [160, "1000000000000000000000"], [190, "NaN"], [220, "-Inf"], [250, "0.0000001"]],
+    }
+    assert matrix({}, [1.0], 0.5, 30)["values"] == [[0.5, "1"]]
+
+
+def promtool(folder: Path, values: str, samples: list[float | None]) -> subprocess.CompletedProcess[str]:
+    """Its verdict on these samples. Ten minutes apart, no sample stands for the next one."""
+    tests: list[dict[str, Any]] = [
+        {
+            "expr": "up",
+            "eval_time": f"{10 * number}m",
+            "exp_samples": [] if value is None else [{"labels": "up", "value": value}],
+        }
+        for number, value in enumerate([*samples, None])
+    ]
+    test = {"interval": "10m", "input_series": [{"series": "up", "values": values}], "promql_expr_test": tests}
+    (folder / "test.yaml").write_text(yaml.safe_dump({"tests": [test]}))
+    return subprocess.run(
+        [programs.find("promtool"), "test", "rules", folder / "test.yaml"], capture_output=True, text=True, check=False
+    )
+
+
+def test_promtool_reads_it_the_same_way(tmp_path: Path) -> None:
+    for text, expected in TABLE:
+        # A number that is none equals no other, not even in promtool.
+        if "NaN" not in text:
+            done = promtool(tmp_path, text, expected)
+            assert done.returncode == 0, (text, done.stdout, done.stderr)
+
+
+def test_promtool_refuses_the_same(tmp_path: Path) -> None:
+    accepted = [text for text in BAD if promtool(tmp_path, text, []).returncode == 0]
+    assert accepted == []
