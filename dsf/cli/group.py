@@ -27,6 +27,7 @@ INTERRUPTED = 130
 _EXTRAS = {
     **dict.fromkeys(("fastapi", "flower", "starlette", "uvicorn"), "hub"),
     **dict.fromkeys(("mcp", "numpy", "scipy"), "optimizer"),
+    "matplotlib": "plot",
 }
 #: Command of a distribution of its own -> the extra that installs it.
 _COMMANDS = {
