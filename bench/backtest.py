@@ -52,7 +52,7 @@ def measure(quick: bool) -> Measurement:
                     before = now
                 if number == WARM:
                     warm = process.memory_info().rss
-            view = summarised(question, asked, recording.records("bench"), noise=0, now=time.time())
+            view = summarised(question, asked, recording.records("bench"), noise=0)
             grown = (process.memory_info().rss - warm) / MEGABYTE
     if view.outcomes != {"ok": moments} or len(view.items) != RESULTS:
         raise RuntimeError(f"the backtest went wrong: {view.outcomes}, {view.failures}, {len(view.items)} items")

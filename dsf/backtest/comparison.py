@@ -141,7 +141,7 @@ def compared(a: Side, b: Side, situations: Sequence[Situation]) -> ComparisonVie
     every = max(max(side.questions[cluster].every for cluster in clusters) for side in (a, b))
     resources = frozenset(question.resource for side in (a, b) for question in side.questions.values())
     names = frozenset(question.score_name for side in (a, b) for question in side.questions.values())
-    in_force = Scores(a.questions), Scores(b.questions)
+    in_force = [Scores({name: side.questions[name] for name in clusters}) for side in (a, b)]
     pairs: defaultdict[tuple[str, str], _Pair] = defaultdict(_Pair)
     orders: defaultdict[str, list[float]] = defaultdict(list)
     placements = [

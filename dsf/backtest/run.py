@@ -44,10 +44,10 @@ def moments(since: int, every: int, now: float) -> range:
 
     Raises BacktestError for none, and for more than MAX_MOMENTS.
     """
+    if not 0 < every <= since:
+        raise BacktestError(f"no moment: two are {every} s apart, and the time is {since} s")
     end = int(now) // every * every
     found = range(end - since // every * every, end + 1, every)
-    if since < every:
-        raise BacktestError(f"no moment: {since} s are less than the {every} s between two moments")
     if len(found) > MAX_MOMENTS:
         raise BacktestError(f"{len(found)} moments are more than {MAX_MOMENTS}: ask for a shorter time, or less often")
     return found

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -106,17 +107,55 @@ class _Item:
         raise IndexError(rank)
 
 
-def summarised(question: Question, asked: range, records: Iterable[Record], *, noise: int, now: float) -> BacktestView:
-    """The summary of these records, which are in the order of time; `now` in unix seconds."""
+@dataclass
+class _Seen:
+    """From when to when the source had series; moments that failed say nothing of that."""
+
+    first: int | None = None
+    last: int = 0
+    #: Moments without series before the first, and after the last.
+    before: int = 0
+    after: int = 0
+
+    def add(self, record: Record) -> None:
+        if record.series:
+            if self.first is None:
+                self.first, self.before = record.at, self.after
+            self.last, self.after = record.at, 0
+        elif record.outcome != "error":
+            self.after += 1
+
+    def notes(self) -> Iterator[str]:
+        if self.first is None:
+            if self.after:
+                yield "the source had no series at any moment: see what it answers with `dsf explain`"
+            return
+        if self.before:
+            yield (
+                f"the source has no series before {_time(self.first)}: it keeps less than was asked for, or what the "
+                "query reads did not exist yet"
+            )
+        if self.after:
+            yield (
+                f"the source has no series after {_time(self.last)}: what the query reads is gone, or the clock of "
+                "this machine is ahead"
+            )
+
+
+def summarised(question: Question, asked: range, records: Iterable[Record], *, noise: int) -> BacktestView:
+    """The summary of these records, which are in the order of time; `asked` are the moments until now."""
     items: dict[str, _Item] = {}
     outcomes: Counter[str] = Counter()
     failures: dict[tuple[str, str], FailureCount] = {}
     columns = min(COLUMNS, len(asked))
-    first = last = None
+    seen = _Seen()
     moments = later = 0
     for record in records:
+        if record.at > asked[-1]:
+            later += 1
+            continue
         moments += 1
-        later += record.at > now
+        seen.add(record)
         outcomes[record.outcome] += 1
         if record.outcome == "error":
             before = failures.get((record.stage, record.reason))
@@ -126,15 +165,12 @@ def summarised(question: Question, asked: range, records: Iterable[Record], *, n
                 moments=(before.moments if before else 0) + 1,
                 message=record.message,
             )
-        if record.series:
-            first, last = record.at if first is None else first, record.at
         column = (record.at - asked.start) * columns // (len(asked) * asked.step)
         for name, value in record.items.items():
             if name not in items:
                 items[name] = _Item(columns)
             items[name].add(value, column, noise)
     views = [item.view(name, moments) for name, item in items.items()]
-    notes = [*_about(question, first, last, asked, moments), *_later(later)]
     return BacktestView(
         scorer=question.scorer,
         score_name=question.score_name,
@@ -148,42 +184,25 @@ def summarised(question: Question, asked: range, records: Iterable[Record], *, n
         failures=sorted(failures.values(), key=lambda failure: -failure.moments),
         noise=noise,
         items=sorted(views, key=lambda item: (-item.changes, item.name)),
-        notes=notes,
+        notes=[*_often(question), *seen.notes(), *_later(later)],
     )
 
 
-def _about(question: Question, first: int | None, last: int | None, asked: range, moments: int) -> list[str]:
-    """What a reader should know of the source, by the first and last moment at which it had series."""
-    notes = []
-    steps = sorted({source.step for source in question.sources if source.step > question.every})
-    if steps:
+def _often(question: Question) -> Iterator[str]:
+    if steps := sorted({source.step for source in question.sources if source.step > question.every}):
         text = listed([f"{step} s" for step in steps], 3)
-        notes.append(
+        yield (
             f"{question.every} s between two moments are less than the step of the source ({text}): neighbouring "
             "moments see nearly the same samples"
         )
-    if moments == len(asked) and first is None:
-        notes.append("the source had no series at any moment: see what it answers with `dsf explain`")
-    elif first is not None and last is not None and moments == len(asked):
-        if first > asked.start:
-            notes.append(
-                f"the source has no series before {_time(first)}: it keeps less than was asked for, or what the query "
-                "reads did not exist yet"
-            )
-        if last < asked[-1]:
-            notes.append(
-                f"the source has no series after {_time(last)}: what the query reads is gone, or the clock of this "
-                "machine is ahead"
-            )
-    return notes
 
 
-def _later(moments: int) -> list[str]:
-    if not moments:
-        return []
-    return [
-        f"{moments} moments of the file are still to come: the clock that made them was ahead, or this one is behind"
-    ]
+def _later(moments: int) -> Iterator[str]:
+    if moments:
+        yield (
+            f"{moments} moments of the file are still to come: the clock that made them was ahead, or this one is "
+            "behind"
+        )
 
 
 def _time(at: int) -> str:

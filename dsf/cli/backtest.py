@@ -142,7 +142,7 @@ def _views(recording: Recording, subjects: list[Subject], asked: range, noise: i
 
     questions = [recording.questions[one.cluster] for one in subjects if one.cluster in recording.questions]
     return [
-        summarised(question, asked, recording.records(question.cluster, asked[0]), noise=noise, now=time.time())
+        summarised(question, asked, recording.records(question.cluster, asked[0]), noise=noise)
         for question in questions
     ]
 

@@ -147,6 +147,13 @@ def test_nothing_in_common_says_what_there_is(stack: ExitStack) -> None:
         compared(a, side(stack, "second", {"a": [1, 2]}, start=90_000), [])
 
 
+def test_a_cluster_of_one_side_has_its_score_of_now_for_both(stack: ExitStack, tmp_path: Path) -> None:
+    a = side(stack, "a", {"a": [1, 1], "b": [50, 50]})
+    b = side(stack, "b", {"a": [1, 1]})
+    (web,) = compared(a, b, placement(tmp_path)).placements
+    assert (web.decisions, web.differ) == (2, 0)
+
+
 def test_notes_say_what_was_left_out(stack: ExitStack, tmp_path: Path) -> None:
     a = side(stack, "first", {"a": [1, 2], "b": [1, 2]})
     b = side(stack, "second", {"a": [1, 2]}, every=60)

@@ -36,9 +36,9 @@ def record(at: int, items: Mapping[str, int] | None = None, *, series: int = 1, 
     return Record(cluster=cluster, at=at, outcome="ok", items=dict(items), series=series)
 
 
-def summary(*records: Record, noise: int = 0, question: Question = QUESTION, now: float = 6001) -> BacktestView:
+def summary(*records: Record, noise: int = 0, question: Question = QUESTION) -> BacktestView:
     """Of these moments."""
-    return summarised(question, ASKED, records, noise=noise, now=now)
+    return summarised(question, ASKED, records, noise=noise)
 
 
 def test_each_item_has_its_values_changes_and_gaps() -> None:
@@ -73,7 +73,9 @@ def test_those_that_change_most_come_first() -> None:
 
 def test_notes_say_what_the_source_lacks_and_what_a_clock_did() -> None:
     # Its retention is shorter than what was asked for; the newest moments are later than what it has.
-    lacking = summary(*(record(at, {}, series=int(3600 <= at <= 5400)) for at in ASKED), now=5000)
+    moments = [record(at, {}, series=int(3600 <= at <= 5400)) for at in ASKED]
+    lacking = summary(*moments, *(record(6000 + 300 * number, {"n": 1}) for number in range(1, 5)))
+    assert (lacking.moments, lacking.items) == (11, [])
     assert [note.partition(": ")[0] for note in lacking.notes] == [
         "the source has no series before 1970-01-01T01:00:00Z",
         "the source has no series after 1970-01-01T01:30:00Z",
@@ -83,12 +85,14 @@ def test_notes_say_what_the_source_lacks_and_what_a_clock_did() -> None:
     often = QUESTION.model_copy(update={"every": 10})
     assert "10 s between two moments are less than the step" in summary(record(3000, {"n": 1}), question=often).notes[0]
     assert summary(*(record(at, {"n": 1}) for at in ASKED)).notes == []
+    # A failure says nothing of the source.
+    assert summary(record(3000), record(3300, {"n": 1}), record(3600)).notes == []
 
 
 def test_moments_are_the_same_whenever_they_are_asked() -> None:
     assert moments(900, 300, 1000.5) == range(0, 901, 300)
     assert moments(900, 300, 1199.9) == moments(900, 300, 900.0)
-    for since, every, words in ((10, 300, "no moment"), (10**9, 1, "more than")):
+    for since, every, words in ((10, 300, "no moment"), (10, 0, "no moment"), (10**9, 1, "more than")):
         with pytest.raises(BacktestError, match=words):
             moments(since, every, 1e9)
 
