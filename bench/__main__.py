@@ -54,6 +54,7 @@ BENCHES = (
     Bench("authentication"),
     Bench("severalsources"),
     Bench("cycle"),
+    Bench("backtest"),
     Bench("scheduler"),
     Bench("ingest"),
     Bench("firstscore"),

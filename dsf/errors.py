@@ -19,6 +19,7 @@
     +-- UnknownClusterError      a command or a message names a cluster that is not registered
     +-- ApiError                 a server of the JSON API gives an unexpected answer
     +-- QueryError               a query of the fleet is invalid
+    +-- BacktestError            a backtest cannot be run, read or compared as asked
     +-- UnknownPlacementError    a command names an unknown Placement
     +-- CursorError              a cursor of a list is invalid
     +-- RoutingError             a task was called without a queue, or is none that messages call
@@ -179,6 +180,10 @@ class UnknownScorerError(DsfError):
 
 class UnknownClusterError(DsfError):
     """No cluster of this name is registered. `dsf status` lists the registered ones."""
+
+
+class BacktestError(DsfError):
+    """A backtest cannot be run, read or compared as asked. The message names file, source or option."""
 
 
 class UnknownPlacementError(DsfError):

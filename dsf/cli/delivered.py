@@ -1,4 +1,4 @@
-"""Delivered summaries and secrets of an agent, for `dsf explain`.
+"""Delivered summaries and secrets of an agent, for `dsf explain` and `dsf backtest`.
 
 They come from files, or from the cluster's own API server. There the command uses the agent's account and code, so that
 an object that the agent cannot read is an error here too.

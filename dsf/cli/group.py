@@ -25,6 +25,8 @@ INTERRUPTED = 130
 
 #: Packages that the agent's image leaves out, as its Dockerfile says.
 _NOT_IN_AGENTS = ("fastapi", "flower", "jinja2", "starlette", "uvicorn")
+#: Package that the framework alone does not install -> its extra.
+_EXTRAS = {"matplotlib": "plot"}
 #: Command of a distribution of its own -> the extra that installs it.
 _COMMANDS = {
     **dict.fromkeys(("mcp", "optimize", "optimizer"), "optimizer"),
@@ -98,6 +100,8 @@ class CommandGroup(TyperGroup):
             fail(str(error))
         except ModuleNotFoundError as error:
             name = (error.name or "").partition(".")[0]
+            if name in _EXTRAS:
+                fail(f"this needs {name}: pip install 'dynamic-scoring-framework[{_EXTRAS[name]}]'")
             if name not in _NOT_IN_AGENTS:
                 raise
             fail(

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsf.cli import (
+    backtest,
+    compare,
     credentials,
     explain,
     history,
@@ -100,6 +102,8 @@ app.command(cls=FleetCommand, rich_help_panel=_LOOK)(history.history)
 app.command(cls=FleetCommand, rich_help_panel=_LOOK)(history.changes)
 app.command(cls=FleetCommand, rich_help_panel=_LOOK)(explain.explain)
 app.command(rich_help_panel=_LOOK)(placement.placement)
+app.command(cls=FleetCommand, rich_help_panel=_LOOK)(backtest.backtest)
+app.command(cls=FleetCommand, rich_help_panel=_LOOK)(compare.compare)
 app.command(cls=FleetCommand, rich_help_panel=_CHANGE)(rescore.rescore)
 app.command(cls=FleetCommand, rich_help_panel=_CHANGE)(rescore.sync)
 app.add_typer(schedule.app, name="schedule", rich_help_panel=_CHANGE)

@@ -20,6 +20,8 @@ class Cycle:
     summary: ScorerSummary
     #: By time.monotonic(): when the next cycle may begin.
     deadline: float
+    #: The end of the sources' time range, in unix seconds; None: now. A backtest asks for the past.
+    until: float | None = None
     #: Stage -> seconds, all tries in total.
     timings: dict[str, float] = field(default_factory=dict)
     #: `series`, `bytes_in` (from the source), `bytes_out` (to the scoring API), `results`, `retries`.

@@ -98,7 +98,7 @@ class Stages:
             context = Context(
                 deadline,
                 max_bytes,
-                time.time(),
+                time.time() if cycle.until is None else cycle.until,
                 access,
                 memory,
                 lambda: memory is None or memory.knows(cycle.scorer),

@@ -137,6 +137,15 @@ def test_in_the_pod_of_an_agent(
     assert [request.headers["Authorization"] for request in source.requests] == ["Bearer first-token"]
     assert len(scorer.requests) == 1
     assert "first-token" not in done.stdout
+    # A backtest there has the same configuration and Secrets, and needs no Redis: this one reaches none.
+    past = run("-m", "dsf.cli", "backtest", "sample", "--since", "10m", "--rate", "100", "-o", "jsonl")
+    assert past.returncode == 0, past.stderr
+    question, *records = map(json.loads, past.stdout.splitlines())
+    assert question["question"]["cluster"] == CLUSTER
+    assert [record["outcome"] for record in records] == ["ok"] * 3
+    assert [request.headers["Authorization"] for request in source.requests] == ["Bearer first-token"] * 4
+    assert len({request.query["end"] for request in source.requests}) == 4
+    assert "first-token" not in past.stdout + past.stderr
     assert list(temporary.iterdir()) == []
 
 

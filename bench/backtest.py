@@ -1,0 +1,79 @@
+"""Moments of a backtest a second on one core, and its memory over 10,000 of them.
+
+    python -m bench.backtest [--quick] [--strict] [--json FILE]
+
+100 series, a scoring API that answers at once, and the file that the moments are appended to. Source and scoring API
+are in a process of their own and are not counted.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+from bench.common import MEGABYTE, Figure, Measurement, run, spread
+from bench.peers import server, summary
+from dsf.agent.secrets import FileSecrets, Release
+from dsf.backtest import run as backtest
+from dsf.backtest.record import Question
+from dsf.backtest.recording import Recording
+from dsf.backtest.summary import summarised
+from dsf.settings import Settings
+
+SERIES, RESULTS = 100, 100
+#: Moments that a round has, and those before memory is looked at first.
+ROUND, WARM = 500, 1_000
+
+
+def measure(quick: bool) -> Measurement:
+    """CPU in rounds of moments one after another; memory from the first thousand to the last."""
+    moments = 2_000 if quick else 10_000
+    process = psutil.Process()
+    settings = Settings(cluster="bench")
+    with server() as url, tempfile.TemporaryDirectory() as folder:
+        scorer = summary("bench", url, SERIES, RESULTS).model_copy(update={"score_dimension_format": "${pod}"})
+        question = Question.of("bench", scorer, 300)
+        asked = range(0, 300 * moments, 300)
+        with Recording(Path(folder) / "moments.jsonl", writing=True) as recording:
+            recording.begin(question)
+            rates: list[float] = []
+            warm = 0
+            before = time.process_time()
+            secrets = FileSecrets(None, Release(settings))
+            for number, record in enumerate(backtest.run("bench", scorer, settings, secrets, asked, rate=1e9), 1):
+                recording.add(record)
+                if number % ROUND == 0:
+                    now = time.process_time()
+                    rates.append(ROUND / (now - before))
+                    before = now
+                if number == WARM:
+                    warm = process.memory_info().rss
+            view = summarised(question, asked, recording.records("bench"), noise=0)
+            grown = (process.memory_info().rss - warm) / MEGABYTE
+    if view.outcomes != {"ok": moments} or len(view.items) != RESULTS:
+        raise RuntimeError(f"the backtest went wrong: {view.outcomes}, {view.failures}, {len(view.items)} items")
+    figures = [
+        Figure(
+            f"backtest, moments of {SERIES} series, {RESULTS} results",
+            spread(rates, "/s", 0),
+            sorted(rates)[len(rates) // 2],
+            "a second a core",
+            least=100,
+        ),
+        Figure(
+            f"memory of a backtest of {moments:,} moments, with its summary",
+            f"+{grown:.1f} MB",
+            grown,
+            "MB more than after 1,000",
+            most=16,
+        ),
+    ]
+    return figures, {"rates": rates, "grown_mb": grown}
+
+
+if __name__ == "__main__":
+    sys.exit(run(__doc__, measure))

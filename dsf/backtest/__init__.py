@@ -1,0 +1,12 @@
+"""Backtests: what a scorer would have said in the past, and what that would have moved. Nothing is published.
+
+scorers     which scorer: a delivered summary, or a manifest that is registered nowhere
+record      one moment of a backtest, and the question that it answers
+recording   the file of both, appended to and read in the order of time
+run         the agent's stages at each moment of the past, at a bounded rate
+summary     per item: lowest, median and highest value, changes, moments without a value
+picture     the same as lines of blocks in a terminal, and as a file
+comparison  two scorers: differences, order of clusters, and what Placements would have chosen
+situations  the Placements of a comparison, from a file or from the hub
+replay      decisions of one Placement over time, by the rules of OCM's scheduler
+"""

@@ -1,0 +1,82 @@
+"""Lines of a backtest: blocks in a terminal, and a .svg or .png file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from dsf.backtest.summary import BacktestView
+from dsf.errors import ToolError
+
+#: File types that can be written.
+FORMATS: Final = (".svg", ".png")
+#: Lines in one picture: those that change most often.
+MAX_LINES: Final = 8
+#: Widest line of blocks.
+WIDTH: Final = 40
+_BLOCKS: Final = "▁▂▃▄▅▆▇█"
+
+
+def blocks(line: Sequence[int | None], width: int = WIDTH) -> str:
+    """The line as blocks from its lowest to its highest value; a blank where there is none."""
+    columns = min(width, len(line))
+    means = list(_means(line, columns)) if columns else []
+    known = [mean for mean in means if mean is not None]
+    low, high = min(known, default=0.0), max(known, default=0.0)
+    scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
+    return "".join(" " if mean is None else _BLOCKS[round((mean - low) * scale)] for mean in means)
+
+
+def _means(line: Sequence[int | None], columns: int) -> Iterator[float | None]:
+    for column in range(columns):
+        part = line[column * len(line) // columns : (column + 1) * len(line) // columns]
+        known = [value for value in part if value is not None]
+        yield sum(known) / len(known) if known else None
+
+
+def check(path: Path) -> None:
+    """Raise ToolError unless `draw` could write this file, as far as can be seen, and without matplotlib
+    ModuleNotFoundError."""
+    if path.suffix.lower() not in FORMATS:
+        raise ToolError(f"cannot draw {path}: the name has to end in {' or '.join(FORMATS)}")
+    place = path if path.exists() else path.absolute().parent
+    if not os.access(place, os.W_OK) or path.is_dir():
+        raise ToolError(f"cannot write {path}: {place} is no folder or file that may be written")
+    import matplotlib  # noqa: F401
+
+
+def draw(views: Sequence[BacktestView], path: Path) -> None:
+    """Write one panel per cluster. Raises ToolError as `check`, and when the file cannot be written."""
+    check(path)
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    # Without pyplot, which keeps every figure in a global list and wants a display.
+    figure = Figure(figsize=(9, 3 * len(views)), facecolor="white", layout="constrained")
+    FigureCanvasAgg(figure)
+    for number, view in enumerate(views, 1):
+        axes = figure.add_subplot(len(views), 1, number)
+        axes.set_title(f"{view.scorer} on {view.cluster}", loc="left", fontsize=10)
+        for item in view.items[:MAX_LINES]:
+            times, values = _points(view, item.line)
+            axes.step(times, values, where="post", linewidth=1, label=item.name)
+        axes.grid(visible=True, linewidth=0.3)
+        if view.items:
+            axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+    # Without a date and with fixed ids the same backtest gives the same bytes.
+    with matplotlib.rc_context({"svg.hashsalt": "dsf", "svg.fonttype": "none"}):
+        try:
+            figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
+        except OSError as error:
+            raise ToolError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _points(view: BacktestView, line: Sequence[int | None]) -> tuple[list[datetime], list[float]]:
+    """Times and values; a gap is NaN, which is not drawn."""
+    width = (view.end - view.start) / max(1, len(line) - 1)
+    times = [view.start + number * width for number in range(len(line))]
+    return times, [float("nan") if value is None else float(value) for value in line]

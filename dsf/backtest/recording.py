@@ -1,0 +1,155 @@
+"""The file of a backtest: JSON lines, a question before the moments of its cluster.
+
+It is only appended to. Files of several clusters may be concatenated. Of two lines for one moment the later one counts:
+moments that failed are asked again by a second run.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self, cast
+
+from pydantic import TypeAdapter, ValidationError
+
+from dsf.backtest.record import Question, QuestionLine, Record
+from dsf.errors import BacktestError
+
+_LINE: TypeAdapter[QuestionLine | Record] = TypeAdapter(QuestionLine | Record)
+
+
+class Recording:
+    """A context manager. In memory is one number per moment, whatever the number of items."""
+
+    def __init__(self, path: Path | None = None, *, writing: bool = False) -> None:
+        """The file `path`, or without one a temporary file; `writing` creates it and takes it for this process.
+
+        Raises BacktestError for a file that cannot be opened, is in use or has a broken line.
+        """
+        self.name = str(path) if path is not None else "this run"
+        self.questions: dict[str, Question] = {}
+        #: Cluster and moment -> place of the line in the file.
+        self._places: dict[tuple[str, int], int] = {}
+        self._good: set[tuple[str, int]] = set()
+        self._file: BinaryIO
+        try:
+            if path is None:
+                self._file = cast("BinaryIO", tempfile.TemporaryFile("w+b"))  # noqa: SIM115 (`__exit__`)
+            else:
+                flags = os.O_RDWR | os.O_CREAT if writing else os.O_RDONLY
+                self._file = os.fdopen(os.open(path, flags, 0o644), "r+b" if writing else "rb")
+            if path is not None and writing:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise BacktestError(f"{path}: another backtest writes into this file") from None
+        except OSError as error:
+            raise BacktestError(f"{path}: cannot be opened: {error.strerror}") from None
+        try:
+            self._read(writing=writing)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._file.close()
+
+    def only(self, clusters: Collection[str]) -> None:
+        """Forget all other clusters; none stands for all."""
+        self.questions = {name: one for name, one in self.questions.items() if not clusters or name in clusters}
+
+    def begin(self, question: Question) -> None:
+        """Moments of this question follow. Raises BacktestError if the file answers another one for the cluster."""
+        known = self.questions.get(question.cluster)
+        if known is None:
+            self._append(QuestionLine(question=question))
+            self.questions[question.cluster] = question
+        elif fields := known.differs(question):
+            raise BacktestError(
+                f"{self.name}: has moments of another question ({', '.join(fields)} differ); write into another file"
+            )
+
+    def add(self, record: Record) -> None:
+        """Append what was said at one moment."""
+        self._note(record, self._append(record))
+
+    def missing(self, cluster: str, moments: range) -> list[int]:
+        """Those of `moments` without a good answer."""
+        return [at for at in moments if (cluster, at) not in self._good]
+
+    def times(self, cluster: str) -> list[int]:
+        """Its moments, in order."""
+        return sorted(at for name, at in self._places if name == cluster)
+
+    def get(self, cluster: str, at: int) -> Record | None:
+        """What was said at this moment."""
+        place = self._places.get((cluster, at))
+        if place is None:
+            return None
+        self._file.seek(place)
+        return Record.model_validate_json(self._file.readline())
+
+    def records(self, cluster: str, start: int | None = None, end: int | None = None) -> Iterator[Record]:
+        """Its moments from `start` to `end`, both included, in order."""
+        for at in self.times(cluster):
+            if (start is None or at >= start) and (end is None or at <= end):
+                record = self.get(cluster, at)
+                if record is not None:
+                    yield record
+
+    def _read(self, *, writing: bool) -> None:
+        place = 0
+        for number, line in enumerate(self._file, 1):
+            if not line.endswith(b"\n"):
+                # Its writer was killed; the moment is asked again.
+                if writing:
+                    self._file.truncate(place)
+                break
+            if line.strip():
+                self._take(line, place, number)
+            place += len(line)
+
+    def _take(self, line: bytes, place: int, number: int) -> None:
+        try:
+            read = _LINE.validate_json(line)
+        except ValidationError:
+            raise BacktestError(f"{self.name}:{number}: is no line of a backtest (`dsf backtest -o jsonl`)") from None
+        if isinstance(read, QuestionLine):
+            question = read.question
+            known = self.questions.setdefault(question.cluster, question)
+            if fields := known.differs(question):
+                raise BacktestError(
+                    f"{self.name}:{number}: another question of cluster {question.cluster!r} than before "
+                    f"({', '.join(fields)} differ)"
+                )
+        elif read.cluster not in self.questions:
+            raise BacktestError(f"{self.name}:{number}: no question of cluster {read.cluster!r} stands before it")
+        else:
+            self._note(read, place)
+
+    def _append(self, line: QuestionLine | Record) -> int:
+        place = self._file.seek(0, os.SEEK_END)
+        try:
+            self._file.write(as_line(line).encode() + b"\n")
+            self._file.flush()
+        except OSError as error:
+            raise BacktestError(f"{self.name}: cannot be written: {error.strerror}") from None
+        return place
+
+    def _note(self, record: Record, place: int) -> None:
+        key = record.cluster, record.at
+        self._places[key] = place
+        if record.outcome != "error":
+            self._good.add(key)
+
+
+def as_line(line: QuestionLine | Record) -> str:
+    """Its JSON, without fields that have their default."""
+    return line.model_dump_json(exclude_defaults=True)

@@ -1,0 +1,156 @@
+"""The agent's stages at moments of the past.
+
+Each moment is a cycle whose range query ends there. Nothing is tried again within a moment: a failure is a moment
+without a value, and a second run into the same file asks it again.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from dsf.api.aggregate import aggregated
+from dsf.api.score import build_items
+from dsf.api.summary import ScorerSummary
+from dsf.api.types import SourceType
+from dsf.auth.secrets import SecretSource
+from dsf.backtest.record import Outcome, Record
+from dsf.cycle.cycle import Cycle
+from dsf.cycle.stages import Observer, Stages
+from dsf.errors import BacktestError, CycleError, HttpError, ScoreObjectTooLargeError
+from dsf.messages import Stage
+from dsf.settings import Settings
+from dsf.sources.base import Question as Asked
+from dsf.sources.memory import SourceMemory
+from dsf.sources.window import Window, WindowBudget
+
+#: Built-in sources that know only the present -> why.
+_PRESENT: Final = {
+    SourceType.Kubernetes: "the API server has no past",
+    SourceType.Object: "the API server has no past",
+    SourceType.OpenTelemetry: "the collector has no past",
+    SourceType.None_: "its scoring API gets the same request at every moment",
+}
+#: Moments that may fail at the beginning, all of them, before a run ends: what fails five times is no accident.
+HOPELESS: Final = 5
+#: Most moments of a run.
+MAX_MOMENTS: Final = 100_000
+
+
+def moments(since: int, every: int, now: float) -> range:
+    """The whole multiples of `every` in the last `since` seconds, so that two runs have the same ones.
+
+    Raises BacktestError for none, and for more than MAX_MOMENTS.
+    """
+    if not 0 < every <= since:
+        raise BacktestError(f"no moment: two are {every} s apart, and the time is {since} s")
+    end = int(now) // every * every
+    found = range(end - since // every * every, end + 1, every)
+    if len(found) > MAX_MOMENTS:
+        raise BacktestError(f"{len(found)} moments are more than {MAX_MOMENTS}: ask for a shorter time, or less often")
+    return found
+
+
+def check(summary: ScorerSummary) -> None:
+    """Raise BacktestError for a scorer with a source that has no past."""
+    for source in summary.each_source:
+        why = _PRESENT.get(SourceType(source.source_type)) if source.source_type in set(SourceType) else None
+        if why is not None:
+            named = f" ({source.source_name})" if source.source_name else ""
+            raise BacktestError(
+                f"scorer {summary.name!r} has a source of type {source.source_type}{named}, and {why}: there is "
+                "nothing to test it against"
+            )
+
+
+def run(
+    cluster: str,
+    summary: ScorerSummary,
+    settings: Settings,
+    secrets: SecretSource,
+    at_moments: Iterable[int],
+    *,
+    rate: float,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[Record]:
+    """What the scorer would have said at each moment.
+
+    `rate` is the most requests per second to a source or the scoring API. Ends after HOPELESS moments if all have
+    failed. Raises BacktestError for a source without a past.
+    """
+    check(summary)
+    counting = _Counting()
+    stages = Stages(settings, secrets, _NoPast(summary), counting)
+    failed = 0
+    for number, at in enumerate(at_moments, 1):
+        started = time.monotonic()
+        counting.fetches = 0
+        record = _record(cluster, summary, stages, at)
+        failed += record.outcome == "error"
+        yield record
+        if failed == number == HOPELESS:
+            return
+        # The scoring API is asked once, a source once per query.
+        sleep(max(0.0, started + max(1, counting.fetches) / rate - time.monotonic()))
+
+
+class _Counting(Observer):
+    """Counts the requests to sources."""
+
+    fetches = 0
+
+    def asked(self, stage: Stage, question: Asked) -> None:
+        """One more."""
+        del question
+        self.fetches += stage == "fetch"
+
+
+class _NoPast(SourceMemory):
+    """Refuses what a plug-in would keep between cycles: a source that asks for it knows only the present."""
+
+    def __init__(self, summary: ScorerSummary) -> None:
+        super().__init__(WindowBudget(0, 0), lambda: {summary.name: summary})
+
+    def window(self, summary: ScorerSummary) -> Window:
+        """None."""
+        raise HttpError(
+            "unsupported_source", f"a source of type {summary.source_type} knows only the present: it has no past"
+        )
+
+
+def _record(cluster: str, summary: ScorerSummary, stages: Stages, at: int) -> Record:
+    cycle = Cycle(summary.name, "", summary, math.inf, until=float(at))
+    try:
+        payload = stages.fetch(cycle)
+        stages.score(cycle, b"".join(payload.pieces))
+        outcome, items = _items(cluster, summary, cycle)
+    except CycleError as error:
+        return Record(
+            cluster=cluster,
+            at=at,
+            outcome="error",
+            series=cycle.counts.get("series", 0),
+            stage=error.stage,
+            reason=error.reason,
+            message=error.message,
+        )
+    return Record(cluster=cluster, at=at, outcome=outcome, items=items, series=payload.series)
+
+
+def _items(cluster: str, summary: ScorerSummary, cycle: Cycle) -> tuple[Outcome, dict[str, int]]:
+    """As the hub makes them of a result, also for a scorer whose scores are not published. Raises CycleError."""
+    response = cycle.response
+    if response is None:
+        raise RuntimeError("the cycle was not scored")
+    results = list(response.results)
+    if summary.aggregate_with:
+        results = aggregated(results, summary.aggregate_by or (), summary.aggregate_with)
+    more = summary.more_dimension_formats or ()
+    try:
+        built = build_items(results, summary.score_dimension_format, cluster, summary.score_name, more=more)
+    except ScoreObjectTooLargeError as error:
+        raise CycleError("publish", "too_large", str(error)) from None
+    refused = response.refused.total() + built.refused.total()
+    return ("partial" if refused else "ok" if built.items else "empty"), dict(built.items)

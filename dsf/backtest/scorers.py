@@ -1,0 +1,137 @@
+"""The summary of a scorer as an agent would get it: from a manifest that is registered nowhere, or from the hub."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from dsf import http
+from dsf.api.cluster import ManagedCluster
+from dsf.api.manifest import ApiObject, ManifestProblem, parse_documents
+from dsf.api.remoteconfig import CHECK_TIMEOUT, parse_remote_config
+from dsf.api.scorer import DynamicScorer
+from dsf.api.scoringauthentication import ClusterFacts, ScoringAuthentication
+from dsf.api.summary import ScorerSummary
+from dsf.api.tokenhosts import NO_HOSTS
+from dsf.api.types import ConfigSyncMode, SourceType
+from dsf.api.urls import base_url, is_valid_url
+from dsf.api.variants import resolve_everywhere
+from dsf.errors import (
+    BacktestError,
+    HttpError,
+    ManifestError,
+    RemoteConfigError,
+    ResolutionError,
+    UnknownScorerError,
+)
+from dsf.kube.lists import objects
+from dsf.kube.resources import DYNAMIC_SCORERS, MANAGED_CLUSTERS, SCORING_AUTHENTICATIONS
+from dsf.kube.session import Session
+
+#: Most bytes of the answer of /config.
+_MAX_CONFIG = 1024 * 1024
+
+
+def from_manifest(file: Path, name: str | None, cluster: str, scorer_url: str = "") -> ScorerSummary:
+    """The DynamicScorer `name` in this file, as an agent of `cluster` would run it; without a name, the only one.
+
+    A ManagedCluster in the file has the labels for templates and selectors. Raises ManifestError, and as `from_hub`.
+    """
+    try:
+        parsed = parse_documents(file.read_text(encoding="utf-8"), str(file))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ManifestError(f"{file}: cannot be read: {error}") from None
+    if wrong := [each for each in parsed if isinstance(each, ManifestProblem) and each.severity == "error"]:
+        raise ManifestError(str(wrong[0]))
+    found = [each.object for each in parsed if not isinstance(each, ManifestProblem)]
+    names = [each.metadata.name for each in found if isinstance(each, DynamicScorer)]
+    if name is None and len(names) != 1:
+        raise ManifestError(f"{file}: has {len(names)} DynamicScorers; name one of: {', '.join(names) or 'none'}")
+    return _of(found, name or names[0], cluster, scorer_url, str(file))
+
+
+def from_hub(session: Session, name: str, cluster: str, scorer_url: str = "") -> ScorerSummary:
+    """The DynamicScorer `name` of the hub, as an agent of `cluster` would run it.
+
+    Raises BackendError, UnknownScorerError, ResolutionError, BacktestError.
+    """
+    kinds = (
+        (DYNAMIC_SCORERS, DynamicScorer),
+        (SCORING_AUTHENTICATIONS, ScoringAuthentication),
+        (MANAGED_CLUSTERS, ManagedCluster),
+    )
+    found = [model.from_manifest(one) for resource, model in kinds for one in objects(session, resource)]
+    return _of(found, name, cluster, scorer_url, "the hub")
+
+
+def _of(found: Sequence[ApiObject], name: str, cluster: str, scorer_url: str, where: str) -> ScorerSummary:
+    scorers = {each.metadata.name: each for each in found if isinstance(each, DynamicScorer)}
+    if name not in scorers:
+        raise UnknownScorerError(
+            f"{where} has no DynamicScorer {name!r}; it has: {', '.join(sorted(scorers)) or 'none'}"
+        )
+    scorer = scorers[name]
+    is_unread = scorer.status.last_synced_config is None or bool(scorer_url)
+    if scorer.spec.config_sync_mode is ConfigSyncMode.Full and is_unread:
+        scorer = _synced(scorer, scorer_url)
+    authentications = {
+        f"{each.metadata.namespace}/{each.metadata.name}": each
+        for each in found
+        if isinstance(each, ScoringAuthentication)
+    }
+    facts = next(
+        (each.facts for each in found if isinstance(each, ManagedCluster) and each.facts.name == cluster), None
+    )
+    everywhere = resolve_everywhere(scorer, NO_HOSTS, authentications, [facts or ClusterFacts(cluster)])
+    variant = everywhere.variants.get(cluster, everywhere.resolved.summary)
+    if isinstance(variant, ResolutionError):
+        raise variant
+    if variant is None:
+        raise BacktestError(f"{where}: scorer {name!r} does not select cluster {cluster!r}")
+    return variant
+
+
+def _synced(scorer: DynamicScorer, scorer_url: str) -> DynamicScorer:
+    """With what its /config says now."""
+    url = moved(scorer.spec.config_url, _server(scorer_url)) if scorer_url else scorer.spec.config_url
+    try:
+        body = http.get(url, deadline=time.monotonic() + CHECK_TIMEOUT, max_bytes=_MAX_CONFIG)
+        config = parse_remote_config(body)
+    except (HttpError, RemoteConfigError) as error:
+        raise BacktestError(
+            f"scorer {scorer.metadata.name!r}: {error}; --scorer-url names the scoring API's address from here"
+        ) from None
+    status = scorer.status.model_copy(update={"last_synced_config": config})
+    return scorer.model_copy(update={"status": status})
+
+
+def moved(url: str, other: str) -> str:
+    """`url` at the server of `other`; `other` itself if it has a path. Raises BacktestError for no URL."""
+    server = _server(other)
+    if urlsplit(other).path not in ("", "/"):
+        return other
+    return server + url.removeprefix(base_url(url))
+
+
+def _server(url: str) -> str:
+    if not is_valid_url(url):
+        raise BacktestError(f"{url!r} is no URL such as http://localhost:8000")
+    return base_url(url)
+
+
+def redirected(summary: ScorerSummary, scorer_url: str = "", source_url: str = "") -> ScorerSummary:
+    """The scorer with its scoring API, and its Prometheus servers, at other addresses. Raises BacktestError."""
+    if scorer_url:
+        summary = summary.model_copy(update={"scoring_endpoint": moved(summary.scoring_endpoint, scorer_url)})
+    if source_url:
+        others = tuple(
+            source.model_copy(update={"endpoint": moved(source.endpoint, source_url)})
+            if source.type == SourceType.Prometheus
+            else source
+            for source in summary.sources or ()
+        )
+        endpoint = moved(summary.source_endpoint, source_url) if summary.source_endpoint else ""
+        summary = summary.model_copy(update={"source_endpoint": endpoint, "sources": others or None})
+    return summary

@@ -1,0 +1,209 @@
+"""What a backtest says of each item. Values are whole numbers from -100 to 100, so a median needs only their counts."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from pydantic import Field
+
+from dsf.api.meta import rfc3339
+from dsf.api.score import MAX_VALUE, MIN_VALUE
+from dsf.backtest.record import Question, Record
+from dsf.fleet.views import Time, View
+from dsf.text import listed
+
+#: Most columns of a picture: moments beyond that share one, which shows the newest of them.
+COLUMNS: Final = 480
+_NONE: Final = -32768
+
+
+class ItemView(View):
+    """One item of the AddOnPlacementScore over time."""
+
+    name: str
+    minimum: int
+    median: float
+    maximum: int
+    changes: int = Field(description="How often it differed by more than the noise from the moment before.")
+    missing: float = Field(description="Share of the moments without a value, from 0 to 1.")
+    line: list[int | None] = Field(description="Its values over time, in at most 480 columns.")
+
+
+class FailureCount(View):
+    """Moments that failed for one reason."""
+
+    stage: str
+    reason: str
+    moments: int
+    message: str = Field(description="Of the newest.")
+
+
+class BacktestView(View):
+    """What a scorer would have said of one cluster."""
+
+    scorer: str
+    score_name: str
+    cluster: str
+    start: Time
+    end: Time
+    every: int = Field(description="Seconds between two moments.")
+    asked: int = Field(description="Moments from start to end.")
+    moments: int = Field(description="Those that were asked so far.")
+    outcomes: dict[str, int] = Field(description="Moments by outcome: ok, empty, partial, error.")
+    failures: list[FailureCount]
+    noise: int
+    items: list[ItemView] = Field(description="Those that changed most often first.")
+    notes: list[str]
+
+
+class BacktestList(View):
+    """One for each cluster."""
+
+    backtests: list[BacktestView]
+
+
+class _Item:
+    """Counts of values, the last value, and the line."""
+
+    __slots__ = ("changes", "counts", "last", "line")
+
+    def __init__(self, columns: int) -> None:
+        self.counts = array("I", bytes(array("I").itemsize * (MAX_VALUE - MIN_VALUE + 1)))
+        self.line = array("h", [_NONE]) * columns
+        self.last: int | None = None
+        self.changes = 0
+
+    def add(self, value: int, column: int, noise: int) -> None:
+        self.counts[value - MIN_VALUE] += 1
+        self.line[column] = value
+        if self.last is not None and abs(value - self.last) > noise:
+            self.changes += 1
+        self.last = value
+
+    def view(self, name: str, moments: int) -> ItemView:
+        number = sum(self.counts)
+        present = [value for value, count in enumerate(self.counts, MIN_VALUE) if count]
+        return ItemView(
+            name=name,
+            minimum=present[0],
+            median=(self._at((number - 1) // 2) + self._at(number // 2)) / 2,
+            maximum=present[-1],
+            changes=self.changes,
+            missing=round(1 - number / moments, 4),
+            line=[None if value == _NONE else value for value in self.line],
+        )
+
+    def _at(self, rank: int) -> int:
+        """The value of this rank, from 0."""
+        for value, count in enumerate(self.counts, MIN_VALUE):
+            rank -= count
+            if rank < 0:
+                return value
+        raise IndexError(rank)
+
+
+@dataclass
+class _Seen:
+    """From when to when the source had series; moments that failed say nothing of that."""
+
+    first: int | None = None
+    last: int = 0
+    #: Moments without series before the first, and after the last.
+    before: int = 0
+    after: int = 0
+
+    def add(self, record: Record) -> None:
+        if record.series:
+            if self.first is None:
+                self.first, self.before = record.at, self.after
+            self.last, self.after = record.at, 0
+        elif record.outcome != "error":
+            self.after += 1
+
+    def notes(self) -> Iterator[str]:
+        if self.first is None:
+            if self.after:
+                yield "the source had no series at any moment: see what it answers with `dsf explain`"
+            return
+        if self.before:
+            yield (
+                f"the source has no series before {_time(self.first)}: it keeps less than was asked for, or what the "
+                "query reads did not exist yet"
+            )
+        if self.after:
+            yield (
+                f"the source has no series after {_time(self.last)}: what the query reads is gone, or the clock of "
+                "this machine is ahead"
+            )
+
+
+def summarised(question: Question, asked: range, records: Iterable[Record], *, noise: int) -> BacktestView:
+    """The summary of these records, which are in the order of time; `asked` are the moments until now."""
+    items: dict[str, _Item] = {}
+    outcomes: Counter[str] = Counter()
+    failures: dict[tuple[str, str], FailureCount] = {}
+    columns = min(COLUMNS, len(asked))
+    seen = _Seen()
+    moments = later = 0
+    for record in records:
+        if record.at > asked[-1]:
+            later += 1
+            continue
+        moments += 1
+        seen.add(record)
+        outcomes[record.outcome] += 1
+        if record.outcome == "error":
+            before = failures.get((record.stage, record.reason))
+            failures[record.stage, record.reason] = FailureCount(
+                stage=record.stage,
+                reason=record.reason,
+                moments=(before.moments if before else 0) + 1,
+                message=record.message,
+            )
+        column = (record.at - asked.start) * columns // (len(asked) * asked.step)
+        for name, value in record.items.items():
+            if name not in items:
+                items[name] = _Item(columns)
+            items[name].add(value, column, noise)
+    views = [item.view(name, moments) for name, item in items.items()]
+    return BacktestView(
+        scorer=question.scorer,
+        score_name=question.score_name,
+        cluster=question.cluster,
+        start=asked.start,
+        end=asked[-1],
+        every=question.every,
+        asked=len(asked),
+        moments=moments,
+        outcomes=dict(outcomes),
+        failures=sorted(failures.values(), key=lambda failure: -failure.moments),
+        noise=noise,
+        items=sorted(views, key=lambda item: (-item.changes, item.name)),
+        notes=[*_often(question), *seen.notes(), *_later(later)],
+    )
+
+
+def _often(question: Question) -> Iterator[str]:
+    if steps := sorted({source.step for source in question.sources if source.step > question.every}):
+        text = listed([f"{step} s" for step in steps], 3)
+        yield (
+            f"{question.every} s between two moments are less than the step of the source ({text}): neighbouring "
+            "moments see nearly the same samples"
+        )
+
+
+def _later(moments: int) -> Iterator[str]:
+    if moments:
+        yield (
+            f"{moments} moments of the file are still to come: the clock that made them was ahead, or this one is "
+            "behind"
+        )
+
+
+def _time(at: int) -> str:
+    return rfc3339(datetime.fromtimestamp(at, UTC))

@@ -1,0 +1,193 @@
+"""`dsf backtest`: what a scorer would have said in the past."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dsf.cli.duration import seconds
+from dsf.cli.group import BAD, INTERRUPTED, USAGE, fail
+from dsf.cli.output import Format, emit, flat, table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from dsf.backtest.record import QuestionLine, Record
+    from dsf.backtest.recording import Recording
+    from dsf.backtest.summary import BacktestView
+    from dsf.cli.backtesting import Subject
+
+
+class BacktestFormat(StrEnum):
+    """Output format."""
+
+    TABLE = "table"
+    JSON = "json"
+    JSONL = "jsonl"
+
+
+Since = Annotated[int, typer.Option("--since", parser=seconds, metavar="TIME", help="How far back: 24h, 90m, 7d.")]
+Every = Annotated[
+    int, typer.Option("--every", parser=seconds, metavar="TIME", help="Time between two moments: 5m, 30s.")
+]
+Rate = Annotated[
+    float, typer.Option("--rate", min=0.01, help="Most requests per second to a source, and to the scoring API.")
+]
+
+
+def backtest(
+    scorer: Annotated[
+        str | None, typer.Argument(help="Name of the DynamicScorer; not needed if -f has a single one.")
+    ] = None,
+    clusters: Annotated[
+        list[str] | None,
+        typer.Option("--cluster", "-c", envvar="DSF_CLUSTER", help="Name of a managed cluster; may be repeated."),
+    ] = None,
+    since: Since = 86400,
+    every: Every = 300,
+    manifest: Annotated[
+        Path | None,
+        typer.Option("--file", "-f", exists=True, help="Test the DynamicScorer in this file, registered or not."),
+    ] = None,
+    scorer_url: Annotated[
+        str, typer.Option("--scorer-url", metavar="URL", help="The scoring API's address from here.")
+    ] = "",
+    source_url: Annotated[
+        str, typer.Option("--source-url", metavar="URL", help="The Prometheus's address from here: a port-forward.")
+    ] = "",
+    noise: Annotated[int, typer.Option("--noise", min=0, help="A change by at most this does not count.")] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", dir_okay=False, help="Append each moment to this file; a second run continues it."),
+    ] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Also draw the values to a .svg or .png file.")] = None,
+    rate: Rate = 10.0,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="Items in the table, 0 for all.")] = 20,
+    output: Annotated[
+        BacktestFormat,
+        typer.Option("--output", "-o", help="A table for users, json for programs, jsonl: the lines of --out."),
+    ] = BacktestFormat.TABLE,
+) -> None:
+    """Ask a scorer what it would have said at each moment of the past. Nothing is published.
+
+    Runs the agent's own stages: the range query ends at each moment, and the scoring API gets the same request as then.
+    Ctrl-C keeps what was computed, and prints it. Exit code 1 if no moment has a value.
+
+    Example: dsf backtest sample-scorer --cluster worker01 --since 24h --every 5m
+    """
+    from dsf.backtest import picture
+    from dsf.backtest.recording import Recording
+    from dsf.backtest.run import moments
+    from dsf.backtest.summary import BacktestList
+    from dsf.cli.backtesting import kept_on_interrupt
+    from dsf.errors import BacktestError
+
+    if scorer is None and manifest is None:
+        raise typer.BadParameter("is needed, or a manifest with -f", param_hint="SCORER")
+    if not clusters:
+        raise typer.BadParameter("is needed; with -f it may be any name", param_hint="--cluster")
+    if plot is not None:
+        picture.check(plot)
+    try:
+        asked = moments(since, every, time.time())
+        with ExitStack() as stack:
+            subjects = _subjects(stack, scorer, clusters, manifest, scorer_url, source_url)
+            recording = stack.enter_context(Recording(out, writing=out is not None))
+            with kept_on_interrupt() as is_interrupted:
+                for one in subjects:
+                    one.run(recording, asked, every, rate, _print if output is BacktestFormat.JSONL else None)
+            views = _views(recording, subjects, asked, noise)
+    except BacktestError as error:
+        fail(str(error), USAGE)
+    if output is BacktestFormat.JSONL:
+        typer.echo("\n".join(line for view in views for line in _remarks(view)), err=True)
+    else:
+        shape = Format.JSON if output is BacktestFormat.JSON else Format.TABLE
+        emit(BacktestList(backtests=views), shape, lambda: _render(views, limit or None))
+    if plot is not None and views:
+        picture.draw(views, plot)
+    if is_interrupted():
+        raise typer.Exit(INTERRUPTED)
+    if not any(view.items for view in views):
+        raise typer.Exit(BAD)
+
+
+def _subjects(
+    stack: ExitStack, scorer: str | None, clusters: list[str], manifest: Path | None, scorer_url: str, source_url: str
+) -> list[Subject]:
+    from dsf.backtest.run import check
+    from dsf.cli.backtesting import subject
+
+    found = [subject(stack, scorer, name, manifest, scorer_url, source_url) for name in dict.fromkeys(clusters)]
+    for one in found:
+        check(one.summary)
+    return found
+
+
+def _print(line: QuestionLine | Record) -> None:
+    from dsf.backtest.recording import as_line
+
+    typer.echo(as_line(line))
+
+
+def _views(recording: Recording, subjects: list[Subject], asked: range, noise: int) -> list[BacktestView]:
+    """Of the clusters that were begun."""
+    from dsf.backtest.summary import summarised
+
+    questions = [recording.questions[one.cluster] for one in subjects if one.cluster in recording.questions]
+    return [
+        summarised(question, asked, recording.records(question.cluster, asked[0]), noise=noise)
+        for question in questions
+    ]
+
+
+def when(moment: datetime) -> str:
+    """A moment in local time, always with its date."""
+    return f"{moment.astimezone():%Y-%m-%d %H:%M}"
+
+
+def _remarks(view: BacktestView) -> list[str]:
+    outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(view.outcomes.items())) or "none"
+    title = (
+        f"{view.scorer} on {view.cluster}: {view.moments} of {view.asked} moments from {when(view.start)} to "
+        f"{when(view.end)}, every {view.every} s: {outcomes}"
+    )
+    failures = [f"{one.moments} x {one.stage} {one.reason}: {one.message}" for one in view.failures]
+    return [flat(line) for line in (title, *failures, *(f"note: {note}" for note in view.notes))]
+
+
+def _render(views: list[BacktestView], limit: int | None) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    from dsf.backtest.picture import blocks
+
+    parts: list[RenderableType] = []
+    for view in views:
+        title, *remarks = _remarks(view)
+        rows = [
+            [
+                item.name,
+                str(item.minimum),
+                f"{item.median:g}",
+                str(item.maximum),
+                str(item.changes),
+                f"{item.missing:.1%}",
+                blocks(item.line),
+            ]
+            for item in view.items[:limit]
+        ]
+        headers = ("ITEM", "MIN", "MEDIAN", "MAX", "CHANGES", "MISSING", "OVER TIME")
+        parts += [Text(title, style="bold"), table(headers, rows, right=headers[1:6])]
+        if limit is not None and len(view.items) > limit:
+            parts.append(
+                Text(f"and {len(view.items) - limit} items more, which changed less often; --limit 0 shows all")
+            )
+        parts += [Text(remark, style="yellow") for remark in remarks]
+    return Group(*parts)

@@ -1,0 +1,229 @@
+"""`dsf compare`: two scorers side by side, and what Placements would have chosen."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dsf.cli.backtest import Every, Rate, when
+from dsf.cli.duration import seconds
+from dsf.cli.group import BAD, INTERRUPTED, USAGE, fail
+from dsf.cli.output import Format, Output, emit, flat, table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import RenderableType
+
+    from dsf.backtest.comparison import ComparisonView, PlacementDifference, Side
+    from dsf.fleet.scheduling import Situation
+
+#: Times of one Placement in the table.
+_SPANS = 5
+
+
+def compare(
+    a: Annotated[str, typer.Argument(metavar="A", help="A scorer's name, its manifest, or a file of `dsf backtest`.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The other one, likewise.")],
+    since: Annotated[
+        int,
+        typer.Option("--since", parser=seconds, metavar="TIME", help="Test both that far back; without it, as now."),
+    ] = 0,
+    every: Every = 300,
+    clusters: Annotated[
+        list[str] | None,
+        typer.Option("--cluster", "-c", help="Only this cluster; may be repeated. Default: all that have both."),
+    ] = None,
+    placements: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--placement",
+            metavar="FILE|[NAMESPACE/]NAME",
+            help="Placements in a file, or one of the hub; may be repeated. Default: the hub's that prefer A or B.",
+        ),
+    ] = None,
+    rate: Rate = 10.0,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="Items in the table, 0 for all.")] = 10,
+    output: Output = Format.TABLE,
+) -> None:
+    """Compare two scorers: items, the order of clusters, and which Placements would have chosen otherwise, and when.
+
+    Two files of `dsf backtest --out`; or two scorers, tested now with --since; or as their scores are in the hub.
+    Placements are evaluated by the rules of OCM's scheduler, as by `dsf placement`. Exit code 1 if one cannot be.
+
+    Example: dsf compare before.jsonl after.jsonl --placement placement.yaml
+    """
+    from dsf.backtest.comparison import compared
+    from dsf.cli.backtesting import kept_on_interrupt
+    from dsf.errors import BacktestError
+
+    try:
+        with ExitStack() as stack:
+            with kept_on_interrupt() as is_interrupted:
+                sides = [_side(stack, name, since, every, clusters or [], rate) for name in (a, b)]
+            if is_interrupted():
+                raise typer.Exit(INTERRUPTED)
+            situations, problems = _situations(placements or [], sides)
+            view = compared(sides[0], sides[1], situations)
+    except BacktestError as error:
+        fail(str(error), USAGE)
+    view = view.model_copy(update={"notes": [*view.notes, *problems]})
+    emit(view, output, lambda: _render(view, limit or None))
+    if problems or any(placement.problem for placement in view.placements):
+        raise typer.Exit(BAD)
+
+
+def _side(stack: ExitStack, name: str, since: int, every: int, clusters: list[str], rate: float) -> Side:
+    from dsf.backtest.recording import Recording
+    from dsf.backtest.run import moments
+    from dsf.cli.backtesting import subject
+
+    path = Path(name)
+    is_manifest = path.suffix in (".yaml", ".yml")
+    if path.is_file() and not is_manifest:
+        recording = stack.enter_context(Recording(path))
+        recording.only(clusters)
+        return recording
+    if not since:
+        if is_manifest:
+            raise typer.BadParameter("is needed for a manifest: its scorer has no scores now", param_hint="--since")
+        return _current(name, clusters)
+    recording = stack.enter_context(Recording())
+    recording.name = path.stem if is_manifest else name
+    asked = moments(since, every, time.time())
+    for cluster in clusters or _all_clusters():
+        one = subject(stack, None if is_manifest else name, cluster, path if is_manifest else None)
+        one.run(recording, asked, every, rate)
+    return recording
+
+
+def _current(scorer: str, clusters: list[str]) -> Side:
+    from dsf.backtest.current import current
+    from dsf.cli.session import session
+
+    with session() as opened:
+        side = current(opened.redis, scorer, int(time.time()))
+    side.questions = {name: one for name, one in side.questions.items() if not clusters or name in clusters}
+    return side
+
+
+def _all_clusters() -> list[str]:
+    """Those of a hub on a folder."""
+    from dsf.cli.session import command_settings
+
+    out = command_settings().out
+    found = sorted(path.name for path in out.glob("clusters/*")) if out is not None else []
+    if not found:
+        raise typer.BadParameter("is needed where no hub on a folder runs", param_hint="--cluster")
+    return found
+
+
+def _situations(wanted: list[str], sides: Sequence[Side]) -> tuple[list[Situation], list[str]]:
+    """The Placements, and what could not be read of them."""
+    from dsf.backtest.situations import from_file
+
+    clusters = {name for side in sides for name in side.questions}
+    files = [name for name in wanted if Path(name).is_file()]
+    situations = [one for name in files for one in from_file(Path(name), sorted(clusters))]
+    named = [name for name in wanted if name not in files]
+    if wanted and not named:
+        return situations, []
+    of_hub, problems = _of_hub(named, {question.resource for side in sides for question in side.questions.values()})
+    return [*situations, *of_hub], problems
+
+
+def _of_hub(named: list[str], resources: set[str]) -> tuple[list[Situation], list[str]]:
+    import dsf.log
+    from dsf.backtest.situations import from_hub
+    from dsf.cli.session import for_a_person, hub_settings, running_demo
+    from dsf.errors import BackendError
+    from dsf.fleet.placementreader import PlacementReader
+    from dsf.http import trust
+    from dsf.kube.session import Session
+    from dsf.settings import Settings
+
+    settings = for_a_person(hub_settings(Settings.load()))
+    is_in_pod = "KUBERNETES_SERVICE_HOST" in os.environ
+    if not named and (settings.backend == "dir" or running_demo(settings) or not (settings.kubeconfig or is_in_pod)):
+        # A hub on a folder has no Placements.
+        return [], []
+    dsf.log.prepare(settings)
+    trust.use_folder(settings.trusted_ca_dir)
+    try:
+        with closing(Session.load(settings.kubeconfig)) as session:
+            return from_hub(PlacementReader(session), resources, named)
+    except BackendError as error:
+        return [], [f"the hub's Placements cannot be read: {error}"]
+
+
+def _render(view: ComparisonView, limit: int | None) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    time_text = f"{view.moments} moments from {when(view.start)} to {when(view.end)}" if view.every else "now"
+    parts: list[RenderableType] = [
+        Text(flat(f"A {view.a}, B {view.b} on {', '.join(view.clusters)}: {time_text}"), "bold")
+    ]
+    rows = [
+        [
+            item.cluster,
+            item.item,
+            f"{item.mean_a:g}",
+            f"{item.mean_b:g}",
+            f"{item.mean_difference:+g}",
+            f"{item.largest_difference:+d}",
+        ]
+        for item in view.items[:limit]
+    ]
+    headers = ("CLUSTER", "ITEM", "A", "B", "B - A", "LARGEST")
+    parts.append(table(headers, rows, right=headers[2:]))
+    if limit is not None and len(view.items) > limit:
+        parts.append(Text(f"and {len(view.items) - limit} items more, which differ less; --limit 0 shows all"))
+    for rank in view.ranks[:limit]:
+        text = f"order of clusters by {rank.item}: rank correlation {rank.mean:g}, lowest {rank.lowest:g}"
+        parts.append(Text(flat(text)))
+    for placement in view.placements:
+        parts += [Text(line, style) for line, style in _placement(placement, view)]
+    parts += [Text(flat(f"note: {note}"), style="yellow") for note in view.notes]
+    return Group(*parts)
+
+
+def _placement(one: PlacementDifference, view: ComparisonView) -> list[tuple[str, str]]:
+    """Its lines, each with a style."""
+    name = flat(f"Placement {one.namespace}/{one.name}".replace(" /", " "))
+    if one.problem:
+        return [(f"{name}: no decision is possible: {flat(one.problem)}", "red")]
+    if not view.every:
+        span = one.spans[0] if one.spans else None
+        moved = f"{_listed(span.b)} instead of {_listed(span.a)}" if span else "the same clusters"
+        return [(f"{name}: with B {moved}", "bold")]
+    days = (view.end - view.start).total_seconds() / 86_400
+    # Over a shorter time, a number for a day would be guessed.
+    flaps = [f"{flaps / days if days >= 1 else flaps:.3g}" for flaps in (one.flaps_a, one.flaps_b)]
+    unit = " a day" if days >= 1 else ""
+    first = f"{name}: {one.differ} of {one.decisions} decisions differ; flaps {flaps[0]} -> {flaps[1]}{unit}"
+    spans = [
+        (f"   {when(span.start)} for {_duration(span.seconds)}: {_listed(span.a)}, with B {_listed(span.b)}", "")
+        for span in one.spans[:_SPANS]
+    ]
+    more = len(one.spans) - _SPANS
+    return [(first, "bold"), *spans, *([(f"   and {more} times more; -o json has all", "")] if more > 0 else [])]
+
+
+def _listed(clusters: Sequence[str]) -> str:
+    from dsf.text import listed
+
+    return flat(listed(clusters, 3)) or "none"
+
+
+def _duration(length: int) -> str:
+    """`40s`, `25m`, `3h10m`."""
+    if length < 60:
+        return f"{length}s"
+    hours, minutes = divmod(length // 60, 60)
+    return f"{hours}h{minutes}m" if hours and minutes else f"{hours}h" if hours else f"{minutes}m"

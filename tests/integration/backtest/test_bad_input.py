@@ -1,0 +1,250 @@
+"""What is in the way of a backtest: each says what and where, and keeps what was computed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.integration.cli.conftest import Dsf, dsf
+from tests.support.child import Child
+from tests.support.httpserver import Exchange, ScriptedServer, answer, matrix, slow
+from tests.support.recordedprometheus import RecordedPrometheus
+from tests.support.wait import wait_for
+
+__all__ = ["dsf"]
+
+SERIES = {"metric": {"node": "n1"}, "values": [[1, "1"]]}
+SCORES = {"results": [{"metric": {"node": "n1"}, "score": 12.7}]}
+
+
+class Author:
+    """A manifest, and servers for it."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.folder = folder
+        self.source = stack.enter_context(ScriptedServer(matrix(SERIES)))
+        self.scorer = stack.enter_context(ScriptedServer(answer(SCORES)))
+
+    def manifest(self, source: dict[str, Any] | None = None, **spec: Any) -> str:
+        """A DynamicScorer that is registered nowhere."""
+        params = {"query": "up", "range": 60, "step": 15}
+        prometheus = {"type": "Prometheus", "host": "http://prometheus.svc", "path": "/query_range", "params": params}
+        scorer = {
+            "apiVersion": "dynamic-scoring.open-cluster-management.io/v1alpha1",
+            "kind": "DynamicScorer",
+            "metadata": {"name": "mine", "namespace": "open-cluster-management"},
+            "spec": {
+                "description": "x",
+                "configURL": "http://scorer.svc:8000/config",
+                "configSyncMode": "None",
+                "scoreDimensionFormat": "${node}",
+                "source": source or prometheus,
+                "scoring": {"params": {"name": "mine", "interval": 30}},
+                **spec,
+            },
+        }
+        file = self.folder / "mine.yaml"
+        file.write_text(yaml.safe_dump(scorer))
+        return str(file)
+
+    def command(self, *options: str, **spec: Any) -> list[str]:
+        """A backtest of it, of eleven moments."""
+        urls = ["--scorer-url", self.scorer.url, "--source-url", self.source.url]
+        return [
+            "backtest",
+            "-f",
+            self.manifest(**spec),
+            "-c",
+            "c1",
+            *urls,
+            "--since",
+            "50m",
+            "--rate",
+            "1000",
+            *options,
+        ]
+
+
+@pytest.fixture
+def author(tmp_path: Path) -> Iterator[Author]:
+    """Somebody who writes a scorer."""
+    with ExitStack() as stack:
+        yield Author(tmp_path, stack)
+
+
+def ended_with(result: Any, code: int) -> str:
+    """What it said on standard error."""
+    assert result.exit_code == code, result.output
+    return " ".join(result.stderr.split())
+
+
+def view(result: Any) -> Any:
+    """The one backtest of `-o json`."""
+    return json.loads(result.stdout)["backtests"][0]
+
+
+def test_each_moment_is_a_cycle_whose_range_ends_there(dsf: Dsf, author: Author) -> None:
+    found = view(dsf(*author.command("-o", "json")))
+    assert (found["moments"], found["outcomes"]) == (11, {"ok": 11})
+    assert found["items"][0] | {"line": 0} == {
+        "name": "n1",
+        "minimum": 12,
+        "median": 12.0,
+        "maximum": 12,
+        "changes": 0,
+        "missing": 0.0,
+        "line": 0,
+    }
+    ends = [int(request.query["end"]) for request in author.source.requests]
+    assert [end - ends[0] for end in ends] == list(range(0, 3001, 300))
+    assert {int(request.query["end"]) - int(request.query["start"]) for request in author.source.requests} == {60}
+    assert all(request.json() == {"data": [SERIES]} for request in author.scorer.requests)
+    assert ends[-1] <= time.time() < ends[-1] + 330
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ({"type": "Kubernetes", "params": {"query": "node_cpu_free"}}, "source of type Kubernetes, and the API server"),
+        (
+            {"type": "OpenTelemetry", "host": "http://c:1", "path": "/metrics", "params": {"query": "x"}},
+            "the collector",
+        ),
+        ({"type": "None"}, "its scoring API gets the same request at every moment"),
+    ],
+)
+def test_a_source_without_a_past(dsf: Dsf, author: Author, source: dict[str, Any], words: str) -> None:
+    said = ended_with(dsf(*author.command(source=source)), 2)
+    assert words in said
+    assert said.count("error:") == 1
+    assert author.scorer.requests == []
+
+
+def test_an_api_that_fails_half_of_the_time(dsf: Dsf, author: Author) -> None:
+    turns = iter(range(10**6))
+
+    def half(exchange: Exchange) -> None:
+        (answer("busy", 503) if next(turns) % 2 else answer(SCORES))(exchange)
+
+    author.scorer.script(half)
+    file = author.folder / "a.jsonl"
+    result = dsf(*author.command("--out", str(file)))
+    assert result.exit_code == 0, result.output
+    assert "5 error, 6 ok" in result.stdout
+    assert "5 x score http_error: " in result.stdout
+    assert "HTTP 503" in result.stdout
+    author.scorer.script(answer(SCORES))
+    before = len(author.scorer.requests)
+    assert view(dsf(*author.command("--out", str(file), "-o", "json")))["outcomes"] == {"ok": 11}
+    # Only what was missing was asked; a new moment may have come.
+    assert len(author.scorer.requests) - before in (5, 6)
+
+
+def test_what_fails_from_the_beginning_ends_soon(dsf: Dsf, author: Author) -> None:
+    author.source.script(answer({"status": "error", "error": "parse error: unexpected x"}, 400))
+    result = dsf(*author.command())
+    assert result.exit_code == 1
+    assert "5 of 11 moments" in result.stdout
+    assert "5 x fetch bad_query: " in result.stdout
+    assert "parse error: unexpected x" in result.stdout
+    assert len(author.source.requests) == 5
+
+
+def test_a_slow_api_is_left_after_its_time_out(dsf: Dsf, author: Author) -> None:
+    author.scorer.script(slow(5, answer(SCORES)), answer(SCORES))
+    found = view(dsf(*author.command("-o", "json", execution={"timeoutSeconds": 1})))
+    assert found["outcomes"] == {"ok": 10, "error": 1}
+    assert [(one["stage"], one["reason"]) for one in found["failures"]] == [("score", "timeout")]
+
+
+def test_more_items_than_an_object_may_have(dsf: Dsf, author: Author) -> None:
+    names = [f"{number:05}-{'x' * 100}" for number in range(10_000)]
+    author.scorer.script(answer({"results": [{"metric": {"node": name}, "score": 1} for name in names]}))
+    result = dsf(*author.command("--since", "10m"))
+    assert result.exit_code == 1
+    assert "x publish too_large: 10000 score items make an AddOnPlacementScore of" in result.stdout
+    author.scorer.script(answer({"results": [{"metric": {"node": name[:5]}, "score": 1} for name in names]}))
+    result = dsf(*author.command("--since", "10m"))
+    assert result.exit_code == 0, result.output
+    assert "and 9980 items more, which changed less often; --limit 0 shows all" in result.stdout
+
+
+def test_another_question_does_not_go_into_the_file(dsf: Dsf, author: Author) -> None:
+    file = author.folder / "a.jsonl"
+    assert dsf(*author.command("--out", str(file))).exit_code == 0
+    before = file.read_bytes()
+    said = ended_with(dsf(*author.command("--out", str(file), "--every", "1m")), 2)
+    assert f"{file}: has moments of another question (every differ)" in said
+    assert file.read_bytes() == before
+
+
+def test_a_retention_shorter_than_asked_for(dsf: Dsf, author: Author, past: dict[str, RecordedPrometheus]) -> None:
+    command = author.command("--since", "50h", "--every", "1h", "-o", "json", source=_busy())
+    command[command.index(author.source.url)] = past["worker01"].url
+    found = view(dsf(*command))
+    assert 20 < found["outcomes"]["ok"] <= 51
+    (note,) = found["notes"]
+    assert note.startswith("the source has no series before ")
+    assert author.source.requests == []
+
+
+def test_every_below_the_step(dsf: Dsf, author: Author) -> None:
+    result = dsf(*author.command("--since", "1m", "--every", "5s"))
+    assert "note: 5 s between two moments are less than the step of the source (15 s)" in result.stdout
+
+
+def test_a_picture(dsf: Dsf, author: Author) -> None:
+    for name in ("busy.svg", "busy.png"):
+        assert dsf(*author.command("--plot", str(author.folder / name))).exit_code == 0
+    assert b"mine on c1" in (author.folder / "busy.svg").read_bytes()
+    assert (author.folder / "busy.png").read_bytes().startswith(b"\x89PNG")
+    assert "has to end in .svg or .png" in ended_with(dsf(*author.command("--plot", "x.gif")), 1)
+
+
+def test_ctrl_c_keeps_what_there_is(author: Author) -> None:
+    file = author.folder / "a.jsonl"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("DSF_")}
+    environment["XDG_STATE_HOME"] = str(author.folder)
+    command = author.command("--out", str(file), "--since", "24h", "--rate", "5")
+    child = Child([sys.executable, "-m", "dsf.cli", *command], author.folder / "log", environment, inherit=False)
+    wait_for(lambda: file.exists() and file.read_bytes().count(b"\n") > 4, 30, "some moments")
+    child.signal(signal.SIGINT)
+    assert child.wait() == 130
+    said = child.tail()
+    assert "interrupted; what was computed is kept" in said
+    kept = file.read_bytes().count(b"\n") - 1
+    assert f"{kept} of 289 moments" in said
+    assert "n1" in said
+
+
+def test_neither_redis_nor_a_cluster_is_needed(author: Author) -> None:
+    environment = {"PATH": os.environ["PATH"], "XDG_STATE_HOME": str(author.folder), "HOME": str(author.folder)}
+    environment["DSF_REDIS_URL"] = "redis://127.0.0.1:1/0"
+    command = [sys.executable, "-m", "dsf.cli", *author.command("-o", "jsonl")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    question, *records = map(json.loads, done.stdout.splitlines())
+    assert question["question"]["cluster"] == "c1"
+    assert [record["items"] for record in records] == [{"n1": 12}] * 11
+    named = subprocess.run(
+        [sys.executable, "-m", "dsf.cli", "backtest", "nobody", "-c", "c1"],
+        env=environment, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert named.returncode == 1
+    assert "nothing says what scorer 'nobody' is" in named.stderr
+
+
+def _busy() -> dict[str, Any]:
+    params = {"query": "instance:node_cpu_busy:ratio", "range": 300, "step": 60}
+    return {"type": "Prometheus", "host": "http://p.svc", "path": "/api/v1/query_range", "params": params}

@@ -1,0 +1,82 @@
+"""docs/backtest.md works as it is written, with a Prometheus that has a day of the past for each cluster.
+
+What is exchanged: ports, because others may use them. Commands in pods and beside a demo are not typed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.scorer.server import ROOT
+from tests.integration.scorer.tutorial import Command, File, steps
+from tests.support.recordedprometheus import RecordedPrometheus
+
+PAGE = ROOT / "docs" / "backtest.md"
+#: Need pods, or a running demo.
+NOT_TYPED = ("kubectl ", "dsf compare demo/")
+
+
+@pytest.fixture(scope="module")
+def said(
+    past: dict[str, RecordedPrometheus], sample_scorer: str, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, str]:
+    """Command of the page -> what it printed."""
+    folder = tmp_path_factory.mktemp("page")
+    urls = {"http://localhost:9091": past["worker01"].url, "http://localhost:9092": past["worker02"].url}
+    urls["http://localhost:8000"] = sample_scorer
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("DSF_")}
+    environment |= {"PATH": path, "XDG_STATE_HOME": str(folder / "state"), "HOME": str(folder)}
+    outputs: dict[str, str] = {}
+    for step in steps(PAGE):
+        if isinstance(step, File):
+            (folder / step.path).write_text(step.text, encoding="utf-8")
+            continue
+        assert isinstance(step, Command)
+        if step.text.startswith(NOT_TYPED):
+            continue
+        text = re.sub(r"http://localhost:\d+", lambda match: urls[match[0]], step.text)
+        done = subprocess.run(
+            ["/bin/bash", "-euc", text],
+            cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{step.text}: {done.stdout}{done.stderr}"
+        outputs[step.text] = done.stdout
+    return outputs
+
+
+def test_each_backtest_has_a_value_at_every_moment(said: dict[str, str]) -> None:
+    backtests = {text: output for text, output in said.items() if text.startswith("dsf backtest")}
+    assert len(backtests) == 4
+    for text, output in backtests.items():
+        title, _, row, *notes = output.splitlines()
+        assert "289 of 289 moments" in title, output
+        assert title.rstrip().endswith("289 ok")
+        assert row.split()[0] == "busy"
+        assert notes == [], text
+
+
+def test_the_hasty_version_would_have_moved_the_workloads(said: dict[str, str]) -> None:
+    (output,) = [output for text, output in said.items() if text.startswith("dsf compare")]
+    found = re.search(r"Placement apps/web: (\d+) of 2[89]\d decisions differ; flaps (\S+) -> (\S+) a day", output)
+    assert found is not None, output
+    assert int(found[1]) > 20
+    # The slow wave crosses twice a day, and rounded values meet some times more around that.
+    assert float(found[2]) <= 15
+    assert float(found[3]) > 3 * float(found[2])
+    assert "rank correlation" in output
+
+
+def test_the_page_shows_what_is_printed(said: dict[str, str]) -> None:
+    """Times and counts are of another day; words, columns and their order are these."""
+    page = PAGE.read_text(encoding="utf-8")
+    for output in said.values():
+        for line in output.splitlines():
+            words = re.findall(r"[A-Za-z]{3,}", line)
+            assert any(re.findall(r"[A-Za-z]{3,}", shown) == words for shown in page.splitlines()), line

@@ -1,0 +1,26 @@
+"""The two versions of a scorer that the demo has for `dsf compare`, and the Placement."""
+
+from __future__ import annotations
+
+from dsf.backtest.scorers import from_manifest
+from dsf.backtest.situations import from_file
+from dsf.demo.manifests import FOLDER
+from dsf.demo.services import PROMETHEUS_NAME
+from dsf.fleet.placement import summary
+
+HERE = FOLDER / "backtest"
+
+
+def test_the_worse_version_asks_for_less_time() -> None:
+    steady, hasty = (from_manifest(HERE / f"{name}-scorer.yaml", None, "worker01") for name in ("steady", "hasty"))
+    assert hasty.source_range < steady.source_range
+    assert hasty.score_name == steady.score_name
+    for one in (steady, hasty):
+        assert one.source_endpoint.startswith(f"http://{PROMETHEUS_NAME}/")
+        assert one.source_range % one.source_step == 0
+
+
+def test_the_placement_prefers_what_both_score() -> None:
+    (situation,) = from_file(HERE / "placement.yaml", ["worker01", "worker02"])
+    assert summary(situation.placement).scores == ["sample-my-score/cpu0"]
+    assert sorted(situation.clusters) == ["worker01", "worker02"]
