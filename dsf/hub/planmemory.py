@@ -6,7 +6,7 @@ Active. So each of these must cost what changed, not what there is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Set
 from dataclasses import replace
 from datetime import datetime
 
@@ -20,7 +20,7 @@ class PlanMemory:
 
     def __init__(self) -> None:
         #: Clusters' configurations of scorers that differ between clusters.
-        self.variants = Memory()
+        self.variants: Memory = {}
         self._shared: tuple[object, ...] = ()
         self._kept: dict[str, tuple[tuple[object, ...], ScorerPlan]] = {}
 
@@ -54,11 +54,12 @@ class PlanMemory:
             del self._kept[scorer.key]
         return kept[1]
 
-    def forget_others(self, scorers: Container[str]) -> None:
+    def forget_others(self, scorers: Set[str]) -> None:
         """Drop the plans of all other scorers."""
-        self.variants.forget_others(scorers)
-        for gone in [key for key in self._kept if key not in scorers]:
+        for gone in self._kept.keys() - scorers:
             del self._kept[gone]
+        for gone in self.variants.keys() - scorers:
+            del self.variants[gone]
 
 
 def _is_over(plan: ScorerPlan, now: datetime) -> bool:

@@ -348,7 +348,7 @@ def make_plan(
         )
         for scorer in present
     }
-    memory.forget_others(plans)
+    memory.forget_others(plans.keys())
     if scorer_hosts:
         plans = {
             key: plan if plan.namespace == names.home else _bound(plan, scorer_hosts) for key, plan in plans.items()
