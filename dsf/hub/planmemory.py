@@ -12,7 +12,8 @@ from datetime import datetime
 
 from dsf.api.scorer import DynamicScorer
 from dsf.api.variants import Memory
-from dsf.hub.scorerplan import Obstacle, ScorerPlan
+from dsf.hub.obstacle import Obstacle
+from dsf.hub.scorerplan import ScorerPlan
 
 
 class PlanMemory:

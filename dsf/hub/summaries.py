@@ -25,8 +25,9 @@ from dsf.hub import capacity, secretdelivery
 from dsf.hub.discretion import server_refusal, servers_of
 from dsf.hub.distribute import part_of
 from dsf.hub.names import NO_RULES, NameRules, decide, is_owner
+from dsf.hub.obstacle import INVALID, Obstacle, internal_obstacle
 from dsf.hub.planmemory import PlanMemory
-from dsf.hub.scorerplan import INVALID, Obstacle, ScorerPlan, internal_obstacle
+from dsf.hub.scorerplan import ScorerPlan
 from dsf.hub.secretdelivery import NO_DELIVERY, DeliverableSecrets
 from dsf.store.entries import Entry
 from dsf.store.notices import ClusterNotice, cut, grouping_labels
@@ -356,8 +357,8 @@ def make_plan(
     claims, refused = decide(
         {key: scorer_plan.names for key, scorer_plan in plans.items()}, names, int(now.timestamp())
     )
-    for key, (reason, message) in refused.items():
-        plans[key] = replace(plans[key], obstacle=Obstacle(reason, message))
+    for key, obstacle in refused.items():
+        plans[key] = replace(plans[key], obstacle=obstacle)
     plan = FleetPlan(
         scorers=plans,
         clusters={name: cluster.metadata.uid for name, cluster in served.items()},
