@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Annotated, Any, Final, NamedTuple, Self
+from typing import Annotated, Any, Final, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
+from pydantic import AfterValidator, BaseModel, Field, StrictBool, StrictInt
+from pydantic.alias_generators import to_camel
 
 from dsf.api.clouds import CLOUD_SERVERS, Azure, Gcp
-from dsf.api.meta import SpecModel
-from dsf.api.plain import MAX_PAIRS, Name, Plain, SecretKeyRef, Url, cel_rule, matches
+from dsf.api.meta import Rule, SpecModel
+from dsf.api.plain import MAX_PAIRS, Name, Plain, SecretKeyRef, Url, matches
 
 _HEADER_NAME: Final = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$"
 #: Headers that HTTP or the framework sets; custom values would allow request smuggling.
@@ -25,30 +26,15 @@ RESERVED_HEADERS: Final = frozenset(
         *("upgrade", "trailer", "expect", "keep-alive", "proxy-authorization", "proxy-connection", "accept-encoding"),
     }
 )
-_VALUE_RULE: Final = "either value or secretRef"
-_ONE_VALUE: Final = ("has(self.value) != has(self.secretRef)", _VALUE_RULE)
-_UNRESERVED: Final = (
-    f"!(self.name.lowerAscii() in {sorted(RESERVED_HEADERS)})",
-    "a header of this name is set by HTTP itself and cannot be set here",
-)
-_ONE_RULE: Final = (
-    "at most one of tokenSecretRef, basic, oauth2, serviceAccountToken, aws, azure and gcp: each is the header "
-    "Authorization"
-)
-_TWICE_RULE: Final = "headers: Authorization is set by another method already"
 #: Methods that set the header Authorization.
 _AUTHORIZATION: Final = ("token_secret_ref", "basic", "oauth2", "service_account_token", "aws", "azure", "gcp")
-_KEY_OR_ROLE: Final = (
-    "[has(self.roleARN), has(self.podIdentity) && self.podIdentity, has(self.accessKeyID)].filter(given, given)"
-    ".size() == 1 && "
-    "has(self.accessKeyID) == has(self.secretAccessKey) && (!has(self.sessionToken) || has(self.accessKeyID))"
-)
-_KEY_RULE: Final = "either roleARN, or accessKeyID and secretAccessKey, or podIdentity"
 #: Account use without a token request: EKS mounts a token into the agent's pod.
 POD_IDENTITY: Final = "aws.podIdentity"
-_NONE_RULE: Final = (
-    "names no method: set authenticationRef, tokenSecretRef, basic, oauth2, aws, clientCertificate, headers or "
-    "queryParameters"
+#: Those of them that are given, in CEL.
+_GIVEN: Final = f"[{', '.join(f'has(self.{to_camel(name)})' for name in _AUTHORIZATION)}]"
+_ANY: Final = (
+    f"({_GIVEN}.exists(given, given) || has(self.clientCertificate) || "
+    "size(self.headers) > 0 || size(self.queryParameters) > 0)"
 )
 
 
@@ -70,16 +56,16 @@ class TokenSecretRef(SpecModel):
 class OneValue(SpecModel):
     """A value, or where it is."""
 
-    model_config = ConfigDict(json_schema_extra=cel_rule(_ONE_VALUE))
+    rules = (
+        Rule(
+            "either value or secretRef",
+            "has(self.value) != has(self.secretRef)",
+            lambda self: (self.value is None) != (self.secret_ref is None),
+        ),
+    )
 
     value: Plain | None = Field(default=None, description="The value itself, if it is not secret.")
     secret_ref: SecretKeyRef | None = Field(default=None, description="Reference to the value, if it is secret.")
-
-    @model_validator(mode="after")
-    def _is_one(self) -> Self:
-        if (self.value is None) == (self.secret_ref is None):
-            raise ValueError(_VALUE_RULE)
-        return self
 
 
 class Value(OneValue):
@@ -89,7 +75,13 @@ class Value(OneValue):
 class Header(OneValue):
     """A header of each request."""
 
-    model_config = ConfigDict(json_schema_extra=cel_rule(_ONE_VALUE, _UNRESERVED))
+    rules = (
+        # The models check it with the field.
+        Rule(
+            "a header of this name is set by HTTP itself and cannot be set here",
+            f"!(self.name.lowerAscii() in {sorted(RESERVED_HEADERS)})",
+        ),
+    )
 
     name: Annotated[str, AfterValidator(_header_name), matches(_HEADER_NAME, 128)] = Field(
         description="Name of the header, such as X-Scope-OrgID."
@@ -155,7 +147,19 @@ class ServiceAccountToken(SpecModel):
 class Aws(SpecModel):
     """Amazon's signature of each request (SigV4)."""
 
-    model_config = ConfigDict(json_schema_extra=cel_rule((_KEY_OR_ROLE, _KEY_RULE)))
+    rules = (
+        Rule(
+            "either roleARN, or accessKeyID and secretAccessKey, or podIdentity",
+            "[has(self.roleARN), has(self.podIdentity) && self.podIdentity, has(self.accessKeyID)].filter(given, given)"
+            ".size() == 1 && "
+            "has(self.accessKeyID) == has(self.secretAccessKey) && (!has(self.sessionToken) || has(self.accessKeyID))",
+            lambda self: (
+                (self.role_arn is not None) + bool(self.pod_identity) + (self.access_key_id is not None) == 1
+                and (self.access_key_id is None) == (self.secret_access_key is None)
+                and (self.session_token is None or self.access_key_id is not None)
+            ),
+        ),
+    )
 
     region: Plain = Field(description="Region, such as eu-west-1.", min_length=1)
     service: Plain = Field(default="aps", description="Service: aps is Managed Prometheus.", min_length=1)
@@ -179,17 +183,6 @@ class Aws(SpecModel):
     sts_url: Url | None = Field(
         default=None, alias="stsURL", description="Server that issues keys for a role; unset: that of the region."
     )
-
-    @model_validator(mode="after")
-    def _is_key_or_role(self) -> Self:
-        has_id = self.access_key_id is not None
-        if (
-            (self.role_arn is not None) + bool(self.pod_identity) + has_id != 1
-            or has_id != (self.secret_access_key is not None)
-            or (self.session_token is not None and not has_id)
-        ):
-            raise ValueError(_KEY_RULE)
-        return self
 
 
 class CaKind(StrEnum):
@@ -224,6 +217,27 @@ class Tls(SpecModel):
 class Methods(SpecModel):
     """Authentication methods. At most one sets the header Authorization; the others can be combined with it."""
 
+    rules = (
+        Rule(
+            "at most one of tokenSecretRef, basic, oauth2, serviceAccountToken, aws, azure and gcp: each is the header "
+            "Authorization",
+            f"{_GIVEN}.filter(given, given).size() <= 1",
+            lambda self: sum(getattr(self, name) is not None for name in _AUTHORIZATION) <= 1,
+        ),
+        Rule(
+            "headers: Authorization is set by another method already",
+            f"!{_GIVEN}.exists(given, given) || !self.headers.exists(one, one.name.lowerAscii() == 'authorization')",
+            lambda self: (
+                "authorization" not in self.header_names or all(getattr(self, name) is None for name in _AUTHORIZATION)
+            ),
+        ),
+        # The API server's key of the list has upper case and lower case.
+        Rule(
+            "headers: a name is there twice",
+            holds=lambda self: len(set(self.header_names)) == len(self.header_names),
+        ),
+    )
+
     token_secret_ref: TokenSecretRef | None = Field(
         default=None, description="The token to send as `Authorization: Bearer`."
     )
@@ -248,16 +262,10 @@ class Methods(SpecModel):
         default=(), description="Parameters of each request's URL.", max_length=MAX_PAIRS
     )
 
-    @model_validator(mode="after")
-    def _is_one_authorization(self) -> Self:
-        if sum(getattr(self, name) is not None for name in _AUTHORIZATION) > 1:
-            raise ValueError(_ONE_RULE)
-        names = [header.name.lower() for header in self.headers]
-        if "authorization" in names and any(getattr(self, name) is not None for name in _AUTHORIZATION):
-            raise ValueError(_TWICE_RULE)
-        if len(set(names)) != len(names):
-            raise ValueError("headers: a name is there twice")
-        return self
+    @property
+    def header_names(self) -> list[str]:
+        """Names of the headers in lower case."""
+        return [header.name.lower() for header in self.headers]
 
     @property
     def is_any(self) -> bool:
@@ -294,22 +302,6 @@ class Methods(SpecModel):
         return tuple(url for url in urls if url and url not in CLOUD_SERVERS)
 
 
-_GIVEN: Final = (
-    "[has(self.tokenSecretRef), has(self.basic), has(self.oauth2), has(self.serviceAccountToken), has(self.aws), "
-    "has(self.azure), has(self.gcp)]"
-)
-_PAIRS: Final = "size(self.headers) > 0 || size(self.queryParameters) > 0"
-_ANY: Final = f"({_GIVEN}.exists(given, given) || has(self.clientCertificate) || {_PAIRS})"
-_AT_MOST_ONE: Final = (f"{_GIVEN}.filter(given, given).size() <= 1", _ONE_RULE)
-_SOME: Final = (f"has(self.authenticationRef) || {_ANY}", _NONE_RULE)
-_REF_ALONE: Final = (f"!has(self.authenticationRef) || !{_ANY}", "authenticationRef excludes other methods")
-_NOT_TWICE: Final = (
-    f"!{_GIVEN}.exists(given, given) || !self.headers.exists(one, one.name.lowerAscii() == 'authorization')",
-    _TWICE_RULE,
-)
-METHODS_RULES: Final = (_AT_MOST_ONE, _NOT_TWICE)
-
-
 class AuthenticationRef(SpecModel):
     """A ScoringAuthentication in the DynamicScorer's namespace."""
 
@@ -319,19 +311,23 @@ class AuthenticationRef(SpecModel):
 class Auth(Methods):
     """How the agent authenticates itself."""
 
-    model_config = ConfigDict(json_schema_extra=cel_rule(*METHODS_RULES, _SOME, _REF_ALONE))
+    rules = (
+        Rule(
+            "names no method: set authenticationRef, tokenSecretRef, basic, oauth2, aws, clientCertificate, headers or "
+            "queryParameters",
+            f"has(self.authenticationRef) || {_ANY}",
+            lambda self: self.authentication_ref is not None or self.is_any,
+        ),
+        Rule(
+            "authenticationRef excludes other methods",
+            f"!has(self.authenticationRef) || !{_ANY}",
+            lambda self: self.authentication_ref is None or not self.is_any,
+        ),
+    )
 
     authentication_ref: AuthenticationRef | None = Field(
         default=None, description="A ScoringAuthentication with all settings."
     )
-
-    @model_validator(mode="after")
-    def _says_something(self) -> Self:
-        if self.authentication_ref is not None and self.is_any:
-            raise ValueError(_REF_ALONE[1])
-        if self.authentication_ref is None and not self.is_any:
-            raise ValueError(_NONE_RULE)
-        return self
 
 
 class ServerAccess(SpecModel):

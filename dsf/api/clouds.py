@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, Final
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field
 
-from dsf.api.meta import SpecModel
-from dsf.api.plain import MAX_PAIRS, HttpsUrl, Plain, SecretKeyRef, Url, cel_rule
+from dsf.api.meta import Rule, SpecModel
+from dsf.api.plain import MAX_PAIRS, HttpsUrl, Plain, SecretKeyRef, Url
 
 #: Servers for tokens of Azure, and for tokens of Google's service accounts, unless others are named.
 _ENTRA: Final = "https://login.microsoftonline.com"
 _IAM: Final = "https://iamcredentials.googleapis.com"
 CLOUD_SERVERS: Final = frozenset({_ENTRA, _IAM})
-_ONE_RULE: Final = "either audience or key"
-_ACCOUNT_RULE: Final = "serviceAccount goes with audience alone"
 
 
 def _matches(pattern: str) -> Any:
@@ -49,11 +47,17 @@ class Azure(SpecModel):
 class Gcp(SpecModel):
     """A token of Google, sent as Bearer: for the agent's ServiceAccount (workload identity), or for a key."""
 
-    model_config = ConfigDict(
-        json_schema_extra=cel_rule(
-            ("has(self.audience) != has(self.key)", _ONE_RULE),
-            ("has(self.audience) || !has(self.serviceAccount)", _ACCOUNT_RULE),
-        )
+    rules = (
+        Rule(
+            "either audience or key",
+            "has(self.audience) != has(self.key)",
+            lambda self: (self.audience is None) != (self.key is None),
+        ),
+        Rule(
+            "serviceAccount goes with audience alone",
+            "has(self.audience) || !has(self.serviceAccount)",
+            lambda self: self.audience is not None or self.service_account is None,
+        ),
     )
 
     audience: Annotated[Plain, _matches(r"^(//|identitynamespace:)")] | None = Field(
@@ -82,14 +86,6 @@ class Gcp(SpecModel):
         alias="credentialsURL",
         description="Server that issues tokens of the service account.",
     )
-
-    @model_validator(mode="after")
-    def _is_one(self) -> Self:
-        if (self.audience is None) == (self.key is None):
-            raise ValueError(_ONE_RULE)
-        if self.audience is None and self.service_account is not None:
-            raise ValueError(_ACCOUNT_RULE)
-        return self
 
     @property
     def server(self) -> str:

@@ -11,7 +11,7 @@ both are checked first.
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import yaml
 
@@ -20,15 +20,12 @@ from dsf.api.problems import Location, field_path
 #: Limits of one document: aliases can expand a short text without bound.
 MAX_NODES: Final = 20_000
 MAX_DEPTH: Final = 50
-#: Most digits of a number; more than any float has.
-_MAX_DIGITS: Final = 400
 
 _TAG: Final = "tag:yaml.org,2002:"
-_TRUE: Final = ("y", "yes", "true", "on")
-_FALSE: Final = ("n", "no", "false", "off")
-_BOOL: Final = re.compile("|".join(form for word in (*_TRUE, *_FALSE) for form in (word, word.title(), word.upper())))
+_BOOLS: Final = ("y", "yes", "true", "on", "n", "no", "false", "off")
+_BOOL: Final = re.compile("|".join(form for word in _BOOLS for form in (word, word.title(), word.upper())))
 _NULL: Final = re.compile(r"~|null|Null|NULL|")
-_INT: Final = re.compile(r"([-+]?)(?:0[bB]([01_]+)|0[xX]([0-9a-fA-F_]+)|0[oO]?([0-7_]+)|(0|[1-9][0-9_]*))")
+_INT: Final = re.compile(r"[-+]?(?:0[bB][01_]+|0[xX][0-9a-fA-F_]+|0[oO]?[0-7_]+|0|[1-9][0-9_]*)")
 _FLOAT: Final = re.compile(
     r"[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
 )
@@ -50,6 +47,13 @@ class YamlError(ValueError):
 class _Loader(_Base):  # type: ignore[misc, valid-type]
     """Loads only Kubernetes' types."""
 
+    bool_values: ClassVar = {**_Base.bool_values, "y": True, "n": False}
+
+    def construct_yaml_float(self, node: yaml.ScalarNode) -> float | int:
+        value: float = super().construct_yaml_float(node)
+        # From this value on, Go's JSON writes floats with an exponent.
+        return int(value) if value.is_integer() and abs(value) < 1e21 else value
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[str, Any]:
         mapping = super().construct_mapping(node, deep=deep)
         return {_key(key, node): value for key, value in mapping.items()}
@@ -66,42 +70,6 @@ def _key(key: Any, node: yaml.Node) -> str:
     raise yaml.constructor.ConstructorError(problem="a key is neither text nor a number", problem_mark=node.start_mark)
 
 
-def _int(text: str) -> int | None:
-    match = _INT.fullmatch(text)
-    if match is None or len(text) > _MAX_DIGITS:
-        return None
-    sign, binary, hexadecimal, octal, decimal = match.groups()
-    for digits, base in ((binary, 2), (hexadecimal, 16), (octal, 8), (decimal, 10)):
-        if digits is not None and digits.strip("_"):
-            return int(sign + digits.replace("_", ""), base)
-    return None
-
-
-def _float(text: str) -> float | int | None:
-    plain = text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan")
-    if _FLOAT.fullmatch(text) is None or len(text) > _MAX_DIGITS:
-        return None
-    value = float(plain)
-    # From this value on, Go's JSON writes floats with an exponent.
-    return int(value) if value.is_integer() and abs(value) < 1e21 else value
-
-
-def _number(loader: Any, node: yaml.ScalarNode) -> float | int:
-    text = loader.construct_scalar(node)
-    whole = _int(text)
-    value = whole if whole is not None else _float(text)
-    if value is None:
-        raise yaml.constructor.ConstructorError(problem="it is not a number", problem_mark=node.start_mark)
-    return value
-
-
-def _bool(loader: Any, node: yaml.ScalarNode) -> bool:
-    text = loader.construct_scalar(node)
-    if _BOOL.fullmatch(text) is None:
-        raise yaml.constructor.ConstructorError(problem="it is not true or false", problem_mark=node.start_mark)
-    return text.lower() in _TRUE
-
-
 _Loader.yaml_implicit_resolvers = {}
 for _tag, _pattern, _first in (
     ("bool", _BOOL, "yYnNtTfFoO"),
@@ -112,10 +80,10 @@ for _tag, _pattern, _first in (
 ):
     _Loader.add_implicit_resolver(f"{_TAG}{_tag}", re.compile(rf"(?:{_pattern.pattern})\Z"), list(_first))
 _Loader.yaml_constructors = {
-    f"{_TAG}null": lambda *_: None,
-    f"{_TAG}bool": _bool,
-    f"{_TAG}int": _number,
-    f"{_TAG}float": _number,
+    f"{_TAG}null": _Base.construct_yaml_null,
+    f"{_TAG}bool": _Base.construct_yaml_bool,
+    f"{_TAG}int": _Base.construct_yaml_int,
+    f"{_TAG}float": _Loader.construct_yaml_float,
     f"{_TAG}str": _Base.construct_yaml_str,
     f"{_TAG}timestamp": _Base.construct_yaml_str,
     f"{_TAG}seq": _Base.construct_yaml_seq,
@@ -176,6 +144,9 @@ def construct(root: yaml.Node) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or root.start_mark
         raise YamlError(mark.line, f"is not YAML: {error.problem}") from None
+    except (ValueError, LookupError) as error:
+        # Of a tag such as !!int, or a number of more digits than Python reads.
+        raise YamlError(root.start_mark.line, f"has a value that is not what its tag says: {error}") from None
 
 
 def _check_depth(data: bytes) -> None:

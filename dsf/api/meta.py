@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import (
     AfterValidator,
@@ -13,6 +14,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    GetJsonSchemaHandler,
     PlainSerializer,
     SerializerFunctionWrapHandler,
     StrictInt,
@@ -20,6 +22,8 @@ from pydantic import (
     model_validator,
 )
 from pydantic.alias_generators import to_camel
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from dsf.api.naming import MAX_NAME_LENGTH, is_dns_subdomain
 
@@ -70,10 +74,42 @@ class ApiModel(BaseModel):
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
+class Rule(NamedTuple):
+    """A rule about several fields of an object."""
+
+    message: str
+    #: In CEL, for the API server; empty: only the models check it.
+    cel: str = ""
+    #: The same for the models; None: only the API server checks it.
+    holds: Callable[[Any], bool] | None = None
+
+
 class SpecModel(ApiModel):
     """A part of a spec: what a person wrote, so an unknown field is a mistake, and nothing changes it afterwards."""
 
     model_config = ConfigDict(frozen=True)
+
+    #: Beside those of its base classes.
+    rules: ClassVar[tuple[Rule, ...]] = ()
+
+    @model_validator(mode="after")
+    def _keeps_rules(self) -> Self:
+        for rule in _rules_of(type(self)):
+            if rule.holds is not None and not rule.holds(self):
+                raise ValueError(rule.message)
+        return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        schema = handler(core_schema)
+        if rules := [{"rule": rule.cel, "message": rule.message} for rule in _rules_of(cls) if rule.cel]:
+            handler.resolve_ref_schema(schema)["x-kubernetes-validations"] = rules
+        return schema
+
+
+@functools.cache
+def _rules_of(model: type[SpecModel]) -> tuple[Rule, ...]:
+    return tuple(rule for base in reversed(model.__mro__) for rule in vars(base).get("rules", ()))
 
 
 class ObjectMeta(ApiModel):

@@ -6,12 +6,12 @@ import functools
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, ConfigDict, Field, StrictInt, model_validator
+from pydantic import AfterValidator, Field, StrictInt
 from pydantic.config import JsonDict
 
-from dsf.api.meta import SpecModel
+from dsf.api.meta import Rule, SpecModel
 from dsf.api.selector import ClusterSelector, Operator
 
 #: Kinds that contain secrets and are never read, regardless of rights: by API group, kind -> plural.
@@ -36,8 +36,6 @@ DENIED_RULE: Final = (
 )
 #: Labels that each series has.
 _OWN_LABELS: Final = ("__name__", "namespace", "name")
-_LABEL_RULE: Final = f"each series has {', '.join(_OWN_LABELS)} already; choose another name"
-_SELECTOR_RULE: Final = "a selector's keys and values have letters, digits, - _ . and / only"
 _KEY = r"[A-Za-z0-9_-]+"
 _PATH: Final = rf"^\.?{_KEY}(\.{_KEY}|\[[0-9]{{1,4}}\]|\['[^'\\]+'\])*$"
 _STEP = re.compile(rf"\.?({_KEY})|\[([0-9]+)\]|\['([^']+)'\]")
@@ -77,20 +75,16 @@ Path = Annotated[str, Field(pattern=_PATH, max_length=512)]
 class ObjectLabel(SpecModel):
     """A label of the series, read from the object."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "x-kubernetes-validations": [{"rule": f"!(self.name in {list(_OWN_LABELS)})", "message": _LABEL_RULE}]
-        }
+    rules = (
+        Rule(
+            f"each series has {', '.join(_OWN_LABELS)} already; choose another name",
+            f"!(self.name in {list(_OWN_LABELS)})",
+            lambda self: self.name not in _OWN_LABELS,
+        ),
     )
 
     name: str = Field(description="Name of the label.", pattern="^[a-zA-Z_][a-zA-Z0-9_]*$", max_length=63)
     path: Path = Field(description="Path of its value; a missing label is omitted.")
-
-    @model_validator(mode="after")
-    def _is_not_one_of_ours(self) -> Self:
-        if self.name in _OWN_LABELS:
-            raise ValueError(_LABEL_RULE)
-        return self
 
 
 class ObjectField(SpecModel):
@@ -115,8 +109,12 @@ class ObjectField(SpecModel):
 class ObjectSource(SpecModel):
     """The objects to read, and their fields."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"x-kubernetes-validations": [{"rule": _denied_in_cel(), "message": DENIED_RULE}]}
+    rules = (
+        Rule(DENIED_RULE, _denied_in_cel(), lambda self: self.kind not in DENIED.get(self.group, {})),
+        Rule(
+            "a selector's keys and values have letters, digits, - _ . and / only",
+            holds=lambda self: self.selector is None or all(map(_SELECTED.fullmatch, _texts(self.selector))),
+        ),
     )
 
     api_version: str = Field(
@@ -137,14 +135,6 @@ class ObjectSource(SpecModel):
         max_length=16,
         json_schema_extra=_BY_NAME | {"minItems": 1},
     )
-
-    @model_validator(mode="after")
-    def _may_be_read(self) -> Self:
-        if self.kind in DENIED.get(self.group, {}):
-            raise ValueError(DENIED_RULE)
-        if self.selector is not None and not all(map(_SELECTED.fullmatch, _texts(self.selector))):
-            raise ValueError(_SELECTOR_RULE)
-        return self
 
     @property
     def group(self) -> str:

@@ -6,18 +6,12 @@ import re
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, Field
-from pydantic.config import JsonDict
 
 from dsf.api.meta import SpecModel
 from dsf.api.urls import is_valid_url
 
 #: Most headers, query parameters or scopes.
 MAX_PAIRS: Final = 32
-
-
-def cel_rule(*rules: tuple[str, str]) -> JsonDict:
-    """CEL rules for the API server with their messages, which duplicate checks of the models."""
-    return {"x-kubernetes-validations": [{"rule": rule, "message": message} for rule, message in rules]}
 
 
 _PLAIN: Final = r"^[!-~](?:[ -~]*[!-~])?$"

@@ -8,14 +8,13 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, ConfigDict, Field, StrictBool, StrictInt, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, StrictBool, StrictInt
 
 from dsf.api.aggregate import Aggregate
 from dsf.api.authentication import Auth, Tls
 from dsf.api.dimension import DEFAULT_FORMAT
-from dsf.api.meta import ApiModel, Condition, ObjectMeta, SpecModel, Time
+from dsf.api.meta import ApiModel, Condition, ObjectMeta, Rule, SpecModel, Time
 from dsf.api.objectsource import ObjectSource
-from dsf.api.plain import cel_rule
 from dsf.api.ratelimit import RATE_PATTERN, parse_rate
 from dsf.api.remoteconfig import MAX_SOURCES, SOURCE_NAME_PATTERN, RemoteConfig, distinct
 from dsf.api.selector import ClusterSelector
@@ -40,11 +39,7 @@ from dsf.api.types import (
 MAX_FAILURES: Final = 10
 
 _HTTP_URL = "^[hH][tT][tT][pP][sS]?://.+$"
-# Checks of the models below beyond their fields, with messages that the API server uses too.
-_VALUE_RULE: Final = "value goes with behavior Value and only with it"
-_EMPTY_RULE: Final = "behavior Value goes with either value or items, and only it does"
-_SOURCES_RULE: Final = "either source or sources; several stand in sources, the one for data first"
-_ALONE_RULE: Final = (
+_ALONE: Final = (
     "with configSyncMode None, a source of type Prometheus needs params.query, params.range and params.step here"
 )
 #: In CEL, of a source `{0}`: it is not of type Prometheus, or has all that a range query needs.
@@ -53,11 +48,7 @@ _IS_COMPLETE: Final = (
     "(has({0}.params) && has({0}.params.query) && has({0}.params.range) && {0}.params.range > 0"
     " && has({0}.params.step) && {0}.params.step > 0)"
 )
-_OBJECT_RULE: Final = "object goes with type Object and only with it"
-_QUERY_RULE: Final = "params.query is required, but for the types Kubernetes and Object"
-_METHOD_RULE: Final = "method goes with type Prometheus only"
 _LABEL_PATTERN: Final = r"\$\{(" + "|".join(USED_LABELS) + r")\}"
-_LABEL_RULE: Final = "only ${cluster} and ${scoreName} are known without results; write the labels out"
 
 
 def _http_url(value: str) -> str:
@@ -92,18 +83,26 @@ class SourceParams(SpecModel):
 class SourceSpec(SpecModel):
     """A source of time series."""
 
-    model_config = ConfigDict(
-        json_schema_extra=cel_rule(
-            ("(has(self.type) && self.type == 'Object') == has(self.object)", _OBJECT_RULE),
-            (
-                (
-                    "!has(self.params) || has(self.params.query)"
-                    " || (has(self.type) && self.type in ['Kubernetes', 'Object'])"
-                ),
-                _QUERY_RULE,
+    rules = (
+        Rule(
+            "object goes with type Object and only with it",
+            "(has(self.type) && self.type == 'Object') == has(self.object)",
+            lambda self: (self.type is SourceType.Object) == (self.object is not None),
+        ),
+        Rule(
+            "params.query is required, but for the types Kubernetes and Object",
+            "!has(self.params) || has(self.params.query) || (has(self.type) && self.type in ['Kubernetes', 'Object'])",
+            lambda self: (
+                not self.params
+                or self.params.query is not None
+                or self.type in (SourceType.Kubernetes, SourceType.Object)
             ),
-            ("!has(self.method) || !has(self.type) || self.type == 'Prometheus'", _METHOD_RULE),
-        )
+        ),
+        Rule(
+            "method goes with type Prometheus only",
+            "!has(self.method) || !has(self.type) || self.type == 'Prometheus'",
+            lambda self: self.method is None or self.type in (None, SourceType.Prometheus),
+        ),
     )
 
     type: AnySourceType | None = Field(
@@ -127,17 +126,6 @@ class SourceSpec(SpecModel):
     object: ObjectSource | None = Field(
         default=None, description="The objects of the managed cluster to read; only with type Object."
     )
-
-    @model_validator(mode="after")
-    def _type_has_what_it_needs(self) -> Self:
-        if (self.type is SourceType.Object) != (self.object is not None):
-            raise ValueError(_OBJECT_RULE)
-        may_be_without = self.type in (SourceType.Kubernetes, SourceType.Object)
-        if self.params and self.params.query is None and not may_be_without:
-            raise ValueError(_QUERY_RULE)
-        if self.method is not None and self.type not in (None, SourceType.Prometheus):
-            raise ValueError(_METHOD_RULE)
-        return self
 
 
 SourceName = Annotated[str, Field(pattern=SOURCE_NAME_PATTERN)]
@@ -174,8 +162,12 @@ class Scoring(SpecModel):
 class WhenFailing(SpecModel):
     """The published score while cycles fail."""
 
-    model_config = ConfigDict(
-        json_schema_extra=cel_rule(("(self.behavior == 'Value') == has(self.value)", _VALUE_RULE))
+    rules = (
+        Rule(
+            "value goes with behavior Value and only with it",
+            "(self.behavior == 'Value') == has(self.value)",
+            lambda self: (self.behavior == FailingBehavior.Value) == (self.value is not None),
+        ),
     )
 
     failure_threshold: StrictInt = Field(
@@ -187,40 +179,33 @@ class WhenFailing(SpecModel):
     )
     value: ScoreValue | None = Field(default=None, description="The value to show; only with behavior Value.")
 
-    @model_validator(mode="after")
-    def _value_goes_with_behavior(self) -> Self:
-        if (self.behavior == FailingBehavior.Value) != (self.value is not None):
-            raise ValueError(_VALUE_RULE)
-        return self
-
 
 class EmptyItem(SpecModel):
     """One item to publish without results."""
 
-    model_config = ConfigDict(json_schema_extra=cel_rule((f"!self.name.matches({_LABEL_PATTERN!r})", _LABEL_RULE)))
+    rules = (
+        Rule(
+            "only ${cluster} and ${scoreName} are known without results; write the labels out",
+            f"!self.name.matches({_LABEL_PATTERN!r})",
+            lambda self: re.search(_LABEL_PATTERN, self.name) is None,
+        ),
+    )
 
     name: str = Field(
         description="Name of the item. Placeholders: ${cluster} ${scoreName}.", min_length=1, max_length=253
     )
     value: ScoreValue = Field(description="Its value.")
 
-    @model_validator(mode="after")
-    def _name_needs_no_label(self) -> Self:
-        if re.search(_LABEL_PATTERN, self.name):
-            raise ValueError(_LABEL_RULE)
-        return self
-
 
 class WhenEmpty(SpecModel):
     """The published score after a valid answer without results."""
 
-    model_config = ConfigDict(
-        json_schema_extra=cel_rule(
-            (
-                "self.behavior == 'Value' ? has(self.value) != has(self.items) : !has(self.value) && !has(self.items)",
-                _EMPTY_RULE,
-            )
-        )
+    rules = (
+        Rule(
+            "behavior Value goes with either value or items, and only it does",
+            "self.behavior == 'Value' ? has(self.value) != has(self.items) : !has(self.value) && !has(self.items)",
+            lambda self: (self.value is not None) + (self.items is not None) == (self.behavior == EmptyBehavior.Value),
+        ),
     )
 
     behavior: EmptyBehavior = Field(
@@ -238,13 +223,6 @@ class WhenEmpty(SpecModel):
         min_length=1,
         max_length=256,
     )
-
-    @model_validator(mode="after")
-    def _one_of_them_goes_with_behavior(self) -> Self:
-        given = (self.value is not None) + (self.items is not None)
-        if given != (self.behavior == EmptyBehavior.Value):
-            raise ValueError(_EMPTY_RULE)
-        return self
 
 
 class Hold(SpecModel):
@@ -289,23 +267,19 @@ class Execution(SpecModel):
 class DynamicScorerSpec(SpecModel):
     """The user's configuration. Fields that `/config` can also set may stay unset here."""
 
-    model_config = ConfigDict(
-        json_schema_extra=cel_rule(
-            ("!has(self.sources) || !has(self.source)", _SOURCES_RULE),
-            # Only for the API server, where the author reads it at once. The hub reports it for each stored scorer,
-            # with /config, too: dsf.api.sourcefields.
-            (
-                f"self.configSyncMode != 'None' || !has(self.source) || {_IS_COMPLETE.format('self.source')}",
-                _ALONE_RULE,
-            ),
-            (
-                (
-                    "self.configSyncMode != 'None' || !has(self.sources)"
-                    f" || self.sources.all(s, {_IS_COMPLETE.format('s')})"
-                ),
-                _ALONE_RULE,
-            ),
-        )
+    rules = (
+        Rule(
+            "either source or sources; several stand in sources, the one for data first",
+            "!has(self.sources) || !has(self.source)",
+            lambda self: self.sources is None or self.source == SourceSpec(),
+        ),
+        # Only for the API server, where the author reads it at once. The hub reports it for each stored scorer, with
+        # /config, too: dsf.api.sourcefields.
+        Rule(_ALONE, f"self.configSyncMode != 'None' || !has(self.source) || {_IS_COMPLETE.format('self.source')}"),
+        Rule(
+            _ALONE,
+            f"self.configSyncMode != 'None' || !has(self.sources) || self.sources.all(s, {_IS_COMPLETE.format('s')})",
+        ),
     )
 
     description: str = Field(description="What the score means, for people.")
@@ -358,12 +332,6 @@ class DynamicScorerSpec(SpecModel):
         """All distinct formats in order; at least one."""
         formats = (self.score_dimension_format, *self.score_dimension_formats)
         return tuple(dict.fromkeys(fmt for fmt in formats if fmt)) or (DEFAULT_FORMAT,)
-
-    @model_validator(mode="after")
-    def _has_one_or_several_sources(self) -> Self:
-        if self.sources is not None and self.source != SourceSpec():
-            raise ValueError(_SOURCES_RULE)
-        return self
 
 
 class _StatusModel(ApiModel):

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field
 
-from dsf.api.authentication import METHODS_RULES, Methods, Tls
-from dsf.api.meta import ApiModel, Condition, ObjectMeta, SpecModel
+from dsf.api.authentication import Methods, Tls
+from dsf.api.meta import ApiModel, Condition, ObjectMeta, Rule, SpecModel
 from dsf.api.naming import is_dns_subdomain
-from dsf.api.plain import URL_PATTERN, cel_rule, matches
+from dsf.api.plain import Url, matches
 from dsf.api.selector import ClusterSelector
 from dsf.api.tokenhosts import TokenHosts
 from dsf.api.types import (
@@ -30,18 +30,10 @@ from dsf.api.urls import base_url, is_valid_url
 #: The API server's checks; the models check more.
 _SERVER: Final = r"^([hH][tT][tT][pP][sS]?://)?[a-zA-Z0-9._:\[\]-]+$"
 _PROXY: Final = r"^[hH][tT][tT][pP]://[a-zA-Z0-9._:\[\]-]+/?$"
-_WHERE_RULE: Final = "names no cluster: set clusters, clusterSets or clusterSelector"
-_SOMEWHERE: Final = "size(self.clusters) > 0 || size(self.clusterSets) > 0 || has(self.clusterSelector)"
 
 
 def _server(value: str) -> str:
     TokenHosts([value])
-    return value
-
-
-def _host(value: str) -> str:
-    if not is_valid_url(value):
-        raise ValueError(f"{value!r} is not a URL of the form http://host[:port][/path] or https://...")
     return value
 
 
@@ -65,7 +57,13 @@ class ClusterFacts(NamedTuple):
 class Override(Methods):
     """Other values for some clusters. Unset fields keep their values."""
 
-    model_config = ConfigDict(json_schema_extra=cel_rule(*METHODS_RULES, (_SOMEWHERE, _WHERE_RULE)))
+    rules = (
+        Rule(
+            "names no cluster: set clusters, clusterSets or clusterSelector",
+            "size(self.clusters) > 0 || size(self.clusterSets) > 0 || has(self.clusterSelector)",
+            lambda self: bool(self.clusters or self.cluster_sets or self.cluster_selector),
+        ),
+    )
 
     clusters: tuple[Annotated[str, Field(max_length=253)], ...] = Field(
         default=(), description="Names of ManagedClusters.", max_length=1024
@@ -74,16 +72,8 @@ class Override(Methods):
         default=(), description="Names of ManagedClusterSets.", max_length=64
     )
     cluster_selector: ClusterSelector | None = Field(default=None, description="ManagedClusters by their labels.")
-    host: Annotated[str, AfterValidator(_host), matches(URL_PATTERN, 2048)] | None = Field(
-        default=None, description="URL of the server there, without its path."
-    )
+    host: Url | None = Field(default=None, description="URL of the server there, without its path.")
     tls: Tls | None = Field(default=None, description="Verification of the server there.")
-
-    @model_validator(mode="after")
-    def _is_somewhere(self) -> Self:
-        if not (self.clusters or self.cluster_sets or self.cluster_selector):
-            raise ValueError(_WHERE_RULE)
-        return self
 
     def counts_on(self, cluster: ClusterFacts) -> bool:
         """Whether it applies to the cluster: by name, set or labels."""
@@ -130,8 +120,6 @@ class DeliveredSecret(SpecModel):
 
 class ScoringAuthenticationSpec(Methods):
     """Authentication and its allowed servers."""
-
-    model_config = ConfigDict(json_schema_extra=cel_rule(*METHODS_RULES))
 
     allowed_hosts: tuple[Annotated[str, AfterValidator(_server), matches(_SERVER, 512)], ...] = Field(
         description="The servers that it applies to: host (any port), host:port, or https://host[:port].",

@@ -5,27 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final, Literal, Self
 
-from pydantic import ConfigDict, Field, StrictInt, model_validator
+from pydantic import ConfigDict, Field, StrictInt
 
-from dsf.api.meta import ApiModel, Condition, ObjectMeta
+from dsf.api.meta import ApiModel, Condition, ObjectMeta, Rule, SpecModel
 from dsf.api.selector import ClusterSelector
 from dsf.api.types import API_VERSION, CONFIG_KIND
 
 #: Wildcard of a mask: any cluster, or any score.
 ANY: Final = "*"
-_CLUSTER_RULE: Final = "either clusterName or clusterSelector"
 
 
-class Mask(ApiModel):
+class Mask(SpecModel):
     """Excludes one score from one cluster, or those of a selector."""
 
-    model_config = ConfigDict(
-        frozen=True,
-        json_schema_extra={
-            "x-kubernetes-validations": [
-                {"rule": "has(self.clusterName) != has(self.clusterSelector)", "message": _CLUSTER_RULE}
-            ]
-        },
+    rules = (
+        Rule(
+            "either clusterName or clusterSelector",
+            "has(self.clusterName) != has(self.clusterSelector)",
+            lambda self: (self.cluster_name is None) != (self.cluster_selector is None),
+        ),
     )
 
     cluster_name: str | None = Field(
@@ -33,12 +31,6 @@ class Mask(ApiModel):
     )
     cluster_selector: ClusterSelector | None = Field(default=None, description="Managed clusters by their labels.")
     score_name: str = Field(description="Name of the score as its scorer writes it, or * for any.", min_length=1)
-
-    @model_validator(mode="after")
-    def _names_clusters_in_one_way(self) -> Self:
-        if (self.cluster_name is None) == (self.cluster_selector is None):
-            raise ValueError(_CLUSTER_RULE)
-        return self
 
 
 class DynamicScoringConfigSpec(ApiModel):

@@ -29,10 +29,11 @@ def _kube_scores(settings: Settings) -> ScoreBackend:
 
 
 def _kube_election(settings: Settings, on_started: Callable[[], None], on_lost: Callable[[], None]) -> Election:
-    from dsf.kube.leader import KubeElection
+    from dsf.kube.leader import LeaderElector
     from dsf.kube.session import Session
 
-    return KubeElection(Session.load(settings.kubeconfig), settings, on_started=on_started, on_lost=on_lost)
+    session = Session.load(settings.kubeconfig)
+    return LeaderElector(session, settings.namespace, on_started=on_started, on_lost=on_lost)
 
 
 class Alone:

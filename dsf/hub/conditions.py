@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, Self
 
 from dsf.api.meta import Condition, rfc3339, set_condition
 from dsf.api.resolvereason import ResolveReason
@@ -14,7 +14,8 @@ from dsf.api.scoringconfig import DynamicScoringConfig, DynamicScoringConfigStat
 from dsf.api.types import ADDON_NAME, CONFIG_NAME, ConditionType, ConfigSyncMode, HealthStatus
 from dsf.hub.cycles import ITEMS_REPLACED, NO_ITEMS, CycleOutcomes
 from dsf.hub.health import FAILURE_THRESHOLD, Health
-from dsf.hub.scorerplan import INVALID, Obstacle, ScorerPlan
+from dsf.hub.obstacle import INVALID, Obstacle
+from dsf.hub.scorerplan import ScorerPlan
 from dsf.store.entries import Pace, Pauses, ScheduleOverride
 
 #: Condition of a DynamicScoringConfig that is ignored.
@@ -57,6 +58,11 @@ class Statement(NamedTuple):
     status: Literal["True", "False", "Unknown"]
     reason: str
     message: str
+
+    @classmethod
+    def against(cls, obstacle: Obstacle) -> Self:
+        """That something cannot be."""
+        return cls("False", obstacle.reason, obstacle.message)
 
 
 @dataclass(frozen=True)
@@ -169,7 +175,7 @@ def ignored_scorer_status(scorer: DynamicScorer, namespace: str, *, now: datetim
 
 def stumbled_scorer_status(scorer: DynamicScorer, obstacle: Obstacle, *, now: datetime) -> DynamicScorerStatus:
     """The status of a scorer with an internal error; all else known of it stays."""
-    statement = Statement("False", obstacle.reason, obstacle.message)
+    statement = Statement.against(obstacle)
     conditions = _not_scoring(scorer.status.conditions, statement, scorer.metadata.generation, now)
     return scorer.status.model_copy(update={"conditions": conditions})
 
@@ -239,7 +245,7 @@ def healthy(health: Health) -> Statement | None:
     if health.status is HealthStatus.Active:
         text = f"{health.failures} of {FAILURE_THRESHOLD} failed checks in a row: {health.failure.message}"
         return Statement("True", "HealthCheckFailing", text)
-    return Statement("False", health.failure.reason, health.failure.message)
+    return Statement.against(health.failure)
 
 
 def config_synced(plan: ScorerPlan, health: Health) -> Statement | None:
@@ -247,7 +253,7 @@ def config_synced(plan: ScorerPlan, health: Health) -> Statement | None:
     obstacle = plan.obstacle
     if plan.scorer.spec.config_sync_mode is not ConfigSyncMode.Full:
         if obstacle is not None:
-            return Statement("False", obstacle.reason, obstacle.message)
+            return Statement.against(obstacle)
         return Statement("True", "SpecOnly", "configSyncMode is None: the values of the spec are used")
     if health.config is None:
         failure = health.config_failure or health.failure
@@ -255,7 +261,7 @@ def config_synced(plan: ScorerPlan, health: Health) -> Statement | None:
             return Statement("False", failure.reason, f"/config was never read: {failure.message}")
         return None
     if obstacle is not None:
-        return Statement("False", obstacle.reason, obstacle.message)
+        return Statement.against(obstacle)
     if health.config_failure is not None:
         text = f"{health.config_failure.message}; the last good configuration stays in force"
         return Statement("False", health.config_failure.reason, text)
@@ -300,7 +306,7 @@ def distributed(plan: ScorerPlan, health: Health, spread: DeliveryCounts) -> Sta
     None while that is unknown and the earlier condition stays.
     """
     if plan.obstacle is not None and not (health.config is None and not health.is_checked):
-        return Statement("False", plan.obstacle.reason, plan.obstacle.message)
+        return Statement.against(plan.obstacle)
     if health.status is HealthStatus.Unknown:
         return Statement("Unknown", NOT_CHECKED_YET, "the first health check has not ended yet")
     if plan.runnable is None:

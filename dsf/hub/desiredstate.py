@@ -28,8 +28,8 @@ from dsf.hub import capacity
 from dsf.hub.discretion import server_refusal
 from dsf.hub.health import Health
 from dsf.hub.names import NameRules
+from dsf.hub.obstacle import INTERNAL_ERROR, INVALID, Obstacle
 from dsf.hub.planmemory import PlanMemory
-from dsf.hub.scorerplan import INTERNAL_ERROR, INVALID, Obstacle
 from dsf.hub.secretdelivery import NO_DELIVERY, DeliverableSecrets
 from dsf.hub.summaries import Differences, FleetPlan, differences, make_plan
 from dsf.settings import Settings
@@ -272,8 +272,7 @@ class DesiredState:
     def _failure(self, scorer: DynamicScorer) -> Obstacle | None:
         """Why the scoring API is not Active, as far as known."""
         health = self._health(ObjectKey(Kind.SCORER, scorer.metadata.namespace, scorer.metadata.name))
-        failure = health.failure if health is not None else None
-        return Obstacle(failure.reason, failure.message) if failure is not None else None
+        return health.failure if health is not None else None
 
     def _in_force(self, scorer: DynamicScorer) -> DynamicScorer:
         """The scorer with its current health and config; its stored status may be slightly stale."""

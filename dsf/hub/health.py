@@ -27,6 +27,7 @@ from dsf.errors import HttpError, RemoteConfigError
 from dsf.http.access import PLAIN, Access
 from dsf.http.failures import TLS_FAILED, place
 from dsf.hub.discretion import NOT_SHOWN, kind_of
+from dsf.hub.obstacle import Obstacle
 from dsf.hub.workqueue import Shares, WorkQueue
 from dsf.process.threads import SupervisedThread
 from dsf.settings import Settings
@@ -64,20 +65,12 @@ class HealthTarget(NamedTuple):
 
 
 @dataclass(frozen=True)
-class CheckFailure:
-    """Why a check failed: a CamelCase reason and a human-readable message."""
-
-    reason: str
-    message: str
-
-
-@dataclass(frozen=True)
 class Check:
     """Result of one check. In mode None `/config` is not requested: `config` and `config_failure` are None."""
 
-    health_failure: CheckFailure | None
+    health_failure: Obstacle | None
     config: RemoteConfig | None = None
-    config_failure: CheckFailure | None = None
+    config_failure: Obstacle | None = None
 
 
 @dataclass(frozen=True)
@@ -90,8 +83,8 @@ class Health:
     #: Consecutive failed checks.
     failures: int = 0
     #: Why the newest check failed; None after a success.
-    failure: CheckFailure | None = None
-    config_failure: CheckFailure | None = None
+    failure: Obstacle | None = None
+    config_failure: Obstacle | None = None
     #: Whether a check of this URL in this mode has ended.
     is_checked: bool = False
     #: Whether it was Active at this URL and in this mode, so that a failed check may be transient.
@@ -121,10 +114,10 @@ class Health:
 def check(target: HealthTarget, *, timeout: float) -> Check:
     """Check one scoring API; `timeout` covers everything."""
     if target.refusal:
-        return Check(CheckFailure(str(ResolveReason.HostNotAllowed), target.refusal))
+        return Check(Obstacle(str(ResolveReason.HostNotAllowed), target.refusal))
     deadline = time.monotonic() + timeout
 
-    def ask(url: str) -> http.Answer | CheckFailure:
+    def ask(url: str) -> http.Answer | Obstacle:
         try:
             return http.probe(url, deadline=deadline, max_bytes=MAX_BYTES, access=target.access)
         except HttpError as error:
@@ -134,14 +127,14 @@ def check(target: HealthTarget, *, timeout: float) -> Check:
             help_ = _OWN_CA * (TLS_FAILED in message)
             if not late and not target.shows_answers:
                 message = f"{place('GET', url)}: {kind_of(error.reason, error.status)}"
-            return CheckFailure(_camel_case(error.reason), message + help_)
+            return Obstacle(_camel_case(error.reason), message + help_)
 
     try:
         healthz = f"{base_url(target.config_url)}/healthz"
     except ValueError as error:
-        return Check(CheckFailure("InvalidURL", f"spec.configURL: {error}"))
+        return Check(Obstacle("InvalidURL", f"spec.configURL: {error}"))
     answer = ask(healthz)
-    if isinstance(answer, CheckFailure) or target.mode is not ConfigSyncMode.Full:
+    if isinstance(answer, Obstacle) or target.mode is not ConfigSyncMode.Full:
         # Without any response further requests to this server are pointless.
         return Check(_failure_of(healthz, answer, target))
     config, config_failure = _read_config(target, ask(target.config_url))
@@ -160,8 +153,8 @@ def config_read(name: str, target: HealthTarget, result: Check, request: str) ->
     return ConfigRead(name=name, problem=cut(failure.message) if failure else "", request=request)
 
 
-def _failure_of(url: str, answer: http.Answer | CheckFailure, target: HealthTarget) -> CheckFailure | None:
-    if isinstance(answer, CheckFailure):
+def _failure_of(url: str, answer: http.Answer | Obstacle, target: HealthTarget) -> Obstacle | None:
+    if isinstance(answer, Obstacle):
         return answer
     if answer.status != HTTPStatus.OK:
         text = f"{url}: status {answer.status}, not 200"
@@ -169,21 +162,19 @@ def _failure_of(url: str, answer: http.Answer | CheckFailure, target: HealthTarg
             text += f"; the answer starts with {head(answer.body)}"
         if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             text += _OPEN
-        return CheckFailure("HTTPError", text)
+        return Obstacle("HTTPError", text)
     return None
 
 
-def _read_config(
-    target: HealthTarget, answer: http.Answer | CheckFailure
-) -> tuple[RemoteConfig | None, CheckFailure | None]:
+def _read_config(target: HealthTarget, answer: http.Answer | Obstacle) -> tuple[RemoteConfig | None, Obstacle | None]:
     failure = _failure_of(target.config_url, answer, target)
-    if failure is not None or isinstance(answer, CheckFailure):
+    if failure is not None or isinstance(answer, Obstacle):
         return None, failure
     try:
         return parse_remote_config(answer.body), None
     except RemoteConfigError as error:
         text = str(error) if target.shows_answers else f"the answer is no valid configuration; {NOT_SHOWN}"
-        return None, CheckFailure("ConfigInvalid", cleaned(f"{target.config_url}: {text}", 1024))
+        return None, Obstacle("ConfigInvalid", cleaned(f"{target.config_url}: {text}", 1024))
 
 
 def _camel_case(words: str) -> str:
@@ -298,7 +289,7 @@ class HealthMonitor:
             text = (
                 f"{target.config_url}: the hub cannot take its answer: {type(error).__name__}; the hub's log says where"
             )
-            result = Check(CheckFailure("CheckFailed", text))
+            result = Check(Obstacle("CheckFailed", text))
         with self._lock:
             if self._targets.get(key) != target:
                 # Changed meanwhile: this result is for an old target.

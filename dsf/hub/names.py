@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from dsf.api.allowednames import AllowedNames
 from dsf.api.nameclaims import NameClaims, Wish, refusal, settle
 from dsf.api.naming import sanitize_resource_name
+from dsf.hub.obstacle import Obstacle
 
 #: Condition reasons of a scorer that does not get its score name, or its own name, which another namespace has.
 NAME_CONFLICT: Final = "ScoreNameConflict"
@@ -45,28 +46,28 @@ def is_owner(owner: str, namespace: str) -> bool:
     return owner in ("", namespace)
 
 
-def decide(scorers: Mapping[str, Named], rules: NameRules, now: int) -> tuple[NameClaims, dict[str, tuple[str, str]]]:
-    """The claims of all names, and by key (`namespace/name`) the reason and message of scorers without theirs."""
+def decide(scorers: Mapping[str, Named], rules: NameRules, now: int) -> tuple[NameClaims, dict[str, Obstacle]]:
+    """The claims of all names, and by key (`namespace/name`) why scorers have not theirs."""
     created: dict[str, datetime | None] = dict.fromkeys(rules.unreadable)
     created |= {key: scorer.created for key, scorer in scorers.items()}
     own = settle(rules.claims.scorers, (Wish(key, _name(key), at) for key, at in created.items()), now, rules.home)
-    refused: dict[str, tuple[str, str]] = {}
+    refused: dict[str, Obstacle] = {}
     wishes: dict[str, Wish] = {}
     for key, at in created.items():
         score_name = scorers[key].score_name if key in scorers else None
         wished: str | None = ""
         if why := refusal(f"scorer name {_name(key)!r}", own.get(_name(key), ()), key):
             # It claims no score name either.
-            refused[key] = NAME_CONFLICT, why
+            refused[key] = Obstacle(NAME_CONFLICT, why)
         elif score_name is not None and (why := rules.allowed.refusal(_namespace(key), score_name)):
-            refused[key] = NAME_NOT_ALLOWED, why
+            refused[key] = Obstacle(NAME_NOT_ALLOWED, why)
         else:
             wished = None if score_name is None else sanitize_resource_name(score_name)
         wishes[key] = Wish(key, wished, at)
     scores = settle(rules.claims.scores, wishes.values(), now, rules.home)
     for key, wish in wishes.items():
         if wish.name and (why := refusal(_described(scorers[key], wish.name), scores.get(wish.name, ()), key)):
-            refused[key] = NAME_CONFLICT, why
+            refused[key] = Obstacle(NAME_CONFLICT, why)
     return NameClaims(own, scores), {key: why for key, why in refused.items() if key in scorers}
 
 

@@ -6,13 +6,14 @@ Active. So each of these must cost what changed, not what there is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Set
 from dataclasses import replace
 from datetime import datetime
 
 from dsf.api.scorer import DynamicScorer
 from dsf.api.variants import Memory
-from dsf.hub.scorerplan import Obstacle, ScorerPlan
+from dsf.hub.obstacle import Obstacle
+from dsf.hub.scorerplan import ScorerPlan
 
 
 class PlanMemory:
@@ -20,7 +21,7 @@ class PlanMemory:
 
     def __init__(self) -> None:
         #: Clusters' configurations of scorers that differ between clusters.
-        self.variants = Memory()
+        self.variants: Memory = {}
         self._shared: tuple[object, ...] = ()
         self._kept: dict[str, tuple[tuple[object, ...], ScorerPlan]] = {}
 
@@ -54,11 +55,12 @@ class PlanMemory:
             del self._kept[scorer.key]
         return kept[1]
 
-    def forget_others(self, scorers: Container[str]) -> None:
+    def forget_others(self, scorers: Set[str]) -> None:
         """Drop the plans of all other scorers."""
-        self.variants.forget_others(scorers)
-        for gone in [key for key in self._kept if key not in scorers]:
+        for gone in self._kept.keys() - scorers:
             del self._kept[gone]
+        for gone in self.variants.keys() - scorers:
+            del self.variants[gone]
 
 
 def _is_over(plan: ScorerPlan, now: datetime) -> bool:

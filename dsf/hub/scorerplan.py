@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
 
 from dsf.api.resolve import ResolvedScorer
 from dsf.api.scorer import DynamicScorer
@@ -14,30 +13,9 @@ from dsf.api.types import HealthStatus
 from dsf.hub.capacity import Load
 from dsf.hub.distribute import ScorerPart
 from dsf.hub.names import NAME_CONFLICT, NAME_NOT_ALLOWED, Named
+from dsf.hub.obstacle import Obstacle
 from dsf.store.entries import Entry
 from dsf.store.registry import EmptyRule, FailingRule, HoldRule, ScorerRecord
-
-
-@dataclass(frozen=True)
-class Obstacle:
-    """Why a scorer runs nowhere: its condition's reason and message."""
-
-    reason: str
-    message: str
-    #: The hub's internal error; None if the scorer has to be changed.
-    error: Exception | None = field(default=None, compare=False)
-
-
-#: Condition reason for an internal error with a scorer.
-INTERNAL_ERROR: Final = "InternalError"
-#: Condition reason for an unreadable DynamicScorer.
-INVALID: Final = "Invalid"
-
-
-def internal_obstacle(error: Exception, doing: str) -> Obstacle:
-    """For an internal error with a scorer while `doing` something."""
-    text = f"the hub cannot go on with this scorer: {type(error).__name__} while {doing}; the hub's log says where"
-    return Obstacle(INTERNAL_ERROR, text, error)
 
 
 @dataclass(frozen=True)

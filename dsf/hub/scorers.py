@@ -27,8 +27,9 @@ from dsf.hub.cycles import CycleOutcomes
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.discretion import without_answers
 from dsf.hub.health import Health, HealthMonitor, HealthTarget
+from dsf.hub.obstacle import internal_obstacle
 from dsf.hub.registrar import Registrar
-from dsf.hub.scorerplan import ScorerPlan, internal_obstacle
+from dsf.hub.scorerplan import ScorerPlan
 from dsf.hub.statuses import write_status
 from dsf.hub.summaries import FleetPlan
 from dsf.store.entries import Pace

@@ -25,8 +25,9 @@ from dsf.hub import capacity, secretdelivery
 from dsf.hub.discretion import server_refusal, servers_of
 from dsf.hub.distribute import part_of
 from dsf.hub.names import NO_RULES, NameRules, decide, is_owner
+from dsf.hub.obstacle import INVALID, Obstacle, internal_obstacle
 from dsf.hub.planmemory import PlanMemory
-from dsf.hub.scorerplan import INVALID, Obstacle, ScorerPlan, internal_obstacle
+from dsf.hub.scorerplan import ScorerPlan
 from dsf.hub.secretdelivery import NO_DELIVERY, DeliverableSecrets
 from dsf.store.entries import Entry
 from dsf.store.notices import ClusterNotice, cut, grouping_labels
@@ -44,16 +45,16 @@ def _by_name(masks: Iterable[Mask], clusters: Iterable[ClusterFacts]) -> Iterato
                 yield cluster.name, mask.score_name
 
 
+@dataclass(frozen=True)
 class MaskIndex:
     """Index for frequent lookups: thousands of masks times thousands of clusters at every change."""
 
-    def __init__(self, masks: Iterable[tuple[str, str]]) -> None:
-        """`masks` are (cluster, score), each of which may be `*`."""
-        self._masks = frozenset(masks)
+    #: (cluster, score), each of which may be `*`.
+    masks: frozenset[tuple[str, str]] = frozenset()
 
     def hides(self, cluster: str, score_name: str) -> bool:
         """Whether a mask matches this pair; score names are raw, and `*` is any."""
-        return bool(self._masks) and not self._masks.isdisjoint(
+        return bool(self.masks) and not self.masks.isdisjoint(
             {(cluster, score_name), (ANY, score_name), (cluster, ANY), (ANY, ANY)}
         )
 
@@ -65,15 +66,9 @@ class MaskIndex:
             ((cluster, ANY), "this cluster is masked from all scores"),
             ((ANY, ANY), "all scores are masked on all clusters"),
         ):
-            if mask in self._masks:
+            if mask in self.masks:
                 return text
         return ""
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, MaskIndex) and self._masks == other._masks
-
-    def __hash__(self) -> int:
-        return hash(self._masks)
 
 
 @dataclass(frozen=True)
@@ -84,7 +79,7 @@ class FleetPlan:
     scorers: Mapping[str, ScorerPlan] = field(default_factory=dict)
     #: Clusters that scorers may run on, by name, with their uid.
     clusters: Mapping[str, str] = field(default_factory=dict)
-    masks: MaskIndex = field(default_factory=lambda: MaskIndex(()))
+    masks: MaskIndex = field(default_factory=MaskIndex)
     #: Whether a configuration exists; without one nothing runs or is distributed.
     is_enabled: bool = False
     #: Number of accepted clusters not in `clusters`: without an agent yet.
@@ -354,7 +349,7 @@ def make_plan(
         )
         for scorer in present
     }
-    memory.forget_others(plans)
+    memory.forget_others(plans.keys())
     if scorer_hosts:
         plans = {
             key: plan if plan.namespace == names.home else _bound(plan, scorer_hosts) for key, plan in plans.items()
@@ -362,13 +357,13 @@ def make_plan(
     claims, refused = decide(
         {key: scorer_plan.names for key, scorer_plan in plans.items()}, names, int(now.timestamp())
     )
-    for key, (reason, message) in refused.items():
-        plans[key] = replace(plans[key], obstacle=Obstacle(reason, message))
+    for key, obstacle in refused.items():
+        plans[key] = replace(plans[key], obstacle=obstacle)
     plan = FleetPlan(
         scorers=plans,
         clusters={name: cluster.metadata.uid for name, cluster in served.items()},
         labels={name: grouping_labels(cluster.metadata.labels) for name, cluster in served.items()},
-        masks=MaskIndex(_by_name(config.spec.all_masks if config is not None else (), facts)),
+        masks=MaskIndex(frozenset(_by_name(config.spec.all_masks if config is not None else (), facts))),
         is_enabled=is_enabled,
         limit=limit,
         claims=claims,

@@ -1,6 +1,6 @@
 """Leader election among hub controllers, on a Lease: one works, the others wait.
 
-Times as in client-go: lease 15 s, renewed every 2 s, given up after 10 s without a renewal. Times are measured on
+Times as in client-go: lease 15 s, renewed every 1.5 s, given up after 10 s without a renewal. Times are measured on
 the monotonic clock of this process; clocks of two hubs are never compared, a standby measures how long it saw no
 change. A watchdog thread enforces the deadline, because a request to a stalled API server may outlast it.
 """
@@ -22,7 +22,6 @@ from dsf.errors import BackendError, ObjectConflictError, ObjectNotFoundError
 from dsf.kube.resources import LEASES
 from dsf.kube.session import Session
 from dsf.process.threads import SupervisedThread
-from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
 
@@ -38,17 +37,17 @@ class Times:
 
     lease: float = 15.0
     renew_deadline: float = 10.0
-    retry: float = 2.0
+    #: Shorter than the 2 s of other controllers: with these, plus one second in which the old leader ends its work, a
+    #: takeover would take more than 3 s.
+    retry: float = 1.5
 
 
 LEASE_NAME: Final = "dynamic-scoring-hub"
-#: Shorter than other controllers' retry period: with 2 s, plus one second in which the old leader ends its work, a
-#: takeover would take more than 3 s.
-TIMES: Final = Times(retry=1.5)
+_TIMES: Final = Times()
 
 
 class LeaderElector:
-    """Campaigns for one Lease in a separate thread. `identity` must differ between any two processes.
+    """One hub's candidacy for the Lease in the hub's namespace, in a separate thread.
 
     `on_started` is called in that thread when this process leads and must return soon; `on_lost` when it lost the lease
     involuntarily, after which it must not write any more: the caller ends the process. There are then
@@ -59,18 +58,20 @@ class LeaderElector:
         self,
         session: Session,
         namespace: str,
-        name: str,
-        identity: str,
         *,
         on_started: Callable[[], None],
         on_lost: Callable[[], None],
-        times: Times | None = None,
+        identity: str = "",
+        times: Times = _TIMES,
     ) -> None:
+        """The `session` is closed by `stop`."""
         self._session = session
-        self._namespace, self._name, self._identity = namespace, name, identity
-        self._path = LEASES.path(namespace, name)
+        # A restarted container keeps its host name; this id is unique to the process.
+        self._identity = identity or f"{socket.gethostname()}_{uuid.uuid4()}"
+        self._namespace = namespace
+        self._path = LEASES.path(namespace, LEASE_NAME)
         self._on_started, self._on_lost = on_started, on_lost
-        self._times = times or Times()
+        self._times = times
         self._stop = threading.Event()
         # Guards the leading state, which watchdog and campaign both change.
         self._lock = threading.Lock()
@@ -100,6 +101,11 @@ class LeaderElector:
         self._thread.start()
         self._watchdog.start()
 
+    def stop(self) -> None:
+        """Release the lease. Call it after all work has stopped."""
+        self.release()
+        self._session.close()
+
     def release(self) -> None:
         """Stop campaigning and release the lease, so that another process starts at once.
 
@@ -115,10 +121,10 @@ class LeaderElector:
         spec = dict(self._lease["spec"], holderIdentity="", leaseDurationSeconds=1, renewTime=_now())
         try:
             self._session.request("PUT", self._path, body=dict(self._lease, spec=spec), timeout=_TIMEOUT)
-            log.info("released the lease", lease=self._name, identity=self._identity)
+            log.info("released the lease", lease=LEASE_NAME, identity=self._identity)
         except BackendError as error:
             # The lease then expires.
-            log.warning("cannot release the lease", lease=self._name, error=str(error))
+            log.warning("cannot release the lease", lease=LEASE_NAME, error=str(error))
         self._lease = {}
 
     def _campaign(self) -> None:
@@ -144,7 +150,7 @@ class LeaderElector:
     def _say(self, error: str) -> None:
         if error != self._logged:
             self._logged = error
-            log.warning("cannot read or write the lease", lease=self._name, error=error)
+            log.warning("cannot read or write the lease", lease=LEASE_NAME, error=error)
 
     def _hold(self, since: float) -> None:
         with self._lock:
@@ -154,7 +160,7 @@ class LeaderElector:
             self._renewed = since
             was_leading, self._is_leading = self._is_leading, True
         if not was_leading:
-            log.info("leading", lease=self._name, identity=self._identity)
+            log.info("leading", lease=LEASE_NAME, identity=self._identity)
             self._on_started()
 
     def _lose(self, why: str, *, if_late: bool = False) -> None:
@@ -164,7 +170,7 @@ class LeaderElector:
                 return
             self._is_leading, self._is_lost = False, True
             self._stop.set()
-        log.error("lost the lease", lease=self._name, identity=self._identity, why=why)
+        log.error("lost the lease", lease=LEASE_NAME, identity=self._identity, why=why)
         self._on_lost()
 
     def _watch_deadline(self) -> None:
@@ -186,7 +192,7 @@ class LeaderElector:
             body = {
                 "apiVersion": LEASES.api_version,
                 "kind": LEASES.kind,
-                "metadata": {"name": self._name, "namespace": self._namespace},
+                "metadata": {"name": LEASE_NAME, "namespace": self._namespace},
                 "spec": self._spec(now, now, 0),
             }
             return self._write("POST", LEASES.path(self._namespace), body)
@@ -243,30 +249,6 @@ class LeaderElector:
             "renewTime": renewed,
             "leaseTransitions": transitions,
         }
-
-
-class KubeElection(LeaderElector):
-    """One hub's candidacy for the Lease in the hub's namespace, with its own connections."""
-
-    def __init__(
-        self,
-        session: Session,
-        settings: Settings,
-        *,
-        on_started: Callable[[], None],
-        on_lost: Callable[[], None],
-        times: Times = TIMES,
-    ) -> None:
-        """See LeaderElector for the callbacks. The session is closed by `stop`."""
-        # A restarted container keeps its host name; this id is unique to the process.
-        identity = f"{socket.gethostname()}_{uuid.uuid4()}"
-        calls = {"on_started": on_started, "on_lost": on_lost}
-        super().__init__(session, settings.namespace, LEASE_NAME, identity, **calls, times=times)
-
-    def stop(self) -> None:
-        """Release the Lease. Call it after all work has stopped."""
-        self.release()
-        self._session.close()
 
 
 def _now() -> str:

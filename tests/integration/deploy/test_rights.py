@@ -28,7 +28,7 @@ from dsf.backends.kube_scores import KubeScoreBackend
 from dsf.backends.protocol import Credentials, Kind, ObjectKey
 from dsf.hub.configs import FINALIZER
 from dsf.hub.distribute import manifest_work
-from dsf.kube.leader import KubeElection
+from dsf.kube.leader import LeaderElector
 from dsf.kube.resources import (
     ADDON_PLACEMENT_SCORES,
     CONFIG_MAPS,
@@ -119,11 +119,11 @@ def test_the_hub_can_do_its_work(
         backend.stop()
 
 
-def test_the_hub_can_be_elected(as_account: Callable[..., Session], settings_factory: Callable[..., Settings]) -> None:
+def test_the_hub_can_be_elected(as_account: Callable[..., Session]) -> None:
     started: list[bool] = []
-    election = KubeElection(
+    election = LeaderElector(
         as_account("dynamic-scoring-hub"),
-        settings_factory(namespace=HUB_NAMESPACE),
+        HUB_NAMESPACE,
         on_started=lambda: started.append(True),
         on_lost=lambda: None,
     )

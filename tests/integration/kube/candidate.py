@@ -34,7 +34,7 @@ def main(kubeconfig: str, namespace: str, identity: str, offset: str) -> None:
         stop.set()
 
     with contextlib.closing(Session.load(Path(kubeconfig))) as session:
-        elector = LeaderElector(session, namespace, "hub", identity, on_started=lambda: say("leading"), on_lost=lost)
+        elector = LeaderElector(session, namespace, on_started=lambda: say("leading"), on_lost=lost, identity=identity)
         request = session.request
 
         def telling(method: str, path: str, **options: Any) -> Any:

@@ -9,16 +9,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dsf.errors import BackendError
-from dsf.kube.leader import TIMES, KubeElection, LeaderElector, Times
+from dsf.kube.leader import LEASE_NAME, LeaderElector, Times
 from dsf.kube.resources import LEASES
 from dsf.kube.session import Session
-from dsf.settings import Settings
 from tests.support.child import Child
 from tests.support.controlplane import ControlPlane
 from tests.support.wait import wait_for
@@ -72,7 +72,7 @@ def candidates(request: pytest.FixtureRequest) -> Iterator[Callable[..., Candida
 
 
 def _lease(session: Session, namespace: str) -> dict[str, Any]:
-    spec: dict[str, Any] = session.get(LEASES.path(namespace, "hub"))["spec"]
+    spec: dict[str, Any] = session.get(LEASES.path(namespace, LEASE_NAME))["spec"]
     return spec
 
 
@@ -141,8 +141,8 @@ def test_a_leader_without_an_api_server_gives_up_before_its_lease_lapses(
     assert took < Times().lease
 
 
-@pytest.mark.parametrize("times", [Times(), TIMES])
-def test_a_leader_has_time_to_end_its_work_before_others_may_begin(times: Times) -> None:
+def test_a_leader_has_time_to_end_its_work_before_others_may_begin() -> None:
+    times = Times()
     assert times.renew_deadline + 2 < times.lease
     assert times.retry * 1.1 * 2 < times.renew_deadline, "one renewal may fail"
 
@@ -160,9 +160,8 @@ def _campaigning(session: Session, namespace: str, identity: str, times: Times =
 class _Elector(LeaderElector):
     def __init__(self, session: Session, namespace: str, identity: str, times: Times) -> None:
         self.started, self.lost = 0, threading.Event()
-        super().__init__(
-            session, namespace, "hub", identity, on_started=self._count, on_lost=self.lost.set, times=times
-        )
+        calls = {"on_started": self._count, "on_lost": self.lost.set}
+        super().__init__(session, namespace, **calls, identity=identity, times=times)
 
     def _count(self) -> None:
         self.started += 1
@@ -226,30 +225,39 @@ def test_a_renewal_is_one_request(
         wait_for(lambda: len(made) >= 3, 5)
         assert set(made) == {"PUT"}, "two that take seconds each would not fit into the deadline"
         # One that somebody else changed is read first.
-        control_plane.kubectl("annotate", "lease", "hub", "-n", namespace, "note=mine")
+        control_plane.kubectl("annotate", "lease", LEASE_NAME, "-n", namespace, "note=mine")
         wait_for(lambda: "GET" in made, 5)
         assert first.leading
-    assert session.get(LEASES.path(namespace, "hub"))["metadata"]["annotations"] == {"note": "mine"}
+    assert session.get(LEASES.path(namespace, LEASE_NAME))["metadata"]["annotations"] == {"note": "mine"}
 
 
-def test_of_many_one_leads_at_a_time(control_plane: ControlPlane, session: Session) -> None:
-    namespace = control_plane.namespace()
+def test_of_many_one_leads_at_a_time(control_plane: ControlPlane) -> None:
+    namespace, lost = control_plane.namespace(), threading.Event()
+    started: list[str] = []
     with contextlib.ExitStack() as stack:
-        electors = [stack.enter_context(_campaigning(session, namespace, f"e{number}")) for number in range(4)]
-        for _ in range(len(electors) - 1):
-            wait_for(lambda: sum(elector.leading for elector in electors) == 1, 10)
+        electors = [
+            LeaderElector(control_plane.session(), namespace, on_started=on_started, on_lost=lost.set, times=CALM)
+            for on_started in [partial(started.append, str(number)) for number in range(4)]
+        ]
+        for elector in electors:
+            elector.start()
+            stack.callback(elector.stop)
+        for number in range(1, 4):
+            # Who leads does so before anybody is told.
+            wait_for(lambda number=number: len(started) == number, 10)
             (leader,) = [elector for elector in electors if elector.leading]
-            leader.release()
+            leader.stop()
             assert not leader.leading
             electors.remove(leader)
-        assert all(not elector.lost.is_set() for elector in electors)
+        assert len(set(started)) == 3
+        assert not lost.is_set()
 
 
 def test_a_lease_that_another_one_took_is_lost(control_plane: ControlPlane, session: Session) -> None:
     namespace = control_plane.namespace()
     with _campaigning(session, namespace, "first") as first:
         wait_for(lambda: first.leading)
-        session.merge(LEASES.path(namespace, "hub"), {"spec": {"holderIdentity": "thief"}})
+        session.merge(LEASES.path(namespace, LEASE_NAME), {"spec": {"holderIdentity": "thief"}})
         assert first.lost.wait(30)
     assert _lease(session, namespace)["holderIdentity"] == "thief", "what is not ours is not released"
 
@@ -258,9 +266,9 @@ def test_a_deleted_or_emptied_lease_is_taken_again(control_plane: ControlPlane, 
     namespace = control_plane.namespace()
     with _campaigning(session, namespace, "first") as first:
         wait_for(lambda: first.leading)
-        session.delete(LEASES.path(namespace, "hub"))
+        session.delete(LEASES.path(namespace, LEASE_NAME))
         wait_for(lambda: _holder(session, namespace) == "first", 3)
-        session.merge(LEASES.path(namespace, "hub"), {"spec": None})
+        session.merge(LEASES.path(namespace, LEASE_NAME), {"spec": None})
         wait_for(lambda: _holder(session, namespace) == "first", 3)
         assert first.started == 1
     assert _holder(session, namespace) == "", "it is released"
@@ -277,27 +285,6 @@ def test_a_missing_right_is_said_and_campaigning_goes_on(control_plane: ControlP
         wait_for(lambda: 'cannot get resource "leases"' in first._logged)
         control_plane.set_rules(namespace, "limited", [rule])
         wait_for(lambda: first.leading, 10)
-
-
-def test_of_two_hubs_one_is_elected(control_plane: ControlPlane, settings_factory: Callable[..., Settings]) -> None:
-    settings = settings_factory(namespace=control_plane.namespace("hub"))
-    started, lost = threading.Event(), threading.Event()
-    elections = [
-        KubeElection(control_plane.session(), settings, on_started=started.set, on_lost=lost.set, times=CALM)
-        for _ in range(2)
-    ]
-    with contextlib.ExitStack() as ends:
-        for election in elections:
-            election.start()
-            ends.callback(election.stop)
-        # Who leads does so before anybody is told.
-        wait_for(started.is_set, 10)
-        first, second = sorted(elections, key=lambda election: election.leading, reverse=True)
-        assert (first.leading, second.leading) == (True, False)
-        first.stop()
-        wait_for(lambda: second.leading, 2)
-        second.stop()
-        assert not lost.is_set()
 
 
 def _holder(session: Session, namespace: str) -> str | None:

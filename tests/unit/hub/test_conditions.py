@@ -12,13 +12,14 @@ from dsf.api.scorer import DynamicScorer, DynamicScorerStatus
 from dsf.api.types import HealthStatus
 from dsf.hub.conditions import DeliveryCounts, config_status, ignored_config_status, scorer_status
 from dsf.hub.cycles import CycleOutcomes
-from dsf.hub.health import CheckFailure, Health
+from dsf.hub.health import Health
+from dsf.hub.obstacle import Obstacle
 from dsf.hub.summaries import make_plan
 from dsf.store.entries import Pace, Pauses, ScheduleOverride
 from dsf.store.pairs import PairFailure, PairState
 from tests.unit.hub.builders import NOW, cluster, config, scorer
 
-DOWN = CheckFailure("Timeout", "no answer")
+DOWN = Obstacle("Timeout", "no answer")
 ACTIVE = Health(HealthStatus.Active, is_checked=True, is_proven=True)
 EVERYWHERE = DeliveryCounts(clusters=2, desired=2, distributed=2, config="hub/dynamic-scoring-config", is_enabled=True)
 
@@ -102,9 +103,7 @@ def test_config_synced_says_first_what_keeps_it_from_running() -> None:
     fresh = Health()
     assert said(status(full, fresh), "ConfigSynced") == ("Unknown", "NotCheckedYet")
     assert said(status(full, fresh), "Distributed") == ("Unknown", "NotCheckedYet")
-    unread = Health(
-        HealthStatus.Inactive, failure=DOWN, config_failure=CheckFailure("ConfigInvalid", "x"), is_checked=True
-    )
+    unread = Health(HealthStatus.Inactive, failure=DOWN, config_failure=Obstacle("ConfigInvalid", "x"), is_checked=True)
     assert said(status(full, unread), "ConfigSynced") == ("False", "ConfigInvalid")
     assert said(status(scorer(scoring={})), "ConfigSynced") == ("False", "MissingScoreName")
 

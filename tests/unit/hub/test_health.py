@@ -13,7 +13,8 @@ from dsf.api.types import ConfigSyncMode, HealthStatus
 from dsf.backends.protocol import Kind, ObjectKey
 from dsf.http import addresses
 from dsf.hub import health
-from dsf.hub.health import Check, CheckFailure, Health, HealthMonitor, HealthTarget, check
+from dsf.hub.health import Check, Health, HealthMonitor, HealthTarget, check
+from dsf.hub.obstacle import Obstacle
 from dsf.settings import Settings
 from tests.support.httpserver import (
     Handler,
@@ -30,8 +31,8 @@ from tests.support.wait import wait_for
 
 GOOD = RemoteConfig(name="good")
 CONFIG = {"name": "good"}
-BAD = CheckFailure("ConfigInvalid", "not JSON")
-DOWN = CheckFailure("HTTPError", "status 503")
+BAD = Obstacle("ConfigInvalid", "not JSON")
+DOWN = Obstacle("HTTPError", "status 503")
 FINE = Check(None, GOOD)
 SICK = Check(DOWN, GOOD)
 ODD = Check(None, None, BAD)

@@ -131,7 +131,8 @@ def test_an_unresolved_scorer_keeps_its_record_suspended() -> None:
 def test_the_index_says_what_the_masks_say(masks: list[tuple[str, str]], cluster_name: str, score: str) -> None:
     expected = is_masked([Mask(cluster_name=one, score_name=other) for one, other in masks], cluster_name, score)
     made = [Mask(cluster_name=one, score_name=other) for one, other in masks]
-    assert MaskIndex((mask.cluster_name or "", mask.score_name) for mask in made).hides(cluster_name, score) == expected
+    index = MaskIndex(frozenset((mask.cluster_name or "", mask.score_name) for mask in made))
+    assert index.hides(cluster_name, score) == expected
 
 
 def test_differences() -> None:

@@ -23,9 +23,7 @@ def lost() -> list[bool]:
 def elector(lost: list[bool], monkeypatch: pytest.MonkeyPatch) -> LeaderElector:
     """One that leads, is not started and has not renewed for a long time."""
     monkeypatch.setattr(leader, "_WATCHDOG", 0.01)
-    elector = LeaderElector(
-        Mock(spec=Session), "hub", "lease", "me", on_started=lambda: None, on_lost=lambda: lost.append(True)
-    )
+    elector = LeaderElector(Mock(spec=Session), "hub", on_started=lambda: None, on_lost=lambda: lost.append(True))
     elector._is_leading, elector._renewed = True, time.monotonic() - 100
     return elector
 

@@ -18,8 +18,8 @@ from dsf.redisacl.rules import cluster_user
 from dsf.settings import Settings
 from dsf.store.registry import Registry
 from tests.integration.hub.kube.hubworld import HubWorld, addon
-from tests.integration.hub.world import remote_config, scoring_api
-from tests.support.httpserver import ScriptedServer, answer
+from tests.integration.hub.world import scoring_api
+from tests.support.httpserver import ScriptedServer
 from tests.support.manifests import config, scorer
 
 FINALIZER = "dynamic-scoring.open-cluster-management.io/cleanup"
@@ -76,15 +76,6 @@ def test_a_scorer_applied_with_kubectl_is_distributed_and_explained(running: Hub
 
     # One or two may come while the machine is busy with something else.
     assert statistics.median(seconds() for _ in range(5)) < 1
-
-
-def test_kubectl_shows_the_interval_that_is_in_force(running: HubWorld) -> None:
-    running.until(lambda: running.status().get("interval") == 30, 5)
-    running.schedule.set_override("*/cpu-scorer", interval=5)
-    running.until(lambda: running.status().get("interval") == 5, 5)
-    table = running.plane.kubectl("get", "dsc", "-n", running.namespace, "-o", "wide").splitlines()
-    shown = dict(zip(table[0].split(), table[1].split(), strict=False))
-    assert (shown["INTERVAL"], shown["SUCCEEDING"], running.status()["declaredInterval"]) == ("5", "0", 30)
 
 
 def test_what_only_the_hub_finds_wrong_is_said(running: HubWorld, settings_factory: Callable[..., Settings]) -> None:
@@ -153,13 +144,6 @@ def test_no_status_contradicts_itself(running: HubWorld) -> None:
         assert (is_active, synced, has_name) in ((True, {"True"}, True), (False, {"Unknown"}, False)), status
 
 
-def test_a_cluster_that_is_away_gets_its_entries_all_the_same(running: HubWorld) -> None:
-    name = running.plane.cluster()
-    running.until(lambda: running.told(name) == ["cpu-scorer"], 5)
-    running.until(lambda: running.pairs() == [f"{name}/cpu-scorer"], 5)
-    running.until(lambda: running.condition("Distributed") == ("False", "Distributing"), 5)
-
-
 def test_clusters_come_and_go_at_once(running: HubWorld) -> None:
     waiting = running.plane.cluster(accepted=False)
     other = _cluster(running)
@@ -190,18 +174,6 @@ def test_works_that_somebody_edits_or_deletes_are_repaired_at_once(running: HubW
         running.until(
             lambda work=work, good=good: (running.object(MANIFEST_WORKS, name, work) or {}).get("spec") == good, 3
         )
-
-
-def test_masks_and_the_scoring_apis_config_take_effect_at_once(running: HubWorld, api: ScriptedServer) -> None:
-    first, second = _cluster(running), _cluster(running)
-    running.mask((first, "cpu"))
-    running.until(lambda: running.pairs() == [f"{second}/cpu-scorer"], 3)
-    running.until(lambda: running.told(first) == [], 3)
-    running.mask()
-    running.until(lambda: running.told(first) == ["cpu-scorer"], 3)
-    api.script(answer(remote_config("cpu", 7)), path="/config")
-    running.until(lambda: {entry.interval for entry in running.schedule.entries()} == {7}, 5)
-    running.until(lambda: running.status()["interval"] == 7, 3)
 
 
 def test_a_renamed_scorer_takes_the_place_of_the_old_one(running: HubWorld, api: ScriptedServer) -> None:
