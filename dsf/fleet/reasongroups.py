@@ -14,11 +14,11 @@ def reason_groups(record: ScorerRecord, groups: Groups) -> list[ReasonGroup]:
     """The groups of a scorer's pairs by reason; most clusters first."""
     sizes: dict[tuple[Verdict, str, str], int] = {}
     newest: dict[tuple[Verdict, str, str], tuple[SnapshotRow, PairFailure]] = {}
-    for state, row, why in groups.reasons:
+    # Of those at the same time, the first by name.
+    for state, row, why in sorted(groups.reasons, key=lambda found: (-found[2].at, found[1].cluster)):
         group = (state, why.stage, why.reason)
         sizes[group] = sizes.get(group, 0) + 1
-        if group not in newest or why.at > newest[group][1].at:
-            newest[group] = (row, why)
+        newest.setdefault(group, (row, why))
     reasons = [_group(record, group[0], *newest[group], size) for group, size in sizes.items()]
     return sorted(reasons, key=lambda reason: (-reason.clusters, reason.reason, reason.stage))
 

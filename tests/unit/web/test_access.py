@@ -21,13 +21,13 @@ from dsf.web.access import (
     remembered_holder,
     remembered_rights,
 )
-from dsf.web.main import _access
+from dsf.web.main import _access, run
 from tests.conftest import SettingsFactory
 
 
-def recognised(access: UserAccess, **headers: str) -> PageUser | None:
+def recognised(access: UserAccess, *, trusted: bool = True, **headers: str) -> PageUser | None:
     raw = [(name.replace("_", "-").lower().encode(), text.encode()) for name, text in headers.items()]
-    return access.recognise(Request({"type": "http", "headers": raw, "dsf.trusted": True}))
+    return access.recognise(Request({"type": "http", "headers": raw, "dsf.trusted": trusted}))
 
 
 def test_either_family_of_headers_names_people() -> None:
@@ -52,6 +52,13 @@ def test_either_family_of_headers_names_people() -> None:
 def test_headers_that_the_proxy_lets_pass_name_nobody(headers: dict[str, str]) -> None:
     with pytest.raises(AccessError, match="must remove"):
         recognised(behind_proxy(listed([])), X_Forwarded_User="ann", **headers)
+
+
+@pytest.mark.parametrize("header", ["X_Forwarded_User", "X_Auth_Request_User", "Remote_User"])
+def test_nobody_but_a_trusted_proxy_names_people(header: str) -> None:
+    with pytest.raises(AccessError, match="use the proxy") as refused:
+        recognised(behind_proxy(listed(["bob"])), trusted=False, **{header: "bob"})
+    assert refused.value.status == 401
 
 
 @pytest.mark.parametrize("header", ["User", "Email", "Groups"])
@@ -119,3 +126,23 @@ def test_what_a_token_may_not_is_not_remembered_for_another_one() -> None:
     assert allows(PageUser("ann"), "act")
     assert not allows(PageUser("ann", extra=limited), "act")
     assert allows(PageUser("ann"), "act")
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"listen_host": "::"}, "DSF_WEB_AUTH is none"),
+        ({"web_auth": "local", "listen_host": "::"}, "DSF_WEB_AUTH is local"),
+        ({"web_auth": "token"}, "DSF_CLIENT_TOKEN_FILE"),
+        ({"web_auth": "proxy"}, "DSF_WEB_TRUSTED_PROXIES"),
+        ({"web_root_path": "//x"}, "DSF_WEB_ROOT_PATH"),
+        ({"web_root_path": "/scorers"}, "DSF_WEB_ROOT_PATH"),
+    ],
+)
+def test_what_would_be_open_to_others_does_not_start(
+    settings_factory: SettingsFactory, monkeypatch: pytest.MonkeyPatch, values: dict[str, object], said: str
+) -> None:
+    for effect in ("dsf.log.setup", "dsf.process.memory.prepare", "dsf.web.main.listen"):
+        monkeypatch.setattr(effect, lambda *_: None)
+    with pytest.raises(SettingsError, match=said):
+        run(settings_factory(role="web", backend="dir", **values))

@@ -126,6 +126,10 @@ def test_a_cookie_that_other_sites_cannot_set(scheme: str, root: str, name: str)
         ({"origin": "https://other.example.com"}, False),
         ({"origin": "null"}, False),
         ({"origin": "https://page.example.com:x"}, False),
+        ({"origin": "http://["}, False),
+        ({"origin": "http://[::1"}, False),
+        ({"origin": "//"}, False),
+        ({"origin": ""}, False),
         ({"sec_fetch_site": "same-site"}, False),
     ],
 )
