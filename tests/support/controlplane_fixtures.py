@@ -11,12 +11,22 @@ import pytest
 from dsf.kube.session import Session
 from tests.support.controlplane import ControlPlane, ControlPlaneMissingError
 
+#: The API server of this process, while it runs.
+_shared: list[ControlPlane] = []
+
 
 @pytest.fixture(scope="session")
 def control_plane() -> Iterator[ControlPlane]:
     """A real API server, one per test process. Tests that kill or stall it start their own (`own_control_plane`)."""
     with found() as server:
+        _shared.append(server)
         yield server
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """End it with its last test: where files are shared out in the order of their names, tests/unit comes last."""
+    if _shared and hasattr(item.config, "workerinput") and item.nodeid.startswith("tests/unit/"):
+        _shared.pop().stop()
 
 
 @pytest.fixture
