@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -31,6 +32,17 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("busy")
 
 pytest_plugins = ["tests.support.distribution", "tests.support.controlplane_fixtures", "tests.support.later"]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Modules and tests are there until the end: a look for garbage among them takes time and finds none."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)

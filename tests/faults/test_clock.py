@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults.fleet import Fleet, scores
+from tests.faults.movedclock import COMPILER, MovedClock
 from tests.support.httpserver import answer
-from tests.support.movedclock import COMPILER, MovedClock
 
 pytestmark = [pytest.mark.xdist_group("faults-clock"), pytest.mark.timeout(300)]
 #: Seconds.

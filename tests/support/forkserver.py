@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -73,6 +74,9 @@ def main() -> None:
     libc = ctypes.CDLL(None)
     for module in LOADED[name]:
         importlib.import_module(module)
+    # What is loaded is not garbage: no process looks through it again, which would also copy its memory.
+    gc.collect()
+    gc.freeze()
     request = _serve(control)
     if request is not None:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

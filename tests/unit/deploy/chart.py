@@ -180,11 +180,7 @@ def render(values: Values | None = None, *, namespace: str = NAMESPACE) -> list[
 
 def notes(values: Values | None = None) -> str:
     """What is printed after an installation; without a helm on PATH only."""
-    import helm_python
-
-    with helm_python.Chart.load(CHART) as chart:
-        files = chart.render(values or {}, name=RELEASE, namespace=NAMESPACE)
-    return files[f"{RELEASE}/templates/NOTES.txt"]
+    return _files(json.dumps(values or {}, sort_keys=True), NAMESPACE)[f"{RELEASE}/templates/NOTES.txt"]
 
 
 def lint(values: Values | None = None) -> list[str]:
@@ -212,18 +208,23 @@ def _rendered(values: str, namespace: str) -> tuple[str, ...]:
             raise RenderError(done.stderr)
         texts: Iterable[str] = [done.stdout]
     else:
-        import helm_python
-
-        try:
-            with helm_python.Chart.load(CHART) as chart:
-                # Not done by render, but by every command of helm.
-                chart.validate_schema(json.loads(values))
-                files = chart.render(json.loads(values), name=RELEASE, namespace=namespace)
-        except helm_python.HelmError as error:
-            raise RenderError(str(error)) from None
-        texts = [text for name, text in files.items() if name.endswith(".yaml")]
+        texts = [text for name, text in _files(values, namespace).items() if name.endswith(".yaml")]
     documents = (document for text in texts for document in yaml.load_all(text, Loader=_Loader))
     return tuple(json.dumps(document) for document in documents if document)
+
+
+@functools.lru_cache(64)
+def _files(values: str, namespace: str) -> dict[str, str]:
+    """The rendered files by name, by Helm's own code in helm-python-sdk."""
+    import helm_python
+
+    try:
+        with helm_python.Chart.load(CHART) as chart:
+            # Not done by render, but by every command of helm.
+            chart.validate_schema(json.loads(values))
+            return chart.render(json.loads(values), name=RELEASE, namespace=namespace)
+    except helm_python.HelmError as error:
+        raise RenderError(str(error)) from None
 
 
 # In C where PyYAML was built with it: ten times as fast, and tests render the chart hundreds of times.

@@ -121,4 +121,5 @@ def _copy(folder: Path, controlplane: str) -> None:
 
 def _environment() -> dict[str, str]:
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "DSF_"))}
-    return {**ours, "PYTHONPATH": str(ROOT), "WORKERS": "0"}
+    alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "xdist.plugin"}
+    return {**ours, **alone, "PYTHONPATH": str(ROOT), "WORKERS": "0"}
