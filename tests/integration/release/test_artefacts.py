@@ -173,3 +173,23 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
     command = (sys.executable, ROOT / "scripts" / "artefacts", tmp_path)
     assert subprocess.run(command, capture_output=True, timeout=300, check=False).returncode != 0
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_a_dry_run_makes_the_files_of_a_later_version_from_the_last_commit(tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    run(tmp_path, "git", "clone", "--quiet", "--depth", "1", f"file://{ROOT}", "clone")
+    (clone / ".venv").symlink_to(sys.prefix)
+    (clone / "pyproject.toml").write_text("not committed")
+    done = run(clone, "scripts/release", "98.76.54", "--dry-run")
+    for words in ("uncommitted changes", "no section of this version", "`make test`"):
+        assert any("would be refused" in line and words in line for line in done.stderr.splitlines()), words
+    made = {path.name for path in (clone / "dist").iterdir()}
+    assert {"dynamic-scoring-framework-98.76.54.tgz", "dynamic_scoring_demo-98.76.54-py3-none-any.whl"} <= made
+    assert run(clone, "git", "tag").stdout == ""
+    assert run(clone, "git", "status", "--porcelain").stdout == " M pyproject.toml\n?? .venv\n"
+
+
+def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return done
