@@ -10,7 +10,8 @@ from dsf.fleet import overviews
 from dsf.fleet.views import View
 from dsf.store.notices import ConditionNotice, ScorerNotice
 
-_SCORING: Final = "Scoring"
+#: Of cycles Redis has newer and better data; the other sums up conditions that are there.
+_NOT_HERE: Final = ("Scoring", "Ready")
 
 
 class UnmetCondition(View):
@@ -47,9 +48,9 @@ def conditions_of(notices: Mapping[str, ScorerNotice]) -> Iterator[UnmetConditio
 
 
 def unmet(scorer: str, conditions: Iterable[ConditionNotice | overviews.ConditionView]) -> Iterator[UnmetCondition]:
-    """A scorer's conditions that are False, except those about its cycles."""
+    """A scorer's conditions that are False, except those about its cycles, and their sum."""
     for condition in conditions:
-        if condition.status == "False" and condition.type != _SCORING:
+        if condition.status == "False" and condition.type not in _NOT_HERE:
             yield UnmetCondition(scorer=scorer, **condition.model_dump(include={"type", "status", "reason", "message"}))
 
 

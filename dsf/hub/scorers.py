@@ -11,7 +11,7 @@ import redis
 from pydantic import ValidationError
 
 from dsf.api.scorer import DynamicScorer, DynamicScorerStatus
-from dsf.api.types import ConditionType, Location
+from dsf.api.types import Location
 from dsf.backends.protocol import Backend, ObjectKey
 from dsf.errors import DsfError
 from dsf.http.access import DIRECT, PLAIN, Access
@@ -193,8 +193,6 @@ def _notice(key: ObjectKey, status: DynamicScorerStatus) -> ScorerNotice:
             since=condition.last_transition_time.timestamp(),
         )
         for condition in status.conditions
-        # Those that it sums up are there.
-        if condition.type != ConditionType.Ready
     )
     return ScorerNotice(name=key.name, namespace=key.namespace, conditions=tuple(conditions))
 

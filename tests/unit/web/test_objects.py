@@ -39,7 +39,12 @@ def test_a_scorer_of_another_namespace_is_found_by_its_name(tmp_path: Path) -> N
     manifest = {
         "metadata": {"name": "mem", "namespace": "team"},
         "spec": {"description": "d", "configURL": "http://scorer.test/config", "configSyncMode": "Full"},
-        "status": {"conditions": [{"type": "Healthy", "status": "False", "reason": "R", "message": "m"}]},
+        "status": {
+            "conditions": [
+                {"type": "Healthy", "status": "False", "reason": "R", "message": "m"},
+                {"type": "Ready", "status": "False", "reason": "R", "message": "m"},
+            ]
+        },
     }
     (folder / "team_mem.yaml").write_text(json.dumps(manifest))
     found = objects.scorer("mem")
