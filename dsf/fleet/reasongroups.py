@@ -7,7 +7,7 @@ from dsf.fleet.overviews import ReasonGroup
 from dsf.fleet.verdict import Verdict
 from dsf.store.pairs import PairFailure
 from dsf.store.registry import ScorerRecord
-from dsf.store.skips import Skips
+from dsf.store.ticks import Skips
 
 
 def reason_groups(record: ScorerRecord, groups: Groups) -> list[ReasonGroup]:

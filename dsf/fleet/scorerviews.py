@@ -17,7 +17,7 @@ from dsf.fleet.views import ClusterCounts, FailureView, IdleClusters, RemarkView
 from dsf.store.entries import ScheduleOverride, interval_in_force
 from dsf.store.pairs import Pairs
 from dsf.store.registry import ScorerRecord
-from dsf.store.skips import INACTIVE, PAUSED
+from dsf.store.ticks import INACTIVE, PAUSED
 
 
 def scorer_views(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import redis
 
-from dsf.agent.clock import HubClock
+from dsf.agent.runtime import HubClock
 from tests.support.wait import wait_for
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import dsf
 from dsf.reasons import DescribedReason, EmptyReason, FailureReason, RefusalReason, RejectionReason, SkipReason
-from dsf.store import skips
+from dsf.store import ticks
 
 ROOT = Path(__file__).resolve().parents[3]
 #: Exception or function -> where its reason is among the arguments, and what it may be.
@@ -44,7 +44,7 @@ def test_the_page_says_of_each_reason_what_it_means(kind: type[DescribedReason])
 
 
 def test_reasons_of_skipped_ticks_are_those_of_beat() -> None:
-    assert set(skips.REASONS) | {SkipReason.OVERLAP} == set(SkipReason)
+    assert set(ticks.REASONS) | {SkipReason.OVERLAP} == set(SkipReason)
 
 
 def literals() -> Iterator[tuple[str, type[DescribedReason], str]]:
