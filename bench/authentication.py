@@ -27,8 +27,7 @@ from bench.stages import per_call
 from dsf.agent.secrets import FileSecrets, Release
 from dsf.api.authentication import ServerAccess
 from dsf.api.summary import ScorerSummary
-from dsf.cycle.cycle import Cycle
-from dsf.cycle.stages import Stages
+from dsf.cycle.stages import Cycle, Stages
 from dsf.settings import Settings
 from tests.support.tlsca import TestCa
 

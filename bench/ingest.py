@@ -60,7 +60,7 @@ class Nowhere:
 def serve(queue: str) -> int:
     """The results worker as it is, with one more task, and on this queue."""
     from dsf.celery import _queue, app
-    from dsf.results import service
+    from dsf.results import worker as results_worker
     from dsf.results.worker import run
     from dsf.settings import settings
 
@@ -77,7 +77,7 @@ def serve(queue: str) -> int:
         return worker(**{**values, "queues": [queue]})
 
     with (
-        mock.patch.object(service, "make_score_backend", return_value=Nowhere()),
+        mock.patch.object(results_worker, "make_score_backend", return_value=Nowhere()),
         mock.patch.object(app, "Worker", on_queue),
     ):
         return run(settings())

@@ -17,8 +17,7 @@ from bench.common import Figure, Measurement, options, report, spread
 from bench.peers import POINTS, Peer, made, server, summary
 from dsf.agent.secrets import FileSecrets, Release
 from dsf.api.summary import ScorerSummary, SourceSummary
-from dsf.cycle.cycle import Cycle
-from dsf.cycle.stages import Stages
+from dsf.cycle.stages import Cycle, Stages
 from dsf.settings import Settings
 
 SOURCES, SERIES = 4, 100

@@ -25,7 +25,7 @@ from dsf.settings import Settings, settings
 from dsf.worker import commands
 
 _TASK_MODULES: dict[str, list[str]] = {
-    "agent": ["dsf.tasks.cycle", "dsf.tasks.fetch", "dsf.tasks.score", "dsf.tasks.publish"],
+    "agent": ["dsf.tasks.cycle"],
     # Only ingest: a message in its queue could run nothing else.
     "results": ["dsf.tasks.ingest"],
 }
@@ -33,7 +33,7 @@ _TASK_MODULES: dict[str, list[str]] = {
 #: Boot steps of workers besides Celery's.
 _WORKER_STEPS: dict[str, list[str]] = {
     "agent": ["dsf.agent.steps:StartedByUs", "dsf.worker.liveness:Liveness"],
-    "results": ["dsf.worker.liveness:Liveness", "dsf.results.service:Service"],
+    "results": ["dsf.worker.liveness:Liveness", "dsf.results.worker:Service"],
 }
 
 #: Modules with the kombu transport of a role, for those that others' messages reach; it checks them before Celery does.

@@ -112,7 +112,7 @@ BEAT_WAKE = "dsf:schedule:wake"
 #: hash, counters of beat: `ticks`, `skipped:<reason>`, `lag:<upper bound>`, `lag:sum`, `lag:count`, ...
 BEAT_STATS = "dsf:schedule:stats"
 
-#: hash pair -> its newest ticks that were not sent, as text described in `dsf.store.skips`; by beat.
+#: hash pair -> its newest ticks that were not sent, as text described in `dsf.store.ticks`; by beat.
 SKIPS = "dsf:schedule:skips"
 #: hash `<scorer>:<upper bound>` -> number of ticks of that scorer with this lag, as in BEAT_STATS; by beat.
 BEAT_LAGS = "dsf:schedule:lags"

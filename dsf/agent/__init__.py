@@ -4,7 +4,7 @@ config    watches the delivered summaries
 secrets   tokens and the signing key, read at each use
 ticks     what a message of the cluster's queue may be
 cycles    cycles: their stages, each a task, and what these keep between them
-payload   the scoring request between two stages, in memory or in a file
+running   what runs, and the scoring request between two stages, in memory or in a file
 outbox    signs results and puts them into the cluster's mailbox on the hub
 metrics   the agent's own /metrics; exposition serves them
 probes    the readiness file

@@ -1,137 +1,173 @@
-"""This cluster's scorers, as delivered by OCM: the trusted channel, and the only one with endpoints."""
+"""This cluster's scorers, as delivered by OCM: the trusted channel, and the only one with endpoints.
+
+In files, or in objects of the cluster (`dsf.agent.kube`). A `WatchedFile` is reread when it changed.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final, Generic, TypeVar, cast
 
 import dsf.log
-from dsf.agent.files import WatchedFile
 from dsf.api import kubeyaml
 from dsf.api.summary import ScorerSummary, parse_summaries
 from dsf.api.types import CONFIGMAP_NAME, SUMMARIES_KEY
-from dsf.errors import ManifestError
+from dsf.errors import DsfError, ManifestError
 from dsf.process.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
 
 Summaries = Mapping[str, ScorerSummary]
-
-
 #: No scorers.
 NONE: Final[Summaries] = MappingProxyType({})
 
+_Value = TypeVar("_Value")
 
-class ConfigSource(Protocol):
-    """Source of summaries. Implementations are thread-safe."""
-
-    def get(self, scorer: str) -> ScorerSummary | None:
-        """The scorer's summary as of now, or None if it is not to run on this cluster."""
-
-    def summaries(self) -> Summaries:
-        """All summaries as of now, by the scorer's name."""
-
-    @property
-    def problem(self) -> str:
-        """Why the newest delivery is unusable; empty if it is usable."""
-
-    @property
-    def loaded_at(self) -> float:
-        """Unix time at which the summaries in force were read; 0 before the first."""
+#: Inode, size and mtime: Kubernetes replaces mounted files, editors rewrite them.
+_Stamp = tuple[int, int, int]
 
 
-class Watching(ConfigSource, Protocol):
-    """A source of summaries with a background watch."""
+class WatchedFile(Generic[_Value]):
+    """The parsed content of a file, cached until the file changes. Thread-safe.
 
-    def on_change(self, listener: Callable[[Summaries], None]) -> None:
-        """Call this with the summaries at each change, in the watching thread."""
+    `parse` gets the bytes; a ValueError or DsfError that it raises is raised by each `read` until the file changes.
+    """
 
-    def start(self) -> None:
-        """Start the watch."""
+    def __init__(self, path: Path, parse: Callable[[bytes], _Value], *, max_bytes: int) -> None:
+        self._path = path
+        self._parse = parse
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._stamp: _Stamp | None = None
+        self._value: _Value | None = None
+        self._error: Exception | None = None
 
-    def stop(self) -> None:
-        """Stop the watch."""
+    def read(self) -> _Value:
+        """The content as of now. Raises OSError if it is not readable, ValueError if it is too large."""
+        stamp = self.stamp()
+        with self._lock:
+            if self._stamp != stamp:
+                data = self._load()
+                self._value, self._error = None, None
+                try:
+                    self._value = self._parse(data)
+                except (ValueError, DsfError) as error:
+                    self._error = error
+                # The stamp from before reading: a change in between is seen at the next read.
+                self._stamp = stamp
+            if self._error is not None:
+                # The traceback would grow with each raise.
+                raise self._error.with_traceback(None)
+            return cast("_Value", self._value)
+
+    def _load(self) -> bytes:
+        with self._path.open("rb") as file:
+            data = file.read(self._max_bytes + 1)
+        if len(data) > self._max_bytes:
+            raise ValueError(f"{self._path} has more than {self._max_bytes} bytes")
+        return data
+
+    def stamp(self) -> _Stamp:
+        """A value that changes with the file. Raises OSError if it is missing."""
+        status = self._path.stat()
+        return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-class InForce:
-    """The newest usable delivery. An unusable one leaves it in force and is reported once."""
+class AgentConfig(ABC):
+    """The newest usable delivery. An unusable one leaves it in force and is reported once. Thread-safe."""
 
     def __init__(self, **place: str) -> None:
         """`place` names the deliveries' source in logs."""
         self._place = place
         self._lock = threading.Lock()
-        self.current = NONE
-        self.problem = ""
-        self.loaded_at = 0.0
-        self.listeners: list[Callable[[Summaries], None]] = []
+        self._current = NONE
+        self._problem = ""
+        self._loaded_at = 0.0
+        self._listeners: list[Callable[[Summaries], None]] = []
 
-    def accept(self, summaries: Summaries) -> None:
+    @property
+    def problem(self) -> str:
+        """Why the newest delivery is unusable; empty if it is usable."""
+        return self._problem
+
+    @property
+    def loaded_at(self) -> float:
+        """Unix time at which the summaries in force were read; 0 before the first."""
+        return self._loaded_at
+
+    def get(self, scorer: str) -> ScorerSummary | None:
+        """The scorer's summary as of now, or None if it is not to run on this cluster."""
+        return self.summaries().get(scorer)
+
+    @abstractmethod
+    def summaries(self) -> Summaries:
+        """All summaries as of now, by the scorer's name."""
+
+    def on_change(self, listener: Callable[[Summaries], None]) -> None:
+        """Call this with the summaries at each change, in the watching thread."""
+        self._listeners.append(listener)
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start to watch, so that changes and errors are reported at once."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Stop the watch."""
+
+    def _accept(self, summaries: Summaries) -> None:
         """Put this delivery into force; notify listeners if it differs from the one before."""
         with self._lock:
-            before, self.current = self.current, summaries
-            self.problem = ""
-            self.loaded_at = time.time()
+            before, self._current = self._current, summaries
+            self._problem = ""
+            self._loaded_at = time.time()
         if before != summaries:
             log.info("configuration loaded", scorers=sorted(summaries), **self._place)
-            for listener in self.listeners:
+            for listener in self._listeners:
                 listener(summaries)
 
-    def refuse(self, problem: str) -> None:
+    def _refuse(self, problem: str) -> None:
         """The newest delivery is unusable."""
         with self._lock:
-            is_new = problem != self.problem
-            self.problem = problem
+            is_new = problem != self._problem
+            self._problem = problem
         if is_new:
             log.error("configuration cannot be used, the last good one stays", problem=problem, **self._place)
 
 
-class FileConfig:
+class FileConfig(AgentConfig):
     """Summaries in a file: the ConfigMap as a manifest, or the bare JSON of its key `summaries`.
 
     No file means no scorers.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        super().__init__(file=str(path))
         # A ConfigMap has at most 1 MiB.
         self._file = WatchedFile(path, _parse, max_bytes=4 * 1024 * 1024)
-        self._in_force = InForce(file=str(path))
         self._stop = threading.Event()
         self._thread = SupervisedThread(self._watch, "dsf-config")
 
-    @property
-    def problem(self) -> str:
-        return self._in_force.problem
-
-    @property
-    def loaded_at(self) -> float:
-        return self._in_force.loaded_at
-
-    def get(self, scorer: str) -> ScorerSummary | None:
-        return self.summaries().get(scorer)
-
     def summaries(self) -> Summaries:
-        # One stat() per check: a tick right after a change must see the change.
+        """As of now: one stat() each time, as a tick right after a change must see the change."""
         try:
             summaries = self._file.read()
         except FileNotFoundError:
             summaries = NONE
         except (ManifestError, OSError, ValueError) as error:
-            self._in_force.refuse(str(error))
-            return self._in_force.current
-        if summaries is not self._in_force.current or self.problem:
-            self._in_force.accept(summaries)
+            self._refuse(str(error))
+            return self._current
+        if summaries is not self._current or self._problem:
+            self._accept(summaries)
         return summaries
 
-    def on_change(self, listener: Callable[[Summaries], None]) -> None:
-        self._in_force.listeners.append(listener)
-
     def start(self) -> None:
-        """Watch the file, so that changes and errors are reported at once."""
+        """Start the watch."""
         self._thread.start()
 
     def stop(self) -> None:

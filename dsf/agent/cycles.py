@@ -11,7 +11,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Container
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
@@ -19,12 +18,11 @@ from typing import Any, Final
 from celery import Task
 
 import dsf.log
-from dsf.agent.config import ConfigSource
+from dsf.agent.config import AgentConfig
 from dsf.agent.metrics import AgentMetrics
 from dsf.agent.outbox import Outbox
-from dsf.agent.payload import FilePayload, keep
+from dsf.agent.running import AgentCycle, RunningCycles, keep
 from dsf.api.summary import ScorerSummary
-from dsf.cycle.cycle import Cycle, RunningCycles
 from dsf.cycle.stages import Stages
 from dsf.errors import CycleError
 from dsf.http.deadline import cut
@@ -43,25 +41,13 @@ _SHORTEST_TRY: Final = 0.5
 FIRST_PAUSE: Final = 0.5
 
 
-@dataclass(slots=True)
-class AgentCycle(Cycle):
-    """A cycle that runs in this agent."""
-
-    #: Seconds until the next tick: a person's override may exceed the scorer's own interval.
-    interval: float = 0.0
-    payload: bytes | FilePayload = b""
-    #: Seconds before the next try, and why the last one failed.
-    pause: float = 0.0
-    failure: CycleError | None = None
-
-
 class CycleRunner:
     """Runs cycles. Thread-safe."""
 
     def __init__(
         self,
         settings: Settings,
-        config: ConfigSource,
+        config: AgentConfig,
         stages: Stages,
         outbox: Outbox,
         metrics: AgentMetrics,

@@ -14,10 +14,9 @@ import time
 from collections.abc import Callable, Collection
 from typing import Final
 
-from dsf.agent.config import NONE, InForce, Summaries, from_configmap
+from dsf.agent.config import NONE, AgentConfig, Summaries, from_configmap
 from dsf.agent.secrets import Release, only_certificates, secret_label
 from dsf.api.authentication import CaKind, Reference
-from dsf.api.summary import ScorerSummary
 from dsf.api.types import AGENT_ACCOUNT, CONFIGMAP_NAME, MANAGED_BY, MANAGED_BY_LABEL, USABLE_FOR
 from dsf.auth.secrets import AccountToken, SecretError, Use
 from dsf.errors import BackendError, ManifestError
@@ -56,7 +55,7 @@ class _Watched:
         """Called by the watch; a no-op where the object is read at use."""
 
     @property
-    def problem(self) -> str:
+    def unreadable(self) -> str:
         """Why the object cannot be read; empty if it can."""
         if self.reflector.error or self.reflector.synced.is_set():
             return self.reflector.error or ""
@@ -98,11 +97,8 @@ class KubeObjects:
         self._session.close()
 
 
-class KubeConfig(_Watched):
-    """Summaries in the ConfigMap delivered by OCM. No ConfigMap means no scorers.
-
-    An unusable one leaves the last good one in force and is reported once.
-    """
+class KubeConfig(AgentConfig, _Watched):
+    """Summaries in the ConfigMap delivered by OCM. No ConfigMap means no scorers."""
 
     def __init__(
         self,
@@ -111,32 +107,19 @@ class KubeConfig(_Watched):
         *,
         on_stop: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(session, CONFIG_MAPS, namespace, CONFIGMAP_NAME)
+        AgentConfig.__init__(self)
+        _Watched.__init__(self, session, CONFIG_MAPS, namespace, CONFIGMAP_NAME)
         self._on_stop = on_stop
-        self._in_force = InForce()
 
     @property
     def problem(self) -> str:
         """Why the newest delivery or the watch is unusable; empty if it is usable."""
-        return self._in_force.problem or super().problem
-
-    @property
-    def loaded_at(self) -> float:
-        """Unix time at which the summaries in force were read; 0 before the first."""
-        return self._in_force.loaded_at
-
-    def get(self, scorer: str) -> ScorerSummary | None:
-        """The scorer's summary as of now."""
-        return self.summaries().get(scorer)
+        return super().problem or self.unreadable
 
     def summaries(self) -> Summaries:
-        """All summaries as of now, by the scorer's name."""
+        """As of now."""
         self.wait()
-        return self._in_force.current
-
-    def on_change(self, listener: Callable[[Summaries], None]) -> None:
-        """Call this with the summaries at each change."""
-        self._in_force.listeners.append(listener)
+        return self._current
 
     def start(self) -> None:
         """Start the watch."""
@@ -152,9 +135,9 @@ class KubeConfig(_Watched):
         try:
             summaries = NONE if new is None else from_configmap(new)
         except ManifestError as error:
-            self._in_force.refuse(str(error))
+            self._refuse(str(error))
         else:
-            self._in_force.accept(summaries)
+            self._accept(summaries)
 
 
 class KubeSecrets:
@@ -236,7 +219,7 @@ class KubeSecrets:
         try:
             return _value(obj, key)
         except KeyError:
-            why = watched.problem
+            why = watched.unreadable
             if why and not watched.reflector.synced.is_set():
                 # Never seen: the next cycle retries at once, so that a right granted meanwhile takes effect.
                 self._drop(reference, watched)

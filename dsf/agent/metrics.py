@@ -13,13 +13,12 @@ from prometheus_client.registry import Collector
 
 import dsf.log
 from dsf import metrics as names
-from dsf.agent.config import ConfigSource
+from dsf.agent.config import AgentConfig
 from dsf.api.labels import gauge_labels
 from dsf.api.scoring import ScoringResult
 from dsf.api.summary import ScorerSummary
 from dsf.api.validity import has_expired, validity_at
-from dsf.cycle.cycle import Cycle
-from dsf.cycle.stages import Observer
+from dsf.cycle.stages import Cycle, Observer
 
 log = dsf.log.get(__name__)
 
@@ -41,26 +40,16 @@ class _Published:
 class AgentMetrics(Observer):
     """Written by cycles, read by the exposition. Thread-safe."""
 
-    def __init__(self, cluster: str, config: ConfigSource, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, cluster: str, config: AgentConfig, clock: Callable[[], float] = time.time) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry(auto_describe=False)
-        self._requests = Counter(
-            names.REQUESTS.name, names.REQUESTS.help, names.REQUESTS.labels, registry=self.registry
-        )
-        self._failures = Counter(
-            names.FAILURES.name, names.FAILURES.help, names.FAILURES.labels, registry=self.registry
-        )
-        self._refused = Counter(names.REFUSED.name, names.REFUSED.help, names.REFUSED.labels, registry=self.registry)
-        self._warnings = Counter(
-            names.SOURCE_WARNINGS.name, names.SOURCE_WARNINGS.help, names.SOURCE_WARNINGS.labels, registry=self.registry
-        )
+        counter = self._counter
+        self._requests, self._failures = counter(names.REQUESTS), counter(names.FAILURES)
+        self._refused, self._warnings = counter(names.REFUSED), counter(names.SOURCE_WARNINGS)
+        self._messages = counter(names.MESSAGES_REFUSED)
+        self._seconds = {stage: counter(metric) for stage, metric in _SECONDS.items()}
         # Seconds between two log lines of one scorer about its source's warnings.
         self._throttle = dsf.log.Throttle(600.0)
-        self._messages = Counter(names.MESSAGES_REFUSED.name, names.MESSAGES_REFUSED.help, registry=self.registry)
-        self._seconds = {
-            stage: Counter(metric.name, metric.help, metric.labels, registry=self.registry)
-            for stage, metric in _SECONDS.items()
-        }
         self._stages = Histogram(
             names.STAGE_SECONDS.name,
             names.STAGE_SECONDS.help,
@@ -74,6 +63,9 @@ class AgentMetrics(Observer):
         self._clock = clock
         self._lock = threading.Lock()
         self._published: dict[str, _Published] = {}
+
+    def _counter(self, metric: names.Metric) -> Counter:
+        return Counter(metric.name, metric.help, metric.labels, registry=self.registry)
 
     def publish(self, summary: ScorerSummary, results: Sequence[ScoringResult], interval: int = 0) -> None:
         """These results replace the scorer's earlier ones until their validity at this interval (0: the scorer's)
@@ -116,7 +108,7 @@ class AgentMetrics(Observer):
         timer[0].inc(seconds)
         timer[1].observe(seconds)
 
-    def current(self, config: ConfigSource) -> list[_Published]:
+    def current(self, config: AgentConfig) -> list[_Published]:
         """Valid results of existing scorers; the others are forgotten."""
         now = self._clock()
         wanted = config.summaries()
@@ -135,7 +127,7 @@ class AgentMetrics(Observer):
 class _Scores(Collector):
     """`dynamic_score` and the configuration's state, rebuilt at each scrape."""
 
-    def __init__(self, metrics: AgentMetrics, cluster: str, config: ConfigSource, clock: Callable[[], float]) -> None:
+    def __init__(self, metrics: AgentMetrics, cluster: str, config: AgentConfig, clock: Callable[[], float]) -> None:
         self._metrics = metrics
         self._cluster = cluster
         self._config = config

@@ -3,6 +3,7 @@
 The mailbox has a few slots of one result each, emptied by the hub. It is all that an agent may write. If the hub is so
 far behind that half of the slots are taken, a scorer's newer score replaces what waits of that scorer: each scorer has
 its turn, with its newest score. When others have taken all slots, the agent keeps what it has.
+The signing key is a file that is read at each use, so that rotation needs no restart.
 """
 
 from __future__ import annotations
@@ -15,10 +16,35 @@ from typing import NamedTuple
 import redis
 
 from dsf import keys
-from dsf.agent.secrets import KeyRing
+from dsf.agent.config import WatchedFile
 from dsf.errors import CycleError, SettingsError
-from dsf.messages import PACKING, Result, sign
+from dsf.messages import PACKING, Result, SigningKey, sign
+from dsf.settings import Settings
 from dsf.store.pairs import SUCCESSES
+
+
+class KeyRing:
+    """The agent's current signing key."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._file: WatchedFile[SigningKey] | None = None
+        if settings.signing_key_file is not None:
+            self._file = WatchedFile(
+                settings.signing_key_file, lambda data: SigningKey.parse(data.decode()), max_bytes=64 * 1024
+            )
+
+    def key(self) -> SigningKey:
+        """The key to sign with. Raises SettingsError naming the variable."""
+        if self._file is None:
+            raise SettingsError(
+                "DSF_SIGNING_KEY_FILE: not set; it is the file with the agent's key `<id>:<hex>` that the hub delivers"
+            )
+        try:
+            return self._file.read()
+        except OSError as error:
+            raise SettingsError(f"DSF_SIGNING_KEY_FILE: cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise SettingsError("DSF_SIGNING_KEY_FILE: not a signing key, expected `<id>:<hex>`") from None
 
 
 class Mail(NamedTuple):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import dsf.log
-from dsf.agent.config import ConfigSource
+from dsf.agent.config import AgentConfig
 from dsf.process import threads
 from dsf.process.threads import SupervisedThread
 
@@ -22,7 +22,7 @@ log = dsf.log.get(__name__)
 class ScoringProbe:
     """Maintains the file. Thread-safe. `clock` is monotonic."""
 
-    def __init__(self, file: Path | None, config: ConfigSource, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, file: Path | None, config: AgentConfig, clock: Callable[[], float] = time.monotonic) -> None:
         self._file = file
         self._config = config
         self._clock = clock

@@ -1,30 +1,32 @@
-"""The agent's objects: one set per process, made from the settings before the worker starts."""
+"""The agent's objects: one set per process, made from the settings before the worker starts; and its clock."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
+import redis
 from prometheus_client import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
 import dsf.log
 from dsf import http
 from dsf import metrics as names
-from dsf.agent import payload, ticks
-from dsf.agent.clock import HubClock
-from dsf.agent.config import FileConfig, Summaries, Watching
+from dsf.agent import running, ticks
+from dsf.agent.config import AgentConfig, FileConfig, Summaries
 from dsf.agent.cycles import CycleRunner
 from dsf.agent.metrics import AgentMetrics
-from dsf.agent.outbox import Outbox
+from dsf.agent.outbox import KeyRing, Outbox
 from dsf.agent.probes import ScoringProbe
-from dsf.agent.secrets import FileSecrets, KeyRing, Release
+from dsf.agent.secrets import FileSecrets, Release
 from dsf.auth.secrets import SecretSource
 from dsf.cycle.stages import Stages
 from dsf.errors import SettingsError
 from dsf.keys import is_name
 from dsf.messages import MAX_RESULT_BYTES
 from dsf.process.exposition import MetricsServer
+from dsf.process.threads import SupervisedThread
 from dsf.settings import Settings
 from dsf.sources.memory import SourceMemory
 from dsf.sources.registry import begin, plugins, type_of
@@ -45,7 +47,7 @@ class Runtime:
                 f"DSF_CLUSTER: {settings.cluster!r} is not the name of a managed cluster; set it to this cluster's name"
             )
         http.use(settings)
-        self.config: Watching
+        self.config: AgentConfig
         secrets: SecretSource
         # Before any watch: without a key the pod logs that and restarts.
         keyring = KeyRing(settings)
@@ -83,7 +85,7 @@ class Runtime:
 
     def start(self) -> None:
         """Watch the configuration, serve /metrics. Raises SettingsError."""
-        payload.prepare(self._settings.agent_spool_dir)
+        running.prepare(self._settings.agent_spool_dir)
         host, port = self._settings.listen_address("agent")
         try:
             self._exposition = MetricsServer(self.metrics.registry, host, port)
@@ -146,7 +148,7 @@ def current() -> Runtime:
 class SourceState:
     """Created by the runtime before the configuration watch, used by cycles."""
 
-    def __init__(self, settings: Settings, config: Watching, registry: CollectorRegistry) -> None:
+    def __init__(self, settings: Settings, config: AgentConfig, registry: CollectorRegistry) -> None:
         self.memory = SourceMemory(window_budget(settings.agent_window_series), config.summaries)
         self.memory.settings = settings
         registry.register(_Collector(self.memory))
@@ -185,3 +187,69 @@ class _Collector(Collector):
         yield samples
         for activity in self._memory.running:
             yield from activity.families()
+
+
+class HubClock:
+    """The hub's time, as estimated by this agent. Measured in a thread; until the first measurement the agent's own.
+
+    A tick expires by the hub's clock. An agent whose clock is ahead would drop fresh ticks, and one whose clock is
+    behind would run stale ones, so the agent measures the offset to Redis' clock (`TIME`) and corrects for it. Results
+    still carry the agent's own time: the hub refuses an agent whose clock is too far off, and reports it.
+    """
+
+    def __init__(self, client: redis.Redis, clock: Callable[[], float] = time.time) -> None:
+        self._redis = client
+        self._clock = clock
+        self._offset = 0.0
+        self._stop = threading.Event()
+        self._thread = SupervisedThread(self._run, "dsf-clock")
+
+    @property
+    def offset(self) -> float:
+        """Seconds to add to the agent's clock."""
+        return self._offset
+
+    def now(self) -> float:
+        """Unix seconds on the hub's clock. Never waits."""
+        return self._clock() + self._offset
+
+    def start(self) -> None:
+        """Measure now and then periodically."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop measuring."""
+        self._stop.set()
+        self._thread.join(5)
+
+    def measure(self) -> bool:
+        """Ask Redis for its time; says whether the answer was of use. Raises redis.RedisError."""
+        # So that the next answer is not that to connecting, which takes more round trips.
+        self._redis.ping()
+        # First: a process that stands still between the two has taken that long.
+        began = time.monotonic()
+        asked = self._clock()
+        seconds, microseconds = self._redis.time()
+        took = time.monotonic() - began
+        # The time in a slower answer (seconds) is too imprecise.
+        if took > 2.0:
+            return False
+        before, self._offset = self._offset, seconds + microseconds / 1e6 - (asked + took / 2)
+        if abs(self._offset - before) > 1.0:
+            log.warning(
+                "this clock differs from the hub's", seconds=round(-self._offset, 1), hint="synchronise it (NTP)"
+            )
+        return True
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            # A clock drifts by milliseconds in a minute.
+            self._stop.wait(60.0 if self._try() else 5.0)
+
+    def _try(self) -> bool:
+        """Measure; False if it shall be tried again soon."""
+        try:
+            return self.measure()
+        except redis.RedisError as error:
+            log.debug("the hub's clock was not read", error=str(error))
+            return False

@@ -1,4 +1,5 @@
-"""Secrets and the signing key: files mounted by Kubernetes, read at each use, so that rotation needs no restart.
+"""Secrets of the sources' and scoring APIs' servers: files mounted by Kubernetes, read at each use, so that rotation
+needs no restart.
 
 Only this module and the request that carries a secret know it. It is in no message, log or exception.
 
@@ -12,16 +13,15 @@ import re
 from pathlib import Path
 from typing import Final
 
-from dsf.agent.files import WatchedFile
+from dsf.agent.config import WatchedFile
 from dsf.api.authentication import CaKind
 from dsf.api.tokenhosts import NO_HOSTS, TokenHosts
 from dsf.api.types import CREDENTIALS_NAME
 from dsf.api.urls import base_url, is_valid_url
 from dsf.auth.secrets import AccountToken, SecretError, Use
 from dsf.errors import SettingsError
-from dsf.http.identity import CERTIFICATE
+from dsf.http.trust import CERTIFICATE
 from dsf.keys import is_name
-from dsf.messages import SigningKey
 from dsf.settings import Settings
 
 #: Bytes of a Secret's key; the largest expected value is a CA bundle.
@@ -153,27 +153,3 @@ def only_certificates(data: bytes, label: str) -> bytes:
     if not certificates:
         raise SecretError(f"{label} has no certificate in PEM", "secret_invalid")
     return b"\n".join(certificates) + b"\n"
-
-
-class KeyRing:
-    """The agent's current signing key."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._file: WatchedFile[SigningKey] | None = None
-        if settings.signing_key_file is not None:
-            self._file = WatchedFile(
-                settings.signing_key_file, lambda data: SigningKey.parse(data.decode()), max_bytes=_MAX_BYTES
-            )
-
-    def key(self) -> SigningKey:
-        """The key to sign with. Raises SettingsError naming the variable."""
-        if self._file is None:
-            raise SettingsError(
-                "DSF_SIGNING_KEY_FILE: not set; it is the file with the agent's key `<id>:<hex>` that the hub delivers"
-            )
-        try:
-            return self._file.read()
-        except OSError as error:
-            raise SettingsError(f"DSF_SIGNING_KEY_FILE: cannot be read: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise SettingsError("DSF_SIGNING_KEY_FILE: not a signing key, expected `<id>:<hex>`") from None

@@ -8,7 +8,7 @@ from dsf.api.authentication import ClientCertificate
 from dsf.api.plain import SecretKeyRef
 from dsf.auth.builder import CredentialsBuilder
 from dsf.auth.secrets import SecretError
-from dsf.http import identity
+from dsf.http import trust
 
 
 def add(method: ClientCertificate, builder: CredentialsBuilder) -> None:
@@ -19,7 +19,7 @@ def add(method: ClientCertificate, builder: CredentialsBuilder) -> None:
     key = builder.bytes(SecretKeyRef(name=method.secret_name, key=method.private_key_key), is_sent=False)
     where = f"key {method.certificate_key!r} of Secret {method.secret_name!r}"
     try:
-        begin, end = identity.period(certificate)
+        begin, end = trust.period(certificate)
     except ValueError as error:
         raise SecretError(f"{where} cannot be used: {error}", "secret_invalid") from None
     now = datetime.now(UTC)

@@ -15,8 +15,7 @@ from dsf.auth import bearer
 from dsf.auth.builder import CredentialsBuilder
 from dsf.auth.tokencache import Token
 from dsf.errors import HttpError
-from dsf.http import tokenanswer
-from dsf.http.failures import place
+from dsf.http.failures import place, shown_token_answer
 from dsf.text import cleaned, masked
 
 #: Seconds that a token without a stated lifetime is kept.
@@ -75,7 +74,7 @@ def _parse(answer: http.Answer, url: str) -> Token:
     try:
         document: Any = json.loads(answer.body)
     except (ValueError, RecursionError):
-        text = tokenanswer.shown(answer.status, answer.content_type, answer.body)
+        text = shown_token_answer(answer.status, answer.content_type, answer.body)
         raise HttpError("auth_failed", f"{where}: HTTP {answer.status}, not JSON: {text}") from None
     token = document.get("access_token") if isinstance(document, dict) else None
     # Not quoted: an invalid value may still hold the token.

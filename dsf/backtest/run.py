@@ -17,8 +17,7 @@ from dsf.api.summary import ScorerSummary
 from dsf.api.types import SourceType
 from dsf.auth.secrets import SecretSource
 from dsf.backtest.record import Outcome, Record
-from dsf.cycle.cycle import Cycle
-from dsf.cycle.stages import Observer, Stages
+from dsf.cycle.stages import Cycle, Observer, Stages
 from dsf.errors import BacktestError, CycleError, HttpError, ScoreObjectTooLargeError
 from dsf.messages import Stage
 from dsf.settings import Settings

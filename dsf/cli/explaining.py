@@ -24,13 +24,12 @@ from dsf.api.score import build_items, to_score_value
 from dsf.api.scoring import ScoringResult, parse_response
 from dsf.api.summary import ScorerSummary
 from dsf.cli.delivered import ClusterDelivery
-from dsf.cycle.cycle import Cycle
-from dsf.cycle.stages import Observer, Stages
+from dsf.cycle.stages import Cycle, Observer, Stages
 from dsf.errors import CycleError, ScoreObjectTooLargeError
 from dsf.fleet.views import View
 from dsf.http.access import Access
-from dsf.http.addresses import alias_of
 from dsf.http.failures import place
+from dsf.http.proxies import alias_of
 from dsf.reasons import RefusalReason
 from dsf.settings import Settings
 from dsf.sources import Payload

@@ -20,7 +20,7 @@ from dsf.store.agents import Agents
 from dsf.store.notices import Notices
 from dsf.store.registry import Registry
 from dsf.store.schedule import ScheduleStore
-from dsf.store.ticking import ticks_problem
+from dsf.store.ticks import ticks_problem
 
 if TYPE_CHECKING:
     from dsf.fleet.client import Client

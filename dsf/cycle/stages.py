@@ -1,4 +1,4 @@
-"""The stages fetch and score.
+"""The stages fetch and score of one cycle.
 
 Each has the summary's time-out, limited by the time until the next cycle. Any failure is a CycleError with the stage, a
 reason usable as metric label, and a message; it never contains a secret.
@@ -11,6 +11,7 @@ import functools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, NoReturn
 
@@ -19,7 +20,6 @@ from dsf.api.scoring import MAX_RESPONSE_BYTES, ScoringResponse, parse_response
 from dsf.api.summary import ScorerSummary
 from dsf.auth.authenticator import Authenticator
 from dsf.auth.secrets import SecretError, SecretSource
-from dsf.cycle.cycle import Cycle
 from dsf.errors import CycleError, HttpError, ScoringResponseError
 from dsf.http.access import PLAIN, Access
 from dsf.http.client import Stream
@@ -33,6 +33,26 @@ from dsf.sources.memory import SourceMemory
 from dsf.text import cleaned, masked
 
 _TOO_LATE = "no time is left before the next cycle begins"
+
+
+@dataclass(slots=True)
+class Cycle:
+    """One cycle. In memory only: after a crash the next tick starts a new one."""
+
+    scorer: str
+    run_id: str
+    summary: ScorerSummary
+    #: By time.monotonic(): when the next cycle may begin.
+    deadline: float
+    #: The end of the sources' time range, in unix seconds; None: now. A backtest asks for the past.
+    until: float | None = None
+    #: Stage -> seconds, all tries in total.
+    timings: dict[str, float] = field(default_factory=dict)
+    #: `series`, `bytes_in` (from the source), `bytes_out` (to the scoring API), `results`, `retries`.
+    counts: dict[str, int] = field(default_factory=dict)
+    #: The scoring API's response, and its time (unix seconds).
+    response: ScoringResponse | None = None
+    scored_at: float = 0.0
 
 
 class Observer:

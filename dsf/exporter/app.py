@@ -25,7 +25,7 @@ from dsf.fleet.model import FleetModel
 from dsf.http.apidocs import add_docs
 from dsf.http.hosts import ScrapedHosts
 from dsf.process import threads
-from dsf.store.ticking import ticks_problem
+from dsf.store.ticks import ticks_problem
 
 #: Maximum shards of a scrape.
 MAX_SHARDS = 64

@@ -18,11 +18,11 @@ from dsf.exporter.families import PairFamilies
 from dsf.fleet.model import FleetModel
 from dsf.fleet.snapshot import every
 from dsf.schedule.stats import schedule_families
+from dsf.store.client import number
 from dsf.store.entries import effective
 from dsf.store.pairs import Pairs
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
-from dsf.store.unreadable import number
 from dsf.store.writes import VALIDITY_FACTOR, read_factor
 
 log = dsf.log.get(__name__)

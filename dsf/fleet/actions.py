@@ -17,7 +17,7 @@ from dsf.fleet.changes import Action, Actor, UserAction, record
 from dsf.fleet.rescore import RunView
 from dsf.fleet.schedule import reset, target_of
 from dsf.settings import Settings
-from dsf.store.agentkeys import AgentKeys, KeyRequest
+from dsf.store.agents import AgentKeys, KeyRequest
 from dsf.store.notices import Notices
 from dsf.store.registry import Registry
 from dsf.store.schedule import ScheduleOverride, ScheduleStore

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from dsf.errors import UnknownClusterError
 from dsf.fleet.views import View
-from dsf.store.agentkeys import AgentKeys
+from dsf.store.agents import AgentKeys
 from dsf.store.registry import Registry
 
 

@@ -44,13 +44,13 @@ from dsf.fleet.rows import pair_detail, pair_row, read_at
 from dsf.fleet.snapshot import NO_END, RANKS, Rows, Snapshot, SnapshotRow
 from dsf.fleet.verdict import Verdict, verdict
 from dsf.store.agents import Agents, key_id
+from dsf.store.client import whole
 from dsf.store.entries import ALL_CLUSTERS, interval_in_force, pause
 from dsf.store.notices import Notices, ScorerNotice
 from dsf.store.pairs import Pairs
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleOverride, ScheduleStore
-from dsf.store.ticking import ticks_problem
-from dsf.store.unreadable import whole
+from dsf.store.ticks import ticks_problem
 
 #: Most rows in one answer.
 MAX_ROWS: Final = 200

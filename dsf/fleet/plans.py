@@ -13,7 +13,7 @@ from pydantic import Field
 import dsf.log
 from dsf import keys
 from dsf.fleet.views import Time, View
-from dsf.store.unreadable import parsed
+from dsf.store.client import parsed
 
 log = dsf.log.get(__name__)
 

@@ -35,7 +35,7 @@ from dsf.store.pairs import (
     PairState,
     row_fields,
 )
-from dsf.store.skips import SKIPS_THRESHOLD, Skips
+from dsf.store.ticks import SKIPS_THRESHOLD, Skips
 
 #: States by rank, worst first.
 RANKS: Final = tuple(Verdict)

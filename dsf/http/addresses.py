@@ -1,4 +1,4 @@
-"""Resolves hosts for connecting to them, except addresses at which clouds serve credentials; and hosts' aliases.
+"""Resolves hosts for connecting to them, except addresses at which clouds serve credentials.
 
 The author of a scorer chooses URLs, and hub and agents may reach more than the author. The check is part of connecting:
 only checked addresses are connected to, so a name that resolves differently a moment later gains nothing.
@@ -10,7 +10,6 @@ import contextlib
 import ipaddress
 import queue
 import socket
-from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -19,6 +18,7 @@ from urllib3.exceptions import NameResolutionError
 
 from dsf.errors import HttpError
 from dsf.http.deadline import Exchange
+from dsf.http.proxies import alias
 from dsf.process.threads import background
 from dsf.text import cleaned
 
@@ -54,40 +54,13 @@ _METADATA_NAMES: Final = frozenset(
 
 _ALLOWED: Final = "DSF_ALLOW_LINK_LOCAL=true lets it"
 
-#: Ports of URLs without one.
-PORTS: Final = {"http": 80, "https": 443}
-
 _is_allowed = False
-#: `name:port` of a URL -> host and port to connect to instead.
-_aliases: dict[str, tuple[str, int]] = {}
 
 
 def allow_link_local(allowed: bool) -> None:
     """Allow link-local and metadata addresses in this process (DSF_ALLOW_LINK_LOCAL)."""
     global _is_allowed  # noqa: PLW0603 - one per process, as with the CAs
     _is_allowed = allowed
-
-
-def set_aliases(aliases: Mapping[str, str]) -> None:
-    """Connect to `address:port` where a URL says `name:port`, for the whole process, as with a pod's hostAliases.
-
-    Host header and certificate check use the name. Raises ValueError for a value that is not `address:port`.
-    """
-    parsed: dict[str, tuple[str, int]] = {}
-    for name, target in aliases.items():
-        host, _, port = target.rpartition(":")
-        if not host or not port.isdigit():
-            raise ValueError(f"{target!r} is not <address>:<port>")
-        parsed[name.lower()] = (host, int(port))
-    _aliases.clear()
-    _aliases.update(parsed)
-
-
-def alias_of(url: str) -> str:
-    """`address:port` where a request to this URL goes to instead of its host; empty if it goes there."""
-    parts = urlsplit(url)
-    host, port = _aliases.get(f"{parts.hostname}:{parts.port or PORTS.get(parts.scheme, 0)}", ("", 0))
-    return f"{host}:{port}" if host else ""
 
 
 def is_refused(address: str) -> bool:
@@ -124,7 +97,7 @@ def checked(host: str, port: int | None, exchange: Exchange) -> list[tuple[str, 
 
     Raises HttpError (address_refused) when any of them is refused, and errors of urllib3 and of the operating system.
     """
-    host, port = _aliases.get(f"{host}:{port}", (host, port or 0))
+    host, port = alias(host, port)
     resolved = _resolve(host, port, exchange.remaining())
     if not exchange.is_for_keys:
         _refuse(host, resolved)

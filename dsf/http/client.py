@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import http.client
 import time
-from collections.abc import Callable, Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from http import HTTPStatus
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 from urllib.parse import urldefrag
 
 import requests
@@ -17,9 +18,15 @@ import urllib3.exceptions
 from dsf.errors import HttpError
 from dsf.http import addresses, failures, proxies, transport
 from dsf.http.access import PLAIN, Access
-from dsf.http.answer import CODINGS, NotHttpError, inflated
 from dsf.http.deadline import Exchange, running
+from dsf.http.failures import NotHttpError
 
+#: Supported content codings. Only gzip is requested.
+_CODINGS: Final = frozenset({"gzip", "x-gzip", "deflate"})
+#: gzip or zlib, detected by the first bytes.
+_EITHER: Final = 32 + zlib.MAX_WBITS
+#: Members of one gzip answer; servers send one.
+_MAX_MEMBERS: Final = 64
 #: Bytes of an error answer read for its message.
 _REFUSAL_BYTES = 16 * 1024
 _REDIRECTS = range(300, 400)
@@ -89,7 +96,7 @@ def ask_for_token(
 ) -> Answer:
     """A token server's answer with status 200 to a POST of `body`, or to a GET where it is None.
 
-    No error quotes the answer (dsf.http.tokenanswer). Arguments and errors as for `get`.
+    No error quotes the answer (dsf.http.failures.shown_token_answer). Arguments and errors as for `get`.
     """
     request = _ClientRequest(
         url, deadline, max_bytes, access, body=body, content_type=content_type, may_hold_token=True
@@ -257,7 +264,7 @@ class _ClientRequest:
         encoding = response.headers.get("Content-Encoding", "").strip().lower()
         if encoding in ("", "identity"):
             return _raw(response, size)
-        if encoding not in CODINGS:
+        if encoding not in _CODINGS:
             raise HttpError(
                 "bad_answer", f"{self.where}: the answer's Content-Encoding is one that was not asked for, send gzip"
             )
@@ -271,3 +278,35 @@ def _raw(response: requests.Response, size: int) -> Iterator[bytes]:
     except ValueError:
         # urllib3 takes a negative size for one.
         raise NotHttpError("a chunk of its body has no size") from None
+
+
+def inflated(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The decompressed data, at most a MiB at a time; nothing for no pieces. Raises HTTPException.
+
+    A few compressed bytes can expand a thousandfold, and an answer can consist of many small compressed members, each
+    of which costs a copy of the rest: so the output of each step is bounded, and the members are counted. What follows
+    the last member is ignored, as gzip does.
+    """
+    inflater = zlib.decompressobj(_EITHER)
+    members = 0
+    is_begun = False
+    for piece in pieces:
+        is_begun = True
+        rest = piece
+        while rest:
+            if inflater.eof:
+                members += 1
+                if members >= _MAX_MEMBERS:
+                    raise NotHttpError(f"it is made of more than {_MAX_MEMBERS} compressed members")
+                inflater = zlib.decompressobj(_EITHER)
+            try:
+                made = inflater.decompress(rest, 1024 * 1024)
+            except zlib.error:
+                if members:
+                    return
+                raise NotHttpError("it cannot be decompressed") from None
+            rest = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
+            if made:
+                yield made
+    if is_begun and not inflater.eof:
+        raise http.client.IncompleteRead(b"")

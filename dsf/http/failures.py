@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import email.utils
 import http.client
+import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from urllib3.exceptions import (
@@ -22,9 +23,16 @@ from urllib3.exceptions import (
 )
 
 from dsf.errors import HttpError
-from dsf.http import tokenanswer
-from dsf.http.answer import NotHttpError, TooMuchError
 from dsf.text import cleaned, masked
+
+
+class NotHttpError(http.client.HTTPException):
+    """The answer violates the rules of HTTP; the message says how, without quoting it."""
+
+
+class TooMuchError(http.client.HTTPException):
+    """The answer exceeds its limit of bytes."""
+
 
 #: Characters of a foreign answer shown in a message.
 EXCERPT = 200
@@ -102,7 +110,7 @@ def refusal(
     else:
         reason = "unauthorized" if status in (401, 403) else "http_error"
         if may_hold_token:
-            text = tokenanswer.shown(status, headers.get("Content-Type", ""), body, secrets)
+            text = shown_token_answer(status, headers.get("Content-Type", ""), body, secrets)
         else:
             text = excerpt(body, secrets)
         if status in _REFUSES_WHO:
@@ -209,3 +217,33 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(current))
         yield current
         waiting += [*current.args, getattr(current, "reason", None), current.__cause__, current.__context__]
+
+
+_MEDIA_TYPE: Final = re.compile(r"[a-z]+/[a-z0-9.+-]{1,60}")
+#: The fields of an error: RFC 6749, 5.2; then those of clouds, for some within `error`. AWS sends XML.
+_FIELDS: Final = ("error", "error_description", "code", "message")
+_XML_FIELDS: Final = re.compile(r"<Code>([^<]*)</Code>\s*<Message>([^<]*)</Message>")
+
+
+def shown_token_answer(status: int, content_type: str, body: bytes, secrets: Iterable[str] = ()) -> str:
+    """The fields of an error without the secrets that were sent, or else kind and length of the answer."""
+    error = _error_fields(body.decode(errors="replace")) if status >= 400 else ""
+    if error:
+        return cleaned(masked(error, *secrets), 500)
+    kind = content_type.partition(";")[0].strip().lower()
+    kind = kind if _MEDIA_TYPE.fullmatch(kind) else "of no known type"
+    return f"an answer ({kind}, {len(body)} bytes) that is not shown, as it may hold a token"
+
+
+def _error_fields(text: str) -> str:
+    try:
+        document = _lowered(json.loads(text))
+    except (ValueError, RecursionError):
+        fields = _XML_FIELDS.search(text)
+        return "" if fields is None else ": ".join(fields.groups())
+    document = _lowered(document.get("error")) or document
+    return ": ".join(str(document[name]) for name in _FIELDS if isinstance(document.get(name), str | int))
+
+
+def _lowered(document: Any) -> dict[str, Any]:
+    return {name.lower(): value for name, value in document.items()} if isinstance(document, dict) else {}

@@ -1,4 +1,4 @@
-"""Selects the proxy of a request by the usual environment variables.
+"""Selects the proxy of a request by the usual environment variables; and hosts' aliases, which need none.
 
 HTTP_PROXY, HTTPS_PROXY and NO_PROXY apply, in upper or lower case; OCM sets them in agents from `proxyConfig`. These
 requests never use a proxy:
@@ -11,13 +11,19 @@ from __future__ import annotations
 
 import ipaddress
 import os
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from dsf.errors import HttpError
 from dsf.http.access import Access
-from dsf.http.addresses import PORTS, alias_of
+
+#: Ports of URLs without one.
+PORTS: Final = {"http": 80, "https": 443}
+
+#: `name:port` of a URL -> host and port to connect to instead.
+_aliases: dict[str, tuple[str, int]] = {}
 
 
 class Proxy(NamedTuple):
@@ -33,6 +39,33 @@ class _Exception(NamedTuple):
     network: ipaddress.IPv4Network | ipaddress.IPv6Network | None
     name: str
     port: int | None
+
+
+def set_aliases(aliases: Mapping[str, str]) -> None:
+    """Connect to `address:port` where a URL says `name:port`, for the whole process, as with a pod's hostAliases.
+
+    Host header and certificate check use the name. Raises ValueError for a value that is not `address:port`.
+    """
+    parsed: dict[str, tuple[str, int]] = {}
+    for name, target in aliases.items():
+        host, _, port = target.rpartition(":")
+        if not host or not port.isdigit():
+            raise ValueError(f"{target!r} is not <address>:<port>")
+        parsed[name.lower()] = (host, int(port))
+    _aliases.clear()
+    _aliases.update(parsed)
+
+
+def alias_of(url: str) -> str:
+    """`address:port` where a request to this URL goes to instead of its host; empty if it goes there."""
+    parts = urlsplit(url)
+    host, port = _aliases.get(f"{parts.hostname}:{parts.port or PORTS.get(parts.scheme, 0)}", ("", 0))
+    return f"{host}:{port}" if host else ""
+
+
+def alias(host: str, port: int | None) -> tuple[str, int]:
+    """Host and port to connect to for those of a URL."""
+    return _aliases.get(f"{host}:{port}", (host, port or 0))
 
 
 def proxy_for(url: str, access: Access) -> Proxy | None:

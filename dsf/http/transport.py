@@ -1,13 +1,21 @@
 """Connections for requests, bound to the exchange they serve: its deadline, its limits, its trust and its addresses.
 
 One session for the process: its pools are safe for threads, and a connection serves whichever thread comes next.
+
+http.client and urllib3 have no limit for a whole answer: here every byte that arrives is counted, those of headers,
+chunk lines and trailers included. Headers that contradict themselves are refused: they would make half a body a whole
+one.
 """
 
 from __future__ import annotations
 
+import http.client
+import io
+import re
 import socket
 import ssl
 import time
+from email import errors
 from http.cookiejar import DefaultCookiePolicy
 from typing import Any, Final
 
@@ -18,8 +26,8 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
 from dsf.http import addresses, deadline, proxies, trust
-from dsf.http.answer import BoundedResponse
-from dsf.http.deadline import current
+from dsf.http.deadline import Exchange, current
+from dsf.http.failures import NotHttpError, TooMuchError
 
 #: Keepalive probes every 15 s keep a slow answer's connection alive there; three without an answer end it.
 _SOCKET_OPTIONS: Final = [
@@ -29,6 +37,83 @@ _SOCKET_OPTIONS: Final = [
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
 ]
+#: Bytes of status line and headers, those of interim answers (100 Continue) included.
+_MAX_HEAD: Final = 256 * 1024
+_DIGITS: Final = re.compile(r"[0-9]{1,18}")
+#: Defects that the email parser reports because it does not see the body.
+_BENIGN: Final = (errors.StartBoundaryNotFoundDefect, errors.MultipartInvariantViolationDefect)
+
+
+class BoundedResponse(http.client.HTTPResponse):
+    """The response of http.client, within the limits of this thread's exchange."""
+
+    def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
+        super().__init__(sock, *args, **options)
+        exchange = current()
+        exchange.answers.append(self)
+        exchange.use(sock)
+        self._wire = _Metered(self.fp.detach(), exchange)
+        self.fp = io.BufferedReader(self._wire)
+
+    def begin(self) -> None:
+        """Read status and headers. Raises HTTPException."""
+        super().begin()
+        # What comes before the answer, such as early hints; after 101 it is not HTTP any more.
+        while self.status < http.client.OK and self.status != http.client.SWITCHING_PROTOCOLS:
+            self.headers = None  # type: ignore[assignment]
+            super().begin()
+        if self._wire.is_over:
+            # http.client takes the end of the connection for that of the headers.
+            raise http.client.IncompleteRead(b"")
+        _check(self.headers)
+        if self.status < http.client.OK:
+            self.will_close = True
+        if self.status in (http.client.NO_CONTENT, http.client.NOT_MODIFIED):
+            self.chunked = False
+            del self.headers["Transfer-Encoding"]
+        # Also room for chunk lines and trailers.
+        self._wire.left += current().max_bytes * 2 + 1024 * 1024 - _MAX_HEAD
+
+
+def _check(headers: http.client.HTTPMessage) -> None:
+    unread = "" if headers.is_multipart() else headers.get_payload()
+    if unread or any(not isinstance(defect, _BENIGN) for defect in headers.defects):
+        raise NotHttpError("a line of its headers cannot be read")
+    if ", ".join(headers.get_all("Transfer-Encoding", [])).lower() not in ("", "identity", "chunked"):
+        raise NotHttpError("its Transfer-Encoding is not the one that is understood, chunked")
+    lengths = {length.strip() for line in headers.get_all("Content-Length", []) for length in line.split(",")}
+    if len(lengths) > 1 or any(_DIGITS.fullmatch(length) is None for length in lengths):
+        raise NotHttpError("its Content-Length is not one number")
+
+
+class _Metered(io.RawIOBase):
+    """The socket's bytes, counted. `left` is how many may follow, `is_over` whether the connection has ended."""
+
+    def __init__(self, raw: io.RawIOBase, exchange: Exchange) -> None:
+        self._raw = raw
+        self._exchange = exchange
+        self.left = _MAX_HEAD
+        self.is_over = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        count = self._raw.readinto(buffer)
+        if not count:
+            # So ends an exchange at its deadline, too.
+            self._exchange.remaining()
+            self.is_over = True
+            return count
+        self._exchange.is_answered = True
+        self.left -= count
+        if self.left < 0:
+            raise TooMuchError
+        return count
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
 
 
 class _TlsSocket(ssl.SSLSocket):
@@ -157,7 +242,7 @@ class _Session(requests.Session):
         )
         # Servers, and connections kept to each. Threads that need more make their own for a request.
         adapter = _PooledAdapter(pool_connections=100, pool_maxsize=64, max_retries=0)
-        for scheme in addresses.PORTS:
+        for scheme in proxies.PORTS:
             self.mount(f"{scheme}://", adapter)
 
     def get_redirect_target(self, resp: requests.Response) -> None:
@@ -179,7 +264,7 @@ def send(request: requests.PreparedRequest, proxy: proxies.Proxy | None) -> requ
         allow_redirects=False,
         timeout=exchange.remaining(),
         verify=exchange.tls is None or exchange.tls.verify,
-        proxies={} if proxy is None else dict.fromkeys(addresses.PORTS, proxy.url),
+        proxies={} if proxy is None else dict.fromkeys(proxies.PORTS, proxy.url),
     )
 
 

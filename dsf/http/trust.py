@@ -3,16 +3,22 @@
 The union of: certifi's, the system's store, the files and folders that the usual environment variables name, OCM's
 `proxyConfig.caBundle`, and the folder DSF_TRUSTED_CA_DIR. Like Go's programs, and unlike OpenSSL, every file of a
 folder is read, whatever its name: a CA that a pod mounts into /etc/ssl/certs is trusted. A request may add CAs for
-its server alone, and a client certificate.
+its server alone, and a client certificate, which
+is loaded without a file on disk.
 """
 
 from __future__ import annotations
 
+import base64
 import os
+import re
 import ssl
+import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -21,8 +27,100 @@ from urllib3.util.ssl_ import create_urllib3_context
 
 import dsf.log
 from dsf.errors import HttpError, SettingsError
-from dsf.http import identity
 from dsf.http.access import TlsOptions
+
+#: A certificate in PEM. Base64 has no dash: without one, many beginnings without an end would take time squared.
+CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----[^-]*+-----END CERTIFICATE-----")
+#: The ASN.1 tags that are used.
+_VERSION: Final = 0xA0
+_UTC_TIME: Final = 0x17
+
+
+class Period(NamedTuple):
+    """Validity of a certificate."""
+
+    begin: datetime
+    end: datetime
+
+
+def load_identity(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    """Load this certificate into the context. Raises HttpError (secret_invalid)."""
+    with _as_file(certificate + b"\n" + key) as path:
+        try:
+            # Otherwise a key's password is asked for on the terminal.
+            context.load_cert_chain(path, password=lambda: b"")
+        except ssl.SSLError as error:
+            why = error.reason or "it is no PEM"
+            if "KEY_VALUES_MISMATCH" in why:
+                why = "the key is not that of the certificate"
+            raise HttpError("secret_invalid", f"the client certificate cannot be used: {why}") from None
+        except (ValueError, OSError):
+            raise HttpError(
+                "secret_invalid", "the client certificate cannot be used: certificate or key are no PEM"
+            ) from None
+
+
+def period(certificate: bytes) -> Period:
+    """Validity of the first PEM certificate. Raises ValueError when there is none."""
+    match = CERTIFICATE.search(certificate)
+    if match is None:
+        raise ValueError("no certificate in PEM")
+    try:
+        return _period(base64.b64decode(match[0].split(b"-----")[2]))
+    except (IndexError, ValueError):
+        raise ValueError("no certificate in PEM") from None
+
+
+def _period(data: bytes) -> Period:
+    # Certificate { tbsCertificate { [0] version, serialNumber, signature, issuer, validity { notBefore, notAfter }}}
+    _, certificate, _ = _element(data)
+    _, rest, _ = _element(certificate)
+    tag, _, after = _element(rest)
+    if tag == _VERSION:
+        rest = after
+    for _ in range(3):
+        _, _, rest = _element(rest)
+    _, validity, _ = _element(rest)
+    kind, begin, rest = _element(validity)
+    last_kind, end, _ = _element(rest)
+    return Period(_time(kind, begin), _time(last_kind, end))
+
+
+def _element(data: bytes) -> tuple[int, bytes, bytes]:
+    """Tag and content of the first DER element, and the rest."""
+    tag, length, start = data[0], data[1], 2
+    if length & 0x80:
+        start += length & 0x7F
+        length = int.from_bytes(data[2:start], "big")
+    if start + length > len(data):
+        raise ValueError("it ends too early")
+    return tag, data[start : start + length], data[start + length :]
+
+
+def _time(tag: int, text: bytes) -> datetime:
+    shown = text.decode("ascii")
+    if tag == _UTC_TIME:
+        # Two-digit year, by the rule of X.509.
+        shown = ("19" if int(shown[:2]) >= 50 else "20") + shown
+    return datetime.strptime(shown, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
+
+
+@contextmanager
+def _as_file(data: bytes) -> Iterator[str]:
+    """The data as a file, as OpenSSL requires; in memory where the system supports that."""
+    if hasattr(os, "memfd_create"):
+        descriptor, path = os.memfd_create("dsf-certificate"), ""
+    else:
+        descriptor, path = tempfile.mkstemp()
+    try:
+        with os.fdopen(descriptor, "wb", closefd=False) as file:
+            file.write(data)
+        yield path or f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+        if path:
+            os.unlink(path)
+
 
 log = dsf.log.get(__name__)
 
@@ -119,11 +217,11 @@ def _own_context(tls: TlsOptions, places: tuple[_Place, ...]) -> ssl.SSLContext:
         made.check_hostname = False
     if tls.ca and tls.verify:
         try:
-            made.load_verify_locations(cadata=b"\n".join(identity.CERTIFICATE.findall(tls.ca)).decode("ascii"))
+            made.load_verify_locations(cadata=b"\n".join(CERTIFICATE.findall(tls.ca)).decode("ascii"))
         except (ValueError, ssl.SSLError):
             raise HttpError("secret_invalid", "the CA of this server (caRef) has no certificate in PEM") from None
     if tls.certificate:
-        identity.load(made, tls.certificate, tls.key)
+        load_identity(made, tls.certificate, tls.key)
     return made
 
 
@@ -162,7 +260,7 @@ def _context(places: tuple[_Place, ...]) -> ssl.SSLContext:
         for file in files:
             try:
                 # The stores repeat CAs, Debian's three times, and OpenSSL takes a millisecond for each.
-                certificates = identity.CERTIFICATE.findall(file.read_bytes())
+                certificates = CERTIFICATE.findall(file.read_bytes())
                 if new := [certificate for certificate in dict.fromkeys(certificates) if certificate not in loaded]:
                     made.load_verify_locations(cadata=b"\n".join(new).decode("ascii"))
                     loaded.update(new)

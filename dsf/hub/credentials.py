@@ -27,7 +27,7 @@ from dsf.messages import derive_key
 from dsf.redisacl.clusterusers import UsersEverywhere
 from dsf.redisacl.keyids import KeyIds
 from dsf.settings import Settings
-from dsf.store.agentkeys import AgentKeys, KeyRequest
+from dsf.store.agents import AgentKeys, KeyRequest
 from dsf.store.registry import ClusterRecord
 
 log = dsf.log.get(__name__)

@@ -13,7 +13,7 @@ from dsf.api.validity import has_expired
 from dsf.fleet.verdict import Verdict, verdict
 from dsf.reasons import RefusalReason
 from dsf.store.pairs import PairState
-from dsf.store.skips import Skips
+from dsf.store.ticks import Skips
 
 #: Reasons of the condition Scoring for valid answers that do not count, or not all of them.
 NO_ITEMS: Final = "NoItems"

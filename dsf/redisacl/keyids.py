@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, replace
 
-from dsf.store.slots import CLOCK_SKEW
+from dsf.store.entries import CLOCK_SKEW
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from dsf.api.validity import has_expired
 from dsf.messages import Result
 from dsf.store.pairs import FAILING, SCORE, PairScore, row_fields
 from dsf.store.registry import ScorerRecord
-from dsf.store.unreadable import parsed
+from dsf.store.client import parsed
 
 _Results = list[tuple[dict[str, str], float]]
 

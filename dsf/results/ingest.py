@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Any
 
 import redis
 
@@ -37,7 +38,6 @@ REGISTRY_AGE = 1.0
 
 # Versions of an agent's messages and software.
 _Versions = tuple[int, str]
-_Record = TypeVar("_Record", ScorerRecord, ClusterRecord)
 
 log = dsf.log.get(__name__)
 
@@ -226,31 +226,31 @@ class RegistryCache:
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
         self._lock = threading.Lock()
-        self._scorers = _Table(keys.SCORERS, ScorerRecord)
-        self._clusters = _Table(keys.CLUSTERS, ClusterRecord)
+        #: By key, the texts by name. Replaced as a whole: readers hold no lock.
+        self._texts: dict[str, dict[str, str]] = {keys.SCORERS: {}, keys.CLUSTERS: {}}
         self._factor = 1.0
         self._read_at = float("-inf")
 
     def scorer(self, name: str) -> ScorerRecord | None:
         """The scorer of this name, or None. A new one is found at once."""
-        return self._one(self._scorers, name)
+        record: ScorerRecord | None = _record(ScorerRecord, name, self._text(keys.SCORERS, name))
+        return record
 
     def cluster(self, name: str) -> ClusterRecord | None:
         """The cluster of this name, or None. A new one is found at once."""
-        return self._one(self._clusters, name)
+        record: ClusterRecord | None = _record(ClusterRecord, name, self._text(keys.CLUSTERS, name))
+        return record
 
     def validity_factor(self) -> float:
         """Current extension factor of validities."""
         self._refresh()
         return self._factor
 
-    def _one(self, table: _Table[_Record], name: str) -> _Record | None:
+    def _text(self, key: str, name: str) -> str | None:
         self._refresh()
-        if name in table.texts:
-            return table.records.get(name)
+        text = self._texts[key].get(name)
         # Its first result may come within that second; refusing it would delay the first score by a cycle.
-        text: str | None = self._redis.hget(table.key, name)  # type: ignore[assignment]
-        return read_record(table.model, name, text)
+        return self._redis.hget(key, name) if text is None else text  # type: ignore[return-value]
 
     def _refresh(self) -> None:
         if time.monotonic() - self._read_at < REGISTRY_AGE:
@@ -261,38 +261,19 @@ class RegistryCache:
                 return
             # Whole tables: one round trip a second for the fleet instead of one per cluster.
             with self._redis.pipeline(transaction=False) as pipe:
-                pipe.hgetall(self._scorers.key)
-                pipe.hgetall(self._clusters.key)
+                for key in self._texts:
+                    pipe.hgetall(key)
                 pipe.hget(keys.WRITE_STATS, VALIDITY_FACTOR)
-                scorers, clusters, factor = pipe.execute()
-            self._scorers.update(scorers)
-            self._clusters.update(clusters)
+                *tables, factor = pipe.execute()
+            self._texts = dict(zip(self._texts, tables, strict=True))
             self._factor = read_factor(factor)
             self._read_at = time.monotonic()
 
 
-class _Table(Generic[_Record]):
-    """One hash of the registry. Only changes are reparsed: a fleet has thousands of clusters."""
-
-    def __init__(self, key: str, model: type[_Record]) -> None:
-        self.key = key
-        self.model: type[_Record] = model
-        #: As stored; unreadable ones are in `texts` only.
-        self.texts: dict[str, str] = {}
-        self.records: dict[str, _Record] = {}
-
-    def update(self, stored: dict[str, str]) -> None:
-        if stored == self.texts:
-            return
-        records: dict[str, _Record] = {}
-        for name, text in stored.items():
-            known = self.records.get(name)
-            record = known if self.texts.get(name) == text else read_record(self.model, name, text)
-            if record is not None:
-                records[name] = record
-        # Replaced atomically: readers hold no lock.
-        self.records = records
-        self.texts = stored
+@functools.lru_cache(maxsize=16_384)
+def _record(model: type[Any], name: str, text: str | None) -> Any:
+    """Only changes are parsed: a fleet has thousands of clusters."""
+    return read_record(model, name, text)
 
 
 def master_secret(settings: Settings) -> bytes:

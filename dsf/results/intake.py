@@ -19,7 +19,7 @@ from celery import Task
 import dsf.log
 from dsf.messages import MAX_RESULT_BYTES
 from dsf.results.ingest import Ingest
-from dsf.store.looping import repeat
+from dsf.store.client import repeat
 from dsf.store.mail import Mailboxes, Waiting, cluster_of
 
 #: Seconds between two looks for results: they are gathered, as a task and its round trips cost more than a result.

@@ -1,16 +1,38 @@
-"""Starts the results worker in this process."""
+"""The results worker: its start, and its background threads, which are intake, writer and sweeper.
+
+These are a step of Celery's worker, which `dsf.celery` adds for this role: `celery -A dsf.celery worker -Q hub.results`
+is a complete results worker. Missing settings are reported before it takes the first result.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
+import sys
+import threading
+import time
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
 
-from celery import signals
+import redis
+from celery import bootsteps, signals
 
+import dsf.log
 from dsf import keys
+from dsf.backends import make_score_backend
+from dsf.errors import DsfError
+from dsf.messages import INGEST_TASK
 from dsf.process import memory
-from dsf.results.ingest import master_secret
+from dsf.process.threads import SupervisedThread
+from dsf.results.ingest import Ingest, master_secret
+from dsf.results.intake import Intake
+from dsf.results.writer import Writer
 from dsf.settings import ENV_PREFIX, Settings, settings
+from dsf.store.client import connect, repeat
+from dsf.store.runs import Runs
+from dsf.store.ticks import RUN_SLACK
+from dsf.worker.taskevents import TaskEvents
 
 
 def run(config: Settings) -> int:
@@ -41,3 +63,137 @@ def run(config: Settings) -> int:
     worker.start()
     code: int = worker.exitcode or 0
     return code
+
+
+#: Seconds between sweeps when there is no more to do.
+_SWEEP_EVERY = 1.0
+
+log = dsf.log.get(__name__)
+
+
+class Service(bootsteps.StartStopStep):
+    """Intake, writer and sweeper of one process, each in its own thread."""
+
+    requires = ("celery.worker.components:Timer",)
+
+    def __init__(self, worker: Any, **options: Any) -> None:
+        """Ends the process if a setting is missing or wrong."""
+        super().__init__(worker, **options)
+        self._stopping = threading.Event()
+        # Set when a pair must be checked now.
+        self._wake = threading.Event()
+        try:
+            self._threads, self._clients = self._prepared(settings(), worker.app)
+        except DsfError as error:
+            log.error("the results worker cannot start", error=str(error))
+            sys.exit(1)
+        self._events = TaskEvents(worker)
+        # Earlier than `stop`, so that no thread begins anew. Only SimpleQueue.put is safe in a signal handler, which
+        # may interrupt its own thread inside an Event's set().
+        stop_signals: SimpleQueue[None] = SimpleQueue()
+        signals.worker_shutting_down.connect(lambda **_: stop_signals.put(None), weak=False)
+        self._teller = SupervisedThread(partial(self._pass_on, stop_signals), "stop-teller")
+
+    def start(self, worker: Any) -> None:
+        """Start the threads."""
+        del worker
+        for thread in (*self._threads, self._teller):
+            thread.start()
+
+    def stop(self, worker: Any) -> None:
+        """Stop the threads and wait for work in progress."""
+        del worker
+        self._tell_to_stop()
+        for thread in self._threads:
+            # A write in progress may delay shutdown.
+            thread.join(10.0)
+        for client in self._clients:
+            client.close()
+
+    def terminate(self, parent: Any) -> None:
+        """See `stop`."""
+        self.stop(parent)
+
+    def _prepared(self, config: Settings, app: Any) -> tuple[list[SupervisedThread], list[redis.Redis]]:
+        """The threads, not started, and their Redis clients. Raises DsfError."""
+        master_secret(config)
+        client = connect(config, name="dsf-results")
+        # Agents may write any bytes into their mailboxes.
+        mail = connect(config, name="dsf-results-mail", decode_responses=False)
+        ingest = Ingest(client, config, on_change=self._wake.set)
+        intake = Intake(mail, ingest, app.tasks[INGEST_TASK], self._stopping)
+        writer = Writer(
+            client,
+            config,
+            make_score_backend(config),
+            stopping=self._stopping,
+            wake=self._wake,
+            is_behind=lambda: intake.is_behind,
+        )
+        work = {
+            "results-intake": intake.run,
+            "score-writer": writer.run,
+            "run-sweeper": Sweeper(client, config, self._stopping).run,
+        }
+        return [SupervisedThread(run, name) for name, run in work.items()], [client, mail]
+
+    def _pass_on(self, stop_signals: SimpleQueue[None]) -> None:
+        stop_signals.get()
+        self._tell_to_stop()
+
+    def _tell_to_stop(self) -> None:
+        """Signal shutdown to every thread of this process."""
+        self._stopping.set()
+        self._wake.set()
+
+
+class Sweeper:
+    """Declares overdue runs lost, removes leftovers of deleted pairs, and sets right what a wrong clock has left.
+
+    Any number of workers may have one.
+    """
+
+    def __init__(self, client: redis.Redis, settings: Settings, stopping: threading.Event) -> None:
+        self._runs = Runs(client)
+        self._settings = settings
+        self._stopping = stopping
+        self._left: set[str] = set()
+        self._next_leftovers = 0.0
+
+    def run(self) -> None:
+        """Sweep until stopped."""
+        if not self._stopping.wait(_SWEEP_EVERY):
+            repeat(self._turn, self._stopping, doing="look for what is missing", pause=_SWEEP_EVERY)
+
+    def _turn(self) -> float:
+        again = self.sweep(time.time())
+        if time.monotonic() >= self._next_leftovers:
+            # Only what is found twice is removed.
+            self._next_leftovers = time.monotonic() + 60.0
+            self.set_right(time.time())
+            self.forget_leftovers()
+            self._runs.forget_lags()
+        return 0.2 if again else _SWEEP_EVERY
+
+    def sweep(self, now: float) -> bool:
+        """Find lost runs once; returns whether to look again soon."""
+        lost, again = self._runs.sweep(now=now, lost_after=self._settings.lost_after)
+        if lost:
+            log.warning("runs lost", count=len(lost), first=lost[:5])
+        return again
+
+    def set_right(self, now: float) -> None:
+        """Runs of a clock that was ahead would else be lost only when that time has come, and scores be valid until
+        then."""
+        if moved := self._runs.set_runs_right(now, RUN_SLACK):
+            log.warning("runs were sent in the future, as by a wrong clock: they end as if sent now", count=moved)
+        if moved := self._runs.set_scores_right(now):
+            log.warning("scores are from the future, as of a wrong clock: they count as measured now", count=moved)
+
+    def forget_leftovers(self) -> None:
+        """Forget pairs already gone at the last check; at the first the hub may still be doing it."""
+        left = self._runs.leftovers()
+        forgotten = self._runs.forget(left & self._left)
+        self._left = left - self._left
+        if forgotten:
+            log.info("removed pairs forgotten", count=len(forgotten), first=forgotten[:5])

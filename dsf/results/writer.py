@@ -20,22 +20,20 @@ from dsf.backends.protocol import ScoreBackend
 from dsf.errors import BackendError
 from dsf.process.threads import background
 from dsf.results.desired import DesiredScore, desired, validity_factor
-from dsf.results.together import Pacer, Together
+from dsf.results.together import Together
 from dsf.settings import Settings
-from dsf.store.client import at_once
-from dsf.store.looping import repeat
+from dsf.store.client import at_once, parsed, repeat
 from dsf.store.pairs import PairScore
 from dsf.store.registry import Registry
-from dsf.store.unreadable import parsed
 from dsf.store.writes import LONGEST_BACKOFF, Facts, Finish, PairLease, Writes, WrittenRecord
 
 #: Seconds after which another writer takes over a dead writer's pairs.
 LEASE = 30.0
 #: Longest sleep between checks; a change ingested by this process wakes the writer at once.
 LONGEST_SLEEP = 0.5
-# Shortest time between checks that find work, so that a stream of changes is batched: a check has five round trips
-# whatever it finds. A few changes do not wait.
-_PACE, _BURST = 0.3, 10
+# Pause in seconds after a check that found work, so that a stream of changes is batched: a check has five round trips
+# whatever it finds.
+_PACE = 0.3
 # Objects of a batch written concurrently, one more for each such number of seconds that it takes. A write may mostly
 # wait: for the API server, and in a busy worker several times for the ingesting thread. If it does not, alternating
 # threads cost a fifth more CPU than one.
@@ -77,7 +75,7 @@ class Writer:
         self._factor = 1.0
         self._throttle = dsf.log.Throttle(10.0)
         self._together = Together(self._writes, self._rate, stopping)
-        self._pace = Pacer(_PACE, _BURST)
+        self._pause = 0.0
         # By time.monotonic().
         self._offer_at = float("-inf")
 
@@ -91,8 +89,7 @@ class Writer:
 
     def _rest(self, seconds: float) -> None:
         if seconds > 0:
-            if (left := self._pace.left()) > 0:
-                self._stopping.wait(left)
+            self._stopping.wait(self._pause)
             self._wake.wait(min(seconds, LONGEST_SLEEP))
 
     def step(self) -> float:
@@ -105,8 +102,8 @@ class Writer:
         # Only as many as can be written within a fraction of the lease.
         batch = max(1, min(32, int(self._rate * LEASE / 4)))
         claims, due_in = self._writes.claim(self._clock(), LEASE, batch)
+        self._pause = _PACE if claims else 0.0
         if claims:
-            self._pace.step()
             self._factor = self._writes.validity_factor()
         self._yield(self._look_at_all(deque(zip(claims, self._writes.facts(claims), strict=True))))
         if len(claims) == batch:

@@ -19,10 +19,20 @@ from dsf import keys
 from dsf.messages import new_run_id
 from dsf.schedule import stats
 from dsf.schedule.limiter import RateLimiter
-from dsf.store import skips
+from dsf.store import ticks
 from dsf.store.client import at_once, lua
-from dsf.store.entries import Effective, Entry, ScheduleOverride, effective, read, scorer_target
-from dsf.store.slots import CLOCK_SKEW, next_due, next_slot, scheduled_time
+from dsf.store.entries import (
+    CLOCK_SKEW,
+    Effective,
+    Entry,
+    ScheduleOverride,
+    effective,
+    next_due,
+    next_slot,
+    read,
+    scheduled_time,
+    scorer_target,
+)
 from dsf.store.ticks import TickFactory, run_deadline
 
 log = dsf.log.get(__name__)
@@ -214,21 +224,21 @@ class Dispatcher:
         slot = next_slot(pair, runs.interval, batch.now)
         queue = keys.spoke_queue(cluster)
         if not entry.runnable:
-            return _Row(pair, due, slot, skips.INACTIVE)
+            return _Row(pair, due, slot, ticks.INACTIVE)
         if runs.paused:
-            return _Row(pair, due, slot, skips.PAUSED)
+            return _Row(pair, due, slot, ticks.PAUSED)
         if batch.now - due > runs.interval:
-            return _Row(pair, due, self._late(batch.now, slot), skips.EXPIRED)
+            return _Row(pair, due, self._late(batch.now, slot), ticks.EXPIRED)
         if batch.waiting[queue] >= self._queue_limit:
-            return _Row(pair, due, slot, skips.QUEUE_FULL)
+            return _Row(pair, due, slot, ticks.QUEUE_FULL)
         if cluster in batch.full:
-            return _Row(pair, due, slot, skips.RESULTS_BEHIND)
+            return _Row(pair, due, slot, ticks.RESULTS_BEHIND)
         if entry.rate_limit is not None:
             waited = self._limiter.waits(scorer, pair)
             moment = self._limiter.ticket(scorer, pair, entry.rate_limit, batch.now)
             if moment > batch.now:
                 # The ticket stays valid either way: a pair that misses a slot is earlier in the next.
-                return _Row(pair, due, moment, _DEFER) if moment < slot else _Row(pair, due, slot, skips.RATE_LIMIT)
+                return _Row(pair, due, moment, _DEFER) if moment < slot else _Row(pair, due, slot, ticks.RATE_LIMIT)
             self._limiter.use(scorer, pair, slot)
             if waited:
                 # It was postponed within its slot: the next slot is its own again, however near.

@@ -19,10 +19,9 @@ import redis
 from prometheus_client.core import HistogramMetricFamily, Metric
 
 from dsf import keys, metrics
-from dsf.store import skips
+from dsf.store.client import number
 from dsf.store.mail import results_waiting
-from dsf.store.ticking import ticks_problem
-from dsf.store.unreadable import number
+from dsf.store.ticks import REASONS, ticks_problem
 
 #: Upper bounds of the lag histogram as in field names.
 BOUNDS = tuple(f"{bound:g}" for bound in metrics.LAG_BUCKETS)
@@ -64,7 +63,7 @@ def _counted(stats: Mapping[str, str]) -> list[Metric]:
         if name.startswith("skipped:")
     }
     # All reasons from the start: rate() misses an increase from absent to one.
-    for reason, value in sorted({**dict.fromkeys(skips.REASONS, 0.0), **counts}.items()):
+    for reason, value in sorted({**dict.fromkeys(REASONS, 0.0), **counts}.items()):
         skipped.add_metric((reason,), value)
     total = 0.0
     buckets: list[tuple[str, float]] = []

@@ -4,8 +4,8 @@ A new kind of source is one module with a function `fetch(summary, context) -> P
 Kubernetes, Object and pushed metrics are plug-ins, in `packages/dsf-sources`.
 
     registry        the table: built-in types, and those of plug-ins
-    prometheus      range queries of a Prometheus, with `matrix`
-    opentelemetry   a collector's Prometheus exporter, with `scrape`; or pushed to the agent
+    prometheus      range queries of a Prometheus, whose series are cut out of the answer
+    opentelemetry   a collector's Prometheus exporter, in Prometheus' text format; or pushed to the agent
     nothing         no source
     plugin          protocol for third-party types
     memory          state of sources between cycles: `window`; read with `selector`

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -95,15 +95,6 @@ class Context:
             raise HttpError("timeout", "the source's answer took longer to take apart than there was time")
         if not self.is_wanted():
             raise HttpError("unknown_scorer", "the scorer was removed while its source was read")
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """One time series."""
-
-    labels: Mapping[str, str]
-    #: (unix seconds, value), ascending in time.
-    samples: Iterable[tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,33 @@
-"""State that an agent keeps between cycles, for sources without history. One per process."""
+"""State that an agent keeps between cycles, for sources without history. One per process.
+
+`History` is what a source that knows only the present said in the cycles before.
+"""
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import TracebackType
 from typing import NamedTuple, Protocol
 
 from prometheus_client import Metric
 
 import dsf.log
 from dsf.api.summary import ScorerSummary
+from dsf.errors import HttpError
 from dsf.settings import Settings
-from dsf.sources.window import LOOKBACK, MAX_LABEL_BYTES, Grid, Window, WindowBudget, WindowFullError
+from dsf.sources.window import (
+    LOOKBACK,
+    MAX_LABEL_BYTES,
+    MAX_POINTS,
+    Grid,
+    Series,
+    Window,
+    WindowBudget,
+    WindowFullError,
+)
 
 log = dsf.log.get(__name__)
 
@@ -225,3 +239,52 @@ def retention(summary: ScorerSummary) -> float:
 def lookback_of(interval: float) -> float:
     """Seconds for which a sample counts at this interval between cycles: until the next cycle but one is due."""
     return max(LOOKBACK, 2.0 * interval)
+
+
+#: Key of a series -> its labels, the time in unix seconds, and the value.
+Samples = Mapping[Hashable, tuple[Mapping[str, str], float, float]]
+
+
+class History:
+    """The context is the cycle's question to the source. If it fails, its series end: the next cycles show a gap."""
+
+    def __init__(self, summary: ScorerSummary, memory: SourceMemory | None, now: float) -> None:
+        """Raises HttpError for a range of too many points."""
+        self.grid = checked(grid_of(summary, now))
+        self.window = window_of(summary, memory)
+        self._summary, self._memory = summary, memory
+        #: The end of the range.
+        self.now = float(self.grid.end)
+
+    def __enter__(self) -> History:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if error is not None:
+            self.window.end_all(self.now)
+
+    def keep(self, samples: Samples) -> int:
+        """Keep what the source says now; series that it does not name end. Returns how many had too long labels.
+
+        Raises HttpError (too_large) without room.
+        """
+        self.window.forget(lambda _: self.now - retention(self._summary))
+        try:
+            return keep(self.window, samples, self.now, self._memory, self._summary)
+        except WindowFullError as error:
+            raise HttpError("too_large", str(error)) from None
+
+    def series(self, wanted: Callable[[Mapping[str, str]], bool], check: Callable[[], None]) -> Iterator[Series]:
+        """The series with `wanted` labels, in the range. `check` is called for each and may raise."""
+        for series, points in self.window.selected(wanted, self.grid, check):
+            yield Series(series.labels, points)
+
+
+def checked(grid: Grid) -> Grid:
+    """The grid itself. Raises HttpError when it has too many points."""
+    # The first one is not counted, as in Prometheus.
+    if len(grid.times) - 1 > MAX_POINTS:
+        raise HttpError(
+            "bad_query", f"range {grid.length} s with step {grid.step} s is more than {MAX_POINTS} points per series"
+        )
+    return grid

@@ -3,22 +3,27 @@
 The path decides: `/v1/metrics`, the standard path of OTLP/HTTP for metrics, is for metrics pushed to this agent, in
 a plug-in of this project (`otlp`): no server is asked. Any other path is scraped with GET in each cycle, and gives one
 sample per series and cycle.
+
+Prometheus' text format has a parser here: that of prometheus_client is made for trusted text, and takes minutes and
+hundreds of megabytes for a few malicious ones. This one reads each character once, stops at bounds, and never quotes
+the text in an error: a server may echo secrets in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Final
 
 from dsf import http
 from dsf.api.summary import ScorerSummary
 from dsf.errors import HttpError
 from dsf.http.failures import place
 from dsf.sources.base import HEAD, TAIL, Context, Payload
-from dsf.sources.history import History
-from dsf.sources.memory import retention
+from dsf.sources.memory import History, retention
 from dsf.sources.registry import OTLP, source_of, type_of
-from dsf.sources.scrape import scraped
-from dsf.sources.selector import Selector, SelectorError, parse_selectors
+from dsf.sources.selector import Selector, SelectorError, parse_selectors, with_short_names
+from dsf.sources.window import MAX_LABEL_BYTES
 
 
 def fetch(summary: ScorerSummary, context: Context) -> Payload:
@@ -73,3 +78,139 @@ def _payload(history: History, selectors: Sequence[Selector], context: Context, 
         pieces += [b",", *inside] if pieces and inside else inside
         series += count
     return Payload((HEAD, *pieces, TAIL), series, received)
+
+
+#: Bounds of one line: bytes (labels are written with escapes), and labels.
+MAX_LINE: Final = 4 * MAX_LABEL_BYTES
+MAX_LABELS: Final = 128
+#: Bounds of one answer: lines, and selected samples.
+MAX_LINES: Final = 2_000_000
+MAX_SAMPLES: Final = 50_000
+
+_LINE = re.compile(rb"[^\n]+")
+_NAME = re.compile(rb"[ \t]*([a-zA-Z_:][a-zA-Z0-9_:]*)")
+_QUOTED = r'"((?:[^"\\]|\\.)*+)"'
+#: A label, or the quoted name of the metric; then its separator.
+_LABEL = re.compile(rf"[ \t]*(?:([a-zA-Z_][a-zA-Z0-9_]*)|{_QUOTED})[ \t]*(?:=[ \t]*{_QUOTED}[ \t]*)?([,}}])")
+_END = re.compile(r"[ \t]*\}")
+_NUMBER = r"[+-]?(?:\d{1,400}(?:\.\d{0,400})?|\.\d{1,400})(?:[eE][+-]?\d{1,9})?"
+_VALUE = re.compile(rf"[ \t]*({_NUMBER}|[+-]?(?i:inf(?:inity)?|nan))(?:[ \t]+({_NUMBER}))?[ \t]*\r?", re.ASCII)
+_ESCAPE = re.compile(r"\\(.)")
+_ESCAPED = {"n": "\n", "\\": "\\", '"': '"'}
+
+Scraped = dict[Hashable, tuple[dict[str, str], float, float]]
+
+
+class ScrapeError(ValueError):
+    """The text is invalid, or exceeds its bounds; the message says where, without quoting it."""
+
+
+def scraped(
+    body: bytes, selectors: Sequence[Selector], now: float, oldest: float, check: Callable[[], None] = lambda: None
+) -> Scraped:
+    """The selected samples: (labels, time, value) by a key.
+
+    A sample's own time counts if it is not after `now`, otherwise `now`; one older than `oldest` is no sample, as for
+    Prometheus. `check` is called regularly and raises to abort. Raises ScrapeError.
+    """
+    samples: Scraped = {}
+    is_slow = any(matcher.pattern is not None for selector in selectors for matcher in selector.matchers)
+    for name, labels, value, time in _samples(body, selectors, check):
+        if is_slow:
+            check()
+        all_labels = with_short_names({"__name__": name, **labels})
+        if any(selector.matches(all_labels) for selector in selectors):
+            if time is not None and time <= oldest:
+                continue
+            samples[(name, *sorted(labels.items()))] = (all_labels, now if time is None else min(time, now), value)
+            if len(samples) > MAX_SAMPLES:
+                raise ScrapeError(f"more than {MAX_SAMPLES} samples are selected; select fewer")
+    if not samples:
+        _check_first(body)
+    return samples
+
+
+def _check_first(body: bytes) -> None:
+    """Whether the first sample is one: lines that are not selected are not read, and there are pages that say 200."""
+    for number, match in enumerate(_LINE.finditer(body)):
+        line = match[0][:MAX_LINE]
+        if line.isspace() or line.lstrip().startswith(b"#"):
+            continue
+        try:
+            text = line.decode()
+            named = _NAME.match(line)
+            _sample(text, named[1].decode() if named is not None else "", named.end() if named is not None else 0)
+        except ValueError:
+            raise ScrapeError(f"line {number + 1}, empty ones not counted: it is no sample, nor a comment") from None
+        return
+
+
+def _samples(
+    body: bytes, selectors: Sequence[Selector], check: Callable[[], None]
+) -> Iterator[tuple[str, dict[str, str], float, float | None]]:
+    """Samples of lines that may be selected: parsing takes far longer than checking the beginning of a line."""
+    names = {selector.name.encode() for selector in selectors}
+    for number, match in enumerate(_LINE.finditer(body)):
+        if number % 256 == 0:
+            check()
+        if number >= MAX_LINES:
+            raise ScrapeError(f"it has more than {MAX_LINES} lines")
+        start, end = match.span()
+        named = _NAME.match(body, start, min(end, start + MAX_LINE))
+        if b"" in names:
+            if body.startswith((b"#", b"\r"), start):
+                continue
+        elif named[1] not in names if named is not None else not body.startswith(b"{", start):
+            continue
+        try:
+            if end - start > MAX_LINE:
+                raise ValueError(f"it has more than {MAX_LINE} bytes")
+            line = match[0].decode()
+            if line.isspace():
+                continue
+            yield _sample(line, named[1].decode() if named is not None else "", named.end() - start if named else 0)
+        except ValueError as error:
+            what = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else error
+            raise ScrapeError(f"line {number + 1}, empty ones not counted: {what}") from None
+
+
+def _sample(line: str, name: str, position: int) -> tuple[str, dict[str, str], float, float | None]:
+    """Name, labels, value and time of a line; ValueError does not quote it."""
+    labels: dict[str, str] = {}
+    blank = len(line[position:]) - len(line[position:].lstrip(" \t"))
+    if line.startswith("{", position + blank):
+        name, position = _labels(line, position + blank + 1, name, labels)
+    if not name:
+        raise ValueError("a sample has no name")
+    rest = _VALUE.fullmatch(line, position)
+    if rest is None:
+        raise ValueError("after name and labels, a number and at most a time must follow")
+    return name, labels, float(rest[1]), float(rest[2]) / 1000 if rest[2] else None
+
+
+def _labels(line: str, position: int, name: str, labels: dict[str, str]) -> tuple[str, int]:
+    """Fills `labels`; returns the metric's name and the start of the rest."""
+    while (end := _END.match(line, position)) is None:
+        part = _LABEL.match(line, position)
+        if part is None:
+            raise ValueError('its labels are not name="value"')
+        label, quoted, value, after = part.groups()
+        position = part.end()
+        if value is None:
+            if quoted is None or name:
+                raise ValueError('its labels are not name="value"')
+            name = _unescaped(quoted)
+        else:
+            label = label or _unescaped(quoted)
+            if label in labels:
+                raise ValueError("it has a label twice")
+            if len(labels) >= MAX_LABELS:
+                raise ValueError(f"it has more than {MAX_LABELS} labels")
+            labels[label] = _unescaped(value)
+        if after == "}":
+            return name, position
+    return name, end.end()
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPE.sub(lambda found: _ESCAPED.get(found[1], found[0]), text) if "\\" in text else text

@@ -25,10 +25,9 @@ from dsf.api.problems import explain
 from dsf.api.summary import ScorerSummary
 from dsf.errors import HttpError, SourceError
 from dsf.http.failures import EXCERPT
-from dsf.sources.base import HEAD, TAIL, Context, Payload, Question, Series
-from dsf.sources.history import History
-from dsf.sources.memory import Start
-from dsf.sources.window import number
+from dsf.sources.base import HEAD, TAIL, Context, Payload, Question
+from dsf.sources.memory import History, Start
+from dsf.sources.window import Series, number
 from dsf.text import cleaned, masked
 
 __all__ = ["PROTOCOL", "Options", "Plugin", "Request", "Series", "SourceError"]

@@ -12,7 +12,7 @@ import json
 import math
 import threading
 from array import array
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 #: Seconds for which a sample counts without a newer one, as in Prometheus.
@@ -36,6 +36,15 @@ class WindowFullError(Exception):
 
 class OutdatedSampleError(Exception):
     """The sample is older than the newest of its series."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One time series."""
+
+    labels: Mapping[str, str]
+    #: (unix seconds, value), ascending in time.
+    samples: Iterable[tuple[float, float]]
 
 
 @dataclass(slots=True)

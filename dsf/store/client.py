@@ -1,17 +1,23 @@
-"""Connections to Redis with the time-outs that a WAN needs."""
+"""Redis as this project uses it: connections with the time-outs that a WAN needs, scripts, threads that repeat their
+work, and stored data that cannot be read, which is logged once and left out, so that it stops no reader of the rest.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import resources
 from itertools import islice
 from typing import Any, Final, TypeVar
 
 import redis
+from pydantic import BaseModel, ValidationError
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.retry import Retry
 
+import dsf.log
 from dsf import keys
 from dsf.redislink.link import HEALTH_CHECK_INTERVAL, Link, connect_timeout
 from dsf.settings import Settings
@@ -92,3 +98,77 @@ def lua(name: str) -> str:
 
 def _source(name: str) -> str:
     return resources.files("dsf.store").joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
+
+
+log = dsf.log.get(__name__)
+
+
+def repeat(
+    step: Callable[[], float],
+    stopping: threading.Event,
+    *,
+    doing: str,
+    pause: float = 1.0,
+    wait: Callable[[float], object] | None = None,
+) -> None:
+    """Call `step`, which returns the seconds until its next call, until `stopping` is set.
+
+    No exception ends it, or the thread's work would stop for good: it continues after `pause` seconds. An outage of
+    Redis is logged once. `wait` is for interruptible waits.
+    """
+    is_logged = False
+    while not stopping.is_set():
+        try:
+            seconds = step()
+            is_logged = False
+        except redis.RedisError as error:
+            if not is_logged:
+                log.warning("redis fails, will be tried again", doing=doing, error=str(error))
+            is_logged, seconds = True, pause
+        except Exception:
+            log.exception("failed, will be tried again", doing=doing)
+            seconds = pause
+        (wait or stopping.wait)(seconds)
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def parsed(model: type[_Model], name: str, text: str | bytes | None, context: Any = None) -> _Model | None:
+    """The stored object of this name; None if there is none, or if it cannot be read."""
+    if text is None:
+        return None
+    try:
+        return model.model_validate_json(text, context=context)
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False, include_context=False)[0]["msg"]
+        complain(model.__name__, name, hash(text), problem)
+        return None
+
+
+def whole(kind: str, name: str, text: Any) -> int:
+    """A stored counter; 0 if there is none, or if it cannot be read."""
+    try:
+        return int(text or 0)
+    except (ValueError, TypeError, OverflowError) as error:
+        complain(kind, name, hash(str(text)), str(error)[:100])
+        return 0
+
+
+def number(kind: str, name: str, text: Any, default: float = 0.0) -> float:
+    """A stored number; `default` if there is none, or if it cannot be read."""
+    try:
+        if math.isfinite(value := float(default if text is None else text)):
+            return value
+        problem = "not finite"
+    except (ValueError, TypeError, OverflowError) as error:
+        problem = str(error)[:100]
+    complain(kind, name, hash(str(text)), problem)
+    return default
+
+
+@functools.lru_cache(maxsize=1024)
+def complain(kind: str, name: str, digest: int, problem: str) -> None:
+    """Log that this text of `digest` cannot be read, once: beat reads many times a second."""
+    del digest
+    log.warning("stored data cannot be read", kind=kind, name=name, problem=problem)

@@ -9,9 +9,7 @@ A row is one line of space-separated fields:
 No outcome is `ok`, without what follows the value. Integers are in base 64: the run id (seven digits of milliseconds,
 six of random bits), the timings of fetch, score and publish in units of 100 microseconds, and the counts in the order
 of `COUNTS`; other counts follow as `name=number`. Missing fields are empty, but as many items as results are left out,
-and no items beside results are `-`. Rows of earlier versions have a field for the outcome, units of 10 microseconds,
-and all items; before that base 36, microseconds, and a `-` between the parts of the run id; before that, and of runs
-that were declared lost, they are JSON of a HistoryEntry.
+and no items beside results are `-`. The row of a run that was declared lost is JSON of a HistoryEntry.
 """
 
 from __future__ import annotations
@@ -30,13 +28,13 @@ COUNTS: Final = ("series", "bytes_in", "bytes_out", "results", "items", "refused
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_."
 _TWO_DIGITS: Final = tuple(first + second for first in _DIGITS for second in _DIGITS)
 _VALUES: Final = {digit: value for value, digit in enumerate(_DIGITS)}
-#: Timings per second, now, with a field for the outcome, and in base 36.
-_UNITS, _LONG_UNITS, _OLD_UNITS = 10_000, 100_000, 1_000_000
+#: Timings per second.
+_UNITS: Final = 10_000
 # Digits of a run id's random bits, and the least of its milliseconds.
 _BITS, _MILLISECONDS = 6, 7
 _RUN: Final = _MILLISECONDS + _BITS
-# Fields before the message, which alone may contain spaces; and without stage and reason.
-_BEFORE_MESSAGE, _SHORT = 6, 4
+# Fields before the message, which alone may contain spaces.
+_BEFORE_MESSAGE: Final = 6
 # Instead of a number of items.
 _NO_ITEMS: Final = "-"
 
@@ -97,42 +95,28 @@ def run_of(row: str) -> str:
 
 def _run(packed: str) -> tuple[str, int]:
     """A run id, and its milliseconds."""
-    if _is_old(packed):
-        milliseconds, bits = (int(part, 36) for part in packed.split("-"))
-    elif len(packed) < _RUN:
+    if len(packed) < _RUN:
         raise ValueError(f"not a run: {packed!r}")
-    else:
-        milliseconds, bits = _number(packed[:_MILLISECONDS]), _number(packed[_MILLISECONDS:_RUN])
+    milliseconds, bits = _number(packed[:_MILLISECONDS]), _number(packed[_MILLISECONDS:_RUN])
     return f"{milliseconds:013d}-{bits:08x}", milliseconds
 
 
-def _is_old(packed_run: str) -> bool:
-    return "-" in packed_run
-
-
 def _unpacked(row: str) -> HistoryEntry:
-    first, _, rest = row.partition(" ")
+    first, timings, counts, value, *why = row.split(" ", _BEFORE_MESSAGE)
     run, milliseconds = _run(first)
-    number, units = _number, _UNITS
-    outcome = first[_RUN:]
-    is_long = _is_old(first) or (not outcome and row.count(" ") >= _SHORT)
-    if is_long:
-        number, units = (_old_number, _OLD_UNITS) if _is_old(first) else (_number, _LONG_UNITS)
-        outcome, _, rest = rest.partition(" ")
-    timings, counts, value, *why = rest.split(" ", _BEFORE_MESSAGE - 1)
     stage, reason, message = why or ("", "", "")
     by_name = dict(_given(COUNTS, counts))
-    if not is_long and "results" in by_name and by_name.setdefault("items", by_name["results"]) == _NO_ITEMS:
+    if "results" in by_name and by_name.setdefault("items", by_name["results"]) == _NO_ITEMS:
         del by_name["items"]
     return HistoryEntry(
         run=run,
         at=milliseconds / 1000,
-        outcome=outcome or "ok",
+        outcome=first[_RUN:] or "ok",
         stage=stage,
         reason=reason,
         message=message,
-        timings={name: number(text) / units for name, text in _given(STAGES, timings)},
-        counts={name: number(text) for name, text in by_name.items()},
+        timings={name: _number(text) / _UNITS for name, text in _given(STAGES, timings)},
+        counts={name: _number(text) for name, text in by_name.items()},
         value=float(value) if value else None,
     )
 
@@ -166,7 +150,3 @@ def _number(packed: str) -> int:
             raise ValueError(f"not a digit: {digit!r}")
         number = number * len(_DIGITS) + _VALUES[digit]
     return number
-
-
-def _old_number(packed: str) -> int:
-    return int(packed, 36)

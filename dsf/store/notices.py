@@ -7,19 +7,14 @@ conditions, and every served cluster with its labels and the scorers excluded th
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping
-from functools import partial
+from collections.abc import Collection, Mapping
 from typing import Any, Final, Literal, TypeVar
 
 import redis
 from pydantic import BaseModel, ConfigDict
-from redis.exceptions import NoPermissionError
 
-import dsf.log
 from dsf import keys
-from dsf.store.unreadable import parsed
-
-log = dsf.log.get(__name__)
+from dsf.store.client import parsed
 
 #: OCM's label for a cluster's ClusterSet.
 CLUSTER_SET: Final = "cluster.open-cluster-management.io/clusterset"
@@ -101,15 +96,13 @@ _Notice = TypeVar("_Notice", ScorerNotice, ClusterNotice, ConfigRead)
 class Notices:
     """Methods raise redis.RedisError if Redis is unreachable. Thread-safe.
 
-    Writes are cached, so that repeating one costs nothing; `refresh` rewrites all if some are lost. With an external
-    Redis whose ACL rules lack these keys there are no notices, but no failure.
+    Writes are cached, so that repeating one costs nothing; `refresh` rewrites all if some are lost.
     """
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
         self._lock = threading.Lock()
         self._written: dict[str, dict[str, str]] = {keys.SCORER_NOTICES: {}, keys.CLUSTER_NOTICES: {}}
-        self._is_refused = False
 
     def tell_scorer(self, notice: ScorerNotice) -> None:
         """Write a DynamicScorer's notice."""
@@ -124,15 +117,15 @@ class Notices:
         if read.problem not in ("", NOT_READ) and (before := self.read(read.name)) is not None:
             read = read.model_copy(update={"at": before.at})
         text = read.model_dump_json(exclude_defaults=True)
-        self._asked(lambda: self._redis.hset(keys.CONFIG_READS, read.name, text))
+        self._redis.hset(keys.CONFIG_READS, read.name, text)
 
     def read(self, name: str) -> ConfigRead | None:
         """A scorer's newest check of /config."""
-        return _parsed(ConfigRead, name, self._asked(lambda: self._redis.hget(keys.CONFIG_READS, name)))
+        return parsed(ConfigRead, name, self._redis.hget(keys.CONFIG_READS, name))
 
     def reads(self) -> dict[str, ConfigRead]:
         """All of them by name."""
-        return _read(ConfigRead, self._asked(lambda: self._redis.hgetall(keys.CONFIG_READS)))
+        return _read(ConfigRead, self._redis.hgetall(keys.CONFIG_READS))
 
     def forget_cluster(self, name: str) -> None:
         """Remove a cluster's notice."""
@@ -146,66 +139,50 @@ class Notices:
             (keys.CLUSTER_NOTICES, clusters),
         ):
             if names is not None:
-                known: Any = self._asked(partial(self._redis.hkeys, key))
-                self._forget(key, [str(name) for name in known or () if name not in names])
+                known: Any = self._redis.hkeys(key)
+                self._forget(key, [str(name) for name in known if name not in names])
 
     def refresh(self) -> None:
         """Rewrite notices lost by Redis."""
         for key, written in self._written.items():
             with self._lock:
                 known: dict[Any, Any] = dict(written)
-            if known and (self._asked(partial(self._redis.hlen, key)) or 0) < len(known):
-                self._asked(partial(self._redis.hset, key, mapping=known))
+            if known and self._redis.hlen(key) < len(known):
+                self._redis.hset(key, mapping=known)
 
     def scorers(self) -> dict[str, ScorerNotice]:
         """All notices by name."""
-        return _read(ScorerNotice, self._asked(lambda: self._redis.hgetall(keys.SCORER_NOTICES)))
+        return _read(ScorerNotice, self._redis.hgetall(keys.SCORER_NOTICES))
 
     def scorer(self, name: str) -> ScorerNotice | None:
         """One of them."""
-        return _parsed(ScorerNotice, name, self._asked(lambda: self._redis.hget(keys.SCORER_NOTICES, name)))
+        return parsed(ScorerNotice, name, self._redis.hget(keys.SCORER_NOTICES, name))
 
     def clusters(self) -> dict[str, ClusterNotice]:
         """All notices by name."""
-        return _read(ClusterNotice, self._asked(lambda: self._redis.hgetall(keys.CLUSTER_NOTICES)))
+        return _read(ClusterNotice, self._redis.hgetall(keys.CLUSTER_NOTICES))
 
     def cluster(self, name: str) -> ClusterNotice | None:
         """One of them."""
-        return _parsed(ClusterNotice, name, self._asked(lambda: self._redis.hget(keys.CLUSTER_NOTICES, name)))
+        return parsed(ClusterNotice, name, self._redis.hget(keys.CLUSTER_NOTICES, name))
 
     def _tell(self, key: str, notice: ScorerNotice | ClusterNotice) -> None:
         text = notice.model_dump_json(exclude_defaults=True)
         with self._lock:
             if self._written[key].get(notice.name) == text:
                 return
-        self._asked(lambda: self._redis.hset(key, notice.name, text))
+        self._redis.hset(key, notice.name, text)
         with self._lock:
             self._written[key][notice.name] = text
 
     def _forget(self, key: str, names: list[str]) -> None:
         if names:
-            self._asked(lambda: self._redis.hdel(key, *names))
+            self._redis.hdel(key, *names)
         with self._lock:
             for name in names:
                 self._written.get(key, {}).pop(name, None)
 
-    def _asked(self, command: Callable[[], Any]) -> Any:
-        """Redis' answer; None if this user lacks the right."""
-        try:
-            return command()
-        except NoPermissionError as error:
-            if not self._is_refused:
-                log.warning(
-                    "notices are refused: renew the rules of this user of Redis (docs/upgrade.md)", error=str(error)
-                )
-            self._is_refused = True
-            return None
 
-
-def _read(model: type[_Notice], stored: Mapping[Any, Any] | None) -> dict[str, _Notice]:
-    read = ((str(name), _parsed(model, str(name), text)) for name, text in (stored or {}).items())
+def _read(model: type[_Notice], stored: Mapping[Any, Any]) -> dict[str, _Notice]:
+    read = ((str(name), parsed(model, str(name), text)) for name, text in stored.items())
     return {name: notice for name, notice in read if notice is not None}
-
-
-def _parsed(model: type[_Notice], name: str, text: str | bytes | None) -> _Notice | None:
-    return parsed(model, name, text)

@@ -14,7 +14,7 @@ The row is what readers of the whole fleet need: a JSON object of texts in the h
     expired, expired_run, expired_at   consecutive cycles expired in the queue, and the newest of them; removed after a
                                        cycle that ran
 
-Ticks not sent by beat are in `dsf.store.skips`. The hash `dsf.keys.pair_key(cluster, scorer)` has the rest:
+Ticks not sent by beat are in `dsf.store.ticks`. The hash `dsf.keys.pair_key(cluster, scorer)` has the rest:
 
     n:scheduled, n:ok, n:empty, n:partial, n:error, n:lost     counters
     n:skipped:<reason>                                         counter
@@ -43,10 +43,9 @@ from pydantic_core import SchemaValidator, core_schema
 from dsf import keys
 from dsf.api.hold import Waiting
 from dsf.api.pauses import LATEST
-from dsf.store.client import batched
+from dsf.store.client import batched, complain, number, parsed, whole
 from dsf.store.history import HistoryEntry, read_row, run_of
-from dsf.store.skips import SKIPS_THRESHOLD, Skips
-from dsf.store.unreadable import complain, number, parsed, whole
+from dsf.store.ticks import SKIPS_THRESHOLD, Skips
 
 OUTCOMES = ("ok", "empty", "partial", "error", "skipped", "lost")
 #: Outcomes with a score.

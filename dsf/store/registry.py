@@ -13,8 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from dsf import keys
 from dsf.errors import UnknownClusterError, UnknownScorerError
-from dsf.store.client import at_once
-from dsf.store.unreadable import parsed
+from dsf.store.client import at_once, parsed
 
 
 class FailingRule(BaseModel):

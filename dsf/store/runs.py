@@ -16,10 +16,9 @@ import dsf.log
 from dsf import keys
 from dsf.messages import latest_run_id
 from dsf.store.client import at_once, batched, lua
-from dsf.store.entries import Entry, read
+from dsf.store.entries import CLOCK_SKEW, Entry, read
 from dsf.store.history import HistoryEntry
 from dsf.store.pairs import EXPIRED, EXPIRED_THRESHOLD, LAST_SUCCESS, PairFailure, PairScore, row_fields
-from dsf.store.slots import CLOCK_SKEW
 
 # Hashes by pair that end with a pair.
 _BY_PAIR = (keys.ROWS, keys.SKIPS, keys.WRITES_REFUSED)

@@ -16,17 +16,18 @@ from dsf import keys
 from dsf.store.client import at_once, batched, hub_time, lua
 from dsf.store.entries import (
     ALL_CLUSTERS,
+    CLOCK_SKEW,
     FROM_ENTRY,
     Effective,
     Entry,
     ScheduleOverride,
     effective,
+    next_slot,
     read,
     scorer_target,
 )
 from dsf.store.registry import Registry
 from dsf.store.runs import Runs
-from dsf.store.slots import CLOCK_SKEW, next_slot
 
 __all__ = [
     "ALL_CLUSTERS",

@@ -16,11 +16,10 @@ import redis
 from pydantic import BaseModel, ConfigDict
 
 from dsf import keys
-from dsf.store.client import at_once, batched, lua
+from dsf.store.client import at_once, batched, lua, number, parsed, whole
+from dsf.store.entries import CLOCK_SKEW
 from dsf.store.pairs import FAILING, row_fields
 from dsf.store.registry import ClusterRecord, ScorerRecord, read_record
-from dsf.store.slots import CLOCK_SKEW
-from dsf.store.unreadable import number, parsed, whole
 
 #: Burst of writes before the rate limit applies.
 BURST = 5

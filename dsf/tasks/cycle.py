@@ -1,4 +1,4 @@
-"""A cycle: what one tick starts."""
+"""The tasks of an agent: a cycle, which a tick starts, and its three stages, which the cycle calls."""
 
 from __future__ import annotations
 
@@ -7,11 +7,53 @@ from typing import Any
 from celery import Task, shared_task
 
 from dsf.agent import runtime
-from dsf.messages import CYCLE_TASK
-from dsf.tasks.base import CycleTask
-from dsf.tasks.fetch import fetch
-from dsf.tasks.publish import publish
-from dsf.tasks.score import score
+from dsf.errors import CycleError
+from dsf.messages import CYCLE_TASK, FETCH_TASK, PUBLISH_TASK, SCORE_TASK
+
+
+class AgentTask(Task):  # type: ignore[type-arg]
+    """A task that runs in an agent. It fails as expected, and has no stored result."""
+
+    abstract = True
+    throws = (CycleError,)
+    ignore_result = True
+    #: Retries end with their cycle.
+    max_retries = None
+
+
+class StageTask(AgentTask):
+    """A stage: the task of its cycle calls it, and no message may."""
+
+    abstract = True
+    Strategy = "dsf.agent.ticks:forbid"
+
+
+class CycleTask(AgentTask):
+    """What ticks call."""
+
+    abstract = True
+    Strategy = "dsf.agent.ticks:accept"
+
+
+@shared_task(base=StageTask, bind=True, name=FETCH_TASK)
+def fetch(self: Task[Any, Any], scorer: str, run_id: str) -> str:
+    """Ask the source of `scorer` for its time series."""
+    del scorer, run_id
+    return runtime.current().cycles.fetch(self)
+
+
+@shared_task(base=StageTask, bind=True, name=SCORE_TASK)
+def score(self: Task[Any, Any], scorer: str, run_id: str) -> str:
+    """Send what fetch got to the scoring API of `scorer`."""
+    del scorer, run_id
+    return runtime.current().cycles.score(self)
+
+
+@shared_task(base=StageTask, bind=True, name=PUBLISH_TASK)
+def publish(self: Task[Any, Any], scorer: str, run_id: str) -> str:
+    """Put the scores on the agent's own /metrics and send one signed message to the hub."""
+    del scorer, run_id
+    return runtime.current().cycles.publish(self)
 
 
 @shared_task(base=CycleTask, bind=True, name=CYCLE_TASK)

@@ -28,11 +28,10 @@ from dsf.fleet.verdict import Verdict, verdict
 from dsf.fleet.views import EntryView
 from dsf.messages import run_time
 from dsf.store.agents import Agents
-from dsf.store.entries import Effective, effective, interval_in_force, pause
+from dsf.store.entries import TOLERANCE, Effective, effective, interval_in_force, is_slot, pause
 from dsf.store.pairs import Pairs, PairScore, PairState
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleOverride, ScheduleStore
-from dsf.store.slots import TOLERANCE, is_slot
 from dsf.web.states import RANK, STATES, State
 
 Pair = tuple[str, str]

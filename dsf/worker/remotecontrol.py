@@ -26,8 +26,7 @@ import dsf.log
 from dsf import keys
 from dsf.process.threads import SupervisedThread
 from dsf.settings import settings
-from dsf.store.client import connect
-from dsf.store.looping import repeat
+from dsf.store.client import connect, repeat
 
 log = dsf.log.get(__name__)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dsf import keys
-from dsf.store.ticking import LATE
+from dsf.store.ticks import LATE
 from tests.faults.fleet import Fleet, scores
 from tests.support.webprocess import WebProcess
 

@@ -39,7 +39,7 @@ _AGENT = (
     "dsf.agent.runtime",
     "dsf.agent.steps",
 )
-_RESULTS = ("dsf.results.worker", *_WORKER, "dsf.backends", "dsf.results.service", "dsf.redislink.transport")
+_RESULTS = ("dsf.results.worker", *_WORKER, "dsf.backends", "dsf.redislink.transport")
 _COMMANDS = ("dsf.cli.explaining", "dsf.cli.main", "dsf.cli.session", "dsf.cli.statusreport")
 #: Module, or module and first argument -> what is loaded for it, in the order in which it would be.
 LOADED: dict[str, tuple[str, ...]] = {

@@ -11,7 +11,7 @@
 --               else      the reason for which the tick is skipped
 -- A row whose due time is no longer the one that was read is left alone: somebody else had it.
 -- Returns the number of rows left alone. Fields of the pair hash are described in dsf.store.pairs, the texts of the
--- skips in dsf.store.skips, the statistics in dsf.schedule.stats. Times are unix seconds.
+-- skips in dsf.store.ticks, the statistics in dsf.schedule.stats. Times are unix seconds.
 
 local now, n = tonumber(ARGV[1]), tonumber(ARGV[2])
 local sent, left, lag_sum = 0, 0, 0

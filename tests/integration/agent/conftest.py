@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.integration.agent.harness import Agent, summary
 from tests.support.httpserver import ScriptedServer, answer, matrix
+from tests.support.redisserver import RedisServer
 
 SERIES = {"metric": {"__name__": "up", "pod": "a"}, "values": [[1718600000, "1"], [1718600060, "0.5"]]}
 RESULTS = {"results": [{"metric": {"__name__": "up", "pod": "a", "node": "n1"}, "score": 12.5}]}
@@ -45,8 +47,29 @@ def make_agent(tmp_path: Path, redis_url: str) -> Iterator[AgentFactory]:
 
 
 @pytest.fixture
-def agent(make_agent: AgentFactory, source: ScriptedServer, scorer: ScriptedServer) -> Agent:
-    """A running agent with one scorer, `sample`."""
+def own_agent(make_agent: AgentFactory, source: ScriptedServer, scorer: ScriptedServer) -> Agent:
+    """A running agent with one scorer, `sample`, that no other test has used."""
     made = make_agent()
-    made.configure(summary("sample", f"{source.url}/api/v1/query_range", f"{scorer.url}/scoring"))
+    made.configure(_sample(source, scorer))
     return made.start()
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
+    """An agent with a Redis of its own, for the tests of a file."""
+    with RedisServer() as server:
+        agent = Agent(tmp_path_factory.mktemp("agent"), server.url)
+        agent.configure()
+        with agent:
+            yield agent
+
+
+@pytest.fixture
+def agent(started: Agent, source: ScriptedServer, scorer: ScriptedServer) -> Agent:
+    """A running agent with one scorer, `sample`. Only its metrics tell of the tests before."""
+    started.begin(_sample(source, scorer))
+    return started
+
+
+def _sample(source: ScriptedServer, scorer: ScriptedServer) -> dict[str, Any]:
+    return summary("sample", f"{source.url}/api/v1/query_range", f"{scorer.url}/scoring")

@@ -56,6 +56,7 @@ class Agent:
         self.sent = Sent(self.redis, CLUSTER)
         self.process: Forked | None = None
         self._ticks = TickFactory()
+        self._log_from = 0
         self._settings = {
             "redis_url": redis_url,
             "cluster": CLUSTER,
@@ -90,6 +91,14 @@ class Agent:
         self.launch()
         self.wait_ready()
         return self
+
+    def begin(self, *summaries: dict[str, Any]) -> None:
+        """Another test begins: with these summaries, an empty Redis and an empty log."""
+        self.redis.flushall()
+        self.rotate(1)
+        self.configure(*summaries)
+        self._log_from = len(self._whole_log())
+        self.sent = Sent(self.redis, CLUSTER)
 
     def launch(self) -> None:
         """Start the process without waiting for it."""
@@ -131,8 +140,11 @@ class Agent:
         self.redis.close()
 
     def log(self) -> str:
-        """All that it logged."""
-        return self.log_file.read_text(errors="replace")
+        """All that it logged in this test."""
+        return self._whole_log()[self._log_from :]
+
+    def _whole_log(self) -> str:
+        return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
 
     def tick(self, scorer: str, *, expires: float = 30.0, run_id: str | None = None) -> str:
         """Send a tick as beat does; returns its run id."""
@@ -155,7 +167,7 @@ class Agent:
         """The port of its /metrics, from its log."""
 
         def look() -> int | None:
-            lines = [line for line in self.log().splitlines() if "metrics served" in line]
+            lines = [line for line in self._whole_log().splitlines() if "metrics served" in line]
             return int(lines[-1].split("port=")[1].split()[0]) if lines else None
 
         return wait_for(look, 30, "the port of /metrics")

@@ -8,13 +8,11 @@ import time
 from celery import Celery
 
 from dsf.messages import MAX_RESULT_BYTES, verify
-from tests.integration.agent.conftest import SERIES, AgentFactory
+from tests.integration.agent.conftest import SERIES
 from tests.integration.agent.harness import CLUSTER, MASTER, Agent, summary
 from tests.support import httpserver
 from tests.support.httpserver import ScriptedServer, answer, matrix
 from tests.support.wait import wait_for
-
-TASKS = ("cycle", "fetch", "score", "publish")
 
 
 def test_a_tick_becomes_a_signed_result(agent: Agent, source: ScriptedServer, scorer: ScriptedServer) -> None:
@@ -39,15 +37,13 @@ def test_a_tick_becomes_a_signed_result(agent: Agent, source: ScriptedServer, sc
     assert agent.no_result(0.2)
 
 
-def test_several_sources_of_two_types(make_agent: AgentFactory, source: ScriptedServer, scorer: ScriptedServer) -> None:
+def test_several_sources_of_two_types(agent: Agent, source: ScriptedServer, scorer: ScriptedServer) -> None:
     with ScriptedServer(answer('free{node="n1"} 7\n', Content_Type="text/plain")) as collector:
-        agent = make_agent()
         kept = {"type": "OpenTelemetry", "endpoint": f"{collector.url}/metrics", "range": 3600, "step": 60}
         others = [{"name": name, "query": query, **kept} for name, query in (("free", "free"), ("none", "other"))]
         agent.configure(summary("sample", source.url, scorer.url, sourceName="load", sources=others))
-        with agent:
-            agent.tick("sample")
-            assert agent.result().outcome == "ok"
+        agent.tick("sample")
+        assert agent.result().outcome == "ok"
         sent = scorer.requests[0].json()
     assert (sent["data"], sent["sources"]["load"], sent["sources"]["none"]) == ([SERIES], [SERIES], [])
     (free,) = sent["sources"]["free"]
@@ -89,45 +85,41 @@ def _url(agent: Agent) -> str:
     return f"redis://127.0.0.1:{port}/0"
 
 
-def test_several_queries_and_no_series(make_agent: AgentFactory, scorer: ScriptedServer) -> None:
+def test_several_queries_and_no_series(agent: Agent, scorer: ScriptedServer) -> None:
     other = {"metric": {"pod": "b"}, "values": [[1718600000, "2"]]}
     with ScriptedServer(matrix(SERIES), matrix(), matrix(other)) as source:
-        agent = make_agent()
         agent.configure(summary("sample", source.url, scorer.url, sourceQuery='a{x=";"};b;c;'))
-        with agent:
-            agent.tick("sample")
-            assert agent.result().counts["series"] == 2
-            assert [request.query["query"] for request in source.requests] == ['a{x=";"}', "b", "c"]
-            assert scorer.requests[0].json() == {"data": [SERIES, other]}
-            source.script(matrix())
-            scorer.script(answer({"results": []}))
-            agent.tick("sample")
-            assert agent.result().outcome == "empty"
-            assert scorer.requests[1].body == b'{"data":[]}'
+        agent.tick("sample")
+        assert agent.result().counts["series"] == 2
+        assert [request.query["query"] for request in source.requests] == ['a{x=";"}', "b", "c"]
+        assert scorer.requests[0].json() == {"data": [SERIES, other]}
+        source.script(matrix())
+        scorer.script(answer({"results": []}))
+        agent.tick("sample")
+        assert agent.result().outcome == "empty"
+        assert scorer.requests[1].body == b'{"data":[]}'
 
 
 def test_source_none_asks_nobody_and_unsupported_ones_say_so(
-    make_agent: AgentFactory, source: ScriptedServer, scorer: ScriptedServer
+    agent: Agent, source: ScriptedServer, scorer: ScriptedServer
 ) -> None:
-    agent = make_agent()
     agent.configure(
         summary("static", source.url, scorer.url, sourceType="None"),
         summary("newer", source.url, scorer.url, sourceType="OfALaterVersion"),
     )
-    with agent:
-        agent.tick("static")
-        assert agent.result().outcome == "ok"
-        assert scorer.requests[0].body == b'{"data":[]}'
-        agent.tick("newer")
-        result = agent.result()
+    agent.tick("static")
+    assert agent.result().outcome == "ok"
+    assert scorer.requests[0].body == b'{"data":[]}'
+    agent.tick("newer")
+    result = agent.result()
     assert (result.outcome, result.stage, result.reason) == ("error", "fetch", "unsupported_source")
     assert source.requests == []
 
 
-def test_bad_results_are_counted_and_the_others_stand(agent: Agent, scorer: ScriptedServer) -> None:
+def test_bad_results_are_counted_and_the_others_stand(own_agent: Agent, scorer: ScriptedServer) -> None:
     scorer.script(answer('{"results":[{"metric":{"pod":"a"},"score":1},{"score":null},{"metric":{},"score":NaN}]}'))
-    agent.tick("sample")
-    result = agent.result()
+    own_agent.tick("sample")
+    result = own_agent.result()
     assert (result.outcome, result.results) == ("partial", [({"pod": "a"}, 1.0)])
     assert result.refused == {"null_score": 1, "nan": 1}
     expected = [
@@ -135,104 +127,61 @@ def test_bad_results_are_counted_and_the_others_stand(agent: Agent, scorer: Scri
         'dynamic_scoring_results_refused_total{reason="null_score",score_name="sample-score"} 1.0',
     ]
     # They are counted when the result is out.
-    wait_for(lambda: sorted(agent.metrics("dynamic_scoring_results_refused_total{")) == expected)
+    wait_for(lambda: sorted(own_agent.metrics("dynamic_scoring_results_refused_total{")) == expected)
 
 
-def test_own_metrics(agent: Agent, scorer: ScriptedServer) -> None:
-    agent.tick("sample")
-    agent.result()
-    assert agent.page("/healthz") == (200, "ok\n")
-    assert agent.page("/other")[0] == 404
-    wait_for(lambda: agent.metrics('dynamic_scoring_requests_total{score_name="sample-score",status="success"} 1.0'))
+def test_own_metrics(own_agent: Agent, scorer: ScriptedServer) -> None:
+    own_agent.tick("sample")
+    own_agent.result()
+    assert own_agent.page("/healthz") == (200, "ok\n")
+    assert own_agent.page("/other")[0] == 404
+    wait_for(
+        lambda: own_agent.metrics('dynamic_scoring_requests_total{score_name="sample-score",status="success"} 1.0')
+    )
     labels = 'ds_app="",ds_cluster="worker01",ds_container="",ds_device="",ds_meta="",ds_namespace="",ds_node="n1"'
-    assert agent.metrics("dynamic_score{") == [
+    assert own_agent.metrics("dynamic_score{") == [
         f'dynamic_score{{{labels},ds_pod="a",ds_score_name="sample-score"}} 12.5'
     ]
     for name in ("fetch", "perform", "send"):
-        assert agent.metrics(f'dynamic_scoring_{name}_seconds_total{{score_name="sample-score"}}')
-    assert agent.metrics('dynamic_scoring_stage_seconds_count{score_name="sample-score",stage="publish"} 1.0')
-    assert agent.metrics("dynamic_scoring_config_valid 1.0")
+        assert own_agent.metrics(f'dynamic_scoring_{name}_seconds_total{{score_name="sample-score"}}')
+    assert own_agent.metrics('dynamic_scoring_stage_seconds_count{score_name="sample-score",stage="publish"} 1.0')
+    assert own_agent.metrics("dynamic_scoring_config_valid 1.0")
     # A result that is no longer in the answer goes.
     scorer.script(answer({"results": [{"metric": {"node": "n2"}, "score": 3}]}))
-    agent.tick("sample")
-    agent.result()
-    assert [line.split("ds_node=")[1][:4] for line in agent.metrics("dynamic_score{")] == ['"n2"']
+    own_agent.tick("sample")
+    own_agent.result()
+    assert [line.split("ds_node=")[1][:4] for line in own_agent.metrics("dynamic_score{")] == ['"n2"']
 
 
-def test_many_results_and_a_result_that_is_too_large(make_agent: AgentFactory, source: ScriptedServer) -> None:
+def test_many_results_and_a_result_that_is_too_large(agent: Agent, source: ScriptedServer) -> None:
     def results(count: int, size: int) -> httpserver.Handler:
         return answer({"results": [{"metric": {"pod": f"p{i}", "meta": "x" * size}, "score": i} for i in range(count)]})
 
     with ScriptedServer(results(10_000, 20)) as scorer:
-        agent = make_agent()
         agent.configure(summary("sample", source.url, scorer.url))
-        with agent:
-            agent.tick("sample")
-            assert len(agent.result().results) == 10_000
-            scorer.script(results(10_000, 200))
-            agent.tick("sample")
-            result = agent.result()
-            assert (result.outcome, result.stage, result.reason) == ("error", "publish", "too_large")
-            scorer.script(results(10_001, 1))
-            agent.tick("sample")
-            assert agent.result().reason == "too_many_results"
+        agent.tick("sample")
+        assert len(agent.result().results) == 10_000
+        scorer.script(results(10_000, 200))
+        agent.tick("sample")
+        result = agent.result()
+        assert (result.outcome, result.stage, result.reason) == ("error", "publish", "too_large")
+        scorer.script(results(10_001, 1))
+        agent.tick("sample")
+        assert agent.result().reason == "too_many_results"
 
 
-def test_results_in_any_script_reach_the_hub(make_agent: AgentFactory, source: ScriptedServer) -> None:
+def test_results_in_any_script_reach_the_hub(agent: Agent, source: ScriptedServer) -> None:
     def results(text: str) -> httpserver.Handler:
         return answer({"results": [{"metric": {"pod": f"p{i}", "meta": text}, "score": i} for i in range(250)]})
 
     with ScriptedServer(results("東" * 100)) as scorer:
-        agent = make_agent()
         agent.configure(summary("sample", source.url, scorer.url))
-        with agent:
-            agent.tick("sample")
-            raw = wait_for(agent.sent.take)
-            result = verify(json.loads(str(raw)), MASTER, limit=MAX_RESULT_BYTES)
-            assert (result.outcome, result.results[7][0]["meta"]) == ("ok", "東" * 100)
-            # Half of a character is no text: it is replaced, and the rest stays.
-            scorer.script(results("\ud83d" * 10))
-            agent.tick("sample")
-            result = agent.result()
-            assert (result.outcome, result.results[7][0]["meta"]) == ("ok", "?" * 10)
-
-
-def test_flower_sees_names_arguments_and_reasons(agent: Agent, source: ScriptedServer) -> None:
-    pubsub = agent.redis.pubsub()
-    pubsub.psubscribe("/0.celeryev/*")
-    wait_for(lambda: pubsub.get_message(timeout=0.1))
-    run_id = agent.tick("sample")
-    agent.result()
-    source.script(answer({"status": "error", "error": "parse error: bad"}, 400))
-    failed = agent.tick("sample")
-    agent.result()
-    events: list[dict[str, object]] = []
-
-    def seen() -> bool:
-        while message := pubsub.get_message(timeout=0.1):
-            events.extend(_events(message["data"]))
-        types = [event["type"] for event in events]
-        # A result is out before its task has ended, so that either may be said first.
-        return types.count("task-failed") == 2 and types.count("task-succeeded") == 4
-
-    wait_for(seen)
-    pubsub.close()
-    received = [(event["name"], event["args"]) for event in events if event["type"] == "task-received"]
-    assert [name for name, _ in received] == [f"dsf.{name}" for name in [*TASKS, "cycle", "fetch"]]
-    assert all(str(args).startswith(f"('sample', '{run_id}'") for _, args in received[:4])
-    succeeded = [event["result"] for event in events if event["type"] == "task-succeeded"]
-    assert [str(text).split(",")[0].strip("'") for text in succeeded] == ["1 series", "1 results", "ok", "ok"]
-    for failure in [event for event in events if event["type"] == "task-failed"]:
-        assert "bad_query" in str(failure["exception"])
-        assert "parse error: bad" in str(failure["exception"])
-    assert received[-1] == ("dsf.fetch", f"('sample', '{failed}')")
-    assert {event["hostname"] for event in events} == {f"spoke@{CLUSTER}"}
-
-
-def _events(data: object) -> list[dict[str, object]]:
-    if not isinstance(data, str):
-        return []
-    message = json.loads(data)
-    body = message["body"]
-    document = json.loads(body)
-    return document if isinstance(document, list) else [document]
+        agent.tick("sample")
+        raw = wait_for(agent.sent.take)
+        result = verify(json.loads(str(raw)), MASTER, limit=MAX_RESULT_BYTES)
+        assert (result.outcome, result.results[7][0]["meta"]) == ("ok", "東" * 100)
+        # Half of a character is no text: it is replaced, and the rest stays.
+        scorer.script(results("\ud83d" * 10))
+        agent.tick("sample")
+        result = agent.result()
+        assert (result.outcome, result.results[7][0]["meta"]) == ("ok", "?" * 10)

@@ -112,30 +112,26 @@ def test_a_tick_that_is_faster_than_the_configuration(
     assert (result.run, result.outcome) == (run_id, "ok")
 
 
-def test_secrets_are_read_when_they_are_used(
-    make_agent: AgentFactory, source: ScriptedServer, scorer: ScriptedServer
-) -> None:
-    agent = make_agent()
+def test_secrets_are_read_when_they_are_used(agent: Agent, source: ScriptedServer, scorer: ScriptedServer) -> None:
     auth = {"scoringEndpointAuthName": "my-token", "scoringEndpointAuthKey": "token"}
     agent.configure(summary("sample", source.url, scorer.url, **auth))
-    with agent:
-        agent.tick("sample")
-        result = agent.result()
-        assert (result.stage, result.reason) == ("score", "secret_missing")
-        assert "'token' of Secret 'my-token'" in result.message
-        for token in ("first", "rotated"):
-            agent.token("my-token", "token", token)
-            agent.tick("sample")
-            assert agent.result().outcome == "ok"
-            assert scorer.requests[-1].headers["Authorization"] == f"Bearer {token}"
-        agent.token("my-token", "token", None)
-        agent.tick("sample")
-        assert agent.result().reason == "secret_missing"
-        assert len(scorer.requests) == 2
-        agent.configure(summary("sample", source.url, scorer.url))
+    agent.tick("sample")
+    result = agent.result()
+    assert (result.stage, result.reason) == ("score", "secret_missing")
+    assert "'token' of Secret 'my-token'" in result.message
+    for token in ("first", "rotated"):
+        agent.token("my-token", "token", token)
         agent.tick("sample")
         assert agent.result().outcome == "ok"
-        assert "Authorization" not in scorer.requests[-1].headers
+        assert scorer.requests[-1].headers["Authorization"] == f"Bearer {token}"
+    agent.token("my-token", "token", None)
+    agent.tick("sample")
+    assert agent.result().reason == "secret_missing"
+    assert len(scorer.requests) == 2
+    agent.configure(summary("sample", source.url, scorer.url))
+    agent.tick("sample")
+    assert agent.result().outcome == "ok"
+    assert "Authorization" not in scorer.requests[-1].headers
 
 
 def test_the_signing_key_is_rotated_without_a_restart(agent: Agent) -> None:

@@ -11,8 +11,7 @@ import pytest
 import redis
 
 from dsf import keys
-from dsf.agent.outbox import Outbox
-from dsf.agent.secrets import KeyRing
+from dsf.agent.outbox import KeyRing, Outbox
 from dsf.errors import CycleError, MessageRejectedError
 from dsf.messages import Outcome, Result, derive_key, new_run_id, verify
 from tests.conftest import SettingsFactory

@@ -95,7 +95,7 @@ def test_every_module_of_an_agent_is_found_there() -> None:
     files = [path for folder in folders for path in folder.glob("*.py") if path.stem != "__main__"]
     names = [".".join(("dsf", path.parent.name, path.stem)) for path in files]
     assert {"dsf.agent.runtime", "dsf.sources.registry", "dsf.otlp.plugin", "dsf.owncluster.kubelisting"} <= set(names)
-    names += ["dsf.cli.explain", "dsf.cli.explaining", "dsf.tasks.fetch", "dsf.tasks.score", "dsf.tasks.publish"]
+    names += ["dsf.cli.explain", "dsf.cli.explaining", "dsf.tasks.cycle"]
     found = _python("-c", f"import importlib, json\nfor name in {json.dumps(names)}: importlib.import_module(name)")
     assert found.returncode == 0, found.stderr
     assert "explain" in _python("-m", "dsf.cli", "--help").stdout

@@ -23,13 +23,13 @@ from tests.support.wait import wait_for
 QUEUE = keys.spoke_queue(CLUSTER)
 
 
-def test_a_cycle_costs_one_pop_and_one_push(agent: Agent, redis_client: redis.Redis) -> None:
+def test_a_cycle_costs_one_pop_and_one_push(agent: Agent) -> None:
     agent.tick("sample")
     agent.result()
-    with redis_client.monitor() as monitor:
+    with agent.redis.monitor() as monitor:
         runs = {agent.tick("sample")}
         runs.add(agent.result().run)
-        redis_client.echo("the end")
+        agent.redis.echo("the end")
         seen: Counter[str] = Counter()
         for entry in monitor.listen():
             words = entry["command"].split()
@@ -46,16 +46,14 @@ def test_a_cycle_costs_one_pop_and_one_push(agent: Agent, redis_client: redis.Re
     assert [command.rpartition(".")[2].isdigit() for command in mail] == [True, False]
 
 
-def test_each_stage_is_a_task_for_whoever_listens(
-    agent: Agent, scorer: ScriptedServer, redis_client: redis.Redis
-) -> None:
+def test_each_stage_is_a_task_for_whoever_listens(own_agent: Agent, scorer: ScriptedServer) -> None:
     scorer.script(answer(RESULTS), answer("no", 404))
-    with redis_client.pubsub() as listener:
+    with own_agent.redis.pubsub() as listener:
         listener.psubscribe("/0.celeryev/task.*")
         runs = []
         for outcome in ("ok", "error"):
-            runs.append(agent.tick("sample"))
-            assert agent.result().outcome == outcome
+            runs.append(own_agent.tick("sample"))
+            assert own_agent.result().outcome == outcome
         # 12 of a cycle with three stages, 9 of one whose second stage fails.
         events = _events(listener, 21)
     whole, failed = ([event for event in events if event["run"] == run] for run in runs)

@@ -11,8 +11,7 @@ from typing import Any
 
 from dsf.agent.secrets import FileSecrets, Release
 from dsf.api.summary import ScorerSummary
-from dsf.cycle.cycle import Cycle
-from dsf.cycle.stages import Stages
+from dsf.cycle.stages import Cycle, Stages
 from dsf.errors import CycleError
 from dsf.http.access import Access
 from dsf.settings import Settings

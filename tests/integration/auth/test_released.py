@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dsf.api.summary import ScorerSummary
-from dsf.cycle.cycle import Cycle
+from dsf.cycle.stages import Cycle
 from dsf.errors import CycleError
 from tests.integration.auth.bed import GOOD, Bed, TokenServer
 from tests.integration.http.test_proxies import Proxy

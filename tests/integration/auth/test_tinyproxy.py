@@ -12,7 +12,7 @@ import pytest
 
 from dsf.api.summary import ScorerSummary
 from dsf.api.types import ConfigSyncMode
-from dsf.cycle.cycle import Cycle
+from dsf.cycle.stages import Cycle
 from dsf.errors import CycleError
 from dsf.http import transport
 from dsf.http.access import DIRECT, Access

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from dsf import keys
-from dsf.store.agentkeys import AgentKeys
+from dsf.store.agents import AgentKeys
 from dsf.store.registry import ClusterRecord, Registry
 from tests.integration.cli.conftest import Dsf, loaded
 from tests.integration.exporter.fleet import Fleet

@@ -11,8 +11,7 @@ import pytest
 from dsf.api.authentication import CaKind
 from dsf.api.summary import ScorerSummary
 from dsf.auth.secrets import AccountToken, SecretError, Use
-from dsf.cycle.cycle import Cycle
-from dsf.cycle.stages import Observer, Stages
+from dsf.cycle.stages import Cycle, Observer, Stages
 from dsf.errors import CycleError
 from dsf.settings import Settings
 from dsf.sources.base import Question

@@ -50,8 +50,19 @@ def _close_connections() -> Iterator[None]:
     transport.close()
 
 
-@pytest.mark.parametrize("ask", [_get, _post, _probe], ids=["agent-get", "agent-post", "hub"])
-@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+#: Rows that are tried in every way to ask: what reads an answer is the same for all.
+_EACH_WAY = ("headers never end", "chunks drip", "chunks for ever", "gzip cut off", "closed at once", "redirect")
+
+
+def _ways() -> Iterator[Any]:
+    for row in TABLE:
+        yield pytest.param(row, _get, id=f"{row.name}-get")
+        if row.name in _EACH_WAY:
+            yield pytest.param(row, _post, id=f"{row.name}-post")
+            yield pytest.param(row, _probe, id=f"{row.name}-probe")
+
+
+@pytest.mark.parametrize(("row", "ask"), _ways())
 def test_an_answer_ends_in_its_reason_in_time_and_memory(row: Hostile, ask: Ask) -> None:
     process = psutil.Process()
     for seconds in _SECONDS if row.reason == "timeout" else (_FLOOD_SECONDS,):
@@ -70,7 +81,7 @@ def test_an_answer_ends_in_its_reason_in_time_and_memory(row: Hostile, ask: Ask)
     assert str(caught.value).isprintable()
 
 
-@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", [row for row in TABLE if row.name in _EACH_WAY], ids=lambda row: row.name)
 def test_the_hubs_health_check_fails_with_words(row: Hostile) -> None:
     with RawServer(row.sent) as server:
         target = health.HealthTarget(f"{server.url}/config", ConfigSyncMode.Full)

@@ -13,8 +13,7 @@ import pytest
 import redis
 from pydantic import BaseModel
 
-from dsf.agent.outbox import Outbox
-from dsf.agent.secrets import KeyRing
+from dsf.agent.outbox import KeyRing, Outbox
 from dsf.messages import Result, derive_key
 from dsf.results.intake import Intake
 from dsf.tasks.ingest import ingest

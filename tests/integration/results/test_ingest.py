@@ -145,7 +145,7 @@ def test_what_is_stored_is_compact(bed: Bed) -> None:
     assert row.split(" ")[1:] == ["", ",,,2", "1.5"]
 
 
-def test_a_run_in_a_row_of_an_earlier_version_has_ended(bed: Bed) -> None:
+def test_a_run_whose_row_is_json_has_ended(bed: Bed) -> None:
     run = bed.open()
     assert bed.send(run, outcome="skipped", reason="overlap") == "skipped"
     history = keys.history_key("c1", "s1")

@@ -6,7 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from dsf import keys
-from dsf.results.service import Sweeper
+from dsf.results.worker import Sweeper
 from dsf.store.client import connect
 from tests.integration.results.bed import Bed
 from tests.support.wait import wait_for

@@ -13,7 +13,7 @@ import redis
 from dsf import keys
 from dsf.messages import run_time
 from dsf.schedule.dispatch import Dispatcher
-from dsf.store.slots import is_slot, phase
+from dsf.store.entries import is_slot, phase
 from dsf.store.ticks import RUN_SLACK
 from tests.integration.schedule.support import START, TICKS, Bench, books, entry, pushed, register, run_times
 from tests.support.redisserver import RedisServer

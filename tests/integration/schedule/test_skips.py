@@ -7,7 +7,7 @@ import redis
 
 from dsf import keys
 from dsf.store.pairs import Pairs
-from dsf.store.skips import Skips
+from dsf.store.ticks import Skips
 from tests.integration.schedule.support import START, Bench, books, entry, pushed, register
 
 #: A minute of ticks before a test changes anything, whatever the slots of its pairs.

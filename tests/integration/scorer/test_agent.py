@@ -18,8 +18,7 @@ from dsf.api.resolve import resolve
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoring import ScoringResponse
 from dsf.api.summary import ScorerSummary
-from dsf.cycle.cycle import Cycle
-from dsf.cycle.stages import Stages
+from dsf.cycle.stages import Cycle, Stages
 from dsf.errors import CycleError, HttpError
 from dsf.scorer import Bearer, Limits, Prometheus, Score, Scorer, Series, Unavailable
 from dsf.settings import Settings

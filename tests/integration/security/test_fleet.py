@@ -15,7 +15,7 @@ import redis
 from dsf import keys, messages
 from dsf.messages import derive_key, new_run_id, sign
 from dsf.results.ingest import REGISTRY_AGE
-from dsf.store.agentkeys import AgentKeys
+from dsf.store.agents import AgentKeys
 from dsf.store.registry import ClusterRecord, Registry
 from tests.integration.security.attacks import message, push_tick, result, send
 from tests.integration.security.fleet import CANARIES, CLUSTERS, MASTER, SCORER, Fleet, replace

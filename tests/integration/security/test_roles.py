@@ -23,7 +23,7 @@ from dsf.results.ingest import Ingest
 from dsf.results.writer import Writer
 from dsf.schedule.lock import BeatLock
 from dsf.settings import Settings
-from dsf.store.agentkeys import AgentKeys
+from dsf.store.agents import AgentKeys
 from dsf.store.mail import Mailboxes, results_waiting
 from dsf.store.pairs import Pairs
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord

@@ -12,8 +12,7 @@ from dsf import keys
 from dsf.redisacl.clusterusers import ClusterUsers
 from dsf.redisacl.rules import HUB_ROLES, cluster_user, hub_user
 from dsf.redisacl.users import DEFAULT_OFF, hub_users, render_acl_file
-from dsf.store.agentkeys import AgentKeys
-from dsf.store.agents import AgentRecord, Agents
+from dsf.store.agents import AgentKeys, AgentRecord, Agents
 from tests.integration.security.fleet import MASTER
 from tests.support.redisserver import RedisServer
 from tests.support.secureredis import SecureRedis

@@ -13,8 +13,7 @@ from dsf.agent.metrics import AgentMetrics
 from dsf.api.summary import ScorerSummary
 from dsf.cli.delivered import ClusterDelivery
 from dsf.cli.explaining import run
-from dsf.cycle.cycle import Cycle
-from dsf.cycle.stages import Stages
+from dsf.cycle.stages import Cycle, Stages
 from dsf.settings import Settings
 from dsf.up.stack import http_ready
 from tests.integration.cycle.test_stages import NoSecrets

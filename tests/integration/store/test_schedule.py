@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from dsf import keys
 from dsf.errors import UnknownClusterError, UnknownScorerError
+from dsf.store.entries import CLOCK_SKEW, is_slot, next_slot
 from dsf.store.schedule import Effective, ScheduleOverride, ScheduleStore, effective
-from dsf.store.slots import CLOCK_SKEW, is_slot, next_slot
 from tests.integration.schedule.support import START, Bench, books, entry, pushed, register
 from tests.support.redisserver import RedisServer
 

@@ -13,8 +13,8 @@ from dsf import keys
 from dsf.exporter.collector import FleetCollector
 from dsf.fleet.model import FleetModel
 from dsf.fleet.plans import read_plans
-from dsf.store.agentkeys import AgentKeys
-from dsf.store.unreadable import complain
+from dsf.store.agents import AgentKeys
+from dsf.store.client import complain
 from tests.integration.results.bed import Bed
 from tests.integration.store.mix import CLUSTERS, Mix
 

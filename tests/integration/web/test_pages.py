@@ -18,12 +18,11 @@ from dsf.api.hold import Waiting
 from dsf.fleet.changes import Action, Actor, UserAction, record
 from dsf.fleet.client import Client
 from dsf.messages import new_run_id
-from dsf.store.entries import ScheduleOverride
+from dsf.store.entries import ScheduleOverride, current_slot
 from dsf.store.notices import CLUSTER_SET, ClusterNotice, ConditionNotice, Notices, ScorerNotice
 from dsf.store.pairs import PairFailure, PairScore
 from dsf.store.registry import ClusterRecord, HoldRule, Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
-from dsf.store.slots import current_slot
 from dsf.web import finding, views
 from dsf.web.guard import OWN
 from dsf.web.objects import NoObjects

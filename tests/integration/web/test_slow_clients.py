@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dsf.http import protocol
+from dsf.http import serving
 from tests.integration.exporter.server import ExporterProcess
 from tests.support.redisserver import RedisServer
 from tests.support.webprocess import HttpProcess, WebProcess
@@ -73,6 +73,6 @@ def test_bodies_that_do_not_come_keep_nobody_out(service: tuple[str, HttpProcess
     _, process = service
     half = b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
     half += b"Content-Length: 100\r\n\r\ntoken="
-    with _clients(process.port, protocol.MOST_CONNECTIONS + 50, half):
+    with _clients(process.port, serving.MOST_CONNECTIONS + 50, half):
         for _ in range(3):
             assert process.get("/healthz").status_code == 200

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dsf.agent.secrets import FileSecrets, KeyRing, Release
+from dsf.agent.outbox import KeyRing
+from dsf.agent.secrets import FileSecrets, Release
 from dsf.api.tokenhosts import TokenHosts
 from dsf.api.types import CREDENTIALS_NAME
 from dsf.auth.bearer import parse_token

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import dsf
 from dsf.reasons import DescribedReason, FailureReason, RejectionReason, SkipReason
-from dsf.store import skips
+from dsf.store import ticks
 
 ROOT = Path(__file__).resolve().parents[3]
 #: Exception or function -> where its reason is among the arguments, and what it may be.
@@ -20,7 +20,7 @@ RAISED: dict[str, tuple[int, type[DescribedReason]]] = {
 
 
 def test_reasons_of_skipped_ticks_are_those_of_beat() -> None:
-    assert set(skips.REASONS) | {SkipReason.OVERLAP} == set(SkipReason)
+    assert set(ticks.REASONS) | {SkipReason.OVERLAP} == set(SkipReason)
 
 
 def literals() -> Iterator[tuple[str, type[DescribedReason], str]]:

@@ -24,11 +24,12 @@ from dsf.api.scoring import parse_response
 from dsf.api.summary import parse_summaries
 from dsf.errors import HttpError, ManifestError, MessageRejectedError, RemoteConfigError, ScoringResponseError
 from dsf.http import failures
-from dsf.http.answer import BoundedResponse, inflated
+from dsf.http.client import inflated
 from dsf.http.deadline import Exchange, running
+from dsf.http.transport import BoundedResponse
 from dsf.messages import derive_key, verify
-from dsf.sources.matrix import MatrixError, cut
-from dsf.sources.scrape import ScrapeError, scraped
+from dsf.sources.opentelemetry import ScrapeError, scraped
+from dsf.sources.prometheus import MatrixError, cut
 from dsf.sources.selector import Selector, SelectorError, parse_selectors
 from dsf.text import cleaned, masked
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from dsf.http.answer import BoundedResponse
 from dsf.http.deadline import Exchange, cut, made_for, running
+from dsf.http.transport import BoundedResponse
 
 #: Seconds of a deadline that no test waits for.
 _FAR = 60.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsf.http.identity import CERTIFICATE, period
+from dsf.http.trust import CERTIFICATE, period
 
 
 def test_certificates_among_other_text() -> None:

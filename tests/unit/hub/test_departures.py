@@ -20,8 +20,7 @@ from dsf.hub.desiredstate import DesiredState
 from dsf.hub.outage import Outage
 from dsf.hub.registrar import Registrar
 from dsf.settings import Settings
-from dsf.store.agentkeys import AgentKeys
-from dsf.store.agents import Agents
+from dsf.store.agents import AgentKeys, Agents
 from dsf.store.registry import Registry
 from dsf.store.schedule import ScheduleStore
 from tests.support.memorystore import memory_client

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from dsf import keys, messages
-from dsf.results.service import Sweeper
+from dsf.results.worker import Sweeper
 from dsf.results.writer import LEASE
 from dsf.store.ticks import RUN_SLACK
 from tests.integration.results.bed import START, Bed

@@ -14,7 +14,7 @@ CODE = """
 import signal
 from celery import signals
 from dsf.celery import app
-from dsf.results import service
+from dsf.results import worker
 
 class Worker:
     consumer = None
@@ -22,7 +22,7 @@ class Worker:
 
 Worker.app = app
 app.loader.import_default_modules()
-made = service.Service(Worker)
+made = worker.Service(Worker)
 made._threads.clear()
 made.start(None)
 signal.signal(signal.SIGTERM, lambda *_: signals.worker_shutting_down.send(sender="worker"))

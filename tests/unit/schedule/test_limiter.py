@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsf.schedule.limiter import TICKET_LIFE, RateLimiter
-from dsf.store.slots import next_slot
+from dsf.store.entries import next_slot
 
 START = 1_795_000_000.0
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import uvicorn
 
-import dsf.http.protocol
+import dsf.http.serving
 from dsf.scorer import protocol
 from dsf.scorer.protocol import PatientProtocol
 from tests.support.wait import wait_for
@@ -135,4 +135,4 @@ def test_what_clients_do_not_read_is_bounded(port: int, monkeypatch: pytest.Monk
 def test_the_framework_has_the_same_module() -> None:
     # The library imports nothing of the framework, and the framework not the library, which needs numpy.
     library = Path(protocol.__file__).read_text(encoding="utf-8")
-    assert Path(dsf.http.protocol.__file__).read_text(encoding="utf-8") == library
+    assert Path(dsf.http.serving.__file__).read_text(encoding="utf-8") == library

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsf.sources.matrix import MatrixError, cut
+from dsf.sources.prometheus import MatrixError, cut
 
 SERIES = {"metric": {"__name__": "up", "pod": "a"}, "values": [[1718600000, "1"], [1718600060.5, "NaN"]]}
 HISTOGRAM = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsf.store.slots import TOLERANCE, current_slot, is_slot, next_due, next_slot, phase, scheduled_time
+from dsf.store.entries import TOLERANCE, current_slot, is_slot, next_due, next_slot, phase, scheduled_time
 
 PAIRS = st.builds("cluster-{}/scorer-{}".format, st.integers(0, 9999), st.integers(0, 99))
 INTERVALS = st.one_of(st.integers(1, 120), st.sampled_from([300, 3600, 86400, 604800]))

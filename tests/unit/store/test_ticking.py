@@ -14,7 +14,7 @@ from dsf.exporter.app import make_app
 from dsf.fleet.model import FleetModel
 from dsf.schedule.stats import schedule_families
 from dsf.settings import Settings
-from dsf.store.ticking import LATE, ticks_problem
+from dsf.store.ticks import LATE, ticks_problem
 from tests.support.memorystore import memory_client
 
 NOW = 1_790_000_000.0

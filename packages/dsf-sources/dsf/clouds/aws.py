@@ -32,8 +32,8 @@ from dsf.auth.secrets import SecretError
 from dsf.auth.tokencache import Token
 from dsf.clouds.cloud import Cloud
 from dsf.errors import HttpError
-from dsf.http import tokenanswer
 from dsf.http.access import Access, is_unauthorized
+from dsf.http.failures import shown_token_answer
 from dsf.text import MASK
 
 _HASH = "X-Amz-Content-SHA256"
@@ -141,7 +141,7 @@ def _of_pod(method: Aws, builder: CredentialsBuilder) -> _Key:
         except HttpError as error:
             text, retryable = str(error), error.retryable
         else:
-            shown = tokenanswer.shown(answer.status, answer.content_type, answer.body, [token])
+            shown = shown_token_answer(answer.status, answer.content_type, answer.body, [token])
             text, retryable = f"HTTP {answer.status}: {shown}", answer.status >= 500
             if answer.status == 200:
                 credentials = json.loads(answer.body)

@@ -11,8 +11,7 @@ import dsf.log
 from dsf import metrics as names
 from dsf.errors import HttpError
 from dsf.settings import Settings
-from dsf.sources.history import checked
-from dsf.sources.memory import SourceMemory, lookback_of
+from dsf.sources.memory import SourceMemory, checked, lookback_of
 from dsf.sources.opentelemetry import selectors_of
 from dsf.sources.plugin import Options, Plugin, Request, Series
 from dsf.sources.registry import OTLP_PATH

@@ -19,7 +19,7 @@ from dsf.api.quantity import quantity
 from dsf.errors import HttpError
 from dsf.owncluster.background import OwnCluster, own_cluster
 from dsf.owncluster.kubelisting import KubeListing
-from dsf.sources.history import Samples
+from dsf.sources.memory import Samples
 from dsf.sources.plugin import Options, Plugin, Request, Series
 
 #: Booleans of conditions.

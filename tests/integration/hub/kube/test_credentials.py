@@ -25,7 +25,7 @@ from dsf.redisacl.clusterusers import UsersEverywhere
 from dsf.redisacl.keyids import KeyIds
 from dsf.redisacl.rules import cluster_user
 from dsf.settings import Settings
-from dsf.store.agentkeys import AgentKeys
+from dsf.store.agents import AgentKeys
 from tests.integration.backends.hub import Hub
 from tests.support.controlplane import ControlPlane
 from tests.support.wait import wait_for
