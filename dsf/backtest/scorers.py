@@ -84,7 +84,7 @@ def _of(found: Sequence[ApiObject], name: str, cluster: str, scorer_url: str, wh
     facts = next(
         (each.facts for each in found if isinstance(each, ManagedCluster) and each.facts.name == cluster), None
     )
-    everywhere = resolve_everywhere(scorer, NO_HOSTS, authentications, [facts or ClusterFacts(cluster)])
+    everywhere = resolve_everywhere(scorer, NO_HOSTS, authentications, [facts or ClusterFacts(cluster)], {})
     variant = everywhere.variants.get(cluster, everywhere.resolved.summary)
     if isinstance(variant, ResolutionError):
         raise variant

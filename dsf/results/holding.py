@@ -16,9 +16,9 @@ from dsf.api.hold import hold_back
 from dsf.api.score import to_score_value
 from dsf.api.validity import has_expired
 from dsf.messages import Result
+from dsf.store.client import parsed
 from dsf.store.pairs import FAILING, SCORE, PairScore, row_fields
 from dsf.store.registry import ScorerRecord
-from dsf.store.client import parsed
 
 _Results = list[tuple[dict[str, str], float]]
 

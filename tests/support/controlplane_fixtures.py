@@ -15,9 +15,6 @@ from tests.support.distribution import asks_api_server
 #: The one that tests of this process share, once there was one.
 _shared: list[ControlPlane] = []
 
-#: The API server of this process, while it runs.
-_shared: list[ControlPlane] = []
-
 
 @pytest.fixture(scope="session")
 def control_plane() -> Iterator[ControlPlane]:
@@ -45,12 +42,6 @@ def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
     for server in _shared:
         if nextitem is not None and server.is_running and not asks_api_server(nextitem.nodeid.partition("::")[0]):
             server.stop()
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """End it with its last test: where files are shared out in the order of their names, tests/unit comes last."""
-    if _shared and hasattr(item.config, "workerinput") and item.nodeid.startswith("tests/unit/"):
-        _shared.pop().stop()
 
 
 @pytest.fixture
