@@ -34,6 +34,7 @@ COPY demo/pyproject.toml demo/
 FROM ${PYTHON_IMAGE} AS base
 ARG VERSION=0.1.0
 LABEL org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.source="https://github.com/open-cluster-management-io/dynamic-scoring-framework" \
       org.opencontainers.image.licenses="Apache-2.0"
 # One heap for two threads, not eight per core, and blocks of 1 MB and more go back to the system when they are freed: else
 # each thread would keep the memory of the largest answer that it has seen.

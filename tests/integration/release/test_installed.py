@@ -16,7 +16,7 @@ import requests
 from tests.integration.release.conftest import wheel
 from tests.support.child import Child
 from tests.support.redisserver import free_port
-from tests.support.uv import ROOT, UV, environment
+from tests.support.uv import ROOT, UV, environment, failed
 from tests.support.wait import wait_for
 
 #: A program of a user of each public library. mypy takes it only if the library says its types.
@@ -107,7 +107,8 @@ def test_uv_installs_it_as_a_tool(dist: Path, core: Path, tmp_path: Path, versio
     done = subprocess.run(
         command, env=os.environ | tools, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path
     )
-    assert done.returncode == 0, done.stderr
+    if done.returncode:
+        failed(done.stderr)
     assert {path.name for path in (tmp_path / "bin").iterdir()} == {"dsf", "kubectl-dsf"}
     assert run(tmp_path / "bin" / "dsf", "version", folder=tmp_path).startswith(f"dsf {version} (")
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import requests
 
-from dsf.demo.services import samples_dir
 from dsf.up.ports import Ports
 from dsf.up.stack import http_ready
 from dsf.up.supervisor import Program, Supervisor
+from tests.support.uv import ROOT
 
 Start = Callable[..., str]
 
@@ -28,7 +28,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
         key = name, *sorted(environment.items())
         if key not in running:
             port = ports.any()
-            folder = samples_dir() / name
+            folder = ROOT / "samples" / name
             options = ("--app-dir", str(folder), "--port", str(port), "--log-level", "warning")
             url = f"http://127.0.0.1:{port}"
             # Nothing of this process's environment: the samples stand alone.

@@ -12,10 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from dsf.cli.main import app as dsf
-from dsf.demo.services import samples_dir
 from tests.integration.samples.conftest import Start, series
 from tests.integration.samples.llm import MODEL, LanguageModel
 from tests.integration.scorer.server import hub_waits
+from tests.support.uv import ROOT
 
 pytestmark = pytest.mark.xdist_group("samples")
 
@@ -75,7 +75,7 @@ def test_the_language_model_scorer_passes(start: Start, model: LanguageModel, tm
 
 
 def test_the_recording_passes_too(start: Start) -> None:
-    file = samples_dir() / "simple-prediction-scorer" / "recorded.json"
+    file = ROOT / "samples" / "simple-prediction-scorer" / "recorded.json"
     found = check(
         f"{start('simple-prediction-scorer')}/config", "--sample", str(file), "--dimension", "${node};${device}"
     )

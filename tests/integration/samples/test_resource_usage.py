@@ -17,13 +17,13 @@ from dsf.api.manifest import ParsedDocument, parse_documents
 from dsf.api.remoteconfig import parse_remote_config
 from dsf.api.scorer import DynamicScorer
 from dsf.api.types import SourceType
-from dsf.demo.services import samples_dir
 from dsf.up.stack import http_ready
 from tests.support.child import Child
 from tests.support.redisserver import free_port
+from tests.support.uv import ROOT
 from tests.support.wait import wait_for
 
-FOLDER = samples_dir() / "resource-usage-scorer"
+FOLDER = ROOT / "samples" / "resource-usage-scorer"
 ALL = {f"{kind}{scope}Available" for kind in ("cpu", "mem", "gpu", "tpu") for scope in ("Node", "Cluster")}
 GIB = 2**30
 

@@ -14,9 +14,9 @@ import requests
 
 from dsf.api.remoteconfig import parse_remote_config
 from dsf.api.scoring import parse_response
-from dsf.demo.services import samples_dir
 from tests.integration.samples.conftest import Start, ask, series
 from tests.integration.samples.llm import MODEL, LanguageModel
+from tests.support.uv import ROOT
 
 # All processes of the samples are on one worker.
 pytestmark = pytest.mark.xdist_group("samples")
@@ -252,7 +252,7 @@ def test_the_script_of_the_language_model_scorer_runs(start: Start) -> None:
 
 def check_script(name: str, url: str) -> None:
     """What a person runs against a running sample."""
-    script = samples_dir() / name / "test_scorer.sh"
+    script = ROOT / "samples" / name / "test_scorer.sh"
     done = subprocess.run([script, url], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert re.search(r'"score":-?[0-9]', done.stdout), done.stdout

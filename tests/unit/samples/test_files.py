@@ -16,12 +16,12 @@ import yaml
 
 from dsf.api.manifest import ParsedDocument, parse_documents
 from dsf.api.scorer import DynamicScorer
-from dsf.demo.services import samples_dir
+from tests.support.uv import ROOT
 
-ROOT = samples_dir().parent
-SAMPLES = sorted(path.parent.name for path in samples_dir().glob("*-scorer/app.py"))
-SCRIPTS = sorted(samples_dir().glob("*-scorer/*.sh"))
-PREDICTION = samples_dir() / "simple-prediction-scorer"
+FOLDER = ROOT / "samples"
+SAMPLES = sorted(path.parent.name for path in FOLDER.glob("*-scorer/app.py"))
+SCRIPTS = sorted(FOLDER.glob("*-scorer/*.sh"))
+PREDICTION = FOLDER / "simple-prediction-scorer"
 
 
 def objects(file: Path) -> dict[str, dict[str, Any]]:
@@ -45,7 +45,7 @@ def test_these_are_the_samples() -> None:
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_each_is_complete(name: str) -> None:
-    folder = samples_dir() / name
+    folder = FOLDER / name
     for file in ("README.md", "Dockerfile", "requirements.txt", "test_scorer.sh", "manifests/deployment.yaml"):
         assert (folder / file).is_file(), file
     readme = (folder / "README.md").read_text()
@@ -55,7 +55,7 @@ def test_each_is_complete(name: str) -> None:
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_the_scorers_are_good_ones_and_lead_to_the_service(name: str) -> None:
-    file = samples_dir() / name / "manifests" / "dynamicscorer.yaml"
+    file = FOLDER / name / "manifests" / "dynamicscorer.yaml"
     found = parse_documents(file.read_text(), file.name)
     assert found
     for document in found:
@@ -66,7 +66,7 @@ def test_the_scorers_are_good_ones_and_lead_to_the_service(name: str) -> None:
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_the_deployments_are_valid_and_without_rights(name: str) -> None:
-    found = objects(samples_dir() / name / "manifests" / "deployment.yaml")
+    found = objects(FOLDER / name / "manifests" / "deployment.yaml")
     for one in found.values():
         kubernetes_validate.validate(one, "1.36", strict=True)
         assert (one["metadata"]["name"], one["metadata"]["namespace"]) == (name, "dynamic-scoring")
@@ -83,7 +83,7 @@ def test_the_deployments_are_valid_and_without_rights(name: str) -> None:
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_variables_and_volumes_of_the_deployments_mean_something(name: str) -> None:
-    folder = samples_dir() / name
+    folder = FOLDER / name
     spec = objects(folder / "manifests" / "deployment.yaml")["Deployment"]["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     program = (folder / "app.py").read_text()
