@@ -11,7 +11,8 @@ from typing import Final
 import dsf.log
 from dsf.api.manifest import ManifestProblem
 from dsf.api.types import CREDENTIALS_WORK_NAME, MANAGED_BY, MANAGED_BY_LABEL
-from dsf.backends.kube_credentials import KubeCredentials, carries, credentials_work, key_ids_of
+from dsf.backends.compare import carries
+from dsf.backends.kube_credentials import KubeCredentials, credentials_work, key_ids_of
 from dsf.backends.kube_events import EventRecorder
 from dsf.backends.kube_kinds import FIELD_MANAGER, WATCHED
 from dsf.backends.kube_scores import KubeScoreBackend, apply_status

@@ -18,7 +18,6 @@ from dsf.api.types import (
     REDIS_PASSWORD_KEY,
     SENTINEL_PASSWORD_KEY,
 )
-from dsf.backends.compare import covers
 from dsf.backends.protocol import Credentials, Manifest
 from dsf.errors import BackendError, ObjectConflictError, ObjectNotFoundError, SettingsError
 from dsf.kube.resources import MANIFEST_WORKS, SECRETS
@@ -86,15 +85,6 @@ def credentials_work(cluster: str, agent_namespace: str, credentials: Credential
 def _secret(name: str, namespace: str, kind: str, data: dict[str, str]) -> Manifest:
     metadata = {"name": name, "namespace": namespace, "labels": _LABELS}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": kind, "data": data}
-
-
-def carries(work: Manifest, wanted: Manifest) -> bool:
-    """Whether this ManifestWork is as wanted. An additional key in the Secret is an obsolete password."""
-    return covers(work, wanted) and _data(work) == _data(wanted)
-
-
-def _data(work: Manifest) -> list[object]:
-    return [manifest.get("data") for manifest in work["spec"]["workload"]["manifests"]]
 
 
 def key_ids_of(work: Manifest) -> KeyIds | None:

@@ -12,12 +12,13 @@ import redis
 import dsf.log
 from dsf.api.naming import sanitize_resource_name
 from dsf.api.types import MANIFESTWORK_NAME
+from dsf.backends.compare import carries
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
 from dsf.errors import BackendError, DsfError
 from dsf.hub.credentials import AgentCredentials
 from dsf.hub.departures import DepartedClusters, Departures, delete_work
 from dsf.hub.desiredstate import DesiredState
-from dsf.hub.distribute import carries, is_applied, manifest_work
+from dsf.hub.distribute import is_applied, manifest_work
 from dsf.hub.registrar import Registrar
 from dsf.hub.secretdelivery import copy_for
 from dsf.hub.summaries import FleetPlan

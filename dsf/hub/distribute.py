@@ -16,7 +16,6 @@ from dsf.api.types import (
     MANIFESTWORK_NAME,
     SUMMARIES_KEY,
 )
-from dsf.backends.compare import covers
 from dsf.backends.protocol import Kind, Manifest
 from dsf.hub.capacity import size_of
 
@@ -115,15 +114,6 @@ def _rights(namespace: str, references: Iterable[Reference], uses_account: bool)
             "subjects": [{"kind": "ServiceAccount", "name": AGENT_ACCOUNT, "namespace": namespace}],
         },
     ]
-
-
-def carries(work: Manifest, wanted: Manifest) -> bool:
-    """Whether this ManifestWork is as wanted. An additional key of data was removed on the hub."""
-    return covers(work, wanted) and _data(work) == _data(wanted)
-
-
-def _data(work: Manifest) -> list[object]:
-    return [manifest.get("data") for manifest in work["spec"]["workload"]["manifests"]]
 
 
 def is_applied(work: Manifest) -> bool:

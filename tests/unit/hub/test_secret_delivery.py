@@ -9,8 +9,9 @@ import pytest
 from pydantic import ValidationError
 
 from dsf.api.types import DELIVER_LABEL, MANAGED_BY, MANAGED_BY_LABEL, USABLE_FOR
+from dsf.backends.compare import carries
 from dsf.hub.capacity import size_of
-from dsf.hub.distribute import carries, manifest_work
+from dsf.hub.distribute import manifest_work
 from dsf.hub.secretdelivery import MAX_SIZE, NO_DELIVERY, DeliverableSecrets, copy_for
 from dsf.hub.summaries import FleetPlan, make_plan
 from tests.unit.hub.builders import NOW, cluster, config, scorer
