@@ -97,13 +97,7 @@ def test_every_step_is_shown(dsf: Dsf, folder: Path, servers: tuple[ScriptedServ
     assert "null_score" in rows[3]
     assert "empty_dimension" in rows[4]
     assert text.splitlines()[-1].rstrip() == "partial: 2 of 5 results are used. Nothing was published."
-
-
-def test_the_scoring_api_gets_what_an_agent_would_send(
-    dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer]
-) -> None:
-    deliver(folder, servers)
-    dsf("explain", "sample-scorer", "--cluster", "worker01")
+    # The scoring API gets what an agent would send.
     source, scorer = servers
     assert [request.query["query"] for request in source.requests] == ['up{job="a;b"}', "rate(x[1m])"]
     assert int(source.requests[0].query["end"]) - int(source.requests[0].query["start"]) == 60

@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 import os
 import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from dsf import keys
 from tests.integration.exporter.fleet import SAMPLE, STATIC, good_fleet
 from tests.integration.exporter.server import ExporterProcess
+from tests.support import forked
 from tests.support.programs import find
 from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
@@ -88,14 +87,6 @@ def test_openmetrics_and_gzip_when_asked_for(exporter: ExporterProcess, redis_cl
     assert zipped.headers["Content-Encoding"] == "gzip"
     assert samples(zipped.text)
     assert len(gzip.compress(zipped.content)) < len(zipped.content)
-
-
-def test_many_scrapes_at_once_are_answered(exporter: ExporterProcess, redis_client: redis.Redis) -> None:
-    good_fleet(redis_client)
-    with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda _: exporter.get("/metrics"), range(24)))
-    assert {answer.status_code for answer in answers} == {200}
-    assert all(value(samples(answer.text), "dynamic_scoring_up") == 1 for answer in answers)
 
 
 def test_scores(exporter: ExporterProcess, redis_client: redis.Redis) -> None:
@@ -273,9 +264,7 @@ def test_a_port_in_use_is_said_in_one_line(exporter: ExporterProcess, redis_url:
     environment["DSF_REDIS_URL"] = redis_url
     environment["DSF_LISTEN_HOST"] = "127.0.0.1"
     environment["DSF_LISTEN_PORT"] = str(exporter.port)
-    ended = subprocess.run(
-        [sys.executable, "-m", "dsf.cli", "exporter"], env=environment, capture_output=True, text=True, timeout=300
-    )
+    ended = forked.dsf(["exporter"], environment, timeout=300)
     assert ended.returncode == 1
     said = f"error: DSF_LISTEN_PORT: cannot listen on 127.0.0.1:{exporter.port}"
     assert ended.stderr.splitlines()[-1].startswith(said)

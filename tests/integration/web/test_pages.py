@@ -347,6 +347,7 @@ def test_runs_and_the_page_lead_to_flower_and_grafana(
         assert f'href="https://flower.example/tasks?name=dsf.%20{run}"' in html
         for place in places.values():
             assert f'<a href="{place}" rel="noopener">' in html
+        assert page.terminate() == 0
 
 
 def test_nothing_is_loaded_from_elsewhere(page: WebProcess, redis_client: redis.Redis) -> None:
@@ -392,11 +393,6 @@ def test_no_prefix_can_be_an_address_of_the_page(page: WebProcess, redis_client:
     begins = {re.split("[/?#]", place)[1] for place in places} - {""}
     assert begins >= {"scorers", "static", "api", "placements"}
     assert begins <= OWN
-
-
-def test_it_ends_well(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> None:
-    with WebProcess(redis_server.url, tmp_path_factory.mktemp("ends") / "log") as page:
-        assert page.terminate() == 0
 
 
 MANIFEST = """\
