@@ -62,9 +62,9 @@ NOWHERE = {
     r"dynamic-scoring-redis-ca\b|redis\.tls\.ca=": "another CA; tests/integration/deploy/test_install.py types it",
     r"^make (demo|test|node|bench)\b": _TARGET,
     r"^(\.venv/bin/)?pytest\b": _TARGET,
-    r"^deploy/skupper/link\.sh ": "Skupper is not here; tests/integration/deploy/test_skupper_link.py plays its controller",
+    r"^deploy/skupper/link\.sh ": "Skupper is not here; tests/integration/deploy/test_skupper_link.py plays it",
     r"\bkube-prometheus-grafana\b": "the Secret is that of another project's chart; its flags are checked",
-    r"\bargocd\b": "Argo CD is not here; tests/unit/deploy/test_gitops_health.py runs its scripts, its flags are checked",
+    r"\bargocd\b": "Argo CD is not here; tests/unit/deploy/test_gitops_health.py runs its scripts",
     r"\bdeploy/flux/": "Flux is not here; tests/unit/deploy/test_gitops_health.py evaluates it, its flags are checked",
     r"^make controlplane\b": "runs already when `make test` gets here",
 }
