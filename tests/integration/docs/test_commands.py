@@ -58,7 +58,8 @@ def _dsf_lines() -> Iterator[tuple[str, list[str]]]:
         text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
         for inline in re.findall(r"`dsf ([^`]+)`", text):
             # `dsf scores [--cluster C]`, `dsf schedule list|set`, `dsf hub|agent`
-            plain = re.sub(r"(\w+)(\|\w+)+", r"\1", re.sub(r"[\[\]]|\.\.\.", "", inline))
+            alone = inline.partition(" | ")[0]
+            plain = re.sub(r"(\w+)(\|\w+)+", r"\1", re.sub(r"[\[\]]|\.\.\.", "", alone))
             yield pages.name(page), shlex.split(plain)
 
 
@@ -87,7 +88,7 @@ def test_files_exist(command: Command) -> None:
 @pytest.mark.parametrize("command", [c for c in venues.of(Venue.NOWHERE) if "kubectl" in c.programs], ids=str)
 def test_kubectl_knows_its_flags(command: Command) -> None:
     tokens = shlex.split(command.text)
-    end = tokens.index("--") if "--" in tokens else len(tokens)
+    end = next((place for place, token in enumerate(tokens) if token in ("--", "|")), len(tokens))
     # With --help it reads all flags and does nothing.
     arguments = [*tokens[1:end], "--help"]
     done = subprocess.run([_kubectl(), *arguments], capture_output=True, text=True, timeout=30, check=False)

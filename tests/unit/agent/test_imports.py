@@ -9,7 +9,7 @@ import sys
 #: Distributions' modules that an agent needs, or that one of these brings with it.
 KNOWN = {
     # Celery, billiard and rich look whether these are there; tools of the tests bring them.
-    *("greenlet", "cffi", "psutil", "attr"),
+    *("greenlet", "cffi", "psutil", "attr", "colorama"),
     *("celery", "kombu", "billiard", "vine", "amqp", "click", "dateutil", "six", "tzlocal"),
     # All but the first for what is off; they come where installed.
     *("redis", "hiredis", "opentelemetry", "cryptography", "greenlet"),

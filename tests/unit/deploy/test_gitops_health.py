@@ -16,7 +16,8 @@ from dsf.api.scorer import DynamicScorer, DynamicScorerStatus
 from dsf.api.types import CONFIG_KIND, GROUP, SCORER_KIND
 from dsf.hub.conditions import DeliveryCounts, config_status, scorer_status
 from dsf.hub.cycles import CycleOutcomes
-from dsf.hub.health import CheckFailure, Health
+from dsf.hub.health import Health
+from dsf.hub.obstacle import Obstacle
 from dsf.hub.summaries import make_plan
 from dsf.store.entries import Pace, Pauses, ScheduleOverride
 from tests.unit.deploy import chart
@@ -85,7 +86,7 @@ def _scorer(
 
 
 _ACTIVE = Health(scorer().status.health_status, is_checked=True, is_proven=True)
-_DOWN = CheckFailure("Timeout", "no answer")
+_DOWN = Obstacle("Timeout", "no answer")
 _EVERYWHERE = DeliveryCounts(clusters=2, desired=2, distributed=2, config="hub/c", is_enabled=True)
 _WELL = CycleOutcomes(succeeding=2)
 _BY_HAND = Pauses(2, "a", ScheduleOverride(paused=True, by="ann"), None)

@@ -31,7 +31,7 @@ class Server:
 def test_a_lease_is_taken_when_its_holder_was_silent_for_all_of_it() -> None:
     server = Server()
     elector = LeaderElector(
-        cast("Session", server), "hub", "lease", "me", on_started=lambda: None, on_lost=lambda: None
+        cast("Session", server), "hub", on_started=lambda: None, on_lost=lambda: None, identity="me"
     )
     assert [elector._try(), elector._try()] == [False, False]
     version, seen = elector._seen
@@ -47,6 +47,6 @@ def test_a_lease_that_was_given_back_is_taken_at_once() -> None:
     server = Server()
     server.lease["spec"]["holderIdentity"] = ""
     elector = LeaderElector(
-        cast("Session", server), "hub", "lease", "me", on_started=lambda: None, on_lost=lambda: None
+        cast("Session", server), "hub", on_started=lambda: None, on_lost=lambda: None, identity="me"
     )
     assert elector._try() is True
