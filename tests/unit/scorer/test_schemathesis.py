@@ -35,6 +35,8 @@ async def rows(_: list[Series]) -> list[Score]:
     return [Score(1, {"device": "a"})]
 
 
+# pyproject.toml keeps it from being loaded for all other tests.
+pytest_plugins = ["schemathesis.pytest.plugin"]
 schema = schemathesis.openapi.from_asgi("/openapi.json", ScorerApp(mean, table))
 guarded = Scorer(name="guarded", description="d", score_name="guarded", interval=30, token=Bearer(env="GUARDED_TOKEN"))
 guarded.score(lambda _: [Score(1)])
