@@ -18,10 +18,9 @@ from dsf.messages import MAX_RESULT_BYTES, Result, verify
 from dsf.results.ending import ending_of
 from dsf.settings import Settings
 from dsf.store.agents import AgentRecord, Agents
-from dsf.store.entries import interval_in_force, targets_of
+from dsf.store.entries import interval_in_force, overrides_at, targets_of
 from dsf.store.registry import ClusterRecord, ScorerRecord, read_record
 from dsf.store.runs import Runs
-from dsf.store.schedule import ScheduleStore
 from dsf.store.writes import VALIDITY_FACTOR, read_factor
 
 #: Return values of `Ingest.handle` for refused results; each is counted.
@@ -59,7 +58,7 @@ class Ingest:
         self._secret = master_secret(settings)
         self._registry = RegistryCache(client)
         self._runs = Runs(client)
-        self._schedule = ScheduleStore(client)
+        self._redis = client
         self._clock = clock
         self._on_change = on_change
         # A flood of forged results must not fill the disk with log lines.
@@ -134,7 +133,7 @@ class Ingest:
     def _intervals(self, results: Sequence[Result]) -> list[int | None]:
         """The intervals that users set for the pairs of these results; None for those without."""
         pairs = [(result.scorer, result.cluster) for result in results]
-        overrides = self._schedule.overrides_at({name for pair in pairs for name in targets_of(*pair)})
+        overrides = overrides_at(self._redis, {name for pair in pairs for name in targets_of(*pair)})
         return [interval_in_force(*pair, 0, overrides) or None for pair in pairs]
 
     def refuse(self, reason: str) -> None:
