@@ -240,9 +240,9 @@ def _error_fields(text: str) -> str:
         fields = _XML_FIELDS.search(text)
         return "" if fields is None else ": ".join(fields.groups())
     # The fields of an error: RFC 6749, 5.2; then those of clouds, for some within `error`.
-    fields = "error", "error_description", "code", "message"
+    names = "error", "error_description", "code", "message"
     document = _lowered(document.get("error")) or document
-    return ": ".join(str(document[name]) for name in fields if isinstance(document.get(name), str | int))
+    return ": ".join(str(document[name]) for name in names if isinstance(document.get(name), str | int))
 
 
 def _lowered(document: Any) -> dict[str, Any]:
