@@ -16,9 +16,8 @@ from dsf import metrics as names
 from dsf.agent import running, ticks
 from dsf.agent.config import AgentConfig, FileConfig, Summaries
 from dsf.agent.cycles import CycleRunner
-from dsf.agent.metrics import AgentMetrics
+from dsf.agent.metrics import AgentMetrics, ScoringProbe
 from dsf.agent.outbox import KeyRing, Outbox
-from dsf.agent.probes import ScoringProbe
 from dsf.agent.secrets import FileSecrets, Release
 from dsf.auth.secrets import SecretSource
 from dsf.cycle.stages import Stages

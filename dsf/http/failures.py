@@ -71,6 +71,10 @@ _KINDS: Final[tuple[tuple[type[BaseException], str, str, str, bool], ...]] = tup
     )
 )
 
+_MEDIA_TYPE: Final = re.compile(r"[a-z]+/[a-z0-9.+-]{1,60}")
+#: The fields of an error of AWS.
+_XML_FIELDS: Final = re.compile(r"<Code>([^<]*)</Code>\s*<Message>([^<]*)</Message>")
+
 #: Takes status and first bytes of a refusal; returns (reason, text) when they are more specific than the status.
 Explain = Callable[[int, bytes], tuple[str, str] | None]
 
@@ -219,12 +223,6 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         waiting += [*current.args, getattr(current, "reason", None), current.__cause__, current.__context__]
 
 
-_MEDIA_TYPE: Final = re.compile(r"[a-z]+/[a-z0-9.+-]{1,60}")
-#: The fields of an error: RFC 6749, 5.2; then those of clouds, for some within `error`. AWS sends XML.
-_FIELDS: Final = ("error", "error_description", "code", "message")
-_XML_FIELDS: Final = re.compile(r"<Code>([^<]*)</Code>\s*<Message>([^<]*)</Message>")
-
-
 def shown_token_answer(status: int, content_type: str, body: bytes, secrets: Iterable[str] = ()) -> str:
     """The fields of an error without the secrets that were sent, or else kind and length of the answer."""
     error = _error_fields(body.decode(errors="replace")) if status >= 400 else ""
@@ -241,8 +239,10 @@ def _error_fields(text: str) -> str:
     except (ValueError, RecursionError):
         fields = _XML_FIELDS.search(text)
         return "" if fields is None else ": ".join(fields.groups())
+    # The fields of an error: RFC 6749, 5.2; then those of clouds, for some within `error`.
+    names = "error", "error_description", "code", "message"
     document = _lowered(document.get("error")) or document
-    return ": ".join(str(document[name]) for name in _FIELDS if isinstance(document.get(name), str | int))
+    return ": ".join(str(document[name]) for name in names if isinstance(document.get(name), str | int))
 
 
 def _lowered(document: Any) -> dict[str, Any]:

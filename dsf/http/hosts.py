@@ -13,8 +13,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 #: Probes use the address of the pod.
 PROBES: Final = ("/healthz", "/readyz")
-#: Ends of the names of Services, which are no names of the internet.
-_SERVICES: Final = (".svc", ".svc.cluster.local")
 
 
 def host_name(host: str) -> str:
@@ -55,7 +53,9 @@ class ScrapedHosts:
         await PlainTextResponse(text, status_code=421)(scope, receive, send)
 
     def _knows(self, name: str) -> bool:
-        if name in self._hosts or "*" in self._hosts or (name and "." not in name) or name.endswith(_SERVICES):
+        # Names of Services are no names of the internet.
+        is_service = name.endswith((".svc", ".svc.cluster.local"))
+        if name in self._hosts or "*" in self._hosts or (name and "." not in name) or is_service:
             return True
         try:
             ipaddress.ip_address(name)

@@ -22,14 +22,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dsf.errors import SettingsError
-from dsf.process.connections import repeated
+from dsf.process.connections import HEAD_SECONDS, repeated
 from dsf.process.listening import family_of, prepare
 
 _Message = MutableMapping[str, Any]
 _Send = Callable[[_Message], Awaitable[None]]
 
-#: Seconds for the header of a request, from the connection or its first byte on.
-HEAD_SECONDS: Final = 10.0
 #: Seconds for a client to read an answer: 20 MB of metrics over a slow link between two sites.
 SEND_SECONDS: Final = 60.0
 #: Connections of a server. A browser opens six; one that is idle closes after five seconds, or earlier for a new one.

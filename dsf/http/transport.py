@@ -40,8 +40,6 @@ _SOCKET_OPTIONS: Final = [
 #: Bytes of status line and headers, those of interim answers (100 Continue) included.
 _MAX_HEAD: Final = 256 * 1024
 _DIGITS: Final = re.compile(r"[0-9]{1,18}")
-#: Defects that the email parser reports because it does not see the body.
-_BENIGN: Final = (errors.StartBoundaryNotFoundDefect, errors.MultipartInvariantViolationDefect)
 
 
 class BoundedResponse(http.client.HTTPResponse):
@@ -76,8 +74,10 @@ class BoundedResponse(http.client.HTTPResponse):
 
 
 def _check(headers: http.client.HTTPMessage) -> None:
+    # These defects the email parser reports because it does not see the body.
+    benign = (errors.StartBoundaryNotFoundDefect, errors.MultipartInvariantViolationDefect)
     unread = "" if headers.is_multipart() else headers.get_payload()
-    if unread or any(not isinstance(defect, _BENIGN) for defect in headers.defects):
+    if unread or any(not isinstance(defect, benign) for defect in headers.defects):
         raise NotHttpError("a line of its headers cannot be read")
     if ", ".join(headers.get_all("Transfer-Encoding", [])).lower() not in ("", "identity", "chunked"):
         raise NotHttpError("its Transfer-Encoding is not the one that is understood, chunked")

@@ -31,10 +31,6 @@ _Socket: Any = redis.UnixDomainSocketConnection
 _Hiredis: Any = HiredisRespSerializer
 
 
-#: Options of a TCP connection that one to a Unix socket does not take.
-_TCP_OPTIONS: Final = ("socket_keepalive", "socket_keepalive_options")
-
-
 def why(error: OSError, where: str, host: str, ca_file: str | None, other_end: str = "Redis") -> str:
     """Why a connection to `where` failed, and the remedy, in one line."""
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -167,7 +163,9 @@ class SocketConnection(ReadableErrors, _Socket):  # type: ignore[misc]
 
     def __init__(self, host: str, port: int = 0, **options: Any) -> None:
         del port
-        super().__init__(path=host, **{name: value for name, value in options.items() if name not in _TCP_OPTIONS})
+        for name in ("socket_keepalive", "socket_keepalive_options"):
+            options.pop(name, None)
+        super().__init__(path=host, **options)
 
     @property
     def where(self) -> str:

@@ -19,10 +19,9 @@ from dsf.results.ending import ending_of
 from dsf.results.holding import Published
 from dsf.settings import Settings
 from dsf.store.agents import AgentRecord, Agents
-from dsf.store.entries import interval_in_force, targets_of
+from dsf.store.entries import interval_in_force, overrides_at, targets_of
 from dsf.store.registry import ClusterRecord, ScorerRecord, read_record
 from dsf.store.runs import Ending, Runs
-from dsf.store.schedule import ScheduleStore
 from dsf.store.writes import VALIDITY_FACTOR, read_factor
 
 #: Return values of `Ingest.handle` for refused results; each is counted.
@@ -61,7 +60,6 @@ class Ingest:
         self._redis = client
         self._registry = RegistryCache(client)
         self._runs = Runs(client)
-        self._schedule = ScheduleStore(client)
         self._clock = clock
         self._on_change = on_change
         # A flood of forged results must not fill the disk with log lines.
@@ -153,7 +151,7 @@ class Ingest:
     def _intervals(self, results: Sequence[Result]) -> list[int | None]:
         """The intervals that users set for the pairs of these results; None for those without."""
         pairs = [(result.scorer, result.cluster) for result in results]
-        overrides = self._schedule.overrides_at({name for pair in pairs for name in targets_of(*pair)})
+        overrides = overrides_at(self._redis, {name for pair in pairs for name in targets_of(*pair)})
         return [interval_in_force(*pair, 0, overrides) or None for pair in pairs]
 
     def refuse(self, reason: str) -> None:

@@ -236,7 +236,8 @@ def _check_rest(rest: bytes, body: bytes) -> tuple[str, ...]:
 def _why_not(body: bytes) -> str:
     """Describe an answer without an array of series."""
     try:
-        document: Any = json.loads(body[:_SMALL]) if len(body) <= _SMALL else None
+        # A longer one is not described.
+        document: Any = json.loads(body) if len(body) <= 64 * 1024 else None
     except (ValueError, RecursionError):
         return "the answer is not JSON, or not all of it came"
     if isinstance(document, dict):
@@ -250,7 +251,3 @@ def _why_not(body: bytes) -> str:
 
 def _wrong_type(kind: Any) -> str:
     return f"the answer is a {kind!r} and not a matrix; the path of the source must be that of range queries"
-
-
-#: Bytes of an answer that are parsed to describe its error.
-_SMALL = 64 * 1024

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
-from typing import Annotated, NamedTuple, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple, TypeVar
 
+import redis
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 
 from dsf import keys
@@ -95,6 +96,21 @@ _Model = TypeVar("_Model", Entry, ScheduleOverride)
 def read(model: type[_Model], name: str, text: str) -> _Model | None:
     """Parse a stored entry or override. An unreadable one is logged and gives None: it must not stop the others."""
     return parsed(model, name, text, _STORED)
+
+
+def read_overrides(stored: Iterable[tuple[object, object]]) -> dict[str, ScheduleOverride]:
+    """Parse stored overrides by target; without missing and unreadable ones."""
+    parsed = {
+        str(target): read(ScheduleOverride, str(target), str(text)) for target, text in stored if text is not None
+    }
+    return {target: override for target, override in parsed.items() if override is not None}
+
+
+def overrides_at(client: redis.Redis, targets: Iterable[str]) -> dict[str, ScheduleOverride]:
+    """The overrides of these targets, by target. Raises redis.RedisError."""
+    named = [*targets]
+    texts: Any = client.hmget(keys.OVERRIDES, named) if named else []
+    return read_overrides(zip(named, texts, strict=True))
 
 
 class Effective(NamedTuple):

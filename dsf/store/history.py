@@ -33,8 +33,6 @@ _UNITS: Final = 10_000
 # Digits of a run id's random bits, and the least of its milliseconds.
 _BITS, _MILLISECONDS = 6, 7
 _RUN: Final = _MILLISECONDS + _BITS
-# Fields before the message, which alone may contain spaces.
-_BEFORE_MESSAGE: Final = 6
 # Instead of a number of items.
 _NO_ITEMS: Final = "-"
 
@@ -102,7 +100,8 @@ def _run(packed: str) -> tuple[str, int]:
 
 
 def _unpacked(row: str) -> HistoryEntry:
-    first, timings, counts, value, *why = row.split(" ", _BEFORE_MESSAGE)
+    # The message, after six fields, alone may contain spaces.
+    first, timings, counts, value, *why = row.split(" ", 6)
     run, milliseconds = _run(first)
     stage, reason, message = why or ("", "", "")
     by_name = dict(_given(COUNTS, counts))

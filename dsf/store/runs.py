@@ -20,8 +20,6 @@ from dsf.store.entries import CLOCK_SKEW, Entry, read
 from dsf.store.history import HistoryEntry
 from dsf.store.pairs import EXPIRED, EXPIRED_THRESHOLD, LAST_SUCCESS, PairFailure, PairScore, row_fields
 
-# Hashes by pair that end with a pair.
-_BY_PAIR = (keys.ROWS, keys.SKIPS, keys.WRITES_REFUSED)
 # Key prefixes of pair hashes and histories.
 _PREFIXES = keys.pair_key("", "").removesuffix("/"), keys.history_key("", "").removesuffix("/")
 #: Cycles kept per pair for `dsf history`.
@@ -194,11 +192,11 @@ class Runs:
 
         Returns those that had data. The hub controller does this on removing a pair, but may die in between.
         """
+        # What ends with a pair.
+        by_pair = keys.ROWS, keys.SKIPS, keys.WRITES_REFUSED
         forgotten: list[str] = []
         for batch in batched(sorted(pairs), _BATCH):
-            answer: list[object] = self._forget(
-                keys=[keys.ENTRIES], args=[*_PREFIXES, len(_BY_PAIR), *_BY_PAIR, *batch]
-            )
+            answer: list[object] = self._forget(keys=[keys.ENTRIES], args=[*_PREFIXES, len(by_pair), *by_pair, *batch])
             forgotten += [str(pair) for pair in answer]
         return forgotten
 

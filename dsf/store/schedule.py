@@ -23,7 +23,9 @@ from dsf.store.entries import (
     ScheduleOverride,
     effective,
     next_slot,
+    overrides_at,
     read,
+    read_overrides,
     scorer_target,
 )
 from dsf.store.registry import Registry
@@ -90,7 +92,7 @@ class ScheduleStore:
                 pipe.zmscore(keys.DUE, pairs)
                 pipe.hmget(keys.OVERRIDES, targets)
                 stored, due, changes = pipe.execute()
-            overrides = _overrides(zip(targets, changes, strict=True))
+            overrides = read_overrides(zip(targets, changes, strict=True))
             moves = []
             for entry, before, was_due in zip(batch, stored, due, strict=True):
                 text = entry.dump()
@@ -162,23 +164,18 @@ class ScheduleStore:
 
     def overrides(self) -> dict[str, ScheduleOverride]:
         """All overrides by target: a pair, or `*/<scorer>` for all clusters. Unreadable ones are left out, logged."""
-        return _overrides(sorted(self._redis.hgetall(keys.OVERRIDES).items()))
+        return read_overrides(sorted(self._redis.hgetall(keys.OVERRIDES).items()))
 
     def overrides_of(self, scorer: str, clusters: Iterable[str]) -> dict[str, ScheduleOverride]:
         """The overrides for a scorer on these clusters, by target as for `overrides`."""
         overrides: dict[str, ScheduleOverride] = {}
         for batch in batched((scorer_target(scorer), *(keys.pair(name, scorer) for name in clusters)), self._BATCH):
-            overrides |= _overrides(zip(batch, self._redis.hmget(keys.OVERRIDES, batch), strict=True))
+            overrides |= read_overrides(zip(batch, self._redis.hmget(keys.OVERRIDES, batch), strict=True))
         return overrides
 
     def overrides_of_scorers(self, scorers: Iterable[str]) -> dict[str, ScheduleOverride]:
         """The overrides of scorers on all clusters, by target as for `overrides`."""
-        return self.overrides_at(map(scorer_target, scorers))
-
-    def overrides_at(self, targets: Iterable[str]) -> dict[str, ScheduleOverride]:
-        """The overrides of these targets, by target."""
-        named = [*targets]
-        return _overrides(zip(named, self._redis.hmget(keys.OVERRIDES, named), strict=True)) if named else {}
+        return overrides_at(self._redis, map(scorer_target, scorers))
 
     def set_override(
         self,
@@ -356,8 +353,3 @@ def _entry(pair: str, text: str | None) -> Entry | None:
 
 def _override(target: str, text: str) -> ScheduleOverride | None:
     return read(ScheduleOverride, target, text)
-
-
-def _overrides(stored: Iterable[tuple[object, object]]) -> dict[str, ScheduleOverride]:
-    parsed = {str(target): _override(str(target), str(text)) for target, text in stored if text is not None}
-    return {target: override for target, override in parsed.items() if override is not None}

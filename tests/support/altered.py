@@ -1,18 +1,23 @@
 """Runs a module as `python -m` does, in a process that is different in one point.
 
-    python altered.py [--clock SECONDS] [--run-slack SECONDS] MODULE [ARGUMENT ...]
+    python altered.py [--clock SECONDS] [--run-slack SECONDS] [--calls FILE] MODULE [ARGUMENT ...]
 
 `--clock` puts the wall clock forward (or back) by so much, for everything in Python that asks for the time of day.
 `--run-slack` is how long after its expiry a run without a result stays open, in place of `dsf.store.ticks.RUN_SLACK`.
+`--calls` writes several times a second how often functions of each module of dsf were called, as JSON.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime as datetime_module
+import json
+import os
 import runpy
 import sys
+import threading
 import time
+from types import FrameType
 from typing import Any
 
 _Real = datetime_module.datetime
@@ -41,11 +46,33 @@ def shift_clock(seconds: float) -> None:
     datetime_module.datetime = _Shifted  # type: ignore[misc]
 
 
+def count_calls(file: str) -> None:
+    """From now on, in all threads."""
+    calls: dict[str, int] = {}
+
+    def profile(frame: FrameType, event: str, _: object) -> None:
+        name = str(frame.f_globals.get("__name__", ""))
+        if event == "call" and name.startswith("dsf."):
+            calls[name] = calls.get(name, 0) + 1
+
+    def write() -> None:
+        while True:
+            time.sleep(0.2)
+            with open(f"{file}.new", "w") as draft:
+                json.dump(calls.copy(), draft)
+            os.replace(f"{file}.new", file)
+
+    threading.Thread(target=write, daemon=True).start()
+    threading.setprofile(profile)
+    sys.setprofile(profile)
+
+
 def main() -> None:
     """Read the arguments and become the module."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--clock", type=float, default=0.0)
     parser.add_argument("--run-slack", type=float)
+    parser.add_argument("--calls")
     parser.add_argument("module")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     found = parser.parse_args()
@@ -55,6 +82,8 @@ def main() -> None:
         from dsf.store import ticks
 
         ticks.RUN_SLACK = found.run_slack
+    if found.calls is not None:
+        count_calls(found.calls)
     sys.argv = [found.module, *found.arguments]
     runpy.run_module(found.module, run_name="__main__", alter_sys=True)
 

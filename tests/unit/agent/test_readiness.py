@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import pytest
 
-from dsf.agent.probes import ScoringProbe
+from dsf.agent.metrics import ScoringProbe
 from dsf.api.summary import ScorerSummary
 
 
