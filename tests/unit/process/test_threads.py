@@ -81,4 +81,5 @@ def test_no_other_module_starts_a_thread() -> None:
     starts = [
         start for place in dsf.__path__ for file in Path(place).rglob("*.py") for start in _starts_thread(file, place)
     ]
-    assert {start.partition(":")[0] for start in starts} == {"process/threads.py"}
+    # The scorer library, which stands alone, serves a scorer beside the cases that ask it.
+    assert {start.partition(":")[0] for start in starts} == {"process/threads.py", "conformance/inprocess.py"}
