@@ -34,6 +34,8 @@ from dsf.store.runs import Runs
 from dsf.store.ticks import RUN_SLACK
 from dsf.worker.taskevents import TaskEvents
 
+log = dsf.log.get(__name__)
+
 
 def run(config: Settings) -> int:
     """Run the results worker until SIGTERM or SIGINT; returns its exit code.
@@ -67,8 +69,6 @@ def run(config: Settings) -> int:
 
 #: Seconds between sweeps when there is no more to do.
 _SWEEP_EVERY = 1.0
-
-log = dsf.log.get(__name__)
 
 
 class Service(bootsteps.StartStopStep):

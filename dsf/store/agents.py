@@ -20,6 +20,8 @@ from dsf.errors import UnknownClusterError
 from dsf.store.client import at_once, parsed, whole
 from dsf.store.registry import ClusterRecord, Registry
 
+log = dsf.log.get(__name__)
+
 
 class AgentRecord(BaseModel):
     """An agent per its newest result."""
@@ -102,9 +104,6 @@ def problem(cluster: ClusterRecord, agent: AgentRecord | None, used: int | None)
 def key_id(cluster: str, text: object) -> int | None:
     """The stored key id of a cluster's newest signature; None if there is none, or if it cannot be read."""
     return whole("key id", cluster, text) or None
-
-
-log = dsf.log.get(__name__)
 
 
 class KeyRequest(BaseModel):

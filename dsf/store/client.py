@@ -22,6 +22,8 @@ from dsf import keys
 from dsf.redislink.link import HEALTH_CHECK_INTERVAL, Link, connect_timeout
 from dsf.settings import Settings
 
+log = dsf.log.get(__name__)
+
 _Item = TypeVar("_Item")
 
 
@@ -98,9 +100,6 @@ def lua(name: str) -> str:
 
 def _source(name: str) -> str:
     return resources.files("dsf.store").joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
-
-
-log = dsf.log.get(__name__)
 
 
 def repeat(

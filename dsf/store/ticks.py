@@ -158,6 +158,7 @@ def ticks_problem(client: redis.Redis, now: float) -> str:
     return f"no ticks are sent: {pair} has been due for {late:.0f} s; beat does not run, or stands still: see its log"
 
 
+# Why a due tick is not sent.
 QUEUE_FULL: Final = "queue_full"
 RATE_LIMIT: Final = "rate_limit"
 PAUSED: Final = "paused"

@@ -62,7 +62,7 @@ def _ways() -> Iterator[Any]:
             yield pytest.param(row, _probe, id=f"{row.name}-probe")
 
 
-@pytest.mark.parametrize(("row", "ask"), _ways())
+@pytest.mark.parametrize(("row", "ask"), list(_ways()))
 def test_an_answer_ends_in_its_reason_in_time_and_memory(row: Hostile, ask: Ask) -> None:
     process = psutil.Process()
     for seconds in _SECONDS if row.reason == "timeout" else (_FLOOD_SECONDS,):
