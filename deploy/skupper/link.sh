@@ -27,14 +27,19 @@ for context; do
     site=${context#kind-}
     # A used token is not redeemed again.
     kubectl --context "$context" --namespace dynamic-scoring delete accesstoken hub --ignore-not-found
+    # Not with gsub, to which an & in a code is a command.
     SITE=$site awk '
+        function put(mark, value, place) {
+            place = index($0, mark)
+            if (place) $0 = substr($0, 1, place - 1) value substr($0, place + length(mark))
+        }
         /REPLACE-WITH-CA/ {
             print "  ca: |"
             count = split(ENVIRON["CA"], lines, "\n")
             for (i = 1; i <= count; i++) print "    " lines[i]
             next
         }
-        { gsub("https://REPLACE-WITH-URL", ENVIRON["URL"]); gsub("REPLACE-WITH-CODE", ENVIRON["CODE"]) }
+        { put("https://REPLACE-WITH-URL", ENVIRON["URL"]); put("REPLACE-WITH-CODE", ENVIRON["CODE"]) }
         { sub("name: worker01$", "name: " ENVIRON["SITE"]); print }
     ' "$folder/managed-cluster.yaml" | kubectl --context "$context" apply --filename -
 done
