@@ -525,7 +525,7 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
         part
         for name in environment
         if name.startswith(ENV_PREFIX) and name.endswith("_SERVICE_HOST")
-        for part in (f"{name.removesuffix('HOST')}", f"{name.removesuffix('_SERVICE_HOST')}_PORT")
+        for part in (name.removesuffix("HOST"), name.removesuffix("_SERVICE_HOST") + "_PORT")
     )
     return sorted(
         name

@@ -15,10 +15,10 @@ def write(path: Path, cases: list[CaseResult]) -> None:
     suites = Xml.Element("testsuites", _totals(cases))
     for file, group in groupby(cases, key=lambda case: case.file):
         own = list(group)
-        suite = Xml.SubElement(suites, "testsuite", name=_shown(file), **_totals(own))
+        suite = Xml.SubElement(suites, "testsuite", {"name": _shown(file)} | _totals(own))
         for case in own:
             attributes = {"classname": _shown(file), "name": _shown(case.name), "time": f"{case.seconds:.3f}"}
-            test = Xml.SubElement(suite, "testcase", file=_shown(file), line=str(case.line), **attributes)
+            test = Xml.SubElement(suite, "testcase", attributes | {"file": _shown(file), "line": str(case.line)})
             if case.failures:
                 failure = Xml.SubElement(test, "failure", message=_shown(case.failures[0]))
                 failure.text = _shown("\n".join(case.failures))

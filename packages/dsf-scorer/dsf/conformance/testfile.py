@@ -28,12 +28,12 @@ _MOST_CHARACTERS = 4 * 1024 * 1024
 
 def _interval(value: Any) -> int:
     try:
-        number = seconds(value) if isinstance(value, str) else value
+        number: Any = seconds(value) if isinstance(value, str) else value
     except typer.BadParameter as error:
         raise ValueError(error.message) from None
     if type(number) is not int or number < 1:
         raise ValueError("must be a time such as 30s, 1m or 1h30m, at least 1s")
-    return number
+    return int(number)
 
 
 class _Part(BaseModel):
