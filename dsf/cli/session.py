@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import typer
 
 from dsf import keys
 from dsf.cli import context
 from dsf.cli.output import flat
+from dsf.errors import SettingsError, UnknownClusterError
 
 if TYPE_CHECKING:
     import redis
@@ -85,7 +85,6 @@ def agent_settings(cluster: str) -> Settings:
     Raises SettingsError naming the wrong variable, and UnknownClusterError when that hub has no such cluster.
     """
     from dsf.agent.secrets import beside
-    from dsf.errors import UnknownClusterError
 
     settings = command_settings()
     out = settings.out
@@ -153,13 +152,17 @@ def api_client(settings: Settings) -> Iterator[Client]:
 
 def redis_hint(error: Exception) -> str:
     """Message for a command that could not use Redis, without user name and password."""
+    from dsf.redislink import address
     from dsf.settings import Settings
 
     settings = Settings.load()
     running = running_demo(settings)
     settings = _of_demo(settings, running)
     reason = " ".join(str(error).split()).rstrip(".")
-    where = _without_password(settings.resolved_redis_url())
+    try:
+        where = str(address.parse(settings.resolved_redis_url()))
+    except SettingsError:
+        where = "an invalid URL"
     if by_environment():
         advice = "check DSF_REDIS_URL"
     elif running is not None:
@@ -184,12 +187,3 @@ def running_demo(settings: Settings) -> context.CliContext | None:
 def by_environment() -> bool:
     """Whether the environment sets the Redis of a command."""
     return context.wanted() is None and "DSF_REDIS_URL" in os.environ
-
-
-def _without_password(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        port = f":{parts.port}" if parts.port else ""
-        return f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path}"
-    except ValueError:
-        return "an invalid URL"

@@ -50,7 +50,6 @@ ERRORS: Final[dict[int | str, dict[str, Any]]] = {
 # Numbers that change constantly and are excluded from the ETag; their base values are in the answer and count. Only
 # numbers: a label or a scorer may have such a name, but its value is a string.
 _VOLATILE: Final = re.compile(rb'^\{"at":"[^"]*"|"(?:ageSeconds|lagSeconds)":[-+.0-9eE]+|"ages":\{.*?\]\}', re.DOTALL)
-#: Smaller answers are not compressed.
 
 ClusterFilter = Annotated[str | None, Query(description="Only this cluster.")]
 ClusterGlob = Annotated[str | None, Query(description="Only this cluster; `*` and `?` stand for others.")]

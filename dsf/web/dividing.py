@@ -57,7 +57,7 @@ EVERYTHING: Final = Chosen()
 
 def chosen(reading: Reading, query: Mapping[str, str]) -> Chosen:
     """The clusters in ClusterSet `set` and with label `label` (KEY=VALUE) of the query; `*` in them is any text."""
-    labels = reading.labels()
+    labels = reading.model.labels()
     known = [label for label, _ in Counter(label for own in labels.values() for label in own.items()).most_common()]
     texts = {name: " ".join(query.get(name, "").replace('"', "").split()) for name in ("set", "label")}
     asked = search.parse(" ".join(f'{name}:"{text}"' for name, text in texts.items() if text))
@@ -71,7 +71,7 @@ def chosen(reading: Reading, query: Mapping[str, str]) -> Chosen:
 
 def divided(reading: Reading, query: Mapping[str, str]) -> dict[str, Any]:
     """Data of the page; `by` of the query is the label, by default that of the ClusterSet."""
-    labels, states = reading.labels(), reading.cluster_states()
+    labels, states = reading.model.labels(), reading.model.cluster_states()
     by = query.get("by") or CLUSTER_SET
     clusters: Counter[str] = Counter()
     sums: defaultdict[str, Counter[str]] = defaultdict(Counter)

@@ -62,18 +62,18 @@ def find(reading: Reading, text: str, limit: int, cursor: str | None) -> dict[st
 
 def _meaning(reading: Reading, asked: search.Query) -> _Meaning:
     """A word is, in this order, a run id, part of a scorer's name, a state, a reason, a cluster or an item."""
-    fleet = reading.fleet()
+    fleet = reading.model.fleet()
     by_label = bool(asked.of("set") or asked.of("label"))
     names = reading.cluster_names() if asked.of("cluster") or asked.words else []
     scorers = [scorer for scorer in fleet.scorers if asked.allows("scorer", scorer.name)]
     clusters = [name for name in names if asked.allows("cluster", name)]
     if by_label:
-        clusters = labelled(reading.labels(), asked, clusters if names else reading.cluster_names())
+        clusters = labelled(reading.model.labels(), asked, clusters if names else reading.cluster_names())
     states = [name for name in STATES if asked.allows("state", name)]
     reasons, stages = list(asked.of("reason")), list(asked.of("stage"))
     items, runs = list(asked.of("item")), list(asked.of("run"))
     named_clusters = by_label or bool(asked.of("cluster"))
-    known = reading.reasons([scorer.name for scorer in scorers]) if asked.words else set()
+    known = reading.model.reasons([scorer.name for scorer in scorers]) if asked.words else set()
     shown_scorers = list(scorers) if any("*" in pattern for pattern in asked.of("scorer")) else []
     shown_clusters: list[str] = []
     for word in asked.words:

@@ -11,17 +11,7 @@ import redis
 from dsf import keys
 from dsf.fleet import changes
 from dsf.fleet.model import FleetModel, PairFilter
-from dsf.fleet.overviews import (
-    ClusterDetail,
-    ClusterPage,
-    FleetOverview,
-    PairDetail,
-    PairRow,
-    ScorerDetail,
-    ScorerOverview,
-    StateCounts,
-    UnreadyScorer,
-)
+from dsf.fleet.overviews import ClusterPage, PairDetail, PairRow, ReasonGroup, ScorerOverview
 from dsf.fleet.plans import PlanComparison, read_plans
 from dsf.fleet.schedule import entry_view
 from dsf.fleet.verdict import Verdict, verdict
@@ -46,17 +36,6 @@ class Why:
     message: str
     at: float
     run: str = ""
-
-
-@dataclass(frozen=True)
-class Group:
-    """Pairs of one scorer without a fresh score for the same reason; the text is of the cluster `newest`."""
-
-    scorer: str
-    state: State
-    why: Why
-    newest: str
-    clusters: int
 
 
 @dataclass(frozen=True)
@@ -99,25 +78,19 @@ class Reading:
         self._registry = Registry(client)
         self._pairs = Pairs(client)
         self._schedule = ScheduleStore(client)
-        #: Has the rows of all pairs in memory.
+        #: Has the rows of all pairs in memory, and what needs no more than those.
         self.model = FleetModel(client)
 
     def ping(self) -> None:
         """Check that Redis can be read; it refuses PING while it takes no writes."""
         self._redis.hlen(keys.CLUSTERS)
 
-    def fleet(self) -> FleetOverview:
-        """The whole fleet."""
-        return self.model.fleet()
-
-    def groups(self, scorers: Iterable[ScorerOverview]) -> list[Group]:
+    def groups(self, scorers: Iterable[ScorerOverview]) -> list[ReasonGroup]:
         """Problems of scorers, worst first."""
-        groups, wordless = [], 0
+        groups: list[ReasonGroup] = []
+        wordless = 0
         for scorer in scorers:
-            for group in scorer.reasons:
-                at = group.at.timestamp() if group.at else 0.0
-                why = Why(group.stage, group.reason, group.message, at, group.run_id)
-                groups.append(Group(scorer.name, STATES[group.state.value], why, group.cluster, group.clusters))
+            groups += scorer.reasons
             # Their pairs have no other reason than the state.
             for state in (Verdict.EXPIRED, Verdict.NEVER, Verdict.EMPTY, Verdict.PAUSED):
                 # Those with a remark are in a group.
@@ -128,18 +101,23 @@ class Reading:
                     wordless += 1
                     some = self.page(PairFilter(scorer=scorer.name, states=[state]), 1).rows
                     why = (some[0].why if some else None) or Why("", "", STATES[state.value].help, 0.0)
-                    newest = some[0].cluster if some else ""
-                    groups.append(Group(scorer.name, STATES[state.value], why, newest, number))
-        return sorted(groups, key=lambda group: (RANK[group.state.name], -group.clusters, group.scorer))
+                    group = ReasonGroup(
+                        scorer=scorer.name,
+                        state=state,
+                        stage=why.stage,
+                        reason=why.reason,
+                        clusters=number,
+                        cluster=some[0].cluster if some else "",
+                        at=why.at or None,
+                        message=why.message,
+                    )
+                    groups.append(group)
+        return sorted(groups, key=lambda group: (RANK[group.state.value], -group.clusters, group.scorer))
 
     def page(self, wanted: PairFilter, limit: int, cursor: str | None = None) -> Rows:
         """Matching pairs, worst first."""
         page = self.model.pairs(wanted, limit=limit, cursor=cursor)
         return Rows(self.rows(page.pairs), page.total, page.cursor)
-
-    def reasons(self, scorers: Collection[str]) -> set[str]:
-        """Every reason for which pairs of these scorers have no new score."""
-        return self.model.reasons(scorers)
 
     def rows(self, pairs: Iterable[PairRow]) -> list[TableRow]:
         """Rows of tables, in their order, each as its pair is now."""
@@ -165,14 +143,6 @@ class Reading:
         """Clusters that have pairs, with their states, worst first; `names`: only these."""
         return self.model.clusters(limit=limit, names=names, cursor=cursor, paired=True)
 
-    def labels(self) -> dict[str, dict[str, str]]:
-        """The labels of each cluster."""
-        return self.model.labels()
-
-    def cluster_states(self) -> dict[str, StateCounts]:
-        """The states of the pairs of each cluster."""
-        return self.model.cluster_states()
-
     def cluster_names(self) -> list[str]:
         """All accepted clusters, sorted."""
         return sorted(str(name) for name in self._redis.hkeys(keys.CLUSTERS))
@@ -184,14 +154,6 @@ class Reading:
     def record(self, scorer: str) -> ScorerRecord:
         """The record of a scorer."""
         return self._registry.scorer(scorer)
-
-    def scorer(self, name: str) -> ScorerDetail:
-        """One scorer on all its clusters."""
-        return self.model.scorer(name)
-
-    def unready(self, name: str) -> UnreadyScorer | None:
-        """A DynamicScorer that could not run yet; None for others."""
-        return self.model.unready(name)
 
     def overrides(self, scorer: str) -> dict[str, ScheduleOverride]:
         """Overrides of a scorer, by target."""
@@ -205,10 +167,6 @@ class Reading:
         """The clusters on which a scorer runs, sorted, and the schedule in force on each."""
         overrides, now = self._schedule.overrides(), time.time()
         return {entry.cluster: effective(entry, overrides, now) for entry in self._schedule.entries_of(scorer)}
-
-    def cluster(self, name: str) -> ClusterDetail:
-        """One cluster."""
-        return self.model.cluster(name)
 
     def agent_version(self, name: str) -> int | None:
         """The version of the messages that a cluster's agent sends; None before the first."""

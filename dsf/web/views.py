@@ -76,7 +76,7 @@ class PageView:
 
 def _fleet(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
     reading = sources.reading
-    fleet = reading.fleet()
+    fleet = reading.model.fleet()
     groups = reading.groups(fleet.scorers)
     context: dict[str, Any] = {"title": "Fleet", "fleet": fleet, "groups": groups[:_LISTED]}
     context |= {"more_groups": max(0, len(groups) - _LISTED), "max_scorers": _SCORERS, "page": None, "lines": []}
@@ -131,7 +131,7 @@ def _scorer(sources: Sources, names: Mapping[str, str], query: Query) -> dict[st
     try:
         record = sources.reading.record(name)
     except UnknownScorerError:
-        unready = sources.reading.unready(name)
+        unready = sources.reading.model.unready(name)
         if unready is None:
             raise
         manifest = sources.objects.scorer(name, unready.namespace)
@@ -142,7 +142,7 @@ def _scorer(sources: Sources, names: Mapping[str, str], query: Query) -> dict[st
             "config": config,
         }
     manifest = sources.objects.scorer(name, record.namespace)
-    scorer = sources.reading.scorer(name)
+    scorer = sources.reading.model.scorer(name)
     config = _config(manifest, scorer.config_read)
     # Overrides for all clusters first.
     overrides = sorted(
@@ -186,7 +186,7 @@ def _config(scorer: DynamicScorer | None, read: datetime | None = None) -> dict[
 
 def _cluster(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
     name = names["cluster"]
-    cluster = sources.reading.cluster(name)
+    cluster = sources.reading.model.cluster(name)
     return {
         "title": f"Cluster {name}",
         "cluster": cluster,

@@ -51,18 +51,6 @@ def served(bed: Bed, folder: Path, **settings: object) -> Iterator[tuple[Child, 
         child.kill()
 
 
-def test_serve_plan_and_end(bed: Bed, tmp_path: Path) -> None:
-    with served(bed, tmp_path) as (child, url):
-        report = requests.post(f"{url}/optimize", json=bed.body(POWER), timeout=300).json()
-        assert (report["objective_value"], report["applied"]) == (170, True)
-        document = requests.get(f"{url}/openapi.json", timeout=300).json()
-        assert document["paths"]["/optimize"]["post"]["responses"]["200"]["content"]["application/json"]["example"]
-        assert document["components"]["schemas"]["OptimizeParams"]["examples"]
-        assert requests.post(f"{url}/reset", json={"namespace": bed.namespace}, timeout=300).status_code == 200
-        child.signal(signal.SIGTERM)
-        assert child.wait(60) == 0, child.tail()
-
-
 def _solver_of(child: Child) -> int:
     """The process id of a server's solver, which was started with it; 0 if there is none."""
     children = psutil.Process(child.pid).children()
@@ -88,8 +76,11 @@ def test_a_plan_waits_its_time_and_the_end_waits_for_no_search(bed: Bed, tmp_pat
     assert bed.objects() == {}
 
 
-def test_a_plan_that_was_written_is_said_to_be_in_force_though_redis_fails(bed: Bed, tmp_path: Path) -> None:
+def test_serve_plan_and_end_though_redis_fails(bed: Bed, tmp_path: Path) -> None:
     with RedisServer() as server, served(bed, tmp_path, redis_url=server.url) as (child, url):
+        document = requests.get(f"{url}/openapi.json", timeout=300).json()
+        assert document["paths"]["/optimize"]["post"]["responses"]["200"]["content"]["application/json"]["example"]
+        assert document["components"]["schemas"]["OptimizeParams"]["examples"]
         assert requests.post(f"{url}/optimize", json=bed.body(), timeout=300).json()["applied"] is True
         server.kill()
         answer = requests.post(f"{url}/optimize", json=bed.body(POWER), timeout=300)
@@ -100,6 +91,8 @@ def test_a_plan_that_was_written_is_said_to_be_in_force_though_redis_fails(bed: 
         assert "the plan cannot be stored for the page" in log
         answer = requests.post(f"{url}/reset", json={"namespace": bed.namespace}, timeout=300)
         assert (answer.status_code, len(answer.json()["deleted"])) == (200, 6)
+        child.signal(signal.SIGTERM)
+        assert child.wait(60) == 0, child.tail()
     assert bed.objects() == {}
 
 

@@ -189,9 +189,11 @@ def test_the_demo_whose_redis_the_environment_names_is_that_demo(
 
 
 def test_the_hint_names_the_variable_and_hides_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DSF_REDIS_URL", "redis://user:sesame@away:6400/1?password=sesame")
+    monkeypatch.setenv("DSF_REDIS_URL", "redis://user:sesame@away:6400/1")
     hint = redis_hint(ConnectionError("Connection refused."))
     assert hint == "cannot use Redis at redis://away:6400/1 (Connection refused): check DSF_REDIS_URL"
+    monkeypatch.setenv("DSF_REDIS_URL", "redis://away:6400/1?password=sesame")
+    assert "sesame" not in redis_hint(ConnectionError("Connection refused."))
 
 
 def test_the_hint_says_that_no_demo_runs() -> None:

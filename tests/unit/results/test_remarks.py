@@ -85,7 +85,7 @@ def test_all_readers_have_it(bed: Bed, values: dict[str, Any], state: str, reaso
     assert (run.reason, run.message, run.has_score) == (reason, text, state == "ok")
     # The page: a card of the scorer, the pair's line, its own page; and the search for the reason.
     [group] = reading.groups([scorer])
-    assert (group.state.name, group.why.reason, group.why.message, group.clusters) == (state, reason, text, 1)
+    assert (group.state, group.reason, group.message, group.clusters) == (state, reason, text, 1)
     row, detail = reading.pair("c1", "s1")
     assert row.why is not None
     assert (row.state.name, row.why.reason, row.why.message) == (state, reason, text)

@@ -16,6 +16,7 @@ from dsf.fleet.overviews import (
     ClusterPage,
     ConditionView,
     FleetOverview,
+    ReasonGroup,
     ScorerOverview,
     Spread,
     StateCounts,
@@ -26,7 +27,7 @@ from dsf.fleet.verdict import Verdict
 from dsf.store.notices import CLUSTER_SET
 from dsf.store.pairs import PairState
 from dsf.web.objects import NoObjects
-from dsf.web.reading import Group, Reading, Rows, TableRow, Why
+from dsf.web.reading import Reading, Rows, TableRow, Why
 from dsf.web.rendering import render
 from dsf.web.site import PageOptions
 from dsf.web.states import STATES
@@ -43,7 +44,9 @@ class Fleet:
     def __init__(self, clusters: int, scorers: int, groups: int, unready: int, labels: int) -> None:
         self.names = [f"c{number:03}" for number in range(clusters)]
         self.scorers = [f"scorer-{number}" for number in range(scorers)]
-        self.group = [Group("s", STATES["failing"], Why("fetch", "bad_query", "no", 1.0, "r"), "c", 3)] * groups
+        why = partial(ReasonGroup, stage="fetch", reason="bad_query", message="no", at=NOW)
+        self.group = [why(scorer="s", state=Verdict.FAILING, clusters=3, cluster="c")] * groups
+        self.model = self
         self.not_ready = unready
         self.values = labels
         self.is_bad = groups > 1
@@ -77,7 +80,7 @@ class Fleet:
             ],
         )
 
-    def groups(self, scorers: Iterable[ScorerOverview]) -> list[Group]:
+    def groups(self, scorers: Iterable[ScorerOverview]) -> list[ReasonGroup]:
         return self.group
 
     def labels(self) -> dict[str, dict[str, str]]:
@@ -123,6 +126,10 @@ def test_parts_of_any_number() -> None:
 
         def cluster_names(self) -> list[str]:
             return names
+
+        @property
+        def model(self) -> Parts:
+            return self
 
     [view] = [one for one in VIEWS if one.path == "/parts"]
     seen: list[str] = []

@@ -10,8 +10,11 @@ import pytest
 import redis
 
 from dsf import keys
+from dsf.errors import SettingsError
 from dsf.fleet.changes import read
+from dsf.optimizer.hubredis import HubRedis
 from dsf.store.pairs import Pairs
+from tests.conftest import SettingsFactory
 from tests.integration.exporter.fleet import SAMPLE, Fleet, good_fleet
 from tests.integration.optimizer.mcp.assistant import Assistant
 from tests.integration.optimizer.mcp.conftest import Bed
@@ -54,6 +57,7 @@ def test_wherever_it_runs(stdio: Callable[..., Assistant], fleet: Fleet) -> None
     assert all(tick(fleet.redis, run["cluster"]) == [SAMPLE, run["run_id"]] for run in runs)
 
 
-def test_no_redis_at_all(stdio: Callable[..., Assistant], bed: Bed) -> None:
-    problem = stdio(redis_url=None).problem("rescore", scorer=SAMPLE)
-    assert "DSF_REDIS_URL is not set" in problem
+def test_no_redis_at_all(settings_factory: SettingsFactory, bed: Bed) -> None:
+    service = bed.service(hub=HubRedis.of(settings_factory()))
+    with pytest.raises(SettingsError, match="DSF_REDIS_URL is not set"):
+        service.rescore(SAMPLE)
