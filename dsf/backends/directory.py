@@ -42,7 +42,7 @@ from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
 
-#: Seconds between two looks at the folder; more if they take long, so that they take a twentieth of the time at most.
+#: Seconds between two looks at the folder; more if they take long, so that they take a fiftieth of the time at most.
 LOOK: Final = 0.1
 #: Seconds between two looks at what was delivered into clusters' folders.
 LOOK_AT_DELIVERED: Final = 5.0
@@ -205,7 +205,7 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
             except Exception:
                 # It must not end the thread: the folder would never be read again.
                 log.exception("the folder of manifests cannot be read")
-            pause = max(LOOK, 20 * (time.monotonic() - began))
+            pause = max(LOOK, 50 * (time.monotonic() - began))
 
     def _look_at_delivered(self) -> None:
         """Repair delivered objects, as the work agent on a cluster does; the hub repairs ManifestWorks and
