@@ -8,8 +8,7 @@ from typing import Any, cast
 import pytest
 
 from dsf.api.summary import ScorerSummary
-from dsf.cycle.cycle import Cycle
-from dsf.cycle.stages import Stages
+from dsf.cycle.stages import Cycle, Stages
 from dsf.errors import CycleError
 
 

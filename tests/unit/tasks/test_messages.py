@@ -8,11 +8,8 @@ import pytest
 from kombu.utils.imports import symbol_by_name
 
 from dsf.agent import ticks
-from dsf.tasks.cycle import cycle
-from dsf.tasks.fetch import fetch
+from dsf.tasks.cycle import cycle, fetch, publish, score
 from dsf.tasks.ingest import ingest
-from dsf.tasks.publish import publish
-from dsf.tasks.score import score
 
 
 @pytest.mark.parametrize("stage", [fetch, score, publish])
