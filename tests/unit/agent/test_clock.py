@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import cast
 
 import pytest
@@ -62,7 +63,7 @@ class Distant:
 @pytest.mark.parametrize(("way", "is_of_use"), [(0.0, True), (0.75, True), (1.25, False)])
 def test_the_way_to_the_hub_is_no_difference(monkeypatch: pytest.MonkeyPatch, way: float, is_of_use: bool) -> None:
     hub = Distant(way)
-    monkeypatch.setattr("dsf.agent.runtime.time.monotonic", lambda: hub.passed)
+    monkeypatch.setattr(time, "monotonic", lambda: hub.passed)
     agent = HubClock(cast("redis.Redis", hub), clock=lambda: 940.0 + hub.passed)
     assert agent.measure() is is_of_use
     assert agent.offset == pytest.approx(60.0 if is_of_use else 0.0)
