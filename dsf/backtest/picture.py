@@ -63,7 +63,8 @@ def draw(views: Sequence[BacktestView], path: Path) -> None:
         axes.set_title(f"{view.scorer} on {view.cluster}", loc="left", fontsize=10)
         for item in view.items[:MAX_LINES]:
             times, values = _points(view, item.line)
-            axes.step(times, values, where="post", linewidth=1, label=item.name)
+            # matplotlib takes datetimes; its types do not say so.
+            axes.step(times, values, where="post", linewidth=1, label=item.name)  # type: ignore[arg-type]
         axes.grid(visible=True, linewidth=0.3)
         if view.items:
             axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
