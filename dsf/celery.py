@@ -18,7 +18,7 @@ from celery.app.amqp import Queues
 from kombu import Exchange, Queue
 
 import dsf.log
-from dsf import keys
+from dsf import keys, tracing
 from dsf.redislink import broker
 from dsf.redislink.link import HEALTH_CHECK_INTERVAL, Link, connect_timeout
 from dsf.settings import Settings, settings
@@ -209,6 +209,12 @@ def _setup_logging(**_: Any) -> None:
 def _refuse_workers(**_: Any) -> None:
     if (role := settings().role) not in _TASK_MODULES:
         sys.exit(f"DSF_ROLE={role} is no worker: `dsf agent` takes a cluster's queue, `dsf results` takes hub.results")
+
+
+@signals.worker_init.connect
+@signals.beat_init.connect
+def _trace(**_: Any) -> None:
+    tracing.start(settings().role)
 
 
 @signals.worker_init.connect

@@ -16,8 +16,10 @@ from typing import Any, Final
 from celery.worker import strategy
 
 import dsf.log
-from dsf.keys import is_name
+from dsf import tracing
+from dsf.keys import is_name, run_member
 from dsf.messages import is_run_id
+from dsf.settings import settings
 
 log = dsf.log.get(__name__)
 
@@ -40,7 +42,9 @@ def accept(task: Any, app: Any, consumer: Any) -> Handler:
     def handle(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any) -> Any:
         del body
         try:
-            reduce(message, task.name)
+            scorer, run_id, _ = reduce(message, task.name)
+            if run_id:
+                message.headers |= tracing.headers(run_member(settings().cluster, scorer, run_id))
         except Exception as error:  # noqa: BLE001 (whatever it says, it is no tick)
             refuse(error)
             return message.ack()
@@ -70,8 +74,10 @@ def refuse(error: Exception) -> None:
         log.warning("message refused", why=why, not_logged=not_logged)
 
 
-def reduce(message: Any, task: str) -> None:
-    """Leave only the tick in a message, and make it a call of `task`. Raises ValueError and others if it is none."""
+def reduce(message: Any, task: str) -> tuple[Any, ...]:
+    """Leave only the tick in a message, and make it a call of `task`; returns its arguments.
+
+    Raises ValueError and others if it is none."""
     # Bytes; that of a tick has 150, with base64 200.
     if len(message.body) > 4096:
         raise ValueError("it is longer than a tick")
@@ -92,6 +98,7 @@ def reduce(message: Any, task: str) -> None:
         "kwargsrepr": "{}",
     }
     message.properties = {"correlation_id": task_id, "priority": 0}
+    return given
 
 
 def arguments(args: list[Any], kwargs: dict[str, Any]) -> list[Any]:

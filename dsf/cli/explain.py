@@ -133,6 +133,8 @@ def _render(report: ExplainReport, limit: int) -> RenderableType:
         page.parts.append(_result_table(report.results[:limit]))
         if len(report.results) > limit:
             page.line("and", f"{len(report.results) - limit} more; --limit shows them, -o json has all")
+    if report.trace:
+        page.end(f"trace {report.trace}", "dim")
     good = sum(result.fate in ("item", "metric") for result in report.results)
     if report.outcome == "error":
         page.end(f"error: {report.stage} failed ({report.reason}): {report.message}", "red")

@@ -17,6 +17,7 @@ from urllib.parse import urlencode
 
 from pydantic import Field
 
+from dsf import keys, tracing
 from dsf.api.aggregate import aggregated
 from dsf.api.dimension import DimensionFormat
 from dsf.api.remarks import remark_of
@@ -30,6 +31,7 @@ from dsf.fleet.views import View
 from dsf.http.access import Access
 from dsf.http.failures import place
 from dsf.http.proxies import alias_of
+from dsf.messages import new_run_id
 from dsf.reasons import RefusalReason
 from dsf.settings import Settings
 from dsf.sources import Payload
@@ -105,6 +107,7 @@ class ExplainReport(View):
     stage: str = ""
     reason: str = ""
     message: str = ""
+    trace: str = Field(default="", description="Id of its OpenTelemetry trace; empty if this process sends none.")
 
 
 def run(
@@ -125,11 +128,12 @@ def run(
     )
     values: dict[str, Any] = {}
     try:
-        payload = stages.fetch(cycle)
-        request = b"".join(payload.pieces)
-        if save is not None:
-            save.write_bytes(request)
-        stages.score(cycle, request)
+        with tracing.by_hand("explain", keys.run_member(cluster, summary.name, new_run_id())) as trace:
+            payload = stages.fetch(cycle)
+            request = b"".join(payload.pieces)
+            if save is not None:
+                save.write_bytes(request)
+            stages.score(cycle, request)
     except CycleError as error:
         values = {"outcome": "error", "stage": error.stage, "reason": error.reason, "message": error.message}
     else:
@@ -147,7 +151,9 @@ def run(
     # Sources are queried in parallel; the requests of each stay in order.
     order = [source.source_name for source in summary.each_source]
     questions = sorted(seen.exchanges["fetch"], key=lambda question: order.index(question.source))
-    return report.model_copy(update=values | {"queries": [seen.query(question) for question in questions]})
+    return report.model_copy(
+        update=values | {"trace": trace, "queries": [seen.query(question) for question in questions]}
+    )
 
 
 class _Seen(Observer):

@@ -39,6 +39,7 @@ def _render_cycles(view: HistoryList) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
+    from dsf import tracing
     from dsf.store.history import COUNTS
 
     books = view.books
@@ -54,8 +55,9 @@ def _render_cycles(view: HistoryList) -> RenderableType:
     given = dict.fromkeys(name for cycle in view.cycles for name in cycle.counts)
     names = [*(name for name in COUNTS if name in given), *sorted(given.keys() - set(COUNTS))]
     numbers = ("VALUE", *(stage.upper() for stage in _STAGES), *(name.upper() for name in names))
-    headers = ("TIME", "RUN", "OUTCOME", *numbers, "REASON")
-    rows = [_row(cycle, names) for cycle in view.cycles]
+    traces = tracing.is_wanted()
+    headers = ("TIME", "RUN", "OUTCOME", *numbers, "REASON", *(("TRACE",) if traces else ()))
+    rows = [[*_row(cycle, names), *((cycle.trace,) if traces else ())] for cycle in view.cycles]
     return Group(table(headers, rows, right=numbers), Text(""), Text(flat(summary)))
 
 

@@ -7,6 +7,7 @@ reason usable as metric label, and a message; it never contains a secret.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -201,7 +202,8 @@ def at_once(asks: Mapping[str, Callable[[], Payload]]) -> dict[str, Payload]:
 
     Raises CycleError naming each failed source.
     """
-    asked = {name: _threads().submit(ask) for name, ask in asks.items()}
+    # With what is known of the cycle, such as its trace.
+    asked = {name: _threads().submit(contextvars.copy_context().run, ask) for name, ask in asks.items()}
     wait(asked.values())
     failed: list[tuple[str, CycleError]] = []
     given: dict[str, Payload] = {}

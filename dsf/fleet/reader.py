@@ -141,7 +141,7 @@ class FleetReader:
             cluster=cluster,
             scorer=scorer,
             books=books_of(self._pairs.state(cluster, scorer)),
-            cycles=[cycle_view(cycle) for cycle in shown],
+            cycles=[cycle_view(cluster, scorer, cycle) for cycle in shown],
             total=len(cycles),
             cursor=shown[-1].run if len(shown) < len(earlier) else None,
         )

@@ -20,6 +20,7 @@ from dsf.store.notices import ConfigRead
 from dsf.store.pairs import PairFailure, PairScore, PairState
 from dsf.store.registry import ScorerRecord
 from dsf.store.schedule import Entry, ScheduleOverride
+from dsf.tracing import trace_id
 
 #: Most shown items of a pair.
 MAX_ITEMS: Final = 1000
@@ -65,7 +66,7 @@ def pair_detail(
         unwritten=state.unwritten,
         books=books_of(state),
         score_items=score_items(usable, record, state.cluster) if usable is not None else [],
-        cycles=[cycle_view(cycle) for cycle in history],
+        cycles=[cycle_view(state.cluster, record.name, cycle) for cycle in history],
     )
 
 
@@ -111,9 +112,10 @@ def books_of(state: PairState) -> Books:
     )
 
 
-def cycle_view(entry: HistoryEntry) -> CycleView:
-    """One past cycle."""
-    return CycleView(**entry.model_dump(exclude={"run"}), run_id=entry.run)
+def cycle_view(cluster: str, scorer: str, entry: HistoryEntry) -> CycleView:
+    """One past cycle of a pair."""
+    trace = trace_id(keys.run_member(cluster, scorer, entry.run))
+    return CycleView(**entry.model_dump(exclude={"run"}), run_id=entry.run, trace=trace)
 
 
 def failure_view(state: PairState) -> FailureView | None:

@@ -166,6 +166,7 @@ class CycleView(View):
     """One past cycle."""
 
     run_id: str
+    trace: str = Field(default="", description="Id of its OpenTelemetry trace, if the processes send traces.")
     at: Time
     outcome: str
     stage: str = ""

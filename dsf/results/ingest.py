@@ -12,7 +12,7 @@ from typing import Any
 import redis
 
 import dsf.log
-from dsf import keys
+from dsf import keys, tracing
 from dsf.errors import MessageRejectedError, SchemaMismatchError, SettingsError
 from dsf.messages import MAX_RESULT_BYTES, Result, verify
 from dsf.results.ending import ending_of
@@ -121,6 +121,8 @@ class Ingest:
                 continue
             answers[number] = outcome = answer[0]
             changed = changed or answer[1]
+            run = keys.run_member(ending.cluster, ending.scorer, ending.run)
+            tracing.ingested(run, ending.outcome, now, self._clock())
             if outcome in REFUSED:
                 why = _WHY.get(outcome, ending.history.message)
                 self._log(outcome, envelopes[number], why, scorer=ending.scorer, run=ending.run)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import redis
 
 import dsf.log
-from dsf import keys
+from dsf import keys, tracing
 from dsf.messages import new_run_id
 from dsf.schedule import stats
 from dsf.schedule.limiter import RateLimiter
@@ -122,7 +122,9 @@ class Dispatcher:
         if not due:
             return float(first[0][1]) if first else None
         batch = self._read(now, [(str(pair), float(at)) for pair, at in due])
-        self._write([self._row(batch, pair, at) for pair, at in batch.due])
+        rows = [self._row(batch, pair, at) for pair, at in batch.due]
+        self._write(rows)
+        tracing.ticks_sent([(row.run, row.due) for row in rows if row.run], self._clock())
         # At 1,000 ticks a second something is always due; handling each alone would cost a core, and batching costs at
         # most this lag. The three round trips dominate a batch's cost, so many ticks are cheap.
         return now if len(due) == self._batch else now + 0.1

@@ -1,0 +1,85 @@
+"""Traces of cycles across beat, agent and results worker, taken by a real OTLP/HTTP receiver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dsf import tracing
+from dsf.keys import run_member
+from tests.faults.fleet import Fleet, scores
+from tests.support.otlpreceiver import Receiver
+from tests.support.wait import wait_for
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    made = Receiver()
+    yield made
+    made.close()
+
+
+class Traced(Fleet):
+    """Processes that send traces; the first batch goes after a fifth of a second."""
+
+    receiver: Receiver
+
+    def environment(self, name: str) -> dict[str, str]:
+        where = {"OTEL_EXPORTER_OTLP_ENDPOINT": self.receiver.url, "OTEL_BSP_SCHEDULE_DELAY": "200"}
+        return super().environment(name) | where
+
+
+def _trace_of(fleet: Fleet, scorer: str, outcome: str) -> str:
+    """The trace that `dsf history` names for the newest cycle with this outcome."""
+
+    def newest() -> dict[str, Any] | None:
+        cycles = fleet.data("history", scorer, "--cluster", "c1")["cycles"]
+        return next((one for one in cycles if one["outcome"] == outcome), None)
+
+    cycle = wait_for(newest, 30, f"a cycle of {scorer} that is {outcome}")
+    assert cycle is not None
+    assert cycle["trace"] == tracing.trace_id(run_member("c1", scorer, cycle["runId"]))
+    return str(cycle["trace"])
+
+
+def _whole(receiver: Receiver, trace: str, outcome: str) -> dict[str, tuple[str, Any]]:
+    """The spans of a trace by name, once that of its result is there. Names are there once but those of Redis."""
+
+    def is_whole() -> bool:
+        names = {span.name for _, span in receiver.of(trace)}
+        return {"tick", "run/dsf.cycle", "ingest"} <= names
+
+    wait_for(is_whole, 30, "the spans of beat, agent and results worker")
+    found = {span.name: (service, span) for service, span in receiver.of(trace)}
+    attributes = {one.key: one.value.string_value for one in found["ingest"][1].attributes}
+    assert attributes["dsf.outcome"] == outcome
+    return found
+
+
+def test_a_cycle_is_one_trace_across_beat_agent_and_results_worker(tmp_path: Path, receiver: Receiver) -> None:
+    fleet = Traced(tmp_path)
+    fleet.receiver = receiver
+    with fleet:
+        fleet.scorer("cpu", scores(7.0), query="up", interval=2)
+        trace = _trace_of(fleet, "cpu", "ok")
+        found = _whole(receiver, trace, "ok")
+        services = {service for service, _ in receiver.of(trace)}
+        assert services == {"dsf-beat", "dsf-agent", "dsf-results"}
+        root, cycle = found["tick"][1], found["run/dsf.cycle"][1]
+        assert root.parent_span_id == b""
+        assert cycle.parent_span_id == root.span_id == found["ingest"][1].parent_span_id
+        stages = [found[f"run/dsf.{name}"][1] for name in ("fetch", "score", "publish")]
+        assert {stage.parent_span_id for stage in stages} == {cycle.span_id}
+        # The requests: to the source below fetch, to the scoring API below score, without parameters.
+        requests = {span.parent_span_id: span for _, span in receiver.of(trace) if span.name in ("GET", "POST")}
+        assert {stage.span_id for stage in stages[:2]} <= set(requests)
+        # A request of another server knows its trace as well.
+        sent = fleet.source.requests[-1]
+        assert any(name.lower() == "traceparent" for name in sent.headers)
+        assert b"query=up" not in receiver.raw
+        # Nothing that belongs to no cycle.
+        roots = {span.name for _, span in receiver.spans if span.parent_span_id == b""}
+        assert roots == {"tick"}

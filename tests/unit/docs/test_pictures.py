@@ -1,0 +1,48 @@
+"""No picture of docs/ is older than what it shows: `make pictures` notes the hashes."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+SCRIPT: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "pictures"))
+#: Not noted yet: it takes OCM's placement controller (`make pictures`, or scripts/pictures placement).
+NOT_NOTED = ["web-placement"]
+NAMES = [name for names in SCRIPT["GROUPS"].values() for name in names]
+
+
+def test_no_picture_is_older_than_its_code() -> None:
+    assert [name for name in SCRIPT["old"]() if name not in NOT_NOTED] == [], "run: make pictures"
+
+
+def test_every_picture_is_taken_by_the_script_and_shown_on_a_page() -> None:
+    files = {path.name for path in (ROOT / "docs" / "pictures").iterdir()} - {"sources.json"}
+    assert files == {SCRIPT["picture"](name).name for name in NAMES}
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    shown = {name for page in pages for name in re.findall(r"pictures/([\w.-]+)", page.read_text(encoding="utf-8"))}
+    assert files <= shown
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_picture_shows_exists(name: str) -> None:
+    assert [path for path in SCRIPT["files"](name) if not path.is_file()] == []
+
+
+def test_a_change_makes_a_picture_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = SCRIPT["old"].__globals__
+    noted = json.loads((ROOT / "docs" / "pictures" / "sources.json").read_text(encoding="utf-8"))
+    (tmp_path / "sources.json").write_text(json.dumps(noted | {"web-pair": "0" * 16}))
+    monkeypatch.setitem(names, "SOURCES", tmp_path / "sources.json")
+    assert [name for name in SCRIPT["old"]() if name not in NOT_NOTED] == ["web-pair"]
+
+
+def test_pictures_load_nothing_from_other_hosts() -> None:
+    for file in (ROOT / "docs" / "pictures").glob("*.svg"):
+        text = file.read_text(encoding="utf-8")
+        assert not re.search(r"(href|src)=|url\(['\"]?(https?:)?//|@import", text), file

@@ -1,0 +1,127 @@
+"""Traces where nobody asked for them, or their packages are missing, and what ids a run has."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from dsf import tracing
+from dsf.keys import run_member
+from tests.support.otlpreceiver import Receiver
+
+RUN = run_member("worker01", "sample-scorer", "1718600000000-0123abcd")
+_WHERE = "OTEL_EXPORTER_OTLP_ENDPOINT"
+
+
+def test_a_run_has_one_trace_and_each_run_another() -> None:
+    assert re.fullmatch("[0-9a-f]{32}", tracing.trace_id(RUN))
+    assert tracing.trace_id(RUN) == tracing.trace_id(str(RUN))
+    assert len({tracing.trace_id(RUN[:-1] + digit) for digit in "0123456789abcdef"}) == 16
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, False),
+        ({_WHERE: ""}, False),
+        ({_WHERE: "http://collector:4318"}, True),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://collector:4318/v1/traces"}, True),
+        ({_WHERE: "http://collector:4318", "OTEL_SDK_DISABLED": "True"}, False),
+        ({"OTEL_SERVICE_NAME": "dsf"}, False),
+    ],
+)
+def test_they_are_wanted_where_it_says_where_to_send_them(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], expected: bool
+) -> None:
+    for name in (_WHERE, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_SDK_DISABLED"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert tracing.is_wanted() is expected
+
+
+def _run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_without_a_wish_nothing_is_loaded_and_nothing_added() -> None:
+    done = _run(
+        "import sys; from dsf import tracing; tracing.start('agent'); tracing.ticks_sent([('a/b/c', 1.0)], 2.0)\n"
+        "tracing.ingested('a/b/c', 'ok', 1.0, 2.0)\n"
+        "with tracing.by_hand('explain', 'a/b/c') as trace: print(repr(trace), tracing.headers('a/b/c'))\n"
+        "print([name for name in sys.modules if name.startswith('opentelemetry')])"
+    )
+    assert done.stdout.splitlines() == ["'' {}", "[]"], done.stderr
+
+
+def test_without_the_packages_the_process_runs_and_says_what_is_missing() -> None:
+    done = _run(
+        "import sys; sys.modules['opentelemetry.instrumentation.celery'] = None; from dsf import tracing\n"
+        "tracing.start('agent'); tracing.ingested('a/b/c', 'ok', 1.0, 2.0); print(tracing.headers('a/b/c'))",
+        OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "dynamic-scoring-framework[traces]" in done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "{}"
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    made = Receiver()
+    yield made
+    made.close()
+
+
+_SENDS = """
+import sys
+import requests
+from celery import Celery
+from dsf import tracing
+
+run, url = sys.argv[1:]
+tracing.start("beat")
+tracing.ticks_sent([(run, 1.0)], 2.5)
+tracing.ingested(run, "error", 3.0, 4.0)
+app = Celery("test")
+@app.task(name="dsf.fetch")
+def fetch():
+    return "1 series"
+with tracing.by_hand("explain", run):
+    fetch.apply()
+    try:
+        requests.get("http://user:hush-1@127.0.0.1:9/x?key=hush-2", timeout=2)
+    except requests.RequestException as error:
+        assert "hush-2" in str(error)
+fetch.apply()
+requests.get(url + "/nothing", timeout=5)
+print(tracing.headers(run)["traceparent"])
+"""
+
+
+def test_what_belongs_to_a_run_is_one_trace_and_has_no_secrets(receiver: Receiver) -> None:
+    command = [sys.executable, "-c", _SENDS, RUN, receiver.url]
+    environment = {_WHERE: receiver.url}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True)
+    spans = receiver.of(tracing.trace_id(RUN))
+    assert len(spans) == len(receiver.spans) == 5, "what belongs to no run has no span"
+    assert {service for service, _ in spans} == {"dsf-beat"}
+    roots = {span.span_id for _, span in spans if not span.parent_span_id}
+    assert len(roots) == 1
+    assert done.stdout.strip() == f"00-{tracing.trace_id(RUN)}-{roots.pop().hex()}-01"
+    by_name = {span.name: span for _, span in spans}
+    assert set(by_name) == {"tick", "ingest", "run/dsf.fetch", "GET"}
+    assert (by_name["ingest"].start_time_unix_nano, by_name["ingest"].end_time_unix_nano) == (3 * 10**9, 4 * 10**9)
+    assert (by_name["ingest"].status.code, by_name["GET"].status.code) == (2, 2)
+    attributes = {one.key: one.value.string_value for one in by_name["ingest"].attributes}
+    assert attributes == {
+        "dsf.cluster": "worker01",
+        "dsf.scorer": "sample-scorer",
+        "dsf.run": "1718600000000-0123abcd",
+        "dsf.outcome": "error",
+    }
+    assert b"hush" not in receiver.raw
