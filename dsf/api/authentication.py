@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, ClassVar, Final, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, Field, StrictBool, StrictInt
 from pydantic.alias_generators import to_camel
@@ -217,7 +217,7 @@ class Tls(SpecModel):
 class Methods(SpecModel):
     """Authentication methods. At most one sets the header Authorization; the others can be combined with it."""
 
-    rules = (
+    rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "at most one of tokenSecretRef, basic, oauth2, serviceAccountToken, aws, azure and gcp: each is the header "
             "Authorization",
