@@ -66,7 +66,7 @@ def test_every_look_sees_the_newest(tmp_path: Path) -> None:
         ("{a: " * 100_000, "nested too deeply"),
         ("!!int 9_9:99[", "is not YAML"),
         ("!!timestamp 2", "neither"),
-        ("!!int ", "not a number"),
+        ("!!int ", "not what its tag says"),
         (summaries("a").replace('"a-score"', '""'), "scoreName"),
         (manifest("{}"), "not a JSON array"),
     ],
