@@ -146,7 +146,7 @@ def construct(root: yaml.Node) -> Any:
         raise YamlError(mark.line, f"is not YAML: {error.problem}") from None
     except (ValueError, LookupError) as error:
         # Of a tag such as !!int, or a number of more digits than Python reads.
-        raise YamlError(root.start_mark.line, f"has a value that is not what its tag says: {error}") from None
+        raise YamlError(root.start_mark.line, f"is not YAML: a value is not what its tag says ({error})") from None
 
 
 def _check_depth(data: bytes) -> None:

@@ -223,7 +223,7 @@ def test_a_bad_document_stops_no_other() -> None:
         ("\x00", "f.yaml:1: is not YAML: control characters are not allowed"),
         ("a: 1\nb: \ud800", "f.yaml:2: is not valid Unicode text"),
         ("a: 1\nb: *c", "f.yaml:2: is not YAML: found undefined alias"),
-        ("a: !!bool maybe", "f.yaml:1: has a value that is not what its tag says: 'maybe'"),
+        ("a: !!bool maybe", "f.yaml:1: is not YAML: a value is not what its tag says ('maybe')"),
         (
             "a: 1\nb: !!python/object:os.system x",
             (
