@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -105,7 +106,7 @@ class Demo:
         try:
             url = self.context()["exporter_url"]
             scores = requests.get(f"{url}/api/v1/scores", timeout=300).json().get("scores", [])
-        except (OSError, ValueError, requests.RequestException):
+        except (OSError, ValueError, KeyError, requests.RequestException):
             return set()
         return {(score["cluster"], score["scorer"]) for score in scores if score["fresh"] and score["items"]}
 
@@ -121,6 +122,13 @@ class Demo:
     def context(self) -> dict[str, Any]:
         file = Path(self.environment["XDG_STATE_HOME"]) / "dsf" / "contexts" / f"{self.process.pid}.json"
         found: dict[str, Any] = json.loads(file.read_text())
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                values = process.environ()
+                role = values.get("DSF_ROLE")
+                if role in ("web", "exporter") and values.get("DSF_MANIFESTS") == str(self.folder):
+                    found[f"{role}_url"] = f"http://127.0.0.1:{values['DSF_LISTEN_PORT']}"
+                    found |= {"flower_url": values["DSF_WEB_FLOWER_URL"]} if role == "web" else {}
         return found
 
     def items(self, cluster: str, scorer: str = "sample-scorer") -> set[str]:
