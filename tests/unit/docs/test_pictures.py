@@ -12,13 +12,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "pictures"))
-#: Not noted yet: it takes OCM's placement controller (`make pictures`, or scripts/pictures placement).
-NOT_NOTED = ["web-placement"]
 NAMES = [name for names in SCRIPT["GROUPS"].values() for name in names]
 
 
 def test_no_picture_is_older_than_its_code() -> None:
-    assert [name for name in SCRIPT["old"]() if name not in NOT_NOTED] == [], "run: make pictures"
+    assert SCRIPT["old"]() == [], "run: make pictures"
 
 
 def test_every_picture_is_taken_by_the_script_and_shown_on_a_page() -> None:
@@ -39,7 +37,7 @@ def test_a_change_makes_a_picture_old(tmp_path: Path, monkeypatch: pytest.Monkey
     noted = json.loads((ROOT / "docs" / "pictures" / "sources.json").read_text(encoding="utf-8"))
     (tmp_path / "sources.json").write_text(json.dumps(noted | {"web-pair": "0" * 16}))
     monkeypatch.setitem(names, "SOURCES", tmp_path / "sources.json")
-    assert [name for name in SCRIPT["old"]() if name not in NOT_NOTED] == ["web-pair"]
+    assert SCRIPT["old"]() == ["web-pair"]
 
 
 def test_pictures_load_nothing_from_other_hosts() -> None:
