@@ -135,6 +135,10 @@ def object_bytes(names: Collection[str]) -> int:
 
 
 def _check_size(names: Collection[str], max_bytes: int) -> None:
+    # A character has at most 20 bytes: six for a control character, counted twice, and a backslash.
+    if _OBJECT_BYTES + 20 * len("".join(names)) + 2 * _ITEM_BYTES * len(names) <= max_bytes:
+        # For any escapes of its names, and without encoding them once more for each result.
+        return
     size = object_bytes(names)
     if size > max_bytes:
         raise ScoreObjectTooLargeError(

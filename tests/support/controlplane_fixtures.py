@@ -20,7 +20,7 @@ _shared: list[ControlPlane] = []
 def control_plane() -> Iterator[ControlPlane]:
     """A real API server, one per test process. Tests may kill and stall it.
 
-    It ends with the last file whose tests use it, and starts anew, empty, if there is one more.
+    It ends where the unit tests begin, which need none and come last.
     """
     with found() as server:
         _shared.append(server)
@@ -38,9 +38,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
-    """End the shared server."""
+    """End the shared server before the unit tests."""
+    file = nextitem.nodeid.partition("::")[0] if nextitem is not None else ""
     for server in _shared:
-        if nextitem is not None and server.is_running and not asks_api_server(nextitem.nodeid.partition("::")[0]):
+        if file.startswith("tests/unit/") and server.is_running and not asks_api_server(file):
             server.stop()
 
 

@@ -28,8 +28,10 @@ _ROOT = Path(__file__).parents[2]
 def asks_api_server(file: str) -> bool:
     """Whether tests of this file, named relative to the repository, use the API server that a test process shares."""
     path = _ROOT / file
-    sources = (source for source in (path, path.with_name("conftest.py")) if source.is_file())
-    return any(re.search(r"\bcontrol_plane: ControlPlane", source.read_text()) for source in sources)
+    sources = (path, *(folder / "conftest.py" for folder in path.parents if folder != _ROOT / "tests"))
+    return any(
+        re.search(r"\bcontrol_plane: ControlPlane", source.read_text()) for source in sources if source.is_file()
+    )
 
 
 def _turn(file: str) -> int:

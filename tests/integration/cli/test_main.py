@@ -39,7 +39,8 @@ COMMANDS = (
     *(("credentials", name) for name in ("list", "rotate", "revoke")),
     *(("schedule", name) for name in ("list", "set", "pause", "resume", "reset")),
     *((name,) for name in ("demo", "up", "hub", "agent", "exporter", "results", "beat", "flower", "web")),
-    ("scorer", "check"),
+    *(("scorer", name) for name in ("check", "test")),
+    *(("backtest",), ("compare",)),
     *(("optimize",), ("optimizer",), ("mcp",)),
 )
 

@@ -84,7 +84,7 @@ def test_one_result_is_encoded_three_times_decoded_twice_and_kept_in_two_places(
     assert (counted["encoded"], counted["decoded"]) == (3, 2)
     # The slot of the mailbox, and the pair.
     kept = [text.split()[:2] for _, text in commands if MARK in text and text.split()[0] in ("SET", "HSET", "LPUSH")]
-    assert sorted(kept) == [["HSET", "dsf:pair:c1/s1"], ["SET", "hub.mail.c1.1"]]
+    assert sorted(kept) == [["HSET", "dsf:pair:c1/s1"], ["SET", "hub.mail.c1.0"]]
     # The agent puts it into a slot and sets the flag, in one round trip. The hub reads slots, asks for overrides of
     # the interval, closes the run and empties the slot. One script more opens the run, as beat's would.
     sent = Counter(text.split()[0] for is_inside, text in commands if not is_inside)

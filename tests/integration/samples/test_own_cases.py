@@ -8,11 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from dsf.cli.main import app as dsf
-from dsf.demo.services import samples_dir
 from tests.integration.samples.llm import MODEL, LanguageModel
 from tests.integration.scorer.server import hub_waits
+from tests.support.uv import ROOT
 
-SAMPLES = sorted(path.parent.name for path in samples_dir().glob("*-scorer/app.py"))
+FOLDER = ROOT / "samples"
+SAMPLES = sorted(path.parent.name for path in FOLDER.glob("*-scorer/app.py"))
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -22,7 +23,7 @@ def test_its_own_cases(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         model.says = "42"
         monkeypatch.setenv("VLLM_ENDPOINT", model.url)
         monkeypatch.setenv("MODEL_NAME", MODEL)
-        file = samples_dir() / name / "scorer-test.yaml"
+        file = FOLDER / name / "scorer-test.yaml"
         result = CliRunner().invoke(dsf, ["scorer", "test", str(file), "-o", "json"], prog_name="dsf")
     report = json.loads(result.stdout)
     assert [failure for case in report["cases"] for failure in case["failures"]] == []

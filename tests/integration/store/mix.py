@@ -134,7 +134,7 @@ class Mix:
             stage = reason = ""
             if judged is Verdict.FAILING and state.trouble is not None:
                 stage, reason = state.trouble.stage, state.trouble.reason
-            elif judged is Verdict.SKIPPED and state.skips is not None:
+            elif judged in (Verdict.SKIPPED, Verdict.EXPIRED, Verdict.NEVER) and state.skips is not None:
                 reason = state.skips.reason
             elif judged in (Verdict.OK, Verdict.EMPTY) and state.remark is not None:
                 reason = state.remark.reason

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dsf.backtest.scorers import from_manifest
 from dsf.backtest.situations import from_file
-from dsf.demo.manifests import FOLDER
 from dsf.demo.services import PROMETHEUS_NAME
 from dsf.fleet.placement import summary
+from tests.support.uv import ROOT
 
-HERE = FOLDER / "backtest"
+HERE = ROOT / "demo" / "backtest"
 
 
 def test_the_worse_version_asks_for_less_time() -> None:
