@@ -298,6 +298,23 @@ def test_a_terminal_that_sourced_the_printed_environment_explains_too(demo: Demo
     assert explained.returncode == 0, explained.stderr
 
 
+def test_a_scorer_and_a_worse_second_version_of_it_are_compared(demo: Demo, tmp_path: Path) -> None:
+    demo.wait_fresh(PAIRS)
+    found = re.search(r"http://(127\.0\.0\.1:\d+)/config", (demo.folder / "sample-scorer.yaml").read_text())
+    assert found is not None
+    files = [tmp_path / f"{name}-scorer.yaml" for name in ("steady", "hasty")]
+    for file in files:
+        text = (ROOT / "demo" / "backtest" / file.name).read_text()
+        file.write_text(text.replace("127.0.0.1:8000", found[1]))
+    placement = ROOT / "demo" / "backtest" / "placement.yaml"
+    options = ("--since", "20s", "--every", "5s", "--rate", "50", "--placement", str(placement))
+    done = demo.dsf("compare", *map(str, files), *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"Placement apps/web: \d of \d decisions differ; flaps \d -> \d", done.stdout), done.stdout
+    # Each cluster was asked at its own Prometheus.
+    assert "on worker01, worker02: " in done.stdout
+
+
 def test_two_demos_at_once(demo: Demo, tmp_path: Path) -> None:
     """Each command goes to the one that is meant, and says to which; the end of one leaves the other."""
     demo.wait_fresh(PAIRS)
