@@ -1,9 +1,8 @@
 """Signs results and puts them into the cluster's mailbox on the hub.
 
-The mailbox has a few slots of one result each, emptied by the hub. It is all that an agent may write. If the hub is so
-far behind that half of the slots are taken, a scorer's newer score replaces what waits of that scorer: each scorer has
-its turn, with its newest score. When others have taken all slots, the agent keeps what it has.
-The signing key is a file that is read at each use, so that rotation needs no restart.
+The mailbox has a few slots of one result each, emptied by the hub. It is all that an agent may write. A scorer that has
+its share of the slots, because the hub is behind, or that finds all slots taken, replaces what waits of it by its newer
+score: each scorer has its turn. Without that the agent keeps what it has. The signing key is a file that is read at each use, so that rotation needs no restart.
 """
 
 from __future__ import annotations
@@ -76,25 +75,34 @@ class Mailbox:
             home = self._homes.setdefault(mail.scorer, len(self._homes) % len(self._slots))
         if self._write(home, mail, text):
             return True
-        free = self._free_slots()
+        taken = self._taken_slots()
+        older = [slot for slot in self._older(mail) if slot in taken]
         # A reason for having no score waits: it is not worth another one.
-        older = self._replaceable(mail) if mail.is_score and len(free) <= len(self._slots) // 2 else []
-        return any(self._write(slot, mail, text, replace=True) for slot in older) or any(
-            self._write(slot, mail, text) for slot in free
+        replaceable = older if mail.is_score else []
+        if len(older) >= self._share(mail) and any(self._write(slot, mail, text, replace=True) for slot in replaceable):
+            return True
+        free = [slot for slot in range(len(self._slots)) if slot not in taken]
+        return any(self._write(slot, mail, text) for slot in free) or any(
+            self._write(slot, mail, text, replace=True) for slot in replaceable
         )
 
-    def _free_slots(self) -> list[int]:
+    def _taken_slots(self) -> set[int]:
         with self._redis.pipeline(transaction=False) as pipe:
             for slot in self._slots:
                 pipe.exists(slot)
-            taken = pipe.execute()
-        return [slot for slot, is_taken in enumerate(taken) if not is_taken]
+            return {slot for slot, is_taken in enumerate(pipe.execute()) if is_taken}
 
-    def _replaceable(self, mail: Mail) -> list[int]:
-        """Slots with older results of the same scorer, the oldest first."""
+    def _older(self, mail: Mail) -> list[int]:
+        """Slots with older results of the same scorer, the oldest first; the hub may have taken them."""
         with self._lock:
             written = sorted((old.run, slot) for slot, old in self._written.items() if old.scorer == mail.scorer)
         return [slot for run, slot in written if run < mail.run]
+
+    def _share(self, mail: Mail) -> int:
+        """Slots for each of the scorers that use them."""
+        with self._lock:
+            scorers = {old.scorer for old in self._written.values()} | {mail.scorer}
+        return max(1, len(self._slots) // len(scorers))
 
     def _write(self, slot: int, mail: Mail, text: bytes, *, replace: bool = False) -> bool:
         """Whether it is in this slot now. Not if it is taken, or if another thread is writing it."""

@@ -215,22 +215,17 @@ def test_an_agents_mailbox_is_filled_up_and_no_further(bed: Bed, mailbox: Mailbo
     assert bed.client.get(keys.mail_slot("c1", 9)) == "again"
 
 
-def test_a_newer_score_replaces_the_last_of_its_scorer_when_half_of_the_mailbox_is_taken(
-    bed: Bed, mailbox: Mailbox
-) -> None:
-    half = keys.MAIL_SLOTS // 2
-    assert mailbox.put(entry(1, scorer="a"), b"a1")
-    # While there is room, nothing is replaced.
-    assert mailbox.put(entry(2, scorer="a"), b"a2")
-    for number in range(3, half + 1):
-        assert mailbox.put(entry(number, is_score=number > 3), b"%d" % number)
+def test_a_scorer_with_its_share_of_the_mailbox_replaces_its_oldest_score(bed: Bed, mailbox: Mailbox) -> None:
+    others = [entry(number) for number in range(1, 4)]
+    assert all(mailbox.put(mail, mail.scorer.encode()) for mail in others)
+    share = keys.MAIL_SLOTS // 4
+    runs = range(10, 10 + share)
+    assert all(mailbox.put(entry(number, scorer="a"), b"a%d" % number) for number in runs)
     assert mailbox.put(entry(50, scorer="a"), b"a50")
-    assert mailbox.put(entry(51, scorer="scorer-3"), b"51")
-    # A reason why there is no score replaces nothing, nor does a run that is older than all that wait.
-    assert mailbox.put(entry(52, scorer="scorer-4", is_score=False), b"52")
-    assert mailbox.put(entry(0, scorer="a"), b"a0")
+    # A reason why there is no score replaces nothing.
+    assert mailbox.put(entry(51, scorer="a", is_score=False), b"a51")
     texts = [text for text in bed.client.mget(keys.mail_slots("c1")) if text]
-    assert sorted(texts) == sorted(["a2", "a50", "51", "52", "a0", *(str(number) for number in range(4, half + 1))])
+    assert sorted(texts) == sorted([*(mail.scorer for mail in others), *(f"a{n}" for n in runs[1:]), "a50", "a51"])
 
 
 def test_in_a_full_mailbox_others_results_stay(bed: Bed, mailbox: Mailbox) -> None:
