@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -36,6 +37,8 @@ __all__ = ["dsf"]
 
 # The one with the browser wants its own process, and Prometheus is started once.
 pytestmark = pytest.mark.xdist_group("browser")
+#: Read before the fixture `dsf` removes all settings.
+PICTURES = os.environ.get("DSF_PICTURES", "")
 TAB = f"/scorers/{SAMPLE}/backtests"
 PLACEMENT = """
 apiVersion: cluster.open-cluster-management.io/v1beta1
@@ -274,6 +277,9 @@ def test_a_comparison_of_the_command_line_is_drawn_with_its_placements(
         expect(shown.locator("#chosen path.line")).to_have_count(4)
         assert shown.locator("#chosen .strip .other").count() == len(placement.spans)
         assert tab.violations(*THEMES) == []
+        tab.page.emulate_media(color_scheme="light")
+        monkeypatch.setenv("DSF_PICTURES", PICTURES)
+        tab.picture("backtests")
         shown.locator(f"a[href='{TAB}?run={first.id}']").click()
         expect(shown.locator("#chosen")).to_contain_text("97 moments from")
         expect(shown.locator("#chosen path.line")).to_have_count(2)
