@@ -175,11 +175,17 @@ CHANGES_KEPT = 5000
 CHANGES_TOLD = "dsf:changes:told"
 #: hash namespace -> the optimiser's newest proposal there beside the plan in force (`dsf.fleet.plans`).
 PLANS = "dsf:plans"
+_BACKTESTS_PREFIX = "dsf:backtests:"
 
 # --- page ----------------------------------------------------------------------------------------------------
 
 _WEB_SESSION_PREFIX = "dsf:web:session:"
 _WEB_OUTCOME_PREFIX = "dsf:web:outcome:"
+
+
+def backtests(scorer: str) -> str:
+    """Hash id -> KeptRun (`dsf.backtest.kept`): the newest backtests and comparisons of a scorer; expires."""
+    return _BACKTESTS_PREFIX + scorer
 
 
 def web_session(digest: str) -> str:

@@ -2,7 +2,9 @@
 
 The mailbox has a few slots of one result each, emptied by the hub. It is all that an agent may write. A scorer that has
 its share of the slots, because the hub is behind, or that finds all slots taken, replaces what waits of it by its newer
-score: each scorer has its turn. Without that the agent keeps what it has. The signing key is a file that is read at each use, so that rotation needs no restart.
+score: each scorer has its turn. Without that the agent keeps what it has.
+
+The signing key is a file that is read at each use, so that rotation needs no restart.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ run         the agent's stages at each moment of the past, at a bounded rate
 summary     per item: lowest, median and highest value, changes, moments without a value
 picture     the same as lines of blocks in a terminal, and as a file
 comparison  two scorers: differences, order of clusters, and what Placements would have chosen
+kept        what came of runs, in Redis for the page
 situations  the Placements of a comparison, from a file or from the hub
 replay      decisions of one Placement over time, by the rules of OCM's scheduler
 """

@@ -39,6 +39,7 @@ Every = Annotated[
 Rate = Annotated[
     float, typer.Option("--rate", min=0.01, help="Most requests per second to a source, and to the scoring API.")
 ]
+Keep = Annotated[bool, typer.Option("--keep", help="Show it on the hub's page, too; needs the hub's Redis.")]
 
 
 def backtest(
@@ -68,6 +69,7 @@ def backtest(
     ] = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="Also draw the values to a .svg or .png file.")] = None,
     rate: Rate = 10.0,
+    keep: Keep = False,
     limit: Annotated[int, typer.Option("--limit", min=0, help="Items in the table, 0 for all.")] = 20,
     output: Annotated[
         BacktestFormat,
@@ -85,7 +87,7 @@ def backtest(
     from dsf.backtest.recording import Recording
     from dsf.backtest.run import moments
     from dsf.backtest.summary import BacktestList
-    from dsf.cli.backtesting import kept_on_interrupt
+    from dsf.cli.backtesting import keep_run, kept_on_interrupt
     from dsf.errors import BacktestError
 
     if scorer is None and manifest is None:
@@ -112,6 +114,8 @@ def backtest(
         emit(BacktestList(backtests=views), shape, lambda: _render(views, limit or None))
     if plot is not None and views:
         picture.draw(views, plot)
+    if keep and views:
+        keep_run([view.scorer for view in views], clusters=[view.cluster for view in views], backtests=views)
     if is_interrupted():
         raise typer.Exit(INTERRUPTED)
     if not any(view.items for view in views):

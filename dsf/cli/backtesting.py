@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -15,12 +17,14 @@ from dsf import http
 from dsf.agent.secrets import FileSecrets, Release
 from dsf.api.summary import ScorerSummary
 from dsf.auth.secrets import SecretSource
+from dsf.backtest.kept import KeptRun, keep, new_id
 from dsf.backtest.record import Question, QuestionLine, Record
 from dsf.backtest.recording import Recording
 from dsf.backtest.run import run
 from dsf.backtest.scorers import from_hub, from_manifest, redirected
 from dsf.cli import delivered
-from dsf.cli.session import agent_settings, hub_settings
+from dsf.cli.person import who
+from dsf.cli.session import agent_settings, hub_settings, session
 from dsf.errors import UnknownScorerError
 from dsf.http import transport
 from dsf.settings import Settings
@@ -111,8 +115,8 @@ def _of_hub(settings: Settings, scorer: str, cluster: str, scorer_url: str) -> S
             f"nothing says what scorer {scorer!r} is: no demo runs here, and there is neither a kubeconfig of the hub "
             "nor DSF_AGENT_CONFIG; -f tests a manifest"
         )
-    with closing(Session.load(kubeconfig)) as session:
-        return from_hub(session, scorer, cluster, scorer_url)
+    with closing(Session.load(kubeconfig)) as hub:
+        return from_hub(hub, scorer, cluster, scorer_url)
 
 
 @contextmanager
@@ -124,6 +128,18 @@ def kept_on_interrupt() -> Iterator[Callable[[], bool]]:
     except KeyboardInterrupt:
         interrupted = True
         typer.echo("dsf: interrupted; what was computed is kept", err=True)
+
+
+def keep_run(scorers: list[str], **found: Any) -> None:
+    """Store what was found (fields of KeptRun) for the page of these scorers.
+
+    Raises BacktestError if the hub has none of them, redis.RedisError.
+    """
+    now = time.time()
+    run = KeptRun(id=new_id(now), at=now, by=who(), way="cli", **found)
+    with session() as opened:
+        kept = keep(opened.redis, scorers, run)
+    typer.echo(f"dsf: kept for the page of {', '.join(kept)}", err=True)
 
 
 def _with_progress(records: Iterator[Record], title: str, total: int) -> Iterator[Record]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsf.cli.backtest import Every, Rate, when
+from dsf.cli.backtest import Every, Keep, Rate, when
 from dsf.cli.duration import seconds
 from dsf.cli.group import BAD, INTERRUPTED, USAGE, fail
 from dsf.cli.output import Format, Output, emit, flat, table
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from dsf.backtest.comparison import ComparisonView, PlacementDifference, Side
+    from dsf.backtest.summary import BacktestView
     from dsf.fleet.scheduling import Situation
 
 #: Times of one Placement in the table.
@@ -48,6 +49,7 @@ def compare(
         ),
     ] = None,
     rate: Rate = 10.0,
+    keep: Keep = False,
     limit: Annotated[int, typer.Option("--limit", min=0, help="Items in the table, 0 for all.")] = 10,
     output: Output = Format.TABLE,
 ) -> None:
@@ -59,7 +61,7 @@ def compare(
     Example: dsf compare before.jsonl after.jsonl --placement placement.yaml
     """
     from dsf.backtest.comparison import compared
-    from dsf.cli.backtesting import kept_on_interrupt
+    from dsf.cli.backtesting import keep_run, kept_on_interrupt
     from dsf.errors import BacktestError
 
     try:
@@ -70,10 +72,19 @@ def compare(
                 raise typer.Exit(INTERRUPTED)
             situations, problems = _situations(placements or [], sides)
             view = compared(sides[0], sides[1], situations)
+            tested = [_tested(side, view) for side in sides]
     except BacktestError as error:
         fail(str(error), USAGE)
     view = view.model_copy(update={"notes": [*view.notes, *problems]})
     emit(view, output, lambda: _render(view, limit or None))
+    if keep:
+        keep_run(
+            [question.scorer for side in sides for question in side.questions.values()],
+            clusters=view.clusters,
+            backtests=tested[0],
+            others=tested[1],
+            comparison=_without_folders(view, sides),
+        )
     if problems or any(placement.problem for placement in view.placements):
         raise typer.Exit(BAD)
 
@@ -110,6 +121,32 @@ def _current(scorer: str, clusters: list[str]) -> Side:
         side = current(opened.redis, scorer, int(time.time()))
     side.questions = {name: one for name, one in side.questions.items() if not clusters or name in clusters}
     return side
+
+
+def _tested(side: Side, view: ComparisonView) -> list[BacktestView]:
+    """The backtests of a side in the time that both have; none of scores as they are now."""
+    from dsf.backtest.recording import Recording
+    from dsf.backtest.summary import summarised
+
+    if not isinstance(side, Recording):
+        return []
+    start, end = (int(moment.timestamp()) for moment in (view.start, view.end))
+    questions = [side.questions[name] for name in view.clusters]
+    return [
+        summarised(one, range(start, end + 1, one.every), side.records(one.cluster, start, end), noise=0)
+        for one in questions
+    ]
+
+
+def _without_folders(view: ComparisonView, sides: Sequence[Side]) -> ComparisonView:
+    """With the names of files alone: folders are of this machine."""
+
+    def short(text: str) -> str:
+        for side in sides:
+            text = text.replace(side.name, Path(side.name).name)
+        return text
+
+    return view.model_copy(update={"a": short(view.a), "b": short(view.b), "notes": [*map(short, view.notes)]})
 
 
 def _all_clusters() -> list[str]:

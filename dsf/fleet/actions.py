@@ -88,6 +88,10 @@ class Actions:
         reset(self._store, scorer, cluster)
         self._record(Action.RESET, scorer, _named(cluster), note=note)
 
+    def backtest(self, scorer: str, cluster: str, since: int, every: int, *, note: str = "") -> None:
+        """Note that a backtest is started, of so many seconds, with a moment each `every` seconds."""
+        self._record(Action.BACKTEST, scorer, [cluster], detail=f"{since} s, every {every} s", note=note)
+
     def sync(self, scorer: str, *, note: str = "") -> str:
         """Ask the hub controller to read /config now; returns the id of the request, see `dsf.store.notices`."""
         if Notices(self._redis).scorer(scorer) is None:

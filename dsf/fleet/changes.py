@@ -44,6 +44,7 @@ class Action(StrEnum):
     INTERVAL = "interval"
     RESET = "reset"
     SYNC = "sync"
+    BACKTEST = "backtest"
     ROTATE = "rotate"
     REVOKE = "revoke"
     PLAN_APPLIED = "plan-applied"
@@ -130,6 +131,7 @@ _DONE: Final = {
     Action.INTERVAL: "interval set",
     Action.RESET: "changes of people removed",
     Action.SYNC: "/config read now",
+    Action.BACKTEST: "backtest started",
     Action.ROTATE: "new credentials asked for",
     Action.REVOKE: "credentials revoked",
     Action.PLAN_APPLIED: "plan applied",

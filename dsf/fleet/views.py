@@ -64,7 +64,11 @@ class ScoreItem(View):
 
     name: str
     value: int
-    waiting: int | None = Field(default=None, description="The newest value, while a hold keeps it back.")
+    waiting: int | None = Field(
+        default=None,
+        exclude_if=lambda value: value is None,
+        description="The newest value, while a hold keeps it back; left out otherwise.",
+    )
 
 
 class ScoreResult(View):

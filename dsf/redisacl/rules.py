@@ -322,6 +322,9 @@ _RECORD: Final = [
 #: What `dsf.fleet.plans` does: keep what the optimiser proposed, for the page.
 _PLANS: Final = [_selector("hset hdel hexists hlen", rw=[keys.PLANS])]
 
+#: What `dsf.backtest.kept` does: keep backtests for the page.
+_BACKTESTS: Final = [_selector("hset hkeys hdel hgetall expire", rw=[keys.backtests("*")])]
+
 #: What `dsf schedule` does: overrides, and the due times that they move.
 _OVERRIDE: Final = [
     *_TELL_READERS,
@@ -351,6 +354,7 @@ _OPERATOR: Final = [
     _selector("hgetall hset", rw=[keys.KEY_REQUESTS]),
     *_RECORD,
     *_PLANS,
+    *_BACKTESTS,
     # `dsf rescore`, and `celery call` with a cluster's queue
     *_SEND_NOW,
     # `celery status`, `celery inspect` and `celery control`
@@ -365,6 +369,7 @@ _WEB: Final = [
     *_OVERRIDE,
     *_RECORD,
     *_SEND_NOW,
+    *_BACKTESTS,
     _selector("get set del", rw=[keys.web_session("*"), keys.web_outcome("*")]),
 ]
 

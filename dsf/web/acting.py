@@ -16,7 +16,7 @@ import redis
 from dsf import keys
 from dsf.api.pauses import pause_end
 from dsf.api.types import MAX_SECONDS
-from dsf.errors import UnknownScorerError
+from dsf.errors import BacktestError, UnknownScorerError
 from dsf.fleet.actions import Actions
 from dsf.fleet.changes import MAX_NOTE, Actor
 from dsf.fleet.rescore import RunView, answer
@@ -24,6 +24,7 @@ from dsf.settings import Settings
 from dsf.store.entries import Effective
 from dsf.store.history import HistoryEntry, read_row
 from dsf.web.access import PageUser
+from dsf.web.backtesting import BacktestRunner
 from dsf.web.reading import Reading
 
 #: Seconds for which a read outcome is cached.
@@ -51,6 +52,12 @@ ACTS: Final[Mapping[str, Act]] = {
             "resume", "Resume", "Resume", "ends a pause, including `suspend` in the DynamicScorer; it runs immediately"
         ),
         Act("interval", "Set the interval", "Set the interval", "stays until it is reset"),
+        Act(
+            "backtest",
+            "Backtest",
+            "Run a backtest",
+            "asks source and scoring API as this page reaches them, for each moment of the past, and publishes nothing",
+        ),
         Act("reset", "Reset", "Reset", "removes overrides: intervals and pauses"),
     )
 }
@@ -71,10 +78,11 @@ class ActionTarget:
 class Acting:
     """Performs actions. Methods raise redis.RedisError, and UnknownScorerError or UnknownClusterError."""
 
-    def __init__(self, client: redis.Redis, settings: Settings, reading: Reading) -> None:
+    def __init__(self, client: redis.Redis, settings: Settings, reading: Reading, backtests: BacktestRunner) -> None:
         self._redis = client
         self._settings = settings
         self._reading = reading
+        self._backtests = backtests
         self._lock = threading.Lock()
         #: Outcomes by id, with the monotonic time at which they expire.
         self._outcomes: dict[str, tuple[float, dict[str, Any]]] = {}
@@ -91,7 +99,10 @@ class Acting:
         return [target.cluster], []
 
     def do(self, act: str, target: ActionTarget, form: Mapping[str, str], caller: PageUser) -> str:
-        """Perform the action; returns the id of its outcome, empty without one. Raises FormError before any change."""
+        """Perform the action; returns the id of its outcome or backtest, empty without one.
+
+        Raises FormError before any change.
+        """
         note = form.get("note", "").strip()
         if len(note) > MAX_NOTE:
             raise FormError(f"Note: at most {MAX_NOTE} characters.")
@@ -105,11 +116,33 @@ class Acting:
             actions.pause(scorer, cluster, read_until(until) if until else None, note=note)
         elif act == "resume":
             actions.resume(scorer, cluster, note=note)
+        elif act == "backtest":
+            return self._backtest(actions, target, form, caller)
         elif act == "interval":
-            actions.set_interval(scorer, cluster, _seconds(form.get("seconds", "")), note=note)
+            actions.set_interval(
+                scorer, cluster, _whole("Interval", "seconds", form.get("seconds", ""), MAX_SECONDS), note=note
+            )
         else:
             actions.reset(scorer, cluster, note=note)
         return ""
+
+    def _backtest(self, actions: Actions, target: ActionTarget, form: Mapping[str, str], caller: PageUser) -> str:
+        if target.cluster is None:
+            raise FormError("Cluster: choose one.")
+        since = 3600 * _whole("How far back", "hours", form.get("hours", ""), 24 * 365)
+        every = _whole("Every", "seconds", form.get("every", ""), MAX_SECONDS)
+        cluster, note = target.cluster, form.get("note", "").strip()
+        try:
+            return self._backtests.start(
+                target.scorer,
+                cluster,
+                since,
+                every,
+                caller.name,
+                lambda: actions.backtest(target.scorer, cluster, since, every, note=note),
+            )
+        except BacktestError as error:
+            raise FormError(f"{error}.") from None
 
     def _keep(self, scorer: str, runs: list[RunView]) -> str:
         ident = secrets.token_urlsafe(12)
@@ -160,9 +193,9 @@ def _source(act: str, runs: Effective) -> str:
     return sources.get(act, "")
 
 
-def _seconds(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= MAX_SECONDS):
-        raise FormError(f"Interval: a whole number of seconds from 1 to {MAX_SECONDS}.")
+def _whole(label: str, unit: str, text: str, most: int) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= most):
+        raise FormError(f"{label}: a whole number of {unit} from 1 to {most}.")
     return int(text)
 
 

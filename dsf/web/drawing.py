@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
@@ -193,6 +193,73 @@ def scores_over_time(cycles: Sequence[CycleView]) -> Chart | None:
         [" ".join(line) for line in (*lines, open_line) if len(line) > 1],
         [Tick(y(step), f"{step:.6g}") for step in steps],
         [Tick(x(moment), text) for moment, text in _time_steps(first, last)],
+    )
+
+
+@dataclass(frozen=True)
+class SeriesLine:
+    """A named line of values at equal distances from `start` to `end` (unix seconds); None is a gap."""
+
+    name: str
+    start: float
+    end: float
+    values: Sequence[float | None]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line of a plot as data of an SVG path, which may have gaps."""
+
+    name: str
+    path: str
+
+
+@dataclass(frozen=True)
+class Plot(Chart):
+    """Several lines, each of which keeps its value until the next one."""
+
+    curves: list[Curve] = field(default_factory=list)
+
+
+def lines_over_time(lines: Sequence[SeriesLine]) -> Plot | None:
+    """The lines with common axes; None without a value."""
+    numbers = [value for line in lines for value in line.values if value is not None]
+    if not numbers:
+        return None
+    first, last = min(line.start for line in lines), max(line.end for line in lines)
+    steps = _value_steps(min(numbers), max(numbers))
+    low, high = steps[0], steps[-1]
+
+    def x(moment: float) -> float:
+        part = (moment - first) / (last - first) if last > first else 0.5
+        return round(Chart.left + part * (Chart.right - Chart.left), 1)
+
+    def y(number: float) -> float:
+        return round(Chart.bottom - (number - low) / (high - low) * (Chart.bottom - Chart.top), 1)
+
+    def path(line: SeriesLine) -> str:
+        distance = (line.end - line.start) / max(1, len(line.values) - 1)
+        found: list[str] = []
+        before: float | None = None
+        for number, value in enumerate(line.values):
+            at = x(line.start + number * distance)
+            is_last = number == len(line.values) - 1
+            if before is not None and (value != before or is_last):
+                # The value before holds until here, where another one or a gap begins.
+                found.append(f"L{at},{y(before)}")
+            if value is not None and value != before:
+                found.append(f"{'M' if before is None else 'L'}{at},{y(value)}")
+                # Of a length of 0, which is drawn as a dot.
+                found += [f"L{at},{y(value)}"] if is_last and before is None else []
+            before = value
+        return " ".join(found)
+
+    return Plot(
+        dots=[],
+        lines=[],
+        values=[Tick(y(step), f"{step:.6g}") for step in steps],
+        times=[Tick(x(moment), text) for moment, text in _time_steps(first, last)],
+        curves=[Curve(line.name, path(line)) for line in lines],
     )
 
 

@@ -25,6 +25,8 @@ log = dsf.log.get(__name__)
 MAX_TOKEN: Final = 16 * 1024
 #: Seconds for all of a form; anyone may send one to the login.
 _FORM_SECONDS: Final = 10.0
+#: What is still there in a form that was refused.
+_FIELDS: Final = ("until", "seconds", "hours", "every", "note")
 
 
 async def read_form(request: Request) -> dict[str, str]:
@@ -123,7 +125,7 @@ def _add_acts(app: FastAPI, site: Site, acting: Acting) -> None:
             target=target,
             affected=affected,
             kept=kept,
-            given={"until": soon, "seconds": "", "note": "", **given},
+            given={"until": soon, "seconds": "", "hours": "24", "every": "300", "note": "", **given},
             problem=problem,
             secret=sessions.form_secret(cookie),
             back=_place(target),
@@ -154,15 +156,17 @@ def _add_acts(app: FastAPI, site: Site, acting: Acting) -> None:
         except AccessError as error:
             site.note_refusal(request, caller.name, name, target, str(error))
             raise
-        given = {field: text for field, text in form.items() if field in ("until", "seconds", "note")}
+        given = {field: text for field, text in form.items() if field in _FIELDS}
         try:
             acting.affected(name, target)
             ident = acting.do(name, target, form, caller)
         except FormError as error:
             return form_page(request, name, target, given, str(error), 422)
         log.info("done on the page", act=name, caller=caller.name, scorer=target.scorer, cluster=target.cluster or "*")
-        place = f"/outcomes/{ident}" if ident else _place(target)
-        return RedirectResponse(link(request.scope["dsf.root"], place), 303)
+        root = request.scope["dsf.root"]
+        if name == "backtest":
+            return RedirectResponse(link(root, f"/scorers/{segment(target.scorer)}/backtests", run=ident), 303)
+        return RedirectResponse(link(root, f"/outcomes/{ident}" if ident else _place(target)), 303)
 
     @app.get("/outcomes/{ident}")
     def outcome(request: Request, ident: str) -> Response:

@@ -27,6 +27,7 @@ from dsf.web.access import (
 )
 from dsf.web.acting import Acting
 from dsf.web.app import make_app
+from dsf.web.backtesting import BacktestRunner
 from dsf.web.guard import is_prefix, parse_networks
 from dsf.web.objects import FolderObjects, HubObjects, NoObjects
 from dsf.web.reading import Reading
@@ -54,8 +55,10 @@ def run(settings: Settings) -> int:
     session = _session(settings)
     reading = Reading(client)
     access = _access(settings, session)
-    sources = Sources(reading, _objects(settings, session), _placements(settings, session))
-    acting = Acting(client, settings, reading)
+    objects = _objects(settings, session)
+    sources = Sources(reading, objects, _placements(settings, session))
+    backtests = BacktestRunner(client, reading, objects, by_name=settings.backend == "dir")
+    acting = Acting(client, settings, reading, backtests)
     with listen(*settings.listen_address("web")) as listener:
         host, port = listener.getsockname()[:2]
         app = make_app(sources, options, access, client, acting)
@@ -64,6 +67,7 @@ def run(settings: Settings) -> int:
         try:
             serve(server, listener, lambda: log.info("page listens", host=host, port=port, auth=settings.web_auth))
         finally:
+            backtests.stop()
             client.close()
     log.info("page ended")
     return 0

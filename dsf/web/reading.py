@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 import redis
 
 from dsf import keys
+from dsf.backtest import kept
+from dsf.backtest.kept import KeptRun
 from dsf.fleet import changes
 from dsf.fleet.model import FleetModel, PairFilter
 from dsf.fleet.overviews import ClusterPage, PairDetail, PairRow, ReasonGroup, ScorerOverview
@@ -214,6 +216,10 @@ class Reading:
     def plans(self) -> list[PlanComparison]:
         """The optimiser's newest proposal for each namespace."""
         return read_plans(self._redis)
+
+    def backtests(self, scorer: str) -> list[KeptRun]:
+        """Backtests and comparisons of a scorer that were kept, the newest first."""
+        return kept.read(self._redis, scorer)
 
     def changes(
         self, limit: int, cursor: str | None, scorer: str | None = None, cluster: str | None = None

@@ -135,6 +135,7 @@ def environment() -> jinja2.Environment:
         "number": _number,
         "rough": rough,
         "stamp": stamp,
+        "minute": lambda at: f"{at:%Y-%m-%d %H:%M} UTC",
     }
     made.globals |= {
         "advice": advice,

@@ -18,6 +18,7 @@ from dsf.api.naming import MAX_NAME_LENGTH
 from dsf.errors import AccessError, BackendError, QueryError, SettingsError
 from dsf.web.access import Doing, PageUser, UserAccess
 from dsf.web.acting import ACTS, ActionTarget
+from dsf.web.backtests import ALLOWED
 from dsf.web.guard import Network
 from dsf.web.rendering import digest, render, with_ages
 from dsf.web.sessions import Sessions, Tries, cookie_of, form_secret
@@ -154,6 +155,8 @@ class Site:
         if len(request.url.query) > LONGEST_QUERY:
             raise QueryError(f"a query has at most {LONGEST_QUERY} characters")
         root, query = request.scope["dsf.root"], view.asked(request.query_params.items())
+        if view.more_with and self.access.allows(caller, view.more_with):
+            query[ALLOWED] = view.more_with
 
         def make() -> _Part:
             context = view.build(self.sources, names, query)

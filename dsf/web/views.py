@@ -18,6 +18,7 @@ from dsf.fleet.verdict import Verdict
 from dsf.store.entries import scorer_target
 from dsf.web import planning
 from dsf.web.access import Doing
+from dsf.web.backtests import backtests
 from dsf.web.dividing import EVERYTHING, Chosen, chosen, divided
 from dsf.web.finding import find
 from dsf.web.objects import HubObjects, settings_of
@@ -64,6 +65,8 @@ class PageView:
     live: bool = True
     #: Required right, besides read access.
     needs: Doing = "look"
+    #: A right with which it shows more; its viewers without it share another rendering.
+    more_with: Doing | None = None
     #: Whether its subject supports actions: a scorer, or one on one cluster.
     acts: bool = False
     #: Parameters of its query; others are ignored, so that the same page is rendered once.
@@ -248,6 +251,14 @@ def _changes(sources: Sources, names: Mapping[str, str], query: Query) -> dict[s
 VIEWS: Final = (
     PageView("/", "fleet.html", _fleet, knows=("cursor", "set", "label")),
     PageView("/scorers/{scorer}", "scorer.html", _scorer, acts=True),
+    PageView(
+        "/scorers/{scorer}/backtests",
+        "backtests.html",
+        lambda sources, names, query: backtests(sources.reading, names["scorer"], query),
+        more_with="placements",
+        acts=True,
+        knows=("run",),
+    ),
     PageView("/clusters/{cluster}", "cluster.html", _cluster),
     PageView("/clusters/{cluster}/scorers/{scorer}", "pair.html", _pair, acts=True, knows=("run",)),
     # Read from the API server: not polled.

@@ -18,8 +18,8 @@ from tests.integration.scorer.tutorial import Command, File, steps
 from tests.support.recordedprometheus import RecordedPrometheus
 
 PAGE = ROOT / "docs" / "backtest.md"
-#: Need pods, or a running demo.
-NOT_TYPED = ("kubectl ", "dsf compare demo/")
+#: Need pods, a running demo, or a hub.
+NOT_TYPED = ("kubectl ", "dsf compare demo/", "dsf compare before.jsonl")
 
 
 @pytest.fixture(scope="module")

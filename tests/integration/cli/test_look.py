@@ -211,7 +211,7 @@ def test_scores(dsf: Dsf, fleet: Fleet) -> None:
 def test_scores_as_json_and_yaml(dsf: Dsf, fleet: Fleet) -> None:
     found = loaded(dsf("scores", "--scorer", SAMPLE, "-o", "json"))
     assert [score["cluster"] for score in found["scores"]] == ["worker01", "worker02"]
-    assert found["scores"][0]["items"][0] == {"name": "n1", "value": 12, "waiting": None}
+    assert found["scores"][0]["items"][0] == {"name": "n1", "value": 12}
     assert yaml.safe_load(dsf("scores", "-o", "yaml").stdout)["scores"][0]["scorer"] == SAMPLE
 
 

@@ -98,7 +98,7 @@ def test_scores(exporter: ExporterProcess, redis_client: redis.Redis) -> None:
     (score,) = found["scores"]
     assert (score["cluster"], score["scorer"], score["scoreName"]) == ("worker01", SAMPLE, "sample_score")
     assert score["runId"] == run
-    assert [(item["name"], item["value"]) for item in score["items"]] == [("n1", 12), ("n2", -4)]
+    assert score["items"] == [{"name": "n1", "value": 12}, {"name": "n2", "value": -4}]
     assert score["results"][1] == {"metric": {"node": "n2", "meta": "mean"}, "score": -3.25}
     assert (score["expired"], score["fresh"], score["failing"], score["failure"]) == (False, True, 0, None)
     assert 30 <= score["ageSeconds"] < 60

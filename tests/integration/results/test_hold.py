@@ -292,13 +292,13 @@ def test_two_real_workers_one_of_which_dies(bed: Bed, redis_url: str, tmp_path: 
     ):
         measure(50)
         wait_for(lambda: written() == 50, 60, "the first score")
-        for number in range(60):
+        for number in range(63):
             measure((46, 54, 50, 45, 55)[number % 5])
             if number == 30:
                 first.kill()
-        wait_for(lambda: bed.state().count("ok") == 61, 60, "all results")
+        wait_for(lambda: bed.state().count("ok") == 64, 60, "all results")
         assert in_force(bed) == {"a": 50}
-        assert bed.state().held == 48
+        assert bed.state().held == 50
         started = time.time()
         wait_for(lambda: measure(60) or written() == 60, 60, "the move", interval=0.2)
         assert time.time() - started >= 2

@@ -16,7 +16,7 @@ from tests.integration.web.test_acts import TOKEN, Visitor
 from tests.support.secureredis import SecureRedis
 from tests.support.webprocess import WebProcess
 
-FIELDS = {"note": "why", "until": "2999-01-01T00:00", "seconds": "7"}
+FIELDS = {"note": "why", "until": "2999-01-01T00:00", "seconds": "7", "hours": "1", "every": "300"}
 NAMES = {"scorer": SAMPLE, "cluster": "worker01", "namespace": "n", "name": "n"}
 QUERIES = f"""
 /find?q=state:failing /find?q=reason:bad_*+cluster:worker* /find?q=item:n1 /find?q=run:x /find?q=set:eu /parts?by=env

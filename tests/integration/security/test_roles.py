@@ -10,6 +10,8 @@ import pytest
 import redis
 
 from dsf import keys, messages
+from dsf.backtest import kept
+from dsf.backtest.kept import KeptRun
 from dsf.errors import SettingsError, UnknownClusterError, UnknownScorerError
 from dsf.exporter.collector import FleetCollector
 from dsf.fleet.changes import Action, Actor, UserAction, read, record
@@ -77,6 +79,12 @@ def test_nobody_is_refused_in_its_own_work(secure_redis: SecureRedis) -> None:
         assert remember(client, shown)
         assert len(read_plans(operator)) == 1
         forget(client, "n")
+    for client in (operator, as_role(secure_redis, "web")):
+        for number in range(kept.MAX_RUNS + 1):
+            at = now + number
+            run = KeptRun(id=kept.new_id(at), at=at, by="me", way="cli", clusters=["c1"])
+            assert kept.keep(client, ["s1"], run) == ["s1"]
+        assert len(kept.read(client, "s1")) == kept.MAX_RUNS
     FleetReader(operator).scorers()
     FleetReader(operator).scores("c1", "s1")
     FleetReader(operator).history("c1", "s1")

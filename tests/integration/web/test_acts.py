@@ -16,6 +16,8 @@ from dsf.settings import Settings
 from dsf.store.schedule import ScheduleStore
 from dsf.web.access import PageUser
 from dsf.web.acting import Acting, ActionTarget
+from dsf.web.backtesting import BacktestRunner
+from dsf.web.objects import NoObjects
 from dsf.web.reading import Reading
 from dsf.web.rendering import link
 from tests.integration.exporter.fleet import SAMPLE, good_fleet
@@ -31,6 +33,11 @@ def acting(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) 
     log = tmp_path_factory.mktemp("acting") / "log"
     with WebProcess(redis_server.url, log, web_auth="local") as page:
         yield page
+
+
+def _acting(client: redis.Redis) -> Acting:
+    reading = Reading(client)
+    return Acting(client, Settings(), reading, BacktestRunner(client, reading, NoObjects(), by_name=True))
 
 
 def test_a_preview_says_on_how_many_clusters(acting: WebProcess, redis_client: redis.Redis) -> None:
@@ -90,7 +97,7 @@ def test_an_outcome_is_read_once_for_all_who_look_at_it(
 ) -> None:
     """Also by many at once, and what has ended is not looked for again."""
     fleet = good_fleet(redis_client)
-    asked = Acting(redis_client, Settings(), Reading(redis_client))
+    asked = _acting(redis_client)
     ident = asked.do("rescore", ActionTarget(SAMPLE, None), {}, PageUser("ann"))
 
     def read() -> int:
@@ -110,7 +117,7 @@ def test_an_outcome_is_read_once_for_all_who_look_at_it(
     fleet.cycle("worker01", outcome="error", stage="fetch", reason="bad_query", message="no")
     # Each is read anew: both runs at first, then only the one that is still under way.
     monkeypatch.setattr("dsf.web.acting._SHOWN", 0.0)
-    again = Acting(redis_client, Settings(), Reading(redis_client))
+    again = _acting(redis_client)
     counted = []
     for _ in range(2):
         redis_client.config_resetstat()

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
+from dsf.backtest import kept
 from dsf.fleet import changes
-from dsf.kube.resources import DYNAMIC_SCORERS
+from dsf.kube.resources import DYNAMIC_SCORERS, PLACEMENTS
 from tests.integration.exporter.fleet import SAMPLE, good_fleet
 from tests.integration.web.test_acts import Visitor
 from tests.support.controlplane import ControlPlane
 from tests.support.wait import wait_for
 from tests.support.webprocess import WebProcess
+from tests.unit.backtest.test_kept import comparison
 from tests.unit.deploy import chart
 
+LISTED = {"apiGroups": [PLACEMENTS.group], "resources": [PLACEMENTS.plural]}
 SCORERS = {"apiGroups": [DYNAMIC_SCORERS.group], "resources": [DYNAMIC_SCORERS.plural]}
 
 
@@ -56,6 +60,11 @@ def test_the_api_server_says_who_may_what(
     tokens = {
         "actor": token_of(control_plane.service_account(namespace, "actor", [{**SCORERS, "verbs": ["get", "update"]}])),
         "viewer": token_of(control_plane.service_account(namespace, "viewer", [{**SCORERS, "verbs": ["get"]}])),
+        "reader": token_of(
+            control_plane.service_account(
+                namespace, "reader", [{**SCORERS, "verbs": ["get"]}, {**LISTED, "verbs": ["list"]}]
+            )
+        ),
         "nobody": token_of(control_plane.service_account(namespace, "nobody", [])),
     }
     settings = own_settings() | {"backend": "kube", "kubeconfig": page_account, "namespace": namespace}
@@ -84,6 +93,14 @@ def test_the_api_server_says_who_may_what(
         assert viewer.post("/act/rescore", secret, scorer=SAMPLE)[0] == 403
         assert f"system:serviceaccount:{namespace}:viewer" in page.log
         assert len(changes.read(redis_client).changes) == 1
+
+        # Neither may list Placements, so a comparison has none for them; the holder of both rights sees them.
+        kept.keep(redis_client, [SAMPLE], comparison(time.time()))
+        reader, _ = visitor(tokens["reader"])
+        for who, sees in ((viewer, False), (reader, True), (actor, False)):
+            html = who.get(f"/scorers/{SAMPLE}/backtests")
+            assert (who.status, "apps/web" in html, "3 of 9 decisions" in html) == (200, sees, sees)
+            assert ("shown to those who may list them" in html) is not sees
 
         nobody, _ = visitor(tokens["nobody"])
         nobody.get("/")

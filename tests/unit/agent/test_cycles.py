@@ -41,7 +41,7 @@ class Bed:
         cycle.counts["results"] = 1
 
     def _task(self, app: Celery, name: str) -> Any:
-        @app.task(bind=True, name=f"dsf.{name}", throws=(CycleError,), max_retries=None)
+        @app.task(bind=True, shared=False, name=f"dsf.{name}", throws=(CycleError,), max_retries=None)
         def stage(task: Any, *_: object) -> Any:
             return getattr(self.cycles, name)(task)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import partial
@@ -10,6 +11,8 @@ from typing import cast
 
 import pytest
 
+from dsf.backtest.kept import MAX_RUNS, KeptRun, fitting
+from dsf.backtest.summary import COLUMNS
 from dsf.fleet.model import PairFilter
 from dsf.fleet.overviews import (
     ClusterOverview,
@@ -26,12 +29,14 @@ from dsf.fleet.plans import ClusterPlan, PlanBlock, PlanColumn, PlanComparison, 
 from dsf.fleet.verdict import Verdict
 from dsf.store.notices import CLUSTER_SET
 from dsf.store.pairs import PairState
+from dsf.store.registry import ScorerRecord
 from dsf.web.objects import NoObjects
 from dsf.web.reading import Reading, Rows, TableRow, Why
 from dsf.web.rendering import render
 from dsf.web.site import PageOptions
 from dsf.web.states import STATES
 from dsf.web.views import VIEWS, Sources
+from tests.unit.backtest.test_kept import backtest, comparison
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 #: Elements around the live part, with all that settings add to it.
@@ -220,3 +225,41 @@ def test_a_plan_of_any_size(blocks: int, pictured: int) -> None:
     assert f"{200 - pictured} more clusters are not shown" in html
     assert "and 197 more" in html
     assert ("38 others, on average" in html) is (blocks == 50)
+
+
+def test_the_tab_of_backtests_with_as_much_as_is_kept() -> None:
+    """As the store cuts it: the largest comparison, and the largest backtest."""
+    views = [backtest(f"c{number}", items=50, columns=COLUMNS) for number in range(30)]
+    views = [
+        view.model_copy(
+            # A gap at every second moment.
+            update={"items": [one.model_copy(update={"line": [1, None] * (COLUMNS // 2)}) for one in view.items]}
+        )
+        for view in views
+    ]
+    large = comparison(time.time(), clusters=50, placements=50, spans=500, items=500)
+    runs = [
+        fitting(run.model_copy(update={"id": f"{number}"}))
+        for number, run in enumerate(
+            [
+                large.model_copy(update={"backtests": views, "others": views}),
+                large.model_copy(update={"backtests": views, "comparison": None}),
+                *[large] * (MAX_RUNS - 2),
+            ]
+        )
+    ]
+
+    class Kept:
+        def backtests(self, scorer: str) -> list[KeptRun]:
+            return runs
+
+        def record(self, scorer: str) -> ScorerRecord:
+            return ScorerRecord(name=scorer, score_name=scorer, interval=10, validity=300)
+
+    [view] = [one for one in VIEWS if one.path == "/scorers/{scorer}/backtests"]
+    for run in ("0", "1", "2"):
+        query = {"run": run, "allowed": "placements"}
+        context = view.build(Sources(cast("Reading", Kept()), NoObjects()), {"scorer": "s"}, query)
+        html = render(view.template, "", {**context, "options": PageOptions(), "query": query})
+        assert len(re.findall("<[a-zA-Z]", html)) + AROUND < 5000
+        assert html.count("<tr data-block") == MAX_RUNS

@@ -1,0 +1,135 @@
+"""Backtests and comparisons that were run, kept in Redis for the page: summaries and lines, not single moments."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable
+from typing import Final, Literal
+
+import redis
+from pydantic import Field
+
+from dsf import keys
+from dsf.backtest.comparison import ComparisonView
+from dsf.backtest.summary import BacktestView
+from dsf.errors import BacktestError
+from dsf.fleet.views import Time, View
+from dsf.store.client import parsed
+from dsf.store.registry import Registry
+
+#: Most runs of one scorer, and seconds after which they go.
+MAX_RUNS: Final = 20
+EXPIRY: Final = 7 * 86_400
+#: Most items of one backtest: those that change most often.
+MAX_ITEMS: Final = 8
+#: Most backtests of one side, and rows of each list of a comparison.
+_ROWS: Final = 10
+#: Most bytes of a run.
+_MAX_BYTES: Final = 256 * 1024
+
+
+class KeptRun(View):
+    """A backtest on some clusters, or a comparison with the backtests of both sides."""
+
+    id: str = Field(description="Ids sort by the time of the start.")
+    at: Time = Field(description="When it was started, or handed over.")
+    by: str
+    way: Literal["cli", "page"]
+    clusters: list[str]
+    is_running: bool = False
+    problem: str = Field(default="", description="Why there is nothing, or not all of it.")
+    backtests: list[BacktestView] = Field(default=[], description="Of the scorer; of A in a comparison.")
+    others: list[BacktestView] = Field(default=[], description="Of B.")
+    comparison: ComparisonView | None = None
+
+
+def new_id(now: float) -> str:
+    """An id for a run that starts now."""
+    return f"{int(now * 1000):015}-{secrets.token_hex(4)}"
+
+
+def keep(client: redis.Redis, scorers: Iterable[str], run: KeptRun) -> list[str]:
+    """Store a run, or what became of it, with these scorers as far as the hub has them; returns which those are.
+
+    Only the newest MAX_RUNS of a scorer stay. Raises BacktestError if the hub has none of them, redis.RedisError.
+    """
+    known = Registry(client).scorers()
+    names = list(dict.fromkeys(scorers))
+    kept = [name for name in names if name in known]
+    if not kept:
+        raise BacktestError(f"nothing is kept: the hub has no scorer {' or '.join(map(repr, names))}")
+    text = fitting(run).model_dump_json(by_alias=True, exclude_defaults=True)
+    for name in kept:
+        key = keys.backtests(name)
+        client.hset(key, run.id, text)
+        client.expire(key, EXPIRY)
+        idents = sorted(str(ident) for ident in client.hkeys(key))
+        if old := [ident for ident in idents if ident not in idents[-MAX_RUNS:] or _is_old(ident)]:
+            client.hdel(key, *old)
+    return kept
+
+
+def read(client: redis.Redis, scorer: str) -> list[KeptRun]:
+    """The runs of a scorer, the newest first. Raises redis.RedisError."""
+    found = sorted(client.hgetall(keys.backtests(scorer)).items(), reverse=True)
+    runs = (parsed(KeptRun, scorer, str(text)) for ident, text in found if not _is_old(str(ident)))
+    return [run for run in runs if run is not None]
+
+
+def _is_old(ident: str) -> bool:
+    return ident < f"{int((time.time() - EXPIRY) * 1000):015}"
+
+
+def fitting(run: KeptRun) -> KeptRun:
+    """The run with bounded lists, at most _MAX_BYTES; what is left out is said in `problem`."""
+    cut = run.model_copy(
+        update={
+            "clusters": run.clusters[:_ROWS],
+            "problem": run.problem[:500],
+            "backtests": [_cut(view) for view in run.backtests[:_ROWS]],
+            "others": [_cut(view) for view in run.others[:_ROWS]],
+            "comparison": _compared(run.comparison) if run.comparison else None,
+        }
+    )
+    if len(run.clusters) > _ROWS:
+        cut = _noted(cut, f"{len(run.clusters)} clusters were tested; {_ROWS} are shown")
+    # Texts may be long all the same.
+    if len(cut.model_dump_json()) > _MAX_BYTES:
+        cut = cut.model_copy(update={"backtests": cut.backtests[:1], "others": cut.others[:1], "comparison": None})
+        cut = _noted(cut, "too large to be shown as a whole")
+    return cut
+
+
+def _noted(run: KeptRun, text: str) -> KeptRun:
+    return run.model_copy(update={"problem": f"{run.problem}; {text}" if run.problem else text})
+
+
+def _cut(view: BacktestView) -> BacktestView:
+    failures = [one.model_copy(update={"message": one.message[:300]}) for one in view.failures[:_ROWS]]
+    notes = [note[:300] for note in view.notes[:_ROWS]]
+    if more := len(view.items) - MAX_ITEMS:
+        notes += [f"and {more} items more, which changed less often"] if more > 0 else []
+    return view.model_copy(update={"items": view.items[:MAX_ITEMS], "failures": failures, "notes": notes})
+
+
+def _compared(view: ComparisonView) -> ComparisonView:
+    placements = [
+        one.model_copy(
+            update={
+                "spans": [
+                    span.model_copy(update={"a": span.a[:_ROWS], "b": span.b[:_ROWS]}) for span in one.spans[:100]
+                ]
+            }
+        )
+        for one in view.placements[:_ROWS]
+    ]
+    return view.model_copy(
+        update={
+            "clusters": view.clusters[:_ROWS],
+            "items": view.items[:_ROWS],
+            "ranks": view.ranks[:_ROWS],
+            "placements": placements,
+            "notes": view.notes[:_ROWS],
+        }
+    )

@@ -1,0 +1,139 @@
+"""The tab of a scorer with its backtests and comparisons."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dsf.backtest.comparison import ComparisonView, PlacementDifference
+from dsf.backtest.kept import KeptRun
+from dsf.backtest.summary import BacktestView, ItemView
+from dsf.web.backtesting import LIMIT
+from dsf.web.drawing import Chart, Plot, SeriesLine, lines_over_time
+from dsf.web.reading import Reading
+
+#: Of a query, by the site itself: the right for which a page shows more, if the viewer has it.
+ALLOWED: Final = "allowed"
+#: Rows of a Placement's table.
+_SPANS: Final = 10
+#: Glyph and class of each state of a run.
+_STATES: Final = {
+    "running": ("…", "s-paused"),
+    "stopped": ("?", "o-lost"),
+    "failed": ("✕", "o-error"),
+    "in part": ("◐", "o-partial"),
+    "ok": ("✓", "o-ok"),
+}
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """One run of the list."""
+
+    run: KeptRun
+    title: str
+    state: str
+    glyph: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class ClusterPlot:
+    """All lines of one cluster."""
+
+    cluster: str
+    plot: Plot
+
+
+@dataclass(frozen=True)
+class DecisionStrip:
+    """When a Placement would have had other clusters: x, width and text of each time, in units of a plot."""
+
+    placement: PlacementDifference
+    bars: list[tuple[float, float, str]]
+    #: Times that the table leaves out.
+    more: int
+
+
+def backtests(reading: Reading, scorer: str, query: Mapping[str, str]) -> dict[str, Any]:
+    """Data of the template: the list, and the run of the query, else the newest. Raises UnknownScorerError."""
+    record = reading.record(scorer)
+    runs = reading.backtests(scorer)
+    rows = [_row(run) for run in runs]
+    chosen = next((row for row in rows if row.run.id == query.get("run")), rows[0] if rows else None)
+    comparison = chosen.run.comparison if chosen else None
+    # Whoever may not list Placements learns nothing of them here.
+    may_place = query.get(ALLOWED) == "placements"
+    return {
+        "title": f"Backtests of {scorer}",
+        "record": record,
+        "rows": rows,
+        "chosen": chosen,
+        "plots": _plots(chosen.run) if chosen else [],
+        "strips": [_strip(comparison, one) for one in comparison.placements] if comparison and may_place else [],
+        "notes": comparison.notes if comparison and may_place else [],
+        "withheld": comparison is not None and not may_place,
+        "max_spans": _SPANS,
+        "is_unreached": bool(chosen and chosen.state == "failed" and _is_unreached(chosen.run)),
+        "command": f"dsf backtest {shlex.quote(scorer)}",
+    }
+
+
+def _row(run: KeptRun) -> RunRow:
+    compared = run.comparison
+    title = f"{compared.a} (A) and {compared.b} (B)" if compared else "backtest"
+    state = _state(run)
+    glyph, kind = _STATES[state]
+    return RunRow(run, title, state, glyph, kind)
+
+
+def _state(run: KeptRun) -> str:
+    if run.is_running:
+        # Its page may have ended with it.
+        return "running" if run.at.timestamp() > time.time() - LIMIT - 60 else "stopped"
+    if run.comparison:
+        return "in part" if run.problem or any(one.problem for one in run.comparison.placements) else "ok"
+    if not any(view.items for view in run.backtests):
+        return "failed"
+    is_whole = all(view.moments == view.asked and not view.outcomes.get("error") for view in run.backtests)
+    return "ok" if is_whole and not run.problem else "in part"
+
+
+def _is_unreached(run: KeptRun) -> bool:
+    """Whether nothing could be asked: the source is elsewhere, or wants a Secret."""
+    failures = [one for view in run.backtests for one in view.failures]
+    return not run.backtests or bool(failures and failures[0].stage == "fetch")
+
+
+def _plots(run: KeptRun) -> list[ClusterPlot]:
+    of_clusters: dict[str, list[SeriesLine]] = {}
+    for side, views in (("A", run.backtests), ("B", run.others)):
+        for view in views:
+            of_clusters.setdefault(view.cluster, []).extend(_lines(view, f"{side}: " if run.comparison else ""))
+    plots = ((cluster, lines_over_time(lines)) for cluster, lines in of_clusters.items())
+    return [ClusterPlot(cluster, plot) for cluster, plot in plots if plot is not None]
+
+
+def _lines(view: BacktestView, prefix: str) -> list[SeriesLine]:
+    # As many of each side as have colours of their own.
+    items: Sequence[ItemView] = view.items[:4] if prefix else view.items
+    start, end = view.start.timestamp(), view.end.timestamp()
+    return [SeriesLine(prefix + item.name, start, end, item.line) for item in items]
+
+
+def _strip(view: ComparisonView, placement: PlacementDifference) -> DecisionStrip:
+    start = view.start.timestamp()
+    length = view.end.timestamp() + view.every - start or 1.0
+    width = Chart.right - Chart.left
+    bars = [
+        (
+            round(Chart.left + width * max(0.0, span.start.timestamp() - start) / length, 1),
+            round(max(1.0, width * span.seconds / length), 1),
+            f"{', '.join(span.a) or 'none'}, with B {', '.join(span.b) or 'none'}",
+        )
+        for span in placement.spans
+    ]
+    return DecisionStrip(placement, bars, max(0, len(placement.spans) - _SPANS))

@@ -1,0 +1,291 @@
+"""The tab of a scorer with its backtests: real pages, Redis, Prometheus with a past, and a scoring API."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+import yaml
+from playwright.sync_api import Browser, expect
+
+from dsf import keys
+from dsf.api.scorer import DynamicScorer
+from dsf.api.summary import ScorerSummary, dump_summaries
+from dsf.backtest import kept
+from dsf.backtest.kept import KeptRun
+from dsf.fleet import changes
+from dsf.web.backtesting import BacktestRunner
+from dsf.web.objects import FolderObjects, NoObjects
+from dsf.web.reading import Reading
+from tests.integration.backtest.conftest import CLUSTERS, busy
+from tests.integration.cli.conftest import Dsf, dsf
+from tests.integration.exporter.fleet import SAMPLE, STATIC, good_fleet
+from tests.integration.scorer.server import ROOT, load, served
+from tests.integration.web.visitor import TOKEN, Visitor
+from tests.support.browser import THEMES, Tab
+from tests.support.recordedprometheus import RecordedPrometheus
+from tests.support.redisserver import RedisServer, free_port
+from tests.support.wait import wait_for
+from tests.support.webprocess import WebProcess
+
+__all__ = ["dsf"]
+
+# The one with the browser wants its own process, and Prometheus is started once.
+pytestmark = pytest.mark.xdist_group("browser")
+#: Read before the fixture `dsf` removes all settings.
+PICTURES = os.environ.get("DSF_PICTURES", "")
+TAB = f"/scorers/{SAMPLE}/backtests"
+PLACEMENT = """
+apiVersion: cluster.open-cluster-management.io/v1beta1
+kind: Placement
+metadata: {name: web, namespace: apps}
+spec:
+  numberOfClusters: 1
+  prioritizerPolicy:
+    mode: Exact
+    configurations:
+      - {weight: 1, scoreCoordinate: {type: AddOn, addOn: {resourceName: busy, scoreName: busy}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def scoring() -> Iterator[str]:
+    with served(load(Path(ROOT) / "samples" / "sample-scorer" / "app.py").app) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory, scoring: str) -> Iterator[Path]:
+    """The folder of a hub that has delivered a scorer to two clusters, and one whose source is nowhere."""
+    out, end = tmp_path_factory.mktemp("hub"), int(time.time()) // 60 * 60
+    with RecordedPrometheus(
+        tmp_path_factory.mktemp("past") / "prometheus",
+        {
+            f'instance:node_cpu_busy:ratio{{cluster="{name}"}}': lambda at, name=name: busy(name, at)  # type: ignore[misc]
+            for name in CLUSTERS
+        },
+        range(end - 25 * 3600, end + 600, 60),
+    ) as prometheus:
+        for cluster in CLUSTERS:
+            folder = out / "clusters" / cluster
+            folder.mkdir(parents=True)
+            summaries = [
+                summary(SAMPLE, prometheus.url, scoring, cluster, 1800),
+                summary(STATIC, f"http://127.0.0.1:{free_port()}", scoring, cluster, 60),
+            ]
+            manifest = {"kind": "ConfigMap", "data": {"summaries": dump_summaries(summaries)}}
+            (folder / "dynamic-scoring-config.yaml").write_text(yaml.safe_dump(manifest))
+        (out / "source").write_text(prometheus.url)
+        yield out
+
+
+def summary(name: str, source: str, scoring: str, cluster: str, length: int) -> ScorerSummary:
+    """As it would be delivered."""
+    return ScorerSummary(
+        name=name,
+        score_name="busy",
+        source_type="Prometheus",
+        source_endpoint=f"{source}/api/v1/query_range",
+        source_query=f'100 * avg(instance:node_cpu_busy:ratio{{cluster="{cluster}"}})',
+        source_range=length,
+        source_step=60,
+        scoring_endpoint=f"{scoring}/scoring",
+        scoring_interval=30,
+        score_dimension_format="busy",
+    )
+
+
+@pytest.fixture
+def acting(redis_server: RedisServer, hub: Path, tmp_path: Path) -> Iterator[WebProcess]:
+    """Everybody on this machine may act."""
+    with WebProcess(redis_server.url, tmp_path / "log", web_auth="local", out_dir=hub) as page:
+        yield page
+
+
+def started(visitor: Visitor, scorer: str = SAMPLE, **fields: str) -> str:
+    """Start a backtest; the place of its run."""
+    form = visitor.get(f"/act/backtest?scorer={scorer}")
+    given = {"cluster": "worker01", "hours": "1", "every": "120", **fields}
+    status, text, place = visitor.post("/act/backtest", form, **given)
+    assert status == 303, text
+    return place
+
+
+def ended(client: redis.Redis, scorer: str = SAMPLE) -> KeptRun:
+    """The newest run, once it has ended."""
+    wait_for(lambda: not kept.read(client, scorer)[0].is_running, 90, "the backtest to end")
+    return kept.read(client, scorer)[0]
+
+
+def test_a_backtest_that_is_started_on_the_page_is_drawn_there(acting: WebProcess, redis_client: redis.Redis) -> None:
+    good_fleet(redis_client)
+    visitor = Visitor(acting)
+    assert "None yet" in visitor.get(TAB)
+    place = started(visitor, note="before we trust it")
+    assert place.startswith(f"{TAB}?run=")
+    assert "running" in visitor.get(place)
+    run = ended(redis_client)
+    [view] = run.backtests
+    assert (view.moments, view.asked, view.outcomes) == (31, 31, {"ok": 31})
+    # What it says is what was recorded: the mean of half an hour, in percent.
+    end = int(view.end.timestamp())
+    mean = 100 * sum(busy("worker01", at) for at in range(end - 1800, end + 1, 60)) / 31
+    assert abs((view.items[0].line[-1] or 0) - mean) <= 1
+    html = visitor.get(place)
+    assert "31 moments from" in html
+    assert len(re.findall('<path class="line', html)) == 1
+    assert f'data-name="Lowest" class="num">{view.items[0].minimum}<' in html
+    assert f'<a href="{TAB}"' in visitor.get(f"/scorers/{SAMPLE}")
+    [change] = changes.read(redis_client).changes
+    assert (change.action, change.way, change.clusters, change.note) == (
+        "backtest", "page", ["worker01"], "before we trust it",
+    )  # fmt: skip
+    # Nothing was published, and no agent was asked.
+    assert redis_client.llen(keys.spoke_queue("worker01")) == 0
+
+
+def test_a_source_that_is_elsewhere_is_tested_elsewhere(acting: WebProcess, redis_client: redis.Redis) -> None:
+    fleet = good_fleet(redis_client)
+    fleet.entry("worker01", STATIC)
+    visitor = Visitor(acting)
+    place = started(visitor, STATIC)
+    run = ended(redis_client, STATIC)
+    assert run.backtests[0].moments == 5
+    html = visitor.get(place)
+    assert "failed" in html
+    assert "fetch: " in html
+    assert f"exec deploy/dynamic-scoring-agent -- dsf backtest {STATIC} --since 24h" in html
+
+
+def test_one_at_a_time_and_what_was_computed_survives_the_page(acting: WebProcess, redis_client: redis.Redis) -> None:
+    good_fleet(redis_client)
+    visitor = Visitor(acting)
+    started(visitor, hours="24", every="300")
+    form = visitor.get(f"/act/backtest?scorer={SAMPLE}")
+    fields = {"cluster": "worker02", "hours": "1", "every": "300"}
+    status, text, _ = visitor.post("/act/backtest", form, **fields)
+    assert status == 422
+    assert "another backtest runs" in text
+    for wrong, reason in (
+        ({"every": "3"}, "moments are more than 1000"),
+        ({"hours": "x"}, "How far back: a whole number of hours"),
+        ({"every": "7200"}, "no moment"),
+        ({"cluster": ""}, "Cluster: choose one"),
+    ):
+        status, text, _ = visitor.post("/act/backtest", form, **(fields | wrong))
+        assert (status, reason in text) == (422, True), text
+    assert len(changes.read(redis_client).changes) == 1
+    # Some moments are asked by then.
+    time.sleep(3)
+    assert acting.terminate() == 0
+    run = ended(redis_client)
+    assert 0 < run.backtests[0].moments < run.backtests[0].asked
+    assert "interrupted" in run.problem
+
+
+def test_only_people_who_may_act_start_one(page: WebProcess, closed: WebProcess, redis_client: redis.Redis) -> None:
+    good_fleet(redis_client)
+    reader = Visitor(page)
+    assert "/act/backtest" not in reader.get(TAB)
+    data = {"scorer": SAMPLE, "cluster": "worker01", "hours": "1", "every": "120"}
+    assert page.request("POST", "/act/backtest", data=data).status_code == 403
+    # A login is required, and then the form's own secret.
+    assert closed.request("POST", "/act/backtest", data=data).headers["location"].startswith("/login")
+    visitor = Visitor(closed)
+    visitor.post("/login", visitor.get("/login"), token=TOKEN)
+    assert visitor.post("/act/backtest", "", **data)[0] == 403
+    assert redis_client.exists(keys.backtests(SAMPLE)) == 0
+    assert changes.read(redis_client).changes == []
+
+
+def test_a_page_on_kubernetes_hands_over_the_manifest(
+    redis_client: redis.Redis, hub: Path, scoring: str, tmp_path: Path
+) -> None:
+    """It may get DynamicScorers, and has no files of clusters."""
+    good_fleet(redis_client)
+    source = (hub / "source").read_text()
+    spec = {
+        "description": "Busy CPUs in percent",
+        "configURL": f"{scoring}/config",
+        "configSyncMode": "None",
+        "scoreDimensionFormat": "busy",
+        "source": {
+            "type": "Prometheus",
+            "host": source,
+            "path": "/api/v1/query_range",
+            "params": {"query": "100 * avg(instance:node_cpu_busy:ratio)", "range": 600, "step": 60},
+        },
+        "scoring": {"params": {"name": "busy", "interval": 30}},
+    }
+    manifest = {"metadata": {"name": SAMPLE}, "spec": spec}
+    (tmp_path / "dynamicscorers").mkdir()
+    stored = DynamicScorer.from_manifest(manifest).model_dump(mode="json", by_alias=True, exclude_none=True)
+    (tmp_path / "dynamicscorers" / f"{SAMPLE}.yaml").write_text(yaml.safe_dump(stored))
+    reading = Reading(redis_client)
+    runner = BacktestRunner(redis_client, reading, FolderObjects(tmp_path), by_name=False)
+    noted: list[str] = []
+    runner.start(SAMPLE, "worker01", 3600, 600, "ann", lambda: noted.append("ann"))
+    run = ended(redis_client)
+    assert (run.problem, run.by, noted) == ("", "ann", ["ann"])
+    assert run.backtests[0].outcomes == {"ok": 7}
+    blind = BacktestRunner(redis_client, reading, NoObjects(), by_name=False)
+    with pytest.raises(Exception, match="cannot be read from here"):
+        blind.start(SAMPLE, "worker01", 3600, 600, "ann", lambda: None)
+
+
+def test_a_comparison_of_the_command_line_is_drawn_with_its_placements(
+    page: WebProcess, browser: Browser, dsf: Dsf, redis_client: redis.Redis, hub: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    good_fleet(redis_client)
+    monkeypatch.setenv("DSF_OUT_DIR", str(hub))
+    (tmp_path / "placement.yaml").write_text(PLACEMENT)
+    both = [argument for name in CLUSTERS for argument in ("--cluster", name)]
+    for name in ("before", "after"):
+        every = ["--since", "24h", "--every", "15m", "--rate", "1000", "--out", str(tmp_path / f"{name}.jsonl")]
+        if name == "after":
+            # A worse second version: two minutes.
+            for cluster in CLUSTERS:
+                file = tmp_path / "clusters" / cluster / "dynamic-scoring-config.yaml"
+                file.parent.mkdir(parents=True)
+                text = (hub / "clusters" / cluster / file.name).read_text()
+                file.write_text(text.replace('"sourceRange":1800', '"sourceRange":120'))
+                assert file.read_text() != text
+            monkeypatch.setenv("DSF_OUT_DIR", str(tmp_path))
+        result = dsf("backtest", SAMPLE, *both, *every, *(["--keep"] if name == "before" else []))
+        assert result.exit_code == 0, result.output
+    files = [str(tmp_path / f"{name}.jsonl") for name in ("before", "after")]
+    result = dsf("compare", *files, "--placement", str(tmp_path / "placement.yaml"), "--keep")
+    assert result.exit_code == 0, result.output
+    assert f"kept for the page of {SAMPLE}" in result.stderr
+    [newest, first] = kept.read(redis_client, SAMPLE)
+    assert newest.comparison is not None
+    [placement] = newest.comparison.placements
+    assert placement.flaps_b > placement.flaps_a
+    with Tab(browser, page.url, viewport={"width": 1280, "height": 900}) as tab:
+        shown = tab.open(f"/scorers/{SAMPLE}")
+        shown.get_by_role("link", name="Backtests").click()
+        expect(shown.locator("#chosen")).to_contain_text(
+            f"{placement.differ} of {placement.decisions} decisions differ"
+        )
+        # A and B on each of two clusters.
+        expect(shown.locator("#chosen path.line")).to_have_count(4)
+        assert shown.locator("#chosen .strip .other").count() == len(placement.spans)
+        assert tab.violations(*THEMES) == []
+        tab.page.emulate_media(color_scheme="light")
+        monkeypatch.setenv("DSF_PICTURES", PICTURES)
+        tab.picture("backtests")
+        shown.locator(f"a[href='{TAB}?run={first.id}']").click()
+        expect(shown.locator("#chosen")).to_contain_text("97 moments from")
+        expect(shown.locator("#chosen path.line")).to_have_count(2)
+        assert tab.violations(*THEMES) == []
+        assert tab.nodes < 5000
+        for width in (1280, 320):
+            shown.set_viewport_size({"width": width, "height": 800})
+            assert shown.evaluate("document.documentElement.scrollWidth") <= width
+        assert (tab.strangers, tab.wrong) == ([], [])
