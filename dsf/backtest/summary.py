@@ -11,10 +11,12 @@ from typing import Final
 
 from pydantic import Field
 
+from dsf.api.hold import Waiting, hold_back
 from dsf.api.meta import rfc3339
 from dsf.api.score import MAX_VALUE, MIN_VALUE
 from dsf.backtest.record import Question, Record
 from dsf.fleet.views import Time, View
+from dsf.store.registry import HoldRule
 from dsf.text import listed
 
 #: Most columns of a picture: moments beyond that share one, which shows the newest of them.
@@ -30,6 +32,11 @@ class ItemView(View):
     median: float
     maximum: int
     changes: int = Field(description="How often it differed by more than the noise from the moment before.")
+    held_changes: int | None = Field(
+        default=None,
+        exclude_if=lambda value: value is None,
+        description="The same with the hold that was asked about.",
+    )
     missing: float = Field(description="Share of the moments without a value, from 0 to 1.")
     line: list[int | None] = Field(description="Its values over time, in at most 480 columns.")
 
@@ -70,13 +77,22 @@ class BacktestList(View):
 class _Item:
     """Counts of values, the last value, and the line."""
 
-    __slots__ = ("changes", "counts", "last", "line")
+    __slots__ = ("changes", "counts", "held", "held_changes", "last", "line")
 
     def __init__(self, columns: int) -> None:
         self.counts = array("I", bytes(array("I").itemsize * (MAX_VALUE - MIN_VALUE + 1)))
         self.line = array("h", [_NONE]) * columns
         self.last: int | None = None
         self.changes = 0
+        #: The value that a hold had published last.
+        self.held: int | None = None
+        self.held_changes = 0
+
+    def publish(self, value: int, noise: int) -> None:
+        """The value that is in force with a hold."""
+        if self.held is not None and abs(value - self.held) > noise:
+            self.held_changes += 1
+        self.held = value
 
     def add(self, value: int, column: int, noise: int) -> None:
         self.counts[value - MIN_VALUE] += 1
@@ -85,7 +101,7 @@ class _Item:
             self.changes += 1
         self.last = value
 
-    def view(self, name: str, moments: int) -> ItemView:
+    def view(self, name: str, moments: int, *, is_held: bool) -> ItemView:
         number = sum(self.counts)
         present = [value for value, count in enumerate(self.counts, MIN_VALUE) if count]
         return ItemView(
@@ -94,6 +110,7 @@ class _Item:
             median=(self._at((number - 1) // 2) + self._at(number // 2)) / 2,
             maximum=present[-1],
             changes=self.changes,
+            held_changes=self.held_changes if is_held else None,
             missing=round(1 - number / moments, 4),
             line=[None if value == _NONE else value for value in self.line],
         )
@@ -105,6 +122,36 @@ class _Item:
             if rank < 0:
                 return value
         raise IndexError(rank)
+
+
+class _Hold:
+    """What `spec.execution.hold` would have published, moment by moment."""
+
+    def __init__(self, rule: HoldRule, validity: int) -> None:
+        self._rule = rule
+        self._validity = validity
+        self._published: dict[str, int] = {}
+        self._waiting: dict[str, Waiting] = {}
+        self._at = 0
+
+    def published(self, record: Record) -> dict[str, int]:
+        """The items in force after this moment; none after one without a score."""
+        if not record.items:
+            return {}
+        if record.at - self._at > self._validity:
+            # Out of date: the next score is published as it comes.
+            self._published, self._waiting = {}, {}
+        rule = self._rule
+        self._published, self._waiting = hold_back(
+            self._published,
+            record.items,
+            self._waiting,
+            record.at,
+            min_change=rule.min_change,
+            for_seconds=rule.for_seconds,
+        )
+        self._at = record.at
+        return self._published
 
 
 @dataclass
@@ -142,8 +189,14 @@ class _Seen:
             )
 
 
-def summarised(question: Question, asked: range, records: Iterable[Record], *, noise: int) -> BacktestView:
-    """The summary of these records, which are in the order of time; `asked` are the moments until now."""
+def summarised(
+    question: Question, asked: range, records: Iterable[Record], *, noise: int, hold: HoldRule | None = None
+) -> BacktestView:
+    """The summary of these records, which are in the order of time; `asked` are the moments until now.
+
+    With `hold` it also counts the changes that this rule would have left.
+    """
+    held = _Hold(hold, question.validity) if hold is not None else None
     items: dict[str, _Item] = {}
     outcomes: Counter[str] = Counter()
     failures: dict[tuple[str, str], FailureCount] = {}
@@ -170,7 +223,9 @@ def summarised(question: Question, asked: range, records: Iterable[Record], *, n
             if name not in items:
                 items[name] = _Item(columns)
             items[name].add(value, column, noise)
-    views = [item.view(name, moments) for name, item in items.items()]
+        for name, value in (held.published(record) if held is not None else {}).items():
+            items[name].publish(value, noise)
+    views = [item.view(name, moments, is_held=held is not None) for name, item in items.items()]
     return BacktestView(
         scorer=question.scorer,
         score_name=question.score_name,

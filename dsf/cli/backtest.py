@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsf.cli.duration import seconds
+from dsf.cli.duration import hold, seconds
 from dsf.cli.group import BAD, INTERRUPTED, USAGE, fail
 from dsf.cli.output import Format, emit, flat, table
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dsf.backtest.recording import Recording
     from dsf.backtest.summary import BacktestView
     from dsf.cli.backtesting import Subject
+    from dsf.store.registry import HoldRule
 
 
 class BacktestFormat(StrEnum):
@@ -63,6 +64,10 @@ def backtest(
         str, typer.Option("--source-url", metavar="URL", help="The Prometheus's address from here: a port-forward.")
     ] = "",
     noise: Annotated[int, typer.Option("--noise", min=0, help="A change by at most this does not count.")] = 0,
+    held: Annotated[
+        str | None,
+        typer.Option("--hold", metavar="POINTS:TIME", help="Also count the changes that spec.execution.hold leaves."),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", dir_okay=False, help="Append each moment to this file; a second run continues it."),
@@ -96,6 +101,7 @@ def backtest(
         raise typer.BadParameter("is needed; with -f it may be any name", param_hint="--cluster")
     if plot is not None:
         picture.check(plot)
+    rule = hold(held) if held is not None else None
     try:
         asked = moments(since, every, time.time())
         with ExitStack() as stack:
@@ -104,7 +110,7 @@ def backtest(
             with kept_on_interrupt() as is_interrupted:
                 for one in subjects:
                     one.run(recording, asked, every, rate, _print if output is BacktestFormat.JSONL else None)
-            views = _views(recording, subjects, asked, noise)
+            views = _views(recording, subjects, asked, noise, rule)
     except BacktestError as error:
         fail(str(error), USAGE)
     if output is BacktestFormat.JSONL:
@@ -140,13 +146,15 @@ def _print(line: QuestionLine | Record) -> None:
     typer.echo(as_line(line))
 
 
-def _views(recording: Recording, subjects: list[Subject], asked: range, noise: int) -> list[BacktestView]:
+def _views(
+    recording: Recording, subjects: list[Subject], asked: range, noise: int, rule: HoldRule | None
+) -> list[BacktestView]:
     """Of the clusters that were begun."""
     from dsf.backtest.summary import summarised
 
     questions = [recording.questions[one.cluster] for one in subjects if one.cluster in recording.questions]
     return [
-        summarised(question, asked, recording.records(question.cluster, asked[0]), noise=noise)
+        summarised(question, asked, recording.records(question.cluster, asked[0]), noise=noise, hold=rule)
         for question in questions
     ]
 
@@ -181,7 +189,7 @@ def _render(views: list[BacktestView], limit: int | None) -> RenderableType:
                 str(item.minimum),
                 f"{item.median:g}",
                 str(item.maximum),
-                str(item.changes),
+                str(item.changes) + ("" if item.held_changes is None else f" ({item.held_changes} held)"),
                 f"{item.missing:.1%}",
                 blocks(item.line),
             ]

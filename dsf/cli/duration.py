@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 import time
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import typer
 
 from dsf.api.pauses import pause_end
 from dsf.api.types import MAX_SECONDS
+
+if TYPE_CHECKING:
+    from dsf.store.registry import HoldRule
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(?:\d+[smhd])+|\d+", re.ASCII)
@@ -33,6 +37,16 @@ def seconds(text: str | int) -> int:
     if total > MAX_SECONDS:
         raise _too_long(text)
     return total
+
+
+def hold(text: str) -> HoldRule:
+    """`5:10m`: a hold of at least 5 points for ten minutes. Raises typer.BadParameter."""
+    from dsf.store.registry import HoldRule
+
+    points, colon, time_ = text.partition(":")
+    if not (colon and re.fullmatch(r"[1-9]\d{0,2}", points, re.ASCII) and int(points) <= 200):
+        raise typer.BadParameter(f"{text!r} is no hold; use points from 1 to 200 and a time, such as 5:10m or 5:0")
+    return HoldRule(min_change=int(points), for_seconds=seconds(time_))
 
 
 def moment(text: str, now: float | None = None) -> float:

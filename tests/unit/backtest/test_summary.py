@@ -15,6 +15,7 @@ from dsf.backtest.run import moments
 from dsf.backtest.scorers import moved
 from dsf.backtest.summary import BacktestView, summarised
 from dsf.errors import BacktestError
+from dsf.store.registry import HoldRule
 
 QUESTION = Question(
     cluster="c1",
@@ -36,9 +37,11 @@ def record(at: int, items: Mapping[str, int] | None = None, *, series: int = 1, 
     return Record(cluster=cluster, at=at, outcome="ok", items=dict(items), series=series)
 
 
-def summary(*records: Record, noise: int = 0, question: Question = QUESTION) -> BacktestView:
+def summary(
+    *records: Record, noise: int = 0, question: Question = QUESTION, hold: HoldRule | None = None
+) -> BacktestView:
     """Of these moments."""
-    return summarised(question, ASKED, records, noise=noise)
+    return summarised(question, ASKED, records, noise=noise, hold=hold)
 
 
 def test_each_item_has_its_values_changes_and_gaps() -> None:
@@ -57,6 +60,27 @@ def test_each_item_has_its_values_changes_and_gaps() -> None:
         ("score", "timeout", 1, "at 3900")
     ]
     assert summary(*records, noise=1).items[0].changes == 4
+
+
+@pytest.mark.parametrize(
+    ("values", "hold", "left"),
+    [
+        # 50, then 60 after it had lasted for a step.
+        ([50, 53, 50, 60, 60, 60], HoldRule(min_change=5, for_seconds=300), 1),
+        # 60 lasts for one moment each time.
+        ([50, 60, 50, 60, 50, 60], HoldRule(min_change=5, for_seconds=300), 0),
+        ([50, 60, 50, 60, 50, 60], HoldRule(min_change=5), 5),
+        # Out of date after 900 s without a score: 54 is published as it comes.
+        ([50, None, None, None, 54, 54], HoldRule(min_change=5), 1),
+        ([50, None, None, 54, 54, 54], HoldRule(min_change=5), 0),
+    ],
+)
+def test_what_a_hold_would_have_saved(values: list[int | None], hold: HoldRule, left: int) -> None:
+    records = [record(at, None if value is None else {"n": value}) for at, value in zip(ASKED, values, strict=False)]
+    (item,) = summary(*records, hold=hold).items
+    assert item.held_changes == left
+    (item,) = summary(*records).items
+    assert "held_changes" not in item.model_dump()
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 10])

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 import pytest
 import typer
 
-from dsf.cli.duration import moment, seconds
+from dsf.cli.duration import hold, moment, seconds
+from dsf.store.registry import HoldRule
 
 NOW = 1_700_000_000.0
 
@@ -59,3 +60,14 @@ def test_the_past_is_refused(text: str) -> None:
 def test_what_is_no_moment(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="use ISO 8601"):
         moment(text, NOW)
+
+
+def test_a_hold_is_points_and_a_time() -> None:
+    assert hold("5:10m") == HoldRule(min_change=5, for_seconds=600)
+    assert hold("200:0") == HoldRule(min_change=200, for_seconds=0)
+
+
+@pytest.mark.parametrize("text", ["", "5", "5:", ":5m", "0:5m", "-1:5m", "201:5m", "5:x", "5.5:1m", "٣:1m", "5:5m:1"])
+def test_what_is_no_hold(text: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        hold(text)
