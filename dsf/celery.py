@@ -18,7 +18,8 @@ from celery.app.amqp import Queues
 from kombu import Exchange, Queue
 
 import dsf.log
-from dsf import keys, tracing
+from dsf import keys
+from dsf.process import tracing
 from dsf.redislink import broker
 from dsf.redislink.link import HEALTH_CHECK_INTERVAL, Link, connect_timeout
 from dsf.settings import Settings, settings

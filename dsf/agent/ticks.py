@@ -16,9 +16,9 @@ from typing import Any, Final
 from celery.worker import strategy
 
 import dsf.log
-from dsf import tracing
 from dsf.keys import is_name, run_member
 from dsf.messages import is_run_id
+from dsf.process import tracing
 from dsf.settings import settings
 
 log = dsf.log.get(__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -71,3 +71,19 @@ class ClusterSelector(SpecModel):
         return all(labels.get(key) == value for key, value in wanted) and all(
             requirement.matches(labels) for requirement in self.match_expressions
         )
+
+
+def matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    """Whether labels match `matchLabels` and `matchExpressions` of a foreign object; an empty selector matches all."""
+    if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
+        return False
+    return all(_meets(requirement, labels) for requirement in selector.get("matchExpressions") or ())
+
+
+def _meets(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    key, operator, values = expression.get("key"), expression.get("operator"), expression.get("values") or ()
+    if operator == "In":
+        return labels.get(str(key)) in values
+    if operator == "NotIn":
+        return labels.get(str(key)) not in values
+    return (key in labels) is (operator == "Exists")

@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 
 from pydantic import Field
 
-from dsf import keys, tracing
+from dsf import keys
 from dsf.api.aggregate import aggregated
 from dsf.api.dimension import DimensionFormat
 from dsf.api.remarks import remark_of
@@ -32,6 +32,7 @@ from dsf.http.access import Access
 from dsf.http.failures import place
 from dsf.http.proxies import alias_of
 from dsf.messages import new_run_id
+from dsf.process import tracing
 from dsf.reasons import RefusalReason
 from dsf.settings import Settings
 from dsf.sources import Payload

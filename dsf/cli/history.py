@@ -39,7 +39,7 @@ def _render_cycles(view: HistoryList) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    from dsf import tracing
+    from dsf.process import tracing
     from dsf.store.history import COUNTS
 
     books = view.books

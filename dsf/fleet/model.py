@@ -19,7 +19,7 @@ import redis
 
 from dsf import keys
 from dsf.errors import CursorError, QueryError
-from dsf.fleet.groups import FleetGroups, Grouping, Groups
+from dsf.fleet.groups import FleetGroups, Grouping, Groups, reason_groups
 from dsf.fleet.overviews import (
     Bucket,
     Changes,
@@ -39,7 +39,6 @@ from dsf.fleet.overviews import (
     StateCounts,
     UnreadyScorer,
 )
-from dsf.fleet.reasongroups import reason_groups
 from dsf.fleet.rows import pair_detail, pair_row, read_at
 from dsf.fleet.snapshot import NO_END, RANKS, Rows, Snapshot, SnapshotRow
 from dsf.fleet.verdict import Verdict, verdict

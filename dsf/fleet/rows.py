@@ -14,13 +14,13 @@ from dsf.api.validity import has_expired
 from dsf.fleet.overviews import ItemView, PairDetail, PairRow
 from dsf.fleet.verdict import Verdict
 from dsf.fleet.views import Books, CycleView, FailureView, SkipsView
+from dsf.process.tracing import trace_id
 from dsf.store.entries import effective, scorer_target
 from dsf.store.history import HistoryEntry
 from dsf.store.notices import ConfigRead
 from dsf.store.pairs import PairFailure, PairScore, PairState
 from dsf.store.registry import ScorerRecord
 from dsf.store.schedule import Entry, ScheduleOverride
-from dsf.tracing import trace_id
 
 #: Most shown items of a pair.
 MAX_ITEMS: Final = 1000

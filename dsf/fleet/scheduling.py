@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final, Literal, NamedTuple
 
-from dsf.api.labelmatch import matches
 from dsf.api.quantity import quantity
+from dsf.api.selector import matches
 
 Manifest = dict[str, Any]
 

@@ -12,9 +12,10 @@ from typing import Any
 import redis
 
 import dsf.log
-from dsf import keys, tracing
+from dsf import keys
 from dsf.errors import MessageRejectedError, SchemaMismatchError, SettingsError
 from dsf.messages import MAX_RESULT_BYTES, Result, verify
+from dsf.process import tracing
 from dsf.results.ending import ending_of
 from dsf.results.holding import Published
 from dsf.settings import Settings

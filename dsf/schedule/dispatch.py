@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import redis
 
 import dsf.log
-from dsf import keys, tracing
+from dsf import keys
 from dsf.messages import new_run_id
+from dsf.process import tracing
 from dsf.schedule import stats
 from dsf.schedule.limiter import RateLimiter
 from dsf.store import ticks

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata, resources
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import redis
 from fastapi import Request
@@ -22,8 +24,9 @@ from dsf.web.backtests import ALLOWED
 from dsf.web.guard import Network
 from dsf.web.rendering import digest, render, with_ages
 from dsf.web.sessions import Sessions, Tries, cookie_of, form_secret
-from dsf.web.shared import Shared
 from dsf.web.views import PageView, Sources
+
+_Value = TypeVar("_Value")
 
 log = dsf.log.get(__name__)
 
@@ -50,6 +53,43 @@ class PageOptions:
     root_path: str = ""
     flower_url: str = ""
     grafana_url: str = ""
+
+
+class _Entry(Generic[_Value]):
+    """One value, made by one thread at a time."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.value: _Value | None = None
+        self.until = 0.0
+
+
+class Shared(Generic[_Value]):
+    """Renderings that all viewers share for some seconds, by key. Thread-safe.
+
+    The `most` that were asked for last are kept.
+    """
+
+    def __init__(self, seconds: float, most: int) -> None:
+        self._seconds = seconds
+        self._most = most
+        self._lock = threading.Lock()
+        self._entries: dict[str, _Entry[_Value]] = {}
+
+    def get(self, key: str, make: Callable[[], _Value], *, is_new: bool = False) -> _Value:
+        """The value, made again if it is too old or has to be new. Raises what `make` raises."""
+        with self._lock:
+            entry = self._entries.pop(key, None) or _Entry()
+            self._entries[key] = entry
+            if len(self._entries) > self._most:
+                del self._entries[next(iter(self._entries))]
+        with entry.lock:
+            if is_new or entry.value is None or time.monotonic() >= entry.until:
+                began = time.thread_time()
+                entry.value = make()
+                # One page takes at most a tenth of a core, however many viewers it has.
+                entry.until = time.monotonic() + max(self._seconds, 10 * (time.thread_time() - began))
+            return entry.value
 
 
 class LoginNeededError(Exception):

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dsf import tracing
 from dsf.keys import run_member
+from dsf.process import tracing
 from tests.faults.fleet import Fleet, scores
 from tests.support.otlpreceiver import Receiver
 from tests.support.wait import wait_for

@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 
-from dsf.web.shared import Shared
+from dsf.web.site import Shared
 
 
 def test_a_value_is_made_once_for_all_who_ask_meanwhile() -> None:

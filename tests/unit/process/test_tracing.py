@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from dsf import tracing
 from dsf.keys import run_member
+from dsf.process import tracing
 from tests.support.otlpreceiver import Receiver
 
 RUN = run_member("worker01", "sample-scorer", "1718600000000-0123abcd")
@@ -51,7 +51,8 @@ def _run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 def test_without_a_wish_nothing_is_loaded_and_nothing_added() -> None:
     done = _run(
-        "import sys; from dsf import tracing; tracing.start('agent'); tracing.ticks_sent([('a/b/c', 1.0)], 2.0)\n"
+        "import sys; from dsf.process import tracing\n"
+        "tracing.start('agent'); tracing.ticks_sent([('a/b/c', 1.0)], 2.0)\n"
         "tracing.ingested('a/b/c', 'ok', 1.0, 2.0)\n"
         "with tracing.by_hand('explain', 'a/b/c') as trace: print(repr(trace), tracing.headers('a/b/c'))\n"
         "print([name for name in sys.modules if name.startswith('opentelemetry')])"
@@ -61,7 +62,7 @@ def test_without_a_wish_nothing_is_loaded_and_nothing_added() -> None:
 
 def test_without_the_packages_the_process_runs_and_says_what_is_missing() -> None:
     done = _run(
-        "import sys; sys.modules['opentelemetry.instrumentation.celery'] = None; from dsf import tracing\n"
+        "import sys; sys.modules['opentelemetry.instrumentation.celery'] = None; from dsf.process import tracing\n"
         "tracing.start('agent'); tracing.ingested('a/b/c', 'ok', 1.0, 2.0); print(tracing.headers('a/b/c'))",
         OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9",
     )
@@ -81,7 +82,7 @@ _SENDS = """
 import sys
 import requests
 from celery import Celery
-from dsf import tracing
+from dsf.process import tracing
 
 run, url = sys.argv[1:]
 tracing.start("beat")
