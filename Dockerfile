@@ -54,10 +54,12 @@ ARG AGENT_EXTRAS="--extra otel"
 # The exporter, the page and Flower are on the hub. The Kubernetes client is there twice, the second time for asyncio: 80 MB
 # that nothing here imports. Celery's shell is for people, and what colours the source code of 500 languages has none to
 # colour.
-ENV OPTIONS="--locked --no-dev --extra sources ${AGENT_EXTRAS} \
+ENV OPTIONS="--locked --no-default-groups --extra sources ${AGENT_EXTRAS} \
+      --no-install-package annotated-doc --no-install-package cffi --no-install-package cryptography \
       --no-install-package fastapi --no-install-package flower --no-install-package h11 \
       --no-install-package humanize --no-install-package jinja2 --no-install-package markupsafe \
-      --no-install-package opentelemetry-api --no-install-package pytz --no-install-package starlette \
+      --no-install-package opentelemetry-api --no-install-package pycparser --no-install-package pytz \
+      --no-install-package starlette \
       --no-install-package tornado --no-install-package uvicorn \
       --no-install-package aiohappyeyeballs --no-install-package aiohttp --no-install-package aiosignal \
       --no-install-package frozenlist --no-install-package multidict --no-install-package propcache --no-install-package yarl \
@@ -86,7 +88,7 @@ FROM build AS hub-dependencies
 # `--build-arg EXTRAS=` leaves the optimiser out, whose solver is as large as all the rest, the agent's OTLP
 # receiver, and `dsf scorer check` with the library for scoring APIs.
 ARG EXTRAS="--extra optimizer --extra otel --extra scorer"
-ENV OPTIONS="--locked --no-dev --extra sources ${EXTRAS}"
+ENV OPTIONS="--locked --no-default-groups --extra sources ${EXTRAS}"
 RUN uv sync ${OPTIONS} --no-install-workspace
 
 FROM hub-dependencies AS hub-code

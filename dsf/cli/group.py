@@ -24,7 +24,7 @@ USAGE = 2
 INTERRUPTED = 130
 
 #: Packages that the agent's image leaves out, as its Dockerfile says.
-_NOT_IN_AGENTS = ("fastapi", "flower", "jinja2", "starlette", "uvicorn")
+_NOT_IN_AGENTS = ("cryptography", "fastapi", "flower", "jinja2", "starlette", "uvicorn")
 #: Package that the framework alone does not install -> its extra.
 _EXTRAS = {"matplotlib": "plot"}
 #: Command of a distribution of its own -> the extra that installs it.
