@@ -42,7 +42,7 @@ def test_the_framework_alone_says_what_is_missing_and_then_works(wheels: dict[st
     uv("venv", "--quiet", "--python", sys.executable, str(environment))
     python = str(environment / "bin" / "python")
     requirements = tmp_path / "requirements.txt"
-    wanted = ("--locked", "--no-dev", "--no-emit-workspace", "--quiet", "--output-file", str(requirements))
+    wanted = ("--locked", "--no-default-groups", "--no-emit-workspace", "--quiet", "--output-file", str(requirements))
     uv("export", *wanted, "--extra", "optimizer")
     uv("pip", "install", "--quiet", "--no-deps", "--python", python, "-r", str(requirements), str(wheels["framework"]))
 
