@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from dsf.api.authentication import Auth, CaKind, Reference, Tls, references
+from dsf.api.authentication import Auth, CaKind, Methods, Reference, Tls, references
 from dsf.api.problems import explain
 from dsf.api.resolve import resolve
 from dsf.api.summary import dump_summaries, parse_summaries
@@ -19,6 +19,14 @@ BASIC = {"username": {"value": "u"}, "password": REF}
 AZURE = {"tenantID": "t", "clientID": "c"}
 ROLE = "arn:aws:iam::123456789012:role/scoring"
 SOURCE = {"type": "Prometheus", "params": {"query": "up", "range": 60, "step": 15}}
+
+
+@pytest.mark.parametrize("name", [field.alias or name for name, field in Methods.model_fields.items()])
+def test_the_api_server_knows_each_method_too(name: str) -> None:
+    """What Python asks of all fields, CEL asks of each by its name."""
+    rules = {rule.message.partition(":")[0]: rule.cel for rule in Auth.rules}
+    assert f"self.{name})" in rules["names no method"]
+    assert f"self.{name})" in rules["authenticationRef excludes other methods"]
 
 
 def mistakes(auth: dict[str, Any]) -> str:
