@@ -55,7 +55,7 @@ ARG AGENT_EXTRAS="--extra otel"
 # that nothing here imports. Celery's shell is for people, and what colours the source code of 500 languages has none to
 # colour.
 ENV OPTIONS="--locked --no-default-groups --extra sources ${AGENT_EXTRAS} \
-      --no-install-package annotated-doc --no-install-package cffi --no-install-package cryptography \
+      --no-install-package cffi --no-install-package cryptography \
       --no-install-package fastapi --no-install-package flower --no-install-package h11 \
       --no-install-package humanize --no-install-package jinja2 --no-install-package markupsafe \
       --no-install-package opentelemetry-api --no-install-package pycparser --no-install-package pytz \
