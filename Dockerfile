@@ -55,16 +55,19 @@ ARG AGENT_EXTRAS="--extra otel"
 # that nothing here imports. Celery's shell is for people, and what colours the source code of 500 languages has none to
 # colour.
 ENV OPTIONS="--locked --no-default-groups --extra sources ${AGENT_EXTRAS} \
-      --no-install-package cffi --no-install-package cryptography \
       --no-install-package fastapi --no-install-package flower --no-install-package h11 \
       --no-install-package humanize --no-install-package jinja2 --no-install-package markupsafe \
-      --no-install-package opentelemetry-api --no-install-package pycparser --no-install-package pytz \
-      --no-install-package starlette \
+      --no-install-package pytz --no-install-package starlette \
       --no-install-package tornado --no-install-package uvicorn \
       --no-install-package aiohappyeyeballs --no-install-package aiohttp --no-install-package aiosignal \
       --no-install-package frozenlist --no-install-package multidict --no-install-package propcache --no-install-package yarl \
       --no-install-package click-repl --no-install-package prompt-toolkit --no-install-package wcwidth"
-RUN uv sync ${OPTIONS} --no-install-workspace \
+# Azure and Google need cryptography; else it is the page's alone, and 16 MB.
+RUN case " ${AGENT_EXTRAS} " in \
+      *" azure "*|*" gcp "*) ;; \
+      *) echo --no-install-package cffi --no-install-package cryptography --no-install-package pycparser ;; \
+    esac >/left-out \
+ && uv sync ${OPTIONS} $(cat /left-out) --no-install-workspace \
  && rm -r /opt/dsf/lib/python3*/site-packages/kubernetes/aio \
  && find /opt/dsf/lib/python3*/site-packages/pygments/lexers -type f ! -name '__init__*' ! -name '_mapping*' -delete
 
@@ -72,7 +75,7 @@ FROM agent-dependencies AS agent-code
 COPY dsf ./dsf
 COPY packages/dsf-sources/dsf packages/dsf-sources/dsf
 RUN touch /before && mkdir /code \
- && uv sync ${OPTIONS} --no-editable \
+ && uv sync ${OPTIONS} $(cat /left-out) --no-editable \
  && cd / && find opt/dsf -cnewer /before ! -type d -exec cp --archive --parents --target-directory=/code {} +
 
 FROM base AS agent

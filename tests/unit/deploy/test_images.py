@@ -1,0 +1,75 @@
+"""The arguments with which images are built: the extras are there, and what they need is not left out."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+LOCKED: dict[str, dict[str, Any]] = {
+    package["name"]: package for package in tomllib.loads((ROOT / "uv.lock").read_text())["package"]
+}
+#: What no agent has, whatever it is built with.
+LEFT_OUT = set(re.findall(r"--no-install-package ([a-z0-9-]+)", DOCKERFILE.partition("RUN case")[0]))
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+
+
+def needed(extra: str) -> set[str]:
+    """Packages of an extra of the framework, and what they need in turn."""
+    found: set[str] = set()
+
+    def follow(dependencies: list[dict[str, Any]]) -> None:
+        for one in dependencies:
+            package = LOCKED[one["name"]]
+            if not one["name"].startswith("dynamic-scoring-") and one["name"] not in found:
+                found.add(one["name"])
+                follow(package.get("dependencies", []))
+            for name in one.get("extra", ()):
+                follow(package.get("optional-dependencies", {}).get(name, []))
+
+    follow(LOCKED["dynamic-scoring-framework"]["optional-dependencies"][extra])
+    return found
+
+
+def conditional(extras: str) -> set[str]:
+    """What the agent's build leaves out for these extras only, by the shell's own word."""
+    script = re.search(r"^RUN (case .*? esac) ", DOCKERFILE, re.MULTILINE | re.DOTALL)
+    assert script is not None
+    said = subprocess.run(
+        ["sh", "-c", script[1].replace("\\\n", " ")],
+        env={"AGENT_EXTRAS": extras},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return set(said.stdout.split()) - {"--no-install-package"}
+
+
+def build_arguments() -> Iterator[tuple[str, str]]:
+    for path in (ROOT / "Dockerfile", *PAGES):
+        for found in re.findall(r"(?:AGENT_)?EXTRAS=[\"'](--extra [^\"']*)[\"']", path.read_text()):
+            yield path.name, found
+
+
+@pytest.mark.parametrize(("page", "extras"), sorted(set(build_arguments())))
+def test_each_extra_that_a_page_names_is_there(page: str, extras: str) -> None:
+    assert set(extras.replace("--extra", "").split()) <= set(EXTRAS), page
+
+
+@pytest.mark.parametrize("extra", ["aws", "azure", "gcp", "otel", "sources", "traces"])
+def test_an_agent_with_an_extra_has_what_that_needs(extra: str) -> None:
+    assert "fastapi" in LEFT_OUT
+    assert needed(extra) & (LEFT_OUT | conditional(f"--extra otel --extra {extra}")) == set()
+
+
+def test_an_agent_as_it_is_has_no_cryptography() -> None:
+    assert "cryptography" in conditional("--extra otel")
