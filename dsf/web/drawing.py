@@ -161,6 +161,25 @@ _MOST_MARKS: Final = 5
 _TIME_STEPS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 28_800, 43_200, 86_400)
 
 
+class _Axes:
+    """Both axes of a chart: where a time (unix seconds) and a number are in the picture, and the marks."""
+
+    def __init__(self, first: float, last: float, numbers: Sequence[float]) -> None:
+        self._first, self._last = first, last
+        steps = _value_steps(min(numbers), max(numbers))
+        self._low, self._high = steps[0], steps[-1]
+        self.values = [Tick(self.y(step), f"{step:.6g}") for step in steps]
+        self.times = [Tick(self.x(moment), text) for moment, text in _time_steps(first, last)]
+
+    def x(self, moment: float) -> float:
+        part = (moment - self._first) / (self._last - self._first) if self._last > self._first else 0.5
+        return round(Chart.left + part * (Chart.right - Chart.left), 1)
+
+    def y(self, number: float) -> float:
+        part = (number - self._low) / (self._high - self._low)
+        return round(Chart.bottom - part * (Chart.bottom - Chart.top), 1)
+
+
 def scores_over_time(cycles: Sequence[CycleView]) -> Chart | None:
     """The scores of cycles, newest first, as a chart; None for fewer than two scores."""
     scored = [cycle for cycle in reversed(cycles) if cycle.value is not None]
@@ -168,15 +187,7 @@ def scores_over_time(cycles: Sequence[CycleView]) -> Chart | None:
         return None
     numbers = [cycle.value for cycle in scored if cycle.value is not None]
     first, last = scored[0].at.timestamp(), scored[-1].at.timestamp()
-    steps = _value_steps(min(numbers), max(numbers))
-    low, high = steps[0], steps[-1]
-
-    def x(moment: float) -> float:
-        part = (moment - first) / (last - first) if last > first else 0.5
-        return round(Chart.left + part * (Chart.right - Chart.left), 1)
-
-    def y(number: float) -> float:
-        return round(Chart.bottom - (number - low) / (high - low) * (Chart.bottom - Chart.top), 1)
+    axes = _Axes(first, last, numbers)
 
     dots: list[Dot] = []
     lines: list[list[str]] = []
@@ -186,13 +197,13 @@ def scores_over_time(cycles: Sequence[CycleView]) -> Chart | None:
             lines.append(open_line)
             open_line = []
             continue
-        dots.append(Dot(cycle, x(cycle.at.timestamp()), y(cycle.value)))
+        dots.append(Dot(cycle, axes.x(cycle.at.timestamp()), axes.y(cycle.value)))
         open_line = [*open_line, f"{dots[-1].x},{dots[-1].y}"]
     return Chart(
         dots,
         [" ".join(line) for line in (*lines, open_line) if len(line) > 1],
-        [Tick(y(step), f"{step:.6g}") for step in steps],
-        [Tick(x(moment), text) for moment, text in _time_steps(first, last)],
+        axes.values,
+        axes.times,
     )
 
 
@@ -227,38 +238,30 @@ def lines_over_time(lines: Sequence[SeriesLine]) -> Plot | None:
     if not numbers:
         return None
     first, last = min(line.start for line in lines), max(line.end for line in lines)
-    steps = _value_steps(min(numbers), max(numbers))
-    low, high = steps[0], steps[-1]
-
-    def x(moment: float) -> float:
-        part = (moment - first) / (last - first) if last > first else 0.5
-        return round(Chart.left + part * (Chart.right - Chart.left), 1)
-
-    def y(number: float) -> float:
-        return round(Chart.bottom - (number - low) / (high - low) * (Chart.bottom - Chart.top), 1)
+    axes = _Axes(first, last, numbers)
 
     def path(line: SeriesLine) -> str:
         distance = (line.end - line.start) / max(1, len(line.values) - 1)
         found: list[str] = []
         before: float | None = None
         for number, value in enumerate(line.values):
-            at = x(line.start + number * distance)
+            at = axes.x(line.start + number * distance)
             is_last = number == len(line.values) - 1
             if before is not None and (value != before or is_last):
                 # The value before holds until here, where another one or a gap begins.
-                found.append(f"L{at},{y(before)}")
+                found.append(f"L{at},{axes.y(before)}")
             if value is not None and value != before:
-                found.append(f"{'M' if before is None else 'L'}{at},{y(value)}")
+                found.append(f"{'M' if before is None else 'L'}{at},{axes.y(value)}")
                 # Of a length of 0, which is drawn as a dot.
-                found += [f"L{at},{y(value)}"] if is_last and before is None else []
+                found += [f"L{at},{axes.y(value)}"] if is_last and before is None else []
             before = value
         return " ".join(found)
 
     return Plot(
         dots=[],
         lines=[],
-        values=[Tick(y(step), f"{step:.6g}") for step in steps],
-        times=[Tick(x(moment), text) for moment, text in _time_steps(first, last)],
+        values=axes.values,
+        times=axes.times,
         curves=[Curve(line.name, path(line)) for line in lines],
     )
 

@@ -8,19 +8,7 @@ import pytest
 
 from dsf.hub.main import FAILED
 from tests.integration.hub.world import World, hub_process, scoring_api
-
-WRONG = """\
-apiVersion: dynamic-scoring.open-cluster-management.io/v1alpha1
-kind: DynamicScorer
-metadata:
-  name: wrong
-spec:
-  description: x
-  configURL: http://127.0.0.1:9/config
-  configSyncMode: Ful
-  scoring:
-    param: {}
-"""
+from tests.unit.backends.test_manifestfolder import WRONG
 
 
 def test_each_mistake_has_file_line_field_and_what_is_allowed(running: World) -> None:
