@@ -249,7 +249,9 @@ def test_of_many_one_leads_at_a_time(control_plane: ControlPlane) -> None:
             leader.stop()
             assert not leader.leading
             electors.remove(leader)
-        assert len(set(started)) == 3
+        # The last one may lead already.
+        led = list(started)
+        assert len(set(led)) == len(led) >= 3
         assert not lost.is_set()
 
 
