@@ -30,7 +30,7 @@ _EXTRAS = {"matplotlib": "plot"}
 #: Command of a distribution of its own -> the extra that installs it.
 _COMMANDS = {
     **dict.fromkeys(("mcp", "optimize", "optimizer"), "optimizer"),
-    "demo": "demo",
+    **dict.fromkeys(("demo", "up"), "demo"),
     "scorer": "scorer",
 }
 

@@ -21,7 +21,6 @@ from dsf.cli import (
     schedule,
     scores,
     status,
-    up,
 )
 from dsf.cli.group import CommandGroup, FleetCommand
 from dsf.cli.output import Format, Output, emit
@@ -108,7 +107,6 @@ app.command(cls=FleetCommand, rich_help_panel=_CHANGE)(rescore.rescore)
 app.command(cls=FleetCommand, rich_help_panel=_CHANGE)(rescore.sync)
 app.add_typer(schedule.app, name="schedule", rich_help_panel=_CHANGE)
 app.add_typer(credentials.app, name="credentials", rich_help_panel=_CHANGE)
-app.command(rich_help_panel=_RUN)(up.up)
 app.command(rich_help_panel=_RUN)(processes.hub)
 app.command(rich_help_panel=_RUN)(processes.agent)
 app.command(rich_help_panel=_RUN)(processes.exporter)

@@ -13,7 +13,6 @@ _ROOT = Path(__file__).parents[2]
 _OTHERS = {
     "bench": "bench/",
     "circles": "imports between all modules",
-    "demo": "demo/, a distribution of its own",
     "deploy": "deploy/, and what it installs",
     "docs": "docs/: what pages say, against the code and on real clusters",
     "fuzz": "parsers of several packages, with the same inputs",
@@ -34,7 +33,7 @@ def _names(folder: Path) -> set[str]:
 
 def _ours() -> set[str]:
     """What stands in dsf/, of the framework or of a distribution of its own."""
-    return set().union(*map(_names, [_ROOT / "dsf", *(_ROOT / "packages").glob("*/dsf")]))
+    return set().union(*map(_names, [_ROOT / "dsf", _ROOT / "demo" / "dsf", *(_ROOT / "packages").glob("*/dsf")]))
 
 
 def _tested(kind: str) -> set[str]:

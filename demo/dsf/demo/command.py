@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsf.cli.group import BAD, INTERRUPTED
-from dsf.cli.up import START_TIMEOUT, TICK, RedisFileOption, RedisOption, announced, foreign_redis, say
+from dsf.up.command import START_TIMEOUT, TICK, RedisFileOption, RedisOption, announced, foreign_redis, say
 
 if TYPE_CHECKING:
     from dsf.demo.fleet import Fleet

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dsf.cli.output import clean, console
-from dsf.cli.up import TICK
+from dsf.up.command import TICK
 
 if TYPE_CHECKING:
     from dsf.demo.fleet import Fleet

@@ -50,9 +50,10 @@ def test_the_framework_alone_says_what_is_missing_and_then_works(wheels: dict[st
         return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path)
 
     dsf = str(environment / "bin" / "dsf")
-    for command in (("optimize", "-f", "params.json"), ("optimizer",), ("mcp",), ("scorer", "check", "http://x")):
-        lacking = run(dsf, *command)
-        extra = "scorer" if command[0] == "scorer" else "optimizer"
+    others = {"scorer": "scorer", "demo": "demo", "up": "demo"}
+    for command in ("optimize -f params.json", "optimizer", "mcp", "scorer check http://x", "demo", "up --manifests ."):
+        lacking = run(dsf, *command.split())
+        extra = others.get(command.split()[0], "optimizer")
         assert (lacking.returncode, lacking.stdout) == (1, "")
         assert lacking.stderr == (
             f"error: this needs the extra `{extra}`: pip install 'dynamic-scoring-framework[{extra}]'\n"

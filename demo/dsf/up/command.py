@@ -38,6 +38,11 @@ RedisFileOption = Annotated[
 ]
 
 
+def add(app: typer.Typer) -> None:
+    """Add the command to `dsf`."""
+    app.command(rich_help_panel="Run a process")(up)
+
+
 def up(
     manifests: Annotated[
         Path,

