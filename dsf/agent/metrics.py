@@ -20,10 +20,9 @@ from prometheus_client.registry import Collector
 import dsf.log
 from dsf import metrics as names
 from dsf.agent.config import AgentConfig
-from dsf.api.labels import gauge_labels
-from dsf.api.scoring import ScoringResult
+from dsf.api.score import has_expired, validity_at
+from dsf.api.scoring import ScoringResult, gauge_labels
 from dsf.api.summary import ScorerSummary
-from dsf.api.validity import has_expired, validity_at
 from dsf.cycle.stages import Cycle, Observer
 from dsf.process import threads
 from dsf.process.threads import SupervisedThread

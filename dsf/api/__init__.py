@@ -11,8 +11,8 @@ In reading order:
 * `remoteconfig`: the answer of a scoring API's `/config`.
 * `resolve`: merges a scorer with its `/config`; `urls`, `promql`, `ratelimit` are its helpers.
 * `summary`: `ScorerSummary`, the agent's configuration of a scorer.
-* `scoring`: the answer of a scoring API.
-* `naming`, `dimension`, `labels`: rules for names, item names and label values.
-* `score`: scores as OCM's `AddOnPlacementScore`.
+* `scoring`: the answer of a scoring API, and labels of its results.
+* `naming`: rules for names of objects.
+* `score`: scores as OCM's `AddOnPlacementScore`: names of items, values, validity.
 * `nameclaims`: decides between scorers with the same score name.
 """

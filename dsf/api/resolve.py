@@ -21,6 +21,7 @@ from dsf.api.promql import split_queries
 from dsf.api.ratelimit import parse_rate
 from dsf.api.remoteconfig import RemoteConfig, RemoteScoring
 from dsf.api.resolvereason import ResolveReason
+from dsf.api.score import default_validity
 from dsf.api.scorer import DynamicScorer, Scoring, WhenEmpty, WhenFailing
 from dsf.api.scoringauthentication import Authentications
 from dsf.api.servers import Stage, endpoint, secret
@@ -28,7 +29,6 @@ from dsf.api.sourcefields import first_positive, missing, source_fields
 from dsf.api.summary import ScorerSummary, dump_summaries
 from dsf.api.tokenhosts import NO_HOSTS, TokenHosts
 from dsf.api.types import PAUSED_UNTIL_ANNOTATION, ConfigSyncMode, SourceType
-from dsf.api.validity import default_validity
 from dsf.api.ways import NO_WAY, Way, access_of
 from dsf.errors import ResolutionError
 

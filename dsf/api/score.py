@@ -1,19 +1,22 @@
-"""Builds AddOnPlacementScores for OCM's scheduler: items and objects.
+"""Scores as OCM's scheduler gets them: names and values of items, AddOnPlacementScores, and their validity.
 
-OCM accepts integers from -100 to 100 and unique names, and refuses the whole object for one invalid item.
+OCM accepts integers from -100 to 100 and unique names, and refuses the whole object for one invalid item. Names are
+made by `spec.scoreDimensionFormat` from the labels of a result. The fleet's factor extends a validity once, when the
+score is stored, so that all readers see the same expiry.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Final
 
-from dsf.api.dimension import DimensionFormat
 from dsf.api.meta import Condition, rfc3339, set_condition
 from dsf.api.naming import label_value, sanitize_resource_name
 from dsf.api.types import (
@@ -25,6 +28,7 @@ from dsf.api.types import (
     SCORE_CONDITION,
     SCORE_KIND,
     SCORER_NAME_LABEL,
+    USED_LABELS,
 )
 from dsf.errors import ScoreObjectTooLargeError
 from dsf.reasons import RefusalReason
@@ -40,6 +44,15 @@ _OBJECT_BYTES: Final = 4_000
 # `{"name":,"value":-100},` and, as the API server stores the owner of each list item in managedFields,
 # `"k:{\"name\":}":{".":{},"f:name":{},"f:value":{}},` with the name once more.
 _ITEM_BYTES: Final = 23 + 51
+
+#: Default format.
+DEFAULT_FORMAT: Final = "${scoreName}"
+
+#: Placeholder names.
+PLACEHOLDERS: Final = ("cluster", "scoreName", *USED_LABELS)
+
+_PLACEHOLDER = re.compile(r"\$\{(" + "|".join(PLACEHOLDERS) + r")\}")
+_LOOKS_LIKE_ONE = re.compile(r"\$\{[^${}]*\}|\$[A-Za-z_]\w*")
 
 Item = tuple[str, int]
 
@@ -126,6 +139,56 @@ def build_items(
     )
 
 
+def unknown_placeholders(fmt: str) -> list[str]:
+    """Unknown placeholders of a format, in order; they are kept literally."""
+    return [placeholder for placeholder in _LOOKS_LIKE_ONE.findall(fmt) if not _PLACEHOLDER.fullmatch(placeholder)]
+
+
+class DimensionFormat:
+    """A dimension format prepared for one cluster and score: built once, rendered for every result.
+
+    It is expanded in one pass: values that look like placeholders are not expanded. Unknown placeholders are literal,
+    absent labels are empty. An empty format means the default.
+
+    A name of which only separators are left (`;;`) because no label of the format is there is no name.
+    """
+
+    __slots__ = ("_labels", "_separators", "_template")
+
+    def __init__(self, fmt: str, cluster: str, score_name: str) -> None:
+        known = {"cluster": cluster, "scoreName": score_name}
+        template = ""
+        labels: list[str] = []
+        # The split alternates: text, placeholder, text, ..., text.
+        for index, part in enumerate(_parts(fmt or DEFAULT_FORMAT)):
+            if index % 2 and part not in known:
+                labels.append(part)
+                template += "%s"
+            else:
+                text = known[part] if index % 2 else part
+                template += text.replace("%", "%%")
+        self._template = template
+        self._labels = labels
+        bare = template % (("",) * len(labels)) if labels else ""
+        #: The name of a result without any of the labels, if it has neither letter nor digit.
+        self._separators = "" if any(map(str.isalnum, bare)) else bare
+
+    def render(self, labels: Mapping[str, str]) -> str:
+        """The item name of a result with these labels; may be empty."""
+        name = self._template % tuple([labels.get(label, "") for label in self._labels])
+        return "" if name == self._separators else name
+
+
+@lru_cache(256)
+def _parts(fmt: str) -> tuple[str, ...]:
+    return tuple(_PLACEHOLDER.split(fmt))
+
+
+def render_dimension(fmt: str, cluster: str, score_name: str, labels: Mapping[str, str]) -> str:
+    """The item name of one result; see `DimensionFormat`."""
+    return DimensionFormat(fmt, cluster, score_name).render(labels)
+
+
 def object_bytes(names: Collection[str]) -> int:
     """Estimated bytes of an AddOnPlacementScore with these item names in etcd."""
     quoted = json.dumps([*names], ensure_ascii=False)
@@ -178,3 +241,34 @@ def score_status(
         "scores": scores,
         "validUntil": rfc3339(valid_until),
     }
+
+
+def default_validity(interval: int) -> int:
+    """Default validity in seconds: 3 intervals, at least 300, after which OCM also considers a silent cluster as lost
+    (5 leases of 60 s)."""
+    return max(3 * interval, 300)
+
+
+def valid_until(at: float, validity: float, factor: float) -> float:
+    """Expiry (unix seconds) of a score of the time `at`. `factor` is `Writes.validity_factor`."""
+    return at + validity * factor
+
+
+def validity_at(interval: int, validity: int, declared: int) -> int:
+    """Seconds of validity at this interval. One that was not chosen follows the interval where a user made it longer
+    than `declared`: scores would expire before the next run."""
+    return max(validity, default_validity(interval)) if validity == default_validity(declared) else validity
+
+
+def gap(interval: int, validity: int, declared: int) -> str:
+    """A sentence where scores expire before the next run at this interval, which only a chosen validity does; else
+    empty."""
+    seconds = validity_at(interval, validity, declared)
+    if seconds >= interval:
+        return ""
+    return f"scores expire after {seconds}s (validitySeconds), before the next cycle at an interval of {interval}s"
+
+
+def has_expired(until: float, now: float) -> bool:
+    """Whether a score with this expiry has expired at `now`."""
+    return until <= now

@@ -12,11 +12,11 @@ from pydantic import AfterValidator, ConfigDict, Field, StrictBool, StrictInt
 
 from dsf.api.aggregate import Aggregate
 from dsf.api.authentication import Auth, Tls
-from dsf.api.dimension import DEFAULT_FORMAT
 from dsf.api.meta import ApiModel, Condition, ObjectMeta, Rule, SpecModel, Time
 from dsf.api.objectsource import ObjectSource
 from dsf.api.ratelimit import RATE_PATTERN, parse_rate
 from dsf.api.remoteconfig import MAX_SOURCES, SOURCE_NAME_PATTERN, RemoteConfig, distinct
+from dsf.api.score import DEFAULT_FORMAT
 from dsf.api.selector import ClusterSelector
 from dsf.api.sourcetype import AnySourceType, SourceOptions
 from dsf.api.types import (

@@ -1,4 +1,4 @@
-"""Parser of a scoring API's answer.
+"""A scoring API's answer: which of its results count, with which labels, and what there is to say of the others.
 
 Every cycle runs it, so an answer is checked in one plain pass and not by a model: 10,000 results take some 20 ms. The
 caller must limit the size of the body.
@@ -13,11 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from dsf.api.labels import clean_text
 from dsf.api.problems import head
 from dsf.api.types import USED_LABELS
 from dsf.errors import ScoringResponseError
-from dsf.reasons import RefusalReason
+from dsf.reasons import EmptyReason, RefusalReason, plain_text
 from dsf.text import spaced
 
 #: Most results of one answer. More would not fit into one AddOnPlacementScore.
@@ -32,6 +31,8 @@ REFUSALS: Final = frozenset[str](RefusalReason)
 _MAX_VALUES: Final = 500_000
 
 _USED: Final = frozenset(USED_LABELS)
+#: Label names of `dynamic_score`, in the order in which `gauge_labels` returns their values.
+GAUGE_LABELS: Final = ("ds_cluster", *(f"ds_{label}" for label in USED_LABELS), "ds_score_name")
 
 
 class ScoringResult(NamedTuple):
@@ -127,3 +128,76 @@ def _labels(metric: Any) -> dict[str, str] | None:
             # Also lone surrogates, which an escape can contain.
             labels[name] = value if value.isprintable() else spaced(clean_text(value))
     return labels
+
+
+def cut_label(value: str, limit: int = 256) -> str:
+    """The longest prefix of `value` with at most `limit` bytes of UTF-8, cut between two characters."""
+    if value.isascii():
+        return value[:limit]
+    data = clean_text(value).encode()
+    return data[:limit].decode(errors="ignore")
+
+
+def clean_text(value: str) -> str:
+    """`value` with lone surrogates replaced by `?`.
+
+    JSON can contain a lone surrogate (`"\\ud800"`), which UTF-8, as required by Kubernetes, Prometheus and Redis,
+    cannot encode.
+    """
+    if value.isascii():
+        return value
+    return value.encode("utf-8", "replace").decode()
+
+
+def gauge_labels(cluster: str, score_name: str, labels: Mapping[str, str]) -> tuple[str, ...]:
+    """The label values of one gauge in the order of `GAUGE_LABELS`; absent labels are empty, long ones are cut."""
+    return (cut_label(cluster), *(cut_label(labels.get(name, "")) for name in USED_LABELS), cut_label(score_name))
+
+
+class Remark(NamedTuple):
+    """What is said of a valid answer that does not count, or not all of it: reason, and a sentence with the remedy.
+
+    The text is the same in the history, the statuses, the JSON API, the page and `dsf explain`.
+    """
+
+    #: The most frequent one.
+    reason: str
+    #: With the numbers and the remedy.
+    message: str
+
+
+def remark_of(
+    refused: Mapping[str, int], results: int, *, example: str = "", series: int | None = None
+) -> Remark | None:
+    """What there is to say of an answer with so many `results`, refused ones included; None if all of them count.
+
+    `refused` are numbers by RefusalReason, `example` is the name of an item that several results have, `series` the
+    number of series that the scoring API was sent.
+    """
+    counts = Counter({reason: number for reason, number in refused.items() if number > 0})
+    replaced = counts.pop(RefusalReason.DUPLICATE_DIMENSION, 0)
+    texts = []
+    if counts:
+        texts.append(f"{counts.total()} of {results} results refused: {_listed(counts)}")
+    if replaced:
+        shared = f", such as {example!r}" if example else ""
+        # Each format of several makes an item of a result.
+        what = "of" if replaced < results else "items of"
+        texts.append(
+            f"{replaced} {what} {results} results replaced by a later one with the same name or labels{shared}"
+        )
+    if texts:
+        most = counts.most_common(1)[0][0] if counts else RefusalReason.DUPLICATE_DIMENSION
+        reason = next((member for member in RefusalReason if member == most), RefusalReason.OTHER)
+        return Remark(reason, f"{'; '.join(texts)}; what to do: {plain_text(reason.advice)}")
+    if results:
+        return None
+    sent = "" if series is None else f"; it was sent {series} series"
+    empty = EmptyReason.NO_RESULTS
+    return Remark(empty, f"the scoring API answered without results{sent}; what to do: {plain_text(empty.advice)}")
+
+
+def _listed(counts: Counter[str]) -> str:
+    if len(counts) == 1:
+        return next(iter(counts))
+    return ", ".join(f"{number} {reason}" for reason, number in counts.most_common())

@@ -11,7 +11,7 @@ from pydantic.alias_generators import to_camel
 
 from dsf.api.authentication import POD_IDENTITY, CaKind, Reference, ServerAccess
 from dsf.api.problems import Mistake, explain
-from dsf.api.validity import default_validity
+from dsf.api.score import default_validity
 from dsf.errors import ManifestError
 
 DEFAULT_TIMEOUT_SECONDS: Final = 30

@@ -19,10 +19,8 @@ from pydantic import Field
 
 from dsf import keys
 from dsf.api.aggregate import aggregated
-from dsf.api.dimension import DimensionFormat
-from dsf.api.remarks import remark_of
-from dsf.api.score import build_items, to_score_value
-from dsf.api.scoring import ScoringResult, parse_response
+from dsf.api.score import DimensionFormat, build_items, to_score_value
+from dsf.api.scoring import ScoringResult, parse_response, remark_of
 from dsf.api.summary import ScorerSummary
 from dsf.cli.delivered import ClusterDelivery
 from dsf.cycle.stages import Cycle, Observer, Stages

@@ -146,7 +146,7 @@ def _change(
     interval: int | None = None,
 ) -> None:
     """Apply the change, show the result, and name each cluster that keeps its own interval or pause."""
-    from dsf.api.validity import gap
+    from dsf.api.score import gap
     from dsf.cli.session import session
     from dsf.fleet.actions import Actions
     from dsf.fleet.reader import FleetReader

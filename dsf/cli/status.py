@@ -183,7 +183,7 @@ def _reasons(report: StatusReport) -> list[Any]:
     """A line for each problem, or reason for missing scores."""
     from rich.text import Text
 
-    from dsf.api.validity import gap
+    from dsf.api.score import gap
 
     lines = []
     for scorer in report.scorers:

@@ -13,8 +13,8 @@ from prometheus_client.core import Metric, SummaryMetricFamily
 
 import dsf.log
 from dsf import metrics
-from dsf.api.labels import cut_label, gauge_labels
-from dsf.api.validity import has_expired
+from dsf.api.score import has_expired
+from dsf.api.scoring import cut_label, gauge_labels
 from dsf.store.pairs import OUTCOMES, SUCCESSES, PairState
 
 log = dsf.log.get(__name__)

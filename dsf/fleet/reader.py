@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import redis
 
 from dsf import keys
-from dsf.api.validity import has_expired
+from dsf.api.score import has_expired
 from dsf.errors import UnknownClusterError, UnknownScorerError
 from dsf.fleet import changes
 from dsf.fleet.model import FleetModel, PairFilter

@@ -8,9 +8,7 @@ from typing import Any, Final
 
 from dsf import keys
 from dsf.api.aggregate import aggregated
-from dsf.api.dimension import DimensionFormat
-from dsf.api.score import to_score_value
-from dsf.api.validity import has_expired
+from dsf.api.score import DimensionFormat, has_expired, to_score_value
 from dsf.fleet.overviews import ItemView, PairDetail, PairRow
 from dsf.fleet.verdict import Verdict
 from dsf.fleet.views import Books, CycleView, FailureView, SkipsView

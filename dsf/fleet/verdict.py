@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import Protocol
 
-from dsf.api.validity import has_expired
+from dsf.api.score import has_expired
 from dsf.errors import QueryError
 
 

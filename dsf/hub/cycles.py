@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
+from dsf.api.score import has_expired
 from dsf.api.scorer import MAX_FAILURES, FailedCycle
-from dsf.api.validity import has_expired
 from dsf.fleet.verdict import Verdict, verdict
 from dsf.reasons import RefusalReason
 from dsf.store.pairs import PairState

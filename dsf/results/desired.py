@@ -9,10 +9,8 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
-from dsf.api.dimension import render_dimension
 from dsf.api.naming import sanitize_resource_name
-from dsf.api.score import Item, score_body, score_status
-from dsf.api.validity import has_expired, valid_until
+from dsf.api.score import Item, has_expired, render_dimension, score_body, score_status, valid_until
 from dsf.store.pairs import PairScore
 from dsf.store.registry import ClusterRecord, ScorerRecord
 

@@ -17,11 +17,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from dsf.api.aggregate import aggregated
-from dsf.api.remarks import Remark, remark_of
-from dsf.api.score import Item, build_items
-from dsf.api.scoring import MAX_RESULTS, REFUSALS
+from dsf.api.score import Item, build_items, valid_until, validity_at
+from dsf.api.scoring import MAX_RESULTS, REFUSALS, Remark, remark_of
 from dsf.api.types import USED_LABELS
-from dsf.api.validity import valid_until, validity_at
 from dsf.errors import CycleError, ScoreObjectTooLargeError
 from dsf.messages import LARGEST_COUNT, STAGES, Result, run_time
 from dsf.reasons import RefusalReason

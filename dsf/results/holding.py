@@ -11,10 +11,8 @@ from collections.abc import Iterable, Sequence
 import redis
 
 from dsf import keys
-from dsf.api.dimension import DimensionFormat
 from dsf.api.hold import hold_back
-from dsf.api.score import to_score_value
-from dsf.api.validity import has_expired
+from dsf.api.score import DimensionFormat, has_expired, to_score_value
 from dsf.messages import Result
 from dsf.store.client import parsed
 from dsf.store.pairs import FAILING, SCORE, PairScore, row_fields

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from dsf.api.naming import sanitize_resource_name
+from dsf.api.score import validity_at
 from dsf.api.scorer import DynamicScorer
-from dsf.api.validity import validity_at
 from dsf.errors import CursorError, UnknownScorerError
 from dsf.fleet.model import PairFilter
 from dsf.fleet.overviews import ClusterPage, ConditionView, FleetOverview, SettingView

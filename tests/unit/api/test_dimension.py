@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsf.api.dimension import DEFAULT_FORMAT, DimensionFormat, render_dimension
+from dsf.api.score import DEFAULT_FORMAT, DimensionFormat, render_dimension
 from dsf.api.types import USED_LABELS
 from tests.cases import load
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsf.api.labels import GAUGE_LABELS, clean_text, cut_label, gauge_labels
+from dsf.api.scoring import GAUGE_LABELS, clean_text, cut_label, gauge_labels
 from tests.cases import load
 
 ANY_TEXT = st.text(alphabet=st.characters(), max_size=400)

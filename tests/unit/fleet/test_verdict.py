@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from dsf.api.validity import has_expired, valid_until
+from dsf.api.score import has_expired, valid_until
 from dsf.exporter.families import PairFamilies
 from dsf.fleet.groups import Groups
 from dsf.fleet.reader import score_view

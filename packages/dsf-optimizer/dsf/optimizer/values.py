@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from dsf.api.dimension import DimensionFormat
+from dsf.api.score import DimensionFormat
 from dsf.errors import ManifestError
 from dsf.optimizer.model import WEIGHT_DECIMALS, Cluster, Configuration, PlanInput, Preference, ScoreTable, weight_units
 from dsf.optimizer.views import Reason, ScoreGapView

@@ -5,9 +5,8 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 
-from dsf.api.dimension import PLACEHOLDERS, DimensionFormat, unknown_placeholders
 from dsf.api.promql import split_queries
-from dsf.api.score import to_score_value
+from dsf.api.score import PLACEHOLDERS, DimensionFormat, to_score_value, unknown_placeholders
 from dsf.api.scoring import ScoringResponse
 from dsf.api.summary import DEFAULT_TIMEOUT_SECONDS
 from dsf.api.types import USED_LABELS
