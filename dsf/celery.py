@@ -39,7 +39,7 @@ _WORKER_STEPS: dict[str, list[str]] = {
 
 #: Modules with the kombu transport of a role, for those that others' messages reach; it checks them before Celery does.
 #: Flower derives the kind of broker from the transport's name, so all have the usual names.
-_TRANSPORTS = {"agent": "dsf.agent.transport", "flower": "dsf.worker.flower"}
+_TRANSPORTS = {"agent": "dsf.agent.ticks", "flower": "dsf.worker.flower"}
 
 
 def _queue(name: str) -> Queue:

@@ -2,7 +2,7 @@
 
 It goes to logs, terminals, Kubernetes objects, metric labels and pages. `masked` removes the secrets of a cycle, even
 escaped or in base64, and `cleaned` all non-printable characters: C0 and C1 control characters, bidirectional controls,
-lone surrogates. Mask text before cutting it and clean it after. `listed` names the first of many.
+lone surrogates. Mask text before cutting it and clean it after. `listed` names the first of many, `place` a request.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import base64
 import re
 from collections.abc import Iterator, Sequence
 from typing import Final
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 #: Replacement for a secret.
 MASK: Final = "***"
@@ -47,6 +47,16 @@ def listed(names: Sequence[str], most: int) -> str:
     """The first names, at most `most`, and how many more there are."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def place(method: str, url: str) -> str:
+    """`GET http://host:port/path` for messages: without user information and query."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        # Its parts cannot be told apart, so none is shown.
+        return f"{method} (not a URL)"
+    return cleaned(f"{method} {parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}", 500)
 
 
 def masked(text: str, *secrets: str | None) -> str:

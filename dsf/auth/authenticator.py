@@ -16,7 +16,7 @@ from dsf.auth.builder import CredentialsBuilder
 from dsf.auth.secrets import SecretError, SecretSource
 from dsf.auth.tokencache import TokenCache
 from dsf.http.access import DIRECT, PLAIN, Access, TlsOptions
-from dsf.http.failures import place
+from dsf.text import place
 
 #: Field of `Methods` -> the module with its `add`, in order of use. An agent loads those that its scorers use.
 METHODS: Final = {

@@ -15,8 +15,8 @@ from dsf.auth import bearer
 from dsf.auth.builder import CredentialsBuilder
 from dsf.auth.tokencache import Token
 from dsf.errors import HttpError
-from dsf.http.failures import place, shown_token_answer
-from dsf.text import cleaned, masked
+from dsf.http.failures import shown_token_answer
+from dsf.text import cleaned, masked, place
 
 #: Seconds that a token without a stated lifetime is kept.
 _DEFAULT_SECONDS: Final = 300.0

@@ -26,16 +26,14 @@ from dsf.cli.delivered import ClusterDelivery
 from dsf.cycle.stages import Cycle, Observer, Stages
 from dsf.errors import CycleError, ScoreObjectTooLargeError
 from dsf.fleet.views import View
-from dsf.http.access import Access
-from dsf.http.failures import place
-from dsf.http.proxies import alias_of
+from dsf.http.access import Access, alias_of
 from dsf.messages import new_run_id
 from dsf.process import tracing
 from dsf.reasons import RefusalReason
 from dsf.settings import Settings
 from dsf.sources import Payload
 from dsf.sources.base import Question
-from dsf.text import WITHHELD, masked
+from dsf.text import WITHHELD, masked, place
 
 #: Most bytes of a request or an answer in the report.
 HEAD_BYTES = 400

@@ -25,13 +25,12 @@ from dsf.errors import CycleError, HttpError, ScoringResponseError
 from dsf.http.access import PLAIN, Access
 from dsf.http.client import Stream
 from dsf.http.deadline import made_for
-from dsf.http.failures import place
 from dsf.messages import MESSAGE_LIMIT, Stage
 from dsf.settings import Settings
 from dsf.sources import Context, Payload, source_of
 from dsf.sources.base import Question, joined
 from dsf.sources.memory import SourceMemory
-from dsf.text import cleaned, masked
+from dsf.text import cleaned, masked, place
 
 _TOO_LATE = "no time is left before the next cycle begins"
 

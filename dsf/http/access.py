@@ -1,11 +1,22 @@
-"""Access to one server: credentials, server verification, and the secrets to mask."""
+"""Access to one server: credentials, server verification, the secrets to mask, and the way there.
+
+HTTP_PROXY, HTTPS_PROXY and NO_PROXY apply, in upper or lower case; OCM sets them in agents from `proxyConfig`. These
+requests never use a proxy:
+
+- addresses and names of this machine and of this cluster, which no proxy outside of it can reach;
+- tokens over plain http, which the proxy could read. Over https a proxy sees only the name of the server.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import ipaddress
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from http import HTTPStatus
-from typing import Final
+from typing import Final, NamedTuple
+from urllib.parse import SplitResult, urlsplit
 
 import requests
 
@@ -13,6 +24,12 @@ from dsf.errors import HttpError
 
 #: `(name, value)`, in the order in which they are sent.
 Pairs = tuple[tuple[str, str], ...]
+
+#: Ports of URLs without one.
+PORTS: Final = {"http": 80, "https": 443}
+
+#: `name:port` of a URL -> host and port to connect to instead.
+_aliases: dict[str, tuple[str, int]] = {}
 
 
 def is_unauthorized(error: HttpError) -> bool:
@@ -79,3 +96,133 @@ def bearer(token: str | None) -> Access:
     if not token:
         return PLAIN
     return Access((("Authorization", f"Bearer {token}"),), secrets=(token,), shown=("Authorization: Bearer ***",))
+
+
+class Proxy(NamedTuple):
+    """`url` may have a user and a password, `shown` has neither."""
+
+    url: str
+    shown: str
+
+
+class _Exception(NamedTuple):
+    """An entry of NO_PROXY: a network or a name, and a port (None: any)."""
+
+    network: ipaddress.IPv4Network | ipaddress.IPv6Network | None
+    name: str
+    port: int | None
+
+
+def set_aliases(aliases: Mapping[str, str]) -> None:
+    """Connect to `address:port` where a URL says `name:port`, for the whole process, as with a pod's hostAliases.
+
+    Host header and certificate check use the name. Raises ValueError for a value that is not `address:port`.
+    """
+    parsed: dict[str, tuple[str, int]] = {}
+    for name, target in aliases.items():
+        host, _, port = target.rpartition(":")
+        if not host or not port.isdigit():
+            raise ValueError(f"{target!r} is not <address>:<port>")
+        parsed[name.lower()] = (host, int(port))
+    _aliases.clear()
+    _aliases.update(parsed)
+
+
+def alias_of(url: str) -> str:
+    """`address:port` where a request to this URL goes to instead of its host; empty if it goes there."""
+    parts = urlsplit(url)
+    host, port = _aliases.get(f"{parts.hostname}:{parts.port or PORTS.get(parts.scheme, 0)}", ("", 0))
+    return f"{host}:{port}" if host else ""
+
+
+def alias(host: str, port: int | None) -> tuple[str, int]:
+    """Host and port to connect to for those of a URL."""
+    return _aliases.get(f"{host}:{port}", (host, port or 0))
+
+
+def proxy_for(url: str, access: Access) -> Proxy | None:
+    """The proxy for a request to this URL, None for a direct one. Raises HttpError for a proxy that cannot be used."""
+    if access.is_direct:
+        return None
+    if access.proxy is not None:
+        # Secrets are sent through it only if released for a proxy that could read them.
+        return _proxy("proxyURL", access.proxy)
+    parts = urlsplit(url)
+    if alias_of(url) or (access.is_secret and parts.scheme == "http"):
+        return None
+    variable, value = _variable(f"{parts.scheme}_proxy")
+    if not value or _is_direct(parts):
+        return None
+    # As in curl and Go, a name and a port are enough.
+    return _proxy(variable, value if "://" in value else f"http://{value}")
+
+
+def _variable(name: str) -> tuple[str, str]:
+    for variable in (name, name.upper()):
+        if value := os.environ.get(variable, "").strip():
+            return variable, value
+    return name, ""
+
+
+@lru_cache(maxsize=8)
+def _proxy(variable: str, value: str) -> Proxy:
+    try:
+        parts = urlsplit(value)
+        host, port = parts.hostname, parts.port or 80
+    except ValueError:
+        host, port = None, 0
+    if not host or parts.scheme.lower() != "http":
+        # Without the value: it may hold a password.
+        raise HttpError(
+            "connection_failed",
+            f"{variable} is not the URL of a proxy as http://<host>:<port>; mend it, or add the server to NO_PROXY",
+        )
+    return Proxy(value, f"{host}:{port}")
+
+
+def _is_direct(parts: SplitResult) -> bool:
+    host = (parts.hostname or "").rstrip(".")
+    port = parts.port or PORTS[parts.scheme]
+    address = _address(host)
+    if address is not None:
+        if address.is_loopback or address.is_unspecified:
+            return True
+    elif "." not in host or any(host.endswith(f".{end}") for end in ("svc", "cluster.local", "localhost")):
+        return True
+    return any(_matches(entry, host, address, port) for entry in _exceptions(_variable("no_proxy")[1]))
+
+
+def _matches(
+    entry: _Exception, host: str, address: ipaddress.IPv4Address | ipaddress.IPv6Address | None, port: int
+) -> bool:
+    if entry.port not in (None, port):
+        return False
+    if entry.network is not None:
+        return address is not None and address in entry.network
+    # `.example.com` matches subdomains, `example.com` itself as well, `*` everything.
+    return entry.name == "*" or host == entry.name or host.endswith(f".{entry.name.removeprefix('.')}")
+
+
+@lru_cache(maxsize=8)
+def _exceptions(value: str) -> tuple[_Exception, ...]:
+    return tuple(_exception(entry.lower()) for entry in value.replace(",", " ").split())
+
+
+def _exception(entry: str) -> _Exception:
+    name, port = entry, None
+    head, colon, tail = entry.rpartition(":")
+    # An IPv6 address is followed by a port only if it is in brackets.
+    if colon and tail.isdigit() and (":" not in head or head.endswith("]")):
+        name, port = head, int(tail)
+    name = name.strip("[]").rstrip(".")
+    try:
+        return _Exception(ipaddress.ip_network(name, strict=False), "", port)
+    except ValueError:
+        return _Exception(None, name if name == "*" else name.removeprefix("*"), port)
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return None

@@ -17,8 +17,8 @@ from urllib3.connection import HTTPConnection
 from urllib3.exceptions import NameResolutionError
 
 from dsf.errors import HttpError
+from dsf.http.access import alias
 from dsf.http.deadline import Exchange
-from dsf.http.proxies import alias
 from dsf.process.threads import background
 from dsf.text import cleaned
 

@@ -16,10 +16,11 @@ import requests
 import urllib3.exceptions
 
 from dsf.errors import HttpError
-from dsf.http import addresses, failures, proxies, transport
-from dsf.http.access import PLAIN, Access
+from dsf.http import addresses, failures, transport
+from dsf.http.access import PLAIN, Access, proxy_for
 from dsf.http.deadline import Exchange, running
 from dsf.http.failures import NotHttpError
+from dsf.text import place
 
 #: Supported content codings. Only gzip is requested.
 _CODINGS: Final = frozenset({"gzip", "x-gzip", "deflate"})
@@ -168,7 +169,7 @@ class _ClientRequest:
     ) -> None:
         """Arguments as for `get`; `may_hold_token` is what the answer may do. Raises HttpError."""
         method, headers = ("GET", {}) if body is None else ("POST", {"Content-Type": content_type})
-        self.where = failures.place(method, url)
+        self.where = place(method, url)
         self.access = access
         self.explain = explain
         self.may_hold_token = may_hold_token
@@ -188,7 +189,7 @@ class _ClientRequest:
             self.prepared = transport.session.prepare_request(request)
         except (requests.RequestException, ValueError):
             raise HttpError("connection_failed", f"{self.where}: not a URL that can be asked") from None
-        self.proxy = proxies.proxy_for(str(self.prepared.url), access)
+        self.proxy = proxy_for(str(self.prepared.url), access)
         if self.proxy is not None:
             self.where += f" (through the proxy {self.proxy.shown})"
 

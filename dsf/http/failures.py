@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from urllib3.exceptions import (
     ConnectTimeoutError,
@@ -77,16 +76,6 @@ _XML_FIELDS: Final = re.compile(r"<Code>([^<]*)</Code>\s*<Message>([^<]*)</Messa
 
 #: Takes status and first bytes of a refusal; returns (reason, text) when they are more specific than the status.
 Explain = Callable[[int, bytes], tuple[str, str] | None]
-
-
-def place(method: str, url: str) -> str:
-    """`GET http://host:port/path` for messages: without user information and query."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        # Its parts cannot be told apart, so none is shown.
-        return f"{method} (not a URL)"
-    return cleaned(f"{method} {parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}", 500)
 
 
 def excerpt(body: bytes, secrets: Iterable[str] = ()) -> str:

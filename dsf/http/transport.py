@@ -25,7 +25,8 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
-from dsf.http import addresses, deadline, proxies, trust
+from dsf.http import addresses, deadline, trust
+from dsf.http.access import PORTS, Proxy
 from dsf.http.deadline import Exchange, current
 from dsf.http.failures import NotHttpError, TooMuchError
 
@@ -242,7 +243,7 @@ class _Session(requests.Session):
         )
         # Servers, and connections kept to each. Threads that need more make their own for a request.
         adapter = _PooledAdapter(pool_connections=100, pool_maxsize=64, max_retries=0)
-        for scheme in proxies.PORTS:
+        for scheme in PORTS:
             self.mount(f"{scheme}://", adapter)
 
     def get_redirect_target(self, resp: requests.Response) -> None:
@@ -252,7 +253,7 @@ class _Session(requests.Session):
 session: Final = _Session()
 
 
-def send(request: requests.PreparedRequest, proxy: proxies.Proxy | None) -> requests.Response:
+def send(request: requests.PreparedRequest, proxy: Proxy | None) -> requests.Response:
     """Send a request of this thread's exchange; the body of the answer is still to be read.
 
     Raises HttpError, and what requests, urllib3 and the operating system raise.
@@ -264,7 +265,7 @@ def send(request: requests.PreparedRequest, proxy: proxies.Proxy | None) -> requ
         allow_redirects=False,
         timeout=exchange.remaining(),
         verify=exchange.tls is None or exchange.tls.verify,
-        proxies={} if proxy is None else dict.fromkeys(proxies.PORTS, proxy.url),
+        proxies={} if proxy is None else dict.fromkeys(PORTS, proxy.url),
     )
 
 

@@ -25,14 +25,14 @@ from dsf.api.urls import base_url
 from dsf.backends.protocol import ObjectKey
 from dsf.errors import HttpError, RemoteConfigError
 from dsf.http.access import PLAIN, Access
-from dsf.http.failures import TLS_FAILED, place
+from dsf.http.failures import TLS_FAILED
 from dsf.hub.discretion import NOT_SHOWN, kind_of
 from dsf.hub.obstacle import Obstacle
 from dsf.hub.workqueue import Shares, WorkQueue
 from dsf.process.threads import SupervisedThread
 from dsf.settings import Settings
 from dsf.store.notices import NOT_READ, ConfigRead, cut
-from dsf.text import cleaned
+from dsf.text import cleaned, place
 
 log = dsf.log.get(__name__)
 

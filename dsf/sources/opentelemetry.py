@@ -18,12 +18,12 @@ from typing import Final
 from dsf import http
 from dsf.api.summary import ScorerSummary
 from dsf.errors import HttpError
-from dsf.http.failures import place
 from dsf.sources.base import HEAD, TAIL, Context, Payload
 from dsf.sources.memory import History, retention
 from dsf.sources.registry import OTLP, source_of, type_of
 from dsf.sources.selector import Selector, SelectorError, parse_selectors, with_short_names
 from dsf.sources.window import MAX_LABEL_BYTES
+from dsf.text import place
 
 
 def fetch(summary: ScorerSummary, context: Context) -> Payload:

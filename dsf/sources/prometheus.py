@@ -22,9 +22,9 @@ from dsf.api.summary import ScorerSummary
 from dsf.api.types import SourceMethod
 from dsf.errors import HttpError
 from dsf.http.access import PLAIN, Access
-from dsf.http.failures import EXCERPT, excerpt, place
+from dsf.http.failures import EXCERPT, excerpt
 from dsf.sources.base import HEAD, TAIL, Context, Payload
-from dsf.text import cleaned, masked
+from dsf.text import cleaned, masked, place
 
 _split = functools.lru_cache(maxsize=1024)(split_queries)
 

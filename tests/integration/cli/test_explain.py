@@ -12,7 +12,7 @@ import yaml
 from dsf.api.summary import ScorerSummary, dump_summaries
 from dsf.cli import context
 from dsf.conformance import samples
-from dsf.http.proxies import set_aliases
+from dsf.http.access import set_aliases
 from tests.integration.cli.conftest import Dsf, loaded
 from tests.support.httpserver import ScriptedServer, answer, matrix
 from tests.support.plugins import forget, install_sample

@@ -14,7 +14,7 @@ import pytest
 
 from dsf import http
 from dsf.errors import HttpError
-from dsf.http import proxies, transport
+from dsf.http import access, transport
 from dsf.http.access import bearer
 from dsf.http.deadline import made_for
 from tests.support import httpserver
@@ -284,15 +284,15 @@ def test_a_body_in_pieces_is_sent_with_its_length() -> None:
 
 def test_an_alias_leads_to_another_server_under_the_same_name() -> None:
     with ScriptedServer(answer("here")) as server:
-        proxies.set_aliases({"prometheus.test:9090": f"127.0.0.1:{server.port}"})
+        access.set_aliases({"prometheus.test:9090": f"127.0.0.1:{server.port}"})
         try:
             assert get("http://prometheus.test:9090/x") == b"here"
             assert failure("http://prometheus.test:9091/x").reason == "connection_failed"
         finally:
-            proxies.set_aliases({})
+            access.set_aliases({})
     assert server.requests[0].headers["Host"] == "prometheus.test:9090"
 
 
 def test_a_wrong_alias_is_refused() -> None:
     with pytest.raises(ValueError, match="not <address>:<port>"):
-        proxies.set_aliases({"prometheus:9090": "127.0.0.1"})
+        access.set_aliases({"prometheus:9090": "127.0.0.1"})

@@ -17,7 +17,7 @@ import pytest
 
 from dsf import http
 from dsf.errors import HttpError
-from dsf.http import proxies, transport
+from dsf.http import access, transport
 from dsf.http.access import DIRECT, PLAIN, Access, bearer
 from tests.support.httpserver import ScriptedServer, answer
 from tests.support.tlsca import TestCa
@@ -163,11 +163,11 @@ def test_what_goes_straight_to_its_server(server: ScriptedServer, monkeypatch: p
             assert by_agent(f"http://{host}:{server.port}/") == b"hello"
         # The proxy could read the token.
         assert by_agent(f"http://other.test:{server.port}/", access=bearer("t0ken")) == b"hello"
-        proxies.set_aliases({f"alias.test:{server.port}": f"127.0.0.1:{server.port}"})
+        access.set_aliases({f"alias.test:{server.port}": f"127.0.0.1:{server.port}"})
         try:
             assert by_agent(f"http://alias.test:{server.port}/") == b"hello"
         finally:
-            proxies.set_aliases({})
+            access.set_aliases({})
         assert proxy.asked == []
 
 

@@ -9,7 +9,7 @@ import redis
 from structlog.testing import capture_logs
 
 from dsf import keys
-from dsf.schedule.lock import BeatLock
+from dsf.beat_schedule import BeatLock
 from dsf.store.client import connect
 from tests.conftest import SettingsFactory
 from tests.support.forwarder import Forwarder

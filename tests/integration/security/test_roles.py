@@ -12,6 +12,7 @@ import redis
 from dsf import keys, messages
 from dsf.backtest import kept
 from dsf.backtest.kept import KeptRun
+from dsf.beat_schedule import BeatLock
 from dsf.errors import SettingsError, UnknownClusterError, UnknownScorerError
 from dsf.exporter.collector import FleetCollector
 from dsf.fleet.changes import Action, Actor, UserAction, read, record
@@ -23,7 +24,6 @@ from dsf.redisacl.clusterusers import ClusterUsers
 from dsf.redisacl.rules import HubRole, hub_user
 from dsf.results.ingest import Ingest
 from dsf.results.writer import Writer
-from dsf.schedule.lock import BeatLock
 from dsf.settings import Settings
 from dsf.store.agents import AgentKeys
 from dsf.store.mail import Mailboxes, results_waiting

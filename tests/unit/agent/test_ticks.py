@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kombu.transport.virtual import Base64, Channel
 
 from dsf.agent import ticks
-from dsf.agent.transport import Message
+from dsf.agent.ticks import Message
 from dsf.store.ticks import TickFactory
 
 RUN = "1718600000000-0123abcd"

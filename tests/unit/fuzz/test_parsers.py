@@ -31,7 +31,7 @@ from dsf.messages import derive_key, verify
 from dsf.sources.opentelemetry import ScrapeError, scraped
 from dsf.sources.prometheus import MatrixError, cut
 from dsf.sources.selector import Selector, SelectorError, parse_selectors
-from dsf.text import cleaned, masked
+from dsf.text import cleaned, masked, place
 
 MASTER = bytes(32)
 
@@ -105,7 +105,7 @@ PARSERS: dict[str, tuple[Callable[[bytes], object], tuple[type[Exception], ...]]
     "result": (_verify, (MessageRejectedError,)),
     "queries": (lambda data: split_queries(_text(data)), ()),
     "selectors": (lambda data: parse_selectors(_text(data)), (SelectorError,)),
-    "url in a message": (lambda data: failures.place("GET", _text(data)), ()),
+    "url in a message": (lambda data: place("GET", _text(data)), ()),
     "Retry-After": (lambda data: failures.retry_after(_text(data)), ()),
     "text": (lambda data: cleaned(masked(_text(data), "canary-token-4f1e"), 200), ()),
 }

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsf.http import failures
+from dsf.text import place
 
 
 @pytest.mark.parametrize(
@@ -26,7 +27,7 @@ from dsf.http import failures
     ],
 )
 def test_places_have_no_secrets(url: str, expected: str) -> None:
-    assert failures.place("GET", url) == expected
+    assert place("GET", url) == expected
 
 
 @given(st.binary(max_size=400))

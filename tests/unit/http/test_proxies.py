@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsf.http.access import PLAIN
-from dsf.http.proxies import proxy_for
+from dsf.http.access import PLAIN, proxy_for
 
 
 @pytest.mark.parametrize(

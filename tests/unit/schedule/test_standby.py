@@ -7,9 +7,8 @@ import contextlib
 import redis
 
 from dsf import keys
-from dsf.beat_schedule import BeatScheduler
+from dsf.beat_schedule import BeatLock, BeatScheduler
 from dsf.celery import make_app
-from dsf.schedule.lock import BeatLock
 from tests.conftest import SettingsFactory
 from tests.integration.schedule.support import Bench, entry, register
 
