@@ -30,6 +30,7 @@ from dsf.settings import Settings
 from dsf.sources import Context, Payload, source_of
 from dsf.sources.base import Question, joined
 from dsf.sources.memory import SourceMemory
+from dsf.sources.registry import type_of
 from dsf.text import cleaned, masked, place
 
 _TOO_LATE = "no time is left before the next cycle begins"
@@ -111,7 +112,7 @@ class Stages:
         """Query the source of `summary`."""
         memory = self._memory
         try:
-            source = source_of(summary.source_type)
+            source = source_of(type_of(summary))
         except HttpError as error:
             raise CycleError("fetch", error.reason, cleaned(str(error), MESSAGE_LIMIT)) from None
         with self._asking(cycle, summary, "fetch", deadline) as access:

@@ -263,12 +263,17 @@ class History:
         if error is not None:
             self.window.end_all(self.now)
 
+    @property
+    def oldest(self) -> float:
+        """Samples before it are of no use to the scorer."""
+        return self.now - retention(self._summary)
+
     def keep(self, samples: Samples) -> int:
         """Keep what the source says now; series that it does not name end. Returns how many had too long labels.
 
         Raises HttpError (too_large) without room.
         """
-        self.window.forget(lambda _: self.now - retention(self._summary))
+        self.window.forget(lambda _: self.oldest)
         try:
             return keep(self.window, samples, self.now, self._memory, self._summary)
         except WindowFullError as error:

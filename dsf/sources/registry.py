@@ -23,7 +23,6 @@ from dsf.text import cleaned
 #: Built-in type -> the module with its `fetch`.
 SOURCES: Final[Mapping[str, str]] = {
     SourceType.Prometheus: "dsf.sources.prometheus",
-    SourceType.OpenTelemetry: "dsf.sources.opentelemetry",
     SourceType.None_: "dsf.sources.nothing",
 }
 #: The entry point group of source types.
@@ -33,6 +32,7 @@ OTLP_PATH: Final = "/v1/metrics"
 OTLP: Final = "otlp.dynamic-scoring.open-cluster-management.io"
 #: Built-in types behind which there are plug-ins, too.
 BEHIND: Final[Mapping[str, str]] = {
+    SourceType.OpenTelemetry: "opentelemetry.dynamic-scoring.open-cluster-management.io",
     SourceType.Kubernetes: "kubernetes.dynamic-scoring.open-cluster-management.io",
     SourceType.Object: "object.dynamic-scoring.open-cluster-management.io",
 }

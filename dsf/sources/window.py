@@ -107,20 +107,15 @@ class Grid:
 class WindowSeries:
     """The samples of one series, ascending in time."""
 
-    __slots__ = ("head", "labels", "stale", "times", "values")
+    __slots__ = ("labels", "stale", "times", "values")
 
     def __init__(self, labels: Mapping[str, str]) -> None:
         self.labels = dict(labels)
         text = json.dumps(self.labels, separators=(",", ":"), ensure_ascii=False)
-        try:
-            head = text.encode()
-        except UnicodeEncodeError:
-            # A lone surrogate, which only an escape can be.
-            head = json.dumps(self.labels, separators=(",", ":")).encode()
-        if len(head) > MAX_LABEL_BYTES:
+        # A lone surrogate counts, too, which only an escape can be.
+        if len(text.encode(errors="surrogatepass")) > MAX_LABEL_BYTES:
             msg = f"the labels of a series have more than {MAX_LABEL_BYTES} bytes"
             raise ValueError(msg)
-        self.head = b'{"metric":%b,"values":[' % head
         self.times = array("d")
         self.values = array("d")
         #: Times of entries that only mark an end of the series.
@@ -232,34 +227,13 @@ class Window:
         """Drop everything."""
         self.forget(lambda _: math.inf)
 
-    def matrix(
-        self,
-        wanted: Callable[[Mapping[str, str]], bool],
-        grid: Grid,
-        max_bytes: int,
-        check: Callable[[], None] = lambda: None,
-    ) -> tuple[list[bytes], int]:
-        """The `wanted` series as items of the array of a scoring request, and their number.
-
-        Series without a value at any point are left out. Raises OverflowError beyond `max_bytes`, and what
-        `check` raises, which is called for each series.
-        """
-        pieces: list[bytes] = []
-        count = size = 0
-        for series, points in self.selected(wanted, grid, check):
-            text = ",".join(f'[{time},"{number(value)}"]' for time, value in points)
-            piece = b"%s%s%s]}" % (b"," if pieces else b"", series.head, text.encode())
-            size += len(piece)
-            if size > max_bytes:
-                raise OverflowError
-            pieces.append(piece)
-            count += 1
-        return pieces, count
-
     def selected(
         self, wanted: Callable[[Mapping[str, str]], bool], grid: Grid, check: Callable[[], None]
     ) -> Iterator[tuple[WindowSeries, list[tuple[int, float]]]]:
-        """The same series with their points."""
+        """The `wanted` series with their points in time; those without a value at any of them are left out.
+
+        Raises what `check` raises, which is called for each series.
+        """
         with self._lock:
             held = list(self._series.values())
         for series in held:

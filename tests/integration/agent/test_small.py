@@ -22,7 +22,6 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text()
 #: All that an agent is made of. What is added here is in every agent of a fleet.
 NEEDED = {
     "celery",
-    "google-re2",
     "kombu",
     "kubernetes",
     "prometheus-client",

@@ -10,6 +10,7 @@ from dsf.api.summary import ScorerSummary
 from dsf.http.access import PLAIN, Access
 from dsf.sources import Context, source_of
 from dsf.sources.memory import SourceMemory
+from dsf.sources.registry import type_of
 from dsf.sources.window import WindowBudget
 
 
@@ -36,7 +37,7 @@ def ask(
 ) -> list[dict[str, Any]]:
     """The series that a scoring API would be sent. Raises HttpError."""
     context = Context(time.monotonic() + seconds, max_bytes, time.time() if now is None else now, access, kept)
-    payload = source_of(one.source_type)(one, context)
+    payload = source_of(type_of(one))(one, context)
     document = json.loads(b"".join(payload.pieces))
     assert list(document) == ["data"]
     assert len(document["data"]) == payload.series

@@ -28,9 +28,9 @@ from dsf.http.client import inflated
 from dsf.http.deadline import Exchange, running
 from dsf.http.transport import BoundedResponse
 from dsf.messages import derive_key, verify
-from dsf.sources.opentelemetry import ScrapeError, scraped
+from dsf.otlp.scrape import ScrapeError, scraped
+from dsf.otlp.selector import Selector, SelectorError, parse_selectors
 from dsf.sources.prometheus import MatrixError, cut
-from dsf.sources.selector import Selector, SelectorError, parse_selectors
 from dsf.text import cleaned, masked, place
 
 MASTER = bytes(32)

@@ -31,10 +31,10 @@ def test_pushed_metrics_are_a_plug_in_that_is_loaded_with_the_first_scorer_of_th
         "import sys, dsf.agent.runtime, dsf.sources;"
         "from dsf.sources.registry import OTLP, plugins, source_of;"
         "there = lambda: [name for name in sys.modules if name.startswith(('dsf.otlp', 'google.protobuf'))];"
-        "source_of('OpenTelemetry'); print(OTLP in plugins(), there()); source_of(OTLP);"
-        "print('dsf.otlp.receiver' in there())"
+        "source_of('OpenTelemetry'); print(OTLP in plugins(), 'google.protobuf' in sys.modules);"
+        "print('dsf.otlp.receiver' in there()); source_of(OTLP); print('dsf.otlp.receiver' in there())"
     )
-    assert _printed(code).splitlines() == ["True []", "True"]
+    assert _printed(code).splitlines() == ["True False", "False", "True"]
 
 
 def test_without_the_extra_a_scorer_of_pushed_metrics_names_it() -> None:

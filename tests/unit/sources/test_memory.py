@@ -11,7 +11,7 @@ import pytest
 from dsf import http
 from dsf.api.summary import ScorerSummary
 from dsf.errors import HttpError
-from dsf.sources import opentelemetry
+from dsf.sources import source_of
 from dsf.sources.base import Context
 from dsf.sources.memory import SourceMemory, keep
 from dsf.sources.window import Window, WindowBudget, WindowFullError
@@ -48,7 +48,7 @@ def test_a_scorer_with_all_the_series_there_may_be_gives_way(
     monkeypatch.setattr(http, "get", get)
 
     def fetched(name: str) -> int:
-        return opentelemetry.fetch(scorers[name], Context(math.inf, 100_000, 2e9, memory=memory)).series
+        return source_of("OpenTelemetry")(scorers[name], Context(math.inf, 100_000, 2e9, memory=memory)).series
 
     for _ in range(3):
         for _ in range(2):

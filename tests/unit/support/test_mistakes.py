@@ -41,7 +41,7 @@ def test_each_applies_once_and_is_code(one: Any) -> None:
 
 
 def test_what_does_not_apply_is_named() -> None:
-    with pytest.raises(LookupError, match=r"^a score is rounded up: this stands 0 times in dsf/ and not once: x=y"):
+    with pytest.raises(LookupError, match=r"^a score is rounded up: this stands 0 times in the code and not once: x=y"):
         LISTED[0]._replace(old="x=y").place()
     with pytest.raises(LookupError, match=r"^a score is rounded up: there are no such tests: tests/unit/none"):
         LISTED[0]._replace(tests=["tests/unit/none"]).place()

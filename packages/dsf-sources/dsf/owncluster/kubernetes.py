@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Final
 
+from dsf.otlp.selector import Selector, selectors_of
 from dsf.owncluster.background import OwnCluster, own_cluster
 from dsf.owncluster.capacity import RESOURCES, ClusterState
-from dsf.sources.opentelemetry import selectors_of
 from dsf.sources.plugin import Options, Plugin, Request, Series
-from dsf.sources.selector import Selector
 
 #: Name of the metric.
 METRIC: Final = "kubernetes_available"

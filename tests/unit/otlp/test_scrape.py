@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from dsf.errors import HttpError
-from dsf.sources import opentelemetry
-from dsf.sources.opentelemetry import ScrapeError, scraped
-from dsf.sources.selector import Selector, parse_selectors
+from dsf.otlp import scrape
+from dsf.otlp.scrape import ScrapeError, scraped
+from dsf.otlp.selector import Selector, parse_selectors
 
 TOKEN = "canary-token-4f1e"
 
@@ -84,8 +84,8 @@ def test_names_in_quotes_and_line_ends_of_windows() -> None:
         ("a 0x1", "after name and labels"),
         ("a 1 2 3", "after name and labels"),
         ("a " + "9" * 5000, "after name and labels"),
-        ("a{" + ",".join(f'l{n}="1"' for n in range(opentelemetry.MAX_LABELS + 1)) + "} 1", "more than 128 labels"),
-        ('a{x="' + "y" * opentelemetry.MAX_LINE + '"} 1', "more than 16384 bytes"),
+        ("a{" + ",".join(f'l{n}="1"' for n in range(scrape.MAX_LABELS + 1)) + "} 1", "more than 128 labels"),
+        ('a{x="' + "y" * scrape.MAX_LINE + '"} 1', "more than 16384 bytes"),
         ('a{x="\ud800"} 1', "not UTF-8"),
         (f'a{{Bearer {TOKEN}="1"}} 1', "its labels are not"),
         (f"a {TOKEN}", "after name and labels"),
@@ -105,8 +105,8 @@ def test_lines_that_no_selector_names_are_not_looked_at() -> None:
 
 
 def test_lines_and_samples_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opentelemetry, "MAX_LINES", 10)
-    monkeypatch.setattr(opentelemetry, "MAX_SAMPLES", 3)
+    monkeypatch.setattr(scrape, "MAX_LINES", 10)
+    monkeypatch.setattr(scrape, "MAX_SAMPLES", 3)
     with pytest.raises(ScrapeError, match="more than 10 lines"):
         scraped(b"b 1\n" * 11, [Selector("a")], 1.0, 0.0)
     with pytest.raises(ScrapeError, match="more than 3 samples are selected"):

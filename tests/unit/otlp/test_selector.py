@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from dsf.sources.selector import SelectorError, parse_selectors, underscored
+from dsf.otlp.selector import SelectorError, parse_selectors, underscored
 
 LABELS = {"__name__": "system_memory_usage", "state": "free", "k8s_node_name": "n1"}
 

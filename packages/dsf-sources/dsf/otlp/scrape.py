@@ -1,8 +1,7 @@
-"""The source type `OpenTelemetry`: scraped from a collector, or pushed to this agent.
+"""The source type `OpenTelemetry`: a collector's page of metrics, scraped with GET in each cycle.
 
-The path decides: `/v1/metrics`, the standard path of OTLP/HTTP for metrics, is for metrics pushed to this agent, in
-a plug-in of this project (`otlp`): no server is asked. Any other path is scraped with GET in each cycle, and gives one
-sample per series and cycle.
+It gives one sample per series and cycle. The path `/v1/metrics`, the standard path of OTLP/HTTP for metrics, is for
+metrics that are pushed to this agent: `plugin`.
 
 Prometheus' text format has a parser here: that of prometheus_client is made for trusted text, and takes minutes and
 hundreds of megabytes for a few malicious ones. This one reads each character once, stops at bounds, and never quotes
@@ -15,69 +14,26 @@ import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Final
 
-from dsf import http
-from dsf.api.summary import ScorerSummary
 from dsf.errors import HttpError
-from dsf.sources.base import HEAD, TAIL, Context, Payload
-from dsf.sources.memory import History, retention
-from dsf.sources.registry import OTLP, source_of, type_of
-from dsf.sources.selector import Selector, SelectorError, parse_selectors, with_short_names
+from dsf.otlp.selector import Selector, selectors_of, with_short_names
+from dsf.sources.plugin import Options, Plugin, Request, Series
 from dsf.sources.window import MAX_LABEL_BYTES
 from dsf.text import place
 
 
-def fetch(summary: ScorerSummary, context: Context) -> Payload:
+def fetch(request: Request[Options]) -> Iterator[Series]:
     """The selected series for the time range, in the order of the queries."""
-    if type_of(summary) == OTLP:
-        return source_of(OTLP)(summary, context)
-    selectors = selectors_of(summary.source_query, required=True)
-    history = History(summary, context.memory, context.now)
-    with context.asking(summary.source_query, summary.source_endpoint) as question:
-        fetched = _pull(summary, context, selectors, history)
-        question.answered(fetched.received, fetched.inside, fetched.series)
-    return fetched
-
-
-def selectors_of(query: str, *, required: bool) -> Sequence[Selector]:
-    """The queries of a scorer. Raises HttpError (bad_query)."""
-    try:
-        selectors = parse_selectors(query)
-    except SelectorError as error:
-        raise HttpError("bad_query", str(error)) from None
-    if required and not selectors:
-        raise HttpError("bad_query", "the scorer has no query; set spec.source.params.query to a metric's name")
-    return selectors
-
-
-def _pull(summary: ScorerSummary, context: Context, selectors: Sequence[Selector], history: History) -> Payload:
-    with history:
-        body = http.get(
-            summary.source_endpoint, access=context.access, deadline=context.deadline, max_bytes=context.max_bytes
-        )
+    selectors = selectors_of(request.query, required=True)
+    with request.history() as history:
+        body = request.get()
         try:
-            samples = scraped(body, selectors, history.now, history.now - retention(summary), context.check)
+            samples = scraped(body, selectors, history.now, history.oldest, request.check)
         except ValueError as error:
-            where = place("GET", summary.source_endpoint)
+            where = place("GET", request.url)
             raise HttpError("bad_answer", f"{where}: not Prometheus' text format: {error}") from None
         history.keep(samples)
-    return _payload(history, selectors, context, len(body))
-
-
-def _payload(history: History, selectors: Sequence[Selector], context: Context, received: int) -> Payload:
-    """The selected series. Raises HttpError (too_large)."""
-    pieces: list[bytes] = []
-    series = 0
     for selector in selectors:
-        left = context.max_bytes - sum(map(len, pieces))
-        try:
-            inside, count = history.window.matrix(selector.matches, history.grid, left, context.check)
-        except OverflowError:
-            raise HttpError(
-                "too_large", f"the series are more than the {context.max_bytes} bytes allowed; select fewer"
-            ) from None
-        pieces += [b",", *inside] if pieces and inside else inside
-        series += count
-    return Payload((HEAD, *pieces, TAIL), series, received)
+        yield from history.series(selector.matches, request.check)
 
 
 #: Bounds of one line: bytes (labels are written with escapes), and labels.
@@ -214,3 +170,6 @@ def _labels(line: str, position: int, name: str, labels: dict[str, str]) -> tupl
 
 def _unescaped(text: str) -> str:
     return _ESCAPE.sub(lambda found: _ESCAPED.get(found[1], found[0]), text) if "\\" in text else text
+
+
+PLUGIN: Final = Plugin(1, Options, fetch)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dsf.api.promql import split_queries
+from dsf.errors import HttpError
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:.]*")
 _MATCHER = re.compile(
@@ -72,6 +73,17 @@ class Selector:
         if self.name and labels.get("__name__") != self.name:
             return False
         return all(matcher.matches(labels) for matcher in self.matchers)
+
+
+def selectors_of(query: str, *, required: bool) -> tuple[Selector, ...]:
+    """The queries of a scorer. Raises HttpError (bad_query)."""
+    try:
+        selectors = parse_selectors(query)
+    except SelectorError as error:
+        raise HttpError("bad_query", str(error)) from None
+    if required and not selectors:
+        raise HttpError("bad_query", "the scorer has no query; set spec.source.params.query to a metric's name")
+    return selectors
 
 
 @functools.lru_cache(maxsize=256)
