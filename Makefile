@@ -100,7 +100,7 @@ dist: $(SYNCED) ## make all files of a release into dist/: wheels, chart, kubect
 	@rm -rf dist
 	@$(PYTHON) scripts/artefacts dist $(wildcard $(CHARTS))
 
-image: ## build both images; a kind cluster of the current context gets them, and those of CLUSTERS="cluster1 cluster2"
+image: ## build both images; a kind cluster of the current context gets them, CLUSTERS="cluster1 cluster2" the agent's
 	@scripts/deploy image
 
 deploy: ## install the chart on the current context; ARGS="--values FILE" is for helm

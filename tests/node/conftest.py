@@ -17,6 +17,7 @@ from tests.node.world import World
 _ORDER = [
     "quickstart",
     "page",
+    "commands",
     "images",
     "restarts",
     "policies",
@@ -24,6 +25,7 @@ _ORDER = [
     "sources",
     "upgrades",
     "sentinel",
+    "deploying",
     "removal",
     "compose",
 ]

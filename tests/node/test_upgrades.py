@@ -1,16 +1,16 @@
-"""`helm test`, a rolling `helm upgrade`, and pods that get a tenth of a core."""
+"""`helm test`, the upgrade of docs/upgrade.md from the last release, and pods that get a tenth of a core."""
 
 from __future__ import annotations
 
-import subprocess
-import tarfile
 from collections.abc import Iterator
-from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.node.lab.folders import ROOT
+from tests.node import installation, release
+from tests.node.lab.command import say
+from tests.node.release import Release
 from tests.node.world import AGENT_NAMESPACE, HUB_NAMESPACE, MANAGED, World, restarts
 from tests.support.wait import wait_for
 
@@ -33,35 +33,37 @@ def test_helm_test_runs_one_cycle_from_inside(world: World) -> None:
 
 
 @pytest.fixture
-def released(tmp_path: Path) -> str:
-    """The last chart with a tag, `vX.Y.Z`; before the first one, that of this checkout."""
-    last = subprocess.run(
-        ["git", "describe", "--tags", "--abbrev=0", "--match=v*"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    if last.returncode:
-        return "deploy/helm"
-    made = subprocess.run(
-        ["git", "archive", last.stdout.strip(), "deploy/helm"], cwd=ROOT, capture_output=True, check=True
-    )
-    with tarfile.open(fileobj=BytesIO(made.stdout)) as archive:
-        archive.extractall(tmp_path, filter="data")
-    return str(tmp_path / "deploy" / "helm")
-
-
-def test_a_rolling_upgrade_misses_at_most_one_cycle_of_each_pair(world: World, released: str) -> None:
-    """Every pod is replaced: of the hub's processes and, through OCM, of the agents; then Redis, on its volume."""
-    world.helm("upgrade", released, "--reuse-values", "--wait --timeout 8m")
+def released(world: World, tmp_path: Path) -> Release:
+    """The last release on empty clusters, with its own chart, CRDs and images, and the page's scorers."""
+    found = release.last(tmp_path)
+    say(f"upgrade: from {found.name}")
+    found.build(world)
+    world.judge()
+    installation.uninstall(world)
+    installation.forget(world)
+    installation.install(world, str(found.folder), *found.values)
+    installation.furnish(world, found.hub_image)
     world.settle()
+    return found
+
+
+def test_an_upgrade_from_the_last_release_misses_at_most_one_cycle_of_each_pair(
+    world: World, released: Release
+) -> None:
+    """Every pod is replaced: of the hub's processes and, through OCM, of the agents; then Redis, on its volume."""
+    assert released.hub_image in _images(world.pods(world.hub, HUB_NAMESPACE))
     world.dsf("schedule", "set", "sample-scorer", "--interval", str(_INTERVAL))
     world.rescore()
     agents = {name: _uids(world, name) for name in MANAGED}
-    rolled = [f"--set-string {part}odAnnotations.rolled=again" for part in ("p", "spokeSetting.agent.p")]
     with world.watch() as watch:
         with watch.window("upgrade", _INTERVAL):
-            world.helm("upgrade", "deploy/helm", "--reuse-values", *rolled, "--wait --timeout 8m")
+            world.type("kubectl --context kind-hub apply --server-side --force-conflicts -f deploy/helm/crds")
+            values = ("--reset-then-reuse-values", *release.OWN_IMAGES)
+            world.helm("upgrade", "deploy/helm", *values, "--wait --timeout 8m")
             wait_for(
                 lambda: all(not _uids(world, name) & agents[name] for name in MANAGED), 180, "new agents", interval=1
             )
+            installation.place_test_pod(world)
             world.settle()
         with watch.window("Redis", _INTERVAL):
             world.hub.kubectl("-n", HUB_NAMESPACE, "rollout", "restart", "statefulset/dynamic-scoring-redis")
@@ -69,6 +71,15 @@ def test_a_rolling_upgrade_misses_at_most_one_cycle_of_each_pair(world: World, r
                 "-n", HUB_NAMESPACE, "rollout", "status", "statefulset/dynamic-scoring-redis", timeout=180
             )
             world.settle()
+    places = [(world.hub, HUB_NAMESPACE), *((one, AGENT_NAMESPACE) for one in world.managed.values())]
+    left = [image for place in places for image in _images(world.pods(*place)) if image.endswith(released.image_tag)]
+    assert not left
+    # What was there is there still.
+    assert f"{_INTERVAL}s" in world.dsf("schedule", "list")
+
+
+def _images(pods: list[dict[str, Any]]) -> set[str]:
+    return {container["image"] for pod in pods for container in pod["spec"]["containers"]}
 
 
 def _uids(world: World, cluster: str) -> set[str]:

@@ -72,6 +72,16 @@ class World:
             if _REGISTERS.search(command.text):
                 self._wait_for_first_score()
 
+    def command(self, words: str) -> str:
+        """The page's first command with these words."""
+        return next(command.text for command in self._commands if words in command.text)
+
+    def type(self, text: str) -> str:
+        """What a command prints in the page's shell. Raises AssertionError when it fails."""
+        done = self.reader.type(pages.Command("typed", 0, text))
+        assert done.code == 0, str(done)
+        return done.output
+
     def remove(self) -> None:
         """Type the page's last command."""
         self.reader.type(next(command for command in self._commands if _REMOVES.match(command.text)))
@@ -131,10 +141,9 @@ class World:
 
     def helm(self, verb: str, *words: str) -> str:
         """What `helm VERB RELEASE ...` prints. Raises AssertionError when it fails."""
-        text = " ".join(("helm", verb, RELEASE, *words, "--kube-context kind-hub", f"--namespace {HUB_NAMESPACE}"))
-        done = self.reader.type(pages.Command("helm", 0, text))
-        assert done.code == 0, str(done)
-        return done.output
+        return self.type(
+            " ".join(("helm", verb, RELEASE, *words, f"--kube-context kind-hub --namespace {HUB_NAMESPACE}"))
+        )
 
     def revision(self) -> int:
         """That of the release, for a rollback."""

@@ -66,9 +66,13 @@ def clusteradm(words: list[str]) -> None:
 
 
 def docker(words: list[str]) -> None:
-    """docker build, with the machine's network, and `docker inspect` of a node that kind would run as a container."""
+    """docker build, with the machine's network; tags and ids of images; `docker inspect` of a node that kind would run
+    as a container."""
     if words[:1] == ["build"]:
         os.execvp("env", ["env", "DOCKER_BUILDKIT=0", *engine.docker("build", "--network=host", *words[1:])])
+    if words[:1] == ["tag"] or words[:2] == ["image", "inspect"]:
+        command = engine.docker(*words)
+        os.execvp(command[0], command)
     if words[:1] == ["inspect"] and words[-1].endswith("-control-plane"):
         print(clusters.cluster(words[-1].removesuffix("-control-plane")).address)
         return

@@ -67,7 +67,7 @@ def _whole(folder: Path, context: str = "kind-hub") -> Machine:
     return Machine(folder, context, docker=_DOCKER, kubectl=_KUBECTL, helm="", kind="")
 
 
-def test_images_are_built_and_given_to_the_kind_clusters(tmp_path: Path) -> None:
+def test_images_are_built_and_given_to_the_kind_clusters_that_run_them(tmp_path: Path) -> None:
     machine = _whole(tmp_path)
     done = machine.run("image", CLUSTERS="cluster1", REGISTRY="registry.example")
     assert done.returncode == 0, done.stderr
@@ -75,12 +75,22 @@ def test_images_are_built_and_given_to_the_kind_clusters(tmp_path: Path) -> None
     stages = [line.split()[-1] for line in (ROOT / "Dockerfile").read_text().splitlines() if line.startswith("FROM")]
     assert targets == ["hub", "agent"]
     assert set(targets) <= set(stages)
+    image = "kind load docker-image registry.example/{}:dev-0123456789ab --name {}"
     assert machine.calls("kind") == [
-        f"kind load docker-image registry.example/{name}:dev-0123456789ab --name {cluster}"
-        for name in ("dynamic-scoring-framework", "dynamic-scoring-agent")
-        for cluster in ("hub", "cluster1")
+        image.format("dynamic-scoring-framework", "hub"),
+        image.format("dynamic-scoring-agent", "hub"),
+        image.format("dynamic-scoring-agent", "cluster1"),
     ]
     assert "push" not in done.stderr
+
+
+def test_a_managed_kind_cluster_gets_the_agents_image_where_the_hub_is_none(tmp_path: Path) -> None:
+    machine = _whole(tmp_path, "production")
+    done = machine.run("image", CLUSTERS="cluster1", REGISTRY="registry.example")
+    assert done.returncode == 0, done.stderr
+    (call,) = machine.calls("kind")
+    assert call.endswith("/dynamic-scoring-agent:dev-0123456789ab --name cluster1")
+    assert "docker push registry.example/dynamic-scoring-framework:dev-0123456789ab" in done.stderr
 
 
 def test_on_another_cluster_it_says_that_the_images_must_be_pushed(tmp_path: Path) -> None:

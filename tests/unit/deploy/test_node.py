@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.node import conftest
+from tests.node import conftest, release
 from tests.node.lab import host, policies
+from tests.node.lab.command import LabError
 
 
 def test_without_root_one_line_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,3 +75,31 @@ def test_a_selector_has_what_kubernetes_has() -> None:
     assert policies.selects({"matchLabels": {"a": "1"}, "matchExpressions": [expression]}, labels)
     assert not policies.selects({"matchLabels": {"a": "2"}}, labels)
     assert not policies.selects({"matchExpressions": [{"key": "b", "operator": "Exists"}]}, labels)
+
+
+def test_an_upgrade_starts_from_the_newest_tag_else_from_the_last_commit(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    with pytest.raises(LabError, match="not a git repository"):
+        release.last(tmp_path / "none", root)
+
+    def git(*words: str) -> None:
+        who = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.com")
+        subprocess.run(["git", *who, *words], cwd=root, check=True, capture_output=True)
+
+    def commit(text: str) -> None:
+        (root / "file").write_text(text)
+        git("add", "file")
+        git("commit", "--message", text)
+
+    git("init")
+    commit("first")
+    (root / "file").write_text("not committed")
+    found = release.last(tmp_path / "commit", root)
+    assert (found.folder / "file").read_text() == "first"
+    git("tag", "v0.1.0")
+    git("tag", "villa")
+    commit("second")
+    found = release.last(tmp_path / "tag", root)
+    assert (found.name, (found.folder / "file").read_text()) == ("v0.1.0", "first")
+    assert found.hub_image.endswith("/dynamic-scoring-framework:released-v0.1.0")

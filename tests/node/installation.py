@@ -1,0 +1,102 @@
+"""The framework put on the hub as docs/quickstart.md does it, taken off as docs/install.md says, and what stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.integration.docs import pages
+from tests.node.lab.cluster import Cluster
+from tests.node.world import AGENT_NAMESPACE, HUB_IMAGE, HUB_NAMESPACE, MANAGED, RELEASE, World
+from tests.support.wait import wait_for
+
+LABEL = f"app.kubernetes.io/name={RELEASE}"
+#: The objects that docs/install.md says stay, with the chart's label.
+STAYS = {"persistentvolumeclaim/data-dynamic-scoring-redis-0"}
+_INSTALL = pages.ROOT / "docs" / "install.md"
+#: What OCM or Kubernetes keeps in the agents' namespace, which stays for the Secrets that people made in it.
+_KUBERNETES_OWN = {"configmap/kube-root-ca.crt", "serviceaccount/default"}
+#: Kinds that come and go by themselves.
+_PASSING = {
+    "events",
+    "events.events.k8s.io",
+    "endpointslices.discovery.k8s.io",
+    "endpoints",
+    "leases.coordination.k8s.io",
+}
+
+
+def install(world: World, folder: str = ".", *more: str) -> None:
+    """Type the page's command for the chart, with that of another folder and more of helm's words."""
+    command = world.command("helm upgrade --install dynamic-scoring-framework")
+    world.type(" ".join((command.replace(" deploy/", f" {folder}/deploy/"), *more)))
+
+
+def furnish(world: World, image: str = HUB_IMAGE) -> None:
+    """The page's test pod, with that image, and its scorers; returns when both clusters have a score."""
+    place_test_pod(world, image)
+    world.type(world.command("sample-scorer/manifests/dynamicscorer.yaml"))
+    world.type(world.command("deploy/utils/cluster-free-scorer.yaml"))
+    for name in MANAGED:
+        wait_for(lambda name=name: world.score(name), 120, f"a score of {name}", interval=1)
+
+
+def place_test_pod(world: World, image: str = HUB_IMAGE) -> None:
+    """The page's test pod, in the place of one that is there."""
+    world.hub.kubectl("-n", HUB_NAMESPACE, "delete", "pod", "dynamic-scoring-test", "--ignore-not-found", "--now")
+    manifest = (pages.ROOT / "deploy" / "utils" / "test-pod.yaml").read_text()
+    world.hub.kubectl("apply", "-f", "-", stdin=manifest.replace(HUB_IMAGE, image))
+    world.type(world.command("pod/dynamic-scoring-test --timeout"))
+
+
+def uninstall(world: World) -> None:
+    """Type the page's commands; returns when nothing is left but what the page says."""
+    for command in _section("Uninstall"):
+        world.type(command)
+    wait_until_gone(world)
+
+
+def wait_until_gone(world: World) -> None:
+    """Wait until nothing of the framework is left but what docs/install.md says, on the hub or elsewhere."""
+    # The page's pod has the chart's label, so that Redis lets it in.
+    world.hub.kubectl("-n", HUB_NAMESPACE, "delete", "pod", "dynamic-scoring-test", "--ignore-not-found", "--now")
+
+    def nothing() -> bool:
+        left = {name for name in labelled(world.hub) if "customresourcedefinition" not in name} - STAYS
+        for name in MANAGED:
+            works = world.hub.items("manifestworks", "-n", name) + world.hub.items("addonplacementscores", "-n", name)
+            left |= {f"{name}: {one['kind']}/{one['metadata']['name']}" for one in works}
+            left |= {f"on {name}: {one}" for one in _left(world.managed[name], AGENT_NAMESPACE) - _KUBERNETES_OWN}
+        assert not left, sorted(left)
+        return True
+
+    wait_for(nothing, 120, "nothing to be left", interval=2)
+
+
+def forget(world: World) -> None:
+    """Also take away what stays on purpose: the volume with Redis' data, who holds which name, and the CRDs."""
+    world.hub.kubectl("-n", HUB_NAMESPACE, "delete", "pvc", "data-dynamic-scoring-redis-0", "--ignore-not-found")
+    world.hub.kubectl("-n", HUB_NAMESPACE, "delete", "configmap", "dynamic-scoring-names", "--ignore-not-found")
+    world.hub.kubectl("delete", "-f", str(pages.ROOT / "deploy" / "helm" / "crds"), "--ignore-not-found")
+
+
+def labelled(cluster: Cluster) -> set[str]:
+    """Every object that has the chart's label, of all kinds and namespaces."""
+    kinds = ",".join(_kinds(cluster, namespaced=True) + _kinds(cluster, namespaced=False))
+    return set(cluster.kubectl("get", kinds, "-A", "-l", LABEL, "-o", "name", "--ignore-not-found").split())
+
+
+def _kinds(cluster: Cluster, *, namespaced: bool) -> list[str]:
+    words = ("api-resources", "--verbs=list", "-o", "name", f"--namespaced={str(namespaced).lower()}")
+    return sorted(set(cluster.kubectl(*words).split()) - _PASSING)
+
+
+def _left(cluster: Cluster, namespace: str) -> set[str]:
+    kinds = ",".join(_kinds(cluster, namespaced=True))
+    return set(cluster.kubectl("get", kinds, "-n", namespace, "-o", "name", "--ignore-not-found").split())
+
+
+def _section(title: str) -> Iterator[str]:
+    lines = _INSTALL.read_text().splitlines()
+    first = lines.index(f"## {title}") + 1
+    last = next((n for n, line in enumerate(lines[first:], first + 1) if line.startswith("## ")), len(lines))
+    yield from (command.text for command in pages.commands(_INSTALL) if first < command.line < last)

@@ -1,0 +1,125 @@
+"""What people type in pods: a backtest in an agent's, and Celery's own commands in one of the hub."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+
+from dsf.messages import CYCLE_TASK, INGEST_TASK
+from tests.node.lab.command import LabError
+from tests.node.world import AGENT_NAMESPACE, HUB_NAMESPACE, MANAGED, World
+from tests.support.wait import wait_for
+
+AGENTS = {name: f"spoke@{name}" for name in MANAGED}
+#: Seconds between two moments of a backtest, and how far back the first one is.
+_EVERY, _SINCE = 30, 120
+
+
+@pytest.mark.parametrize("scorer", ["sample-scorer", "cluster-free"])
+@pytest.mark.parametrize("name", MANAGED)
+def test_a_backtest_in_an_agents_pod(world: World, name: str, scorer: str) -> None:
+    """As docs/backtest.md has it: the agent's own source, and what was delivered to it; for any user id."""
+    pod = ("-n", AGENT_NAMESPACE, "exec", "deployment/dynamic-scoring-agent", "--")
+    words = (*pod, *f"dsf backtest {scorer} --since {_SINCE}s --every {_EVERY}s -o jsonl".split())
+
+    def said() -> list[dict[str, Any]]:
+        # A Prometheus that is as young as this cluster may have nothing yet: then the command says so and fails.
+        try:
+            return [json.loads(line) for line in world.managed[name].kubectl(*words).splitlines()]
+        except LabError as error:
+            raise AssertionError(str(error)) from None
+
+    question, *moments = wait_for(said, 180, f"a backtest of {scorer} on {name}", interval=5)
+    assert (question["question"]["cluster"], question["question"]["scorer"]) == (name, scorer)
+    assert question["question"]["every"] == _EVERY
+    times = [moment["at"] for moment in moments]
+    assert len(times) >= _SINCE // _EVERY
+    assert all(later - earlier == _EVERY for earlier, later in itertools.pairwise(times))
+    assert {moment["cluster"] for moment in moments} == {name}
+    items = [moment["items"] for moment in moments if moment["outcome"] == "ok"]
+    assert any(items), moments
+    if scorer == "cluster-free":
+        assert all(set(each) == {"cluster_free"} for each in items)
+
+
+def celery(world: World, *words: str) -> str:
+    """Celery in the page's test pod, whose Redis user is dsf-operator."""
+    pod = ("-n", HUB_NAMESPACE, "exec", "dynamic-scoring-test", "--")
+    return world.hub.kubectl(*pod, "celery", "-A", "dsf.celery", *words, "--timeout", "10")
+
+
+def inspected(world: World, question: str, *words: str) -> dict[str, Any]:
+    """Worker -> its answer. AssertionError unless all agents and a results worker answer."""
+    try:
+        found: dict[str, Any] = json.loads(celery(world, "inspect", question, "--json", *words))
+    except LabError as error:
+        raise AssertionError(str(error)) from None
+    assert set(AGENTS.values()) <= set(found), found
+    assert [worker for worker in found if worker.startswith("results@")], found
+    return found
+
+
+def test_celery_status_names_hub_workers_and_agents(world: World) -> None:
+    workers = [f"results@{pod['metadata']['name']}" for pod in _results(world)]
+
+    def status() -> bool:
+        said = celery(world, "status")
+        assert all(f"{worker}: OK" in said for worker in (*AGENTS.values(), *workers)), said
+        assert f"{len(AGENTS) + len(workers)} nodes online" in said
+        return True
+
+    assert wait_for(status, 60, "every worker to answer", interval=1)
+
+
+def _results(world: World) -> list[dict[str, Any]]:
+    return world.wait_ready(world.hub, HUB_NAMESPACE, "app.kubernetes.io/component=results")
+
+
+def test_celery_inspect_answers(world: World) -> None:
+    def ask(question: str) -> dict[str, Any]:
+        return wait_for(lambda: inspected(world, question), 60, f"answers to {question}", interval=1)
+
+    assert all(answer == {"ok": "pong"} for answer in ask("ping").values())
+    for worker, tasks in ask("registered").items():
+        own, others = (CYCLE_TASK, INGEST_TASK) if worker.startswith("spoke@") else (INGEST_TASK, CYCLE_TASK)
+        names = {task.split()[0] for task in tasks}
+        assert own in names, f"{worker}: {tasks}"
+        assert others not in names, f"{worker}: {tasks}"
+    for worker, stats in ask("stats").items():
+        assert stats["uptime"] >= 0, f"{worker}: {stats}"
+        if worker.startswith("spoke@"):
+            assert stats["pool"]["max-concurrency"] == 8
+            assert stats["total"].get(CYCLE_TASK, 0) > 0, f"{worker}: {stats['total']}"
+    for worker, tasks in ask("active").items():
+        known = {CYCLE_TASK, INGEST_TASK, "dsf.fetch", "dsf.score", "dsf.publish"}
+        assert {task["name"] for task in tasks} <= known, f"{worker}: {tasks}"
+
+
+def _cycles(world: World) -> dict[str, int]:
+    """Cluster -> cycles that its agent has begun since its start."""
+    found = wait_for(lambda: inspected(world, "stats"), 60, "answers to stats", interval=1)
+    return {name: found[worker]["total"].get(CYCLE_TASK, 0) for name, worker in AGENTS.items()}
+
+
+def test_celery_control_limits_the_rate_of_one_agent(world: World) -> None:
+    """One cycle an hour on one cluster, while the other one goes on."""
+    limited, free = MANAGED
+    try:
+        said = celery(world, "control", "rate_limit", CYCLE_TASK, "1/h", "--destination", AGENTS[limited])
+        assert "new rate limit set successfully" in said
+        assert AGENTS[free] not in said
+        before = _cycles(world)
+
+        def goes_on() -> bool:
+            world.dsf("rescore", "sample-scorer")
+            return _cycles(world)[free] >= before[free] + 5
+
+        wait_for(goes_on, 180, f"five cycles on {free}", interval=1)
+        # The first one has its turn.
+        assert _cycles(world)[limited] <= before[limited] + 1
+    finally:
+        celery(world, "control", "rate_limit", CYCLE_TASK, "0", "--destination", AGENTS[limited])
+    world.rescore()

@@ -1,0 +1,80 @@
+"""`make image`, `make deploy` and `make undeploy`, typed on the hub that the quickstart made: an engine builds, nodes
+take the images, and helm installs them. Each test brings about what it needs, so any of them may run alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.node import installation
+from tests.node.lab.cluster import Cluster
+from tests.node.world import AGENT_IMAGE, AGENT_NAMESPACE, HUB_IMAGE, HUB_NAMESPACE, MANAGED, World
+from tests.support.wait import wait_for
+
+_NAMES = {"hub": HUB_IMAGE.rpartition(":")[0], "agent": AGENT_IMAGE.rpartition(":")[0]}
+_HELM = "--wait --timeout 8m"
+_BUNDLED_REDIS = "app.kubernetes.io/component=redis"
+
+
+@pytest.fixture(scope="module")
+def images(world: World) -> dict[str, str]:
+    """Part -> the image that `make image` has built and loaded."""
+    world.judge()
+    world.type("kubectl config use-context kind-hub")
+    world.type(f'make image CLUSTERS="{" ".join(MANAGED)}"')
+    found = {}
+    for part, name in _NAMES.items():
+        made = world.type(f"docker image inspect --format '{{{{.Id}}}}' {name}:dev").strip()
+        found[part] = f"{name}:dev-{made.removeprefix('sha256:')[:12]}"
+    return found
+
+
+@pytest.fixture(scope="module")
+def deployed(world: World, images: dict[str, str]) -> dict[str, str]:
+    """The page's release, upgraded by `make deploy`."""
+    world.type(f'make deploy ARGS="{_HELM}"')
+    return images
+
+
+def _on_node(cluster: Cluster) -> set[str]:
+    """The names of images on a cluster's node, as kubelet reports them."""
+    (node,) = cluster.items("nodes")
+    return {name for image in node["status"]["images"] for name in image.get("names", [])}
+
+
+def test_make_image_loads_each_image_where_its_pods_run(world: World, images: dict[str, str]) -> None:
+    for cluster in (world.hub, *world.managed.values()):
+        wanted = set(images.values()) if cluster is world.hub else {images["agent"]}
+
+        def loaded(cluster: Cluster = cluster, wanted: set[str] = wanted) -> bool:
+            found = {name for name in _on_node(cluster) if name in images.values()}
+            assert found == wanted, f"{cluster.name} has {found}"
+            return True
+
+        wait_for(loaded, 120, f"the images on {cluster.name}", interval=1)
+
+
+def _runs_them(world: World, images: dict[str, str]) -> bool:
+    """Every pod of ours has an image that was built here; raises AssertionError while one has another."""
+    redis = {pod["metadata"]["name"] for pod in world.pods(world.hub, HUB_NAMESPACE, _BUNDLED_REDIS)}
+    for part, cluster, namespace in (
+        ("hub", world.hub, HUB_NAMESPACE),
+        *(("agent", one, AGENT_NAMESPACE) for one in world.managed.values()),
+    ):
+        pods = [pod for pod in world.all_ready(cluster, namespace) if pod["metadata"]["name"] not in redis]
+        found = {container["image"] for pod in pods for container in pod["spec"]["containers"]}
+        assert found == {images[part]}, f"{cluster.name}: {found}"
+    return True
+
+
+def test_make_deploy_brings_the_images_into_an_installation(world: World, deployed: dict[str, str]) -> None:
+    wait_for(lambda: _runs_them(world, deployed), 180, "pods with the images that were built", interval=1)
+    world.rescore()
+
+
+def test_make_undeploy_leaves_nothing_and_make_deploy_installs_anew(world: World, deployed: dict[str, str]) -> None:
+    world.type('make undeploy ARGS="--timeout 8m"')
+    installation.wait_until_gone(world)
+    world.type(f'make deploy ARGS="--values deploy/exposure/nodeport.yaml --set redis.exposure.host=$HUB_IP {_HELM}"')
+    installation.furnish(world)
+    wait_for(lambda: _runs_them(world, deployed), 180, "pods with the images that were built", interval=1)
+    world.rescore()
