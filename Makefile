@@ -28,7 +28,7 @@ WORKERS ?= 5
 # Programs that tests run: each is fetched before the first test, not in the middle of the others.
 PROGRAMS = $(PYTHON) -m tests.support.programs
 
-.PHONY: help setup demo test test-fast pythons node controlplane soak mistakes lint compiled newest oldest types bench bench-fleet format dist image deploy undeploy docs pictures clean
+.PHONY: help setup demo test test-fast pythons node controlplane soak mistakes lint compiled newest oldest types bench bench-fleet format generated dist image deploy undeploy docs pictures clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -95,6 +95,12 @@ bench-fleet: $(SYNCED) ## measure the whole hub under a whole fleet, 25 minutes;
 format: $(SYNCED) ## format the code and fix what can be fixed
 	@$(VENV)/bin/ruff check --fix
 	@$(VENV)/bin/ruff format
+
+generated: $(SYNCED) ## write what follows from code and values: reference pages, CRDs, parts of the chart, kustomize base
+	@$(VENV)/bin/dsf crds > deploy/helm/crds/crds.yaml
+	@for script in chart-settings settings-table helm-values-table reference-pages kustomize-base; do \
+	    PYTHONPATH=. $(PYTHON) scripts/$$script; \
+	done
 
 dist: $(SYNCED) ## make all files of a release into dist/: wheels, chart, kubectl plug-in, SBOM, checksums
 	@rm -rf dist

@@ -63,6 +63,9 @@ spec:
             - name: DSF_LOG_LEVEL
               value: {{ $values.log.level }}
             {{- include "dsf.redis.env" . | nindent 12 }}
+            {{- with include (printf "dsf.settings.%s" .component) $root | trim }}
+            {{- . | nindent 12 }}
+            {{- end }}
             {{- with .env }}
             {{- toYaml . | nindent 12 }}
             {{- end }}

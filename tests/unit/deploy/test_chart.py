@@ -136,6 +136,13 @@ def test_values_table_is_up_to_date() -> None:
     assert (chart.ROOT / "docs" / "helm-values.md").read_text() == done.stdout, "run: scripts/helm-values-table"
 
 
+def test_the_template_of_settings_is_up_to_date() -> None:
+    script = chart.ROOT / "scripts" / "chart-settings"
+    done = subprocess.run([sys.executable, script, "--print"], capture_output=True, text=True, timeout=300, check=True)
+    written = (chart.CHART / "templates" / "_settings.tpl").read_text()
+    assert written == done.stdout, "run: .venv/bin/python scripts/chart-settings"
+
+
 def test_schema_and_values_have_the_same_keys() -> None:
     schema = json.loads((chart.CHART / "values.schema.json").read_text())
     values = yaml.safe_load((chart.CHART / "values.yaml").read_text())

@@ -222,4 +222,4 @@ def test_link_local_addresses_are_asked_where_the_values_say_so() -> None:
         for allowed in (False, True):
             values = json.loads(json.dumps(part).replace("{}", json.dumps({"allowLinkLocal": allowed})))
             (container,) = chart.containers(chart.workloads(chart.render(values))[f"dynamic-scoring-{name}"])
-            assert chart.environment(container).get("DSF_ALLOW_LINK_LOCAL") == ("true" if allowed else None)
+            assert chart.environment(container)["DSF_ALLOW_LINK_LOCAL"] == ("true" if allowed else "false")

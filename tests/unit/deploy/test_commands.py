@@ -30,6 +30,7 @@ TARGETS = [
     "bench",
     "bench-fleet",
     "format",
+    "generated",
     "dist",
     "image",
     "deploy",

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -92,3 +97,75 @@ def alerts() -> list[str]:
 @pytest.mark.parametrize("alert", alerts())
 def test_every_alert_is_on_its_page(alert: str) -> None:
     assert alert in page("prometheus.md")
+
+
+#: What a person edits for a new setting with a value of the chart, besides the module that reads it and its test.
+SETTING_FILES = {"dsf/settings.py", "deploy/helm/values.yaml", "CHANGELOG.md"}
+#: What scripts write for it.
+SETTING_GENERATED = {
+    *("deploy/helm/templates/_settings.tpl", "deploy/helm/values.schema.json"),
+    *("docs/settings.md", "docs/helm-values.md"),
+}
+
+
+def files(root: Path) -> dict[str, bytes]:
+    """Name below `root` -> content."""
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_a_setting_takes_five_files(tmp_path: Path) -> None:
+    """One is added as the page says, in a copy; scripts write all but the code that reads it and its test."""
+    (row,) = [line for line in PAGE.splitlines() if line.startswith("| setting |")]
+    assert all(f"`{name}`" in row for name in SETTING_FILES | SETTING_GENERATED)
+    assert len(SETTING_FILES) + 2 <= 5
+    for name in ("dsf", "scripts", "deploy/helm"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "docs").mkdir()
+    for name in ("settings.md", "helm-values.md"):
+        shutil.copy(ROOT / "docs" / name, tmp_path / "docs")
+    before = files(tmp_path)
+    settings, values = tmp_path / "dsf" / "settings.py", tmp_path / "deploy" / "helm" / "values.yaml"
+    place = "    beat_lock_timeout: float = Field("
+    assert settings.read_text().count(place) == 1
+    field = '    beat_pause: int = Field(default=0, ge=0, le=60, description="Seconds before each tick.")\n'
+    settings.write_text(settings.read_text().replace(place, field + place))
+    place = "  # -- Additional environment variables of beat.\n"
+    assert values.read_text().count(place) == 1
+    value = "  # -- Seconds before each tick.\n  # @setting beat_pause\n  pause: 0\n"
+    values.write_text(values.read_text().replace(place, value + place))
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    for script in ("chart-settings", "settings-table", "helm-values-table"):
+        command = [sys.executable, "-P", tmp_path / "scripts" / script]
+        subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=300)
+    after = files(tmp_path)
+    changed = {name for name in after if after[name] != before.get(name)}
+    assert changed == {"dsf/settings.py", "deploy/helm/values.yaml"} | SETTING_GENERATED
+    schema = json.loads(after["deploy/helm/values.schema.json"])
+    rule = schema["properties"]["beat"]["properties"]["pause"]
+    assert rule == {"type": "integer", "minimum": 0, "maximum": 60}
+    template = after["deploy/helm/templates/_settings.tpl"].decode()
+    assert '{{- include "dsf.setting" (list "DSF_BEAT_PAUSE" (.Values.beat).pause) }}' in template
+    assert "| `DSF_BEAT_PAUSE` | `0` | yes | Seconds before each tick. |" in after["docs/settings.md"].decode()
+    assert "| `beat.pause` | `0` | Seconds before each tick. |" in after["docs/helm-values.md"].decode()
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("beat_pause", "beat.queueLimit: dsf/settings.py has no setting beat_pause"),
+        ("queue_limit bat", "beat.queueLimit: no component bat"),
+    ],
+)
+def test_a_wrong_line_of_a_setting_is_named(tmp_path: Path, line: str, says: str) -> None:
+    for name in ("chart-settings", "helm-values-table"):
+        (tmp_path / "scripts").mkdir(exist_ok=True)
+        shutil.copy(ROOT / "scripts" / name, tmp_path / "scripts")
+    (tmp_path / "deploy" / "helm").mkdir(parents=True)
+    text = (ROOT / "deploy" / "helm" / "values.yaml").read_text()
+    wrong = text.replace("# @setting queue_limit beat web optimizer", f"# @setting {line}")
+    assert wrong != text
+    (tmp_path / "deploy" / "helm" / "values.yaml").write_text(wrong)
+    command = [sys.executable, tmp_path / "scripts" / "chart-settings"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 1
+    assert says in done.stderr
