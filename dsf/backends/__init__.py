@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from dsf.backends.directory import DirectoryBackend
-from dsf.backends.outfolder import OutFolder
+from dsf.backends.outfolder import DirectoryScores, OutFolder
 from dsf.backends.protocol import Backend, Election, ScoreBackend
-from dsf.backends.scores import DirectoryScores
 from dsf.errors import SettingsError
 from dsf.settings import Settings
 

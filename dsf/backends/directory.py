@@ -1,79 +1,72 @@
 """The `dir` backend: reads a folder of manifests and writes the objects with their status.
 
 It replaces the API server (uid, generation, creation time) and OCM's work agent, which delivers the ConfigMap of a
-ManifestWork to the managed cluster. Its state is in the out folder.
+ManifestWork to the managed cluster. It is for laptops and tests, with up to 200 clusters: all objects are in
+memory, and each has a file in the out folder, from which the next hub continues.
 """
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
-import uuid
 from collections.abc import Sequence
 from copy import deepcopy
-from typing import Final
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
 
 import dsf.log
 from dsf.api import kubeyaml
 from dsf.api.manifest import ManifestProblem
-from dsf.api.types import MANIFESTWORK_NAME
-from dsf.backends.deliveries import CredentialFiles, WorkAgent
-from dsf.backends.eventlog import EventLog, ProblemReport
-from dsf.backends.files import read_text, write_text
+from dsf.api.meta import rfc3339
+from dsf.api.types import CREDENTIALS_KEY, REDIS_PASSWORD_KEY, SENTINEL_PASSWORD_KEY
+from dsf.backends.eventlimit import EventLimit
+from dsf.backends.files import read_text, read_yaml, write_text
 from dsf.backends.manifestfolder import GRACE, Declared, ManifestFolder
-from dsf.backends.outfolder import (
-    FILE_ANNOTATION,
-    INPUT_KINDS,
-    PRIVATE,
-    FolderLock,
-    OutFolder,
-    as_written,
-    generation,
-    key_of,
-    merged,
-    now,
-    origin,
-)
-from dsf.backends.protocol import EventType, Kind, Manifest, ObjectKey, OnChange
-from dsf.backends.scores import DirectoryScores
+from dsf.backends.outfolder import INPUT_KINDS, PRIVATE, DirectoryScores, FolderLock, OutFolder, identity, key_of
+from dsf.backends.protocol import Credentials, EventType, Kind, Manifest, ObjectKey, OnChange
 from dsf.errors import BackendError, ObjectNotFoundError, SettingsError
+from dsf.keys import is_name
 from dsf.process.threads import SupervisedThread
+from dsf.redisacl.keyids import KeyIds
 from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
 
 #: Seconds between two looks at the folder; more if they take long, so that they take a fiftieth of the time at most.
 LOOK: Final = 0.1
-#: Seconds between two looks at what was delivered into clusters' folders.
-LOOK_AT_DELIVERED: Final = 5.0
+#: Seconds between two looks at what people did in the out folder.
+REPAIR: Final = 5.0
+#: Most events in `events.yaml`, newest last.
+EVENTS: Final = 200
+#: Annotation of an object in the out folder: its source file, relative to the folder of manifests.
+FILE_ANNOTATION: Final = "dynamic-scoring.open-cluster-management.io/manifest"
+#: File with the valid key ids, next to the credentials.
+_KEY_IDS: Final = "key-ids.json"
 
 
-class DirectoryBackend(DirectoryScores, CredentialFiles):
+class DirectoryBackend(DirectoryScores):
     """See `dsf.backends.protocol.Backend`."""
 
     def __init__(self, settings: Settings) -> None:
         """Raises SettingsError when the folders cannot be used."""
         if settings.addon_mode:
             raise SettingsError("DSF_ADDON_MODE: goes with DSF_BACKEND=kube; a folder of manifests has no addons")
-        self._out = OutFolder.of(settings)
-        DirectoryScores.__init__(self, self._out)
-        CredentialFiles.__init__(self, self._out)
-        self._work_agent = WorkAgent(self._out)
+        super().__init__(OutFolder.of(settings))
         if settings.manifests is None or not settings.manifests.is_dir():
             raise SettingsError(f"DSF_MANIFESTS: {settings.manifests} is not a folder; create it or name another one")
         root = settings.manifests.resolve()
         self._folder = ManifestFolder(root, self._out.root, settings.namespace, grace=settings.departure_grace)
-        self._events = EventLog(self._out.root / "events.yaml")
-        self._objects: dict[ObjectKey, Manifest] = {}
-        self._claims = self._out.root / PRIVATE / "names.json"
-        self._report = ProblemReport(self._out.root / "problems.yaml", self._events)
-        # Guards _objects and the files made from them. Held while writing, so that file and memory agree.
+        # Guards all below, and the files made from it. Held while writing, so that file and memory agree.
         self._lock = threading.RLock()
-        # Guards ManifestWorks and what they deliver.
-        self._delivering = threading.Lock()
+        self._objects: dict[ObjectKey, Manifest] = {}
         self._version = 0
-        # Whether an object could not be stored at the last look.
-        self._is_behind = False
+        self._declared: dict[ObjectKey, Declared] = {}
+        self._problems: Sequence[ManifestProblem] | None = None
+        self._events: list[dict[str, Any]] = []
+        self._written_events = self._events
+        self._limit = EventLimit()
         self._stop = threading.Event()
         self._thread = SupervisedThread(self._watch, "manifests")
         self._folder_lock: FolderLock | None = None
@@ -82,10 +75,12 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
     def start(self, on_change: OnChange) -> None:
         """See the protocol. Raises BackendError when another hub uses the out folder."""
         self._folder_lock = FolderLock(self._out.root)
-        self._events.load()
         self._restore()
+        before = {*self._objects}
+        self._look(grace=0.0)
         self._on_change = on_change
-        self._refresh(everything=True)
+        for key in before | self._objects.keys():
+            on_change(key)
         self._thread.start()
 
     def interrupt(self) -> None:
@@ -95,30 +90,27 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
         """See the protocol."""
         self._stop.set()
         self._thread.join()
-        self._events.write()
+        self._write_events()
         if self._folder_lock is not None:
             self._folder_lock.release()
             self._folder_lock = None
 
     def list(self, kind: Kind) -> list[Manifest]:
-        """See the protocol. Objects written by the hub are read from their files, so that edits are noticed."""
-        if kind in INPUT_KINDS:
-            with self._lock:
-                return [manifest for key, manifest in self._objects.items() if key.kind is kind]
-        manifests = (self.get(*key) for key in self.keys(kind))
-        return [manifest for manifest in manifests if manifest is not None]
+        """See the protocol."""
+        if kind is Kind.SCORE:
+            # Of the results workers.
+            return [*self._out.all(kind)]
+        with self._lock:
+            return [manifest for key, manifest in self._objects.items() if key.kind is kind]
 
     def keys(self, kind: Kind) -> Sequence[ObjectKey]:
         """See the protocol."""
-        if kind not in INPUT_KINDS:
-            return [*self._out.keys(kind)] if kind in (Kind.WORK, Kind.SCORE) else []
-        with self._lock:
-            return [key for key in self._objects if key.kind is kind]
+        return [key_of(manifest) for manifest in self.list(kind)]
 
     def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
         """See the protocol."""
         key = ObjectKey(kind, namespace, name)
-        if kind not in INPUT_KINDS:
+        if kind is Kind.SCORE:
             return self._out.read(key)
         with self._lock:
             return self._objects.get(key)
@@ -128,157 +120,266 @@ class DirectoryBackend(DirectoryScores, CredentialFiles):
         key = key_of(manifest)
         if key.kind is not Kind.WORK:
             raise BackendError(f"{key.kind} objects are written by people, not by the hub")
-        with self._delivering:
-            before = self._out.read(key)
-            body = {name: value for name, value in manifest.items() if name != "status"}
-            after = merged(before or {}, body)
-            metadata = after["metadata"]
-            if before is None:
-                metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": now(), "generation": 0}
-            if before is None or before.get("spec") != after.get("spec"):
-                metadata["generation"] = generation(metadata) + 1
-            after["status"] = self._work_agent.deliver(after)
-            self._out.deliver(self._out.path(key), kubeyaml.dump(after))
+        with self._lock:
+            before = self._objects.get(key, {})
+            after = _merged(before, {name: value for name, value in manifest.items() if name != "status"})
+            after["metadata"] |= _identity(before, after)
+            # Before the status says that it is there.
+            for delivered in after["spec"]["workload"]["manifests"]:
+                # Reading a folder requires no RBAC.
+                if not delivered["apiVersion"].startswith("rbac."):
+                    self._deliver(key.namespace, delivered)
+            after["status"] = {"conditions": [_applied(after["metadata"]["generation"])]}
+            self._keep(key, after)
 
     def update_status(self, kind: Kind, namespace: str, name: str, status: Manifest) -> None:
         """See the protocol."""
         key = ObjectKey(kind, namespace, name)
         with self._lock:
-            before = self.get(kind, namespace, name)
+            before = self._objects.get(key)
             if before is None:
                 raise ObjectNotFoundError(f"{kind} {name!r} is not there (any more)")
             if before.get("status") != status:
                 self._keep(key, {**before, "status": deepcopy(status)})
 
     def delete(self, kind: Kind, namespace: str, name: str) -> None:
-        """See the protocol."""
+        """See the protocol. What the ManifestWork delivered goes with it."""
         if kind is not Kind.WORK:
             raise BackendError(f"{kind} objects are removed by people, not by the hub")
-        with self._delivering:
-            self._work_agent.withdraw(namespace)
-            self._out.delete(ObjectKey(kind, namespace, name))
-
-    def add_finalizer(self, kind: Kind, namespace: str, name: str, finalizer: str) -> None:
-        """No effect: a deleted file cannot be kept."""
-
-    def remove_finalizer(self, kind: Kind, namespace: str, name: str, finalizer: str) -> None:
-        """See `add_finalizer`."""
+        with self._lock:
+            for path in sorted(self._out.cluster(namespace).glob("*.yaml")):
+                self._out.remove(path)
+            self._objects.pop(ObjectKey(kind, namespace, name), None)
 
     def event(self, about: ObjectKey, type_: EventType, reason: str, message: str) -> None:
         """See the protocol."""
-        self._events.add(about, type_, reason, message)
+        self._record(about.kind.value, about.namespace, about.name, type_, reason, message)
 
     def name_claims(self) -> str:
         """See the protocol."""
-        return read_text(self._claims) or ""
+        return read_text(self._private("names.json")) or ""
 
     def keep_name_claims(self, text: str) -> None:
         """See the protocol. No other process has this folder."""
-        write_text(self._claims, text)
+        write_text(self._private("names.json"), text)
 
     def problems(self) -> Sequence[ManifestProblem]:
         """See the protocol."""
-        return self._report.problems
+        return self._problems or ()
+
+    def signing_secret(self) -> str:
+        """See the protocol. It is in a file that only its owner can read."""
+        path = self._private("signing-secret")
+        with self._lock:
+            secret = read_text(path)
+            if secret is None:
+                secret = secrets.token_hex(32)
+                write_text(path, f"{secret}\n", mode=0o600)
+            return secret.strip()
+
+    def deliver_credentials(self, cluster: str, credentials: Credentials) -> None:
+        """See the protocol. They are in files of the cluster's folder that only their owner can read."""
+        # The key ids first: an agent must not have credentials that a restarted hub does not know.
+        files = {
+            _KEY_IDS: credentials.key_ids.dump(),
+            REDIS_PASSWORD_KEY: credentials.redis_password,
+            SENTINEL_PASSWORD_KEY: credentials.sentinel_password,
+            CREDENTIALS_KEY: credentials.signing_key,
+        }
+        for name, text in files.items():
+            if text:
+                self._out.put(self._credential(cluster, name), f"{text}\n", mode=0o600)
+            else:
+                # Perhaps left over from an earlier configuration.
+                self._out.remove(self._credential(cluster, name))
+
+    def delivered_key_ids(self, cluster: str) -> KeyIds | None:
+        """See the protocol."""
+        text = read_text(self._credential(cluster, _KEY_IDS))
+        return None if text is None else KeyIds.parse(text)
+
+    def remove_credentials(self, cluster: str) -> None:
+        """See the protocol."""
+        for name in (CREDENTIALS_KEY, REDIS_PASSWORD_KEY, SENTINEL_PASSWORD_KEY, _KEY_IDS):
+            self._out.remove(self._credential(cluster, name))
+
+    def _private(self, name: str) -> Path:
+        return self._out.root / PRIVATE / name
+
+    def _credential(self, cluster: str, name: str) -> Path:
+        return self._out.cluster(cluster) / "agent-credentials" / name
+
+    def _deliver(self, cluster: str, manifest: Manifest) -> None:
+        name = manifest["metadata"]["name"]
+        if not is_name(name):
+            raise BackendError(f"{name!r} cannot be the name of an object")
+        self._out.put(self._out.cluster(cluster) / f"{name}.yaml", kubeyaml.dump(manifest))
 
     def _restore(self) -> None:
-        """Restore the state of an earlier hub: identities, statuses, and the file of each object."""
-        held: dict[ObjectKey, Declared] = {}
-        for kind in INPUT_KINDS:
-            for manifest in self._out.all(kind):
-                key = key_of(manifest)
-                self._objects[key] = self._numbered(manifest)
-                if (file := origin(manifest)) is not None:
-                    held[key] = Declared(as_written(manifest), file, 0)
-        self._folder.restore(held)
+        """Restore the state of an earlier hub: identities, statuses, the file of each object, and events."""
+        declared: dict[ObjectKey, Declared] = {}
+        for manifest in (manifest for kind in INPUT_KINDS for manifest in self._out.all(kind)):
+            key = key_of(manifest)
+            self._keep(key, manifest)
+            annotations = manifest["metadata"].get("annotations")
+            file = annotations.get(FILE_ANNOTATION) if isinstance(annotations, dict) else None
+            if isinstance(file, str):
+                declared[key] = Declared(_as_written(manifest), file, 0)
+        self._declared = declared
+        self._folder.restore(declared)
+        for work in self._out.all(Kind.WORK):
+            key = key_of(work)
+            self._objects[key] = work
+            try:
+                self.apply(work)
+            except (BackendError, LookupError, TypeError, AttributeError) as error:
+                log.warning("an edited ManifestWork is made anew", cluster=key.namespace, error=repr(error))
+                del self._objects[key]
+        events = read_yaml(self._out.root / "events.yaml")
+        self._events = self._written_events = events if isinstance(events, list) else []
 
     def _watch(self) -> None:
         """Look at the folder until the backend is stopped."""
-        delivered_at = time.monotonic()
+        repaired_at = time.monotonic()
         pause = LOOK
         while not self._stop.wait(pause):
             began = time.monotonic()
             try:
-                self._refresh()
-                if began - delivered_at >= LOOK_AT_DELIVERED:
-                    delivered_at = began
-                    self._look_at_delivered()
+                self._look()
+                if began - repaired_at >= REPAIR:
+                    repaired_at = began
+                    self._out.repair()
+            except BackendError as error:
+                log.error("files cannot be written, will be tried again", error=str(error))
             except Exception:
                 # It must not end the thread: the folder would never be read again.
                 log.exception("the folder of manifests cannot be read")
             pause = max(LOOK, 50 * (time.monotonic() - began))
 
-    def _look_at_delivered(self) -> None:
-        """Repair delivered objects, as the work agent on a cluster does; the hub repairs ManifestWorks and
-        credentials."""
-        for cluster in sorted(self._out.edited_clusters()):
-            key = ObjectKey(Kind.WORK, cluster, MANIFESTWORK_NAME)
-            try:
-                with self._delivering:
-                    if (work := self._out.read(key)) is not None:
-                        self._work_agent.deliver(work)
-            except (BackendError, LookupError, TypeError) as error:
-                log.warning("a ManifestWork cannot be delivered", cluster=cluster, error=str(error))
-            self._on_change(key)
-
-    def _refresh(self, *, everything: bool = False) -> None:
-        """Read the folder and update the objects; reports `everything` or only differences."""
-        differs = self._folder.refresh(grace=0.0 if everything else GRACE)
-        self._report.update(self._folder.problems)
-        if differs or everything or self._is_behind:
-            self._update(self._folder.objects, everything=everything)
-        self._events.write()
-
-    def _update(self, wanted: dict[ObjectKey, Declared], *, everything: bool) -> None:
-        self._is_behind = False
-        touched: list[ObjectKey] = []
+    def _look(self, *, grace: float = GRACE) -> None:
+        """Read the folder, update the objects and report what changed."""
+        self._folder.refresh(grace=grace)
+        if self._folder.problems != self._problems:
+            self._report(self._folder.problems)
+        before, self._declared = self._declared, self._folder.objects
+        changed = [key for key in {**before, **self._declared} if before.get(key) != self._declared.get(key)]
         # One lock for all: objects that changed together become visible together.
         with self._lock:
-            for key in {**self._objects, **wanted}:
+            for key in changed:
                 try:
-                    if self._take(key, wanted.get(key)) or everything:
-                        touched.append(key)
+                    self._take(key, self._declared.get(key))
                 except BackendError as error:
-                    # The others go on.
+                    # It counts as it is; `repair` writes the file. The others go on.
                     log.error("an object cannot be stored, will be tried again", object=key.name, error=str(error))
-                    self._is_behind = True
-        for key in touched:
+        for key in changed:
             self._on_change(key)
+        self._write_events()
 
-    def _take(self, key: ObjectKey, declared: Declared | None) -> bool:
-        """Update one object from its file; returns whether it changed. The lock is held."""
-        before = self._objects.get(key)
+    def _take(self, key: ObjectKey, declared: Declared | None) -> None:
+        """Update one object from its file."""
         if declared is None:
-            self._out.delete(key)
-            del self._objects[key]
-            return True
-        if before is not None and origin(before) == declared.file and as_written(before) == declared.manifest:
-            return False
-        self._keep(key, _updated(declared, before))
-        return True
+            self._objects.pop(key, None)
+            self._out.remove(self._out.path(key))
+            return
+        before, after = self._objects.get(key, {}), dict(declared.manifest)
+        annotations = {**after["metadata"].get("annotations", {}), FILE_ANNOTATION: declared.file}
+        after["metadata"] = {**after["metadata"], "annotations": annotations, **_identity(before, after)}
+        if "status" in before:
+            after["status"] = before["status"]
+        self._keep(key, after)
 
     def _keep(self, key: ObjectKey, manifest: Manifest) -> None:
-        """Store one object. The lock is held."""
-        shown = {**manifest, "metadata": {**manifest["metadata"]}}
-        shown["metadata"].pop("resourceVersion", None)
-        self._out.write(key, shown)
-        self._objects[key] = self._numbered(shown)
+        """Store one object."""
+        self._objects[key] = self._numbered(manifest)
+        shown = {name: value for name, value in manifest["metadata"].items() if name != "resourceVersion"}
+        self._out.put(self._out.path(key), kubeyaml.dump({**manifest, "metadata": shown}))
 
     def _numbered(self, manifest: Manifest) -> Manifest:
         """The object with a new resourceVersion, which is not stored: it is a counter of this process."""
         self._version += 1
         return {**manifest, "metadata": {**manifest["metadata"], "resourceVersion": str(self._version)}}
 
+    def _report(self, problems: Sequence[ManifestProblem]) -> None:
+        """Set the current problems: `problems.yaml` has them, log and events those that are new."""
+        before, self._problems = self._problems or (), problems
+        rows = [
+            {name: getattr(problem, name) for name in ("line", "field", "message", "severity")}
+            | {"file": problem.source}
+            for problem in problems
+        ]
+        self._write("problems.yaml", rows)
+        for problem in problems:
+            if problem in before:
+                continue
+            # Line 0: the problem is the folder or the file itself.
+            text = str(problem) if problem.line else f"{problem.source}: {problem.message}"
+            is_error = problem.severity == "error"
+            (log.warning if is_error else log.info)("manifest problem", problem=text)
+            self._record("File", "", problem.source, "Warning" if is_error else "Normal", "ManifestProblem", text)
 
-def _updated(declared: Declared, before: Manifest | None) -> Manifest:
-    """The object after its file was read; `before` is what it was, if it existed."""
-    metadata = dict(declared.manifest["metadata"])
-    metadata["annotations"] = {**metadata.get("annotations", {}), FILE_ANNOTATION: declared.file}
-    if before is None:
-        metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": now(), "generation": 1}
-        return {**declared.manifest, "metadata": metadata}
-    old = before["metadata"]
-    metadata["uid"] = old.get("uid") or str(uuid.uuid4())
-    metadata["creationTimestamp"] = old.get("creationTimestamp") or now()
-    metadata["generation"] = generation(old) + (before.get("spec") != declared.manifest.get("spec"))
-    status = {"status": before["status"]} if "status" in before else {}
-    return {**declared.manifest, "metadata": metadata, **status}
+    def _record(self, kind: str, namespace: str, name: str, type_: EventType, reason: str, message: str) -> None:
+        if not self._limit.allows(f"{kind}/{namespace}/{name}", type_, reason, message):
+            return
+        event = {
+            "time": rfc3339(datetime.now(UTC)),
+            "type": type_,
+            "reason": reason,
+            "regarding": {"kind": kind, "namespace": namespace, "name": name},
+            "message": message,
+        }
+        with self._lock:
+            self._events = [*self._events, event][-EVENTS:]
+
+    def _write_events(self) -> None:
+        events = self._events
+        if events is not self._written_events:
+            self._written_events = events
+            self._write("events.yaml", events)
+
+    def _write(self, name: str, rows: Sequence[Manifest]) -> None:
+        try:
+            self._out.put(self._out.root / name, kubeyaml.dump([*rows]))
+        except BackendError as error:
+            log.warning("a file for users cannot be written, will be tried again", error=str(error))
+
+
+def _identity(before: Manifest, after: Manifest) -> Manifest:
+    """The part of an object's metadata that the API server would set; `before` is empty for a new object."""
+    old = before.get("metadata", {})
+    kept = {name: old[name] for name in ("uid", "creationTimestamp") if old.get(name)}
+    # Missing if the file was edited.
+    generation = old["generation"] if isinstance(old.get("generation"), int) else 0
+    return identity() | kept | {"generation": generation + (before.get("spec") != after.get("spec"))}
+
+
+def _applied(generation: int) -> Manifest:
+    return {
+        "type": "Applied",
+        "status": "True",
+        "reason": "AppliedManifestWorkComplete",
+        "message": "Apply manifest work complete",
+        "lastTransitionTime": rfc3339(datetime.now(UTC)),
+        "observedGeneration": generation,
+    }
+
+
+def _as_written(manifest: Manifest) -> Manifest:
+    """An object as in its source file: without status and this backend's additions to the metadata."""
+    metadata = {name: value for name, value in manifest["metadata"].items() if name in ("name", "namespace", "labels")}
+    annotations = {
+        name: value
+        for name, value in (manifest["metadata"].get("annotations") or {}).items()
+        if name != FILE_ANNOTATION
+    }
+    if annotations:
+        metadata["annotations"] = annotations
+    return {**{name: value for name, value in manifest.items() if name != "status"}, "metadata": metadata}
+
+
+def _merged(before: Manifest, manifest: Manifest) -> Manifest:
+    """`before` updated with `manifest`: mappings are merged, everything else is replaced."""
+    result = dict(before)
+    for name, value in manifest.items():
+        old = result.get(name)
+        result[name] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else deepcopy(value)
+    return result

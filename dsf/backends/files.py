@@ -14,9 +14,6 @@ from dsf.errors import BackendError
 
 _Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-#: Modification time, size and inode of a file: it differs after each change.
-Stamp = tuple[int, int, int]
-
 
 class _PlainLoader(_Loader):  # type: ignore[misc, valid-type]
     """Loads times as text, as in JSON."""
@@ -26,15 +23,6 @@ _PlainLoader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
     for first, resolvers in _Loader.yaml_implicit_resolvers.items()
 }
-
-
-def stamp_of(path: str | Path) -> Stamp | None:
-    """The stamp of a file, or of a link that leads to none; None without a file."""
-    for look in (os.stat, os.lstat):
-        with contextlib.suppress(OSError):
-            status = look(path)
-            return status.st_mtime_ns, status.st_size, status.st_ino
-    return None
 
 
 def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
@@ -61,12 +49,12 @@ def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
 def read_text(path: Path) -> str | None:
     """The content of a file, or None without a file. Raises BackendError when it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8")
+        # What is not UTF-8 was edited, and is no YAML of ours either.
+        return path.read_text(encoding="utf-8", errors="backslashreplace")
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error.reason
-        raise BackendError(f"cannot read {path}: {reason}") from None
+    except OSError as error:
+        raise BackendError(f"cannot read {path}: {error.strerror}") from None
 
 
 def read_yaml(path: Path) -> Any:

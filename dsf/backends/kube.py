@@ -125,27 +125,6 @@ class KubeBackend(KubeScoreBackend):
         except ObjectNotFoundError:
             log.debug("object already gone", kind=kind.value, namespace=namespace, name=name)
 
-    def add_finalizer(self, kind: Kind, namespace: str, name: str, finalizer: str) -> None:
-        """See the protocol. An object that is being deleted gets none: the API server would refuse it."""
-        known = self.get(kind, namespace, name)
-        if known is not None and finalizer in known["metadata"].get("finalizers", ()):
-            return
-        obj = self._fresh(kind, namespace, name)
-        if obj is None or obj["metadata"].get("deletionTimestamp"):
-            return
-        finalizers = obj["metadata"].get("finalizers", [])
-        if finalizer not in finalizers:
-            self._write_finalizers(kind, obj, [*finalizers, finalizer])
-
-    def remove_finalizer(self, kind: Kind, namespace: str, name: str, finalizer: str) -> None:
-        """See the protocol. Other finalizers stay."""
-        obj = self._fresh(kind, namespace, name)
-        if obj is None:
-            return
-        finalizers = obj["metadata"].get("finalizers", [])
-        if finalizer in finalizers:
-            self._write_finalizers(kind, obj, [other for other in finalizers if other != finalizer])
-
     def event(self, about: ObjectKey, type_: EventType, reason: str, message: str) -> None:
         """See the protocol."""
         resource = WATCHED[about.kind].resource
@@ -222,23 +201,6 @@ class KubeBackend(KubeScoreBackend):
     def _observe(self, kind: Kind, answer: Object) -> None:
         if (reflector := self._reflector_of(kind, answer["metadata"]["name"])) is not None:
             reflector.observe(answer)
-
-    def _fresh(self, kind: Kind, namespace: str, name: str) -> Object | None:
-        """The object read from the server: finalizers must not be written from a stale copy."""
-        try:
-            return self._session.get(WATCHED[kind].resource.path(namespace, name))
-        except ObjectNotFoundError:
-            return None
-
-    def _write_finalizers(self, kind: Kind, obj: Object, finalizers: Sequence[str]) -> None:
-        metadata = obj["metadata"]
-        # With the resourceVersion: a conflict if the object changed meanwhile.
-        body = {"metadata": {"finalizers": list(finalizers), "resourceVersion": metadata["resourceVersion"]}}
-        path = WATCHED[kind].resource.path(metadata.get("namespace", ""), metadata["name"])
-        try:
-            self._observe(kind, self._session.merge(path, body, field_manager=FIELD_MANAGER))
-        except ObjectNotFoundError:
-            log.debug("object went before its finalizer was written", kind=kind.value, name=metadata["name"])
 
 
 #: The ConfigMap with the claims of names, and its key.

@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from dsf.api.cluster import ManagedCluster
 from dsf.api.manifest import ApiObject, ManifestProblem, ParsedDocument, parse_documents
-from dsf.backends.files import Stamp, stamp_of
 from dsf.backends.outfolder import PRIVATE, key_of
 from dsf.backends.protocol import Manifest, ObjectKey
 
@@ -34,12 +33,18 @@ class Declared:
 
     manifest: Manifest
     file: str
-    line: int
+    line: int = field(compare=False)
+
+
+#: Content of a file, or why it cannot be read.
+_Content = bytes | ManifestProblem
 
 
 @dataclass
 class _File:
-    stamp: Stamp | None = None
+    """What is known of a file."""
+
+    content: _Content | None = None
     #: Monotonic time at which it was found missing or emptied.
     missing_since: float | None = None
     #: It is empty, or the folder that it was in is: probably not what its author wanted.
@@ -52,7 +57,7 @@ class _File:
 class _Listing:
     """What is in the folder. Names are relative to it."""
 
-    files: dict[str, Stamp | None] = field(default_factory=dict)
+    files: dict[str, _Content] = field(default_factory=dict)
     #: Folders (`name/`) in which there is nothing, such as the mount point of a share.
     bare: list[str] = field(default_factory=list)
     #: Folders (`name/`) that cannot be listed.
@@ -71,22 +76,19 @@ class ManifestFolder:
         self._namespace = namespace
         self._grace = max(grace, GRACE)
         self._files: dict[str, _File] = {}
-        self._owners: dict[ObjectKey, str] = {}
         #: Objects in force.
         self.objects: dict[ObjectKey, Declared] = {}
         #: Problems by file and line.
         self.problems: list[ManifestProblem] = []
-        # Those of the newest listing.
-        self._listed: list[ManifestProblem] = []
 
-    def restore(self, held: Mapping[ObjectKey, Declared]) -> None:
+    def restore(self, objects: Mapping[ObjectKey, Declared]) -> None:
         """Restore the objects in force at the end of an earlier hub; they count for files with mistakes."""
-        for key, declared in held.items():
+        self.objects = dict(objects)
+        for key, declared in objects.items():
             self._files.setdefault(declared.file, _File()).objects[key] = declared
-            self._owners[key] = declared.file
 
-    def refresh(self, *, grace: float = GRACE) -> bool:
-        """Read new and changed files; returns whether objects or problems may have changed.
+    def refresh(self, *, grace: float = GRACE) -> None:
+        """Read the folder.
 
         Objects of files that are missing for `grace` seconds are removed, those of empty ones later; those of a folder
         that cannot be listed stay.
@@ -96,35 +98,26 @@ class ManifestFolder:
         except OSError as error:
             # Unlike an empty folder: an unmounted share must not end all scoring.
             text = f"the folder {self._root} cannot be read ({error.strerror}); nothing is changed until it can"
-            problems = [ManifestProblem(self._root.name, 0, "", text)]
-            differs = self._listed != problems
-            self._listed = self.problems = problems
-            return differs
-        differs = self._listed != listing.problems
-        self._listed = listing.problems
-        present = {name: stamp for name, stamp in listing.files.items() if not self._is_emptied(name, stamp)}
-        now = time.monotonic()
-        for name in [*self._files]:
-            if name in present or name.startswith(tuple(listing.closed)):
-                continue
-            file = self._files[name]
-            is_doubted = name in listing.files or not listing.files or name.startswith(tuple(listing.bare))
-            differs = differs or file.missing_since is None or file.is_doubted != is_doubted
-            file.missing_since, file.is_doubted = file.missing_since or now, is_doubted
-            if now - file.missing_since >= (self._grace if is_doubted else grace):
-                del self._files[name]
-                differs = True
-        for name, stamp in present.items():
+            self.problems = [ManifestProblem(self._root.name, 0, "", text)]
+            return
+        for name, content in listing.files.items():
             file = self._files.setdefault(name, _File())
-            differs = differs or file.missing_since is not None
+            if content == b"" and file.objects:
+                continue
             file.missing_since, file.is_doubted = None, False
-            if file.stamp != stamp or stamp is None:
-                differs = True
-                file.stamp = stamp
-                self._read(name, file)
-        if differs:
-            self._merge()
-        return differs
+            if content != file.content:
+                file.content = content
+                self._take(name, file)
+        now = time.monotonic()
+        for name, file in [*self._files.items()]:
+            is_emptied = listing.files.get(name) == b"" and file.objects
+            if (name in listing.files and not is_emptied) or name.startswith(tuple(listing.closed)):
+                continue
+            file.missing_since = file.missing_since or now
+            file.is_doubted = bool(is_emptied or not listing.files) or name.startswith(tuple(listing.bare))
+            if now - file.missing_since >= (self._grace if file.is_doubted else grace):
+                del self._files[name]
+        self._merge(listing.problems)
 
     def _list(self) -> _Listing:
         """Raises OSError when the folder itself cannot be listed."""
@@ -159,44 +152,20 @@ class ManifestFolder:
                     listing.problems.append(ManifestProblem(prefix + escaped, 0, "", text))
                 elif is_folder:
                     prefixes.append(f"{prefix}{entry.name}/")
-                else:
-                    listing.files[prefix + entry.name] = stamp_of(entry.path)
+                elif (content := _content(entry.path, prefix + entry.name)) is not None:
+                    listing.files[prefix + entry.name] = content
         return listing
-
-    def _is_emptied(self, name: str, stamp: Stamp | None) -> bool:
-        return stamp is not None and not stamp[1] and name in self._files and bool(self._files[name].objects)
 
     def _is_ignored(self, folder: Path) -> bool:
         # The out folder of another hub, or of this one before a setting changed, has copies of the same objects.
         # Not `Path.is_dir`, which raises where this user may not look.
         return folder == self._ignored or os.path.isdir(folder / PRIVATE)
 
-    def _read(self, name: str, file: _File) -> None:
-        try:
-            with (self._root / name).open("rb") as opened:
-                data = opened.read(MAX_BYTES + 1)
-            if not data and file.objects:
-                # Emptied since it was listed: the next listing says so.
-                return
-            if len(data) > MAX_BYTES:
-                parsed: list[ParsedDocument | ManifestProblem] = [
-                    ManifestProblem(name, 1, "", f"is larger than the {MAX_BYTES} bytes a file of manifests may have")
-                ]
-            else:
-                parsed = parse_documents(data.decode("utf-8-sig"), name)
-        except FileNotFoundError:
-            # Removed since it was listed: the next scan will not list it.
-            return
-        except OSError as error:
-            parsed = [ManifestProblem(name, 1, "", f"cannot be read: {error.strerror}")]
-        except UnicodeDecodeError as error:
-            parsed = [ManifestProblem(name, data.count(b"\n", 0, error.start) + 1, "", "is not UTF-8 text")]
-        self._take(name, file, parsed)
-
-    def _take(self, name: str, file: _File, parsed: list[ParsedDocument | ManifestProblem]) -> None:
+    def _take(self, name: str, file: _File) -> None:
+        """Read the objects of a file's new content."""
         objects: dict[ObjectKey, Declared] = {}
         problems: list[ManifestProblem] = []
-        for item in parsed:
+        for item in _parsed(name, file.content):
             if isinstance(item, ManifestProblem):
                 problems.append(item)
                 continue
@@ -208,7 +177,7 @@ class ManifestFolder:
             objects[key] = Declared(manifest, name, item.line)
             problems.extend(_hints(item))
         if any(problem.severity == "error" for problem in problems):
-            objects = {**{key: held for key, held in file.objects.items() if key not in objects}, **objects}
+            objects = {**{key: old for key, old in file.objects.items() if key not in objects}, **objects}
         file.objects = objects
         file.problems = problems
 
@@ -223,30 +192,53 @@ class ManifestFolder:
                 metadata[name] = value
         return {**manifest, "metadata": metadata}
 
-    def _merge(self) -> None:
+    def _merge(self, problems: list[ManifestProblem]) -> None:
         """One object per key: the current file keeps it; of several new files the first by name gets it."""
         candidates: dict[ObjectKey, list[Declared]] = {}
         for _, file in sorted(self._files.items()):
             if file.missing_since is None:
-                for key, held in file.objects.items():
-                    candidates.setdefault(key, []).append(held)
+                for key, declared in file.objects.items():
+                    candidates.setdefault(key, []).append(declared)
         for file in self._files.values():
             # No duplicate: the file was probably renamed.
             if file.missing_since is not None:
-                for key, held in file.objects.items():
-                    candidates.setdefault(key, [held])
-        problems = [*self._listed, *(problem for file in self._files.values() for problem in file.problems)]
+                for key, declared in file.objects.items():
+                    candidates.setdefault(key, [declared])
         objects: dict[ObjectKey, Declared] = {}
         for key, rivals in candidates.items():
-            winner = next((held for held in rivals if held.file == self._owners.get(key)), rivals[0])
+            owner = self.objects[key].file if key in self.objects else ""
+            winner = next((declared for declared in rivals if declared.file == owner), rivals[0])
             objects[key] = winner
-            problems.extend(_duplicate(key, held.file, held.line, winner) for held in rivals if held is not winner)
+            problems += (_duplicate(key, other.file, other.line, winner) for other in rivals if other is not winner)
         self.objects = objects
-        self._owners = {key: held.file for key, held in objects.items()}
         stays = f"is empty, or gone with all else in its folder; what it had stays for {self._grace:g} s"
-        doubted = {name for name in self._owners.values() if self._files[name].is_doubted}
+        doubted = {declared.file for declared in objects.values() if self._files[declared.file].is_doubted}
         problems += (ManifestProblem(name, 0, "", stays, "note") for name in doubted)
+        problems += (problem for file in self._files.values() for problem in file.problems)
         self.problems = sorted(problems, key=lambda problem: (problem.source, problem.line, problem.field))
+
+
+def _content(path: str, name: str) -> _Content | None:
+    """Content of a file; None if it is gone, or a link that leads nowhere."""
+    try:
+        with open(path, "rb") as opened:
+            data = opened.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return ManifestProblem(name, 1, "", f"cannot be read: {error.strerror}")
+    if len(data) > MAX_BYTES:
+        return ManifestProblem(name, 1, "", f"is larger than the {MAX_BYTES} bytes a file of manifests may have")
+    return data
+
+
+def _parsed(name: str, content: _Content | None) -> list[ParsedDocument | ManifestProblem]:
+    if not isinstance(content, bytes):
+        return [content] if content is not None else []
+    try:
+        return parse_documents(content.decode("utf-8-sig"), name)
+    except UnicodeDecodeError as error:
+        return [ManifestProblem(name, content.count(b"\n", 0, error.start) + 1, "", "is not UTF-8 text")]
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -267,13 +259,6 @@ def _hints(document: ParsedDocument) -> list[ManifestProblem]:
     """Notes on valid but probably unintended contents."""
     cluster = document.object
     if isinstance(cluster, ManagedCluster) and "hub_accepts_client" not in cluster.spec.model_fields_set:
-        return [
-            ManifestProblem(
-                document.source,
-                document.line,
-                "spec.hubAcceptsClient",
-                "is not there, so the cluster is not accepted and nothing runs on it; true accepts it",
-                "note",
-            )
-        ]
+        text = "is not there, so the cluster is not accepted and nothing runs on it; true accepts it"
+        return [ManifestProblem(document.source, document.line, "spec.hubAcceptsClient", text, "note")]
     return []

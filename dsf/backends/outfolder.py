@@ -17,24 +17,27 @@ The file name of an object outside of the hub's namespace includes the namespace
 from __future__ import annotations
 
 import fcntl
-import os
+import threading
+import uuid
 from collections.abc import Iterator
-from copy import deepcopy
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Self
 
+import dsf.log
 from dsf.api import kubeyaml
-from dsf.backends.files import Stamp, read_text, read_yaml, remove, stamp_of, write_text
+from dsf.backends.files import read_text, read_yaml, remove, write_text
 from dsf.backends.protocol import Kind, Manifest, ObjectKey
-from dsf.errors import BackendError, SettingsError
+from dsf.errors import BackendError, ObjectNotFoundError, SettingsError
 from dsf.keys import is_name
 from dsf.settings import Settings
 
+log = dsf.log.get(__name__)
+
 DEFAULT_NAME: Final = "_out"
-CLUSTERS: Final = "clusters"
 #: Folder of the hub's own files; it identifies an out folder.
 PRIVATE: Final = ".hub"
+_CLUSTERS: Final = "clusters"
 _FOLDERS: Final = {
     Kind.SCORER: "dynamicscorers",
     Kind.CONFIG: "dynamicscoringconfigs",
@@ -45,18 +48,18 @@ _FOLDERS: Final = {
 INPUT_KINDS: Final = tuple(_FOLDERS)
 _WORK_PREFIX: Final = "manifestwork-"
 _SCORES: Final = "addonplacementscores"
-_SUFFIX: Final = ".yaml"
 
 
 class OutFolder:
-    """Reads and writes objects. Methods raise BackendError when a file cannot be read or written."""
+    """Reads and writes files. Methods raise BackendError when a file cannot be read or written. Thread-safe."""
 
     def __init__(self, root: Path, namespace: str) -> None:
         """`namespace` is the hub's own, which is not in file names."""
         self.root = root
         self._namespace = namespace
-        # Files in clusters' folders, as the hub knows them.
-        self._delivered: dict[Path, Stamp | None] = {}
+        self._lock = threading.Lock()
+        # Text and mode of each file that this process owns.
+        self._owned: dict[Path, tuple[str, int]] = {}
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
@@ -90,80 +93,74 @@ class OutFolder:
         """The folder of one cluster."""
         if not is_name(name):
             raise BackendError(f"{name!r} cannot be the name of a cluster")
-        return self.root / CLUSTERS / name
+        return self.root / _CLUSTERS / name
 
-    def is_work(self, path: Path) -> bool:
-        """Whether this file of a cluster's folder is a ManifestWork, not a delivered object."""
-        return path.name.startswith(_WORK_PREFIX)
+    def put(self, path: Path, text: str, *, mode: int = 0o644) -> None:
+        """Make this the text of a file. `repair` writes it again if it could not be written, or is changed."""
+        with self._lock:
+            self._owned[path] = text, mode
+            if read_text(path) != text:
+                write_text(path, text, mode=mode)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file, and then its empty folders."""
+        with self._lock:
+            self._owned.pop(path, None)
+            remove(path, up_to=self.root)
+
+    def repair(self) -> None:
+        """Write files again that people changed or removed, as OCM's work agent does on a cluster."""
+        for path in [*self._owned]:
+            with self._lock:
+                text, mode = self._owned.get(path, ("", 0))
+                if mode and read_text(path) != text:
+                    write_text(path, text, mode=mode)
 
     def read(self, key: ObjectKey) -> Manifest | None:
         """One object, or None."""
-        path = self.path(key)
-        manifest = _manifest(read_yaml(path))
-        if manifest is not None and key.kind is Kind.WORK:
-            self._delivered.setdefault(path, stamp_of(path))
-        return manifest
-
-    def write(self, key: ObjectKey, manifest: Manifest) -> None:
-        """Write one object."""
-        write_text(self.path(key), kubeyaml.dump(manifest))
-
-    def delete(self, key: ObjectKey) -> None:
-        """Remove one object."""
-        self.withdraw(self.path(key))
-
-    def deliver(self, path: Path, text: str, *, mode: int = 0o644) -> None:
-        """Make this the text of a file in a cluster's folder."""
-        if read_text(path) != text:
-            write_text(path, text, mode=mode)
-        self._delivered[path] = stamp_of(path)
-
-    def withdraw(self, path: Path) -> None:
-        """Remove a file, and then its empty folders."""
-        self._delivered.pop(path, None)
-        remove(path, up_to=self.root)
-
-    def edited_clusters(self) -> set[str]:
-        """The clusters in whose folders somebody has changed or removed delivered files since the last call."""
-        edited = [path for path, stamp in [*self._delivered.items()] if stamp_of(path) != stamp]
-        for path in edited:
-            self._delivered.pop(path, None)
-        return {path.relative_to(self.root).parts[1] for path in edited}
+        return _manifest(read_yaml(self.path(key)))
 
     def all(self, kind: Kind) -> Iterator[Manifest]:
-        """All objects of a kind that users write."""
-        for path in sorted((self.root / _FOLDERS[kind]).glob("*.yaml")):
-            manifest = _manifest(read_yaml(path))
+        """The objects of a kind; those that people copied or renamed are left out."""
+        folders = _FOLDERS | {Kind.WORK: f"{_CLUSTERS}/*", Kind.SCORE: f"{_CLUSTERS}/*/{_SCORES}"}
+        for path in sorted(self.root.glob(f"{folders[kind]}/*.yaml")):
+            try:
+                manifest = _manifest(read_yaml(path))
+            except BackendError as error:
+                log.warning("an object is left out", error=str(error))
+                continue
             if manifest is not None and manifest.get("kind") == kind.value and self._is_in(path, manifest):
                 if not isinstance(manifest.get("status", {}), dict):
                     del manifest["status"]
                 yield manifest
 
     def _is_in(self, path: Path, manifest: Manifest) -> bool:
-        """Whether this is the object's file; users may have changed its name or namespace."""
         try:
             return self.path(key_of(manifest)) == path
         except (BackendError, TypeError):
             return False
 
-    def keys(self, kind: Kind) -> Iterator[ObjectKey]:
-        """The keys of ManifestWorks or scores by their file names, without reading them."""
-        prefix = _WORK_PREFIX if kind is Kind.WORK else ""
-        for cluster in filter(is_name, _names(self.root / CLUSTERS)):
-            folder = self.root / CLUSTERS / cluster
-            for name in _names(folder / _SCORES if kind is Kind.SCORE else folder):
-                # Not a copy or backup of a user's.
-                if name.startswith(prefix) and name.endswith(_SUFFIX) and is_name(name[len(prefix) : -len(_SUFFIX)]):
-                    yield ObjectKey(kind, cluster, name[len(prefix) : -len(_SUFFIX)])
 
+class DirectoryScores:
+    """Writes AddOnPlacementScores; the hub and any number of results workers may do so concurrently."""
 
-def _names(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise BackendError(f"cannot read {folder}: {error.strerror}") from None
+    def __init__(self, out: OutFolder) -> None:
+        self._out = out
+
+    def apply_score(self, manifest: Manifest, status: Manifest) -> None:
+        """See `dsf.backends.protocol.ScoreBackend`."""
+        key = key_of(manifest)
+        if not self._out.path(ObjectKey(Kind.CLUSTER, "", key.namespace)).exists():
+            # As on Kubernetes, where the cluster's namespace would be missing.
+            raise ObjectNotFoundError(f"cluster {key.namespace!r} is not there (any more)")
+        before = (self._out.read(key) or {}).get("metadata", {})
+        own = {name: before[name] for name in ("uid", "creationTimestamp") if name in before} or identity()
+        score = {**manifest, "metadata": {**manifest["metadata"], **own}, "status": status}
+        write_text(self._out.path(key), kubeyaml.dump(score))
+
+    def delete_score(self, namespace: str, name: str) -> None:
+        """See `dsf.backends.protocol.ScoreBackend`."""
+        self._out.remove(self._out.path(ObjectKey(Kind.SCORE, namespace, name)))
 
 
 def _manifest(data: Any) -> Manifest | None:
@@ -178,48 +175,11 @@ def key_of(manifest: Manifest) -> ObjectKey:
     return ObjectKey(Kind(manifest["kind"]), metadata.get("namespace") or "", metadata["name"])
 
 
-#: Annotation of an object in the out folder: its source file, relative to the folder of manifests.
-FILE_ANNOTATION: Final = "dynamic-scoring.open-cluster-management.io/manifest"
-
-
-def origin(manifest: Manifest) -> str | None:
-    """The source file of an object."""
-    annotations = manifest["metadata"].get("annotations")
-    file = annotations.get(FILE_ANNOTATION) if isinstance(annotations, dict) else None
-    return file if isinstance(file, str) else None
-
-
-def now() -> str:
-    """The creation time. Kubernetes has whole seconds; the fraction orders objects of one second."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def generation(metadata: Manifest) -> int:
-    """Number of spec versions, from 1; 0 if missing because the file was edited."""
-    number = metadata.get("generation")
-    return number if isinstance(number, int) else 0
-
-
-def as_written(manifest: Manifest) -> Manifest:
-    """An object as in its source file: without status and this backend's additions to the metadata."""
-    metadata = {name: value for name, value in manifest["metadata"].items() if name in ("name", "namespace", "labels")}
-    annotations = {
-        name: value
-        for name, value in (manifest["metadata"].get("annotations") or {}).items()
-        if name != FILE_ANNOTATION
-    }
-    if annotations:
-        metadata["annotations"] = annotations
-    return {**{name: value for name, value in manifest.items() if name != "status"}, "metadata": metadata}
-
-
-def merged(before: Manifest, manifest: Manifest) -> Manifest:
-    """`before` updated with `manifest`: mappings are merged, everything else is replaced."""
-    result = dict(before)
-    for name, value in manifest.items():
-        old = result.get(name)
-        result[name] = merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else deepcopy(value)
-    return result
+def identity() -> Manifest:
+    """What the API server gives to a new object."""
+    # Kubernetes has whole seconds; the fraction orders objects of one second.
+    now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return {"uid": str(uuid.uuid4()), "creationTimestamp": now}
 
 
 class FolderLock:

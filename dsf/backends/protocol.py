@@ -120,17 +120,8 @@ class Backend(ScoreBackend, Protocol):
     def delete(self, kind: Kind, namespace: str, name: str) -> None:
         """Remove an object; no error if it does not exist."""
 
-    def add_finalizer(self, kind: Kind, namespace: str, name: str, finalizer: str) -> None:
-        """Keep the object after its deletion until `remove_finalizer`.
-
-        If objects cannot be kept, this does nothing: the clean-up must also work after the object is deleted.
-        """
-
-    def remove_finalizer(self, kind: Kind, namespace: str, name: str, finalizer: str) -> None:
-        """Let the deletion of the object complete; no error if object or finalizer do not exist."""
-
     def event(self, about: ObjectKey, type_: EventType, reason: str, message: str) -> None:
-        """Record an event about an object. Repetitions are counted, not listed. Never raises."""
+        """Record an event about an object, within the limit of `dsf.backends.eventlimit`. Never raises."""
 
     def problems(self) -> Sequence[ManifestProblem]:
         """The current mistakes in users' manifests."""

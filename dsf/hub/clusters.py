@@ -153,7 +153,7 @@ class ClusterReconciler:
         try:
             present = self._registrar.present(cluster)
             wanted = plan.entries(cluster, present)
-            if plan.is_enabled or self._desired.mistake(self._desired.config_key):
+            if not self._desired.has_no_config:
                 # An unreadable one is not gone: its grace begins anew with each look.
                 self._departures.forget(_CONFIG)
             if not plan.is_enabled and (left := self._departures.left(_CONFIG)):

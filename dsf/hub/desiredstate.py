@@ -178,6 +178,12 @@ class DesiredState:
         """Key of the effective DynamicScoringConfig."""
         return ObjectKey(Kind.CONFIG, self._settings.namespace, CONFIG_NAME)
 
+    @property
+    def has_no_config(self) -> bool:
+        """Whether that one is gone, or being deleted. One that cannot be read is there."""
+        manifest = self._backend.get(*self.config_key)
+        return manifest is None or bool(manifest["metadata"].get("deletionTimestamp"))
+
     def _make(self) -> FleetPlan:
         read = self._all(Kind.SCORER, DynamicScorer)
         scorers = [self._in_force(scorer) for scorer in read if self.counts(scorer.metadata.namespace)]

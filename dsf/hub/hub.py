@@ -168,7 +168,14 @@ class Hub:
                 clusters,
                 on_change=self._planner.changed,
             ),
-            Kind.CONFIG: ConfigReconciler(self._backend, self._registrar, self._desired, clusters, self._scores),
+            Kind.CONFIG: ConfigReconciler(
+                self._backend,
+                self._registrar,
+                self._desired,
+                clusters,
+                self._scores,
+                on_orphan=self._clusters.queue.add,
+            ),
             Kind.SCORE: self._scores,
         }
 
@@ -212,7 +219,7 @@ class Hub:
             self._seen.pop(key, None)
             return True
         metadata = manifest["metadata"]
-        fields = ("uid", "generation", "annotations", "deletionTimestamp", "finalizers")
+        fields = ("uid", "generation", "annotations", "deletionTimestamp")
         now = tuple(metadata.get(name) for name in fields)
         before, self._seen[key] = self._seen.get(key), now
         return before != now

@@ -1,31 +1,32 @@
-"""Removes the hub's deliveries from managed clusters: `dsf hub --leave`, before the chart is uninstalled.
+"""Removes what the hub made, here and on managed clusters: `dsf hub --leave`, before the chart is uninstalled.
 
-Deleting its ManifestWorks removes the agents' ConfigMap and credentials. The controller is stopped first, or it would
-deliver them again.
+Deleting its ManifestWorks removes the agents' ConfigMap and credentials. The controller and the results workers are
+stopped first, or they would deliver and write again.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import dsf.log
 from dsf.api.types import CREDENTIALS_WORK_NAME, MANAGED_BY, MANAGED_BY_LABEL, MANIFESTWORK_NAME
 from dsf.errors import BackendError, ObjectNotFoundError
 from dsf.kube import lists
-from dsf.kube.resources import DEPLOYMENTS, MANIFEST_WORKS, PODS
+from dsf.kube.resources import ADDON_PLACEMENT_SCORES, DEPLOYMENTS, MANIFEST_WORKS, PODS
 from dsf.kube.session import Session, UnreachableError
 from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
 
-_DEPLOYMENT: Final = "dynamic-scoring-hub"
-#: The controller's pods, as the chart labels them.
-_PODS: Final = "app.kubernetes.io/name=dynamic-scoring-framework,app.kubernetes.io/component=hub"
+_DEPLOYMENTS: Final = ("dynamic-scoring-hub", "dynamic-scoring-results")
+#: Their pods, as the chart labels them.
+_PODS: Final = "app.kubernetes.io/name=dynamic-scoring-framework,app.kubernetes.io/component in (hub,results)"
 #: Selector: those of another owner with these names are not the hub's.
 _OURS: Final = f"{MANAGED_BY_LABEL}={MANAGED_BY}"
-#: Seconds for the controller's shutdown, and for OCM's removal from the clusters; normally each takes a few.
+#: Seconds between two looks.
 _POLL: Final = 1.0
 
 
@@ -46,9 +47,13 @@ def run(settings: Settings) -> int:
 
 
 def leave(session: Session, namespace: str, patience: float = 90.0) -> list[str]:
-    """Stop the controller, delete its deliveries and wait until they are gone; returns the clusters still pending."""
+    """Stop the processes, delete what they made and wait until it is gone; returns the clusters still pending.
+
+    `patience` are the seconds for the processes' shutdown, and for OCM's removal from the clusters; normally each takes
+    a few.
+    """
     if not _until(lambda: _has_ended(session, namespace), patience):
-        log.warning("the hub controller has not ended yet", namespace=namespace)
+        log.warning("hub controller and results workers have not ended yet", namespace=namespace)
     works: list[dict[str, Any]] = []
     asked: set[str] = set()
 
@@ -58,14 +63,16 @@ def leave(session: Session, namespace: str, patience: float = 90.0) -> list[str]
 
     def are_gone() -> bool:
         have_looked()
-        failure: BackendError | None = None
+        clusters = {score["metadata"]["namespace"] for score in _scores(session)}
+        removals = [partial(_remove_scores, session, cluster) for cluster in sorted(clusters)]
         for work in works:
-            metadata = work["metadata"]
-            if metadata.get("deletionTimestamp") or metadata["uid"] in asked:
-                continue
+            uid = work["metadata"]["uid"]
+            if not work["metadata"].get("deletionTimestamp") and uid not in asked:
+                removals.append(partial(_remove_work, session, work["metadata"], asked))
+        failure: BackendError | None = None
+        for remove in removals:
             try:
-                _delete(session, metadata)
-                asked.add(metadata["uid"])
+                remove()
             except UnreachableError:
                 # It would fail for the next one too.
                 raise
@@ -76,29 +83,38 @@ def leave(session: Session, namespace: str, patience: float = 90.0) -> list[str]
                 failure = failure or error
         if failure is not None:
             raise failure
-        return not works
+        return not works and not clusters
 
     if not _until(are_gone, patience):
         # Some are gone since then.
         _until(have_looked, 10.0)
-    log.info("taken back", objects=len(asked))
+    log.info("taken back", deliveries=len(asked))
     return sorted({work["metadata"]["namespace"] for work in works})
 
 
 def _has_ended(session: Session, namespace: str) -> bool:
-    try:
-        session.merge(DEPLOYMENTS.path(namespace, _DEPLOYMENT), {"spec": {"replicas": 0}})
-    except ObjectNotFoundError:
-        log.info("there is no hub controller", namespace=namespace)
-        return True
+    for name in _DEPLOYMENTS:
+        try:
+            session.merge(DEPLOYMENTS.path(namespace, name), {"spec": {"replicas": 0}})
+        except ObjectNotFoundError:
+            log.info("there is no such deployment", name=name, namespace=namespace)
     return not lists.objects(session, PODS, namespace, labels=_PODS)
 
 
-def _delete(session: Session, metadata: dict[str, Any]) -> None:
+def _remove_scores(session: Session, cluster: str) -> None:
+    session.request("DELETE", ADDON_PLACEMENT_SCORES.path(cluster), query={"labelSelector": _OURS})
+
+
+def _remove_work(session: Session, metadata: dict[str, Any], asked: set[str]) -> None:
     try:
         session.delete(MANIFEST_WORKS.path(metadata["namespace"], metadata["name"]), uid=metadata["uid"])
     except ObjectNotFoundError:
         log.info("gone already", cluster=metadata["namespace"], name=metadata["name"])
+    asked.add(metadata["uid"])
+
+
+def _scores(session: Session) -> list[dict[str, Any]]:
+    return lists.objects(session, ADDON_PLACEMENT_SCORES, labels=_OURS)
 
 
 def _works(session: Session) -> list[dict[str, Any]]:

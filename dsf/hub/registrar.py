@@ -101,12 +101,6 @@ class Registrar:
             scheduled = (cluster for cluster, entries in self._entries.items() if entries)
             return frozenset(scheduled) | frozenset(self._clusters)
 
-    def has_entries(self) -> bool:
-        """Whether anything is scheduled that runs."""
-        self._ensure_read()
-        with self._lock:
-            return any(entry.runnable for entries in self._entries.values() for entry in entries.values())
-
     def sync_scorers(self, plan: FleetPlan) -> Mapping[str, Exception]:
         """Make the registry's scorers those of the plan. Overrides of removed scorers are deleted.
 

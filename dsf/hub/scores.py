@@ -7,22 +7,17 @@ to the writer: Redis lost their records, or they were created manually with the 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 import dsf.log
 from dsf.api.naming import label_value, sanitize_resource_name
 from dsf.api.types import SCORER_NAME_LABEL
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
-from dsf.errors import BackendError
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.registrar import Registrar
 from dsf.hub.scorerplan import ScorerPlan
 from dsf.hub.summaries import FleetPlan
 
 log = dsf.log.get(__name__)
-
-#: Scores per call of `remove_all`, so that a large fleet does not hold a thread for minutes.
-BATCH: Final = 200
 
 
 class ScoreReconciler:
@@ -32,8 +27,6 @@ class ScoreReconciler:
         self._backend = backend
         self._registrar = registrar
         self._desired = desired
-        # Scores that `remove_all` could not remove.
-        self._refused: set[ObjectKey] = set()
 
     def __call__(self, key: ObjectKey) -> float | None:
         """Raises BackendError and redis.RedisError."""
@@ -42,7 +35,10 @@ class ScoreReconciler:
         owner = _Owners(plan).of(key, manifest)
         if owner is not None:
             self._registrar.rewrite_score(key.namespace, owner.name)
-        elif manifest is not None and not _is_going(manifest) and not self._is_writers(key, manifest):
+        elif manifest is None or _is_going(manifest):
+            return None
+        elif self._desired.has_no_config or not self._is_writers(key, manifest):
+            # Without a configuration also what the writer will remove: it may be away.
             log.info("removing a score that belongs to no scorer", cluster=key.namespace, score=key.name)
             self._backend.delete_score(key.namespace, key.name)
         return None
@@ -53,44 +49,9 @@ class ScoreReconciler:
         for key in self._backend.keys(Kind.SCORE):
             # Most are recognised by name: only the others are read.
             if owners.of(key, None) is None:
-                try:
-                    manifest = self._backend.get(*key)
-                except BackendError as error:
-                    # The others go on; so does the caller.
-                    log.warning("a score cannot be read", cluster=key.namespace, score=key.name, error=str(error))
-                    continue
-                if manifest is None or _is_going(manifest):
-                    continue
-                if owners.of(key, manifest) is None:
+                manifest = self._backend.get(*key)
+                if manifest is not None and not _is_going(manifest) and owners.of(key, manifest) is None:
                     yield key
-
-    def remove_all(self) -> bool:
-        """Remove some of the existing scores; returns whether there were any.
-
-        Raises BackendError; a refusal only after trying the others.
-        """
-        tried = 0
-        failure: BackendError | None = None
-        # Failed ones come last the next time: they must not block the others.
-        for key in sorted(self._backend.keys(Kind.SCORE), key=self._refused.__contains__):
-            manifest = self._backend.get(*key)
-            if manifest is None or _is_going(manifest):
-                continue
-            tried += 1
-            try:
-                self._backend.delete_score(key.namespace, key.name)
-            except BackendError as error:
-                self._refused.add(key)
-                if not error.is_refusal:
-                    # It would fail for the next one too.
-                    raise
-                failure = failure or error
-            if tried == BATCH:
-                break
-        if failure is not None:
-            raise failure
-        self._refused.clear()
-        return tried > 0
 
     def _is_writers(self, key: ObjectKey, manifest: Manifest) -> bool:
         """Whether the writer knows this score, and so will remove it."""

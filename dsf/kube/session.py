@@ -227,12 +227,10 @@ class Session:
         """Replace an object; with a resourceVersion in it, only if unchanged since."""
         return self.request("PUT", path, body=body)
 
-    def merge(
-        self, path: str, body: object, *, field_manager: str = "", timeout: tuple[float, float] = _TIMEOUT
-    ) -> dict[str, Any]:
+    def merge(self, path: str, body: object, *, field_manager: str = "") -> dict[str, Any]:
         """JSON merge patch: the only patch besides apply that works on custom resources and is easy to read."""
         query = {"fieldManager": field_manager} if field_manager else None
-        return self.request("PATCH", path, query=query, body=body, content_type=_MERGE_PATCH, timeout=timeout)
+        return self.request("PATCH", path, query=query, body=body, content_type=_MERGE_PATCH)
 
     def apply(self, path: str, body: object, *, field_manager: str, force: bool = True) -> dict[str, Any]:
         """Server-side apply: own fields only; those of others stay."""

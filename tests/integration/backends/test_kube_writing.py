@@ -13,11 +13,10 @@ import pytest
 from dsf.api.types import CREDENTIALS_WORK_NAME, KEY_IDS_ANNOTATION, MANIFESTWORK_NAME
 from dsf.backends.compare import covers
 from dsf.backends.protocol import Credentials, Kind
-from dsf.errors import BackendError, ObjectConflictError, ObjectNotFoundError
+from dsf.errors import BackendError, ObjectNotFoundError
 from dsf.hub.distribute import is_applied, manifest_work
 from dsf.kube.resources import (
     DYNAMIC_SCORERS,
-    DYNAMIC_SCORING_CONFIGS,
     MANIFEST_WORKS,
     SECRETS,
 )
@@ -26,10 +25,8 @@ from dsf.messages import derive_key
 from dsf.redisacl.keyids import KeyIds
 from tests.integration.backends.hub import Hub
 from tests.support.controlplane import ControlPlane
-from tests.support.manifests import applied, config, scorer
+from tests.support.manifests import applied, scorer
 from tests.support.wait import wait_for
-
-FINALIZER = "dynamic-scoring.open-cluster-management.io/cleanup"
 
 
 def _work(cluster: str) -> dict[str, Any]:
@@ -119,42 +116,6 @@ def test_a_status_is_written_whole_and_only_when_it_differs(
     assert first["spec"] == session.get(path)["spec"]
     with pytest.raises(ObjectNotFoundError):
         hub.backend.update_status(Kind.SCORER, namespace, "other", both)
-
-
-def test_finalizers(control_plane: ControlPlane, session: Session, hub: Hub) -> None:
-    manifest = config(hub.namespace)
-    kind, name = Kind.CONFIG, "dynamic-scoring-config"
-    hub.backend.add_finalizer(kind, hub.namespace, name, FINALIZER)
-    hub.backend.apply(manifest)
-    path = DYNAMIC_SCORING_CONFIGS.path(hub.namespace, name)
-    session.merge(path, {"metadata": {"finalizers": ["example.org/foreign"]}})
-    for _ in range(2):
-        hub.backend.add_finalizer(kind, hub.namespace, name, FINALIZER)
-    assert session.get(path)["metadata"]["finalizers"] == ["example.org/foreign", FINALIZER]
-    session.delete(path)
-    for _ in range(2):
-        hub.backend.remove_finalizer(kind, hub.namespace, name, FINALIZER)
-    assert session.get(path)["metadata"]["finalizers"] == ["example.org/foreign"]
-    version = session.get(path)["metadata"]["resourceVersion"]
-    hub.backend.add_finalizer(kind, hub.namespace, name, FINALIZER)
-    assert session.get(path)["metadata"]["resourceVersion"] == version, "nothing is added to an object that goes"
-    session.merge(path, {"metadata": {"finalizers": None}})
-    hub.backend.remove_finalizer(kind, hub.namespace, name, FINALIZER)
-
-
-def test_a_finalizer_is_not_written_over_somebody_elses(
-    control_plane: ControlPlane, session: Session, hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hub.backend.apply(config(hub.namespace))
-    merge = hub.session.merge
-
-    def slowly(path: str, body: object, **options: Any) -> dict[str, Any]:
-        session.merge(path, {"metadata": {"finalizers": ["example.org/foreign"]}})
-        return merge(path, body, **options)
-
-    monkeypatch.setattr(hub.session, "merge", slowly)
-    with pytest.raises(ObjectConflictError):
-        hub.backend.add_finalizer(Kind.CONFIG, hub.namespace, "dynamic-scoring-config", FINALIZER)
 
 
 # --- credentials ----------------------------------------------------------------------------------------------------

@@ -26,7 +26,6 @@ from dsf.auth.secrets import Use
 from dsf.backends.kube import KubeBackend
 from dsf.backends.kube_scores import KubeScoreBackend
 from dsf.backends.protocol import Credentials, Kind, ObjectKey
-from dsf.hub.configs import FINALIZER
 from dsf.hub.distribute import manifest_work
 from dsf.kube.leader import LeaderElector
 from dsf.kube.resources import (
@@ -98,8 +97,6 @@ def test_the_hub_can_do_its_work(
         assert backend.get(Kind.ADDON, cluster, ADDON_NAME)
         backend.apply(manifest_work(cluster, AGENT_NAMESPACE, []))
         backend.deliver_credentials(cluster, Credentials(KeyIds(), "1:00", "password"))
-        backend.add_finalizer(Kind.CONFIG, HUB_NAMESPACE, CONFIG_NAME, FINALIZER)
-        backend.remove_finalizer(Kind.CONFIG, HUB_NAMESPACE, CONFIG_NAME, FINALIZER)
         backend.update_status(Kind.SCORER, cluster, "sample", {"healthStatus": "Active"})
         backend.update_status(Kind.CONFIG, HUB_NAMESPACE, CONFIG_NAME, {"observedGeneration": 1})
         backend.event(ObjectKey(Kind.SCORER, cluster, "sample"), "Normal", "Tested", "with the chart's rights")

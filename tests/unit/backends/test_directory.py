@@ -11,10 +11,12 @@ import pytest
 import structlog
 import yaml
 
-from dsf.backends import make_backend
+from dsf.backends import directory, make_backend
 from dsf.backends.manifestfolder import ManifestFolder
-from dsf.backends.protocol import Backend, Kind, ObjectKey
+from dsf.backends.protocol import Backend, Credentials, Kind, ObjectKey
 from dsf.errors import BackendError, ObjectNotFoundError, SettingsError
+from dsf.hub.distribute import is_applied, manifest_work
+from dsf.redisacl.keyids import KeyIds
 from tests.conftest import SettingsFactory
 from tests.support.wait import wait_for
 
@@ -79,7 +81,7 @@ def test_an_object_stays_itself_through_edits_renames_and_restarts(tmp_path: Pat
 def test_a_look_that_fails_is_not_the_last(tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[object] = []
 
-    def refresh(*_: object, **__: object) -> bool:
+    def refresh(*_: object, **__: object) -> None:
         looks.append(None)
         raise RuntimeError("a mistake of the hub's")
 
@@ -91,14 +93,63 @@ def test_a_look_that_fails_is_not_the_last(tmp_path: Path, start: Start, monkeyp
         wait_for(lambda: backend.get(*KEY))
 
 
-def test_an_object_that_cannot_be_stored_is_stored_later(tmp_path: Path, start: Start) -> None:
-    with start() as (backend, _), structlog.testing.capture_logs() as lines:
-        (tmp_path / "_out" / "managedclusters").write_text("in the way")
+def test_an_object_that_cannot_be_stored_counts_and_is_stored_later(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "REPAIR", 0.1)
+    obstacle = tmp_path / "_out" / "managedclusters"
+    with start() as (backend, _), structlog.testing.capture_logs():
+        obstacle.write_text("in the way")
         (tmp_path / "c.yaml").write_text(_cluster())
-        wait_for(lambda: lines)
-        assert backend.get(*KEY) is None
-        (tmp_path / "_out" / "managedclusters").unlink()
         wait_for(lambda: backend.get(*KEY))
+        obstacle.unlink()
+        wait_for((obstacle / "c.yaml").exists)
+
+
+def test_what_was_edited_while_no_hub_ran_is_put_right(tmp_path: Path, start: Start) -> None:
+    work = manifest_work("c", "agent", [])
+    folder = tmp_path / "_out" / "clusters" / "c"
+    with start() as (backend, _):
+        backend.apply(work)
+        backend.deliver_credentials("c", Credentials(KeyIds(7), "7:00"))
+        wanted = {path: path.read_text() for path in folder.glob("*.yaml")}
+        applied = backend.get(Kind.WORK, "c", work["metadata"]["name"]) or {}
+        assert is_applied(applied)
+    (folder / "dynamic-scoring-config.yaml").write_text("data: {summaries: evil}")
+    with start() as (backend, told):
+        assert {path: path.read_text() for path in wanted} == wanted
+        assert [key.name for key in told if key.kind is Kind.WORK] == [work["metadata"]["name"]]
+        assert (backend.get(*told[0]) or {})["metadata"]["uid"] == applied["metadata"]["uid"]
+        assert backend.delivered_key_ids("c") == KeyIds(7)
+    for path in wanted:
+        path.write_text(path.read_text().replace("workload:", "workloads:").replace("summaries:", "none:"))
+    with start() as (backend, _), structlog.testing.capture_logs():
+        assert backend.list(Kind.WORK) == []
+        backend.apply(work)
+        assert "summaries:" in (folder / "dynamic-scoring-config.yaml").read_text()
+        backend.delete(Kind.WORK, "c", work["metadata"]["name"])
+        backend.remove_credentials("c")
+        assert not folder.exists()
+
+
+def test_events_are_limited_kept_and_bounded(tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "_out" / "events.yaml"
+    monkeypatch.setattr(directory, "EVENTS", 30)
+    with start() as (backend, _):
+        backend.event(KEY, "Warning", "Bad", "first")
+        backend.event(KEY, "Warning", "Bad", "first")
+        backend.event(KEY, "Normal", "Good", "x")
+    with start() as (backend, _):
+        for number in range(40):
+            backend.event(KEY._replace(name=f"c{number % 4}"), "Normal", "Many", str(number))
+    events = [(event["reason"], event["message"]) for event in yaml.safe_load(path.read_text())]
+    assert events == [("Many", str(number)) for number in range(10, 40)]
+    with start() as (backend, _), structlog.testing.capture_logs() as lines:
+        for number in range(100):
+            backend.event(KEY, "Normal", "Many", str(number))
+    events = [(event["reason"], event["message"]) for event in yaml.safe_load(path.read_text())]
+    assert [message for _, message in events[-25:]] == [str(number) for number in range(25)]
+    assert [line["message"] for line in lines if "message" in line] == [str(number) for number in range(25, 100)]
 
 
 def test_a_second_hub_on_the_folder_is_refused(start: Start) -> None:

@@ -1,17 +1,18 @@
-"""Files of the out folder."""
+"""Files of the out folder, which users may edit."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from dsf.api import kubeyaml
-from dsf.backends.eventlog import LIMIT, EventLog
 from dsf.backends.files import read_yaml, remove, write_text
-from dsf.backends.outfolder import OutFolder, merged
+from dsf.backends.outfolder import DirectoryScores, OutFolder
 from dsf.backends.protocol import Kind, ObjectKey
-from dsf.errors import BackendError
+from dsf.errors import BackendError, ObjectNotFoundError
 
 KEY = ObjectKey(Kind.SCORER, "hub", "s")
 
@@ -57,35 +58,18 @@ def test_removing_takes_empty_folders_along_up_to_the_root(tmp_path: Path) -> No
     remove(tmp_path / "a/b/c.yaml", up_to=tmp_path)
 
 
-def test_edits_of_delivered_files_are_seen_once(tmp_path: Path) -> None:
+def test_edits_of_owned_files_are_put_right(tmp_path: Path) -> None:
     out = OutFolder(tmp_path, "hub")
-    for cluster in ("a", "b", "c"):
-        out.deliver(out.cluster(cluster) / "x.yaml", "x: 1\n")
-    work = ObjectKey(Kind.WORK, "d", "work")
-    out.write(work, {"metadata": {"name": "work"}})
-    OutFolder(tmp_path, "hub").deliver(out.path(work), "of another process\n")
-    out.read(work)
-    assert out.edited_clusters() == set()
-    (out.cluster("a") / "x.yaml").write_text("x: 22\n")
-    (out.cluster("b") / "x.yaml").unlink()
-    out.withdraw(out.cluster("c") / "x.yaml")
-    assert [out.edited_clusters(), out.edited_clusters()] == [{"a", "b"}, set()]
-    out.deliver(out.cluster("a") / "x.yaml", "x: 1\n", mode=0o600)
-    assert (out.cluster("a") / "x.yaml").read_text() == "x: 1\n"
-    assert (out.cluster("a") / "x.yaml").stat().st_mode & 0o777 == 0o600
-    assert out.edited_clusters() == set()
-
-
-def test_keys_are_found_without_reading(tmp_path: Path) -> None:
-    out = OutFolder(tmp_path, "hub")
-    assert [*out.keys(Kind.SCORE)] == []
-    wanted = {ObjectKey(Kind.SCORE, cluster, "s") for cluster in ("a", "b")} | {ObjectKey(Kind.SCORE, "a", "t")}
-    for key in (*wanted, ObjectKey(Kind.WORK, "a", "work")):
-        write_text(out.path(key), "no: [yaml")
-    write_text(tmp_path / "clusters/a/config-map.yaml", "")
-    (tmp_path / "clusters/a/addonplacementscores/.s.yaml.1.tmp").write_text("")
-    assert set(out.keys(Kind.SCORE)) == wanted
-    assert [*out.keys(Kind.WORK)] == [ObjectKey(Kind.WORK, "a", "work")]
+    files = [out.cluster(cluster) / "x.yaml" for cluster in ("a", "b", "c", "d")]
+    for file in files:
+        out.put(file, "x: 1\n", mode=0o600)
+    OutFolder(tmp_path, "hub").put(files[3].with_name("of-another-process"), "")
+    files[0].write_text("x: 22\n")
+    files[1].unlink()
+    out.remove(files[2])
+    out.repair()
+    assert [file.exists() and file.read_text() for file in files] == ["x: 1\n", "x: 1\n", False, "x: 1\n"]
+    assert files[1].stat().st_mode & 0o777 == 0o600
 
 
 def test_names_cannot_leave_the_folder(tmp_path: Path) -> None:
@@ -103,31 +87,46 @@ def test_another_namespace_is_in_the_file_name(tmp_path: Path) -> None:
     assert out.path(ObjectKey(Kind.SCORER, "team", "s")) == tmp_path / "dynamicscorers/team_s.yaml"
 
 
-def test_events_are_counted_kept_and_bounded(tmp_path: Path) -> None:
-    path = tmp_path / "events.yaml"
-    events = EventLog(path)
-    events.load()
-    events.add(KEY, "Warning", "Bad", "first")
-    events.add(KEY, "Normal", "Good", "x")
-    events.add(KEY, "Warning", "Bad", "first")
-    events.write()
-    assert [(event["reason"], event["count"]) for event in read_yaml(path)] == [("Good", 1), ("Bad", 2)]
-    again = EventLog(path)
-    again.load()
-    again.add(KEY, "Warning", "Bad", "first")
-    again.write()
-    assert read_yaml(path)[-1]["count"] == 3
-    for number in range(LIMIT + 10):
-        again.add(KEY, "Normal", "Many", str(number))
-    again.write()
-    assert len(read_yaml(path)) == LIMIT
+@pytest.mark.parametrize(
+    "change",
+    [{"namespace": ["x"]}, {"namespace": 5}, {"namespace": "A B"}, {"name": "A B"}, {"name": "another"}],
+)
+def test_an_object_that_is_not_that_of_its_file_is_left_out(tmp_path: Path, change: dict[str, Any]) -> None:
+    out = OutFolder(tmp_path, "default")
+    path = tmp_path / "dynamicscorers" / "one.yaml"
+    path.parent.mkdir()
+    manifest = {"kind": "DynamicScorer", "metadata": {"name": "one", "namespace": "default"}, "status": "text"}
+    path.write_text(yaml.safe_dump(manifest))
+    (found,) = out.all(Kind.SCORER)
+    assert "status" not in found
+    path.write_text(yaml.safe_dump({**manifest, "metadata": manifest["metadata"] | change}))  # type: ignore[operator]
+    assert list(out.all(Kind.SCORER)) == []
 
 
-def test_applying_keeps_what_belongs_to_others() -> None:
-    before = {"metadata": {"labels": {"theirs": "1", "ours": "old"}, "finalizers": ["x"]}, "spec": {"list": [1, 2]}}
-    after = merged(before, {"metadata": {"labels": {"ours": "new"}}, "spec": {"list": [3]}})
-    assert after == {
-        "metadata": {"labels": {"theirs": "1", "ours": "new"}, "finalizers": ["x"]},
-        "spec": {"list": [3]},
-    }
-    assert before["spec"] == {"list": [1, 2]}
+MANIFEST = {"kind": "AddOnPlacementScore", "metadata": {"namespace": "c1", "name": "s1"}}
+SCORE = ObjectKey(Kind.SCORE, "c1", "s1")
+
+
+def test_a_renewal_keeps_what_the_object_had(tmp_path: Path) -> None:
+    out = OutFolder(tmp_path, "default")
+    (tmp_path / "managedclusters").mkdir()
+    (tmp_path / "managedclusters" / "c1.yaml").touch()
+    DirectoryScores(out).apply_score(MANIFEST, {"value": 1})
+    first = out.read(SCORE) or {}
+    for value in (2, 3):
+        DirectoryScores(out).apply_score(MANIFEST, {"value": value})
+        assert out.read(SCORE) == {**first, "status": {"value": value}}
+    assert first["metadata"]["uid"]
+    # A new one has another uid.
+    backend = DirectoryScores(out)
+    backend.delete_score("c1", "s1")
+    backend.delete_score("c1", "s1")
+    assert out.read(SCORE) is None
+    assert not (tmp_path / "clusters").exists()
+    backend.apply_score(MANIFEST, {"value": 9})
+    assert (out.read(SCORE) or {})["metadata"]["uid"] != first["metadata"]["uid"]
+
+
+def test_a_cluster_that_is_gone_gets_no_score(tmp_path: Path) -> None:
+    with pytest.raises(ObjectNotFoundError, match="cluster 'c1' is not there"):
+        DirectoryScores(OutFolder(tmp_path, "default")).apply_score(MANIFEST, {})

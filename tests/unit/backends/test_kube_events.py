@@ -61,12 +61,14 @@ def test_a_server_that_stalls_holds_up_nobody(stalled: Stalled) -> None:
     assert all(connect + read <= 5 for connect, read in stalled.timeouts)
 
 
-def test_what_does_not_fit_is_dropped_and_said_once(stalled: Stalled, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kube_events, "_QUEUE", 3)
+def test_what_does_not_fit_is_dropped_and_logged(stalled: Stalled, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kube_events, "_QUEUE", 2)
     recorder = _recorder(stalled)
+    _tell(recorder, "a")
+    wait_for(lambda: stalled.asked)
     with structlog.testing.capture_logs() as lines:
-        _tell(recorder, *"abcdef")
-    assert len([line for line in lines if "dropped" in line["event"]]) == 1
+        _tell(recorder, *"bcdef")
+    assert [line["message"] for line in lines if "dropped" in line["event"]] == [*"def"]
     stalled.go_on.set()
     assert recorder.flush(30)
     _tell(recorder, "g")
@@ -84,7 +86,6 @@ def test_the_end_waits_for_a_moment_and_then_nothing_is_written(
     recorder.close()
     _tell(recorder, "c")
     stalled.go_on.set()
-    assert recorder._thread is not None
     recorder._thread.join(30)
     assert not recorder._thread.is_alive()
     assert stalled.asked == ["a"], "the one that was under way"
@@ -109,31 +110,3 @@ def test_one_that_fails_keeps_no_other_from_being_written(stalled: Stalled, erro
     _tell(recorder, "b")
     assert recorder.flush(30)
     assert stalled.taken == ["b"]
-
-
-class Server:
-    """A session whose server takes everything, and what it has taken."""
-
-    def __init__(self) -> None:
-        self.created: list[str] = []
-        self.counts: list[int] = []
-
-    def create(self, path: str, body: dict[str, str], **_: object) -> None:
-        self.created.append(body["note"])
-
-    def merge(self, path: str, body: dict[str, dict[str, int]], **_: object) -> None:
-        self.counts.append(body["series"]["count"])
-
-
-def test_messages_that_always_differ_are_limited_and_equal_ones_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = Server()
-    recorder = EventRecorder(cast("Session", server), "hub-1")
-    _tell(recorder, *(["again"] * 5), *map(str, range(100)))
-    assert recorder.flush(30)
-    assert server.created == ["again", *map(str, range(24))]
-    # The count of a series is written once a minute.
-    assert server.counts == []
-    monkeypatch.setattr(kube_events, "_SERIES_PAUSE", 0.0)
-    _tell(recorder, "again")
-    assert recorder.flush(30)
-    assert server.counts == [6]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dsf.api.types import ADDON_NAME, CONFIG_NAME, CREDENTIALS_NAME, CREDENTIALS_WORK_NAME, GROUP, MANIFESTWORK_NAME
+from dsf.api.types import ADDON_NAME, CREDENTIALS_NAME, CREDENTIALS_WORK_NAME, GROUP, MANIFESTWORK_NAME
 from dsf.backends.kube import CLAIMS_NAME
 from dsf.backends.kube_kinds import WATCHED
 from dsf.backends.protocol import Kind
@@ -64,12 +64,11 @@ def test_the_hub_has_no_right_that_its_code_does_not_use() -> None:
         if kind is not Kind.SECRET
         for verb in ("list", "watch")
     }
-    # KubeBackend: statuses by apply; finalizers of the one configuration; ManifestWorks; scores of no scorer; events.
+    # KubeBackend: statuses by apply; ManifestWorks; scores of no scorer; events.
     used |= {(f"{kind}/status", "patch", ()) for kind in ("dynamicscorers", "dynamicscoringconfigs")}
-    used |= {("dynamicscoringconfigs", verb, (CONFIG_NAME,)) for verb in ("get", "patch")}
     works = (MANIFESTWORK_NAME, CREDENTIALS_WORK_NAME)
     used |= {("manifestworks", verb, works) for verb in ("create", "patch", "delete")}
-    used |= {("addonplacementscores", "delete", ()), ("events", "create", ()), ("events", "patch", ())}
+    used |= {("addonplacementscores", "delete", ()), ("events", "create", ())}
     assert held == used
 
 

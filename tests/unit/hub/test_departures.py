@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import cast
-from unittest.mock import Mock
 
 import pytest
 
@@ -13,12 +12,13 @@ from dsf.api.types import ADDON_NAME, CREDENTIALS_WORK_NAME, MANIFESTWORK_NAME
 from dsf.backends.protocol import Kind, Manifest, ObjectKey
 from dsf.fleet.model import FleetModel
 from dsf.hub.clusters import ClusterReconciler
-from dsf.hub.configs import FINALIZER, ConfigReconciler
+from dsf.hub.configs import ConfigReconciler
 from dsf.hub.credentials import AgentCredentials
 from dsf.hub.departures import Departures
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.outage import Outage
 from dsf.hub.registrar import Registrar
+from dsf.hub.scores import ScoreReconciler
 from dsf.settings import Settings
 from dsf.store.agents import AgentKeys, Agents
 from dsf.store.registry import Registry
@@ -235,17 +235,25 @@ def test_a_configuration_that_cannot_be_read_ends_nothing_for_good(world: World)
     assert (world.runs(), world.cycles()) == (None, None)
 
 
-def test_a_deleted_configuration_that_cannot_be_read_is_released(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    released: list[object] = []
-    monkeypatch.setattr(Objects, "remove_finalizer", lambda _, *said: released.append(said), raising=False)
+def test_a_configuration_that_is_being_deleted_is_gone_also_if_it_cannot_be_read(world: World) -> None:
+    """As one is that somebody else keeps with a finalizer."""
     manifest = world.api.take(Kind.CONFIG)
-    leaving = {**manifest["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [FINALIZER]}
+    leaving = {**manifest["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
     world.api.put({**manifest, "spec": {"masks": 7}, "metadata": leaving})
+    score = ObjectKey(Kind.SCORE, "c", "cpu")
+    world.api.put({"kind": "AddOnPlacementScore", "metadata": {"namespace": "c", "name": "cpu"}})
     world.look()
-    backend, scores = world.api.backend, Mock(remove_all=lambda: False)
-    key = world.desired.config_key
-    assert ConfigReconciler(backend, world.registrar, world.desired, world.clusters, scores)(key) is None
-    assert released == [(*key, FINALIZER)]
+    assert (world.runs(), world.told()) == (False, False)
+    scores = ScoreReconciler(world.api.backend, world.registrar, world.desired)
+    orphans: list[ObjectKey] = []
+    reconcile = ConfigReconciler(
+        world.api.backend, world.registrar, world.desired, world.clusters, scores, on_orphan=orphans.append
+    )
+    assert reconcile(world.desired.config_key) is None
+    assert orphans == [score]
+    world.now += GRACE
+    world.look()
+    assert (world.runs(), world.cycles()) == (None, None)
 
 
 def test_a_missing_score_is_written_again_after_the_return(world: World) -> None:
@@ -261,7 +269,7 @@ def test_without_a_configuration_no_score_is_published(world: World) -> None:
     taken = world.api.take(Kind.CONFIG)
     world.look()
     assert world.registry.scorers()["cpu"].destination == "None"
-    assert not world.registrar.has_entries()
+    assert world.runs() is False
     world.api.put(taken)
     world.look()
     assert world.registry.scorers()["cpu"].destination == "AddOnPlacementScore"

@@ -5,16 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, cast
 
-import pytest
-
 from dsf.api.types import SCORER_NAME_LABEL
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
-from dsf.errors import BackendError
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.registrar import Registrar
-from dsf.hub.scores import BATCH, ScoreReconciler
+from dsf.hub.scores import ScoreReconciler
 from dsf.hub.summaries import FleetPlan, make_plan
-from dsf.kube.session import ApiServerError, ForbiddenError
 from tests.unit.hub.builders import cluster, config, scorer
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -28,8 +24,7 @@ class Place:
         self.scores = {_key(score): score for score in scores}
         self.rewritten: list[tuple[str, str]] = []
         self.written: dict[tuple[str, str], str] = {}
-        # Name of a score -> why it cannot be removed.
-        self.errors: dict[str, BackendError] = {}
+        self.has_no_config = False
 
     def keys(self, kind: Kind) -> list[ObjectKey]:
         return [*self.scores]
@@ -38,8 +33,6 @@ class Place:
         return self.scores.get(ObjectKey(kind, namespace, name))
 
     def delete_score(self, namespace: str, name: str) -> None:
-        if name in self.errors:
-            raise self.errors[name]
         del self.scores[ObjectKey(Kind.SCORE, namespace, name)]
 
     def rewrite_score(self, cluster: str, scorer: str) -> None:
@@ -103,35 +96,17 @@ def test_a_scorer_that_cannot_run_keeps_its_scores() -> None:
     assert list(unresolved.reconciler().orphans(unresolved.plan)) == []
 
 
-def test_all_are_removed_in_steps() -> None:
-    place = Place(_plan(), *(_score("a", f"s{number}") for number in range(BATCH + 1)))
+def test_without_a_configuration_all_are_removed_also_what_the_writer_knows() -> None:
+    plan = make_plan([scorer("one", score="Score One")], None, [cluster("a")], NOW)
+    place = Place(plan, _score("a", "score-one", "one"))
+    place.written["a", "one"] = "score-one"
     reconcile = place.reconciler()
-    assert [reconcile.remove_all() for _ in range(3)] == [True, True, False]
-
-
-def test_those_that_cannot_be_removed_keep_no_others() -> None:
-    place = Place(_plan(), *(_score("a", f"s{number}") for number in range(BATCH + 2)))
-    place.errors = {f"s{number}": ForbiddenError(f"no {number}", 403) for number in range(BATCH)}
-    reconcile = place.reconciler()
-    with pytest.raises(ForbiddenError, match="no 0"):
-        reconcile.remove_all()
-    with pytest.raises(ForbiddenError):
-        reconcile.remove_all()
-    assert place.scores.keys() == {_key(_score("a", name)) for name in place.errors}
-    place.errors.clear()
-    assert [reconcile.remove_all(), reconcile.remove_all()] == [True, False]
-
-
-def test_a_server_that_fails_with_one_is_asked_for_the_others_first() -> None:
-    place = Place(_plan(), *(_score("a", name) for name in ("first", "second")))
-    place.errors = {"first": ApiServerError("a webhook failed", 500)}
-    reconcile = place.reconciler()
-    with pytest.raises(ApiServerError):
-        reconcile.remove_all()
-    assert len(place.scores) == 2, "an API server that does not work is not asked a hundred times"
-    with pytest.raises(ApiServerError):
-        reconcile.remove_all()
-    assert [key.name for key in place.scores] == ["first"]
+    (key,) = reconcile.orphans(plan)
+    reconcile(key)
+    assert place.scores, "one that cannot be read is not gone"
+    place.has_no_config = True
+    reconcile(key)
+    assert not place.scores
 
 
 def test_a_score_where_its_scorer_is_not_selected_is_nobodys() -> None:

@@ -26,8 +26,6 @@ def test_after_the_hub_wrote_its_statuses_nothing_differs_from_git(world: HubWor
     world.deliver(name)
     world.until(lambda: world.condition("Distributed") == ("True", "Distributed"), 10)
     world.until(lambda: world.condition("Ready") == ("Unknown", "NoCyclesYet"), 10)
-    # Also the finalizer is there, which is the hub's and not git's.
-    world.until(lambda: bool((world.config() or {})["metadata"].get("finalizers")), 5)
     # Exit code 1 and a text would be a difference.
     assert world.plane.kubectl("diff", *_APPLY, stdin=repository) == ""
     before = world.session.get(DYNAMIC_SCORERS.path(world.namespace, "cpu-scorer"))["metadata"]["resourceVersion"]

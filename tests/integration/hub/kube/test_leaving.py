@@ -11,7 +11,7 @@ from dsf.api.types import CREDENTIALS_WORK_NAME, MANAGED_BY, MANAGED_BY_LABEL, M
 from dsf.errors import BackendError, ObjectConflictError, ObjectNotFoundError
 from dsf.hub import leaving
 from dsf.hub.distribute import manifest_work
-from dsf.kube.resources import DEPLOYMENTS, MANIFEST_WORKS
+from dsf.kube.resources import ADDON_PLACEMENT_SCORES, DEPLOYMENTS, MANIFEST_WORKS
 from dsf.kube.session import ApiServerError, ForbiddenError, Session, UnreachableError
 from tests.support.controlplane import ControlPlane
 
@@ -39,13 +39,22 @@ def _names(session: Session, cluster: str) -> list[str]:
     return sorted(work["metadata"]["name"] for work in session.get(MANIFEST_WORKS.path(cluster))["items"])
 
 
-def _deployment(session: Session, namespace: str) -> None:
-    labels = {"app": "hub"}
+def _score(session: Session, cluster: str, name: str, labels: dict[str, str]) -> None:
+    body = {
+        "apiVersion": ADDON_PLACEMENT_SCORES.api_version,
+        "kind": ADDON_PLACEMENT_SCORES.kind,
+        "metadata": {"name": name, "labels": labels},
+    }
+    session.create(ADDON_PLACEMENT_SCORES.path(cluster), body)
+
+
+def _deployment(session: Session, namespace: str, name: str) -> None:
+    labels = {"app": name}
     pod = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "hub", "image": "hub"}]}}
     body = {
         "apiVersion": DEPLOYMENTS.api_version,
         "kind": DEPLOYMENTS.kind,
-        "metadata": {"name": "dynamic-scoring-hub", "namespace": namespace},
+        "metadata": {"name": name, "namespace": namespace},
         "spec": {"replicas": 2, "selector": {"matchLabels": labels}, "template": pod},
     }
     session.create(DEPLOYMENTS.path(namespace), body)
@@ -55,7 +64,11 @@ def test_what_was_delivered_goes_and_nothing_else(
     session: Session, control_plane: ControlPlane, settings_factory: Callable[..., object]
 ) -> None:
     hub, near, away = (control_plane.namespace(name) for name in ("hub", "near", "away"))
-    _deployment(session, hub)
+    deployments = ("dynamic-scoring-hub", "dynamic-scoring-results")
+    for name in deployments:
+        _deployment(session, hub, name)
+    _score(session, near, "ours", {MANAGED_BY_LABEL: MANAGED_BY})
+    _score(session, near, "theirs", {MANAGED_BY_LABEL: "another"})
     for name in (MANIFESTWORK_NAME, CREDENTIALS_WORK_NAME, OTHERS):
         _work(session, near, name)
     # Its work agent takes the finalizer off when it is back.
@@ -67,7 +80,9 @@ def test_what_was_delivered_goes_and_nothing_else(
         assert _names(session, near) == [OTHERS]
         work = session.get(MANIFEST_WORKS.path(away, CREDENTIALS_WORK_NAME))
         assert work["metadata"]["deletionTimestamp"]
-        assert session.get(DEPLOYMENTS.path(hub, "dynamic-scoring-hub"))["spec"]["replicas"] == 0
+        assert [session.get(DEPLOYMENTS.path(hub, name))["spec"]["replicas"] for name in deployments] == [0, 0]
+        scores = session.get(ADDON_PLACEMENT_SCORES.path(near))["items"]
+        assert [score["metadata"]["name"] for score in scores] == ["theirs"]
     finally:
         session.merge(MANIFEST_WORKS.path(away, CREDENTIALS_WORK_NAME), {"metadata": {"finalizers": None}})
     assert away not in leaving.leave(session, control_plane.namespace("nobody"), patience=30)
@@ -90,6 +105,8 @@ class Server:
     def request(self, method: str, path: str, *, query: dict[str, str] | None = None) -> dict[str, Any]:
         self._fail()
         query = query or {}
+        if "manifestworks" not in path:
+            return {"items": []}
         self.queries.append(query)
         place = int(query.get("continue", "0"))
         named = [work for work in self.works if query["fieldSelector"] == f"metadata.name={work['metadata']['name']}"]

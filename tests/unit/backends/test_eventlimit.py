@@ -1,0 +1,50 @@
+"""How many events about one object are told."""
+
+from __future__ import annotations
+
+import pytest
+
+from dsf.backends import eventlimit
+from dsf.backends.eventlimit import BURST, PAUSE, EventLimit
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The monotonic time."""
+    now = [1000.0]
+    monkeypatch.setattr(eventlimit.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_25_at_once_and_then_one_in_five_minutes(clock: list[float]) -> None:
+    limit = EventLimit()
+
+    def told(count: int, about: str = "a") -> int:
+        return sum(limit.allows(about, "Warning", "Bad", str(number)) for number in range(count))
+
+    assert told(100) == BURST
+    assert told(100, "another") == BURST
+    clock[0] += PAUSE - 1
+    assert told(10) == 0
+    clock[0] += 1
+    assert told(10) == 1
+    clock[0] += 100 * PAUSE
+    assert told(100) == BURST
+
+
+def test_an_equal_one_after_the_other_is_told_once_in_five_minutes(clock: list[float]) -> None:
+    limit = EventLimit()
+    events = ["again", "again", "other", "again"]
+    assert [limit.allows("a", "Warning", "Bad", text) for text in events] == [True, False, True, True]
+    assert limit.allows("a", "Normal", "Bad", "again"), "of another type"
+    assert limit.allows("b", "Normal", "Bad", "again"), "of another object"
+    clock[0] += PAUSE
+    assert limit.allows("a", "Normal", "Bad", "again"), "Kubernetes forgets events after an hour"
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(eventlimit, "_OBJECTS", 3)
+    limit = EventLimit()
+    for number in range(10):
+        assert limit.allows(str(number), "Normal", "Good", "x")
+    assert len(limit._told) == 3
