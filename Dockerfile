@@ -88,8 +88,8 @@ USER 65532:65532
 EXPOSE 8080
 
 FROM build AS hub-dependencies
-# `--build-arg EXTRAS=` leaves the optimiser out, whose solver is as large as all the rest, the agent's OTLP
-# receiver, and `dsf scorer check` with the library for scoring APIs.
+# `--build-arg EXTRAS=` leaves the optimiser out, whose solver is as large as all the rest, with the page's
+# Placements and plans, the agent's OTLP receiver, and `dsf scorer check` with the library for scoring APIs.
 ARG EXTRAS="--extra optimizer --extra otel --extra scorer"
 ENV OPTIONS="--locked --no-default-groups --extra sources ${EXTRAS}"
 RUN uv sync ${OPTIONS} --no-install-workspace

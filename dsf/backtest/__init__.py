@@ -8,6 +8,5 @@ summary     per item: lowest, median and highest value, changes, moments without
 picture     the same as lines of blocks in a terminal, and as a file
 comparison  two scorers: differences, order of clusters, and what Placements would have chosen
 kept        what came of runs, in Redis for the page
-situations  the Placements of a comparison, from a file or from the hub
-replay      decisions of one Placement over time, by the rules of OCM's scheduler
+placements  what a comparison asks about Placements, and who answers it
 """

@@ -11,10 +11,9 @@ from typing import Protocol
 
 from pydantic import Field
 
+from dsf.backtest.placements import Decisions, Placement, Scores
 from dsf.backtest.record import Question, Record
-from dsf.backtest.replay import Replay, Scores
 from dsf.errors import BacktestError
-from dsf.fleet.scheduling import Situation
 from dsf.fleet.views import Time, View
 from dsf.text import listed
 
@@ -110,9 +109,9 @@ class _Pair:
 class _Differing:
     """One Placement, replayed with both."""
 
-    situation: Situation
-    a: Replay
-    b: Replay
+    placement: Placement
+    a: Decisions
+    b: Decisions
     decisions: int = 0
     differ: int = 0
     #: Start, end, and the clusters of both.
@@ -130,7 +129,7 @@ class _Differing:
             self.spans.append((at, until, a, b))
 
 
-def compared(a: Side, b: Side, situations: Sequence[Situation]) -> ComparisonView:
+def compared(a: Side, b: Side, placements: Sequence[Placement]) -> ComparisonView:
     """Compare them on the clusters and in the time that both have. Raises BacktestError when there is none."""
     clusters = sorted(a.questions.keys() & b.questions.keys())
     if not clusters:
@@ -144,13 +143,13 @@ def compared(a: Side, b: Side, situations: Sequence[Situation]) -> ComparisonVie
     in_force = [Scores({name: side.questions[name] for name in clusters}) for side in (a, b)]
     pairs: defaultdict[tuple[str, str], _Pair] = defaultdict(_Pair)
     orders: defaultdict[str, list[float]] = defaultdict(list)
-    placements = [
+    differing = [
         _Differing(
-            situation,
-            Replay(situation, in_force[0], resources, names),
-            Replay(situation, in_force[1], resources, names),
+            placement,
+            placement.replay(in_force[0], resources, names),
+            placement.replay(in_force[1], resources, names),
         )
-        for situation in situations
+        for placement in placements
     ]
     for number, at in enumerate(times):
         said = [[record for name in clusters if (record := side.get(name, at)) is not None] for side in (a, b)]
@@ -161,7 +160,7 @@ def compared(a: Side, b: Side, situations: Sequence[Situation]) -> ComparisonVie
                 orders[item].append(correlation)
         for scores, records in zip(in_force, said, strict=True):
             scores.take(records)
-        for placement in placements:
+        for placement in differing:
             placement.decide(at, times[number + 1] if number + 1 < len(times) else at + every)
     return ComparisonView(
         a=a.name,
@@ -179,8 +178,8 @@ def compared(a: Side, b: Side, situations: Sequence[Situation]) -> ComparisonVie
             RankView(item=item, moments=len(found), mean=round(statistics.fmean(found), 3), lowest=round(min(found), 3))
             for item, found in sorted(orders.items())
         ],
-        placements=[_placement(placement) for placement in placements],
-        notes=list(_notes(a, b, clusters, placements)),
+        placements=[_placement(one) for one in differing],
+        notes=list(_notes(a, b, clusters, differing)),
     )
 
 
@@ -240,10 +239,9 @@ def _item(cluster: str, item: str, pair: _Pair) -> ItemDifference:
 
 
 def _placement(differing: _Differing) -> PlacementDifference:
-    metadata = differing.situation.placement["metadata"]
     return PlacementDifference(
-        namespace=metadata.get("namespace", ""),
-        name=metadata["name"],
+        namespace=differing.placement.namespace,
+        name=differing.placement.name,
         decisions=differing.decisions,
         differ=differing.differ,
         flaps_a=differing.a.flaps,
@@ -260,7 +258,7 @@ def _notes(a: Side, b: Side, clusters: Sequence[str], placements: Sequence[_Diff
     cadences = {side.questions[cluster].every for side in (a, b) for cluster in clusters}
     if len(cadences) > 1:
         yield f"the moments are {' and '.join(map(str, sorted(cadences)))} s apart: a score counts until the next one"
-    others = {name for placement in placements for name in placement.situation.clusters} - set(clusters)
+    others = {name for one in placements for name in one.placement.clusters} - set(clusters)
     if others:
         yield f"clusters of Placements that were not tested have their score of now: {listed(sorted(others), 5)}"
     if any(placement.a.has_cel for placement in placements):

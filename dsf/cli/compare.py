@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +11,7 @@ import typer
 
 from dsf.cli.backtest import Every, Keep, Rate, when
 from dsf.cli.duration import seconds
-from dsf.cli.group import BAD, INTERRUPTED, USAGE, fail
+from dsf.cli.group import BAD, INTERRUPTED, USAGE, fail, needs
 from dsf.cli.output import Format, Output, emit, flat, table
 
 if TYPE_CHECKING:
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from dsf.backtest.comparison import ComparisonView, PlacementDifference, Side
+    from dsf.backtest.placements import Placement
     from dsf.backtest.summary import BacktestView
-    from dsf.fleet.scheduling import Situation
 
 #: Times of one Placement in the table.
 _SPANS = 5
@@ -70,12 +69,12 @@ def compare(
                 sides = [_side(stack, name, since, every, clusters or [], rate) for name in (a, b)]
             if is_interrupted():
                 raise typer.Exit(INTERRUPTED)
-            situations, problems = _situations(placements or [], sides)
-            view = compared(sides[0], sides[1], situations)
+            known, problems, hints = _placements(placements or [], sides)
+            view = compared(sides[0], sides[1], known)
             tested = [_tested(side, view) for side in sides]
     except BacktestError as error:
         fail(str(error), USAGE)
-    view = view.model_copy(update={"notes": [*view.notes, *problems]})
+    view = view.model_copy(update={"notes": [*view.notes, *problems, *hints]})
     emit(view, output, lambda: _render(view, limit or None))
     if keep:
         keep_run(
@@ -160,42 +159,19 @@ def _all_clusters() -> list[str]:
     return found
 
 
-def _situations(wanted: list[str], sides: Sequence[Side]) -> tuple[list[Situation], list[str]]:
-    """The Placements, and what could not be read of them."""
-    from dsf.backtest.situations import from_file
+def _placements(wanted: list[str], sides: Sequence[Side]) -> tuple[list[Placement], list[str], list[str]]:
+    """The Placements, what could not be read of them, and what to install to see them."""
+    from dsf.backtest.placements import installed
 
-    clusters = {name for side in sides for name in side.questions}
-    files = [name for name in wanted if Path(name).is_file()]
-    situations = [one for name in files for one in from_file(Path(name), sorted(clusters))]
-    named = [name for name in wanted if name not in files]
-    if wanted and not named:
-        return situations, []
-    of_hub, problems = _of_hub(named, {question.resource for side in sides for question in side.questions.values()})
-    return [*situations, *of_hub], problems
-
-
-def _of_hub(named: list[str], resources: set[str]) -> tuple[list[Situation], list[str]]:
-    import dsf.log
-    from dsf.backtest.situations import from_hub
-    from dsf.cli.session import for_a_person, hub_settings, running_demo
-    from dsf.errors import BackendError
-    from dsf.fleet.placementreader import PlacementReader
-    from dsf.http import trust
-    from dsf.kube.session import Session
-    from dsf.settings import Settings
-
-    settings = for_a_person(hub_settings(Settings.load()))
-    is_in_pod = "KUBERNETES_SERVICE_HOST" in os.environ
-    if not named and (settings.backend == "dir" or running_demo(settings) or not (settings.kubeconfig or is_in_pod)):
-        # A hub on a folder has no Placements.
-        return [], []
-    dsf.log.prepare(settings)
-    trust.use_folder(settings.trusted_ca_dir)
-    try:
-        with closing(Session.load(settings.kubeconfig)) as session:
-            return from_hub(PlacementReader(session), resources, named)
-    except BackendError as error:
-        return [], [f"the hub's Placements cannot be read: {error}"]
+    read = installed()
+    if read is None:
+        if wanted:
+            fail(f"--placement: {needs('optimizer')}", USAGE)
+        return [], [], [f"which Placements would have chosen otherwise: {needs('optimizer')}"]
+    questions = [question for side in sides for question in side.questions.values()]
+    clusters = {question.cluster for question in questions}
+    found, problems = read(wanted, sorted(clusters), {question.resource for question in questions})
+    return found, problems, []
 
 
 def _render(view: ComparisonView, limit: int | None) -> RenderableType:

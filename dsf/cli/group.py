@@ -29,7 +29,7 @@ _NOT_IN_AGENTS = ("cryptography", "fastapi", "flower", "jinja2", "starlette", "u
 _EXTRAS = {"matplotlib": "plot"}
 #: Command of a distribution of its own -> the extra that installs it.
 _COMMANDS = {
-    **dict.fromkeys(("mcp", "optimize", "optimizer"), "optimizer"),
+    **dict.fromkeys(("mcp", "optimize", "optimizer", "placement"), "optimizer"),
     **dict.fromkeys(("demo", "up"), "demo"),
     "scorer": "scorer",
 }
@@ -80,8 +80,7 @@ class CommandGroup(TyperGroup):
         """The command; one that is not installed names its extra."""
         command = super().get_command(ctx, cmd_name)
         if command is None and cmd_name in _COMMANDS:
-            extra = _COMMANDS[cmd_name]
-            fail(f"this needs the extra `{extra}`: pip install 'dynamic-scoring-framework[{extra}]'")
+            fail(needs(_COMMANDS[cmd_name]))
         return command
 
     def invoke(self, ctx: Any) -> Any:
@@ -114,6 +113,11 @@ class CommandGroup(TyperGroup):
             from dsf.cli.session import redis_hint
 
             fail(redis_hint(error))
+
+
+def needs(extra: str) -> str:
+    """Says how to install what is missing."""
+    return f"this needs the extra `{extra}`: pip install 'dynamic-scoring-framework[{extra}]'"
 
 
 def fail(message: str, code: int = BAD) -> None:

@@ -15,7 +15,6 @@ from dsf.cli import (
     credentials,
     explain,
     history,
-    placement,
     processes,
     rescore,
     schedule,
@@ -100,7 +99,6 @@ app.command(cls=FleetCommand, rich_help_panel=_LOOK)(scores.scores)
 app.command(cls=FleetCommand, rich_help_panel=_LOOK)(history.history)
 app.command(cls=FleetCommand, rich_help_panel=_LOOK)(history.changes)
 app.command(cls=FleetCommand, rich_help_panel=_LOOK)(explain.explain)
-app.command(rich_help_panel=_LOOK)(placement.placement)
 app.command(cls=FleetCommand, rich_help_panel=_LOOK)(backtest.backtest)
 app.command(cls=FleetCommand, rich_help_panel=_LOOK)(compare.compare)
 app.command(cls=FleetCommand, rich_help_panel=_CHANGE)(rescore.rescore)

@@ -319,7 +319,7 @@ _RECORD: Final = [
     _selector("lpush ltrim", w=[keys.HUB_WAKE]),
 ]
 
-#: What `dsf.fleet.plans` does: keep what the optimiser proposed, for the page.
+#: What `dsf.optimizer.plans` does: keep what the optimiser proposed, for the page.
 _PLANS: Final = [_selector("hset hdel hexists hlen", rw=[keys.PLANS])]
 
 #: What `dsf.backtest.kept` does: keep backtests for the page.

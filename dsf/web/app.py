@@ -36,9 +36,10 @@ from dsf.web.access import UserAccess
 from dsf.web.acting import Acting
 from dsf.web.forms import MAX_TOKEN, add_forms
 from dsf.web.guard import Guard
+from dsf.web.pages import PageView, Sources, all_views
 from dsf.web.rendering import link, prepare
 from dsf.web.site import LoginNeededError, PageOptions, Site, assets, static_files
-from dsf.web.views import VIEWS, PageView, Sources, settings_in_force
+from dsf.web.views import VIEWS, settings_in_force
 
 log = dsf.log.get(__name__)
 
@@ -62,7 +63,7 @@ def make_app(
     )
     _add_probes(app, sources)
     _add_static(app)
-    for view in VIEWS:
+    for view in all_views(VIEWS):
         app.add_api_route(view.path, _endpoint(site, view), methods=["GET", "HEAD"])
     add_forms(app, site, acting)
     add_api(app, site)

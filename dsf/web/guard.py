@@ -5,6 +5,7 @@ Plain ASGI, so that it also covers answers of other middleware.
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -15,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dsf.errors import SettingsError
 from dsf.http.hosts import PROBES, host_name, is_loopback
+from dsf.web.pages import plugins
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -32,12 +34,11 @@ _HEADERS: Final = {
     "X-Frame-Options": "DENY",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
-#: First segments of the page's own paths; a prefix must not start with them, as a stripped prefix could not be
-#: detected.
+#: First segments of the page's own paths, without those of plug-ins.
 # fmt: off
-OWN: Final = frozenset((
+_OWN: Final = frozenset((
     "act", "api", "changes", "clusters", "docs", "find", "healthz", "login", "logout", "openapi.json",
-    "outcomes", "parts", "placements", "plans", "readyz", "scorers", "static",
+    "outcomes", "parts", "readyz", "scorers", "static",
 ))
 # fmt: on
 
@@ -131,10 +132,17 @@ class Guard:
         return bool(name) and ("*" in self._hosts or name in self._hosts or is_loopback(name))
 
 
+@functools.cache
+def own_segments() -> frozenset[str]:
+    """First segments of all paths; a prefix must not start with them, as a stripped prefix could not be detected."""
+    return _OWN.union(view.path.split("/")[1] for plugin in plugins().values() for view in plugin.views)
+
+
 def is_prefix(text: str) -> bool:
     """Whether this is a valid path prefix: `/a/b`, never another server or a path of the page."""
     first = text[1:].partition("/")[0]
-    return text.startswith("/") and first not in ("", *OWN) and all(c.isalnum() or c in "/-._~" for c in text)
+    is_free = bool(first) and first not in own_segments()
+    return text.startswith("/") and is_free and all(c.isalnum() or c in "/-._~" for c in text)
 
 
 def _all(headers: Headers, name: str) -> list[str]:

@@ -30,12 +30,11 @@ from dsf.web.app import make_app
 from dsf.web.backtesting import BacktestRunner
 from dsf.web.guard import is_prefix, parse_networks
 from dsf.web.objects import FolderObjects, HubObjects, NoObjects
+from dsf.web.pages import Sources
 from dsf.web.reading import Reading
 from dsf.web.site import PageOptions
-from dsf.web.views import Sources
 
 if TYPE_CHECKING:
-    from dsf.fleet.placementreader import PlacementReader
     from dsf.kube.session import Session
 
 log = dsf.log.get(__name__)
@@ -56,7 +55,7 @@ def run(settings: Settings) -> int:
     reading = Reading(client)
     access = _access(settings, session)
     objects = _objects(settings, session)
-    sources = Sources(reading, objects, _placements(settings, session))
+    sources = Sources(reading, objects, session, settings)
     backtests = BacktestRunner(client, reading, objects, by_name=settings.backend == "dir")
     acting = Acting(client, settings, reading, backtests)
     with listen(*settings.listen_address("web")) as listener:
@@ -94,14 +93,6 @@ def _objects(settings: Settings, session: Session | None) -> HubObjects:
     from dsf.web.kube import ScorerCache
 
     return ScorerCache(session, [settings.namespace, *settings.scorer_namespaces])
-
-
-def _placements(settings: Settings, session: Session | None) -> PlacementReader | None:
-    if session is None:
-        return None
-    from dsf.fleet.placementreader import PlacementReader, debugger_of
-
-    return PlacementReader(session, debugger_of(settings))
 
 
 def _session(settings: Settings) -> Session | None:

@@ -14,7 +14,6 @@ from dsf.backtest.kept import KeptRun
 from dsf.fleet import changes
 from dsf.fleet.model import FleetModel, PairFilter
 from dsf.fleet.overviews import ClusterPage, PairDetail, PairRow, ReasonGroup, ScorerOverview
-from dsf.fleet.plans import PlanComparison, read_plans
 from dsf.fleet.schedule import entry_view
 from dsf.fleet.verdict import Verdict, verdict
 from dsf.fleet.views import EntryView
@@ -76,7 +75,7 @@ class Reading:
     """
 
     def __init__(self, client: redis.Redis) -> None:
-        self._redis = client
+        self.redis = client
         self._registry = Registry(client)
         self._pairs = Pairs(client)
         self._schedule = ScheduleStore(client)
@@ -85,7 +84,7 @@ class Reading:
 
     def ping(self) -> None:
         """Check that Redis can be read; it refuses PING while it takes no writes."""
-        self._redis.hlen(keys.CLUSTERS)
+        self.redis.hlen(keys.CLUSTERS)
 
     def groups(self, scorers: Iterable[ScorerOverview]) -> list[ReasonGroup]:
         """Problems of scorers, worst first."""
@@ -147,7 +146,7 @@ class Reading:
 
     def cluster_names(self) -> list[str]:
         """All accepted clusters, sorted."""
-        return sorted(str(name) for name in self._redis.hkeys(keys.CLUSTERS))
+        return sorted(str(name) for name in self.redis.hkeys(keys.CLUSTERS))
 
     def records(self) -> list[ScorerRecord]:
         """The records of all scorers by name."""
@@ -172,7 +171,7 @@ class Reading:
 
     def agent_version(self, name: str) -> int | None:
         """The version of the messages that a cluster's agent sends; None before the first."""
-        agent = Agents(self._redis).one(name)
+        agent = Agents(self.redis).one(name)
         return agent.schema_version if agent else None
 
     def pair(self, cluster: str, scorer: str) -> tuple[TableRow, PairDetail]:
@@ -213,19 +212,15 @@ class Reading:
                 rows += self.page(replace(wanted, scorer=scorer, clusters=[cluster]), 1).rows
         return rows
 
-    def plans(self) -> list[PlanComparison]:
-        """The optimiser's newest proposal for each namespace."""
-        return read_plans(self._redis)
-
     def backtests(self, scorer: str) -> list[KeptRun]:
         """Backtests and comparisons of a scorer that were kept, the newest first."""
-        return kept.read(self._redis, scorer)
+        return kept.read(self.redis, scorer)
 
     def changes(
         self, limit: int, cursor: str | None, scorer: str | None = None, cluster: str | None = None
     ) -> changes.ChangeList:
         """Actions of users, newest first."""
-        return changes.read(self._redis, limit=limit, cursor=cursor, scorer=scorer, cluster=cluster)
+        return changes.read(self.redis, limit=limit, cursor=cursor, scorer=scorer, cluster=cluster)
 
 
 def states_named(names: Collection[str]) -> list[Verdict]:

@@ -20,6 +20,7 @@ from markupsafe import Markup
 
 from dsf.reasons import DescribedReason, EmptyReason, FailureReason, RefusalReason, SkipReason, plain_text
 from dsf.web import drawing
+from dsf.web.pages import plugins
 from dsf.web.search import quoted
 from dsf.web.states import STATES
 
@@ -119,8 +120,9 @@ def _reason(reason: str) -> DescribedReason | None:
 @functools.cache
 def environment() -> jinja2.Environment:
     """The templates. All values are escaped, and an undefined name is an error."""
+    others = {name: plugin.templates for name, plugin in plugins().items()}
     made = jinja2.Environment(
-        loader=jinja2.PackageLoader("dsf.web"),
+        loader=jinja2.ChoiceLoader([jinja2.PackageLoader("dsf.web"), jinja2.PrefixLoader(others)]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -144,6 +146,7 @@ def environment() -> jinja2.Environment:
         "drawing": drawing,
         "ident": ident,
         "in_flower": in_flower,
+        "plugins": {plugin.path: plugin.title for plugin in plugins().values()},
     }
     return made
 

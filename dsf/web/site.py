@@ -22,9 +22,9 @@ from dsf.web.access import Doing, PageUser, UserAccess
 from dsf.web.acting import ACTS, ActionTarget
 from dsf.web.backtests import ALLOWED
 from dsf.web.guard import Network
+from dsf.web.pages import PageView, Sources
 from dsf.web.rendering import digest, render, with_ages
 from dsf.web.sessions import Sessions, Tries, cookie_of, form_secret
-from dsf.web.views import PageView, Sources
 
 _Value = TypeVar("_Value")
 

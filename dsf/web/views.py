@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from dsf.api.naming import sanitize_resource_name
@@ -16,18 +15,16 @@ from dsf.fleet.model import PairFilter
 from dsf.fleet.overviews import ClusterPage, ConditionView, FleetOverview, SettingView
 from dsf.fleet.verdict import Verdict
 from dsf.store.entries import scorer_target
-from dsf.web import planning
-from dsf.web.access import Doing
 from dsf.web.backtests import backtests
 from dsf.web.dividing import EVERYTHING, Chosen, chosen, divided
 from dsf.web.finding import find
-from dsf.web.objects import HubObjects, settings_of
-from dsf.web.reading import Reading, Rows, TableRow
+from dsf.web.objects import settings_of
+from dsf.web.pages import PageView, Query, Sources
+from dsf.web.reading import Rows, TableRow
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from dsf.fleet.placementreader import PlacementReader
 
 #: Most rows of a page. A row has at most some 20 elements, and a page may have 5,000.
 PAGE_ROWS: Final = 100
@@ -40,41 +37,7 @@ _LISTED: Final = 30
 #: States that need attention.
 _BAD: Final = (Verdict.FAILING, Verdict.EXPIRED, Verdict.SKIPPED, Verdict.NEVER, Verdict.EMPTY)
 
-Query = Mapping[str, str]
 _Page = TypeVar("_Page", ClusterPage, Rows)
-
-
-@dataclass(frozen=True)
-class Sources:
-    """Data sources of the pages."""
-
-    reading: Reading
-    objects: HubObjects
-    #: None without an API server.
-    placements: PlacementReader | None = None
-
-
-@dataclass(frozen=True)
-class PageView:
-    """One page: its path, template and data."""
-
-    path: str
-    template: str
-    build: Callable[[Sources, Mapping[str, str], Query], dict[str, Any]]
-    #: Whether an open page polls it.
-    live: bool = True
-    #: Required right, besides read access.
-    needs: Doing = "look"
-    #: A right with which it shows more; its viewers without it share another rendering.
-    more_with: Doing | None = None
-    #: Whether its subject supports actions: a scorer, or one on one cluster.
-    acts: bool = False
-    #: Parameters of its query; others are ignored, so that the same page is rendered once.
-    knows: tuple[str, ...] = ("cursor",)
-
-    def asked(self, query: Iterable[tuple[str, str]]) -> dict[str, str]:
-        """The parameters of a query that this page uses."""
-        return {name: text for name, text in query if name in self.knows}
 
 
 def _fleet(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
@@ -261,25 +224,6 @@ VIEWS: Final = (
     ),
     PageView("/clusters/{cluster}", "cluster.html", _cluster),
     PageView("/clusters/{cluster}/scorers/{scorer}", "pair.html", _pair, acts=True, knows=("run",)),
-    # Read from the API server: not polled.
-    PageView(
-        "/placements",
-        "placements.html",
-        lambda sources, *_: planning.placements(sources.placements),
-        live=False,
-        needs="placements",
-    ),
-    PageView(
-        "/placements/{namespace}/{name}",
-        "placement.html",
-        lambda sources, names, query: planning.placement(sources.placements, names, query),
-        live=False,
-        needs="placements",
-        knows=("cluster", "score", "value"),
-    ),
-    PageView(
-        "/plans", "plan.html", lambda sources, _, query: planning.plans(sources.reading, query), knows=("namespace",)
-    ),
     PageView("/changes", "changes.html", _changes, knows=("cursor", "scorer", "cluster")),
     PageView(
         "/find",

@@ -24,9 +24,6 @@ from playwright.sync_api import Browser, Route, expect
 from dsf.api.meta import rfc3339
 from dsf.backtest.record import Question, Record
 from dsf.backtest.replay import Replay, Scores
-from dsf.fleet.placement import PlacementView, WhatIf, explain
-from dsf.fleet.placementreader import PlacementReader, parse_answer
-from dsf.fleet.scheduling import SchedulerAnswer, SchedulingDecision, Situation, counts, decided_in, schedule
 from dsf.kube.lists import objects
 from dsf.kube.resources import (
     ADDON_PLACEMENT_SCORES,
@@ -38,6 +35,9 @@ from dsf.kube.resources import (
     Resource,
 )
 from dsf.kube.session import Session
+from dsf.placements.explanation import PlacementView, WhatIf, explain
+from dsf.placements.reader import PlacementReader, parse_answer
+from dsf.placements.scheduling import SchedulerAnswer, SchedulingDecision, Situation, counts, decided_in, schedule
 from tests.support.browser import TIMEOUT, Tab, browser
 from tests.support.child import Child
 from tests.support.controlplane import ControlPlane, find

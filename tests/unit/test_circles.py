@@ -143,7 +143,8 @@ def test_the_library_for_scoring_apis_stands_alone() -> None:
 def test_the_optimiser_knows_nothing_of_cycles() -> None:
     """No hub controller, no agent; of Redis what readers of the fleet use."""
     optimizer = _below(_modules(_ROOT), "dsf.optimizer")
-    commands = _below(optimizer, "dsf.optimizer.commands")
+    # What the command line and the page load.
+    commands = _below(optimizer, "dsf.optimizer.commands", "dsf.optimizer.pages")
     reached = _reached(set(optimizer) - set(commands))
     assert "fastapi" in reached
     hub = ("celery", "demo", "exporter", "hub", "results", "schedule")

@@ -34,6 +34,19 @@ def test_scores_as_they_are_now(dsf: Dsf, fleet: Fleet, redis_client: redis.Redi
     assert "--since" in needs.output
 
 
+def test_without_the_rules_of_placements_it_says_what_has_them(
+    dsf: Dsf, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dsf.backtest.placements.entry_points", lambda group: ())
+    extra = "this needs the extra `optimizer`: pip install 'dynamic-scoring-framework[optimizer]'"
+    result = dsf("compare", "sample-scorer", "sample-scorer", "-o", "json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["notes"] == [f"which Placements would have chosen otherwise: {extra}"]
+    result = dsf("compare", "sample-scorer", "sample-scorer", "--placement", str(PLACEMENT))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"error: --placement: {extra}" in result.stderr
+
+
 def test_a_placement_that_is_gone_is_named(
     dsf: Dsf, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

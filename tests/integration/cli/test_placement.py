@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from dsf.cli.main import app
 from dsf.errors import HttpError, SettingsError
-from dsf.fleet import placementreader
-from dsf.fleet.placementreader import debugger_of
+from dsf.placements import reader
+from dsf.placements.reader import debugger_of
 from dsf.settings import Settings
 from tests.support.httpserver import ScriptedServer, answer
 
@@ -24,7 +24,7 @@ ANSWER = {
 
 
 def test_ocms_scheduler_is_asked_with_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placementreader, "_PATIENCE", 60.0)
+    monkeypatch.setattr(reader, "_PATIENCE", 60.0)
     token = tmp_path / "token"
     token.write_text("sesame\n")
     with ScriptedServer(answer("no such path", 404)) as server:

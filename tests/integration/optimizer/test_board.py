@@ -11,8 +11,8 @@ import redis
 
 from dsf import keys
 from dsf.fleet.changes import read
-from dsf.fleet.plans import PlanComparison, read_plans, remember
 from dsf.optimizer.hubredis import HubRedis
+from dsf.optimizer.plans import PlanComparison, read_plans, remember
 from dsf.settings import Settings
 from tests.integration.optimizer.bed import POWER, Bed
 from tests.support.redisserver import RedisServer

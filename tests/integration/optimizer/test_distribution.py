@@ -51,7 +51,10 @@ def test_the_framework_alone_says_what_is_missing_and_then_works(wheels: dict[st
 
     dsf = str(environment / "bin" / "dsf")
     others = {"scorer": "scorer", "demo": "demo", "up": "demo"}
-    for command in ("optimize -f params.json", "optimizer", "mcp", "scorer check http://x", "demo", "up --manifests ."):
+    for command in (
+        *("optimize -f params.json", "optimizer", "mcp", "placement best", "scorer check http://x", "demo"),
+        "up --manifests .",
+    ):
         lacking = run(dsf, *command.split())
         extra = others.get(command.split()[0], "optimizer")
         assert (lacking.returncode, lacking.stdout) == (1, "")
@@ -62,4 +65,7 @@ def test_the_framework_alone_says_what_is_missing_and_then_works(wheels: dict[st
     uv("pip", "install", "--quiet", "--no-deps", "--python", python, str(wheels["optimizer"]))
     complete = run(python, "-I", "-c", "import dsf.optimizer.main, dsf.optimizer.mcp, dsf.optimizer.solve")
     assert complete.returncode == 0, complete.stderr
-    assert run(dsf, "optimize", "--help").returncode == 0
+    for name in ("optimize", "placement"):
+        assert run(dsf, name, "--help").returncode == 0
+    found = run(python, "-I", "-c", "from dsf.web.pages import plugins; print(*plugins())")
+    assert found.stdout == "placements plans\n", found.stderr

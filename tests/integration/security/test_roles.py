@@ -16,10 +16,10 @@ from dsf.beat_schedule import BeatLock
 from dsf.errors import SettingsError, UnknownClusterError, UnknownScorerError
 from dsf.exporter.collector import FleetCollector
 from dsf.fleet.changes import Action, Actor, UserAction, read, record
-from dsf.fleet.plans import PlanComparison, forget, read_plans, remember
 from dsf.fleet.reader import FleetReader
 from dsf.hub.notifications import ChangeTeller
 from dsf.optimizer.hubredis import HubRedis
+from dsf.optimizer.plans import PlanComparison, forget, read_plans, remember
 from dsf.redisacl.clusterusers import ClusterUsers
 from dsf.redisacl.rules import HubRole, hub_user
 from dsf.results.ingest import Ingest

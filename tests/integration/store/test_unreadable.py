@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from dsf import keys
 from dsf.exporter.collector import FleetCollector
 from dsf.fleet.model import FleetModel
-from dsf.fleet.plans import read_plans
+from dsf.optimizer.plans import read_plans
 from dsf.store.agents import AgentKeys
 from dsf.store.client import complain
 from tests.integration.results.bed import Bed

@@ -24,10 +24,11 @@ from dsf.store.pairs import PairFailure, PairScore
 from dsf.store.registry import ClusterRecord, HoldRule, Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
 from dsf.web import finding, views
-from dsf.web.guard import OWN
+from dsf.web.guard import own_segments
 from dsf.web.objects import NoObjects
+from dsf.web.pages import Sources, all_views
 from dsf.web.reading import Reading
-from dsf.web.views import VIEWS, Sources
+from dsf.web.views import VIEWS
 from tests.integration.exporter.fleet import CLUSTERS, SAMPLE, STATIC, Fleet, good_fleet
 from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
@@ -385,14 +386,14 @@ def test_an_address_with_a_slash_too_many_leads_nowhere_else(page: WebProcess, r
 
 
 def test_no_prefix_can_be_an_address_of_the_page(page: WebProcess, redis_client: redis.Redis) -> None:
-    """What begins each address is in `OWN`."""
+    """What begins each address is one of `own_segments`."""
     good_fleet(redis_client)
     html = fetch(page, "/", "All 2 scores are fresh") + page.get("/docs").text
     described = list(page.get("/openapi.json").json()["paths"])
-    places = [*re.findall(r'(?:href|src|action)="(/[^"]*)"', html), *described, *(v.path for v in VIEWS)]
+    places = [*re.findall(r'(?:href|src|action)="(/[^"]*)"', html), *described, *(v.path for v in all_views(VIEWS))]
     begins = {re.split("[/?#]", place)[1] for place in places} - {""}
     assert begins >= {"scorers", "static", "api", "placements"}
-    assert begins <= OWN
+    assert begins <= own_segments()
 
 
 MANIFEST = """\

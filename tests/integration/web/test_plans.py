@@ -9,7 +9,7 @@ import pytest
 import redis
 from playwright.sync_api import Browser, expect
 
-from dsf.fleet.plans import PlanComparison, forget, remember
+from dsf.optimizer.plans import PlanComparison, forget, remember
 from tests.integration.web.test_pages import fetch
 from tests.support.browser import THEMES, TIMEOUT, Tab
 from tests.support.webprocess import WebProcess

@@ -1,4 +1,4 @@
-"""Two backtests side by side, and Placements over time; each moment against one decision of `dsf.fleet.scheduling`."""
+"""Two backtests side by side, and Placements over time; each moment against one decision of OCM's rules."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import yaml
 
 from dsf.backtest.comparison import ComparisonView, compared, spearman
 from dsf.backtest.recording import Recording
-from dsf.backtest.situations import from_file
 from dsf.errors import BacktestError, ManifestError
-from dsf.fleet.scheduling import ScoreKey, schedule
+from dsf.placements.replay import ReplayedPlacement
+from dsf.placements.scheduling import ScoreKey, schedule
+from dsf.placements.situations import from_file
 from tests.unit.backtest.test_summary import QUESTION, record
 
 Values = Mapping[str, Sequence[int | None]]
@@ -48,7 +49,7 @@ def placement(tmp_path: Path, *, clusters: Sequence[str] = ("a", "b"), others: s
     manifest = {"kind": "Placement", "metadata": {"name": "web", "namespace": "apps"}, "spec": spec}
     file = tmp_path / "placement.yaml"
     file.write_text(yaml.safe_dump(manifest) + others)
-    return from_file(file, clusters)
+    return [ReplayedPlacement(situation) for situation in from_file(file, clusters)]
 
 
 def test_decisions_that_differ_are_told_with_their_time(stack: ExitStack, tmp_path: Path) -> None:
@@ -126,8 +127,9 @@ def test_on_random_fleets_each_moment_is_the_scheduler_s_decision(stack: ExitSta
         mode = drawn.choice(["Exact", "Additive"])
         coordinate = {"type": "AddOn", "addOn": {"resourceName": "s", "scoreName": "n"}}
         policy = {"mode": mode, "configurations": [{"weight": drawn.choice([-2, 1, 3]), "scoreCoordinate": coordinate}]}
-        (situation,) = placement(tmp_path, others=others, numberOfClusters=wanted, prioritizerPolicy=policy)
-        (web,) = compared(a, b, [situation]).placements
+        (replayed,) = placement(tmp_path, others=others, numberOfClusters=wanted, prioritizerPolicy=policy)
+        situation = replayed.situation
+        (web,) = compared(a, b, [replayed]).placements
         decided: list[frozenset[str]] = [frozenset(), frozenset()]
         differ = 0
         for moment in range(12):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dsf.backtest.scorers import from_manifest
-from dsf.backtest.situations import from_file
 from dsf.demo.services import PROMETHEUS_NAME
-from dsf.fleet.placement import summary
+from dsf.placements.explanation import summary
+from dsf.placements.situations import from_file
 from tests.support.uv import ROOT
 
 HERE = ROOT / "demo" / "backtest"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dsf.fleet.plans import MAX_ROWS, PlanComparison
 from dsf.optimizer import comparison
 from dsf.optimizer.plan import Plan
+from dsf.optimizer.plans import MAX_ROWS, PlanComparison
 from dsf.optimizer.views import PlanReport, PlanView
 from tests.unit.optimizer.test_explain import planned
 

@@ -25,17 +25,17 @@ from dsf.fleet.overviews import (
     StateCounts,
     UnreadyScorer,
 )
-from dsf.fleet.plans import ClusterPlan, PlanBlock, PlanColumn, PlanComparison, PlanMove, PlanPlace
 from dsf.fleet.verdict import Verdict
 from dsf.store.notices import CLUSTER_SET
 from dsf.store.pairs import PairState
 from dsf.store.registry import ScorerRecord
 from dsf.web.objects import NoObjects
+from dsf.web.pages import Sources
 from dsf.web.reading import Reading, Rows, TableRow, Why
 from dsf.web.rendering import render
 from dsf.web.site import PageOptions
 from dsf.web.states import STATES
-from dsf.web.views import VIEWS, Sources
+from dsf.web.views import VIEWS
 from tests.unit.backtest.test_kept import backtest, comparison
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -184,47 +184,6 @@ def test_a_matrix_without_room_is_a_list(clusters: int, scorers: int) -> None:
     html = first_page(Fleet(clusters, scorers, 30, 30, 40), {})
     assert len(re.findall("<[a-zA-Z]", html)) + AROUND < 5000
     assert html.count('<tr data-block id="pairs-') == 100
-
-
-@pytest.mark.parametrize(("blocks", "pictured"), [(1, 48), (12, 16), (50, 15)])
-def test_a_plan_of_any_size(blocks: int, pictured: int) -> None:
-    def column(cluster: str) -> PlanColumn:
-        own = [PlanBlock(workload=f"w{one}", replicas=2, score=one, share=1 / blocks) for one in range(blocks)]
-        return PlanColumn(cluster=cluster, policy="p", device="d", blocks=own)
-
-    places = [PlanPlace(cluster=f"c{one}", device="d", replicas=2, score=1.0) for one in range(200)]
-    plan = PlanComparison(
-        namespace="n0",
-        at=NOW,
-        plan_id="p",
-        applied=False,
-        status="Optimal",
-        score_now=1.0,
-        score_proposed=2.0,
-        gap=0.5,
-        clusters=[
-            ClusterPlan(cluster=place.cluster, now=column("c"), proposed=column("c"), changes=True) for place in places
-        ],
-        moves=[
-            PlanMove(workload=f"w{one}", change="moves", now=places, proposed=places, unplaced=1) for one in range(200)
-        ],
-        warnings=["w"] * 20,
-    )
-
-    class Plans:
-        def plans(self) -> list[PlanComparison]:
-            return [plan, *(plan.model_copy(update={"namespace": f"n{one}"}) for one in range(1, 100))]
-
-    [view] = [one for one in VIEWS if one.path == "/plans"]
-    query = {"namespace": "n0"}
-    context = view.build(Sources(cast("Reading", Plans()), NoObjects()), {}, query)
-    html = render(view.template, "", {**context, "options": PageOptions(), "query": query})
-    assert len(re.findall("<[a-zA-Z]", html)) + AROUND < 5000
-    # What is left out is counted.
-    assert html.count('class="plan-pair"') == pictured
-    assert f"{200 - pictured} more clusters are not shown" in html
-    assert "and 197 more" in html
-    assert ("38 others, on average" in html) is (blocks == 50)
 
 
 def test_the_tab_of_backtests_with_as_much_as_is_kept() -> None:

@@ -6,8 +6,8 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 
-from dsf.fleet.plans import ClusterPlan, MoveKind, PlanBlock, PlanColumn, PlanComparison, PlanMove, PlanPlace
 from dsf.optimizer.plan import Plan
+from dsf.optimizer.plans import ClusterPlan, MoveKind, PlanBlock, PlanColumn, PlanComparison, PlanMove, PlanPlace
 from dsf.optimizer.views import AssignmentView, ConfigurationView, ExplanationView, PlanReport, PlanView
 
 

@@ -10,11 +10,12 @@ import redis
 
 import dsf.log
 from dsf.errors import DsfError
-from dsf.fleet import changes, plans
+from dsf.fleet import changes
 from dsf.fleet.actions import Actions
 from dsf.fleet.changes import Actor, UserAction
-from dsf.fleet.plans import PlanComparison
 from dsf.fleet.rescore import RunView
+from dsf.optimizer import plans
+from dsf.optimizer.plans import PlanComparison
 from dsf.settings import Settings
 from dsf.store.client import connect
 

@@ -15,10 +15,10 @@ from dsf.api.resolve import resolve
 from dsf.api.scorer import DynamicScorer
 from dsf.api.types import GROUP, SCORE_CONDITION, SCORER_NAME_LABEL
 from dsf.errors import ResolutionError, UnknownScorerError
-from dsf.fleet.scheduling import moment
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, DYNAMIC_SCORERS
 from dsf.optimizer.backend import Manifest, ManifestClient
 from dsf.optimizer.views import ClusterScoreView, ConditionView, Freshness, ScoreList, ScoreObject, ScorerView
+from dsf.placements.scheduling import moment
 
 DESCRIPTION: Final = f"{GROUP}/description"
 DIMENSION_FORMAT: Final = f"{GROUP}/score-dimension-format"

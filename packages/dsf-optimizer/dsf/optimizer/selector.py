@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from dsf.errors import SettingsError
-from dsf.fleet.scheduling import Manifest, claims_of
+from dsf.placements.scheduling import Manifest, claims_of
 
 #: Claim and value by which a cluster reports that its configuration is in force.
 COMPLIANCE_CLAIM: Final = "policy-watcher-claim"

@@ -1,23 +1,60 @@
-"""The Placements of a comparison: from a file with Kubernetes objects, or from the hub."""
+"""The Placements of `dsf compare`: from a file with Kubernetes objects, or from the hub."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from dsf.errors import DsfError, ManifestError
-from dsf.fleet.placementreader import PlacementReader
-from dsf.fleet.scheduling import Manifest, Situation
+import dsf.log
+from dsf.cli.session import for_a_person, hub_settings, running_demo
+from dsf.errors import BackendError, DsfError, ManifestError
+from dsf.http import trust
+from dsf.kube.session import Session
+from dsf.placements.reader import PlacementReader
+from dsf.placements.replay import ReplayedPlacement
+from dsf.placements.scheduling import Manifest, Situation
+from dsf.settings import Settings
 
 #: The set of a file that says nothing of sets: all clusters.
 _EVERYTHING: Final[Manifest] = {
     "metadata": {"name": "global"},
     "spec": {"clusterSelector": {"selectorType": "LabelSelector", "labelSelector": {}}},
 }
+
+
+def read(
+    wanted: Collection[str], clusters: Collection[str], resources: Collection[str]
+) -> tuple[list[ReplayedPlacement], list[str]]:
+    """The entry point: see `dsf.backtest.placements.Read`."""
+    files = [name for name in wanted if Path(name).is_file()]
+    situations = [situation for name in files for situation in from_file(Path(name), clusters)]
+    problems: list[str] = []
+    named = [name for name in wanted if name not in files]
+    if named or not wanted:
+        of_hub, problems = _of_hub(named, resources)
+        situations += of_hub
+    return [ReplayedPlacement(situation) for situation in situations], problems
+
+
+def _of_hub(named: Collection[str], resources: Collection[str]) -> tuple[list[Situation], list[str]]:
+    settings = for_a_person(hub_settings(Settings.load()))
+    is_in_pod = "KUBERNETES_SERVICE_HOST" in os.environ
+    if not named and (settings.backend == "dir" or running_demo(settings) or not (settings.kubeconfig or is_in_pod)):
+        # A hub on a folder has no Placements.
+        return [], []
+    dsf.log.prepare(settings)
+    trust.use_folder(settings.trusted_ca_dir)
+    try:
+        with closing(Session.load(settings.kubeconfig)) as session:
+            return from_hub(PlacementReader(session), resources, named)
+    except BackendError as error:
+        return [], [f"the hub's Placements cannot be read: {error}"]
 
 
 def from_file(file: Path, clusters: Collection[str]) -> list[Situation]:

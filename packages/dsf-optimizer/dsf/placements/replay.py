@@ -1,4 +1,4 @@
-"""Decisions of one Placement over time with one scorer, by the rules of OCM's scheduler (`dsf.fleet.scheduling`).
+"""Decisions of one Placement over time with one scorer, by the rules of OCM's scheduler (`scheduling`).
 
 Clusters, taints, other scores and other Placements are as they are now. Both begin with the clusters that the Placement
 has now, and `Steady` counts those that were chosen the moment before.
@@ -6,33 +6,12 @@ has now, and `Steady` counts those that were chosen the moment before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from dsf.backtest.record import Question, Record
-from dsf.fleet.scheduling import SchedulingDecision, ScoreKey, Situation, schedule
-
-
-@dataclass
-class Scores:
-    """One scorer's items in force on each cluster: a score counts until the next one, or until it expires."""
-
-    questions: Mapping[str, Question]
-    _last: dict[str, Record] = field(default_factory=dict)
-
-    def take(self, records: Iterable[Record]) -> None:
-        """What was said at one moment. A failure leaves the score before in force."""
-        self._last.update((record.cluster, record) for record in records if record.outcome != "error")
-
-    def value(self, cluster: str, item: str, at: int, names: frozenset[str]) -> int | None:
-        """The item's value; that of the score's own name for an item named after any of the score names `names`."""
-        record = self._last.get(cluster)
-        if record is None or at > record.at + self.questions[cluster].validity:
-            return None
-        if item not in record.items and item in names:
-            item = self.questions[cluster].score_name
-        return record.items.get(item)
+from dsf.backtest.placements import Scores
+from dsf.placements.scheduling import SchedulingDecision, ScoreKey, Situation, schedule
 
 
 class Replay:
@@ -76,3 +55,29 @@ class Replay:
                 for cluster in self._scores.questions:
                     asked[ScoreKey(cluster, resource, item)] = self._scores.value(cluster, item, at, self._names)
         return asked
+
+
+@dataclass(frozen=True)
+class ReplayedPlacement:
+    """A Placement of `dsf compare`."""
+
+    situation: Situation
+
+    @property
+    def namespace(self) -> str:
+        """Empty where its manifest has none."""
+        return str(self.situation.placement["metadata"].get("namespace", ""))
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return str(self.situation.placement["metadata"]["name"])
+
+    @property
+    def clusters(self) -> Collection[str]:
+        """Those that it chooses from."""
+        return self.situation.clusters
+
+    def replay(self, scores: Scores, resources: frozenset[str], names: frozenset[str]) -> Replay:
+        """Its decisions with these scores in place of those of the AddOnPlacementScores `resources`."""
+        return Replay(self.situation, scores, resources, names)

@@ -13,10 +13,22 @@ from dsf.cli.output import Format, Output, emit, flat, table
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from dsf.fleet.placement import CellView, PlacementList, PlacementView, PrioritizerView, RankedCluster, WhatIf
+    from dsf.placements.explanation import (
+        CellView,
+        PlacementList,
+        PlacementView,
+        PrioritizerView,
+        RankedCluster,
+        WhatIf,
+    )
 
 _WHAT_IF = re.compile(r"(?P<cluster>[^=/\s]+)=(?P<value>-?\d{1,9}|none)")
 _WORDS = {"missing": "no score", "expired": "expired", "no-item": "no such item", "unknown": "not known"}
+
+
+def add(app: typer.Typer) -> None:
+    """Add the command to `dsf`."""
+    app.command(rich_help_panel="Look")(placement)
 
 
 def placement(
@@ -51,9 +63,9 @@ def placement(
         raise typer.BadParameter("goes with --what-if", param_hint="--score")
     import dsf.log
     from dsf.cli.session import for_a_person, hub_settings
-    from dsf.fleet.placementreader import PlacementReader, debugger_of
     from dsf.http import trust
     from dsf.kube.session import Session
+    from dsf.placements.reader import PlacementReader, debugger_of
     from dsf.settings import Settings
 
     settings = for_a_person(hub_settings(Settings.load()))
@@ -89,7 +101,7 @@ def _namespace_of(listed: PlacementList, name: str) -> str:
 
 def _asked(view: PlacementView, texts: list[str], score: str | None) -> list[WhatIf]:
     """Parse --what-if. Raises BadParameter with the available values."""
-    from dsf.fleet.placement import WhatIf
+    from dsf.placements.explanation import WhatIf
 
     scores = {
         f"{prioritizer.resource}/{prioritizer.score}": prioritizer

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from dsf.errors import HttpError
-from dsf.fleet.placement import explain
-from dsf.fleet.placementreader import parse_answer
-from dsf.fleet.scheduling import SchedulerAnswer, ScoreKey, Situation, schedule
+from dsf.placements.explanation import explain
+from dsf.placements.reader import parse_answer
+from dsf.placements.scheduling import SchedulerAnswer, ScoreKey, Situation, schedule
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 

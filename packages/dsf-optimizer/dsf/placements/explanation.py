@@ -1,6 +1,4 @@
-"""Explains a Placement's clusters and the effect of other scores, as data, without I/O. `dsf.fleet.placementreader`
-reads its input.
-"""
+"""Explains a Placement's clusters and the effect of other scores, as data, without I/O. `reader` reads its input."""
 
 from __future__ import annotations
 
@@ -9,7 +7,8 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from dsf.fleet.scheduling import (
+from dsf.fleet.views import Time, View
+from dsf.placements.scheduling import (
     Manifest,
     Prioritizer,
     SchedulerAnswer,
@@ -19,7 +18,6 @@ from dsf.fleet.scheduling import (
     Standing,
     schedule,
 )
-from dsf.fleet.views import Time, View
 from dsf.text import listed
 
 _DISABLED: Final = "cluster.open-cluster-management.io/experimental-scheduling-disable"

@@ -14,8 +14,6 @@ from urllib.parse import quote
 
 import dsf.log
 from dsf.errors import HttpError, ObjectNotFoundError, SettingsError, UnknownPlacementError
-from dsf.fleet.placement import PlacementList, PlacementView, WhatIf, explain, summary
-from dsf.fleet.scheduling import Manifest, SchedulerAnswer, Situation, counts, decided_in
 from dsf.http.access import bearer
 from dsf.http.client import get
 from dsf.kube.lists import objects
@@ -29,6 +27,8 @@ from dsf.kube.resources import (
     PLACEMENTS,
 )
 from dsf.kube.session import Session
+from dsf.placements.explanation import PlacementList, PlacementView, WhatIf, explain, summary
+from dsf.placements.scheduling import Manifest, SchedulerAnswer, Situation, counts, decided_in
 from dsf.settings import Settings
 
 log = dsf.log.get(__name__)

@@ -1,23 +1,13 @@
-"""Pages about where work runs.
-
-The optimiser's plans: the current and the proposed plan as picture, tables and reasons. Placements: their clusters,
-the reasons, and the effect of other scores.
-"""
+"""The page's plans: those in force and the proposed ones, as picture, tables and reasons."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from dsf.fleet.placement import PlacementView, WhatIf
-from dsf.fleet.plans import PlanBlock, PlanColumn, PlanComparison
-from dsf.fleet.scheduling import MAX_SCORE
-from dsf.web.reading import Reading
-
-if TYPE_CHECKING:
-    # The Kubernetes client takes 40 MB, which a page that only reads Redis saves.
-    from dsf.fleet.placementreader import PlacementReader
+from dsf.optimizer.plans import PlanBlock, PlanColumn, PlanComparison, read_plans
+from dsf.web.pages import PagePlugin, PageView, Sources
 
 #: Most rows of a table.
 ROWS: Final = 100
@@ -93,9 +83,9 @@ def _bars(column: PlanColumn, low: float, high: float) -> list[Bar]:
     return bars
 
 
-def plans(reading: Reading, query: Mapping[str, str]) -> dict[str, Any]:
+def plans(sources: Sources, names: Mapping[str, str], query: Mapping[str, str]) -> dict[str, Any]:
     """Data of the template: all plans by name, and the requested one, else the newest."""
-    comparisons = reading.plans()
+    comparisons = read_plans(sources.reading.redis)
     wanted = query.get("namespace", "")
     chosen = next((comparison for comparison in comparisons if comparison.namespace == wanted), None)
     if chosen is None and comparisons and not wanted:
@@ -115,58 +105,6 @@ def plans(reading: Reading, query: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def placements(reader: PlacementReader | None) -> dict[str, Any]:
-    """Data of the list."""
-    rows = reader.placements().placements if reader is not None else None
-    more = max(0, len(rows) - 200) if rows is not None else 0
-    return {"title": "Placements", "placements": rows[:200] if rows is not None else None, "more": more}
-
-
-def placement(reader: PlacementReader | None, names: Mapping[str, str], query: Mapping[str, str]) -> dict[str, Any]:
-    """Data of one Placement's page; `cluster`, `score` (`resource/item`) and `value` of the query are a what-if."""
-    title = f"Placement {names['name']}"
-    if reader is None:
-        return {"title": title, "placement": None}
-    asked = _asked(query)
-    view = reader.explain(names["namespace"], names["name"], asked)
-    after = {ranked.cluster: ranked for ranked in view.what_if.ranking} if view.what_if else {}
-    return {
-        "title": title,
-        "placement": view,
-        "ranking": view.ranking[:ROWS],
-        "more": max(0, len(view.ranking) - ROWS),
-        "left_out": view.left_out[:ROWS],
-        "after": after,
-        "scores": [
-            f"{prioritizer.resource}/{prioritizer.score}" for prioritizer in view.prioritizers if prioritizer.resource
-        ],
-        "asked": asked[0] if asked else None,
-        "given": _given(view, asked),
-    }
-
-
-def _asked(query: Mapping[str, str]) -> list[WhatIf]:
-    resource, _, score = query.get("score", "").rpartition("/")
-    cluster, value = query.get("cluster", ""), query.get("value", "")
-    is_number = value.removeprefix("-").isdigit() and value.isascii() and len(value) < 5
-    if not (resource and score and cluster and is_number):
-        return []
-    return [WhatIf(cluster=cluster, resource=resource, score=score, value=max(-MAX_SCORE, min(MAX_SCORE, int(value))))]
-
-
-def _given(view: PlacementView, asked: list[WhatIf]) -> dict[str, Any]:
-    """Initial values of the form: the current what-if, or the cluster nearest to the line."""
-    if asked:
-        what_if = asked[0]
-        return {"cluster": what_if.cluster, "score": f"{what_if.resource}/{what_if.score}", "value": what_if.value}
-    near = [ranked for ranked in view.ranking if ranked.margin is not None]
-    first = min(near or view.ranking, key=lambda ranked: abs(ranked.margin or 0), default=None)
-    column = next((at for at, prioritizer in enumerate(view.prioritizers) if prioritizer.resource), None)
-    if first is None or column is None:
-        return {"cluster": "", "score": "", "value": 0}
-    prioritizer = view.prioritizers[column]
-    return {
-        "cluster": first.cluster,
-        "score": f"{prioritizer.resource}/{prioritizer.score}",
-        "value": first.cells[column].value,
-    }
+PAGES: Final = PagePlugin(
+    "Plans", "/plans", "dsf.optimizer", (PageView("/plans", "plans/plan.html", plans, knows=("namespace",)),)
+)

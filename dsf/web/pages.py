@@ -1,0 +1,106 @@
+"""What a page is, and the pages of other distributions: the entry point group `dsf.pages`.
+
+    plans = "dsf.optimizer.pages:PAGES"     a `PagePlugin`
+
+Its templates render what is inside a page. They may import the page's `macros.html`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, Final
+
+import jinja2
+
+import dsf.log
+from dsf.settings import Settings
+from dsf.web.access import Doing
+from dsf.web.objects import HubObjects
+from dsf.web.reading import Reading
+
+if TYPE_CHECKING:
+    from dsf.kube.session import Session
+
+GROUP: Final = "dsf.pages"
+
+log = dsf.log.get(__name__)
+
+Query = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Data sources of the pages."""
+
+    reading: Reading
+    objects: HubObjects
+    #: None without an API server.
+    session: Session | None = None
+    settings: Settings = field(default_factory=Settings)
+
+
+@dataclass(frozen=True)
+class PageView:
+    """One page: its path, template and data."""
+
+    path: str
+    template: str
+    build: Callable[[Sources, Mapping[str, str], Query], dict[str, Any]]
+    #: Whether an open page polls it.
+    live: bool = True
+    #: Required right, besides read access.
+    needs: Doing = "look"
+    #: A right with which it shows more; its viewers without it share another rendering.
+    more_with: Doing | None = None
+    #: Whether its subject supports actions: a scorer, or one on one cluster.
+    acts: bool = False
+    #: Parameters of its query; others are ignored, so that the same page is rendered once.
+    knows: tuple[str, ...] = ("cursor",)
+
+    def asked(self, query: Iterable[tuple[str, str]]) -> dict[str, str]:
+        """The parameters of a query that this page uses."""
+        return {name: text for name, text in query if name in self.knows}
+
+
+@dataclass(frozen=True)
+class PagePlugin:
+    """The object of an entry point in the group `dsf.pages`."""
+
+    #: Its entry in the navigation.
+    title: str
+    path: str
+    #: The package with the folder `templates`. A view names one of them after the entry point: `plans/plan.html`.
+    package: str
+    views: tuple[PageView, ...]
+
+    @property
+    def templates(self) -> jinja2.BaseLoader:
+        """Raises ValueError without the folder."""
+        return jinja2.PackageLoader(self.package)
+
+
+@functools.cache
+def plugins() -> Mapping[str, PagePlugin]:
+    """Those that are installed, by name. What cannot be used is logged and left out."""
+    usable: dict[str, PagePlugin] = {}
+    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+        try:
+            plugin = entry.load()
+            if not isinstance(plugin, PagePlugin):
+                raise TypeError("it is no dsf.web.pages.PagePlugin")
+            # Whether it has templates.
+            _ = plugin.templates
+        except Exception as error:  # noqa: BLE001 (third-party code)
+            why = f"{type(error).__name__}: {error}"
+            log.warning("pages of another package are left out", name=entry.name, object=entry.value, error=why)
+        else:
+            usable[entry.name] = plugin
+    return usable
+
+
+def all_views(own: Iterable[PageView]) -> list[PageView]:
+    """The page's own, and those of plug-ins."""
+    return [*own, *(view for plugin in plugins().values() for view in plugin.views)]

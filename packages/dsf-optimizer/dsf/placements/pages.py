@@ -1,0 +1,104 @@
+"""The page's Placements: their clusters, the reasons, and the effect of other scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from dsf.placements.explanation import PlacementView, WhatIf
+from dsf.placements.scheduling import MAX_SCORE
+from dsf.web.pages import PagePlugin, PageView, Sources
+
+if TYPE_CHECKING:
+    # The Kubernetes client takes 40 MB, which a page that only reads Redis saves.
+    from dsf.placements.reader import PlacementReader
+
+#: Most rows of a table.
+ROWS: Final = 100
+
+
+def _reader(sources: Sources) -> PlacementReader | None:
+    """None without an API server."""
+    if sources.session is None:
+        return None
+    from dsf.placements.reader import PlacementReader, debugger_of
+
+    return PlacementReader(sources.session, debugger_of(sources.settings))
+
+
+def placements(sources: Sources, *_: Mapping[str, str]) -> dict[str, Any]:
+    """Data of the list."""
+    reader = _reader(sources)
+    rows = reader.placements().placements if reader is not None else None
+    more = max(0, len(rows) - 200) if rows is not None else 0
+    return {"title": "Placements", "placements": rows[:200] if rows is not None else None, "more": more}
+
+
+def placement(sources: Sources, names: Mapping[str, str], query: Mapping[str, str]) -> dict[str, Any]:
+    """Data of one Placement's page; `cluster`, `score` (`resource/item`) and `value` of the query are a what-if."""
+    title = f"Placement {names['name']}"
+    reader = _reader(sources)
+    if reader is None:
+        return {"title": title, "placement": None}
+    asked = _asked(query)
+    view = reader.explain(names["namespace"], names["name"], asked)
+    after = {ranked.cluster: ranked for ranked in view.what_if.ranking} if view.what_if else {}
+    return {
+        "title": title,
+        "placement": view,
+        "ranking": view.ranking[:ROWS],
+        "more": max(0, len(view.ranking) - ROWS),
+        "left_out": view.left_out[:ROWS],
+        "after": after,
+        "scores": [
+            f"{prioritizer.resource}/{prioritizer.score}" for prioritizer in view.prioritizers if prioritizer.resource
+        ],
+        "asked": asked[0] if asked else None,
+        "given": _given(view, asked),
+    }
+
+
+def _asked(query: Mapping[str, str]) -> list[WhatIf]:
+    resource, _, score = query.get("score", "").rpartition("/")
+    cluster, value = query.get("cluster", ""), query.get("value", "")
+    is_number = value.removeprefix("-").isdigit() and value.isascii() and len(value) < 5
+    if not (resource and score and cluster and is_number):
+        return []
+    return [WhatIf(cluster=cluster, resource=resource, score=score, value=max(-MAX_SCORE, min(MAX_SCORE, int(value))))]
+
+
+def _given(view: PlacementView, asked: list[WhatIf]) -> dict[str, Any]:
+    """Initial values of the form: the current what-if, or the cluster nearest to the line."""
+    if asked:
+        what_if = asked[0]
+        return {"cluster": what_if.cluster, "score": f"{what_if.resource}/{what_if.score}", "value": what_if.value}
+    near = [ranked for ranked in view.ranking if ranked.margin is not None]
+    first = min(near or view.ranking, key=lambda ranked: abs(ranked.margin or 0), default=None)
+    column = next((at for at, prioritizer in enumerate(view.prioritizers) if prioritizer.resource), None)
+    if first is None or column is None:
+        return {"cluster": "", "score": "", "value": 0}
+    prioritizer = view.prioritizers[column]
+    return {
+        "cluster": first.cluster,
+        "score": f"{prioritizer.resource}/{prioritizer.score}",
+        "value": first.cells[column].value,
+    }
+
+
+#: Read from the API server: not polled.
+PAGES: Final = PagePlugin(
+    "Placements",
+    "/placements",
+    "dsf.placements",
+    (
+        PageView("/placements", "placements/placements.html", placements, live=False, needs="placements"),
+        PageView(
+            "/placements/{namespace}/{name}",
+            "placements/placement.html",
+            placement,
+            live=False,
+            needs="placements",
+            knows=("cluster", "score", "value"),
+        ),
+    ),
+)

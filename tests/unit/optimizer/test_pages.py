@@ -1,0 +1,59 @@
+"""The page's plans have no more elements than a browser is quick with."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+import pytest
+import redis
+
+from dsf.optimizer import pages
+from dsf.optimizer.plans import ClusterPlan, PlanBlock, PlanColumn, PlanComparison, PlanMove, PlanPlace
+from dsf.web.objects import NoObjects
+from dsf.web.pages import Sources
+from dsf.web.reading import Reading
+from dsf.web.rendering import render
+from dsf.web.site import PageOptions
+from tests.unit.web.test_nodes import AROUND
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(("blocks", "pictured"), [(1, 48), (12, 16), (50, 15)])
+def test_a_plan_of_any_size(blocks: int, pictured: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def column(cluster: str) -> PlanColumn:
+        own = [PlanBlock(workload=f"w{one}", replicas=2, score=one, share=1 / blocks) for one in range(blocks)]
+        return PlanColumn(cluster=cluster, policy="p", device="d", blocks=own)
+
+    places = [PlanPlace(cluster=f"c{one}", device="d", replicas=2, score=1.0) for one in range(200)]
+    plan = PlanComparison(
+        namespace="n0",
+        at=NOW,
+        plan_id="p",
+        applied=False,
+        status="Optimal",
+        score_now=1.0,
+        score_proposed=2.0,
+        gap=0.5,
+        clusters=[
+            ClusterPlan(cluster=place.cluster, now=column("c"), proposed=column("c"), changes=True) for place in places
+        ],
+        moves=[
+            PlanMove(workload=f"w{one}", change="moves", now=places, proposed=places, unplaced=1) for one in range(200)
+        ],
+        warnings=["w"] * 20,
+    )
+
+    plans = [plan, *(plan.model_copy(update={"namespace": f"n{one}"}) for one in range(1, 100))]
+    monkeypatch.setattr(pages, "read_plans", lambda _: plans)
+    [view] = pages.PAGES.views
+    query = {"namespace": "n0"}
+    context = view.build(Sources(Reading(redis.Redis()), NoObjects()), {}, query)
+    html = render(view.template, "", {**context, "options": PageOptions(), "query": query})
+    assert len(re.findall("<[a-zA-Z]", html)) + AROUND < 5000
+    # What is left out is counted.
+    assert html.count('class="plan-pair"') == pictured
+    assert f"{200 - pictured} more clusters are not shown" in html
+    assert "and 197 more" in html
+    assert ("38 others, on average" in html) is (blocks == 50)

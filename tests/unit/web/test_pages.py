@@ -1,0 +1,66 @@
+"""Pages of other distributions: what cannot be used is named, and the rest is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from dsf.web import guard, pages, rendering
+from dsf.web.pages import GROUP, PagePlugin
+from dsf.web.rendering import environment
+from dsf.web.views import VIEWS
+
+NO_TEMPLATES = PagePlugin("None", "/none", "dsf.store", ())
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[EntryPoint]]:
+    """The entry points that are found; what was found before is forgotten, and so is this."""
+    entries: list[EntryPoint] = []
+    monkeypatch.setattr(pages, "entry_points", lambda group: entries if group == GROUP else [])
+    kept = (pages.plugins, rendering.environment, guard.own_segments)
+    for cached in kept:
+        cached.cache_clear()
+    yield entries
+    for cached in kept:
+        cached.cache_clear()
+
+
+def test_one_that_cannot_be_used_is_named_once_and_the_others_are_there(
+    installed: list[EntryPoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warnings: list[dict[str, str]] = []
+    monkeypatch.setattr("dsf.web.pages.log.warning", lambda _, **fields: warnings.append(fields))
+    installed += [
+        EntryPoint("gone", "dsf.none.pages:PAGES", GROUP),
+        EntryPoint("other", "dsf.web.views:VIEWS", GROUP),
+        EntryPoint("plain", f"{__name__}:NO_TEMPLATES", GROUP),
+        EntryPoint("plans", "dsf.optimizer.pages:PAGES", GROUP),
+    ]
+    for _ in range(2):
+        assert list(pages.plugins()) == ["plans"]
+    assert [(one["name"], one["error"].partition(":")[0]) for one in warnings] == [
+        ("gone", "ModuleNotFoundError"),
+        ("other", "TypeError"),
+        ("plain", "ValueError"),
+    ]
+    assert pages.all_views(VIEWS)[len(VIEWS) :] == list(pages.plugins()["plans"].views)
+    assert environment().globals["plugins"] == {"/plans": "Plans"}
+    assert not guard.is_prefix("/plans/x")
+    assert guard.is_prefix("/placements")
+
+
+def test_without_plug_ins_there_are_the_pages_of_the_framework(installed: list[EntryPoint]) -> None:
+    assert pages.all_views(VIEWS) == list(VIEWS)
+    assert "plans/plan.html" not in environment().list_templates()
+    rendering.prepare()
+
+
+def test_those_of_the_project_are_found_in_this_environment() -> None:
+    assert {name: plugin.path for name, plugin in pages.plugins().items()} == {
+        "placements": "/placements",
+        "plans": "/plans",
+    }
+    assert {"placements/placement.html", "plans/plan.html"} <= set(environment().list_templates())
