@@ -1,33 +1,45 @@
-"""Backends for the hub's objects. A new backend is one module and one line in a table."""
+"""Backends for the hub's objects: a folder of manifests, or Kubernetes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, TypeVar
 
 from dsf.backends.directory import DirectoryBackend
 from dsf.backends.outfolder import DirectoryScores, OutFolder
 from dsf.backends.protocol import Backend, Election, ScoreBackend
-from dsf.errors import SettingsError
 from dsf.settings import Settings
 
+# The Kubernetes client is imported only by those who use it: a hub on a folder of manifests does not load its 40 MB.
 
-def _kube(settings: Settings) -> Backend:
-    # Imported here: a hub on a folder of manifests does not load the Kubernetes client's 40 MB.
+
+def make_backend(settings: Settings) -> Backend:
+    """The hub controller's backend, not started. Raises SettingsError."""
+    if settings.backend == "dir":
+        return DirectoryBackend(settings)
     from dsf.backends.kube import KubeBackend
     from dsf.kube.session import Session
 
     return KubeBackend(Session.load(settings.kubeconfig), settings)
 
 
-def _kube_scores(settings: Settings) -> ScoreBackend:
+def make_score_backend(settings: Settings) -> ScoreBackend:
+    """The backend of the results worker, which writes scores only. Raises SettingsError."""
+    if settings.backend == "dir":
+        return DirectoryScores(OutFolder.of(settings))
     from dsf.backends.kube_scores import KubeScoreBackend
     from dsf.kube.session import Session
 
     return KubeScoreBackend(Session.load(settings.kubeconfig))
 
 
-def _kube_election(settings: Settings, on_started: Callable[[], None], on_lost: Callable[[], None]) -> Election:
+def make_election(settings: Settings, on_started: Callable[[], None], on_lost: Callable[[], None]) -> Election:
+    """The hub controller's candidacy, not started. Raises SettingsError.
+
+    `on_started` is called when this hub becomes the leader and must return soon; `on_lost` when it must stop writing:
+    other hubs take over within seconds, so the process has to exit immediately. Both may be called in any thread.
+    """
+    if settings.backend == "dir":
+        return Alone(on_started)
     from dsf.kube.leader import LeaderElector
     from dsf.kube.session import Session
 
@@ -52,42 +64,3 @@ class Alone:
     def stop(self) -> None:
         """See the protocol."""
         self.leading = False
-
-
-BACKENDS: Final[dict[str, Callable[[Settings], Backend]]] = {"dir": DirectoryBackend, "kube": _kube}
-SCORE_BACKENDS: Final[dict[str, Callable[[Settings], ScoreBackend]]] = {
-    "dir": lambda settings: DirectoryScores(OutFolder.of(settings)),
-    "kube": _kube_scores,
-}
-
-_Factory = TypeVar("_Factory")
-
-
-def make_backend(settings: Settings) -> Backend:
-    """The hub controller's backend, not started. Raises SettingsError."""
-    return _pick(BACKENDS, settings)(settings)
-
-
-def make_score_backend(settings: Settings) -> ScoreBackend:
-    """The backend of the results worker, which writes scores only. Raises SettingsError."""
-    return _pick(SCORE_BACKENDS, settings)(settings)
-
-
-def make_election(settings: Settings, on_started: Callable[[], None], on_lost: Callable[[], None]) -> Election:
-    """The hub controller's candidacy, not started. Raises SettingsError.
-
-    `on_started` is called when this hub becomes the leader and must return soon; `on_lost` when it must stop writing:
-    other hubs take over within seconds, so the process has to exit immediately. Both may be called in any thread.
-    """
-    if settings.backend == "kube":
-        return _kube_election(settings, on_started, on_lost)
-    return Alone(on_started)
-
-
-def _pick(table: dict[str, _Factory], settings: Settings) -> _Factory:
-    factory = table.get(settings.backend)
-    if factory is None:
-        raise SettingsError(
-            f"DSF_BACKEND: {settings.backend!r} is not available in this version; available: {', '.join(sorted(table))}"
-        )
-    return factory

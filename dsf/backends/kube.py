@@ -183,7 +183,7 @@ class KubeBackend(KubeScoreBackend):
         by_name = {"fieldSelector": f"metadata.name={name}"} if name else {}
 
         def changed(key: Key, old: Object | None, new: Object | None) -> None:
-            if old is not None and new is not None and not watched.matters(old, new):
+            if new is not None and not (watched.matters(old, new) if old is not None else watched.new_matters):
                 return
             with self._telling:
                 if self._on_change is not None:

@@ -114,8 +114,9 @@ class Watched:
     names: tuple[str, ...] = ()
     #: Reduces an object to its used parts.
     keep: Callable[[Object], Object] = without_managed_fields
-    #: Whether a change is relevant to the hub.
+    #: Whether a change is relevant to the hub, and whether a new object is.
     matters: Callable[[Object, Object], bool] = _is_any_other
+    new_matters: bool = True
 
 
 _OURS: Final = {"labelSelector": f"{MANAGED_BY_LABEL}={MANAGED_BY}"}
@@ -127,7 +128,8 @@ WATCHED: Final[Mapping[Kind, Watched]] = {
     Kind.CLUSTER: Watched(MANAGED_CLUSTERS, keep=_cluster),
     # A work without the label is reported as deleted, and gets it back.
     Kind.WORK: Watched(MANIFEST_WORKS, _OURS, names=(MANIFESTWORK_NAME, CREDENTIALS_WORK_NAME), keep=_work),
-    Kind.SCORE: Watched(ADDON_PLACEMENT_SCORES, _OURS, keep=_score, matters=_is_edited),
+    # A new one is the writer's; if not, a full resync finds it.
+    Kind.SCORE: Watched(ADDON_PLACEMENT_SCORES, _OURS, keep=_score, matters=_is_edited, new_matters=False),
     # Only in the hub's namespace. Secrets without the label are never read.
     Kind.SECRET: Watched(SECRETS, {"labelSelector": f"{DELIVER_LABEL}=true"}),
     Kind.ADDON: Watched(MANAGED_CLUSTER_ADDONS, names=(ADDON_NAME,)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import redis
 
@@ -33,6 +33,22 @@ HOLD: Final = 2.0
 _CONFIG: Final = "/"
 
 
+class _Known(NamedTuple):
+    """What is known of a cluster since this process started."""
+
+    #: Scorers delivered to its agent; None if not known to be up to date.
+    delivered: frozenset[str] | None = None
+    is_looked_at: bool = False
+    #: Whether its last run failed or is unfinished.
+    is_unsettled: bool = False
+    #: Why delivery failed, and whether that was a refusal; empty if it did not.
+    problem: str = ""
+    is_refused: bool = False
+
+
+_NOTHING: Final = _Known()
+
+
 class ClusterReconciler:
     """Reconciles a ManagedCluster by key, existing or not."""
 
@@ -58,14 +74,8 @@ class ClusterReconciler:
         self._on_distributed = on_distributed
         self._replan = replan
         self._lock = threading.Lock()
-        # Cluster -> scorers delivered to its agent; no item if not known to be up to date.
-        self._distributed: dict[str, frozenset[str]] = {}
         # Clusters reconciled since this process started.
-        self._looked_at: set[str] = set()
-        # Cluster -> why delivery failed, and whether that was a refusal.
-        self._problems: dict[str, tuple[str, bool]] = {}
-        # Clusters whose last run failed.
-        self._unsettled: set[str] = set()
+        self._known: dict[str, _Known] = {}
         # Cluster -> end (monotonic clock) of its new entries' wait.
         self._held: dict[str, float] = {}
         self._departures = departures or Departures(0.0)
@@ -74,57 +84,65 @@ class ClusterReconciler:
     def __call__(self, key: ObjectKey) -> float | None:
         """Raises BackendError and redis.RedisError; a failure of one does not prevent the other's work."""
         plan = self._desired.plan
-        problem: tuple[str, bool] | None = None
-        with self._lock:
-            self._unsettled.add(key.name)
+        self._note(key.name, is_unsettled=True)
+        outcome: dict[str, Any] = {"problem": "", "is_refused": False}
         try:
             reconcile = self._serve_what_fits if key.name in plan.clusters else self._leave
             look = reconcile(key.name, plan)
-            with self._lock:
-                self._unsettled.discard(key.name)
+            outcome["is_unsettled"] = False
             return look
         except BackendError as error:
-            problem = str(error), error.is_refusal
+            outcome |= {"problem": str(error), "is_refused": error.is_refusal}
             raise
         except (DsfError, redis.RedisError):
             raise
         except Exception as error:
-            problem = f"the hub cannot go on: {type(error).__name__}; the hub's log says where", False
+            outcome["problem"] = f"the hub cannot go on: {type(error).__name__}; the hub's log says where"
             raise
         finally:
-            self._note_problem(key.name, plan, problem)
-            # Also on failure: the delivery is then known not to be up to date.
-            self._note_look(key.name, plan)
+            # Also on failure: the delivery is then known not to be up to date. And statuses may have waited for the
+            # first look although it changed nothing.
+            before, after = self._note(key.name, is_looked_at=True, **outcome)
+            if before._replace(is_unsettled=after.is_unsettled) != after:
+                self._on_distributed(frozenset(scorer.name for scorer in plan.running(key.name)))
 
     def distributed(self, scorer: str) -> int:
         """Number of clusters that this scorer was delivered to."""
-        with self._lock:
-            return sum(scorer in names for names in self._distributed.values())
+        return sum(scorer in (known.delivered or ()) for known in self._rows().values())
 
     def have_looked_at(self, clusters: Iterable[str]) -> bool:
         """Whether the counts cover all of these clusters; not yet right after a start."""
-        with self._lock:
-            return self._looked_at.issuperset(clusters)
+        rows = self._rows()
+        return all(cluster in rows and rows[cluster].is_looked_at for cluster in clusters)
 
     def problem(self, clusters: Iterable[str]) -> tuple[str, bool]:
         """Why delivery to one of these clusters failed, `<cluster>: <error>`, and whether that was a refusal."""
-        with self._lock:
-            problems = [(name, *self._problems[name]) for name in clusters if name in self._problems]
-        if not problems:
+        rows = self._rows()
+        failed = [(not rows[name].is_refused, name) for name in clusters if name in rows and rows[name].problem]
+        if not failed:
             return "", False
         # Refusals first, in stable order: a status must not change without need.
-        name, text, is_refused = min(problems, key=lambda problem: (not problem[2], problem[0]))
-        return f"{name}: {text}", is_refused
+        _, name = min(failed)
+        return f"{name}: {rows[name].problem}", rows[name].is_refused
 
     def unsettled(self) -> set[str]:
         """Clusters whose last run failed or is unfinished."""
-        with self._lock:
-            return set(self._unsettled)
+        return {name for name, known in self._rows().items() if known.is_unsettled}
 
     def up_to_date(self) -> int:
         """Number of clusters that are up to date."""
+        return sum(known.delivered is not None for known in self._rows().values())
+
+    def _rows(self) -> dict[str, _Known]:
         with self._lock:
-            return len(self._distributed)
+            return dict(self._known)
+
+    def _note(self, cluster: str, **facts: Any) -> tuple[_Known, _Known]:
+        """Note facts about a cluster; returns what was known before and what is now."""
+        with self._lock:
+            before = self._known.get(cluster, _NOTHING)
+            after = self._known[cluster] = before._replace(**facts)
+        return before, after
 
     def _serve_what_fits(self, cluster: str, plan: FleetPlan) -> float | None:
         """`_serve`, with fewer scorers as often as the API server says that they are too large for one object."""
@@ -206,7 +224,7 @@ class ClusterReconciler:
 
     def _leave(self, cluster: str, plan: FleetPlan) -> float | None:
         self._held.pop(cluster, None)
-        self._note(cluster, None)
+        self._note_delivery(cluster, None)
         return self.departed(cluster, plan)
 
     def _hold(self, cluster: str, wanted: dict[str, Entry], *, has_arrived: bool) -> float | None:
@@ -238,7 +256,7 @@ class ClusterReconciler:
         """Apply the ManifestWork; returns whether the agent has received it."""
         if not plan.is_enabled:
             delete_work(self._backend, cluster)
-            self._note(cluster, None)
+            self._note_delivery(cluster, None)
             return False
         running = plan.running(cluster)
         wanted = manifest_work(
@@ -255,7 +273,7 @@ class ClusterReconciler:
         if work is not None and work["metadata"].get("deletionTimestamp"):
             # An earlier one: deleted first, then created again.
             has_arrived = False
-        self._note(cluster, frozenset(scorer.name for scorer in running) if has_arrived else None)
+        self._note_delivery(cluster, frozenset(scorer.name for scorer in running) if has_arrived else None)
         return has_arrived
 
     def _secrets(self, names: Mapping[str, str]) -> list[Manifest]:
@@ -265,29 +283,7 @@ class ClusterReconciler:
         secrets = ((there, self._backend.get(Kind.SECRET, namespace, name)) for there, name in sorted(names.items()))
         return [copy_for(self._agent_namespace, secret, there) for there, secret in secrets if secret is not None]
 
-    def _note_look(self, cluster: str, plan: FleetPlan) -> None:
-        with self._lock:
-            if cluster in self._looked_at:
-                return
-            self._looked_at.add(cluster)
-        # Statuses may have waited for this although it changed nothing.
-        self._count_anew(cluster, plan)
-
-    def _note_problem(self, cluster: str, plan: FleetPlan, problem: tuple[str, bool] | None) -> None:
-        with self._lock:
-            before = self._problems.pop(cluster, None)
-            if problem is not None:
-                self._problems[cluster] = problem
-        if before != problem:
-            self._count_anew(cluster, plan)
-
-    def _count_anew(self, cluster: str, plan: FleetPlan) -> None:
-        self._on_distributed(frozenset(scorer.name for scorer in plan.running(cluster)))
-
-    def _note(self, cluster: str, names: frozenset[str] | None) -> None:
-        with self._lock:
-            before = self._distributed.pop(cluster, None)
-            if names is not None:
-                self._distributed[cluster] = names
-        if before != names:
-            self._on_distributed((before or frozenset()) ^ (names or frozenset()))
+    def _note_delivery(self, cluster: str, names: frozenset[str] | None) -> None:
+        before, _ = self._note(cluster, delivered=names)
+        if before.delivered != names:
+            self._on_distributed((before.delivered or frozenset()) ^ (names or frozenset()))

@@ -29,7 +29,7 @@ from dsf.hub.discretion import server_refusal
 from dsf.hub.health import Health
 from dsf.hub.names import NameRules
 from dsf.hub.obstacle import INTERNAL_ERROR, INVALID, Obstacle
-from dsf.hub.planmemory import PlanMemory
+from dsf.hub.scorerplan import PlanMemory
 from dsf.hub.secretdelivery import NO_DELIVERY, DeliverableSecrets
 from dsf.hub.summaries import Differences, FleetPlan, differences, make_plan
 from dsf.settings import Settings

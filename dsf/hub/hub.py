@@ -35,7 +35,6 @@ from dsf.store.client import connect
 
 log = dsf.log.get(__name__)
 
-#: A scorer's status counts its clusters. It waits this many seconds for more changes, longer with more clusters.
 #: Threads that reconcile, by backend. More that do not wait take each other Python's lock, a quarter of the CPU.
 _WORKERS: Final = {"kube": 8, "dir": 2}
 
@@ -51,15 +50,16 @@ class Hub:
         self._backend = backend
         self._resync_interval = resync or settings.hub_resync
         self._outage = Outage("Redis")
+        self._resync = threading.Event()
         self._client = connect(settings, name="dsf-hub")
         # A separate connection without retries: it detects whether Redis is reachable.
         self._notifications_client = connect(settings, name="dsf-hub-notifications", retries=0)
         self._notifications = NotificationListener(
             self._notifications_client,
             self._outage,
-            on_changed=self._on_cycles_changed,
+            on_changed=self._refresh_statuses,
             on_wake=self._on_wake,
-            on_back=self._look_now,
+            on_back=self._resync.set,
         )
         self._credentials: AgentCredentials | None = None
         self._health = HealthMonitor(settings, self._on_health, self._on_check)
@@ -79,7 +79,6 @@ class Hub:
         self._grace_of: Callable[[str], float] = lambda _: 0.0
         # Last seen by `_is_changed` of each object; only used in the backend's one thread.
         self._seen: dict[ObjectKey, tuple[object, ...]] = {}
-        self._resync = threading.Event()
         self._is_stopping = False
         self._has_begun = False
         self._thread = SupervisedThread(self._resync_forever, "resync")
@@ -97,7 +96,7 @@ class Hub:
         self._notifications.start()
         self._thread.start()
         self._has_begun = True
-        self._look_now()
+        self._resync.set()
         log.info("hub controller started", backend=self._settings.backend, namespace=self._settings.namespace)
 
     def problem(self) -> str:
@@ -208,7 +207,7 @@ class Hub:
             self._planner.changed(_cluster(key.name if key.kind is Kind.CLUSTER else key.namespace))
         elif key.kind is Kind.WORK:
             self._clusters.queue.add(_cluster(key.namespace))
-        elif key.kind is Kind.SCORE and self._is_edited(key):
+        elif key.kind is Kind.SCORE:
             self._clusters.queue.add(key)
 
     def _is_changed(self, key: ObjectKey) -> bool:
@@ -223,15 +222,6 @@ class Hub:
         now = tuple(metadata.get(name) for name in fields)
         before, self._seen[key] = self._seen.get(key), now
         return before != now
-
-    def _is_edited(self, key: ObjectKey) -> bool:
-        """Whether a changed score existed before. A new one is the writer's; if not, a full resync finds it."""
-        if self._backend.get(*key) is None:
-            self._seen.pop(key, None)
-            return True
-        is_known = key in self._seen
-        self._seen[key] = ()
-        return is_known
 
     def _on_health(self, key: ObjectKey) -> None:
         self._planner.changed(key)
@@ -251,9 +241,6 @@ class Hub:
     def _on_distributed(self, scorers: frozenset[str]) -> None:
         self._refresh_statuses(scorers)
         self._others.queue.add_after(self._desired.config_key, self._status_delay())
-
-    def _on_cycles_changed(self, scorers: set[str]) -> None:
-        self._refresh_statuses(scorers)
 
     def _on_wake(self) -> None:
         """There may be requests for credentials, or other user actions. Raises redis.RedisError."""
@@ -279,9 +266,6 @@ class Hub:
         return 0.05 + 0.001 * len(self._desired.plan.clusters)
 
     # --- looking at everything -----------------------------------------------------------------------------------
-
-    def _look_now(self) -> None:
-        self._resync.set()
 
     def _resync_forever(self) -> None:
         for number in itertools.count(1):

@@ -104,8 +104,8 @@ def _stop_writing() -> None:
     os._exit(FAILED)
 
 
-class HubExposition:
-    """No-op without `listen_port`."""
+class HubExposition(Collector):
+    """Probes, and metrics that are made anew at each scrape. No-op without `listen_port`."""
 
     def __init__(self, settings: Settings, hub: Hub, election: Election) -> None:
         """Raises SettingsError if the port is unavailable."""
@@ -117,7 +117,7 @@ class HubExposition:
         host, port = settings.listen_address("hub")
         registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        registry.register(_HubCollector(hub, election))
+        registry.register(self)
         try:
             self._server = MetricsServer(registry, host, port, {"/healthz": self._problem, "/readyz": self._unready})
         except OSError as error:
@@ -144,15 +144,8 @@ class HubExposition:
             return "this hub neither works nor waits for its turn"
         return self._hub.problem()
 
-
-class _HubCollector(Collector):
-    """Rebuilt at each scrape."""
-
-    def __init__(self, hub: Hub, election: Election) -> None:
-        self._hub = hub
-        self._election = election
-
     def collect(self) -> Iterator[Metric]:
+        """See the library's Collector."""
         leading = metrics.HUB_LEADING.gauge()
         leading.add_metric((), float(self._election.leading))
         yield leading

@@ -26,8 +26,7 @@ from dsf.hub.discretion import server_refusal, servers_of
 from dsf.hub.distribute import part_of
 from dsf.hub.names import NO_RULES, NameRules, decide, is_owner
 from dsf.hub.obstacle import INVALID, Obstacle, internal_obstacle
-from dsf.hub.planmemory import PlanMemory
-from dsf.hub.scorerplan import ScorerPlan
+from dsf.hub.scorerplan import PlanMemory, ScorerPlan
 from dsf.hub.secretdelivery import NO_DELIVERY, DeliverableSecrets
 from dsf.store.entries import Entry
 from dsf.store.notices import ClusterNotice, cut, grouping_labels

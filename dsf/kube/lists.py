@@ -1,16 +1,21 @@
-"""All objects of a kind, read in pages."""
+"""Requests for callers without a work queue: repeated while the API server is busy; all objects of a kind, in pages."""
 
 from __future__ import annotations
 
+import time
+from http import HTTPStatus
 from typing import Any, Final
 
 from dsf.errors import ObjectNotFoundError
-from dsf.kube.patience import request_with_retry
 from dsf.kube.resources import Resource
-from dsf.kube.session import ExpiredError, Session
+from dsf.kube.session import ApiServerError, ExpiredError, Session
 
 #: Attempts for a list whose continue token expires between pages.
 _ATTEMPTS: Final = 3
+#: Seconds for which a request is repeated while the API server is overloaded, and seconds between two attempts without
+#: a Retry-After.
+_BUSY: Final = 10.0
+_PAUSE: Final = 1.0
 
 
 def objects(
@@ -43,3 +48,16 @@ def _pages(session: Session, path: str, query: dict[str, str]) -> list[dict[str,
         more = (page.get("metadata") or {}).get("continue") or ""
         if not more:
             return items
+
+
+def request_with_retry(session: Session, method: str, path: str, **options: Any) -> dict[str, Any]:
+    """See `Session.request`. A request answered with 429 was not processed, so it can be sent again."""
+    deadline = time.monotonic() + _BUSY
+    while True:
+        try:
+            return session.request(method, path, **options)
+        except ApiServerError as error:
+            pause = error.retry_after or _PAUSE
+            if error.status != HTTPStatus.TOO_MANY_REQUESTS or time.monotonic() + pause > deadline:
+                raise
+        time.sleep(pause)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dsf.errors import AccessError
-from dsf.kube.patience import request_with_retry
+from dsf.kube.lists import request_with_retry
 from dsf.kube.resources import ACCESS_REVIEWS, TOKEN_REVIEWS, Resource
 from dsf.kube.session import Session
 

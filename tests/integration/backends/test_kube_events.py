@@ -55,15 +55,6 @@ def test_an_event_says_what_happened_to_what(session: Session, namespace: str, r
     assert (event["regarding"], event["reportingInstance"]) == (regarding, "hub-1")
 
 
-def test_describe_shows_them(
-    control_plane: ControlPlane, session: Session, namespace: str, regarding: dict[str, str]
-) -> None:
-    _tell(EventRecorder(session, "hub-1"), regarding, "Warning", "BadQuery", "parse error at char 7")
-    described = control_plane.kubectl("describe", "dsc", "sample", "-n", namespace)
-    assert "BadQuery" in described
-    assert "parse error at char 7" in described
-
-
 def test_long_names_and_messages_are_taken(session: Session, namespace: str) -> None:
     name = "a" * 199 + "-" + "b" * 53
     regarding = {"apiVersion": "v1", "kind": "ConfigMap", "namespace": namespace, "name": name}

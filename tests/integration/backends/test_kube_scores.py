@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -169,11 +168,3 @@ def test_a_score_is_deleted_and_once_more(backend: KubeScoreBackend, session: Se
         backend.delete_score(cluster.name, "sample")
     with pytest.raises(ObjectNotFoundError):
         session.get(cluster.path)
-
-
-def test_a_missing_right_is_named(control_plane: ControlPlane, cluster: Cluster) -> None:
-    rules = [{"apiGroups": [ADDON_PLACEMENT_SCORES.group], "resources": ["addonplacementscores"], "verbs": ["*"]}]
-    limited = control_plane.service_account(cluster.name, "results", rules)
-    words = 'cannot patch resource "addonplacementscores/status" in API group "cluster.open-cluster-management.io"'
-    with contextlib.closing(control_plane.session(limited)) as session, pytest.raises(ApiServerError, match=words):
-        KubeScoreBackend(session).apply_score(cluster.manifest(), _status(("a", 1)))

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.integration.hub.world import World, remote_config, scoring_api
-from tests.support.httpserver import Gate, ScriptedServer, answer
+from tests.support.httpserver import ScriptedServer, answer
 
 
 def health(world: World, scorer: str = "cpu-scorer") -> str:
@@ -20,21 +20,6 @@ def one(world: World, api: ScriptedServer) -> World:
     world.config()
     world.cluster("a")
     return world
-
-
-def test_the_first_check_decides(one: World, api: ScriptedServer) -> None:
-    api.script(answer("busy", 500), path="/healthz")
-    scoring = {"params": {"name": "cpu", "interval": 30}}
-    one.scorer("cpu-scorer", api, mode="None", scoring=scoring)
-    with scoring_api("good") as good:
-        one.scorer("good-scorer", good)
-        one.start()
-        one.until(lambda: health(one) == "Inactive")
-        one.until(lambda: one.condition("cpu-scorer", "Healthy")[1] == "HTTPError")
-        one.until(lambda: one.condition("cpu-scorer", "Distributed")[1] == "NotHealthy")
-        one.until(lambda: one.condition("good-scorer", "Healthy")[1] == "HealthCheckPassed")
-        one.until(lambda: one.pairs() == ["a/good-scorer"])
-        assert one.told("a") == ["good-scorer"]
 
 
 def test_a_scoring_api_that_lets_nobody_in_without_a_password_has_its_health_elsewhere(
@@ -56,28 +41,6 @@ def test_a_scoring_api_that_lets_nobody_in_without_a_password_has_its_health_els
         (told,) = one.summaries("a") or []
         assert told["scoringEndpoint"] == f"{guarded.url}/scoring"
         assert told["scoringAccess"]["methods"]["basic"]["password"] == {"name": "s", "key": "k"}
-
-
-def test_in_mode_none_config_is_not_asked(one: World, api: ScriptedServer) -> None:
-    one.scorer("cpu-scorer", api, mode="None")
-    one.start()
-    one.until(lambda: len(api.requests) > 3)
-    assert set(api.paths()) == {"/healthz"}
-    one.until(lambda: one.condition("cpu-scorer", "ConfigSynced")[1] == "MissingScoreName")
-
-
-def test_active_survives_fewer_failures_than_the_threshold(running: World, api: ScriptedServer) -> None:
-    broken, good = answer("busy", 503), Gate(answer("ok"))
-    count = len(api.requests)
-    api.script(broken, broken, good, path="/healthz")
-    running.until(lambda: running.condition("cpu-scorer", "Healthy")[1] == "HealthCheckFailing")
-    assert running.condition("cpu-scorer", "Healthy")[0] == "True"
-    assert "of 3 failed checks in a row: http://" in running.condition("cpu-scorer", "Healthy")[2]
-    good.opened.set()
-    running.until(lambda: running.condition("cpu-scorer", "Healthy")[1] == "HealthCheckPassed")
-    assert len(api.requests) > count
-    assert ("cpu-scorer", "HTTPError", "Warning") not in running.events()
-    assert running.told("a") == ["cpu-scorer"]
 
 
 def test_inactive_keeps_entries_suspended_and_comes_back(running: World, api: ScriptedServer) -> None:

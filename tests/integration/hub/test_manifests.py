@@ -8,25 +8,6 @@ import pytest
 
 from dsf.hub.main import FAILED
 from tests.integration.hub.world import World, hub_process, scoring_api
-from tests.unit.backends.test_manifestfolder import WRONG
-
-
-def test_each_mistake_has_file_line_field_and_what_is_allowed(running: World) -> None:
-    running.write("sub/wrong.yaml", "# a comment\n", WRONG)
-    running.until(lambda: len(running.problems()) == 2)
-    assert running.problems() == [
-        "sub/wrong.yaml:10: spec.configSyncMode: 'Ful' is not one of Full, None",
-        (
-            "sub/wrong.yaml:12: spec.scoring.param: is not a known field; "
-            "allowed are host, path, params, auth, tls; did you mean params?"
-        ),
-    ]
-    running.until(lambda: ("sub/wrong.yaml", "ManifestProblem", "Warning") in running.events())
-    # It stops nothing else.
-    running.cluster("c")
-    running.until(lambda: "c/cpu-scorer" in running.pairs())
-    running.remove("sub/wrong.yaml")
-    running.until(lambda: running.problems() == [])
 
 
 def test_what_is_edited_or_removed_in_the_out_folder_is_put_right(running: World) -> None:

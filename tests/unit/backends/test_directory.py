@@ -152,6 +152,31 @@ def test_events_are_limited_kept_and_bounded(tmp_path: Path, start: Start, monke
     assert [line["message"] for line in lines if "message" in line] == [str(number) for number in range(25, 100)]
 
 
+def test_problems_are_in_a_file_and_told_once(tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory, "REPAIR", 0.1)
+    report = tmp_path / "_out" / "problems.yaml"
+    report.mkdir(parents=True)
+    with start() as (backend, _), structlog.testing.capture_logs() as lines:
+        assert not backend.problems()
+        # Written as soon as it can be.
+        report.rmdir()
+        wait_for(report.exists)
+        (tmp_path / "c.yaml").write_text(_cluster(hubAcceptsClient="half"))
+        wait_for(backend.problems)
+        wait_for(lambda: yaml.safe_load(report.read_text()))
+        (row,) = yaml.safe_load(report.read_text())
+        assert (row["file"], row["field"], row["severity"]) == ("c.yaml", "spec.hubAcceptsClient", "error")
+        assert row["line"] > 1
+        (tmp_path / "d.yaml").write_text("# Nothing.")
+        (tmp_path / "c.yaml").write_text(_cluster())
+        wait_for(lambda: not backend.problems())
+        wait_for(lambda: report.read_text() == "[]\n")
+    assert len([line for line in lines if line["event"] == "manifest problem"]) == 1
+    (event,) = yaml.safe_load((tmp_path / "_out" / "events.yaml").read_text())
+    assert (event["regarding"]["name"], event["reason"], event["type"]) == ("c.yaml", "ManifestProblem", "Warning")
+    assert row["message"] in event["message"]
+
+
 def test_a_second_hub_on_the_folder_is_refused(start: Start) -> None:
     with start(), pytest.raises(BackendError, match="another hub works on"), start():
         pass

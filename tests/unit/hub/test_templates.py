@@ -13,7 +13,7 @@ from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringconfig import DynamicScoringConfig, Mask
 from dsf.hub.conditions import DeliveryCounts, distributed
 from dsf.hub.health import Health
-from dsf.hub.planmemory import PlanMemory
+from dsf.hub.scorerplan import PlanMemory
 from dsf.hub.summaries import FleetPlan, make_plan
 from tests.unit.hub.builders import NOW, cluster, config, scorer
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from dsf.errors import ObjectNotFoundError
 from dsf.kube import lists
-from dsf.kube.patience import request_with_retry
+from dsf.kube.lists import request_with_retry
 from dsf.kube.resources import Resource
 from dsf.kube.session import Session
 

@@ -16,8 +16,7 @@ import dsf.log
 from dsf.errors import HttpError, ObjectNotFoundError, SettingsError, UnknownPlacementError
 from dsf.http.access import bearer
 from dsf.http.client import get
-from dsf.kube.lists import objects
-from dsf.kube.patience import request_with_retry
+from dsf.kube.lists import objects, request_with_retry
 from dsf.kube.resources import (
     ADDON_PLACEMENT_SCORES,
     MANAGED_CLUSTER_SET_BINDINGS,

@@ -15,13 +15,13 @@ def rule(group: str, resources: str, verbs: str) -> Rule:
 
 
 HUB = {
-    "ours": rule(GROUP, "dynamicscorers dynamicscoringconfigs", "get list watch patch"),
+    "ours": rule(GROUP, "dynamicscorers dynamicscoringconfigs", "list watch"),
     "authentications": rule(GROUP, "scoringauthentications", "list watch"),
     "statuses": rule(GROUP, "dynamicscorers/status dynamicscoringconfigs/status", "patch"),
     "clusters": rule(_CLUSTER, "managedclusters", "get list watch"),
     "scores": rule(_CLUSTER, "addonplacementscores", "list watch delete"),
     "works": rule("work.open-cluster-management.io", "manifestworks", "get list watch create patch delete"),
-    "events": rule("events.k8s.io", "events", "create patch"),
+    "events": rule("events.k8s.io", "events", "create"),
     "names": rule("", "configmaps", "get create update"),
     "leases": rule("coordination.k8s.io", "leases", "get create update"),
 }
