@@ -27,7 +27,7 @@ from dsf import keys
 from dsf.messages import run_time
 from dsf.schedule.stats import BOUNDS
 from dsf.settings import child_environment
-from dsf.store.mail import results_waiting
+from dsf.store.agents import results_waiting
 from dsf.store.pairs import OUTCOMES, Pairs
 from dsf.store.runs import HISTORY_LENGTH
 from dsf.up.embedded_redis import EmbeddedRedis

@@ -30,7 +30,7 @@ import redis
 from bench.common import Figure, Measurement, cpu, options, process, report, spread
 from dsf import keys, messages
 from dsf.settings import Settings, child_environment
-from dsf.store.mail import results_waiting
+from dsf.store.agents import results_waiting
 from dsf.store.pairs import Pairs
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from dsf.store.schedule import Entry
@@ -130,7 +130,7 @@ class Feeder:
                 pipe.zadd(keys.OPEN_RUNS, {keys.run_member(cluster, run["scorer"], run["run"]): time.time() + 3600})
                 pipe.hincrby(keys.pair_key(cluster, run["scorer"]), "n:scheduled", 1)
                 pipe.set(keys.mail_slot(cluster, n // CLUSTERS), json.dumps(envelope))
-                pipe.set(keys.mail_flag(cluster), 1)
+                pipe.set(keys.mail_flag(cluster), n // CLUSTERS)
             pipe.execute()
 
     def _envelope(self, number: int) -> dict[str, Any]:

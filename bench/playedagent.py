@@ -125,8 +125,8 @@ class PlayedAgent:
             **said,
         )
         text = json.dumps(messages.sign(result, self._player.key(self.name)), ensure_ascii=False)
-        slot = self._slots[self._places.setdefault(scorer, len(self._places) % len(self._slots))]
-        data = command("SET", slot, text) + command("SET", self._flag, "1")
+        place = self._places.setdefault(scorer, len(self._places) % len(self._slots))
+        data = command("SET", self._slots[place], text) + command("SET", self._flag, str(place))
         self._sent.append(SentResult(scorer, run, data))
         if self.giving is not None:
             try:

@@ -19,7 +19,7 @@ from redis.retry import Retry
 from bench.fleetworld import INTERVAL, World
 from dsf import keys
 from dsf.messages import run_time
-from dsf.store.mail import results_waiting
+from dsf.store.agents import results_waiting
 from dsf.store.pairs import Pairs
 
 #: Seconds between two looks at all pairs, and two lines that say where it is.

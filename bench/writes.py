@@ -32,7 +32,7 @@ from bench.ingest import ITEMS, SECRET
 from dsf import keys, messages
 from dsf.kube.resources import Resource
 from dsf.settings import child_environment
-from dsf.store.mail import results_waiting
+from dsf.store.agents import results_waiting
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from dsf.store.schedule import Entry
 from tests.support.controlplane import ControlPlane
@@ -136,7 +136,7 @@ def feed(client: redis.Redis, fleet: SendingClusters, made: list[tuple[str, str]
         with client.pipeline(transaction=False) as pipe:
             for cluster, text in made[sent:due]:
                 pipe.set(keys.mail_slot(cluster, turns[cluster] % keys.MAIL_SLOTS), text)
-                pipe.set(keys.mail_flag(cluster), 1)
+                pipe.set(keys.mail_flag(cluster), turns[cluster] % keys.MAIL_SLOTS)
                 turns[cluster] += 1
             pipe.execute()
         sent = due

@@ -40,9 +40,9 @@ def cluster_of_queue(queue: str) -> str | None:
 MAIL_SLOTS = 16
 #: Prefix of all slots and flags.
 MAIL_PREFIX = "hub.mail."
-#: Prefix of strings, cluster -> `TOKEN SLOT`: the results worker that reads this mailbox, if any, and the slot that it
-#: reads next; they expire.
-MAIL_CLAIM_PREFIX = "dsf:mail:claim:"
+#: hash cluster -> `TOKEN MILLISECONDS SLOT`: the results worker that reads this mailbox (`-`: none), until when by the
+#: clock of Redis, and the slot that is read next.
+MAIL_CLAIMS = "dsf:mail:claims"
 
 
 def mail_slot(cluster: str, slot: int) -> str:
@@ -56,13 +56,8 @@ def mail_slots(cluster: str) -> list[str]:
 
 
 def mail_flag(cluster: str) -> str:
-    """String that a cluster's agent sets when it has filled a slot: only flagged mailboxes are looked into."""
+    """String with the number of the slot that a cluster's agent filled last: only flagged mailboxes are looked into."""
     return f"{MAIL_PREFIX}{cluster}.flag"
-
-
-def mail_claim(cluster: str) -> str:
-    """String `TOKEN SLOT` of this cluster's mailbox; see MAIL_CLAIM_PREFIX."""
-    return MAIL_CLAIM_PREFIX + cluster
 
 
 # --- remote control of Celery's workers -----------------------------------------------------------------------

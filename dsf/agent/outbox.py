@@ -116,7 +116,7 @@ class Mailbox:
             with self._redis.pipeline(transaction=False) as pipe:
                 pipe.set(self._slots[slot], text, nx=not replace)
                 # After the result: the hub clears the flag before it has read everything.
-                pipe.set(self._flag, 1)
+                pipe.set(self._flag, slot)
                 is_in = bool(pipe.execute()[0])
             if is_in:
                 self._written[slot] = mail

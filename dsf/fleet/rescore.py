@@ -13,8 +13,8 @@ from dsf.errors import QueueFullError, UnknownScorerError
 from dsf.fleet.reader import score_view
 from dsf.fleet.views import ScoreView, Time, View
 from dsf.settings import Settings
+from dsf.store.agents import results_waiting
 from dsf.store.history import HistoryEntry
-from dsf.store.mail import results_waiting
 from dsf.store.pairs import SUCCESSES, Pairs
 from dsf.store.registry import Registry
 from dsf.store.schedule import ScheduleStore, effective

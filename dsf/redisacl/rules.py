@@ -59,7 +59,6 @@ _SPOKES: Final = keys.spoke_queue("*")
 _PAIRS: Final = keys.pair_key("*", "*").removesuffix("/*")
 _HISTORIES: Final = keys.history_key("*", "*").removesuffix("/*")
 _MAIL: Final = keys.MAIL_PREFIX + "*"
-_CLAIMS: Final = keys.mail_claim("*")
 _SPECIAL: Final = re.compile(r"([*?\[\]\\])")
 
 
@@ -179,7 +178,7 @@ _READER: Final = [
 #: What scripts do to tell readers that a pair has changed, without a word on how it is.
 _TELL_READERS: Final = [
     *_commands("time"),
-    _selector("incr set", rw=[keys.SEQUENCE]),
+    _selector("incrby set", rw=[keys.SEQUENCE]),
     _selector("zadd", w=[keys.CHANGED]),
 ]
 
@@ -197,7 +196,7 @@ _BEAT: Final = [
     _selector("hincrby", rw=[_PAIRS]),
     _selector("hincrby hincrbyfloat", rw=[keys.BEAT_STATS]),
     _selector("hincrby", rw=[keys.BEAT_LAGS]),
-    _selector("hget hset hdel", rw=[keys.SKIPS]),
+    _selector("hmget hset hdel", rw=[keys.SKIPS]),
     *_TELL_READERS,
     _selector("lpush llen", w=[_SPOKES]),
     _selector("exists", r=[_MAIL]),
@@ -227,7 +226,7 @@ _RESULTS: Final = [
             keys.REJECTED_MAIL,
             keys.CLUSTERS,
             _MAIL,
-            _CLAIMS,
+            keys.MAIL_CLAIMS,
             keys.HUB_CHANGED,
             keys.HUB_WAKE,
             keys.WRITES_REFUSED,
@@ -237,7 +236,7 @@ _RESULTS: Final = [
     ),
     # Overrides only say in which interval a pair runs.
     _selector("hmget", r=[keys.ENTRIES, keys.OVERRIDES]),
-    _selector("hget hset hdel hscan", rw=[keys.ROWS]),
+    _selector("hget hmget hset hdel hscan", rw=[keys.ROWS]),
     _selector("hget hset hdel", rw=[keys.WRITES_REFUSED]),
     _selector("hkeys hdel", rw=[keys.BEAT_LAGS]),
     # Leftovers of pairs that are not in the schedule any more.
@@ -247,14 +246,14 @@ _RESULTS: Final = [
     *_TELL_READERS,
     # Its own queue, to which nothing is sent.
     _selector("brpop llen", rw=[keys.RESULTS_QUEUE]),
-    _selector("exists strlen get getrange del", rw=[_MAIL]),
-    _selector("get set del", rw=[_CLAIMS]),
+    _selector("exists strlen mget getrange del", rw=[_MAIL]),
+    _selector("hmget hset hkeys hdel", rw=[keys.MAIL_CLAIMS]),
     _selector("hgetall hget hkeys", r=[keys.SCORERS, keys.CLUSTERS]),
     _selector("hset", w=[keys.KEYS_USED, keys.AGENTS]),
     _selector("hexists hkeys", r=[keys.ENTRIES]),
     _selector("hmget hget hset hdel hexists hlen hincrby", rw=[_PAIRS]),
     _selector("lpush ltrim lrange llen", rw=[_HISTORIES]),
-    _selector("zadd zrem zscore zrangebyscore zremrangebyscore", rw=[keys.OPEN_RUNS, keys.LOST_RUNS]),
+    _selector("zadd zrem zscore zmscore zrangebyscore zremrangebyscore", rw=[keys.OPEN_RUNS, keys.LOST_RUNS]),
     _selector("zadd zrem zscore zmscore zrange zrangebyscore", rw=[keys.WRITES, keys.WRITE_LEASES]),
     _selector("hget hset hdel hexists hkeys", rw=[keys.WRITTEN]),
     _selector("hget hset hincrby", rw=[keys.WRITE_STATS]),

@@ -1,33 +1,98 @@
 """Takes results out of the clusters' mailboxes into the books, as calls of the task `dsf.ingest` in this process.
 
-An agent may write only to the few slots of its own mailbox, so one credential uses bounded memory in Redis. A slot is
-emptied once its result is in the books, and only if it still holds that result: a worker that dies in between loses
-nothing, and ingesting a result twice changes nothing. Any number of workers take turns.
+An agent may write only to the few slots of its own mailbox, so one credential uses bounded memory in Redis. A result
+stays in its slot until it is in the books, and the slot is emptied only if it still holds that result: a worker that
+dies in between loses nothing, and ingesting a result twice changes nothing. The worker that reads a mailbox claims it
+for seconds; meanwhile others read other mailboxes.
 """
 
 from __future__ import annotations
 
 import json
+import secrets
 import threading
 import time
 from collections import Counter
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 import redis
 from celery import Task
 
 import dsf.log
-from dsf.messages import MAX_RESULT_BYTES
+from dsf import keys
+from dsf.messages import MAX_RESULT_BYTES, PACKING
 from dsf.results.ingest import Ingest
-from dsf.store.client import repeat
-from dsf.store.mail import Mailboxes, Waiting, cluster_of
+from dsf.store.client import lua, repeat
 
 #: Seconds between two looks for results: they are gathered, as a task and its round trips cost more than a result.
 PAUSE: Final = 0.2
+# Seconds between two looks into every mailbox: the flag of a result may not have been set.
+_EVERYWHERE_EVERY: Final = 10.0
+#: Bytes of the shortest result: it has an envelope with a signature.
+SHORTEST: Final = 200
+# Results and bytes read at once: together they are one task, and Redis serves nobody else while it reads them.
+_MOST, _MOST_BYTES = 300, 32 * 1024 * 1024
+# Milliseconds after which others may read the mailbox of a worker that died: longer than results take to be ingested.
+_CLAIM_HOLDS: Final = 10_000
 # Names of clusters in Flower.
 _NAMED: Final = 5
 
 log = dsf.log.get(__name__)
+
+
+class Waiting(NamedTuple):
+    """Results that were read: slots, the texts in them, and whether there are more."""
+
+    slots: list[bytes]
+    texts: list[bytes]
+    is_more: bool
+
+
+class Mailboxes:
+    """The mailboxes of all clusters. Methods raise redis.RedisError if Redis is unreachable; they may be repeated.
+
+    For one thread. The client must not decode answers: agents may write any bytes.
+    """
+
+    def __init__(self, client: redis.Redis, message_limit: int) -> None:
+        """A result has at most `message_limit` characters."""
+        self._longest = message_limit * PACKING
+        self._read = client.register_script(lua("mail_read"))
+        self._empty = client.register_script(lua("mail_empty"))
+        self._token = secrets.token_hex(16)
+        self._first = 0
+
+    def read(self, *, everywhere: bool = False) -> Waiting:
+        """Results that wait, some of each cluster; they stay in their slots.
+
+        `everywhere` also looks into mailboxes whose flag is missing: an agent's connection may break before it is set.
+        """
+        sizes = _MOST, _MOST_BYTES, SHORTEST, self._longest
+        answer: Any = self._read(
+            keys=[keys.CLUSTERS, keys.MAIL_CLAIMS, keys.REJECTED, keys.REJECTED_MAIL],
+            args=[
+                *(keys.MAIL_PREFIX, keys.MAIL_SLOTS, self._token, _CLAIM_HOLDS),
+                *sizes,
+                *(self._first, int(everywhere)),
+            ],
+        )
+        self._first, is_more, slots, texts = answer
+        return Waiting(slots, texts, bool(is_more))
+
+    def empty(self, slots: Sequence[bytes], texts: Sequence[bytes]) -> None:
+        """Empty slots that still hold these texts, and let other workers read their mailboxes."""
+        if slots:
+            # The last bytes tell a result from every other one: they hold its signature.
+            self._empty(
+                keys=[keys.MAIL_CLAIMS, *slots],
+                args=[self._token, *(text[-80:] for text in texts), *set(map(cluster_of, slots))],
+            )
+
+
+def cluster_of(slot: bytes) -> str:
+    """The cluster to whose mailbox this slot belongs."""
+    return slot.decode().removeprefix(keys.MAIL_PREFIX).rpartition(".")[0]
 
 
 class Batch:
@@ -87,7 +152,6 @@ class Intake:
         self._task = task
         self._stopping = stopping
         self._everywhere_at = 0.0
-        self._pause = PAUSE
         #: Whether more results waited than were read the last time: other work should wait.
         self.is_behind = False
 
@@ -100,8 +164,7 @@ class Intake:
         everywhere = time.monotonic() >= self._everywhere_at
         waiting = self._mail.read(everywhere=everywhere)
         if everywhere and not waiting.is_more:
-            # Every mailbox, now and then: the flag of a result may not have been set.
-            self._everywhere_at = time.monotonic() + 10.0
+            self._everywhere_at = time.monotonic() + _EVERYWHERE_EVERY
         self.is_behind = waiting.is_more
         if waiting.slots:
             self._take_in(waiting)

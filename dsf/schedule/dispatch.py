@@ -171,16 +171,19 @@ class Dispatcher:
         targets = [*pairs, *{scorer_target(scorer) for _, scorer in names}]
         clusters = list({cluster for cluster, _ in names})
         queues = [keys.spoke_queue(cluster) for cluster in clusters]
-        # A mailbox is full if all of its slots are; checking the last one rules out most.
+        # A mailbox is full if all of its slots are; checking the last ones together rules out most.
         texts, override_texts, *counts = at_once(
             self._redis,
             ("HMGET", keys.ENTRIES, *pairs),
             ("HMGET", keys.OVERRIDES, *targets),
             *(("LLEN", queue) for queue in queues),
-            *(("EXISTS", keys.mail_slots(cluster)[-1]) for cluster in clusters),
+            ("EXISTS", *(keys.mail_slots(cluster)[-1] for cluster in clusters)),
+            is_strict=False,
         )
-        lengths, last = counts[: len(clusters)], counts[len(clusters) :]
-        maybe = [cluster for cluster, is_taken in zip(clusters, last, strict=True) if is_taken]
+        *lengths, taken = counts
+        for answer in (texts, override_texts, taken):
+            if isinstance(answer, redis.RedisError):
+                raise answer
         overrides = {
             target: read(ScheduleOverride, target, text)
             for target, text in zip(targets, override_texts, strict=True)
@@ -191,8 +194,12 @@ class Dispatcher:
             due=due,
             entries=dict(zip(pairs, texts, strict=True)),
             overrides={target: override for target, override in overrides.items() if override is not None},
-            waiting=dict(zip(queues, lengths, strict=True)),
-            full=self._full(maybe),
+            # What is no queue takes no tick, and stops no other.
+            waiting={
+                queue: length if isinstance(length, int) else self._queue_limit
+                for queue, length in zip(queues, lengths, strict=True)
+            },
+            full=self._full(clusters if taken else ()),
         )
 
     def _full(self, clusters: Sequence[str]) -> Set[str]:
@@ -282,8 +289,10 @@ class Dispatcher:
             arguments += [repr(field) if isinstance(field, float) else field for field in row]
         # Time of sending, for the lag: as late as possible.
         arguments.insert(0, repr(self._clock()))
-        left = self._commit(
+        left, *spoilt = self._commit(
             keys=[keys.DUE, keys.OPEN_RUNS, keys.BEAT_STATS, keys.BEAT_LAGS, keys.SKIPS, *touched], args=arguments
         )
         if left:
             log.info("pairs were dispatched or changed by another process", pairs=left)
+        if spoilt:
+            log.error("pairs get no tick: what Redis has of them is spoilt", count=len(spoilt), first=spoilt[:5])

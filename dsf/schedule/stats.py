@@ -19,8 +19,8 @@ import redis
 from prometheus_client.core import HistogramMetricFamily, Metric
 
 from dsf import keys, metrics
+from dsf.store.agents import results_waiting
 from dsf.store.client import number
-from dsf.store.mail import results_waiting
 from dsf.store.ticks import REASONS, ticks_problem
 
 #: Upper bounds of the lag histogram as in field names.

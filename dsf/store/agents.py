@@ -17,7 +17,7 @@ import dsf.log
 from dsf import keys
 from dsf.api.types import CREDENTIALS_WORK_NAME
 from dsf.errors import UnknownClusterError
-from dsf.store.client import at_once, parsed, whole
+from dsf.store.client import at_once, batched, parsed, whole
 from dsf.store.registry import ClusterRecord, Registry
 
 log = dsf.log.get(__name__)
@@ -188,3 +188,14 @@ class AgentKeys:
     def empty(self, cluster: str) -> None:
         """Remove what a cluster's invalid credential may have written or taken: its mail and its queue."""
         self._redis.delete(keys.spoke_queue(cluster), *keys.mail_slots(cluster), keys.mail_flag(cluster))
+
+
+def results_waiting(client: redis.Redis, clusters: Iterable[str]) -> int:
+    """The number of results in the mailboxes of these clusters. Raises redis.RedisError."""
+    waiting = 0
+    for batch in batched(clusters, 500):
+        with client.pipeline(transaction=False) as pipe:
+            for cluster in batch:
+                pipe.exists(*keys.mail_slots(cluster))
+            waiting += sum(pipe.execute())
+    return waiting

@@ -61,14 +61,18 @@ def batched(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:
         yield batch
 
 
-def at_once(client: redis.Redis, *commands: Sequence[str | float]) -> list[Any]:
+def at_once(client: redis.Redis, *commands: Sequence[str | float], is_strict: bool = True) -> list[Any]:
     """Answers to hub commands run atomically, as in MULTI, but also while Redis is full. Each may have some thousand
     parts.
 
-    Raises redis.RedisError; commands before a refused one stay done.
+    Raises redis.RedisError; what Redis has against one command is in its place if not `is_strict`, and the others stay
+    done.
     """
     parts = [part for command in commands for part in (len(command), *command)]
     answers: list[Any] = client.register_script(lua("commands"))(args=parts)
+    for answer in answers if is_strict else ():
+        if isinstance(answer, redis.RedisError):
+            raise answer
     return answers
 
 

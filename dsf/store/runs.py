@@ -6,6 +6,7 @@ message or a second worker never unbalances the books.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -26,6 +27,8 @@ _PREFIXES = keys.pair_key("", "").removesuffix("/"), keys.history_key("", "").re
 HISTORY_LENGTH: Final = 50
 # Runs declared lost, or pairs, per script call: it blocks Redis for other clients.
 _BATCH = 500
+# Results per script call, for the same reason, and as a function of Lua takes at most 8,000 arguments.
+_ENDED_AT_ONCE = 300
 _INGEST_KEYS = (
     keys.OPEN_RUNS,
     keys.LOST_RUNS,
@@ -86,39 +89,29 @@ class Runs:
         refused: Mapping[str, int],
         now: float,
     ) -> list[tuple[str, bool] | redis.ResponseError]:
-        """Close the books of runs in order, and store the state and score of each that is its pair's newest.
+        """Close the books of runs, of a pair in their order, and store the state and score of each that is its pair's
+        newest.
 
-        `refused` counts results by reason that were refused before their run was known. One round trip for many
-        endings, and one for the refused if any.
+        `refused` counts results by reason that were refused before their run was known. One round trip for all pairs,
+        one more for each further ending of a pair, and one for the refused if any.
 
         Returns for each of `endings` its outcome; `late` if it had been declared lost (its score counts, the books
         stay); `replayed` or `stale` if it was refused; `removed` if the pair no longer exists; and whether a writer
-        must check the pair now. A Redis error of one ending is in its place and does not affect the others.
+        must check the pair now. What Redis has against one ending is in its place and does not affect the others; what
+        it has against all is raised.
         """
-        # A script call blocks Redis for other clients.
-        ended = [outcome for batch in batched(endings, 64) for outcome in self._end(batch, now)]
+        ended: dict[int, tuple[str, bool] | redis.ResponseError] = {}
+        for numbers in _by_turn(endings):
+            arguments: list[_Argument] = [_number(now), HISTORY_LENGTH, _PREFIXES[1], EXPIRED_THRESHOLD, _latest(now)]
+            for number in numbers:
+                arguments += _row(endings[number])
+            answers: list[Any] = self._ingest(keys=_INGEST_KEYS, args=arguments)
+            for number, answer in zip(numbers, answers, strict=True):
+                is_error = isinstance(answer, redis.ResponseError)
+                ended[number] = answer if is_error else (str(answer[0]), answer[1] == 1)
         # Rare, so in a separate round trip.
         self.refuse(refused)
-        return ended
-
-    def _end(self, endings: Sequence[Ending], now: float) -> list[tuple[str, bool] | redis.ResponseError]:
-        arguments: list[_Argument] = [
-            _number(now),
-            HISTORY_LENGTH,
-            _PREFIXES[1],
-            EXPIRED_THRESHOLD,
-            _latest(now),
-        ]
-        for ending in endings:
-            arguments += _row(ending)
-        try:
-            answers: list[Any] = self._ingest(keys=_INGEST_KEYS, args=arguments)
-        except redis.ResponseError as error:
-            return [error] * len(endings)
-        return [
-            answer if isinstance(answer, redis.ResponseError) else (str(answer[0]), answer[1] == 1)
-            for answer in answers
-        ]
+        return [ended[number] for number in range(len(endings))]
 
     def refuse(self, refused: Mapping[str, int]) -> None:
         """Count results refused before their run was known, by reason."""
@@ -218,6 +211,21 @@ class Runs:
         for batch in batched(ahead, _BATCH):
             corrected += int(self._set_right(keys=[keys.WRITES], args=[_number(now), int(CLOCK_SKEW), *batch]))
         return corrected
+
+
+def _by_turn(endings: Sequence[Ending]) -> Iterable[list[int]]:
+    """The numbers of the endings for each call of the script: a pair is in a call once, as its state is read before
+    anything is written."""
+    turns: list[list[int]] = []
+    of_pair: Counter[tuple[str, str]] = Counter()
+    for number, ending in enumerate(endings):
+        pair = ending.cluster, ending.scorer
+        if of_pair[pair] == len(turns):
+            turns.append([])
+        turns[of_pair[pair]].append(number)
+        of_pair[pair] += 1
+    # A script call blocks Redis for other clients.
+    return [part for turn in turns for part in batched(turn, _ENDED_AT_ONCE)]
 
 
 def _row(ending: Ending) -> Iterable[_Argument]:

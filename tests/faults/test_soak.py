@@ -16,7 +16,7 @@ import pytest
 
 from dsf import keys
 from dsf.errors import QueueFullError
-from dsf.store.mail import results_waiting
+from dsf.store.agents import results_waiting
 from dsf.store.pairs import OUTCOMES
 from dsf.store.ticks import send_now
 from tests.faults.fleet import SERIES, Fleet, scores

@@ -10,13 +10,14 @@
 --               drop      the pair has no entry: it leaves the schedule
 --               else      the reason for which the tick is skipped
 -- A row whose due time is no longer the one that was read is left alone: somebody else had it.
--- Returns the number of rows left alone. Fields of the pair hash are described in dsf.store.pairs, the texts of the
--- skips in dsf.store.ticks, the statistics in dsf.schedule.stats. Times are unix seconds.
+-- Returns {number of rows left alone, pairs that get no tick as their hash or queue is spoilt, ...}. Fields of the pair hash
+-- are described in dsf.store.pairs, the texts of the skips in dsf.store.ticks, the statistics in dsf.schedule.stats. Times
+-- are unix seconds.
 
 local now, n = tonumber(ARGV[1]), tonumber(ARGV[2])
-local sent, left, lag_sum = 0, 0, 0
+local ROW, FIRST = 7, 3 + n
+local sent, left, lag_sum, spoilt = 0, 0, 0, {}
 local reasons, lags, lags_of = {}, {}, {}
-local key = 6
 -- So many skips in a row are a state of the pair.
 local MANY = 3
 local bounds = {}
@@ -24,52 +25,94 @@ for b = 1, n do
   bounds[b] = tonumber(ARGV[2 + b])
 end
 
-for i = 3 + n, #ARGV, 7 do
-  local pair, due, next_due, action = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
-  local stored = redis.call('ZSCORE', KEYS[1], pair)
-  if not stored or tonumber(stored) ~= tonumber(due) then
-    left = left + 1
-  elseif action == 'drop' then
-    redis.call('ZREM', KEYS[1], pair)
-  else
-    redis.call('ZADD', KEYS[1], next_due, pair)
-    if action == 'send' then
-      redis.call('LPUSH', KEYS[key + 1], ARGV[i + 6])
-      redis.call('ZADD', KEYS[2], ARGV[i + 5], ARGV[i + 4])
-      redis.call('HINCRBY', KEYS[key], 'n:scheduled', 1)
-      if redis.call('HDEL', KEYS[5], pair) == 1 then
-        tell_readers(pair)
-      end
-      sent = sent + 1
-      local lag = math.max(0, now - tonumber(due))
-      local bucket = '+Inf'
-      for b = 1, n do
-        if lag <= bounds[b] then
-          bucket = ARGV[2 + b]
-          break
-        end
-      end
-      lags[bucket] = (lags[bucket] or 0) + 1
-      local field = string.match(pair, '/(.*)$') .. ':' .. bucket
-      lags_of[field] = (lags_of[field] or 0) + 1
-      lag_sum = lag_sum + lag
-    elseif action ~= 'defer' then
-      redis.call('HINCRBY', KEYS[key], 'n:scheduled', 1)
-      redis.call('HINCRBY', KEYS[key], 'n:skipped:' .. action, 1)
-      local ticks, since, reason = string.match(redis.call('HGET', KEYS[5], pair) or '', '^(%d+) (%d+) %d+ (.*)$')
-      ticks = (tonumber(ticks) or 0) + 1
-      redis.call('HSET', KEYS[5], pair, string.format('%d %d %d %s', ticks,
-        tonumber(since) or math.floor(now), math.floor(now), action))
-      -- Readers hear of it when it matters: not of each skip of a fleet that is paused.
-      if ticks == 1 or ticks == MANY or (ticks > MANY and reason ~= action) then
-        tell_readers(pair)
-      end
-      reasons[action] = (reasons[action] or 0) + 1
-    end
-  end
-  key = key + 2
+local all_pairs = {}
+for i = FIRST, #ARGV, ROW do
+  all_pairs[#all_pairs + 1] = ARGV[i]
+end
+local stored = redis.call('ZMSCORE', KEYS[1], unpack(all_pairs))
+local skips = redis.call('HMGET', KEYS[5], unpack(all_pairs))
+local due_now, opened, dropped, skips_now, skips_over = {}, {}, {}, {}, {}
+
+local function add(list, one, other)
+  list[#list + 1] = one
+  list[#list + 1] = other
 end
 
+-- Whether the tick was counted and pushed. One pair whose data is spoilt must not stop the others.
+local function push(number, message)
+  local hash, queue = KEYS[4 + 2 * number], KEYS[5 + 2 * number]
+  if type(redis.pcall('HINCRBY', hash, 'n:scheduled', 1)) ~= 'number' then
+    return false
+  end
+  if type(redis.pcall('LPUSH', queue, message)) ~= 'number' then
+    redis.call('HINCRBY', hash, 'n:scheduled', -1)
+    return false
+  end
+  return true
+end
+
+local function count_lag(pair, lag)
+  local bucket = '+Inf'
+  for b = 1, n do
+    if lag <= bounds[b] then
+      bucket = ARGV[2 + b]
+      break
+    end
+  end
+  lags[bucket] = (lags[bucket] or 0) + 1
+  local field = string.match(pair, '/(.*)$') .. ':' .. bucket
+  lags_of[field] = (lags_of[field] or 0) + 1
+  lag_sum = lag_sum + lag
+end
+
+local function skip(number, pair, action)
+  local hash = KEYS[4 + 2 * number]
+  redis.pcall('HINCRBY', hash, 'n:scheduled', 1)
+  redis.pcall('HINCRBY', hash, 'n:skipped:' .. action, 1)
+  local ticks, since, reason = string.match(skips[number] or '', '^(%d+) (%d+) %d+ (.*)$')
+  ticks = (tonumber(ticks) or 0) + 1
+  add(skips_now, pair, string.format('%d %d %d %s', ticks, tonumber(since) or math.floor(now), math.floor(now), action))
+  -- Readers hear of it when it matters: not of each skip of a fleet that is paused.
+  if ticks == 1 or ticks == MANY or (ticks > MANY and reason ~= action) then
+    note_change(pair)
+  end
+  reasons[action] = (reasons[action] or 0) + 1
+end
+
+for number, pair in ipairs(all_pairs) do
+  local i = FIRST + (number - 1) * ROW
+  local due, next_due, action = ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
+  if not stored[number] or tonumber(stored[number]) ~= tonumber(due) then
+    left = left + 1
+  elseif action == 'drop' then
+    add(dropped, pair)
+  else
+    add(due_now, next_due, pair)
+    if action == 'send' then
+      if push(number, ARGV[i + 6]) then
+        add(opened, ARGV[i + 5], ARGV[i + 4])
+        if skips[number] then
+          add(skips_over, pair)
+          note_change(pair)
+        end
+        sent = sent + 1
+        count_lag(pair, math.max(0, now - tonumber(due)))
+      else
+        add(spoilt, pair)
+      end
+    elseif action ~= 'defer' then
+      skip(number, pair, action)
+    end
+  end
+end
+
+for _, write in ipairs({{'ZADD', KEYS[1], due_now}, {'ZREM', KEYS[1], dropped}, {'ZADD', KEYS[2], opened},
+    {'HSET', KEYS[5], skips_now}, {'HDEL', KEYS[5], skips_over}}) do
+  if #write[3] > 0 then
+    redis.call(write[1], write[2], unpack(write[3]))
+  end
+end
+tell_readers()
 if sent > 0 then
   redis.call('HINCRBY', KEYS[3], 'ticks', sent)
   redis.call('HINCRBY', KEYS[3], 'lag:count', sent)
@@ -84,4 +127,4 @@ end
 for reason, number in pairs(reasons) do
   redis.call('HINCRBY', KEYS[3], 'skipped:' .. reason, number)
 end
-return left
+return {left, unpack(spoilt)}

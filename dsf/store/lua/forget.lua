@@ -13,11 +13,12 @@ for i = first, #ARGV do
             count = count + redis.call('HDEL', ARGV[n], pair)
         end
         if count > 0 then
-            tell_readers(pair)
+            note_change(pair)
             table.insert(left, pair)
         else
             redis.call('ZREM', CHANGED, pair)
         end
     end
 end
+tell_readers()
 return left

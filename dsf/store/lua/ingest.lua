@@ -1,5 +1,6 @@
--- Takes verified results into the books, the state and the score of their pairs, in this order. Each all or nothing:
--- whatever can fail is looked at before the first write, and what Redis has against one says nothing of the others.
+-- Takes verified results into the books, the state and the score of their pairs. A pair is there once: what is known of all
+-- is asked for together, and written together. Each result is taken in as a whole or not at all: whatever can fail is
+-- looked at before the first write, and what Redis has against one says nothing of the others.
 -- KEYS  1 open runs, 2 lost runs, 3 entries, 4 writes, 5 written, 6 rejected, 7 hub changed, 8 hub wake
 -- ARGV  1 now, 2 history length, 3 beginning of the names of histories, 4 so many runs in a row that expired in the
 --       queue are news, 5 what sorts after every run id that can be remembered: a later one is of a clock that was ahead
@@ -12,7 +13,7 @@
 --       the one number that stands for the score, '' for none | why the score has not all results (JSON), '' if it has
 -- Returns for each {the outcome, 'late', 'replayed', 'stale' or 'removed'; 1 when a writer has to look at the pair now},
 -- or the error.
-local ROW = 18
+local ROW, FIRST = 18, 6
 local now, history_length, many_expired, latest = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[4]), ARGV[5]
 -- The largest whole number that is exact as a Lua number; books that are full stay full.
 local FULL = 2 ^ 53
@@ -22,29 +23,48 @@ local function remembered(run)
     return run and run <= latest and run or ''
 end
 
+-- Known of all -----------------------------------------------------------------------------------------------------
+
+local all_pairs, members = {}, {}
+for first = FIRST, #ARGV, ROW do
+    all_pairs[#all_pairs + 1], members[#members + 1] = ARGV[first], ARGV[first] .. '/' .. ARGV[first + 2]
+end
+local entries = call('HMGET', KEYS[3], unpack(all_pairs))
+local open_runs = call('ZMSCORE', KEYS[1], unpack(members))
+local lost_runs = call('ZMSCORE', KEYS[2], unpack(members))
+local looks = call('ZMSCORE', KEYS[4], unpack(all_pairs))
+local rows = call('HMGET', ROWS, unpack(all_pairs))
+
+-- To be written for all --------------------------------------------------------------------------------------------
+
+local ended, rows_now, looks_now, rejected, news_of = {}, {}, {}, {}, {}
+
+local function add(list, ...)
+    for _, one in ipairs({...}) do
+        list[#list + 1] = one
+    end
+end
+
 local function reject(reason, answer)
-    call('HINCRBY', KEYS[6], reason, 1)
+    rejected[reason] = (rejected[reason] or 0) + 1
     return {answer or reason, 0}
 end
 
-local function take(first)
+local function take(first, i)
     local pair, scorer, run, outcome, refusal, failure_now, score, digest_now, measured, until_now, row, threshold,
         written, counters, has_expired, items_now, value_now, remark_now = unpack(ARGV, first, first + ROW - 1)
-    local member, hash, history = pair .. '/' .. run, PAIR .. pair, ARGV[3] .. pair
+    local member, hash, history = members[i], PAIR .. pair, ARGV[3] .. pair
 
-    if call('HEXISTS', KEYS[3], pair) == 0 then
-        call('ZREM', KEYS[1], member)
-        call('ZREM', KEYS[2], member)
+    if not entries[i] then
+        add(ended, member)
         return reject('stale', 'removed')
     end
 
     -- What is known --------------------------------------------------------------------------------------------------
 
-    local is_open = call('ZSCORE', KEYS[1], member)
-    local late = not is_open and call('ZSCORE', KEYS[2], member)
-    local has_look = call('ZSCORE', KEYS[4], pair)
+    local is_open = open_runs[i]
+    local late = not is_open and lost_runs[i]
     local is_shown = written == '1' or call('HEXISTS', KEYS[5], pair) == 1
-    local known = call('LLEN', history)
     local names = {'state_run', 'last_run', 'score_run', 'digest', 'changes'}
     local STATE = #names
     local amounts = {}
@@ -75,7 +95,7 @@ local function take(first)
     local state_run, last_run, score_run = remembered(state[1]), remembered(state[2]), remembered(state[3])
     local was_ahead = state[3] and score_run == ''
     local digest = state[4] or ''
-    local facts = row_of(pair)
+    local facts = row_of(rows[i])
     local failing, expired = tonumber(facts.failing) or 0, tonumber(facts.expired) or 0
     local is_over = (tonumber(facts.valid_until) or 0) <= now
 
@@ -90,7 +110,7 @@ local function take(first)
         local head = sub(row, 1, 13)
         -- As the sweeper writes it.
         local needle = '"run":"' .. run .. '"'
-        for _, one in ipairs(known > 0 and call('LRANGE', history, 0, -1) or {}) do
+        for _, one in ipairs(call('LRANGE', history, 0, -1)) do
             if sub(one, 1, #head) == head or string.find(one, needle, 1, true) then
                 return reject('replayed')
             end
@@ -157,7 +177,7 @@ local function take(first)
             set('digest', digest_now)
         end
         -- Without a look to come nobody would renew it.
-        changed = changed or (written == '1' and not has_look)
+        changed = changed or (written == '1' and not looks[i])
     end
     if has_expired == '1' then
         if run > state_run then
@@ -176,44 +196,61 @@ local function take(first)
         set('changes', format('%.0f', (tonumber(state[5]) or 0) + 1))
     end
 
-    -- From here on nothing can fail ----------------------------------------------------------------------------------
+    local row_now = has_row and cjson.encode(facts)
 
-    if is_open then
-        call('ZREM', KEYS[1], member)
-        -- A run that was skipped ends as it should.
-        if refusal ~= '' and outcome == 'error' then
-            reject(refusal)
-        end
-    elseif late then
-        call('ZREM', KEYS[2], member)
+    -- The first write fails if what is stored there is no list; all others were looked at --------------------------------
+
+    if not late and call('LPUSH', history, row) > history_length then
+        call('LTRIM', history, 0, history_length - 1)
     end
     if last > 0 then
         call('HSET', hash, unpack(values))
     end
-    if has_row then
-        put_row(pair, facts)
+    -- A run that was skipped ends as it should.
+    if is_open and refusal ~= '' and outcome == 'error' then
+        reject(refusal)
     end
-    if not late then
-        call('LPUSH', history, row)
-        if known >= history_length then
-            call('LTRIM', history, 0, history_length - 1)
-        end
+    if is_open or late then
+        add(ended, member)
+    end
+    if has_row then
+        add(rows_now, pair, row_now)
+        note_change(pair)
     end
     if changed then
-        -- LT: a pair that already waits keeps its place.
-        call('ZADD', KEYS[4], 'LT', now, pair)
+        add(looks_now, now, pair)
     end
     if news then
-        call('SADD', KEYS[7], scorer)
-        call('LPUSH', KEYS[8], '1')
-        call('LTRIM', KEYS[8], 0, 0)
+        add(news_of, scorer)
     end
     return {late and 'late' or outcome, changed and 1 or 0}
 end
 
 local answers = {}
-for first = 6, #ARGV, ROW do
-    local fine, answer = pcall(take, first)
-    answers[#answers + 1] = fine and answer or {err = type(answer) == 'table' and answer.err or 'ERR ' .. tostring(answer)}
+for i = 1, #members do
+    local fine, answer = pcall(take, FIRST + (i - 1) * ROW, i)
+    answers[i] = fine and answer or {err = type(answer) == 'table' and answer.err or 'ERR ' .. tostring(answer)}
+end
+
+if #ended > 0 then
+    call('ZREM', KEYS[1], unpack(ended))
+    call('ZREM', KEYS[2], unpack(ended))
+end
+if #rows_now > 0 then
+    call('HSET', ROWS, unpack(rows_now))
+end
+if #looks_now > 0 then
+    -- LT: a pair that already waits keeps its place.
+    call('ZADD', KEYS[4], 'LT', unpack(looks_now))
+end
+-- The results are in the books: what is spoilt from here on must not bring them back.
+tell_readers()
+for reason, number in pairs(rejected) do
+    redis.pcall('HINCRBY', KEYS[6], reason, number)
+end
+if #news_of > 0 then
+    redis.pcall('SADD', KEYS[7], unpack(news_of))
+    redis.pcall('LPUSH', KEYS[8], '1')
+    redis.pcall('LTRIM', KEYS[8], 0, 0)
 end
 return answers

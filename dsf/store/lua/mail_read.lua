@@ -1,67 +1,103 @@
 -- Reads results that wait in mailboxes, one of each cluster in turn, and claims these mailboxes for the reader. In each
 -- mailbox it goes on behind the slot that was read last: when the hub is behind, every scorer has its turn.
--- KEYS  1 clusters, 2 refused results by reason, 3 refused results by cluster
--- ARGV  1 prefix of slots and flags, 2 number of slots, 3 prefix of claims, 4 token of the reader, 5 milliseconds for
---       which a claim holds, 6 most results, 7 most bytes, 8 shortest and 9 longest result in bytes, 10 number of
---       the cluster to begin with, 11 '1' to look into every mailbox, else only into those with a flag
--- Returns {number of the cluster to begin with next time; 1 if more is waiting; slot, result, slot, result, ...}.
-local prefix, number, claims, token = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
-local most, most_bytes, shortest, longest = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
-local is_everywhere = ARGV[11] == '1'
+-- KEYS  1 clusters, 2 claims, 3 refused results by reason, 4 refused results by cluster
+-- ARGV  1 prefix of slots and flags, 2 number of slots, 3 token of the reader, 4 milliseconds for which a claim holds,
+--       5 most results, 6 most bytes, 7 shortest and 8 longest result in bytes, 9 number of the cluster to begin with,
+--       10 '1' to look into every mailbox, else only into those with a flag
+-- Returns {number of the cluster to begin with next time; 1 if more is waiting; slots; results}.
+local prefix, number, token, hold = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
+local most, most_bytes, shortest, longest = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
+local is_everywhere = ARGV[10] == '1'
 local call = redis.call
+local time = call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+-- So many names in one command: a function of Lua takes at most 8,000 arguments.
+local MANY = 1000
 
-local function slots_of(cluster)
-    local slots = {}
-    for slot = 0, number - 1 do
-        slots[slot + 1] = prefix .. cluster .. '.' .. slot
+local function in_parts(names, run)
+    for first = 1, #names, MANY do
+        run(unpack(names, first, math.min(first + MANY - 1, #names)))
     end
-    return slots
-end
-
-local names = call('HKEYS', KEYS[1])
-local first, is_more = tonumber(ARGV[10]), false
-
--- Most mailboxes have no flag: one command looks at those of several clusters. Values are not read, as agents may set
--- flags of any size.
-local TOGETHER = 8
-local flags_of = {}
-local function has_flag(i)
-    local group = math.floor(i / TOGETHER)
-    local flags = flags_of[group]
-    if flags == nil then
-        local some = {}
-        for j = group * TOGETHER + 1, math.min((group + 1) * TOGETHER, #names) do
-            some[#some + 1] = prefix .. names[j] .. '.flag'
-        end
-        flags = call('EXISTS', unpack(some))
-        flags_of[group] = flags
-    end
-    return flags > 0 and call('EXISTS', prefix .. names[i + 1] .. '.flag') > 0
 end
 
 -- Which mailboxes are this reader's --------------------------------------------------------------------------------
 
-local mailboxes = {}
+local names = call('HKEYS', KEYS[1])
+local first, is_more = tonumber(ARGV[9]), false
+local flags, places, wanted, claims, to_clear = {}, {}, {}, {}, {}
+
+local function clear(cluster)
+    to_clear[#to_clear + 1] = prefix .. cluster .. '.flag'
+end
+
+if is_everywhere then
+    -- The registry is the measure: what is known of the mailbox of a removed cluster goes.
+    local is_known = {}
+    for _, cluster in ipairs(names) do
+        is_known[cluster] = true
+    end
+    for _, cluster in ipairs(call('HKEYS', KEYS[2])) do
+        if not is_known[cluster] then
+            call('HDEL', KEYS[2], cluster)
+        end
+    end
+else
+    local keys = {}
+    for i, cluster in ipairs(names) do
+        keys[i] = prefix .. cluster .. '.flag'
+    end
+    in_parts(keys, function(...)
+        for _, flag in ipairs(call('MGET', ...)) do
+            flags[#flags + 1] = flag
+        end
+    end)
+end
 for i = first, first + #names - 1 do
+    local place = i % #names + 1
+    if is_everywhere or flags[place] then
+        places[#places + 1], wanted[#wanted + 1] = place, names[place]
+    end
+    if flags[place] and #flags[place] > 2 then
+        -- An agent may set flags of any size. Such a one is read once.
+        clear(names[place])
+    end
+end
+in_parts(wanted, function(...)
+    for _, claim in ipairs(call('HMGET', KEYS[2], ...)) do
+        claims[#claims + 1] = claim
+    end
+end)
+
+local mailboxes = {}
+for i, place in ipairs(places) do
     if #mailboxes == most then
-        first, is_more = i, true
+        first, is_more = place - 1, true
         break
     end
-    local cluster = names[i % #names + 1]
-    local is_flagged = not is_everywhere and has_flag(i % #names)
-    if is_flagged or is_everywhere then
-        local slots = slots_of(cluster)
+    local cluster = names[place]
+    local holder, ends, turn = string.match(claims[i] or '', '^(%S+) (%d+) (%d+)$')
+    -- A claim that ends later than any can is of a clock that was ahead.
+    if not holder or holder == token or tonumber(ends) <= now or tonumber(ends) > now + hold then
+        local slots = {}
+        for slot = 0, number - 1 do
+            slots[slot + 1] = prefix .. cluster .. '.' .. slot
+        end
         local taken = call('EXISTS', unpack(slots))
-        local holder, turn = string.match(call('GET', claims .. cluster) or '', '^(%S*) (%d+)$')
-        if (is_flagged or taken > 0) and (not holder or holder == '' or holder == token) then
+        if taken == 1 then
+            -- As in most mailboxes: the flag names the slot.
+            turn = string.match(flags[place] or '', '^%d%d?$') or turn
+        end
+        if taken > 0 then
             mailboxes[#mailboxes + 1] = {name = cluster, slots = slots, taken = taken, tried = 0, turn = turn or 0}
+        elseif flags[place] then
+            clear(cluster)
         end
     end
 end
 
 -- Results in turns: a full mailbox delays no other -----------------------------------------------------------------
 
-local answer, results, bytes = {}, 0, 0
+local found, bytes = {}, 0
 
 local function take(mailbox)
     while mailbox.taken > 0 and mailbox.tried < number do
@@ -70,21 +106,20 @@ local function take(mailbox)
         local length = call('STRLEN', slot)
         if length >= shortest and length <= longest then
             mailbox.taken = mailbox.taken - 1
-            answer[#answer + 1], answer[#answer + 2] = slot, call('GET', slot)
-            results, bytes, mailbox.is_read = results + 1, bytes + length, true
+            found[#found + 1] = slot
+            bytes, mailbox.is_read = bytes + length, true
             return true
-        elseif call('EXISTS', slot) == 1 then
+        elseif call('DEL', slot) == 1 then
             mailbox.taken = mailbox.taken - 1
-            call('DEL', slot)
-            call('HINCRBY', KEYS[2], 'malformed', 1)
-            call('HINCRBY', KEYS[3], mailbox.name, 1)
+            call('HINCRBY', KEYS[3], 'malformed', 1)
+            call('HINCRBY', KEYS[4], mailbox.name, 1)
         end
     end
     return false
 end
 
 local function has_room()
-    return results < most and bytes < most_bytes
+    return #found < most and bytes < most_bytes
 end
 
 local is_found = true
@@ -96,13 +131,20 @@ while is_found and has_room() do
         end
     end
 end
+
+local mine, results = {}, {}
 for _, mailbox in ipairs(mailboxes) do
     if mailbox.taken == 0 then
-        call('DEL', prefix .. mailbox.name .. '.flag')
+        clear(mailbox.name)
     end
     if mailbox.is_read then
-        local turn = (mailbox.turn + mailbox.tried) % number
-        call('SET', claims .. mailbox.name, token .. ' ' .. turn, 'PX', ARGV[5])
+        mine[#mine + 1] = mailbox.name
+        mine[#mine + 1] = string.format('%s %.0f %d', token, now + hold, (mailbox.turn + mailbox.tried) % number)
     end
 end
-return {first % math.max(#names, 1), (is_more or not has_room()) and 1 or 0, unpack(answer)}
+in_parts(to_clear, function(...) call('DEL', ...) end)
+if #found > 0 then
+    call('HSET', KEYS[2], unpack(mine))
+    results = call('MGET', unpack(found))
+end
+return {first % math.max(#names, 1), (is_more or not has_room()) and 1 or 0, found, results}

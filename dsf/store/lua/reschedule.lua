@@ -25,7 +25,7 @@ for i = 3, #ARGV, 4 do
     known = redis.call('HEXISTS', KEYS[1], pair) == 1
   end
   if known then
-    tell_readers(pair)
+    note_change(pair)
     local score = redis.call('ZSCORE', KEYS[2], pair)
     local old = score and tonumber(score)
     local due = slot
@@ -49,6 +49,7 @@ for i = 3, #ARGV, 4 do
   end
 end
 
+tell_readers()
 if given then
   redis.call('SET', KEYS[3], string.format('%.6f', free), 'PX', math.ceil((free - now) * 1000) + 1000)
 end

@@ -5,24 +5,42 @@ local function decoded(text)
     return is_json and type(value) == 'table' and value or {}
 end
 
--- Tells readers that a pair is not as it was. Numbers begin with the time, so that those of an emptied Redis are greater
--- than all that were given before.
-local function tell_readers(pair)
-    local number = redis.call('INCR', SEQUENCE)
-    if number == 1 then
-        local time = redis.call('TIME')
-        number = string.format('%.0f', tonumber(time[1]) * 1000000 + tonumber(time[2]))
-        redis.call('SET', SEQUENCE, number)
+local changed_pairs = {}
+
+-- Notes that a pair is not as it was; `tell_readers`, once at the end of a script, tells all of it.
+local function note_change(pair)
+    changed_pairs[#changed_pairs + 1] = pair
+end
+
+-- Numbers begin with the time, so that those of an emptied Redis are greater than all that were given before. What is
+-- spoilt here must not end a script whose work is done: pcall.
+local function tell_readers()
+    local count = #changed_pairs
+    if count == 0 then
+        return
     end
-    redis.call('ZADD', CHANGED, number, pair)
+    local last = redis.pcall('INCRBY', SEQUENCE, count)
+    if last == count then
+        local time = redis.call('TIME')
+        last = tonumber(time[1]) * 1000000 + tonumber(time[2]) + count
+        redis.call('SET', SEQUENCE, string.format('%.0f', last))
+    end
+    for first = 1, type(last) == 'number' and count or 0, 1000 do
+        local news = {}
+        for i = first, math.min(first + 999, count) do
+            news[#news + 1] = string.format('%.0f', last - count + i)
+            news[#news + 1] = changed_pairs[i]
+        end
+        redis.pcall('ZADD', CHANGED, unpack(news))
+    end
 end
 
 local NUMBERS = {'last_success', 'valid_until', 'expired_at', 'failing', 'expired', 'items', 'value'}
 
--- The row of a pair: a table of texts, described in dsf.store.pairs. One with a number that is none is as if there were
--- no row, as for readers: what is written next puts it right.
-local function row_of(pair)
-    local row = decoded(redis.call('HGET', ROWS, pair))
+-- The row of a pair from its text: a table of texts, described in dsf.store.pairs. One with a number that is none is as if
+-- there were no row, as for readers: what is written next puts it right.
+local function row_of(text)
+    local row = decoded(text)
     for _, name in ipairs(NUMBERS) do
         local text = row[name]
         if text ~= nil and not (name == 'value' and text == '') then
@@ -38,5 +56,5 @@ end
 
 local function put_row(pair, row)
     redis.call('HSET', ROWS, pair, cjson.encode(row))
-    tell_readers(pair)
+    note_change(pair)
 end

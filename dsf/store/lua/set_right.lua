@@ -8,14 +8,14 @@ local now, count = tonumber(ARGV[1]), 0
 local latest = math.max(now, tonumber(redis.call('TIME')[1])) + tonumber(ARGV[2])
 for i = 3, #ARGV do
     local pair = ARGV[i]
-    local row = row_of(pair)
+    local row = row_of(redis.call('HGET', ROWS, pair))
     local measured = tonumber(row.last_success)
     if measured and measured > latest then
         row.last_success = string.format('%.6f', now)
         row.valid_until = string.format('%.6f', (tonumber(row.valid_until) or 0) - measured + now)
         put_row(pair, row)
-        local score = redis.call('HGET', PAIR .. pair, 'score')
-        if score then
+        local score = redis.pcall('HGET', PAIR .. pair, 'score')
+        if type(score) == 'string' then
             -- As text: decoded and encoded again, an empty list would become an object.
             redis.call('HSET', PAIR .. pair, 'score', (string.gsub(score, '"at":[^,]+,"valid_until":[^,]+',
                 '"at":' .. row.last_success .. ',"valid_until":' .. row.valid_until, 1)))
@@ -25,4 +25,5 @@ for i = 3, #ARGV do
         count = count + 1
     end
 end
+tell_readers()
 return count

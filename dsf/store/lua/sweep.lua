@@ -31,6 +31,47 @@ end
 
 local lost = {#overdue}
 local news = false
+
+local function lose(member, pair, run)
+    local cluster, scorer = string.match(pair, '^([^/]*)/(.*)$')
+    local key = ARGV[5] .. pair
+    local message = 'sent to the queue of ' .. cluster .. ' and nothing was heard of it in time; check that the agent'
+        .. ' of ' .. cluster .. ' runs and reaches Redis, and what its log says of run ' .. run
+    local at = tonumber(string.sub(run, 1, 13)) / 1000
+    redis.call('ZADD', KEYS[2], now, member)
+    redis.call('HINCRBY', key, 'n:lost', 1)
+    redis.call('LPUSH', ARGV[6] .. pair,
+        cjson.encode({run = run, at = at, outcome = 'lost', reason = 'lost', message = message}))
+    redis.call('LTRIM', ARGV[6] .. pair, 0, tonumber(ARGV[4]) - 1)
+
+    local state = redis.call('HMGET', key, 'state_run', 'last_run')
+    if run > remembered(state[2]) then
+        redis.call('HSET', key, 'last_run', run)
+    end
+    -- When a newer run has been heard of, this one only closes its books.
+    if run > remembered(state[1]) then
+        local row = row_of(redis.call('HGET', ROWS, pair))
+        local failing = (tonumber(row.failing) or 0) + 1
+        local old = decoded(row.failure)
+        redis.call('HSET', key, 'state_run', run)
+        row.failing, row.failure = tostring(failing),
+            cjson.encode({run = run, stage = '', reason = 'lost', message = message, at = now})
+        -- Of cycles that expired the agent told at least.
+        row.expired, row.expired_run, row.expired_at = nil, nil, nil
+        put_row(pair, row)
+        if failing == 1 or old.reason ~= 'lost' then
+            redis.call('SADD', KEYS[6], scorer)
+            news = true
+        end
+        local record = redis.call('HGET', KEYS[4], scorer)
+        local policy = decoded(record or '').when_failing
+        if type(policy) == 'table' and policy.behavior ~= 'Keep' and failing == policy.failure_threshold then
+            redis.call('HINCRBY', key, 'changes', 1)
+            redis.call('ZADD', KEYS[5], 'LT', now, pair)
+        end
+    end
+end
+
 for _, member in ipairs(overdue) do
     local pair, run = string.match(member, '^(.*)/([^/]*)$')
     local is_awaited = mail(string.match(member, '^([^/]*)/'))
@@ -39,46 +80,12 @@ for _, member in ipairs(overdue) do
         redis.call('ZREM', KEYS[1], member)
     end
     if pair and not is_awaited and redis.call('HEXISTS', KEYS[3], pair) == 1 then
-        local cluster, scorer = string.match(pair, '^([^/]*)/(.*)$')
-        local key = ARGV[5] .. pair
-        local message = 'sent to the queue of ' .. cluster .. ' and nothing was heard of it in time; check that the agent'
-            .. ' of ' .. cluster .. ' runs and reaches Redis, and what its log says of run ' .. run
-        local at = tonumber(string.sub(run, 1, 13)) / 1000
-        redis.call('ZADD', KEYS[2], now, member)
-        redis.call('HINCRBY', key, 'n:lost', 1)
-        redis.call('LPUSH', ARGV[6] .. pair,
-            cjson.encode({run = run, at = at, outcome = 'lost', reason = 'lost', message = message}))
-        redis.call('LTRIM', ARGV[6] .. pair, 0, tonumber(ARGV[4]) - 1)
-
-        local state = redis.call('HMGET', key, 'state_run', 'last_run')
-        if run > remembered(state[2]) then
-            redis.call('HSET', key, 'last_run', run)
-        end
-        -- When a newer run has been heard of, this one only closes its books.
-        if run > remembered(state[1]) then
-            local row = row_of(pair)
-            local failing = (tonumber(row.failing) or 0) + 1
-            local old = decoded(row.failure)
-            redis.call('HSET', key, 'state_run', run)
-            row.failing, row.failure = tostring(failing),
-                cjson.encode({run = run, stage = '', reason = 'lost', message = message, at = now})
-            -- Of cycles that expired the agent told at least.
-            row.expired, row.expired_run, row.expired_at = nil, nil, nil
-            put_row(pair, row)
-            if failing == 1 or old.reason ~= 'lost' then
-                redis.call('SADD', KEYS[6], scorer)
-                news = true
-            end
-            local record = redis.call('HGET', KEYS[4], scorer)
-            local policy = decoded(record or '').when_failing
-            if type(policy) == 'table' and policy.behavior ~= 'Keep' and failing == policy.failure_threshold then
-                redis.call('HINCRBY', key, 'changes', 1)
-                redis.call('ZADD', KEYS[5], 'LT', now, pair)
-            end
-        end
+        -- A pair whose data is spoilt has no books to close, and must not stop the others.
+        pcall(lose, member, pair, run)
         table.insert(lost, member)
     end
 end
+tell_readers()
 if news then
     redis.call('LPUSH', KEYS[7], '1')
     redis.call('LTRIM', KEYS[7], 0, 0)

@@ -15,7 +15,7 @@ def put(client: redis.Redis, slot: int, content: object, cluster: str = "c1") ->
     """Fill one slot, whatever is in it, and set the flag. `content` is text, bytes, or anything that JSON has."""
     raw = content if isinstance(content, str | bytes) else json.dumps(content)
     client.set(keys.mail_slot(cluster, slot), raw)
-    client.set(keys.mail_flag(cluster), 1)
+    client.set(keys.mail_flag(cluster), slot)
 
 
 def push(client: redis.Redis, envelopes: Iterable[object], cluster: str = "c1", seconds: float = 300.0) -> None:

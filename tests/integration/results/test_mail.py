@@ -12,8 +12,9 @@ import redis
 
 from dsf import keys
 from dsf.agent.outbox import Mail, Mailbox
-from dsf.store import mail as hubs_mail
-from dsf.store.mail import SHORTEST, Mailboxes, Waiting, cluster_of, results_waiting
+from dsf.results import intake as hubs_mail
+from dsf.results.intake import SHORTEST, Mailboxes, Waiting, cluster_of
+from dsf.store.agents import results_waiting
 from tests.integration.results.bed import Bed
 from tests.integration.results.push import put, waiting
 
@@ -162,10 +163,51 @@ def test_the_mailbox_of_a_worker_that_died_is_read_by_others(
 ) -> None:
     fill(bed, "c1", (0,), "a")
     assert letters(mail.read()) == "a"
-    assert 0 < bed.client.pttl(keys.mail_claim("c1")) <= 10_000
-    # As when that time has passed.
-    bed.client.delete(keys.mail_claim("c1"))
-    assert letters(Mailboxes(raw, 1000).read(everywhere=True)) == "a"
+    holder, ends, turn = str(bed.client.hget(keys.MAIL_CLAIMS, "c1")).split()
+    now = bed.client.time()[0]
+    assert now - 60 < int(ends) / 1000 <= now + 11
+    assert letters(Mailboxes(raw, 1000).read(everywhere=True)) == ""
+    # As when that time has passed, and as after a clock that was ahead.
+    for moment in (now - 1, now + 3600):
+        bed.client.hset(keys.MAIL_CLAIMS, "c1", f"{holder} {1000 * moment} {turn}")
+        assert letters(Mailboxes(raw, 1000).read(everywhere=True)) == "a"
+
+
+def test_the_claim_of_a_cluster_that_is_gone_goes(bed: Bed, mail: Mailboxes) -> None:
+    fill(bed, "c1", (0,))
+    fill(bed, "c2", (0,))
+    finish(mail, mail.read())
+    assert set(bed.client.hkeys(keys.MAIL_CLAIMS)) == {"c1", "c2"}
+    bed.registry.remove_cluster("c1")
+    mail.read(everywhere=True)
+    assert set(bed.client.hkeys(keys.MAIL_CLAIMS)) == {"c2"}
+
+
+@pytest.mark.parametrize("flag", ["", "-1", "99", "nan", "1e", "x" * 100_000, b"\xff", "7"])
+def test_whatever_a_flag_says_the_result_is_found(bed: Bed, mail: Mailboxes, flag: str | bytes) -> None:
+    fill(bed, "c1", (4,), "a")
+    fill(bed, "c2", (0,), "b")
+    bed.client.set(keys.mail_flag("c1"), flag)
+    read = mail.read()
+    assert sorted(letters(read)) == ["a", "b"]
+    finish(mail, read)
+    assert results_waiting(bed.client, ["c1", "c2"]) == 0
+    assert not bed.client.exists(keys.mail_flag("c1"))
+
+
+def test_many_clusters_are_looked_at_together(bed: Bed, mail: Mailboxes) -> None:
+    """More than a command takes; commands grow with what waits, not with the fleet."""
+    for number in range(1200):
+        bed.client.hset(keys.CLUSTERS, f"m{number}", "{}")
+    fill(bed, "m7", (3,), "a")
+    fill(bed, "m1111", (9,), "b")
+    bed.client.config_resetstat()
+    read = mail.read()
+    assert sorted(letters(read)) == ["a", "b"]
+    calls = {name: kind["calls"] for name, kind in bed.client.info("commandstats").items()}
+    assert sum(calls.values()) <= 20, calls
+    finish(mail, read)
+    assert mail.read().slots == []
 
 
 def test_any_bytes_may_be_in_a_slot(bed: Bed, mail: Mailboxes) -> None:
@@ -207,7 +249,7 @@ def test_an_agents_mailbox_is_filled_up_and_no_further(bed: Bed, mailbox: Mailbo
     # One that was left there is gone round.
     bed.client.set(keys.mail_slot("c1", 5), "left")
     assert all(mailbox.put(entry(n), b"%d" % n) for n in range(keys.MAIL_SLOTS - 1))
-    assert bed.client.get(keys.mail_flag("c1")) == "1"
+    assert bed.client.get(keys.mail_flag("c1")) == "15"
     assert not mailbox.put(entry(99), b"99")
     assert waiting(bed.client) == keys.MAIL_SLOTS
     bed.client.delete(keys.mail_slot("c1", 9))

@@ -198,6 +198,23 @@ def test_an_entry_that_cannot_be_read_stops_nobody(bench: Bench, pair: str) -> N
     assert bench.client.keys("dsf:pair:*") == ["dsf:pair:c2/s"]
 
 
+@pytest.mark.parametrize("spoilt", [keys.pair_key("c2", "s"), keys.spoke_queue("c2")])
+def test_a_pair_whose_data_is_spoilt_stops_nobody(bench: Bench, spoilt: str) -> None:
+    """Nor are the others' ticks sent again because of it."""
+    clusters = ("c1", "c2", "c3")
+    bench.store.upsert([entry(name) for name in clusters], bench.now)
+    bench.client.set(spoilt, "of another type")
+    bench.run(120)
+    for name in ("c1", "c3"):
+        runs = [run for _, run in pushed(bench.client, name)]
+        assert len(runs) == len(set(runs)) == books(bench.client, name).scheduled
+        assert len(runs) in range(4, 7)
+    assert not [run for run in bench.client.zrange(keys.OPEN_RUNS, 0, -1) if run.startswith("c2/")]
+    if spoilt == keys.spoke_queue("c2"):
+        skipped = books(bench.client, "c2").skipped()
+        assert skipped == {"queue_full": books(bench.client, "c2").scheduled}
+
+
 def test_an_override_that_cannot_be_read_is_as_if_it_were_not_there(bench: Bench) -> None:
     bench.store.upsert([entry("c1")], bench.now)
     bench.client.hset(keys.OVERRIDES, "c1/s", "nonsense")

@@ -23,10 +23,10 @@ from dsf.optimizer.plans import PlanComparison, forget, read_plans, remember
 from dsf.redisacl.clusterusers import ClusterUsers
 from dsf.redisacl.rules import HubRole, hub_user
 from dsf.results.ingest import Ingest
+from dsf.results.intake import Mailboxes
 from dsf.results.writer import Writer
 from dsf.settings import Settings
-from dsf.store.agents import AgentKeys
-from dsf.store.mail import Mailboxes, results_waiting
+from dsf.store.agents import AgentKeys, results_waiting
 from dsf.store.pairs import Pairs
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from dsf.store.runs import Runs

@@ -9,8 +9,7 @@ import redis
 
 from dsf import keys
 from dsf.results.ingest import Ingest
-from dsf.results.intake import Batch
-from dsf.store.mail import Waiting
+from dsf.results.intake import Batch, Waiting
 from tests.integration.results.bed import Bed
 
 
