@@ -184,6 +184,8 @@ def make_app(config: Settings) -> Celery:
     )
     application.conf.update(configuration(config))
     application.steps["worker"].update(_WORKER_STEPS.get(config.role, []))
+    if config.role in _TASK_MODULES:
+        application.steps["consumer"].add("dsf.worker.events:GatheredEvents")
     if config.role == "agent":
         application.steps["consumer"].add("dsf.agent.steps:AgentStep")
     if config.remote_control and config.role in _TASK_MODULES:

@@ -80,7 +80,7 @@ def _run(config: Settings) -> int:
             # With either every worker listens to every other one, over the WAN.
             without_gossip=True,
             without_mingle=True,
-            # `dsf.worker.taskevents` sends them.
+            # `dsf.worker.events` sends them.
             without_heartbeat=True,
             quiet=True,
         )

@@ -31,7 +31,6 @@ from dsf.sources.memory import SourceMemory
 from dsf.sources.registry import begin, plugins, type_of
 from dsf.sources.window import window_budget
 from dsf.store.client import connect
-from dsf.worker.taskevents import GatheredEvents
 
 log = dsf.log.get(__name__)
 
@@ -68,7 +67,6 @@ class Runtime:
         #: What sources keep between cycles.
         self.sources = SourceState(settings, self.config, self.metrics.registry)
         self.readiness = ScoringProbe(settings.probe_dir and settings.probe_dir / "ready", self.config)
-        self.events = GatheredEvents()
         self.cycles = CycleRunner(
             settings,
             self.config,
@@ -105,7 +103,6 @@ class Runtime:
     def stop(self) -> None:
         """Stop serving; all cycles have ended."""
         self.readiness.stop()
-        self.events.stop()
         self.sources.stop()
         self.clock.stop()
         self.redis.close()

@@ -30,7 +30,7 @@ class StartedByUs(bootsteps.Step):
 class AgentStep(bootsteps.StartStopStep):
     """Ticks are taken while it is started."""
 
-    requires = ("celery.worker.consumer.tasks:Tasks", "celery.worker.consumer.events:Events")
+    requires = ("celery.worker.consumer.tasks:Tasks", "dsf.worker.events:GatheredEvents")
 
     def __init__(self, consumer: Any, **options: Any) -> None:
         super().__init__(consumer, **options)
@@ -40,7 +40,6 @@ class AgentStep(bootsteps.StartStopStep):
         """New connection: the worker takes ticks."""
         agent = runtime.current()
         consumer.strategies = _Strategies(consumer.strategies)
-        agent.events.attach(consumer)
         # For removed scorers, each second.
         self._look = consumer.timer.call_repeatedly(1.0, agent.look)
         agent.readiness.consuming(True)

@@ -32,7 +32,6 @@ from dsf.settings import ENV_PREFIX, Settings, settings
 from dsf.store.client import connect, repeat
 from dsf.store.runs import Runs
 from dsf.store.ticks import RUN_SLACK
-from dsf.worker.taskevents import TaskEvents
 
 log = dsf.log.get(__name__)
 
@@ -59,8 +58,8 @@ def run(config: Settings) -> int:
         task_events=True,
         without_gossip=True,
         without_mingle=True,
-        # Seconds; each heartbeat is sent to all listeners.
-        heartbeat_interval=30,
+        # `dsf.worker.events` sends them.
+        without_heartbeat=True,
     )
     worker.start()
     code: int = worker.exitcode or 0
@@ -87,7 +86,6 @@ class Service(bootsteps.StartStopStep):
         except DsfError as error:
             log.error("the results worker cannot start", error=str(error))
             sys.exit(1)
-        self._events = TaskEvents(worker)
         # Earlier than `stop`, so that no thread begins anew. Only SimpleQueue.put is safe in a signal handler, which
         # may interrupt its own thread inside an Event's set().
         stop_signals: SimpleQueue[None] = SimpleQueue()

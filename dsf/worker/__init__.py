@@ -3,7 +3,7 @@
 commands       Celery's own commands: the role of each, and Flower's options
 routing        which queue a call of a task goes to
 liveness       the liveness file, and a consumer that touches it while it waits for Redis
-taskevents     events of tasks that a process calls in place
+events         what workers tell Flower, sent together
 remotecontrol  `celery status`, `inspect` and `control`, without rights that an agent must not have
 flower         the filter for events that Flower reads
 

@@ -39,8 +39,8 @@ _RESULTS_WORKER: Final = {
     # Without talk among workers, for which its Redis user has no rights.
     "without_gossip": "1",
     "without_mingle": "1",
-    # Seconds between heartbeats in Flower; each is sent to all listeners.
-    "heartbeat_interval": "30",
+    # `dsf.worker.events` sends them.
+    "without_heartbeat": "1",
 }
 
 

@@ -68,7 +68,7 @@ def test_keys_are_named_one_by_one(role: HubRole) -> None:
     of_pairs = {"dsf:pair:*", "dsf:history:*"}
     of_web = {"dsf:web:session:*", "dsf:web:outcome:*"} if role == "web" else set()
     of_people = {"dsf:backtests:*"} if role in ("web", "operator") else set()
-    assert with_star <= {"spoke.*", "hub.mail.*", *of_pairs, *of_web, *of_people, "dsf:mail:claim:*", "celeryev.*"}
+    assert with_star <= {"spoke.*", "hub.mail.*", *of_pairs, *of_web, *of_people, "celeryev.*"}
 
 
 @pytest.mark.parametrize("role", HUB_ROLES)

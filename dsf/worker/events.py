@@ -1,16 +1,17 @@
-"""Shows Flower the tasks that run in this process without a message.
+"""The events of a worker for Flower, sent together about once a second.
 
-Celery sends events only of tasks that came through a queue. The same events are sent here, by the worker's own
-dispatcher, whenever a task is called in place (`Task.apply`).
+Celery sends each by itself, from its main loop: at 100 ms to the hub, the events of a cycle would allow less than two
+cycles a second, and on the hub they cost a quarter of the results worker's CPU. It also sends none of tasks that did
+not come through a queue.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from typing import Any
+from typing import Any, Final
 
-from celery import signals
+from celery import bootsteps, signals
 from celery.utils.saferepr import saferepr
 from celery.utils.sysinfo import load_average
 from celery.worker import state
@@ -19,23 +20,58 @@ from dsf.process.threads import SupervisedThread
 
 #: Seconds between heartbeats, which cross the WAN. Flower sees a worker that started earlier after at most this, or
 #: with its next task.
-HEARTBEAT_INTERVAL = 30.0
+HEARTBEAT_INTERVAL: Final = 30.0
+#: Seconds for which events are gathered. More would be felt by who looks at Flower.
+_GATHERED: Final = 1.0
+# Events; whoever adds this many sends them all itself: far more than come in that time.
+_MOST: Final = 1000
 
 
-class TaskEvents:
-    """Sends events from the signals of tasks that are called in place."""
+class GatheredEvents(bootsteps.StartStopStep):
+    """Sends all events of a worker, and its heartbeats, from one thread; also of tasks that are called in place
+    (`Task.apply`). Thread-safe."""
 
-    def __init__(self, worker: Any = None) -> None:
-        """`worker` is Celery's; its dispatcher is another one after each loss of the connection."""
-        self._worker = worker
+    requires = ("celery.worker.consumer.events:Events",)
+
+    def __init__(self, consumer: Any, **options: Any) -> None:
+        super().__init__(consumer, **options)
+        # Celery's; another one after each loss of the connection.
+        self._dispatcher: Any = None
+        self._is_some = threading.Event()
+        self._stop = threading.Event()
+        self._thread = SupervisedThread(self._run, "dsf-events")
         signals.task_prerun.connect(self._on_start, weak=False)
         signals.task_success.connect(self._on_success, weak=False)
         signals.task_failure.connect(self._on_failure, weak=False)
         signals.task_retry.connect(self._on_retry, weak=False)
 
-    def dispatcher(self) -> Any:
-        """Celery's dispatcher; None while the worker is not connected."""
-        return getattr(self._worker.consumer, "event_dispatcher", None)
+    def start(self, consumer: Any) -> None:
+        """New connection: its dispatcher sends from now on."""
+        threads, wake = consumer.pool.num_processes, consumer.call_soon
+
+        def on_buffered() -> None:
+            self._is_some.set()
+            if len(state.reserved_requests) >= threads - 1:
+                # Celery takes no tick while no thread is free, and does not notice when one is.
+                wake(_nothing)
+
+        dispatcher = consumer.event_dispatcher
+        dispatcher.on_send_buffered, dispatcher.buffer_limit = on_buffered, _MOST
+        is_first, self._dispatcher = self._dispatcher is None, dispatcher
+        if is_first:
+            self._thread.start()
+        self._is_some.set()
+
+    def stop(self, consumer: Any) -> None:
+        """Lost connection: events wait for the next one."""
+
+    def shutdown(self, consumer: Any) -> None:
+        """Send the last events."""
+        del consumer
+        self._stop.set()
+        self._is_some.set()
+        if self._dispatcher is not None:
+            self._thread.join(5.0)
 
     def _on_start(self, sender: Any, args: Any, kwargs: Any, **_: Any) -> None:
         request = sender.request
@@ -62,62 +98,16 @@ class TaskEvents:
         self._send("task-retried", request, exception=saferepr(reason.exc), traceback="")
 
     def _send(self, kind: str, request: Any, **fields: Any) -> None:
-        dispatcher = self.dispatcher()
-        if dispatcher is not None and request.is_eager:
-            dispatcher.send(kind, uuid=request.id, **fields)
-
-
-class GatheredEvents(TaskEvents):
-    """Sends all events of a worker, and its heartbeats, in batches from one thread.
-
-    Celery would send them one by one from its main loop: at 100 ms to the hub, the events of a cycle would allow less
-    than two cycles a second. Thread-safe.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._dispatcher: Any = None
-        self._is_some = threading.Event()
-        self._stop = threading.Event()
-        self._is_started = False
-        self._thread = SupervisedThread(self._run, "dsf-events")
-
-    def attach(self, consumer: Any) -> None:
-        """Use this consumer's dispatcher from now on."""
-        threads, wake = consumer.pool.num_processes, consumer.call_soon
-
-        def on_buffered() -> None:
-            self._is_some.set()
-            if len(state.reserved_requests) >= threads - 1:
-                # Celery takes no tick while no thread is free, and does not notice when one is.
-                wake(_nothing)
-
-        dispatcher = consumer.event_dispatcher
-        # The thread that adds this many sends them all: far more than come in that time.
-        dispatcher.on_send_buffered, dispatcher.buffer_limit = on_buffered, 1000
-        self._dispatcher = dispatcher
-        if not self._is_started:
-            self._is_started = True
-            self._thread.start()
-        self._is_some.set()
-
-    def dispatcher(self) -> Any:
-        """That of the current connection, or of the last one."""
-        return self._dispatcher
-
-    def stop(self) -> None:
-        """Send the last events."""
-        self._stop.set()
-        self._is_some.set()
-        # It sends the last events.
-        self._thread.join(5.0)
+        """Celery itself sends those of tasks that came through a queue."""
+        if self._dispatcher is not None and request.is_eager:
+            self._dispatcher.send(kind, uuid=request.id, **fields)
 
     def _run(self) -> None:
         shown: Any = None
         beat_at = 0.0
         while not self._stop.is_set():
             self._is_some.wait(max(0.0, beat_at - time.monotonic()))
-            self._stop.wait(0.25)
+            self._stop.wait(_GATHERED)
             self._is_some.clear()
             dispatcher = self._dispatcher
             if dispatcher is not shown or time.monotonic() >= beat_at:
