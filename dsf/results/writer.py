@@ -39,8 +39,8 @@ _PACE = 0.3
 # threads cost a fifth more CPU than one.
 _AT_ONCE, _ALONE = 4, 0.1
 # While results wait, writing gets an eighth of this process's CPU: for each second of a batch the rest of the worker
-# gets this many seconds before the next one, within at most this long. With a quarter, half of the CPU that a fleet needs
-# was not enough for a score of each pair in every second interval; a score that is written later is newer.
+# gets this many seconds before the next one, within at most this long. So each pair has a score in every second or
+# third interval with half of the CPU that its fleet needs, and a score that is written later is newer.
 _OTHERS, _LONGEST_YIELD = 7.0, 2.0
 
 log = dsf.log.get(__name__)
