@@ -14,6 +14,7 @@ import redis
 from dsf.settings import ENV_PREFIX, Settings
 from tests.support.logs import logging_as_it_was
 from tests.support.redisserver import RedisServer
+from tests.support.wait import PATIENCE
 
 SettingsFactory = Callable[..., Settings]
 
@@ -71,7 +72,7 @@ def redis_server() -> Iterator[RedisServer]:
 @pytest.fixture
 def redis_client(redis_server: RedisServer) -> Iterator[redis.Redis]:
     """A client of an empty database."""
-    client = redis.Redis.from_url(redis_server.url, decode_responses=True, socket_timeout=10)
+    client = redis.Redis.from_url(redis_server.url, decode_responses=True, socket_timeout=PATIENCE)
     client.flushall()
     yield client
     client.close()

@@ -18,7 +18,7 @@ from tests.e2e.managedcluster import METRIC, NAMESPACE, PROMETHEUS
 from tests.e2e.world import CLUSTERS, HUB_NAMESPACE, INTERVAL, RANGE, ROOT, World
 from tests.support.wait import wait_for
 
-pytestmark = [pytest.mark.xdist_group("e2e"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.xdist_group("e2e")
 
 
 def eventually(world: World, condition: Callable[[], object], what: str, timeout: float = 30) -> None:

@@ -20,7 +20,7 @@ from tests.support.controlplane_fixtures import programs_needed
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
 
-pytestmark = [pytest.mark.xdist_group("e2e"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.xdist_group("e2e")
 
 SAMPLE = ROOT / "samples" / "resource-usage-scorer"
 #: GiB that the nodes of each cluster have.

@@ -20,12 +20,12 @@ from dsf.store.schedule import ScheduleStore
 from dsf.store.ticks import send_now
 from tests.support.httpserver import Handler, ScriptedServer, answer, matrix
 from tests.support.stack import Stack
-from tests.support.wait import wait_for
+from tests.support.wait import PATIENCE, wait_for
 
 GROUP = "dynamic-scoring.open-cluster-management.io/v1alpha1"
 SERIES = {"metric": {"__name__": "up", "node": "n1"}, "values": [[1700000000, "1"], [1700000060, "2"]]}
 #: Seconds by which all that is bounded in time may be late: a busy machine may give a process nothing for a while.
-STALL = 10.0
+STALL = PATIENCE
 #: Seconds: interval of a scorer that the schedule asks once, at its start. After that it is asked by hand.
 BY_HAND = 3600
 #: Seconds that a cycle has that was asked for by hand. One of a short interval fails where the machine is busy.

@@ -13,7 +13,7 @@ from tests.faults.fleet import Fleet, scores
 from tests.faults.movedclock import COMPILER, MovedClock
 from tests.support.httpserver import answer
 
-pytestmark = [pytest.mark.xdist_group("faults-clock"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.xdist_group("faults-clock")
 #: Seconds.
 AHEAD = 7200
 

@@ -15,7 +15,7 @@ from tests.faults.fleet import BY_HAND, SERIES, STALL, Fleet, scores
 from tests.support.httpserver import Gate, matrix
 from tests.support.mail import Sent
 
-pytestmark = [pytest.mark.xdist_group("faults-kills"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.xdist_group("faults-kills")
 
 #: Seconds: interval of `held`, whose stages are held up.
 INTERVAL = 2

@@ -15,7 +15,7 @@ from dsf.messages import run_time
 from tests.faults.fleet import Fleet, scores
 from tests.support.child import Child
 
-pytestmark = [pytest.mark.xdist_group("faults-overload"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.xdist_group("faults-overload")
 
 CLUSTERS = ("c1", "c2")
 SCORERS = ("one", "two", "three")

@@ -13,7 +13,7 @@ from dsf import keys
 from tests.faults.fleet import STALL, Fleet, scores
 from tests.support.httpserver import Gate, answer
 
-pytestmark = [pytest.mark.xdist_group("faults-policies"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.xdist_group("faults-policies")
 
 BROKEN = answer("broken", 500)
 PAUSED = "dynamic-scoring.open-cluster-management.io/paused-until"

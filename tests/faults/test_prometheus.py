@@ -17,7 +17,7 @@ from tests.support.programs import find
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
 
-pytestmark = [pytest.mark.xdist_group("faults-prometheus"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.xdist_group("faults-prometheus")
 
 #: Seconds.
 INTERVAL = 2

@@ -13,7 +13,7 @@ from tests.faults.fleet import STALL, Fleet, scores
 from tests.support.mail import Sent
 from tests.support.stack import pass_time
 
-pytestmark = [pytest.mark.xdist_group("faults-redis"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.xdist_group("faults-redis")
 
 #: Seconds for which Redis is away.
 AWAY = 20.0

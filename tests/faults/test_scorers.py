@@ -13,7 +13,7 @@ from tests.faults.fleet import BY_HAND, Fleet, scores
 from tests.support.httpserver import Handler, answer, bomb, close_early, endless, half, hang
 from tests.support.stack import pass_time
 
-pytestmark = [pytest.mark.xdist_group("faults-scorers"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.xdist_group("faults-scorers")
 
 #: Seconds between two cycles. Those that flood get more: the one who sends all that is on this machine, too.
 INTERVAL, FLOOD_INTERVAL = 2, 4

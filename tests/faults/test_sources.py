@@ -23,7 +23,7 @@ from tests.support.httpserver import Exchange, ScriptedServer, answer, hang, mat
 from tests.support.plugins import install
 from tests.support.tlsca import TestCa
 
-pytestmark = [pytest.mark.xdist_group("faults-sources"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.xdist_group("faults-sources")
 
 #: Seconds between two cycles of those that fail: all of them are on one agent.
 INTERVAL = 4

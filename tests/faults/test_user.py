@@ -12,7 +12,7 @@ import pytest
 from dsf.messages import run_time
 from tests.faults.fleet import BY_HAND, STALL, Fleet, scores
 
-pytestmark = [pytest.mark.xdist_group("faults-user"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.xdist_group("faults-user")
 
 
 @pytest.fixture(scope="module")

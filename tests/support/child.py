@@ -7,8 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+
+import psutil
+
+from tests.support.wait import wait_for
 
 # Becomes the program after asking the kernel to kill it with its parent (PR_SET_PDEATHSIG): a test run that is killed
 # leaves nothing behind. Not a preexec_fn, which is unsafe as soon as the test process has threads.
@@ -69,3 +73,15 @@ class Child:
         """SIGKILL, as a power cut would be; also of a process that is stopped by SIGSTOP."""
         self.signal(signal.SIGKILL)
         self.wait()
+
+
+@contextlib.contextmanager
+def stopped(child: Child) -> Iterator[None]:
+    """SIGSTOP while the context is open: the process is there and does nothing."""
+    child.signal(signal.SIGSTOP)
+    # On a busy machine it still works for a moment.
+    wait_for(lambda: psutil.Process(child.pid).status() == psutil.STATUS_STOPPED, message=f"{child.pid} to stop")
+    try:
+        yield
+    finally:
+        child.signal(signal.SIGCONT)

@@ -339,7 +339,7 @@ class ControlPlane:
                 raise RuntimeError(f"the control plane ended: {child.tail() if child else 'not started'}")
         request = urllib.request.Request(f"{self.url}/readyz", headers={"Authorization": "Bearer admin-token"})
         try:
-            with urllib.request.urlopen(request, context=trusted, timeout=2) as answer:
+            with urllib.request.urlopen(request, context=trusted, timeout=10) as answer:
                 return bool(answer.status == 200)
         except OSError as error:
             if isinstance(error, urllib.error.HTTPError):

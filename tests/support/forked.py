@@ -22,6 +22,7 @@ from pathlib import Path
 
 from tests.support import forkserver
 from tests.support.child import Child
+from tests.support.wait import PATIENCE
 
 _servers: dict[str, _Server] = {}
 _lock = threading.Lock()
@@ -154,7 +155,7 @@ class _Server:
 
     def _end(self) -> None:
         self._socket.close()
-        self._process.wait(10)
+        self._process.wait(PATIENCE)
 
 
 def _server(name: str) -> _Server:

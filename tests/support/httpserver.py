@@ -17,6 +17,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from tests.support.wait import PATIENCE
+
 
 @dataclass(frozen=True)
 class Received:
@@ -175,7 +177,7 @@ class ScriptedServer:
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
         self._server.server_close()
-        self._thread.join(5)
+        self._thread.join(PATIENCE)
 
 
 def answer(body: object, status: int = 200, **headers: str) -> Handler:
@@ -216,7 +218,7 @@ def matrix(*series: object) -> Handler:
 
 def hang(exchange: Exchange) -> None:
     """No answer until the server is closed."""
-    exchange.closing.wait(60)
+    exchange.closing.wait()
     exchange.http.close_connection = True
 
 
@@ -304,7 +306,6 @@ class Gate:
 
     def __call__(self, exchange: Exchange) -> None:
         self.entered.set()
-        end = time.monotonic() + 60
-        while not self.opened.wait(0.02) and not exchange.closing.is_set() and time.monotonic() < end:
+        while not self.opened.wait(0.02) and not exchange.closing.is_set():
             pass
         self.then(exchange)

@@ -24,7 +24,7 @@ from redis.retry import Retry
 
 from tests.support import programs
 from tests.support.child import Child
-from tests.support.wait import wait_for
+from tests.support.wait import PATIENCE, wait_for
 
 #: What is refused is refused at once.
 AT_ONCE = Retry(NoBackoff(), 0)
@@ -190,11 +190,11 @@ class RedisServer(Server):
         ]
 
     def _probe(self) -> redis.Redis:
-        return redis.Redis(port=self.port, socket_timeout=2, retry=AT_ONCE)
+        return redis.Redis(port=self.port, socket_timeout=10, retry=AT_ONCE)
 
     def client(self) -> redis.Redis:
         """A new client that decodes to str; closed by `stop()`."""
-        return self._kept(redis.Redis.from_url(self.url, decode_responses=True, socket_timeout=10))
+        return self._kept(redis.Redis.from_url(self.url, decode_responses=True, socket_timeout=PATIENCE))
 
 
 class SocketRedis(RedisServer):
@@ -210,4 +210,4 @@ class SocketRedis(RedisServer):
         return [*super()._command(), "--port", "0", "--unixsocket", str(self.path)]
 
     def _probe(self) -> redis.Redis:
-        return redis.Redis(unix_socket_path=str(self.path), socket_timeout=2, retry=AT_ONCE)
+        return redis.Redis(unix_socket_path=str(self.path), socket_timeout=10, retry=AT_ONCE)

@@ -12,6 +12,7 @@ from dsf.redisacl.users import hub_users, password_hash, render_acl_file
 from tests.support import programs
 from tests.support.redisserver import AT_ONCE, Server
 from tests.support.tlsca import Certificate, TestCa
+from tests.support.wait import PATIENCE
 
 ADMIN_PASSWORD = "test-admin-password"
 _ADMIN = f"user admin on #{password_hash(ADMIN_PASSWORD)} ~* &* +@all"
@@ -94,7 +95,7 @@ class SecureRedis(Server):
             ssl=True,
             ssl_ca_certs=str(self.ca.cert),
             decode_responses=True,
-            socket_timeout=10,
+            socket_timeout=PATIENCE,
             retry=AT_ONCE,
         )
 

@@ -139,7 +139,7 @@ class SentinelRedis:
             ssl=True,
             ssl_ca_certs=str(self.ca.cert),
             decode_responses=True,
-            socket_timeout=5,
+            socket_timeout=10,
         )
 
     def in_step(self) -> bool:

@@ -27,7 +27,7 @@ from dsf.up.stack import http_ready
 from tests.support import forked
 from tests.support.child import Child
 from tests.support.redisserver import RedisServer, free_port
-from tests.support.wait import wait_for
+from tests.support.wait import PATIENCE, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 _ALTERED = Path(__file__).with_name("altered.py")
@@ -128,7 +128,7 @@ class Stack:
         ending = [self.processes.pop(name) for name in names]
         for process in ending:
             process.signal(signal.SIGTERM)
-        return [process.wait(40) for process in ending]
+        return [process.wait(PATIENCE) for process in ending]
 
     def restart(self, name: str) -> None:
         """Start a process again, after killing it if it runs, and wait until it is ready."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import statistics
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -11,8 +10,11 @@ from typing import TypeVar
 _Value = TypeVar("_Value")
 #: A busy machine may take this many times as long as a test states. Only a test that fails waits for so long.
 _PATIENCE = float(os.environ.get("DSF_TEST_PATIENCE", "6"))
-#: Seconds, before they are multiplied: a machine that stands still for a moment is later than a short wait.
-_LEAST = 3.0
+#: Seconds, before they are multiplied: what takes a tenth of a second waits for a minute on a machine that is busy.
+_LEAST = 10.0
+#: Seconds for one step of what a test waits for without `wait_for`: an answer, a process or thread that ends. A limit
+#: on what is said to come soon is no shorter either: how fast something is, bench/ measures.
+PATIENCE = _LEAST * _PATIENCE
 #: Looks take no more than a third of the time, so that what is waited for has the processor; but one comes each quarter
 #: of a second.
 _REST, _LONGEST_REST = 2.0, 0.25
@@ -24,8 +26,8 @@ def wait_for(
     """Poll `condition` until it returns something true, and return that; every `interval` seconds if that is cheap.
 
     An AssertionError inside the condition counts as "not yet"; its text is part of the final message. Any other error
-    passes through at once. Raises AssertionError after `timeout` seconds, or DSF_TEST_PATIENCE (6) times that, and at
-    least three times that many seconds; says what was seen last. The last look begins when the time is over.
+    passes through at once. Raises AssertionError after DSF_TEST_PATIENCE (6) times `timeout` seconds, which counts as
+    at least ten, so after a minute or more; says what was seen last. The last look begins when the time is over.
     """
     seconds = max(timeout, _LEAST) * _PATIENCE
     deadline = time.monotonic() + seconds
@@ -45,17 +47,3 @@ def wait_for(
             what = message or getattr(condition, "__name__", "the condition")
             raise AssertionError(f"not within {seconds:g} s: {what}; last seen: {seen!r}")
         time.sleep(max(interval, min(_REST * (time.monotonic() - began), _LONGEST_REST)))
-
-
-def usual_delay(change: Callable[[int], object], has_effect: Callable[[int], object]) -> float:
-    """The median of the seconds that five changes (0, 1, ...) take until their effect is seen, one after the other.
-
-    For what is said to happen at once: a machine that stands still for a moment makes one of them late, not the median.
-    """
-    delays = []
-    for number in range(5):
-        began = time.monotonic()
-        change(number)
-        wait_for(lambda number=number: has_effect(number), message=f"an effect of change {number}")  # type: ignore[misc]
-        delays.append(time.monotonic() - began)
-    return statistics.median(delays)

@@ -19,7 +19,7 @@ from dsf.settings import ENV_PREFIX
 from dsf.store.ticks import TickFactory
 from tests.support.forked import Forked
 from tests.support.mail import Sent
-from tests.support.wait import wait_for
+from tests.support.wait import PATIENCE, wait_for
 
 CLUSTER = "worker01"
 MASTER = bytes(range(32))
@@ -52,7 +52,7 @@ class Agent:
         self.ready = folder / "ready"
         self.alive = folder / "alive"
         self.log_file = folder / "log"
-        self.redis: redis.Redis = redis.Redis.from_url(redis_url, decode_responses=True, socket_timeout=10)
+        self.redis: redis.Redis = redis.Redis.from_url(redis_url, decode_responses=True, socket_timeout=PATIENCE)
         self.sent = Sent(self.redis, CLUSTER)
         self.process: Forked | None = None
         self._ticks = TickFactory()
@@ -129,7 +129,7 @@ class Agent:
         if process is None:
             return 0
         process.signal(number)
-        return process.wait(60)
+        return process.wait(PATIENCE)
 
     def __enter__(self) -> Agent:
         return self.start()

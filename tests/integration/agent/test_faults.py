@@ -17,7 +17,7 @@ from tests.integration.agent.harness import CLUSTER, Agent, summary
 from tests.support import httpserver
 from tests.support.httpserver import Gate, ScriptedServer, answer, matrix
 from tests.support.redisserver import RedisServer
-from tests.support.wait import wait_for
+from tests.support.wait import PATIENCE, wait_for
 
 #: The metric of what was no message.
 REFUSED = "dynamic_scoring_messages_refused_total"
@@ -58,7 +58,7 @@ def test_retry_after_as_a_date_is_kept(agent: Agent, scorer: ScriptedServer) -> 
 
     scorer.script(slow_down, good)
     # A longer wait than until then would end the cycle at once.
-    agent.tick("sample", expires=20)
+    agent.tick("sample", expires=60)
     assert agent.result().outcome == "ok"
     assert len(moments) == len(times) == 1
     assert times[0] > moments[0] - 0.1
@@ -78,19 +78,19 @@ def test_retries_end_with_the_configured_number_and_the_deadline(agent: Agent, s
         agent.tick("never")
         agent.result()
         assert len(scorer.requests) == 3
-        scorer.script(answer("busy", 503, Retry_After="100"))
-        agent.tick("twice", expires=60)
+        scorer.script(answer("busy", 503, Retry_After="1000"))
+        agent.tick("twice", expires=600)
         started = time.monotonic()
         assert agent.result().reason == "http_error"
         # At once, not when the cycle's time is over.
-        assert time.monotonic() - started < 30
+        assert time.monotonic() - started < PATIENCE
         assert len(scorer.requests) == 4
 
 
 def test_a_cycle_ends_before_the_next_one(agent: Agent, source: ScriptedServer) -> None:
     source.script(httpserver.hang)
     # More where the tick's time was over before the source was asked: machines are busy.
-    for seconds in (1.5, 6.0, 20.0):
+    for seconds in (1.5, 6.0, 20.0, 60.0):
         started = time.monotonic()
         agent.tick("sample", expires=seconds)
         result = agent.result()
@@ -98,7 +98,7 @@ def test_a_cycle_ends_before_the_next_one(agent: Agent, source: ScriptedServer) 
         if source.requests:
             break
     assert (result.outcome, result.stage, result.reason) == ("error", "fetch", "deadline")
-    assert seconds - 0.5 < took < seconds + 8
+    assert seconds - 0.5 < took < seconds + PATIENCE
     source.script(matrix(SERIES))
     agent.tick("sample")
     assert agent.result().outcome == "ok"

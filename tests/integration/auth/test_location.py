@@ -16,6 +16,7 @@ from dsf.hub.health import HealthTarget, check
 from tests.integration.auth.bed import Bed
 from tests.integration.http.test_proxies import Proxy
 from tests.support.httpserver import ScriptedServer, answer
+from tests.support.wait import PATIENCE
 
 BOUND = {"methods": {}, "authentication": "a", "allowedHosts": ["127.0.0.1"], "proxyURL": "http://proxy.example:3128"}
 
@@ -77,10 +78,10 @@ def test_what_the_hub_does(api: ScriptedServer) -> None:
     with Proxy() as proxy:
         url = f"http://scorer.test:{api.port}/config"
         external = HealthTarget(url, ConfigSyncMode.None_, Access(proxy=f"http://{proxy.address}"))
-        assert check(external, timeout=10).health_failure is None
+        assert check(external, timeout=PATIENCE).health_failure is None
         assert proxy.asked == [f"GET http://scorer.test:{api.port}/healthz"]
         # Without a proxy, nobody knows that name.
-        failure = check(HealthTarget(url, ConfigSyncMode.None_, DIRECT), timeout=10).health_failure
+        failure = check(HealthTarget(url, ConfigSyncMode.None_, DIRECT), timeout=PATIENCE).health_failure
         assert failure is not None
         assert "cannot be resolved" in failure.message
         assert len(proxy.asked) == 1

@@ -15,7 +15,7 @@ from tests.support.child import Child
 from tests.support.programs import find
 from tests.support.redisserver import free_port
 from tests.support.tlsca import TestCa
-from tests.support.wait import wait_for
+from tests.support.wait import PATIENCE, wait_for
 
 pytestmark = pytest.mark.xdist_group("auth-prometheus")
 
@@ -57,7 +57,7 @@ def prometheus(ca: TestCa, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
     def is_up() -> bool:
         try:
-            urllib.request.urlopen(f"{url}/-/ready", context=context, timeout=5)
+            urllib.request.urlopen(f"{url}/-/ready", context=context, timeout=PATIENCE)
         except urllib.error.HTTPError as error:
             # Who is asked for a password has somebody there.
             with error:

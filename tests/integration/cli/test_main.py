@@ -21,7 +21,7 @@ from tests.integration.cli.conftest import Dsf, loaded
 from tests.integration.exporter.fleet import SAMPLE, Fleet
 from tests.support import forked
 from tests.support.redisserver import free_port
-from tests.support.wait import wait_for
+from tests.support.wait import PATIENCE, wait_for
 
 COMMANDS = (
     *(
@@ -223,7 +223,7 @@ def test_watch_goes_on_until_interrupted(fleet: Fleet, redis_url: str, tmp_path:
             lambda: json.loads(process.stdout.readline())["scores"][0]["failing"] == 1, 20, "the change to be seen"
         )
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert err == ""
 
@@ -234,7 +234,7 @@ def test_watch_survives_redis(fleet: Fleet, tmp_path: Path, nobody: dict[str, st
         for _ in range(2):
             assert process.stderr.readline().startswith("error: cannot use Redis at")
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
 
 
@@ -244,7 +244,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(fleet: Fleet, redis_url: str,
         assert process.stdout
         process.stdout.readline()
         process.stdout.close()
-        assert process.wait(30) == 1
+        assert process.wait(PATIENCE) == 1
         assert process.stderr
         assert process.stderr.read() == ""
 
@@ -256,7 +256,7 @@ def test_the_exporter_runs_by_its_command(redis_url: str, tmp_path: Path) -> Non
         line = process.stderr.readline()
         assert "exporter listens" in line
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
+        process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
 
 
@@ -286,11 +286,11 @@ def test_celery_processes_run_by_their_commands(
         else:
             wait_for(lambda: redis_client.exists(keys.BEAT_LOCK), 40, "beat to be active")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) in (0, -signal.SIGTERM), log.read_text()
+        assert process.wait(PATIENCE) in (0, -signal.SIGTERM), log.read_text()
     finally:
         if process.poll() is None:
             process.kill()
-            process.wait(60)
+            process.wait(PATIENCE)
     # It is a process of its own: the command has become it, and left no files.
     assert [path.name for path in tmp_path.iterdir()] == ["log"]
 

@@ -24,7 +24,7 @@ from tests.conftest import SettingsFactory
 from tests.integration.cli.conftest import Dsf, loaded
 from tests.integration.cli.test_main import dsf_process
 from tests.integration.exporter.fleet import SAMPLE, Fleet
-from tests.support.wait import wait_for
+from tests.support.wait import PATIENCE, wait_for
 
 Play = Callable[[str, str], None]
 
@@ -51,7 +51,7 @@ def playing(client: redis.Redis, cluster: str, play: Play) -> Iterator[None]:
         yield
     finally:
         stop.set()
-        thread.join(10)
+        thread.join(PATIENCE)
     assert not problems
 
 

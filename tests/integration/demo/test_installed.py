@@ -10,7 +10,7 @@ import pytest
 from tests.integration.demo.test_demo import check_nothing_is_left, make_environment
 from tests.support.uv import ROOT, built, environment
 
-pytestmark = [pytest.mark.xdist_group("demo"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.xdist_group("demo")
 
 PACKAGES = (ROOT, ROOT / "demo", ROOT / "packages" / "dsf-scorer")
 

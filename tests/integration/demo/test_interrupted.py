@@ -12,7 +12,7 @@ from tests.integration.demo.test_demo import check_nothing_is_left, make_environ
 from tests.support.child import Child
 from tests.support.wait import wait_for
 
-pytestmark = [pytest.mark.xdist_group("demo"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.xdist_group("demo")
 
 
 def test_once_is_no_success_without_all_scores(tmp_path: Path) -> None:

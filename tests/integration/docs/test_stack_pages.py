@@ -16,7 +16,7 @@ from tests.support.httpserver import answer
 from tests.unit.deploy.test_chart_monitoring import DASHBOARD
 
 # One worker for all of them: they share servers and follow each other.
-pytestmark = [pytest.mark.xdist_group("docs-stack"), pytest.mark.timeout(900)]
+pytestmark = pytest.mark.xdist_group("docs-stack")
 
 _FAILING = "broken"
 

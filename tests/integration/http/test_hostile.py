@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -19,13 +20,12 @@ from dsf.http import addresses, transport
 from dsf.hub import health
 from tests.integration.http.hostile import MAX_BYTES, TABLE, Hostile, RawServer
 from tests.support.httpserver import ScriptedServer, answer
+from tests.support.wait import PATIENCE
 
 #: Seconds that an exchange has, more where they were over before the server was asked: machines are busy.
-_SECONDS = (0.4, 2.0, 10.0)
+_SECONDS = (0.4, 2.0, 10.0, 60.0)
 #: Seconds that floods have, which end by their size: a million chunks of one byte take seconds of CPU.
 _FLOOD_SECONDS = 150.0
-#: Seconds after which nothing of it may go on.
-_GRACE = 8.0
 #: Bytes that an exchange may need; compressed and decompressed, in pieces and joined, and what the server holds.
 _MEMORY = 40 * MAX_BYTES
 
@@ -71,7 +71,7 @@ def test_an_answer_ends_in_its_reason_in_time_and_memory(row: Hostile, ask: Ask)
             started = time.monotonic()
             with pytest.raises(HttpError) as caught:
                 ask(f"{server.url}/x?secret=1", started + seconds)
-            assert time.monotonic() - started < seconds + _GRACE
+            assert time.monotonic() - started < seconds + PATIENCE
             assert process.memory_info().rss - before < _MEMORY
         if server.asked:
             break
@@ -101,13 +101,15 @@ def test_the_deadline_counts_for_compressed_bytes_that_are_there_already() -> No
 
 
 def test_a_name_server_that_does_not_answer_meets_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: time.sleep(20))
+    over = threading.Event()
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: over.wait(300))
     started = time.monotonic()
     for ask in (_get, _probe):
         with pytest.raises(HttpError) as caught:
             ask("http://names.test/x", time.monotonic() + 2)
         assert (caught.value.reason, caught.value.retryable) == ("timeout", True)
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < PATIENCE
+    over.set()
 
 
 @pytest.mark.parametrize("ask", [_get, _post, _probe], ids=["agent-get", "agent-post", "hub"])

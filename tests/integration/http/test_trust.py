@@ -21,6 +21,7 @@ from dsf.http.deadline import made_for
 from dsf.hub import health
 from tests.support.httpserver import ScriptedServer, answer
 from tests.support.tlsca import TestCa
+from tests.support.wait import PATIENCE
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +197,7 @@ def test_a_handshake_that_goes_on_meets_the_deadline() -> None:
         started = time.monotonic()
         with pytest.raises(HttpError) as caught:
             http.get(url, deadline=started + 1, max_bytes=100)
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < PATIENCE
     assert caught.value.reason == "timeout"
 
 
@@ -219,7 +220,7 @@ def _drip(head: bytes, drop: bytes) -> Callable[[socket.socket], None]:
         (_drip(b"HTTP/1.0 200 OK\r\n\r\n", b"y"), b"{}"),
         (_drip(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\ny\r\n"), b"{}"),
         # More than the buffers of a connection take while nobody reads.
-        (lambda _: time.sleep(4), bytes(20_000_000)),
+        (lambda _: None, bytes(20_000_000)),
     ],
     ids=["headers", "body", "body without length", "chunks", "unread"],
 )
@@ -231,18 +232,25 @@ def test_an_exchange_over_tls_meets_the_deadline(
     made = ca.issue("localhost")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(made.cert, made.key)
-    greeted = threading.Event()
+    greeted, over = threading.Event(), threading.Event()
 
     def over_tls(connection: socket.socket) -> None:
         with context.wrap_socket(connection, server_side=True) as tls:
             greeted.set()
             serve(tls)
+            over.wait()
 
-    with listening(over_tls) as url:
-        started = time.monotonic()
-        with pytest.raises(HttpError) as caught:
-            http.post(url, body, deadline=started + 2, max_bytes=10_000_000)
-        assert time.monotonic() - started < 15
+    # More where the time was over before the handshake was: machines are busy.
+    for seconds in (2, 10, 60):
+        over.clear()
+        with listening(over_tls) as url:
+            started = time.monotonic()
+            with pytest.raises(HttpError) as caught:
+                http.post(url, body, deadline=started + seconds, max_bytes=10_000_000)
+            assert time.monotonic() - started < seconds + PATIENCE
+            over.set()
+        if greeted.is_set():
+            break
     assert caught.value.reason == "timeout"
     assert greeted.is_set()
 
@@ -253,7 +261,7 @@ class _Owner:
 
 
 def test_a_handshake_is_cut_with_what_it_is_for() -> None:
-    owner = _Owner(time.monotonic() + 60)
+    owner = _Owner(time.monotonic() + 600)
     accepted = threading.Event()
 
     def serve(connection: socket.socket) -> None:
@@ -264,7 +272,7 @@ def test_a_handshake_is_cut_with_what_it_is_for() -> None:
             pass
 
     def cut() -> None:
-        accepted.wait(60)
+        accepted.wait(PATIENCE)
         owner.deadline = time.monotonic()
         deadline.cut(owner)
 
@@ -273,7 +281,7 @@ def test_a_handshake_is_cut_with_what_it_is_for() -> None:
         thread.start()
         started = time.monotonic()
         with pytest.raises(HttpError) as caught:
-            http.get(url, deadline=started + 60, max_bytes=100)
-        assert time.monotonic() - started < 30
+            http.get(url, deadline=started + 600, max_bytes=100)
+        assert time.monotonic() - started < PATIENCE
         thread.join()
     assert caught.value.reason == "timeout"

@@ -19,15 +19,13 @@ from dsf.errors import BackendError
 from dsf.kube.leader import LEASE_NAME, LeaderElector, Times
 from dsf.kube.resources import LEASES
 from dsf.kube.session import Session
-from tests.support.child import Child
+from tests.support.child import Child, stopped
 from tests.support.controlplane import ControlPlane
 from tests.support.wait import wait_for
 
 FAST = Times(lease=3.0, renew_deadline=2.0, retry=0.3)
 #: Of those that lose no lease because this process stands still for a moment.
 CALM = Times(lease=60.0, renew_deadline=40.0, retry=0.3)
-#: Seconds that a busy machine may be late with what harms nobody when it is late.
-_GRACE = 8.0
 #: What a candidate says; "still-leading" it never should.
 _SAID = {"campaigning", "leading", "lost", "handing", "still-leading", "ended"}
 _ROOT = Path(__file__).parents[3]
@@ -90,29 +88,25 @@ def test_another_process_takes_over_whatever_the_clocks_say(
     # A clock 20 s ahead sees a lease that seems to have lapsed, one 20 s behind one that seems never to lapse.
     ahead = candidates(control_plane, namespace, "ahead", 20.0)
     ahead.when("campaigning")
-    killed = time.monotonic()
     first.process.kill()
     lapses = _renewed(session, namespace) + 15
     taken = ahead.when("leading", 25.0)
     assert lapses - 0.5 < taken, "not before the lease lapsed"
-    taken -= killed
-    assert taken < 20 + _GRACE, "soon after"
     assert _lease(session, namespace)["leaseTransitions"] == 1
 
     behind = candidates(control_plane, namespace, "behind", -20.0)
     behind.when("campaigning")
-    told = time.monotonic()
-    ahead.process.signal(signal.SIGTERM)
-    # A lease that is not handed back lapses after 13 s.
-    assert behind.when("leading") - told < 3 + _GRACE
-    assert ahead.process.wait() == 0
+    with stopped(behind.process):
+        ahead.process.signal(signal.SIGTERM)
+        assert ahead.process.wait() == 0
+        assert _lease(session, namespace)["holderIdentity"] == "", "it hands the lease back"
+    behind.when("leading")
     # It led no more before it asked to hand the lease over, so never beside the other one.
     assert ahead.when("handing") < behind.when("leading")
     assert not ahead.said("still-leading")
     assert ahead.said("ended")
     assert not ahead.said("lost")
     assert _lease(session, namespace)["holderIdentity"] == "behind"
-    print(f"takeover after kill -9: {taken:.1f} s, after SIGTERM: {behind.when('leading') - told:.2f} s")
 
 
 def test_a_leader_without_an_api_server_gives_up_before_its_lease_lapses(
@@ -129,7 +123,7 @@ def test_a_leader_without_an_api_server_gives_up_before_its_lease_lapses(
             renewed = _renewed(session, namespace)
         plane.kill_apiserver()
         lost = first.when("lost")
-        assert first.process.wait(25) == 0, "its release does not wait for the API server for long"
+        assert first.process.wait() == 0, "its release does not wait for the API server"
         return lost - renewed
 
     took = seconds()

@@ -17,6 +17,7 @@ from dsf.errors import ObjectConflictError, ObjectNotFoundError, SettingsError
 from dsf.kube.resources import CONFIG_MAPS
 from dsf.kube.session import ApiServerError, ForbiddenError, Session, UnreachableError
 from tests.support.controlplane import ControlPlane
+from tests.support.wait import PATIENCE
 
 
 class _Clock:
@@ -114,7 +115,7 @@ def test_an_outage_is_reported_at_once_and_its_end_needs_no_second_try(control_p
         began = time.monotonic()
         with pytest.raises(UnreachableError, match=f"cannot reach {plane.url}: "):
             session.get(CONFIG_MAPS.path("default"))
-        assert time.monotonic() - began < 15
+        assert time.monotonic() - began < PATIENCE
         plane.start_apiserver()
         session.get(CONFIG_MAPS.path("default"))
         plane.kill_apiserver()
@@ -125,7 +126,7 @@ def test_an_outage_is_reported_at_once_and_its_end_needs_no_second_try(control_p
             began = time.monotonic()
             with pytest.raises(UnreachableError):
                 session.request("GET", CONFIG_MAPS.path("default"), timeout=(0.5, 0.5))
-            assert time.monotonic() - began < 15
+            assert time.monotonic() - began < PATIENCE
 
 
 def test_a_missing_right_is_named(control_plane: ControlPlane) -> None:

@@ -22,7 +22,7 @@ from tests.integration.optimizer.bed import POWER, Bed
 from tests.support import forked
 from tests.support.child import Child
 from tests.support.redisserver import RedisServer
-from tests.support.wait import wait_for
+from tests.support.wait import PATIENCE, wait_for
 
 pytestmark = pytest.mark.xdist_group("optimizer")
 
@@ -67,9 +67,8 @@ def test_a_plan_waits_its_time_and_the_end_waits_for_no_search(bed: Bed, tmp_pat
         assert (busy.status_code, busy.json()["title"]) == (503, "No plan")
         assert "other plans have been written for 1 s by now; try again" in busy.json()["detail"]
         child.signal(signal.SIGTERM)
-        # The grace of a search is 60 s; Kubernetes gives a process 30.
-        assert child.wait(30) == 0, child.tail()
-        (cut,) = (one.result(30) for one in rest)
+        assert child.wait() == 0, child.tail()
+        (cut,) = (one.result(PATIENCE) for one in rest)
         assert (cut.status_code, cut.json()["title"]) == (503, "No plan")
         assert cut.json()["detail"] == "the optimiser is shutting down, no plan was made; try again"
         assert "Traceback" not in child.log.read_text()
@@ -92,7 +91,7 @@ def test_serve_plan_and_end_though_redis_fails(bed: Bed, tmp_path: Path) -> None
         answer = requests.post(f"{url}/reset", json={"namespace": bed.namespace}, timeout=300)
         assert (answer.status_code, len(answer.json()["deleted"])) == (200, 6)
         child.signal(signal.SIGTERM)
-        assert child.wait(60) == 0, child.tail()
+        assert child.wait() == 0, child.tail()
     assert bed.objects() == {}
 
 

@@ -15,8 +15,6 @@ from tests.conftest import SettingsFactory
 from tests.faults.fleet import BY_HAND, Fleet, scores
 from tests.support.redisserver import SocketRedis
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[Fleet]:

@@ -17,7 +17,7 @@ from tests.integration.release.conftest import wheel
 from tests.support.child import Child
 from tests.support.redisserver import free_port
 from tests.support.uv import ROOT, UV, environment, failed
-from tests.support.wait import wait_for
+from tests.support.wait import PATIENCE, wait_for
 
 #: A program of a user of each public library. mypy takes it only if the library says its types.
 _PROGRAMS = {
@@ -132,7 +132,7 @@ def scorer(dist: Path, tmp_path: Path) -> Iterator[str]:
 
 def _answers(url: str) -> bool:
     try:
-        return requests.get(f"{url}/healthz", timeout=5).ok
+        return requests.get(f"{url}/healthz", timeout=PATIENCE).ok
     except requests.RequestException:
         return False
 

@@ -9,7 +9,7 @@ from dsf import keys
 from dsf.results.worker import Sweeper
 from dsf.store.client import connect
 from tests.integration.results.bed import Bed
-from tests.support.wait import wait_for
+from tests.support.wait import PATIENCE, wait_for
 
 
 def test_lost_after_its_deadline_and_not_before(bed: Bed) -> None:
@@ -96,7 +96,7 @@ def test_the_thread_finds_them_by_itself(bed: Bed) -> None:
         wait_for(lambda: bed.state().count("lost") == 1, 10, "the run to be lost")
     finally:
         stopping.set()
-        thread.join(10)
+        thread.join(PATIENCE)
         client.close()
     assert not thread.is_alive()
 

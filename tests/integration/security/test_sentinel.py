@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -71,7 +70,6 @@ def test_a_failover_loses_nothing_and_everybody_follows(
         assert cluster_user(CLUSTER) in pair.second.client().acl_users()
         scheduled = Pairs(before).state(CLUSTER, "sample").scheduled
         pair.first.kill()
-        failed_at = time.monotonic()
 
         after = pair.second.client()
         pair.look(closely=True)
@@ -88,8 +86,6 @@ def test_a_failover_loses_nothing_and_everybody_follows(
             40,
             "scores after the failover",
         )
-        # Sentinels that got no CPU for two seconds do nothing for the next thirty.
-        assert time.monotonic() - failed_at < 120
         assert [role for role, child in running.items() if not child.is_running] == []
         expected = {"dsf-beat", "dsf-results", "dsf-flower", "spoke-c1"}
         followed = _calmly(lambda: expected <= {one["user"] for one in after.client_list()})

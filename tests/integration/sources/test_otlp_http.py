@@ -16,7 +16,7 @@ import requests
 from dsf.otlp import receiver
 from dsf.process import connections
 from tests.integration.sources.senders import Agent, Make, gauge, push, pushed, request
-from tests.support.wait import wait_for
+from tests.support.wait import PATIENCE, wait_for
 
 
 def test_gzip_bombs_large_bodies_and_lies_are_refused(make: Make) -> None:
@@ -180,7 +180,7 @@ def test_requests_of_empty_parts_are_refused_before_they_become_large(make: Make
 def test_half_heads_give_way_to_those_who_come_later(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receiver._OtlpServer, "places", 8)
     agent = make()
-    half = [socket.create_connection(("127.0.0.1", agent.receiver.port), 10) for _ in range(20)]
+    half = [socket.create_connection(("127.0.0.1", agent.receiver.port), PATIENCE) for _ in range(20)]
     try:
         for connection in half:
             connection.sendall(b"POST /v1/metrics HTTP/1.1\r\nHost: x\r\nX-Slow: ")
@@ -195,7 +195,7 @@ def test_half_heads_give_way_to_those_who_come_later(make: Make, monkeypatch: py
 def test_a_head_that_drips_is_cut(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "HEAD_SECONDS", 0.5)
     agent = make()
-    with socket.create_connection(("127.0.0.1", agent.receiver.port), 30) as slow:
+    with socket.create_connection(("127.0.0.1", agent.receiver.port), PATIENCE) as slow:
         slow.sendall(b"POST /v1/metrics HTTP/1.1\r\nX-Slow: ")
         wait_for(lambda: _is_cut(slow, b"x"), 30, "the sender is cut")
 
@@ -204,7 +204,7 @@ def test_a_chunk_line_that_drips_gives_its_turn_back(make: Make, monkeypatch: py
     monkeypatch.setattr(receiver, "_BODY", 0.5)
     agent = make()
     head = b"POST /v1/metrics HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-protobuf\r\n"
-    with socket.create_connection(("127.0.0.1", agent.receiver.port), 30) as slow:
+    with socket.create_connection(("127.0.0.1", agent.receiver.port), PATIENCE) as slow:
         slow.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n5;")
         wait_for(lambda: _is_cut(slow, b"x"), 30, "the sender is cut")
 

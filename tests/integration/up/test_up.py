@@ -22,7 +22,7 @@ from tests.support.child import Child
 from tests.support.redisserver import SocketRedis
 from tests.support.wait import wait_for
 
-pytestmark = [pytest.mark.xdist_group("demo"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.xdist_group("demo")
 
 DSF = (sys.executable, "-m", "dsf.cli")
 CLUSTER = """\

@@ -11,7 +11,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from dsf.exporter.app import Scraper
-from tests.support.wait import wait_for
+from tests.support.wait import PATIENCE, wait_for
 
 
 class SlowCollector(Collector):
@@ -44,7 +44,7 @@ def test_scrapes_at_the_same_time_read_once_and_later_ones_read_again() -> None:
         others = [pool.submit(scraper.scrape, "") for _ in range(5)]
         wait_for(lambda: all(other.running() for other in others), 10, "the other scrapes to start")
         collector.go_on.set()
-        answers = {first.result(10)[0], *(other.result(10)[0] for other in others)}
+        answers = {first.result(PATIENCE)[0], *(other.result(PATIENCE)[0] for other in others)}
     # One that was a moment too late for the first reading made its own.
     assert collector.readings <= 2
     assert any(b"readings 1.0" in answer for answer in answers)

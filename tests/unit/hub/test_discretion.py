@@ -16,6 +16,7 @@ from dsf.hub.health import Check, HealthTarget, check
 from dsf.hub.names import NameRules
 from dsf.hub.summaries import FleetPlan, make_plan
 from tests.support.httpserver import Handler, ScriptedServer, answer
+from tests.support.wait import PATIENCE
 from tests.unit.hub.builders import NOW, cluster, config, scorer
 
 CANARY = "internal-page-of-the-bank"
@@ -23,7 +24,7 @@ CANARY = "internal-page-of-the-bank"
 
 def asked(server: ScriptedServer, *, shows_answers: bool, refusal: str = "") -> Check:
     target = HealthTarget(f"{server.url}/config", ConfigSyncMode.Full, shows_answers=shows_answers, refusal=refusal)
-    return check(target, timeout=20)
+    return check(target, timeout=PATIENCE)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from dsf.redislink.connection import (
 )
 from tests.support.redisserver import RedisServer
 from tests.support.tlsca import TestCa
+from tests.support.wait import PATIENCE
 
 
 def test_a_connection_that_is_reset_before_tls_leaves_no_socket_open() -> None:
@@ -51,7 +52,11 @@ def test_a_connection_that_is_reset_before_tls_leaves_no_socket_open() -> None:
 def test_an_answer_that_has_begun_to_come_is_waited_for() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         connection = PlainConnection(
-            host="127.0.0.1", port=server.getsockname()[1], protocol=2, socket_timeout=10, retry=Retry(NoBackoff(), 0)
+            host="127.0.0.1",
+            port=server.getsockname()[1],
+            protocol=2,
+            socket_timeout=PATIENCE,
+            retry=Retry(NoBackoff(), 0),
         )
         connection.connect()
         other, _ = server.accept()
@@ -78,7 +83,11 @@ def test_what_is_no_redis_is_said_so() -> None:
         thread = threading.Thread(target=alert)
         thread.start()
         connection = PlainConnection(
-            host="127.0.0.1", port=server.getsockname()[1], protocol=3, socket_timeout=10, retry=Retry(NoBackoff(), 0)
+            host="127.0.0.1",
+            port=server.getsockname()[1],
+            protocol=3,
+            socket_timeout=PATIENCE,
+            retry=Retry(NoBackoff(), 0),
         )
         with pytest.raises(redis.ConnectionError, match="does it want TLS"):
             connection.connect()
@@ -123,7 +132,7 @@ def test_a_server_that_has_become_a_replica_is_left(tries: int) -> None:
             host="127.0.0.1",
             port=server.getsockname()[1],
             protocol=2,
-            socket_timeout=30,
+            socket_timeout=PATIENCE,
             retry=Retry(NoBackoff(), tries),
         )
         client = redis.Redis.from_pool(pool)

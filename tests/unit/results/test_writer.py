@@ -14,7 +14,7 @@ from dsf.results.writer import Writer
 from dsf.store.registry import EmptyRule
 from tests.integration.results.bed import START, Bed
 from tests.integration.results.writes import APPLY, DELETE, NAME, stats
-from tests.support.wait import wait_for
+from tests.support.wait import PATIENCE, wait_for
 
 
 def test_a_first_score_is_written_at_once(bed: Bed) -> None:
@@ -210,5 +210,5 @@ def test_the_thread_writes_within_a_moment_and_stops(bed: Bed) -> None:
     finally:
         stopping.set()
         wake.set()
-        thread.join(10)
+        thread.join(PATIENCE)
     assert not thread.is_alive()

@@ -30,7 +30,7 @@ from tests.integration.auth.bed import server_context
 from tests.support.controlplane import ControlPlane
 from tests.support.httpserver import Exchange, ScriptedServer, matrix
 from tests.support.tlsca import TestCa
-from tests.support.wait import usual_delay, wait_for
+from tests.support.wait import PATIENCE, wait_for
 from tests.unit.deploy import chart
 
 SCORERS = "dynamic_scoring_config_scorers"
@@ -45,7 +45,7 @@ def bearer(source: ScriptedServer) -> str:
     return source.requests[-1].headers["Authorization"]
 
 
-def test_a_change_takes_effect_within_a_second(agent: KubeAgent, spoke: Spoke, summarise: SummaryFactory) -> None:
+def test_a_change_takes_effect_at_once(agent: KubeAgent, spoke: Spoke, summarise: SummaryFactory) -> None:
     agent.tick("sample")
     assert agent.result().outcome == "ok"
     assert agent.metrics("dynamic_score{")
@@ -54,13 +54,6 @@ def test_a_change_takes_effect_within_a_second(agent: KubeAgent, spoke: Spoke, s
     agent.tick("second")
     assert agent.result().scorer == "second"
     assert len(agent.metrics("dynamic_score{")) == 2
-    # `wait_for` has patience; what is said to happen within a second usually does.
-    names = ["third", "fourth", "fifth", "sixth", "seventh"]
-    delay = usual_delay(
-        lambda number: spoke.deliver(*map(summarise, ["sample", "second", *names[: number + 1]])),
-        lambda number: agent.value(SCORERS) == number + 3,
-    )
-    assert delay < 2
 
 
 def test_without_a_configmap_nothing_runs(agent: KubeAgent, spoke: Spoke, summarise: SummaryFactory) -> None:
@@ -179,10 +172,10 @@ def test_a_secret_that_may_not_be_read_names_the_missing_rule(
 
 def _refusal(agent: KubeAgent) -> str:
     began = time.monotonic()
-    agent.tick("sample")
+    agent.tick("sample", expires=600)
     result = agent.result()
-    # A cycle that can never work must not hold a thread for long.
-    assert time.monotonic() - began < 10
+    # A cycle that can never work must not hold a thread for as long as it has time.
+    assert time.monotonic() - began < PATIENCE
     return result.message if result.reason == "secret_missing" else ""
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from dsf.api.types import MANIFESTWORK_NAME
 from dsf.kube.resources import LEASES, MANAGED_CLUSTERS, MANIFEST_WORKS
 from tests.integration.hub.kube.hubworld import HubWorld, said
+from tests.support.child import stopped
 from tests.support.httpserver import ScriptedServer
 from tests.support.manifests import config
 
@@ -26,19 +27,16 @@ def test_a_second_hub_waits_and_takes_over(world: HubWorld, api: ScriptedServer)
     assert standby.is_running
     assert world.holder() == holder
 
-    began = time.monotonic()
-    leader.signal(signal.SIGTERM)
+    with stopped(standby):
+        leader.signal(signal.SIGTERM)
+        assert leader.wait(60) == 0
+        assert world.holder() == "", "it hands the lease back"
     world.until(lambda: world.holder() not in ("", holder), 5)
     second = world.plane.cluster()
     world.until(lambda: world.told(second) == ["cpu-scorer"], 5)
-    after_term = time.monotonic() - began
-    # A lease that is not handed back lapses after 13 s.
-    assert after_term < 10
-    assert leader.wait(60) == 0
 
     third = world.hub()
     world.until(lambda: said(third.log, "waits for its turn"), 20)
-    began = time.monotonic()
     holder = world.holder()
     standby.kill()
     renewed = _moment(world, "renewTime")
@@ -46,9 +44,6 @@ def test_a_second_hub_waits_and_takes_over(world: HubWorld, api: ScriptedServer)
     assert _moment(world, "acquireTime") - renewed > 14.5, "not before the lease lapsed"
     fourth = world.plane.cluster()
     world.until(lambda: world.told(fourth) == ["cpu-scorer"], 25)
-    after_kill = time.monotonic() - began
-    assert after_kill < 32
-    print(f"works again after SIGTERM: {after_term:.2f} s, after kill -9: {after_kill:.1f} s")
 
     # Another one has the lease against its will: it ends at once.
     lease = LEASES.path(world.namespace, "dynamic-scoring-hub")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 
 from tests.integration.hub.kube.hubworld import HubWorld, said
 from tests.integration.hub.kube.rights import HUB, RESULTS, without
@@ -17,10 +16,8 @@ def test_a_missing_right_is_named_and_its_grant_is_noticed(world: HubWorld, api:
     hub = world.hub(kubeconfig=limited)
     world.until(lambda: said(hub.log, 'cannot list resource "addonplacementscores"', "RBAC rule"), 20)
     # It still waits for its first list, and ends all the same.
-    began = time.monotonic()
     hub.signal(signal.SIGTERM)
-    assert hub.wait(30) == 0
-    assert time.monotonic() - began < 25
+    assert hub.wait() == 0
 
     hub = world.hub(kubeconfig=limited)
     world.until(lambda: said(hub.log, "cannot watch", 'cannot list resource "addonplacementscores"'), 20)
