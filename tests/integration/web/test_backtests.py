@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -53,9 +54,19 @@ spec:
 """
 
 
+#: Paths that the scoring API was asked for.
+ASKED: list[str] = []
+
+
 @pytest.fixture(scope="module")
 def scoring() -> Iterator[str]:
-    with served(load(Path(ROOT) / "samples" / "sample-scorer" / "app.py").app) as url:
+    app = load(Path(ROOT) / "samples" / "sample-scorer" / "app.py").app
+
+    async def noted(scope: Any, receive: Any, send: Any) -> None:
+        ASKED.append(scope.get("path", ""))
+        await app(scope, receive, send)
+
+    with served(noted) as url:
         yield url
 
 
@@ -164,8 +175,9 @@ def test_a_source_that_is_elsewhere_is_tested_elsewhere(acting: WebProcess, redi
 
 def test_one_at_a_time_and_what_was_computed_survives_the_page(acting: WebProcess, redis_client: redis.Redis) -> None:
     good_fleet(redis_client)
-    visitor = Visitor(acting)
-    started(visitor, hours="24", every="300")
+    visitor, before = Visitor(acting), len(ASKED)
+    # As many moments as may be: it is not over before it is stopped.
+    started(visitor, hours="24", every="90")
     form = visitor.get(f"/act/backtest?scorer={SAMPLE}")
     fields = {"cluster": "worker02", "hours": "1", "every": "300"}
     status, text, _ = visitor.post("/act/backtest", form, **fields)
@@ -180,8 +192,8 @@ def test_one_at_a_time_and_what_was_computed_survives_the_page(acting: WebProces
         status, text, _ = visitor.post("/act/backtest", form, **(fields | wrong))
         assert (status, reason in text) == (422, True), text
     assert len(changes.read(redis_client).changes) == 1
-    # Some moments are asked by then.
-    time.sleep(3)
+    # One moment follows the other: of those that are asked, all but the last one are computed.
+    wait_for(lambda: len(ASKED) >= before + 3, 30, "some moments to be asked")
     assert acting.terminate() == 0
     run = ended(redis_client)
     assert 0 < run.backtests[0].moments < run.backtests[0].asked
