@@ -330,13 +330,18 @@ class ControlPlane:
         }
         path.write_text(json.dumps(config))  # JSON is YAML.
 
-    def _has_certificate(self) -> bool:  # Its file is empty at first.
+    def _has_certificate(self) -> bool:
+        self._check_running()
+        # Its file is empty at first.
         return self.certificate.exists() and self.certificate.read_text().endswith("-----END CERTIFICATE-----\n")
 
-    def _is_ready(self, trusted: ssl.SSLContext) -> bool:
+    def _check_running(self) -> None:
         for child in (self._etcd, self._apiserver):
             if child is None or not child.is_running:
                 raise RuntimeError(f"the control plane ended: {child.tail() if child else 'not started'}")
+
+    def _is_ready(self, trusted: ssl.SSLContext) -> bool:
+        self._check_running()
         request = urllib.request.Request(f"{self.url}/readyz", headers={"Authorization": "Bearer admin-token"})
         try:
             with urllib.request.urlopen(request, context=trusted, timeout=10) as answer:
