@@ -129,7 +129,8 @@ class DirectoryBackend(DirectoryScores):
                 # Reading a folder requires no RBAC.
                 if not delivered["apiVersion"].startswith("rbac."):
                     self._deliver(key.namespace, delivered)
-            after["status"] = {"conditions": [_applied(after["metadata"]["generation"])]}
+            if "status" not in before or before["metadata"].get("generation") != after["metadata"]["generation"]:
+                after["status"] = {"conditions": [_applied(after["metadata"]["generation"])]}
             self._keep(key, after)
 
     def update_status(self, kind: Kind, namespace: str, name: str, status: Manifest) -> None:

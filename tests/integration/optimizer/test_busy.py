@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dsf.kube import patience
+from dsf.kube import lists
 from dsf.kube.resources import PLACEMENTS
 from dsf.kube.session import ApiServerError
 from dsf.optimizer.backend import ManifestClient
@@ -41,8 +41,8 @@ def test_it_is_asked_again_when_it_says(monkeypatch: pytest.MonkeyPatch) -> None
         pauses.append(seconds)
         time.sleep(seconds)
 
-    monkeypatch.setattr(patience, "_PAUSE", 0.01)
-    monkeypatch.setattr(patience, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+    monkeypatch.setattr(lists, "_PAUSE", 0.01)
+    monkeypatch.setattr(lists, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
     with busy(1, retry_after="1") as (hub, asked):
         assert hub.objects(PLACEMENTS, "default") == []
     assert pauses == [1]
@@ -50,7 +50,7 @@ def test_it_is_asked_again_when_it_says(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_it_is_asked_again_when_it_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "_PAUSE", 0.01)
+    monkeypatch.setattr(lists, "_PAUSE", 0.01)
     with busy(3) as (hub, asked):
         assert hub.objects(PLACEMENTS, "default") == []
     assert len(asked) == 4
@@ -59,9 +59,9 @@ def test_it_is_asked_again_when_it_says_nothing(monkeypatch: pytest.MonkeyPatch)
 def test_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     # No time passes but in the pauses.
-    monkeypatch.setattr(patience, "time", SimpleNamespace(monotonic=lambda: sum(pauses), sleep=pauses.append))
-    monkeypatch.setattr(patience, "_BUSY", 10.0)
-    monkeypatch.setattr(patience, "_PAUSE", 3.0)
+    monkeypatch.setattr(lists, "time", SimpleNamespace(monotonic=lambda: sum(pauses), sleep=pauses.append))
+    monkeypatch.setattr(lists, "_BUSY", 10.0)
+    monkeypatch.setattr(lists, "_PAUSE", 3.0)
     with busy(1000) as (hub, asked), pytest.raises(ApiServerError, match=r"429: storage is \(re\)initializing"):
         hub.objects(PLACEMENTS, "default")
     # After 0, 3, 6 and 9 s.
@@ -69,7 +69,7 @@ def test_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_longer_than_it_may_take_is_not_waited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "_BUSY", 0.5)
+    monkeypatch.setattr(lists, "_BUSY", 0.5)
     with busy(1, retry_after="60") as (hub, asked), pytest.raises(ApiServerError, match="429"):
         hub.get(PLACEMENTS, "default", "any")
     assert len(asked) == 1
