@@ -14,6 +14,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from dsf.api.aggregate import aggregated
@@ -25,7 +26,7 @@ from dsf.messages import LARGEST_COUNT, STAGES, Result, run_time
 from dsf.reasons import RefusalReason
 from dsf.results.holding import held
 from dsf.store.history import HistoryEntry
-from dsf.store.pairs import SUCCESSES, PairFailure, PairScore
+from dsf.store.pairs import PairFailure, PairScore
 from dsf.store.registry import ScorerRecord
 from dsf.store.runs import Ending
 
@@ -175,46 +176,35 @@ def _kept(results: Sequence[_Kept]) -> list[_Kept]:
 
 
 def _succeeded(result: Result, scorer: ScorerRecord, scored: _Scored) -> Ending:
+    score, remark = scored.score, scored.remark
+    numbers = {
+        "refused": min(sum(scored.refused.values()), LARGEST_COUNT),
+        "clamped": scored.clamped,
+        "held": len(score.held),
+    }
+    numbers = {name: number for name, number in numbers.items() if number}
     counters: dict[str, float] = {"n:" + scored.outcome: 1}
     counters |= {"n:refused:" + reason: min(number, LARGEST_COUNT) for reason, number in scored.refused.items()}
-    if scored.clamped:
-        counters["n:clamped"] = scored.clamped
-    if scored.score.held:
-        counters["n:held"] = len(scored.score.held)
-    counts = {"items": len(scored.score.items), "results": len(scored.score.results)}
-    if scored.refused:
-        counts["refused"] = min(sum(scored.refused.values()), LARGEST_COUNT)
-    if scored.clamped:
-        counts["clamped"] = scored.clamped
-    if scored.score.held:
-        counts["held"] = len(scored.score.held)
-    remark = scored.remark
-    return _ending(
-        result,
-        scorer,
-        scored.outcome,
-        counters,
-        reason=remark.reason if remark else "",
-        message=remark.message if remark else "",
-        score=scored.score,
-        counts=counts,
+    counters |= {"n:" + name: number for name, number in numbers.items() if name != "refused"}
+    reason, message = (remark.reason, remark.message) if remark else ("", "")
+    counts = {"items": len(score.items), "results": len(score.results), **numbers}
+    ending = _ending(
+        result, scorer, scored.outcome, counters, reason=reason, message=message, counts=counts, value=_value(score)
+    )
+    at = run_time(result.run)
+    return ending._replace(
+        score=score,
+        digest=digest_of(score.score_name, score.items),
+        remark=PairFailure(run=result.run, stage="", reason=reason, message=message, at=at) if reason else None,
     )
 
 
 def _failed(result: Result, scorer: ScorerRecord, error: CycleError, now: float, refusal: str = "") -> Ending:
-    failure = PairFailure(run=result.run, stage=error.stage, reason=error.reason, message=error.message, at=now)
-    counters: dict[str, float] = {"n:error": 1, f"n:error:{error.stage}:{error.reason}": 1}
-    return _ending(
-        result,
-        scorer,
-        "error",
-        counters,
-        stage=error.stage,
-        reason=error.reason,
-        message=error.message,
-        failure=failure,
-        refusal=refusal,
-    )
+    stage, reason, message = error.stage, error.reason, error.message
+    counters: dict[str, float] = {"n:error": 1, f"n:error:{stage}:{reason}": 1}
+    ending = _ending(result, scorer, "error", counters, stage=stage, reason=reason, message=message)
+    failure = PairFailure(run=result.run, stage=stage, reason=reason, message=message, at=now)
+    return ending._replace(failure=failure, refusal=refusal)
 
 
 def _ending(
@@ -226,13 +216,12 @@ def _ending(
     stage: str = "",
     reason: str = "",
     message: str = "",
-    counts: dict[str, int] | None = None,
-    failure: PairFailure | None = None,
-    score: PairScore | None = None,
-    refusal: str = "",
+    counts: Mapping[str, int] = MappingProxyType({}),
+    value: float | None = None,
 ) -> Ending:
+    """What every ending has."""
     # An absurd number must not spoil a sum for ever.
-    timings = {stage: min(result.timings[stage], 86_400.0) for stage in STAGES if stage in result.timings}
+    timings = {name: min(result.timings[name], 86_400.0) for name in STAGES if name in result.timings}
     for name, seconds in timings.items():
         counters[f"t:{name}:sum"] = float(seconds)
         counters[f"t:{name}:count"] = 1
@@ -250,26 +239,17 @@ def _ending(
             reason=reason,
             message=message,
             timings={name: round(seconds, 6) for name, seconds in timings.items()},
-            counts=_counts(result.counts) | (counts or {}),
-            value=_value(score),
+            counts={**_counts(result.counts), **counts},
+            value=value,
         ),
-        failure=failure,
-        remark=PairFailure(run=result.run, stage="", reason=reason, message=message, at=run_time(result.run))
-        if score is not None and reason
-        else None,
-        score=score,
-        digest=digest_of(score.score_name, score.items) if score is not None and outcome in SUCCESSES else "",
-        refusal=refusal,
         failure_threshold=0 if policy.behavior == "Keep" else policy.failure_threshold,
         written=scorer.destination != "None",
         counters=counters,
     )
 
 
-def _value(score: PairScore | None) -> float | None:
+def _value(score: PairScore) -> float | None:
     """The number that represents a score; from its items if any: they are what is compared."""
-    if score is None:
-        return None
     numbers: list[float] = [value for _, value in score.items] or [value for _, value in score.results]
     if not numbers:
         return None

@@ -10,7 +10,6 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 import redis
 from pydantic import BaseModel, ConfigDict
@@ -167,17 +166,23 @@ class Writes:
     def facts(self, claims: Iterable[PairLease]) -> list[Facts]:
         """Facts of claimed pairs, in one round trip."""
         wanted = list(claims)
+        if not wanted:
+            return []
+        pairs = [claim.pair for claim in wanted]
         with self._redis.pipeline(transaction=False) as pipe:
+            pipe.hmget(keys.SCORERS, [claim.scorer for claim in wanted])
+            pipe.hmget(keys.CLUSTERS, [claim.cluster for claim in wanted])
+            for key in (keys.ENTRIES, keys.ROWS, keys.WRITES_REFUSED, keys.WRITTEN):
+                pipe.hmget(key, pairs)
             for claim in wanted:
-                pipe.hget(keys.SCORERS, claim.scorer)
-                pipe.hget(keys.CLUSTERS, claim.cluster)
-                pipe.hexists(keys.ENTRIES, claim.pair)
                 pipe.hmget(keys.pair_key(claim.cluster, claim.scorer), "score", "changes")
-                pipe.hget(keys.ROWS, claim.pair)
-                pipe.hget(keys.WRITES_REFUSED, claim.pair)
-                pipe.hget(keys.WRITTEN, claim.pair)
-            answers = iter(pipe.execute())
-        return [_facts(claim, *islice(answers, 7)) for claim in wanted]
+            answers = pipe.execute(raise_on_error=False)
+        for answer in answers[:6]:
+            if isinstance(answer, Exception):
+                raise answer
+        # A pair whose data is spoilt has no score, and must not stop the others.
+        hashes = [(None, None) if isinstance(answer, Exception) else answer for answer in answers[6:]]
+        return [_facts(*row) for row in zip(wanted, *answers[:6], hashes, strict=True)]
 
     def finish_all(self, finishes: Sequence[Finish]) -> None:
         """End the work on these pairs, in one round trip."""
@@ -279,17 +284,17 @@ def _facts(
     claim: PairLease,
     scorer: str | None,
     cluster: str | None,
-    scheduled: bool,
-    fields: list[str | None],
+    entry: str | None,
     row: str | None,
     refusal: str | None,
     written: str | None,
+    fields: Sequence[str | None],
 ) -> Facts:
     score, changes = fields
     return Facts(
         scorer=read_record(ScorerRecord, claim.scorer, scorer),
         cluster=read_record(ClusterRecord, claim.cluster, cluster),
-        scheduled=bool(scheduled),
+        scheduled=entry is not None,
         score=score,
         failing=row_fields(claim.pair, row).get(FAILING, 0),
         changes=whole("changes", claim.pair, changes),

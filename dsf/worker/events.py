@@ -115,6 +115,7 @@ class GatheredEvents(bootsteps.StartStopStep):
                 shown, beat_at = dispatcher, time.monotonic() + HEARTBEAT_INTERVAL
             # It drops what it cannot send.
             dispatcher.flush()
+        self._dispatcher.flush()
         self._beat(self._dispatcher, "worker-offline")
 
     def _beat(self, dispatcher: Any, kind: str) -> None:

@@ -43,6 +43,15 @@ def test_a_backend_that_is_away(bed: Bed) -> None:
     assert stats(bed) == {"failed": 2, "written": 1, "coalesced": 10}
 
 
+def test_a_pair_whose_data_is_spoilt_keeps_no_other_waiting(bed: Bed) -> None:
+    bed.add("c2")
+    bed.cycle()
+    bed.cycle("c2")
+    bed.client.delete(keys.pair_key("c2", "s1"))
+    bed.client.set(keys.pair_key("c2", "s1"), "of another type")
+    assert bed.write() == [("apply", "c1", NAME)]
+
+
 def test_a_refusal_is_told_to_the_hub_until_it_is_over(bed: Bed) -> None:
     bed.cycle()
     bed.news()
