@@ -37,7 +37,7 @@ def furnish(world: World, image: str = HUB_IMAGE) -> None:
     world.type(world.command("sample-scorer/manifests/dynamicscorer.yaml"))
     world.type(world.command("deploy/utils/cluster-free-scorer.yaml"))
     for name in MANAGED:
-        wait_for(lambda name=name: world.score(name), 120, f"a score of {name}", interval=1)
+        wait_for(lambda name=name: world.score(name), 300, f"a score of {name}", interval=1)
 
 
 def place_test_pod(world: World, image: str = HUB_IMAGE) -> None:

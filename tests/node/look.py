@@ -1,47 +1,67 @@
 """Somebody with a browser where the nodes are: logs in to the page with a token and prints what is seen.
 
-    python -m tests.node.look URL [PICTURE] < token
+    python -m tests.node.look URL [--picture FILE] [--compare SCORER OTHER] < token
 
 A program of its own, because a browser sees the network that its process is in.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Page, expect, sync_playwright
 
 from tests.support.browser import ARGUMENTS, TIMEOUT, Tab
 from tests.support.programs import find
 
 
 def main() -> None:
-    """Prints JSON: the status of the login's answer, that of the first page and its text, and what went wrong in the
-    browser."""
-    url, *picture = sys.argv[1:]
+    """Prints JSON: the status of the login's answer, that of the first page and its text, what went wrong in the
+    browser, and with --compare what was shown at the end; null where the page offers no comparison."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("url")
+    parser.add_argument("--picture")
+    parser.add_argument("--compare", nargs=2)
+    given = parser.parse_args()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=str(find("chromium")), args=list(ARGUMENTS), timeout=TIMEOUT
         )
-        with Tab(browser, url) as tab:
+        with Tab(browser, given.url) as tab:
             page = tab.open("/")
             page.get_by_label("Token").fill(sys.stdin.read().strip())
             with page.expect_response(lambda answer: answer.url.endswith("/login")) as answered:
                 page.get_by_role("button", name="Log in").click()
             page.wait_for_load_state("load")
-            first = page.goto(url + "/", wait_until="load")
+            first = page.goto(given.url + "/", wait_until="load")
             assert first is not None
-            if picture:
-                page.screenshot(path=picture[0])
+            if given.picture:
+                page.screenshot(path=given.picture)
             said = {
                 "login": answered.value.status,
                 "status": first.status,
                 "text": page.inner_text("main"),
                 "wrong": tab.wrong,
             }
+            if given.compare:
+                said["compared"] = _compared(tab.open(f"/scorers/{given.compare[0]}/backtests"), given.compare[1])
         browser.close()
     print(json.dumps(said))
+
+
+def _compared(page: Page, other: str) -> str | None:
+    """Start a comparison of the scores in force, wait for its end, and return what the page says then."""
+    link = page.get_by_role("link", name="Compare", exact=True)
+    if not link.count():
+        return None
+    link.click()
+    page.get_by_label("The other scorer").select_option(other)
+    page.get_by_role("button", name="Run a comparison").click()
+    # The page follows it by itself.
+    expect(page.locator("#chosen")).to_contain_text("scores as they were", timeout=TIMEOUT)
+    return page.inner_text("main")
 
 
 if __name__ == "__main__":

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
+import copy
+import itertools
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -28,19 +28,26 @@ except urllib.error.HTTPError as error:
     print(error.code)
 """
 _PORT = 8090
+Look = Callable[..., dict[str, Any]]
+
+
+#: Account -> the role of the chart that it has.
+_ROLES = {"looking": "viewer", "editing": "editor", "stranger": ""}
 
 
 @pytest.fixture(scope="module")
 def tokens(world: World) -> Iterator[dict[str, str]]:
-    """Of two accounts: one may look at scorers as a viewer of the chart, the other one may nothing."""
+    """Account -> a token of it."""
     found = {}
-    for name in ("looking", "stranger"):
+    roles = {name: role for name, role in _ROLES.items() if role}
+    for name in _ROLES:
         world.hub.kubectl("-n", HUB_NAMESPACE, "create", "serviceaccount", name)
         found[name] = world.hub.kubectl("-n", HUB_NAMESPACE, "create", "token", name).strip()
-    bound = ("--clusterrole=dynamic-scoring-framework-viewer", f"--serviceaccount={HUB_NAMESPACE}:looking")
-    world.hub.kubectl("create", "clusterrolebinding", "looking", *bound)
+    for name, role in roles.items():
+        bound = (f"--clusterrole=dynamic-scoring-framework-{role}", f"--serviceaccount={HUB_NAMESPACE}:{name}")
+        world.hub.kubectl("create", "clusterrolebinding", name, *bound)
     yield found
-    world.hub.kubectl("delete", "clusterrolebinding", "looking")
+    world.hub.kubectl("delete", "clusterrolebinding", *roles)
     world.hub.kubectl("-n", HUB_NAMESPACE, "delete", "serviceaccount", *found)
 
 
@@ -56,37 +63,66 @@ def test_the_api_wants_a_token_of_somebody_who_may_look(world: World, tokens: di
     assert (status(tokens["stranger"]), status("made-up"), status("")) == (403, 401, 401)
 
 
-def test_a_browser_shows_the_fleet_to_who_may_look(world: World, tokens: dict[str, str], tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def look(world: World, tokens: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Look]:
+    """What an account sees in a browser; more words are those of `tests.node.look`."""
     if kind.wanted():
         pytest.skip("the browser looks from the network of our own nodes")
     find("chromium")
-    with contextlib.ExitStack() as stack:
-        forward = world.hub.command("-n", HUB_NAMESPACE, "port-forward", "service/dynamic-scoring-web", str(_PORT))
-        forwarding = Child(["/usr/bin/env", *forward], tmp_path / "port-forward.log")
-        stack.callback(forwarding.kill)
+    log = tmp_path_factory.mktemp("page") / "port-forward.log"
+    forward = world.hub.command("-n", HUB_NAMESPACE, "port-forward", "service/dynamic-scoring-web", str(_PORT))
+    forwarding = Child(["/usr/bin/env", *forward], log)
 
-        def forwards() -> bool:
-            assert forwarding.is_running, forwarding.tail()
-            return "Forwarding from" in forwarding.tail()
+    def forwards() -> bool:
+        assert forwarding.is_running, forwarding.tail()
+        return "Forwarding from" in forwarding.tail()
 
+    pictures = os.environ.get("DSF_PICTURES", "")
+
+    def asked(name: str, *words: str) -> dict[str, Any]:
+        command = [sys.executable, "-m", "tests.node.look", f"http://127.0.0.1:{_PORT}", *words]
+        command += ["--picture", f"{pictures}/web-pod-{name}.png"] if pictures else []
+        done = subprocess.run(
+            [*network.inside(network.LAN), *command],
+            input=tokens[name], capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        said: dict[str, Any] = json.loads(done.stdout)
+        return said
+
+    try:
         wait_for(forwards, 30, "kubectl port-forward")
-        pictures = os.environ.get("DSF_PICTURES", "")
+        yield asked
+    finally:
+        forwarding.kill()
 
-        def look(name: str) -> dict[str, Any]:
-            command = [sys.executable, "-m", "tests.node.look", f"http://127.0.0.1:{_PORT}"]
-            command += [f"{pictures}/web-pod-{name}.png"] if pictures else []
-            done = subprocess.run(
-                [*network.inside(network.LAN), *command],
-                input=tokens[name], capture_output=True, text=True, timeout=300, check=False,
-            )  # fmt: skip
-            assert done.returncode == 0, done.stderr
-            said: dict[str, Any] = json.loads(done.stdout)
-            return said
 
-        seen = look("looking")
-        assert (seen["login"], seen["status"], seen["wrong"]) == (303, 200, [])
-        assert all(name in seen["text"] for name in ("sample-scorer", *MANAGED)), seen["text"]
-        # Somebody who is known, and has no right to look.
-        refused = look("stranger")
-        assert (refused["login"], refused["status"]) == (303, 403)
-        assert not [name for name in ("sample-scorer", *MANAGED) if name in refused["text"]]
+def test_a_browser_shows_the_fleet_to_who_may_look(look: Look) -> None:
+    seen = look("looking")
+    assert (seen["login"], seen["status"], seen["wrong"]) == (303, 200, [])
+    assert all(name in seen["text"] for name in ("sample-scorer", *MANAGED)), seen["text"]
+    # Somebody who is known, and has no right to look.
+    refused = look("stranger")
+    assert (refused["login"], refused["status"]) == (303, 403)
+    assert not [name for name in ("sample-scorer", *MANAGED) if name in refused["text"]]
+
+
+def test_an_editor_compares_two_versions_of_a_scorer(world: World, look: Look) -> None:
+    """In the pod of the page; a viewer is not offered to."""
+    page = world.hub.get("dynamicscorer", "cluster-free", "-n", HUB_NAMESPACE)
+    spec = copy.deepcopy(page["spec"])
+    spec["scoring"]["params"]["name"] = "cluster_free_next"
+    metadata = {"name": "cluster-free-next", "namespace": HUB_NAMESPACE}
+    world.hub.apply({"apiVersion": page["apiVersion"], "kind": page["kind"], "metadata": metadata, "spec": spec})
+    try:
+        for scorer, name in itertools.product(("cluster-free", "cluster-free-next"), MANAGED):
+            wait_for(lambda name=name, scorer=scorer: world.score(name, scorer), 120, f"{scorer} of {name}", interval=1)
+        assert look("looking", "--compare", "cluster-free", "cluster-free-next")["compared"] is None
+        said = look("editing", "--compare", "cluster-free", "cluster-free-next")
+        assert said["wrong"] == []
+        assert all(name in said["compared"] for name in ("cluster-free-next", *MANAGED)), said["compared"]
+        assert f"system:serviceaccount:{HUB_NAMESPACE}:editing" in said["compared"], said["compared"]
+        done = world.dsf("changes")
+        assert "compare" in done
+    finally:
+        world.hub.kubectl("-n", HUB_NAMESPACE, "delete", "dynamicscorer", "cluster-free-next")

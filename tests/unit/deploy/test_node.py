@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.node import conftest, release
-from tests.node.lab import host, policies
+from tests.node.lab import folders, host, policies
 from tests.node.lab.command import LabError
 
 
@@ -25,6 +25,10 @@ def test_without_root_one_line_says_how(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("CI", "true")
     with pytest.raises(pytest.fail.Exception, match="sudo make node"):
         conftest.cannot(why)
+
+
+def test_every_file_has_its_place_in_the_order() -> None:
+    assert sorted(conftest._ORDER) == sorted(path.stem.removeprefix("test_") for path in folders.HERE.glob("test_*.py"))
 
 
 class _Cluster:

@@ -58,6 +58,15 @@ def test_only_targets_that_exist_are_called() -> None:
     assert [(name, target) for name, target in called if target not in TARGETS] == []
 
 
+def test_the_night_has_the_tag_that_the_upgrade_starts_from() -> None:
+    (checkout,) = [
+        step
+        for step in workflow(GITHUB / "workflows" / "nightly.yaml")["jobs"]["node"]["steps"]
+        if step.get("uses", "").startswith("actions/checkout@")
+    ]
+    assert checkout["with"]["fetch-depth"] == 0
+
+
 def test_nights_run_what_ci_runs() -> None:
     script = " ".join((ROOT / ".ci" / name).read_text(encoding="utf-8") for name in ("nightly", "run"))
     wanted = {"oldest", "soak", "node"} | {
