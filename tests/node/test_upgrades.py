@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,8 @@ def test_an_upgrade_from_the_last_release_misses_at_most_one_cycle_of_each_pair(
     left = [image for place in places for image in _images(world.pods(*place)) if image.endswith(released.image_tag)]
     assert not left
     # What was there is there still.
-    assert f"{_INTERVAL}s" in world.dsf("schedule", "list")
+    entries = json.loads(world.dsf("schedule", "list", "--output", "json"))["entries"]
+    assert {one["intervalSeconds"] for one in entries if one["scorer"] == "sample-scorer"} == {_INTERVAL}, entries
 
 
 def _images(pods: list[dict[str, Any]]) -> set[str]:
