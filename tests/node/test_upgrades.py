@@ -17,8 +17,8 @@ from tests.support.wait import wait_for
 
 COMPONENTS = ("hub", "beat", "results", "exporter", "flower", "web")
 _AGENT = "app=dynamic-scoring-agent"
-#: Seconds between two cycles of a pair: an agent that is replaced, one after the other, is away for less.
-_INTERVAL = 30
+#: Seconds between two cycles of a pair, by an override: an agent that is replaced is away for less.
+_INTERVAL = 29
 
 
 @pytest.fixture(scope="module", autouse=True)
