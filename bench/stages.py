@@ -25,9 +25,8 @@ import requests
 
 from bench.common import MEGABYTE, ROOT, Figure, Measurement, highest_memory, options, report, spread
 from bench.peers import POINTS, server, summary
-from dsf.agent import running
 from dsf.agent.secrets import FileSecrets, Release
-from dsf.cycle.stages import Cycle, Stages
+from dsf.cycle.stages import Cycle, FilePayload, Stages, keep
 from dsf.settings import Settings
 
 #: Series -> most of the CPU of moving the same bytes. The limits are for a scoring API that answers with few results.
@@ -64,9 +63,9 @@ def stages(url: str, series: int, results: int, rounds: int, seconds: float) -> 
 
         def cycle() -> None:
             run = Cycle(scorer.name, "run", scorer, math.inf)
-            request = running.keep(Path(folder), both.fetch(run).pieces)
+            request = keep(Path(folder), both.fetch(run).pieces)
             both.score(run, request)
-            if isinstance(request, running.FilePayload):
+            if isinstance(request, FilePayload):
                 request.close()
 
         # The peers make their answers at the first request.

@@ -33,7 +33,7 @@ _TASK_MODULES: dict[str, list[str]] = {
 
 #: Boot steps of workers besides Celery's.
 _WORKER_STEPS: dict[str, list[str]] = {
-    "agent": ["dsf.agent.steps:StartedByUs", "dsf.worker.liveness:Liveness"],
+    "agent": ["dsf.agent.main:StartedByUs", "dsf.worker.liveness:Liveness"],
     "results": ["dsf.worker.liveness:Liveness", "dsf.results.worker:Service"],
 }
 
@@ -187,7 +187,7 @@ def make_app(config: Settings) -> Celery:
     if config.role in _TASK_MODULES:
         application.steps["consumer"].add("dsf.worker.events:GatheredEvents")
     if config.role == "agent":
-        application.steps["consumer"].add("dsf.agent.steps:AgentStep")
+        application.steps["consumer"].add("dsf.agent.main:AgentStep")
     if config.remote_control and config.role in _TASK_MODULES:
         application.steps["consumer"].add("dsf.worker.remotecontrol:Listener")
     if config.role in ("cli", "flower"):

@@ -2,12 +2,9 @@
 
 config    watches the delivered summaries
 secrets   tokens and the signing key, read at each use
-ticks     what a message of the cluster's queue may be
-cycles    cycles: their stages, each a task, and what these keep between them
-running   what runs, and the scoring request between two stages, in memory or in a file
+ticks     what a message of the cluster's queue may be, and the clock by which it expires
+cycles    cycles: their stages, each a task, what these keep between them, and which run
 outbox    signs results and puts them into the cluster's mailbox on the hub
 metrics   the agent's own /metrics, and the readiness file
-steps     attaches these to the worker's connection
-runtime   the process-wide instances, and what sources keep between cycles
-main      starts the worker
+main      makes these, with what sources keep between cycles, and starts the worker with its boot steps
 """

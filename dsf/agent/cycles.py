@@ -11,6 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Container
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
@@ -21,9 +22,8 @@ import dsf.log
 from dsf.agent.config import AgentConfig
 from dsf.agent.metrics import AgentMetrics
 from dsf.agent.outbox import Outbox
-from dsf.agent.running import AgentCycle, RunningCycles, keep
 from dsf.api.summary import ScorerSummary
-from dsf.cycle.stages import Stages
+from dsf.cycle.stages import Cycle, FilePayload, Stages, keep
 from dsf.errors import CycleError
 from dsf.http.deadline import cut
 from dsf.messages import Outcome, Result, Stage, new_run_id, run_time
@@ -39,6 +39,65 @@ _LOOK_EVERY: Final = 1.0
 _SHORTEST_TRY: Final = 0.5
 #: First wait in seconds before a stage is tried again; it doubles.
 FIRST_PAUSE: Final = 0.5
+
+
+@dataclass(slots=True)
+class AgentCycle(Cycle):
+    """A cycle that runs in this agent."""
+
+    #: Seconds until the next tick: a person's override may exceed the scorer's own interval.
+    interval: float = 0.0
+    payload: bytes | FilePayload = b""
+    #: Seconds before the next try, and why the last one failed.
+    pause: float = 0.0
+    failure: CycleError | None = None
+
+
+class RunningCycles:
+    """Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        #: Run id -> cycle, also one that runs beyond its deadline.
+        self._cycles: dict[str, Cycle] = {}
+        #: Scorer -> its newest run.
+        self._newest: dict[str, str] = {}
+
+    def is_new(self, scorer: str, run_id: str) -> bool:
+        """Note the run; whether it is another one than the scorer's last: a message may come twice."""
+        with self._lock:
+            if self._newest.get(scorer) == run_id:
+                return False
+            self._newest[scorer] = run_id
+            return True
+
+    def enter(self, cycle: Cycle) -> bool:
+        """Begin this cycle; False if another one of its scorer is still running, or hangs."""
+        now = time.monotonic()
+        with self._lock:
+            for other in self._cycles.values():
+                # One that hangs keeps its thread, and a next one for each tick would use up all others. Every wait of
+                # our own ends within 5 s of the deadline.
+                if other.scorer == cycle.scorer and not other.deadline <= now <= other.deadline + 5.0:
+                    return False
+            self._cycles[cycle.run_id] = cycle
+            return True
+
+    def leave(self, cycle: Cycle) -> None:
+        """The cycle has ended: the next one of its scorer may begin."""
+        with self._lock:
+            self._cycles.pop(cycle.run_id, None)
+
+    def end_others(self, scorers: Container[str]) -> list[Cycle]:
+        """End the cycles of all other scorers (their deadline is now); returns them."""
+        now = time.monotonic()
+        with self._lock:
+            others = [cycle for cycle in self._cycles.values() if cycle.scorer not in scorers and cycle.deadline > now]
+            for cycle in others:
+                cycle.deadline = now
+            for scorer in [scorer for scorer in self._newest if scorer not in scorers]:
+                del self._newest[scorer]
+        return others
 
 
 class CycleRunner:
@@ -83,16 +142,17 @@ class CycleRunner:
             return "duplicate"
         if deadline is not None and deadline <= self._hub_time():
             message = "its tick waited in the queue until the next cycle was due"
-            return self._without_score(scorer, run_id, "skipped", "expired", message)
+            return self._without_score(scorer, run_id, "skipped", CycleError("", "expired", message))
         summary = self._find(scorer, deadline)
         if summary is None:
             message = f"scorer {scorer!r} is not in the configuration that was delivered to this cluster"
-            self._without_score(scorer, run_id, "error", "unknown_scorer", message, stage="fetch")
-            raise CycleError("fetch", "unknown_scorer", message)
+            unknown = CycleError("fetch", "unknown_scorer", message)
+            self._without_score(scorer, run_id, "error", unknown)
+            raise unknown
         cycle = self._begin(run_id, summary, deadline)
         if not self._running.enter(cycle):
             message = f"another cycle of {summary.score_name!r} is still running on this cluster"
-            return self._without_score(scorer, run_id, "skipped", "overlap", message)
+            return self._without_score(scorer, run_id, "skipped", CycleError("", "overlap", message))
         self._thread.current = cycle
         try:
             outcome = ""
@@ -149,7 +209,7 @@ class CycleRunner:
             outcome: Outcome = "partial" if response.refused else "ok" if response.results else "empty"
             # As far as known before sending.
             cycle.timings["publish"] = time.monotonic() - began
-            result = self._result(cycle.scorer, cycle.run_id, outcome, cycle=cycle)
+            result = self._result(cycle.scorer, cycle.run_id, outcome, cycle)
             # Before the result is visible: its reader may request the next cycle at once.
             self._running.leave(cycle)
             self._outbox.send(result, cycle.deadline)
@@ -227,60 +287,43 @@ class CycleRunner:
         failure = cycle.failure or CycleError("fetch", "internal_error", "a mistake in the agent; see its log")
         self._metrics.failed(cycle.summary.score_name, failure.stage, failure.reason)
         self._running.leave(cycle)
-        stage: Stage = failure.stage  # type: ignore[assignment]
-        scorer, run_id = cycle.scorer, cycle.run_id
-        self._without_score(scorer, run_id, "error", failure.reason, failure.message, stage=stage, cycle=cycle)
+        self._without_score(cycle.scorer, cycle.run_id, "error", failure, cycle)
 
     def _without_score(
-        self,
-        scorer: str,
-        run_id: str,
-        outcome: Outcome,
-        reason: str,
-        message: str,
-        *,
-        stage: Stage = "",
-        cycle: AgentCycle | None = None,
+        self, scorer: str, run_id: str, outcome: Outcome, why: CycleError, cycle: AgentCycle | None = None
     ) -> str:
-        result = self._result(scorer, run_id, outcome, reason, message, stage=stage, cycle=cycle)
         try:
-            self._outbox.send(result, time.monotonic() + 30.0)
+            self._outbox.send(self._result(scorer, run_id, outcome, cycle, why), time.monotonic() + 30.0)
         except CycleError as error:
             # The hub will declare the cycle lost; this line has the content of its result.
-            log.error(
-                "result not sent", scorer=scorer, run=run_id, outcome=outcome, result_reason=reason, reason=error.reason
-            )
-        return f"{outcome}: {reason}"
+            known = {"outcome": outcome, "result_reason": why.reason, "reason": error.reason}
+            log.error("result not sent", scorer=scorer, run=run_id, **known)
+        return f"{outcome}: {why.reason}"
 
     def _result(
-        self,
-        scorer: str,
-        run_id: str,
-        outcome: Outcome,
-        reason: str = "",
-        message: str = "",
-        *,
-        stage: Stage = "",
-        cycle: AgentCycle | None = None,
+        self, scorer: str, run_id: str, outcome: Outcome, cycle: AgentCycle | None, why: CycleError | None = None
     ) -> Result:
-        response = None if cycle is None or reason else cycle.response
+        """The result of a cycle; `why` it has no score."""
+        response = None if cycle is None or why is not None else cycle.response
+        given: dict[str, Any] = {}
+        if why is not None:
+            given |= {"stage": why.stage, "reason": why.reason, "message": why.message}
+        if response is not None:
+            given |= {"results": response.results, "refused": dict(response.refused)}
+        if cycle is not None:
+            # Microseconds are enough, and shorter.
+            timings = {name: round(value, 6) for name, value in cycle.timings.items()}
+            given |= {"timings": timings, "counts": cycle.counts}
         # model_construct: everything in a response was validated when it was read.
         return Result.model_construct(
             cluster=self._settings.cluster,
             scorer=scorer,
             run=run_id,
-            at=cycle.scored_at if cycle is not None and response is not None else time.time(),
+            at=time.time() if cycle is None or response is None else cycle.scored_at,
             outcome=outcome,
-            stage=stage,
-            reason=reason,
-            message=message,
-            results=[] if response is None else list[tuple[dict[str, str], float]](response.results),
-            refused={} if response is None else dict(response.refused),
-            # Microseconds are enough, and shorter.
-            timings={} if cycle is None else {name: round(value, 6) for name, value in cycle.timings.items()},
-            counts={} if cycle is None else cycle.counts,
             agent=self._agent,
             version=self._version,
+            **given,
         )
 
 

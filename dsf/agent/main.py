@@ -1,4 +1,4 @@
-"""`dsf agent`: the worker of one cluster.
+"""`dsf agent`: the worker of one cluster, the objects that its tasks use, and the boot steps that attach these to it.
 
 The worker runs in this process with a thread pool: the stages wait for HTTP, and their shared state (configuration,
 scores on /metrics, running cycles) is in memory.
@@ -10,17 +10,221 @@ import json
 import logging
 import os
 import sys
+import threading
+from collections.abc import Iterator
 from typing import Any
 
+from celery import bootsteps
+from kombu.common import ignore_errors
+from prometheus_client import Metric
+from prometheus_client.registry import Collector, CollectorRegistry
 from pydantic import SecretStr
 
 import dsf.log
 import dsf.settings
+from dsf import http
+from dsf import metrics as names
+from dsf.agent import ticks
+from dsf.agent.config import AgentConfig, FileConfig, Summaries
+from dsf.agent.cycles import CycleRunner
+from dsf.agent.metrics import AgentMetrics, ScoringProbe
+from dsf.agent.outbox import KeyRing, Outbox
+from dsf.agent.secrets import FileSecrets, Release
+from dsf.auth.secrets import SecretSource
+from dsf.cycle import stages
 from dsf.errors import SettingsError
+from dsf.keys import is_name
+from dsf.messages import CYCLE_TASK, MAX_RESULT_BYTES, STAGE_TASKS
+from dsf.process import memory
+from dsf.process.exposition import MetricsServer
 from dsf.process.launch import USAGE
 from dsf.settings import ENV_PREFIX, Settings
+from dsf.sources.memory import SourceMemory
+from dsf.sources.registry import begin, plugins, type_of
+from dsf.sources.window import window_budget
+from dsf.store.client import connect
 
 log = dsf.log.get(__name__)
+
+
+class Runtime:
+    """Everything that an agent's tasks use. Construction checks the settings; `start` starts watches and servers."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Raises SettingsError naming the variable that is missing or wrong."""
+        if not is_name(settings.cluster):
+            raise SettingsError(
+                f"DSF_CLUSTER: {settings.cluster!r} is not the name of a managed cluster; set it to this cluster's name"
+            )
+        http.use(settings)
+        self.config: AgentConfig
+        secrets: SecretSource
+        # Before any watch: without a key the pod logs that and restarts.
+        keyring = KeyRing(settings)
+        keyring.key()
+        if settings.agent_kube:
+            # Only here: importing the Kubernetes client costs 40 MB.
+            from dsf.agent.kube import KubeObjects
+
+            objects = KubeObjects(settings)
+            self.config, secrets = objects.config, objects.secrets
+        else:
+            self.config, secrets = _files(settings)
+        self.metrics = AgentMetrics(settings.cluster, self.config)
+        ticks.on_refused.append(self.metrics.refused_message)
+        #: Set at shutdown: cycles that have begun are finished, and nothing is tried again.
+        self.ending = threading.Event()
+        self.redis = connect(settings, name=f"dsf-agent-{settings.cluster}")
+        self.clock = ticks.HubClock(self.redis)
+        #: What sources keep between cycles.
+        self.sources = SourceState(settings, self.config, self.metrics.registry)
+        self.readiness = ScoringProbe(settings.probe_dir and settings.probe_dir / "ready", self.config)
+        self.cycles = CycleRunner(
+            settings,
+            self.config,
+            stages.Stages(settings, secrets, self.sources.memory, self.metrics),
+            Outbox(self.redis, keyring, settings.cluster, MAX_RESULT_BYTES, self.ending),
+            self.metrics,
+            ending=self.ending,
+            hub_time=self.clock.now,
+            on_success=self.readiness.succeeded,
+        )
+        self._settings = settings
+        self._exposition: MetricsServer | None = None
+
+    def start(self) -> None:
+        """Watch the configuration, serve /metrics. Raises SettingsError."""
+        stages.prepare(self._settings.agent_spool_dir)
+        host, port = self._settings.listen_address("agent")
+        try:
+            self._exposition = MetricsServer(self.metrics.registry, host, port)
+        except OSError as error:
+            raise SettingsError(
+                f"DSF_LISTEN_PORT: cannot listen on {host}:{port}: {error.strerror}; 0 takes a free port"
+            ) from None
+        self._exposition.start()
+        self.config.start()
+        self.clock.start()
+        self.readiness.start()
+        log.info("metrics served", host=host, port=self._exposition.port)
+
+    def look(self) -> None:
+        """End cycles of removed scorers. Called regularly."""
+        self.cycles.end_others(self.config.summaries())
+
+    def stop(self) -> None:
+        """Stop serving; all cycles have ended."""
+        self.readiness.stop()
+        self.sources.stop()
+        self.clock.stop()
+        self.redis.close()
+        self.config.stop()
+        if self._exposition is not None:
+            self._exposition.stop()
+
+
+def _files(settings: Settings) -> tuple[FileConfig, FileSecrets]:
+    if settings.agent_config is None:
+        raise SettingsError(
+            "DSF_AGENT_CONFIG: not set; it is the file with the ConfigMap `dynamic-scoring-config` of this cluster "
+            "(in a pod: DSF_AGENT_KUBE=true reads it from the cluster's API server)"
+        )
+    return FileConfig(settings.agent_config), FileSecrets(settings.agent_secrets_dir, Release(settings))
+
+
+class SourceState:
+    """Created by the runtime before the configuration watch, used by cycles."""
+
+    def __init__(self, settings: Settings, config: AgentConfig, registry: CollectorRegistry) -> None:
+        self.memory = SourceMemory(window_budget(settings.agent_window_series), config.summaries)
+        self.memory.settings = settings
+        registry.register(_Collector(self.memory))
+        if plugins():
+            log.info("source plug-ins are installed", types=list(plugins()))
+        config.on_change(self._begin)
+
+    def stop(self) -> None:
+        """Stop receiving."""
+        self.memory.stop()
+
+    def _begin(self, summaries: Summaries) -> None:
+        """Start the sources' background work, before their scorers' first cycle, so that it has data."""
+        if self.memory.running:
+            # It ends what the scorers that are gone have needed.
+            self.memory.tidy()
+        for name in sorted({type_of(source) for summary in summaries.values() for source in summary.each_source}):
+            try:
+                begin(name, self.memory)
+            except Exception as error:  # noqa: BLE001 (third-party code; the scorers' cycles retry and report it)
+                log.error("a source cannot begin", type=name, problem=str(error))
+
+
+class _Collector(Collector):
+    """Amount of kept data, and metrics of the sources."""
+
+    def __init__(self, memory: SourceMemory) -> None:
+        self._memory = memory
+
+    def collect(self) -> Iterator[Metric]:
+        self._memory.tidy()
+        series, samples = names.WINDOW_SERIES.gauge(), names.WINDOW_SAMPLES.gauge()
+        series.add_metric((), self._memory.budget.series)
+        samples.add_metric((), self._memory.budget.samples)
+        yield series
+        yield samples
+        for activity in self._memory.running:
+            yield from activity.families()
+
+
+class _Strategies(dict[str, Any]):
+    """What becomes of a message, by its task's name; for names that are no task of ours, too."""
+
+    def __missing__(self, name: str) -> Any:
+        return ticks.refuse_message
+
+
+class StartedByUs(bootsteps.Step):
+    """Gives the tasks this process's cycles.
+
+    Refuses a worker that `celery worker` starts: it would have neither configuration nor key.
+    """
+
+    def __init__(self, worker: Any, agent: Runtime | None = None, **options: Any) -> None:
+        super().__init__(worker, **options)
+        if agent is None:
+            sys.exit("an agent is started with `dsf agent`, which does what `celery worker` does, with its settings")
+        for name in (CYCLE_TASK, *STAGE_TASKS):
+            worker.app.tasks[name].runner = agent.cycles
+
+
+class AgentStep(bootsteps.StartStopStep):
+    """Ticks are taken while it is started."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks", "dsf.worker.events:GatheredEvents")
+
+    def __init__(self, consumer: Any, agent: Runtime, **options: Any) -> None:
+        super().__init__(consumer, **options)
+        self._agent = agent
+        self._look: Any = None
+
+    def start(self, consumer: Any) -> None:
+        """New connection: the worker takes ticks."""
+        agent = self._agent
+        consumer.strategies = _Strategies(consumer.strategies)
+        # For removed scorers, each second.
+        self._look = consumer.timer.call_repeatedly(1.0, agent.look)
+        agent.readiness.consuming(True)
+
+    def stop(self, consumer: Any) -> None:
+        """Shutdown or lost connection. Running cycles are finished; no new one begins."""
+        agent = self._agent
+        agent.readiness.consuming(False)
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
+        if agent.ending.is_set() and consumer.task_consumer is not None:
+            # Waits for the answer to the last pop: a tick in it still runs. Later ones stay in the queue.
+            ignore_errors(consumer, consumer.task_consumer.channel.close)
 
 
 def run(config: Settings) -> int:
@@ -56,18 +260,15 @@ def _run(config: Settings) -> int:
     # Only now: importing it creates the application for the role in the settings.
     from celery import signals
 
-    from dsf.agent import runtime
     from dsf.celery import app
-    from dsf.process import memory
 
     if config.log_level != "DEBUG":
         # Celery logs two lines for each task, which would be a fifth of a cycle's CPU. Failures are in its result.
         for name in ("celery.worker.strategy", "celery.app.trace"):
             logging.getLogger(name).setLevel(logging.WARNING)
     memory.prepare()
-    agent = runtime.Runtime(config)
+    agent = Runtime(config)
     agent.start()
-    runtime.install(agent)
 
     signals.worker_ready.connect(lambda **_: memory.settle(), weak=False)
     signals.worker_shutting_down.connect(lambda **_: agent.ending.set(), weak=False)
@@ -83,6 +284,8 @@ def _run(config: Settings) -> int:
             # `dsf.worker.events` sends them.
             without_heartbeat=True,
             quiet=True,
+            # For the boot steps.
+            agent=agent,
         )
         worker.start()
     finally:

@@ -3,17 +3,22 @@
 Any holder of an agent's credential, or of a right to start tasks, may push anything there. So Celery gets only these
 three arguments and the id, each checked; a chain, callbacks, times and everything else in the message is dropped. What
 is no tick is counted and dropped, by the task's strategy or, if it is no message at all, by the transport.
+
+A tick expires by the hub's clock, which the agent measures.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import threading
+import time
 import uuid
 from collections.abc import Callable
 from queue import Empty
 from typing import Any, Final
 
+import redis
 from celery.worker import strategy
 from kombu.transport import virtual
 
@@ -21,6 +26,7 @@ import dsf.log
 from dsf.keys import is_name, run_member
 from dsf.messages import is_run_id
 from dsf.process import tracing
+from dsf.process.threads import SupervisedThread
 from dsf.redislink import transport as link
 from dsf.settings import settings
 
@@ -198,3 +204,69 @@ class SentinelTransport(_Tolerant, _SentinelTransport):  # type: ignore[misc]
     """Redis behind Sentinel."""
 
     Channel = TickSentinelChannel
+
+
+class HubClock:
+    """The hub's time, as estimated by this agent. Measured in a thread; until the first measurement the agent's own.
+
+    A tick expires by the hub's clock. An agent whose clock is ahead would drop fresh ticks, and one whose clock is
+    behind would run stale ones, so the agent measures the offset to Redis' clock (`TIME`) and corrects for it. Results
+    still carry the agent's own time: the hub refuses an agent whose clock is too far off, and reports it.
+    """
+
+    def __init__(self, client: redis.Redis, clock: Callable[[], float] = time.time) -> None:
+        self._redis = client
+        self._clock = clock
+        self._offset = 0.0
+        self._stop = threading.Event()
+        self._thread = SupervisedThread(self._run, "dsf-clock")
+
+    @property
+    def offset(self) -> float:
+        """Seconds to add to the agent's clock."""
+        return self._offset
+
+    def now(self) -> float:
+        """Unix seconds on the hub's clock. Never waits."""
+        return self._clock() + self._offset
+
+    def start(self) -> None:
+        """Measure now and then periodically."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop measuring."""
+        self._stop.set()
+        self._thread.join(5)
+
+    def measure(self) -> bool:
+        """Ask Redis for its time; says whether the answer was of use. Raises redis.RedisError."""
+        # So that the next answer is not that to connecting, which takes more round trips.
+        self._redis.ping()
+        # First: a process that stands still between the two has taken that long.
+        began = time.monotonic()
+        asked = self._clock()
+        seconds, microseconds = self._redis.time()
+        took = time.monotonic() - began
+        # The time in a slower answer (seconds) is too imprecise.
+        if took > 2.0:
+            return False
+        before, self._offset = self._offset, seconds + microseconds / 1e6 - (asked + took / 2)
+        if abs(self._offset - before) > 1.0:
+            log.warning(
+                "this clock differs from the hub's", seconds=round(-self._offset, 1), hint="synchronise it (NTP)"
+            )
+        return True
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            # A clock drifts by milliseconds in a minute.
+            self._stop.wait(60.0 if self._try() else 5.0)
+
+    def _try(self) -> bool:
+        """Measure; False if it shall be tried again soon."""
+        try:
+            return self.measure()
+        except redis.RedisError as error:
+            log.debug("the hub's clock was not read", error=str(error))
+            return False

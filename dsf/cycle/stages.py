@@ -2,6 +2,9 @@
 
 Each has the summary's time-out, limited by the time until the next cycle. Any failure is a CycleError with the stage, a
 reason usable as metric label, and a message; it never contains a secret.
+
+The scoring request between them is in memory, or beyond a size in a file without a name: the system frees it when the
+process ends, however it ends.
 """
 
 from __future__ import annotations
@@ -10,10 +13,12 @@ import contextlib
 import contextvars
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Literal, NoReturn
 
 from dsf import http
@@ -21,7 +26,7 @@ from dsf.api.scoring import MAX_RESPONSE_BYTES, ScoringResponse, parse_response
 from dsf.api.summary import ScorerSummary
 from dsf.auth.authenticator import Authenticator
 from dsf.auth.secrets import SecretError, SecretSource
-from dsf.errors import CycleError, HttpError, ScoringResponseError
+from dsf.errors import CycleError, HttpError, ScoringResponseError, SettingsError
 from dsf.http.access import PLAIN, Access
 from dsf.http.client import Stream
 from dsf.http.deadline import made_for
@@ -195,6 +200,64 @@ class Stages:
                 # The response's excerpt may end within the token, which masking would miss.
                 text = "the answer is not a scoring response; it is not shown because it repeats a secret"
             raise CycleError("score", error.reason, f"{place('POST', summary.scoring_endpoint)}: {text}") from None
+
+
+class FilePayload:
+    """A large payload. It can be read again and again, by one thread at a time."""
+
+    def __init__(self, folder: Path | None, pieces: Sequence[bytes | memoryview]) -> None:
+        """Raises OSError, such as that of a full disk."""
+        self._size = sum(map(len, pieces))
+        self._file = TemporaryFile(dir=folder)  # noqa: SIM115 (`close` closes it)
+        try:
+            for piece in pieces:
+                self._file.write(piece)
+            self._file.flush()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[memoryview]:
+        self._file.seek(0)
+        buffer = bytearray(256 * 1024)
+        view = memoryview(buffer)
+        while count := self._file.readinto(buffer):
+            yield view[:count]
+
+    def close(self) -> None:
+        """Free its disk space."""
+        self._file.close()
+
+
+def keep(folder: Path | None, pieces: Sequence[bytes | memoryview]) -> bytes | FilePayload:
+    """Keep this payload. A large one goes into `folder`, by default the system's for temporary files.
+
+    Raises OSError.
+    """
+    # With one in each thread, that is some MB in the whole agent.
+    if sum(map(len, pieces)) <= 256 * 1024:
+        return b"".join(pieces)
+    try:
+        return FilePayload(folder, pieces)
+    except FileNotFoundError:
+        # A cleaner of old files has removed the folder.
+        if folder is None:
+            raise
+        folder.mkdir(parents=True, exist_ok=True)
+        return FilePayload(folder, pieces)
+
+
+def prepare(folder: Path | None) -> None:
+    """Make the folder. Raises SettingsError if no file can be written there."""
+    try:
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        FilePayload(folder, [b"x"]).close()
+    except OSError as error:
+        raise SettingsError(f"DSF_AGENT_SPOOL_DIR: cannot use {folder or error.filename}: {error.strerror}") from None
 
 
 def at_once(asks: Mapping[str, Callable[[], Payload]]) -> dict[str, Payload]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from celery import Task, shared_task
 
-from dsf.agent import runtime
+from dsf.agent.cycles import CycleRunner
 from dsf.errors import CycleError
 from dsf.messages import CYCLE_TASK, FETCH_TASK, PUBLISH_TASK, SCORE_TASK
 
@@ -19,6 +17,8 @@ class AgentTask(Task):  # type: ignore[type-arg]
     ignore_result = True
     #: Retries end with their cycle.
     max_retries = None
+    #: Runs this process's cycles; `dsf.agent.main` sets it when the worker starts.
+    runner: CycleRunner
 
 
 class StageTask(AgentTask):
@@ -36,32 +36,31 @@ class CycleTask(AgentTask):
 
 
 @shared_task(base=StageTask, bind=True, name=FETCH_TASK)
-def fetch(self: Task[Any, Any], scorer: str, run_id: str) -> str:
+def fetch(self: AgentTask, scorer: str, run_id: str) -> str:
     """Ask the source of `scorer` for its time series."""
     del scorer, run_id
-    return runtime.current().cycles.fetch(self)
+    return self.runner.fetch(self)
 
 
 @shared_task(base=StageTask, bind=True, name=SCORE_TASK)
-def score(self: Task[Any, Any], scorer: str, run_id: str) -> str:
+def score(self: AgentTask, scorer: str, run_id: str) -> str:
     """Send what fetch got to the scoring API of `scorer`."""
     del scorer, run_id
-    return runtime.current().cycles.score(self)
+    return self.runner.score(self)
 
 
 @shared_task(base=StageTask, bind=True, name=PUBLISH_TASK)
-def publish(self: Task[Any, Any], scorer: str, run_id: str) -> str:
+def publish(self: AgentTask, scorer: str, run_id: str) -> str:
     """Put the scores on the agent's own /metrics and send one signed message to the hub."""
     del scorer, run_id
-    return runtime.current().cycles.publish(self)
+    return self.runner.publish(self)
 
 
 @shared_task(base=CycleTask, bind=True, name=CYCLE_TASK)
-def cycle(self: Task[Any, Any], scorer: str, run_id: str | None = None, deadline: float | None = None) -> str:
+def cycle(self: AgentTask, scorer: str, run_id: str | None = None, deadline: float | None = None) -> str:
     """Score `scorer` now: fetch, score and publish, one after another, in this thread. Returns the outcome.
 
     `deadline` is in unix seconds by the hub's clock. A call by hand has neither that nor a run id:
     `celery -A dsf.celery call dsf.cycle --args '["sample-scorer"]' --queue spoke.<cluster>`.
     """
-    del self
-    return runtime.current().cycles.run(scorer, run_id, deadline, (fetch, score, publish))
+    return self.runner.run(scorer, run_id, deadline, (fetch, score, publish))

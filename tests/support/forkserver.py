@@ -36,8 +36,6 @@ _AGENT = (
     "dsf.settings",
     *_WORKER,
     "celery.concurrency.thread",
-    "dsf.agent.runtime",
-    "dsf.agent.steps",
 )
 _RESULTS = ("dsf.results.worker", *_WORKER, "dsf.backends", "dsf.redislink.transport")
 _COMMANDS = ("dsf.cli.explaining", "dsf.cli.main", "dsf.cli.session", "dsf.cli.statusreport")

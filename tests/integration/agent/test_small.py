@@ -93,7 +93,7 @@ def test_every_module_of_an_agent_is_found_there() -> None:
     folders = [ROOT / "dsf" / "agent", ROOT / "dsf" / "sources", more / "otlp", more / "owncluster"]
     files = [path for folder in folders for path in folder.glob("*.py") if path.stem != "__main__"]
     names = [".".join(("dsf", path.parent.name, path.stem)) for path in files]
-    assert {"dsf.agent.runtime", "dsf.sources.registry", "dsf.otlp.plugin", "dsf.owncluster.kubelisting"} <= set(names)
+    assert {"dsf.agent.main", "dsf.sources.registry", "dsf.otlp.plugin", "dsf.owncluster.kubelisting"} <= set(names)
     names += ["dsf.cli.explain", "dsf.cli.explaining", "dsf.tasks.cycle"]
     found = _python("-c", f"import importlib, json\nfor name in {json.dumps(names)}: importlib.import_module(name)")
     assert found.returncode == 0, found.stderr

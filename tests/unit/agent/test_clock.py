@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 import redis
 
-from dsf.agent.runtime import HubClock
+from dsf.agent.ticks import HubClock
 from tests.support.wait import wait_for
 
 

@@ -32,7 +32,7 @@ from dsf.worker import liveness
 from dsf.process import memory
 from dsf.settings import settings
 dsf.log.setup(settings())
-from dsf.agent import main, runtime, steps
+from dsf.agent import main
 from dsf.celery import app
 app.loader.import_default_modules()
 print(json.dumps(sorted(sys.modules)))

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dsf.agent.running import FilePayload, RunningCycles, keep, prepare
+from dsf.agent.cycles import RunningCycles
 from dsf.api.summary import ScorerSummary
-from dsf.cycle.stages import Cycle
+from dsf.cycle.stages import Cycle, FilePayload, keep, prepare
 from dsf.errors import SettingsError
 
 SMALL, LARGE = b"x" * 1000, b"y" * 700_000

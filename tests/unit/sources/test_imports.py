@@ -19,7 +19,7 @@ def _printed(code: str) -> str:
 
 def test_a_source_type_is_loaded_when_it_is_first_asked() -> None:
     code = (
-        "import sys, dsf.agent.runtime, dsf.sources;"
+        "import sys, dsf.agent.main, dsf.sources;"
         "there = lambda: [name for name in dsf.sources.SOURCES.values() if name in sys.modules];"
         "print(there()); dsf.sources.source_of('Prometheus'); print(there())"
     )
@@ -28,7 +28,7 @@ def test_a_source_type_is_loaded_when_it_is_first_asked() -> None:
 
 def test_pushed_metrics_are_a_plug_in_that_is_loaded_with_the_first_scorer_of_them() -> None:
     code = (
-        "import sys, dsf.agent.runtime, dsf.sources;"
+        "import sys, dsf.agent.main, dsf.sources;"
         "from dsf.sources.registry import OTLP, plugins, source_of;"
         "there = lambda: [name for name in sys.modules if name.startswith(('dsf.otlp', 'google.protobuf'))];"
         "source_of('OpenTelemetry'); print(OTLP in plugins(), 'google.protobuf' in sys.modules);"
@@ -63,7 +63,7 @@ def test_without_the_distribution_a_scorer_names_the_extra(
 
 def test_the_table_of_sources_loads_neither_protobuf_nor_kubernetes() -> None:
     code = (
-        "import sys, dsf.sources, dsf.agent.runtime;"
+        "import sys, dsf.sources, dsf.agent.main;"
         "print([name for name in sys.modules if name.startswith(('google.', 'opentelemetry.proto', 'kubernetes'))])"
     )
     assert _printed(code).strip() == "[]"
