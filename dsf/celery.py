@@ -37,9 +37,9 @@ _WORKER_STEPS: dict[str, list[str]] = {
     "results": ["dsf.worker.liveness:Liveness", "dsf.results.worker:Service"],
 }
 
-#: Modules with the kombu transport of a role, for those that others' messages reach; it checks them before Celery does.
-#: Flower derives the kind of broker from the transport's name, so all have the usual names.
-_TRANSPORTS = {"agent": "dsf.agent.ticks", "flower": "dsf.worker.flower"}
+#: Where the kombu transports of a role are, and what their names begin with, for those that others' messages reach:
+#: they check them before Celery does.
+_TRANSPORTS = {"agent": "dsf.agent.ticks:Tick", "flower": "dsf.worker.flower:Checked"}
 
 
 def _queue(name: str) -> Queue:
@@ -72,7 +72,7 @@ def _options(config: Settings, link: Link) -> dict[str, Any]:
         # Credentials are read at each connect; the configuration has none.
         broker.CREDENTIALS: link.credentials,
         broker.ADDRESS: str(link.address),
-        broker.TRANSPORTS: _TRANSPORTS.get(config.role, "dsf.redislink.transport"),
+        broker.TRANSPORTS: _TRANSPORTS.get(config.role, "dsf.redislink.broker:"),
         # (=) One list per queue, and a name without control characters.
         "sep": ":",
         "priority_steps": [0],
@@ -179,7 +179,7 @@ def make_app(config: Settings) -> Celery:
         include=modules,
         control=f"dsf.worker.remotecontrol:{'FlowerControl' if config.role == 'flower' else 'RemoteControl'}",
         amqp=broker.Amqp,
-        events=broker.Events,
+        events="dsf.worker.events:Events",
         set_as_current=True,
     )
     application.conf.update(configuration(config))
@@ -200,7 +200,7 @@ commands.prepare(sys.argv, os.environ)
 app = make_app(settings())
 if settings().role == "flower":
     # Its filter and the password of /metrics, before it serves: transports are imported with the first connection.
-    importlib.import_module(_TRANSPORTS["flower"])
+    importlib.import_module("dsf.worker.flower")
 
 
 @signals.setup_logging.connect

@@ -7,7 +7,6 @@ scores on /metrics, running cycles) is in memory.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import sys
 import threading
@@ -262,10 +261,6 @@ def _run(config: Settings) -> int:
 
     from dsf.celery import app
 
-    if config.log_level != "DEBUG":
-        # Celery logs two lines for each task, which would be a fifth of a cycle's CPU. Failures are in its result.
-        for name in ("celery.worker.strategy", "celery.app.trace"):
-            logging.getLogger(name).setLevel(logging.WARNING)
     memory.prepare()
     agent = Runtime(config)
     agent.start()

@@ -27,7 +27,7 @@ from dsf.keys import is_name, run_member
 from dsf.messages import is_run_id
 from dsf.process import tracing
 from dsf.process.threads import SupervisedThread
-from dsf.redislink import transport as link
+from dsf.redislink import broker as link
 from dsf.settings import settings
 
 log = dsf.log.get(__name__)
@@ -187,7 +187,7 @@ class TickChannel(_Channel):  # type: ignore[misc]
     do_restore = False
 
 
-class Transport(_Tolerant, _Transport):  # type: ignore[misc]
+class TickTransport(_Tolerant, _Transport):  # type: ignore[misc]
     """Redis."""
 
     Channel = TickChannel
@@ -200,7 +200,7 @@ class TickSentinelChannel(_SentinelChannel):  # type: ignore[misc]
     do_restore = False
 
 
-class SentinelTransport(_Tolerant, _SentinelTransport):  # type: ignore[misc]
+class TickSentinelTransport(_Tolerant, _SentinelTransport):  # type: ignore[misc]
     """Redis behind Sentinel."""
 
     Channel = TickSentinelChannel

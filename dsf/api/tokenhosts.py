@@ -15,7 +15,7 @@ from dsf.api.urls import base_url, origin
 _SEPARATORS = re.compile(r"[,\s]+")
 
 
-class _Entry(NamedTuple):
+class _Host(NamedTuple):
     """One server; None stands for any."""
 
     scheme: str | None
@@ -45,13 +45,13 @@ class TokenHosts:
         except ValueError:
             return False
         ways = ((None, host, None), (None, host, port), (scheme, host, port))
-        return any(_Entry(*way) in self._entries for way in ways)
+        return any(_Host(*way) in self._entries for way in ways)
 
 
 NO_HOSTS: Final = TokenHosts()
 
 
-def _parse(entry: str) -> _Entry:
+def _parse(entry: str) -> _Host:
     url = entry if "://" in entry else f"http://{entry}"
     try:
         if base_url(url) != url:
@@ -61,6 +61,6 @@ def _parse(entry: str) -> _Entry:
         msg = f"{entry!r} is not a server of the form host, host:port or https://host[:port]"
         raise ValueError(msg) from None
     if "://" in entry:
-        return _Entry(scheme, host, port)
+        return _Host(scheme, host, port)
     # The part after the brackets of an IPv6 address, or a whole name.
-    return _Entry(None, host, port if ":" in entry.rpartition("]")[2] else None)
+    return _Host(None, host, port if ":" in entry.rpartition("]")[2] else None)

@@ -70,7 +70,7 @@ def exporter(
     Example: dsf exporter --port 8080
     """
     _set_environment(role="exporter", listen_host=host, listen_port=port)
-    from dsf.exporter.main import run
+    from dsf.exporter.app import run
     from dsf.settings import Settings
 
     raise typer.Exit(run(Settings.load()))

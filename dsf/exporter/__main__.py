@@ -7,7 +7,7 @@ from dsf.process.launch import launch
 
 def main() -> int:
     """Run with settings of the environment."""
-    return launch("dsf.exporter.main:run")
+    return launch("dsf.exporter.app:run")
 
 
 if __name__ == "__main__":

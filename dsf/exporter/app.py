@@ -1,4 +1,4 @@
-"""The HTTP service: fleet metrics, probes, and read-only JSON with its OpenAPI document at /docs."""
+"""`dsf exporter`, the HTTP service: fleet metrics, probes, and read-only JSON with its OpenAPI document at /docs."""
 
 from __future__ import annotations
 
@@ -12,20 +12,27 @@ from importlib import metadata
 from typing import Annotated
 
 import redis
+import uvicorn
 from fastapi import FastAPI, Header, HTTPException, Query, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 from prometheus_client.registry import Collector
 
+import dsf.log
 from dsf.errors import QueryError
 from dsf.exporter.collector import FleetCollector
 from dsf.fleet.api import ERRORS, add_problems, make_router
 from dsf.fleet.model import FleetModel
 from dsf.http.apidocs import add_docs
 from dsf.http.hosts import ScrapedHosts
-from dsf.process import threads
+from dsf.http.serving import configured, listen, serve
+from dsf.process import memory, threads
+from dsf.settings import Settings
+from dsf.store.client import connect
 from dsf.store.ticks import ticks_problem
+
+log = dsf.log.get(__name__)
 
 #: Maximum shards of a scrape.
 MAX_SHARDS = 64
@@ -41,6 +48,29 @@ _PLACES = {
     "metrics": "for Prometheus",
     "readyz": "whether Redis answers and ticks are sent",
 }
+
+
+def run(settings: Settings) -> int:
+    """Serve until SIGTERM or SIGINT; open requests are finished. Returns the exit code.
+
+    Raises SettingsError when the address cannot be bound.
+    """
+    dsf.log.setup(settings)
+    memory.prepare()
+    # Below Prometheus' scrape timeout of 10 s, so that a scrape reports Redis as down instead of timing out.
+    quick = settings.model_copy(update={"redis_socket_timeout": min(settings.redis_socket_timeout, 5.0)})
+    client = connect(quick, name="dsf-exporter", retries=0)
+    with listen(*settings.listen_address("exporter")) as listener:
+        host, port = listener.getsockname()[:2]
+        app = make_app(client, series_limit=settings.exporter_series_limit, hosts=settings.host_names)
+        server = uvicorn.Server(configured(app, shutdown_seconds=5))
+        memory.settle()
+        try:
+            serve(server, listener, lambda: log.info("exporter listens", host=host, port=port))
+        finally:
+            client.close()
+    log.info("exporter ended")
+    return 0
 
 
 def make_app(client: redis.Redis, *, series_limit: int = sys.maxsize, hosts: Sequence[str] = ()) -> FastAPI:

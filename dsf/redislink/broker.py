@@ -1,29 +1,20 @@
-"""Celery's connections to the broker: waits between attempts, their name in logs, and events that do not wait
-for them."""
+"""Celery's connections to the broker: one CA, errors in one line, short waits between attempts, their name in logs.
+
+All else is kombu's own. It takes credentials, TLS and Sentinels from Celery's configuration (`dsf.celery`).
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
 from typing import Any, Final
 from urllib.parse import quote
 
 import kombu
-import redis
-from celery.app import amqp, events
-from celery.events.dispatcher import EventDispatcher
-from kombu import serialization
+from celery.app import amqp
+from kombu.transport import redis as redis_transport
 from kombu.utils.imports import symbol_by_name
-from kombu.utils.json import dumps
 
-import dsf.log
-from dsf.redislink.connection import is_socket
-
-log = dsf.log.get(__name__)
-
-#: Kombu's name for content that is JSON already.
-_WRITTEN: Final = "written-json"
-serialization.register(_WRITTEN, str, None, "application/json", "utf-8")
+from dsf.redislink import connection
 
 #: Names in `broker_transport_options`.
 CREDENTIALS: Final = "credential_provider"
@@ -32,16 +23,52 @@ TRANSPORTS: Final = "transports"
 #: The longest wait before another attempt to connect, in seconds: a rotated password or a restarted Redis is noticed at
 #: most this late. It spreads the reconnects of 3,500 agents over seconds.
 LONGEST_WAIT: Final = 5.0
-#: Bytes per message of events. Flower drops larger ones: every holder of a cluster's credential can publish.
-MOST_EVENT_BYTES: Final = 64 * 1024
+
+# Kombu's published types lack the overridden members.
+_Channel: Any = redis_transport.Channel
+_SentinelChannel: Any = redis_transport.SentinelChannel
+_Transport: Any = redis_transport.Transport
+_SentinelTransport: Any = redis_transport.SentinelTransport
+
+
+class Channel(_Channel):  # type: ignore[misc]
+    """A channel to one server."""
+
+    tcp_class: type[Any] = connection.PlainConnection
+    socket_class: type[Any] = connection.SocketConnection
+    connection_class_ssl: type[Any] = connection.TlsConnection
+
+    @property
+    def connection_class(self) -> type[Any]:
+        """The class of connections without TLS."""
+        return self.socket_class if connection.is_socket(self.connection.client.hostname or "") else self.tcp_class
+
+
+class SentinelChannel(_SentinelChannel):  # type: ignore[misc]
+    """A channel to the server that Sentinel names."""
+
+    connection_class = connection.MasterConnection
+    connection_class_ssl = connection.MasterTlsConnection
+
+
+class Transport(_Transport):  # type: ignore[misc]
+    """Redis."""
+
+    Channel = Channel
+
+
+class SentinelTransport(_SentinelTransport):  # type: ignore[misc]
+    """Redis behind Sentinel."""
+
+    Channel = SentinelChannel
 
 
 class Connection(kombu.Connection):
     """A connection that reconnects soon: Redis restarts, and passwords are rotated.
 
     Kombu's own waits grow to half a minute, equal for all. Here they end at `LONGEST_WAIT`, and have jitter, so that a
-    fleet does not reconnect at one moment when Redis is back. The credential provider and the module of the transports
-    are in Celery's `broker_transport_options`: Celery passes on no others, and kombu forgets `broker_transport` when
+    fleet does not reconnect at one moment when Redis is back. The credential provider and the kind of transport are in
+    Celery's `broker_transport_options`: Celery passes on no others, and kombu forgets `broker_transport` when
     it goes on to the next Sentinel.
     """
 
@@ -54,16 +81,16 @@ class Connection(kombu.Connection):
         return super().ensure_connection(*args, **(self._waits() | options))
 
     def get_transport_cls(self) -> Any:
-        """The transport, of the module with this package's or this role's."""
-        module = (self.transport_options or {}).get(TRANSPORTS)
-        if module is None:
+        """The transport: this package's, or this role's."""
+        kind = (self.transport_options or {}).get(TRANSPORTS)
+        if kind is None:
             return super().get_transport_cls()
-        return symbol_by_name(f"{module}:{'SentinelTransport' if self.transport_cls == 'sentinel' else 'Transport'}")
+        return symbol_by_name(f"{kind}{'SentinelTransport' if self.transport_cls == 'sentinel' else 'Transport'}")
 
     def as_uri(self, include_password: bool = False, *args: Any, **options: Any) -> str:
         """Address of Redis, for logs; that of all Sentinels. With the password it is for Flower's page of queues."""
         address = (self.transport_options or {}).get(ADDRESS)
-        if include_password and is_socket(self.hostname or ""):
+        if include_password and connection.is_socket(self.hostname or ""):
             # Flower reads it as the user `default`, and database 0.
             return f"redis+socket://:{quote(self.password or '', safe='')}@{self.hostname}"
         if address is None or include_password:
@@ -85,66 +112,6 @@ class Amqp(amqp.AMQP):
     """Makes Celery use these connections."""
 
     Connection = Connection
-
-
-# The overridden members are not in the published types.
-_Producer: Any = kombu.Producer
-_Dispatcher: Any = EventDispatcher
-
-
-class EventProducer(_Producer):  # type: ignore[misc]
-    """Sends events for Flower, or drops them: nothing waits for them.
-
-    Celery retries heartbeats until Redis is back, in the worker's main loop, which meanwhile neither reconnects nor
-    handles a shutdown. It also keeps unsent events without bound, and sends any number of them as one message.
-    """
-
-    _has_warned = False
-
-    def publish(self, body: Any, *args: Any, **options: Any) -> None:
-        """Send an event or a list of events, in messages that Flower accepts. What comes after an error is dropped."""
-        options |= {"retry": False, "serializer": _WRITTEN}
-        events = body if isinstance(body, list) else [body]
-        try:
-            for message in _messages(dumps(event) for event in events):
-                super().publish(message, *args, **options)
-        except Exception as error:  # noqa: BLE001 (events must not block or end anything)
-            # Without a connection Celery says so.
-            if not isinstance(error, redis.ConnectionError | redis.TimeoutError) and not self._has_warned:
-                log.warning("events for Flower are refused and dropped", error=str(error))
-                self._has_warned = True
-
-
-class BoundedEventDispatcher(_Dispatcher):  # type: ignore[misc]
-    """Celery's dispatcher of events with this producer."""
-
-    def enable(self) -> None:
-        """Start sending."""
-        super().enable()
-        self.producer = EventProducer(
-            self.channel or self.connection, exchange=self.exchange, serializer=self.serializer, auto_declare=False
-        )
-
-
-class Events(events.Events):
-    """Makes Celery use this dispatcher."""
-
-    dispatcher_cls = f"{__name__}:{BoundedEventDispatcher.__name__}"
-
-
-def _messages(events: Iterable[str]) -> Iterator[str]:
-    """These events, in order, in JSON lists that each fit into a message."""
-    part: list[str] = []
-    size = 0
-    for event in events:
-        # They are quoted once more in the message, which must stay below MOST_EVENT_BYTES.
-        if part and size + len(event) > 40_000:
-            yield f"[{','.join(part)}]"
-            part, size = [], 0
-        part.append(event)
-        size += len(event)
-    if part:
-        yield f"[{','.join(part)}]"
 
 
 def _drawn() -> float:

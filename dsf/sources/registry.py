@@ -42,6 +42,7 @@ EXTRAS: Final[Mapping[str, str]] = {OTLP: "otel", **dict.fromkeys(BEHIND.values(
 log = dsf.log.get(__name__)
 
 
+@functools.cache
 def source_of(name: str) -> Source:
     """The function for this type. Raises HttpError (unsupported_source, plugin_failed)."""
     if name in SOURCES:

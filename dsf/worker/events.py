@@ -2,21 +2,31 @@
 
 Celery sends each by itself, from its main loop: at 100 ms to the hub, the events of a cycle would allow less than two
 cycles a second, and on the hub they cost a quarter of the results worker's CPU. It also sends none of tasks that did
-not come through a queue.
+not come through a queue. Nothing waits for events.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
+import kombu
+import redis
 from celery import bootsteps, signals
+from celery.app import events as celery_events
+from celery.events.dispatcher import EventDispatcher
 from celery.utils.saferepr import saferepr
 from celery.utils.sysinfo import load_average
 from celery.worker import state
+from kombu import serialization
+from kombu.utils.json import dumps
 
+import dsf.log
 from dsf.process.threads import SupervisedThread
+
+log = dsf.log.get(__name__)
 
 #: Seconds between heartbeats, which cross the WAN. Flower sees a worker that started earlier after at most this, or
 #: with its next task.
@@ -25,6 +35,16 @@ HEARTBEAT_INTERVAL: Final = 30.0
 _GATHERED: Final = 1.0
 # Events; whoever adds this many sends them all itself: far more than come in that time.
 _MOST: Final = 1000
+#: Bytes per message of events. Flower drops larger ones: every holder of a cluster's credential can publish.
+MOST_EVENT_BYTES: Final = 64 * 1024
+
+#: Kombu's name for content that is JSON already.
+_WRITTEN: Final = "written-json"
+serialization.register(_WRITTEN, str, None, "application/json", "utf-8")
+
+# The overridden members are not in the published types.
+_Producer: Any = kombu.Producer
+_Dispatcher: Any = EventDispatcher
 
 
 class GatheredEvents(bootsteps.StartStopStep):
@@ -131,3 +151,58 @@ class GatheredEvents(bootsteps.StartStopStep):
 
 def _nothing() -> None:
     pass
+
+
+class EventProducer(_Producer):  # type: ignore[misc]
+    """Sends events for Flower, or drops them: nothing waits for them.
+
+    Celery retries heartbeats until Redis is back, in the worker's main loop, which meanwhile neither reconnects nor
+    handles a shutdown. It also keeps unsent events without bound, and sends any number of them as one message.
+    """
+
+    _has_warned = False
+
+    def publish(self, body: Any, *args: Any, **options: Any) -> None:
+        """Send an event or a list of events, in messages that Flower accepts. What comes after an error is dropped."""
+        options |= {"retry": False, "serializer": _WRITTEN}
+        events = body if isinstance(body, list) else [body]
+        try:
+            for message in _messages(dumps(event) for event in events):
+                super().publish(message, *args, **options)
+        except Exception as error:  # noqa: BLE001 (events must not block or end anything)
+            # Without a connection Celery says so.
+            if not isinstance(error, redis.ConnectionError | redis.TimeoutError) and not self._has_warned:
+                log.warning("events for Flower are refused and dropped", error=str(error))
+                self._has_warned = True
+
+
+class BoundedEventDispatcher(_Dispatcher):  # type: ignore[misc]
+    """Celery's dispatcher of events with this producer."""
+
+    def enable(self) -> None:
+        """Start sending."""
+        super().enable()
+        self.producer = EventProducer(
+            self.channel or self.connection, exchange=self.exchange, serializer=self.serializer, auto_declare=False
+        )
+
+
+class Events(celery_events.Events):
+    """Makes Celery use this dispatcher."""
+
+    dispatcher_cls = f"{__name__}:{BoundedEventDispatcher.__name__}"
+
+
+def _messages(events: Iterable[str]) -> Iterator[str]:
+    """These events, in order, in JSON lists that each fit into a message."""
+    part: list[str] = []
+    size = 0
+    for event in events:
+        # They are quoted once more in the message, which must stay below MOST_EVENT_BYTES.
+        if part and size + len(event) > 40_000:
+            yield f"[{','.join(part)}]"
+            part, size = [], 0
+        part.append(event)
+        size += len(event)
+    if part:
+        yield f"[{','.join(part)}]"

@@ -25,11 +25,11 @@ import dsf.log
 from dsf import keys
 from dsf.api.pauses import LATEST
 from dsf.messages import CYCLE_TASK, FETCH_TASK, INGEST_TASK, PUBLISH_TASK, SCORE_TASK
+from dsf.redislink import broker as link
 from dsf.redislink import connection
-from dsf.redislink import transport as link
-from dsf.redislink.broker import MOST_EVENT_BYTES
 from dsf.settings import settings
 from dsf.store.client import connect
+from dsf.worker.events import MOST_EVENT_BYTES
 
 #: Most results workers whose events are shown. One without an event for ten minutes may be replaced.
 _MOST_RESULTS_WORKERS: Final = 100
@@ -121,13 +121,13 @@ class CheckedSentinelChannel(_BaseSentinelChannel):  # type: ignore[misc]
     connection_class_ssl = CheckedMasterTlsConnection
 
 
-class Transport(_BaseTransport):  # type: ignore[misc]
+class CheckedTransport(_BaseTransport):  # type: ignore[misc]
     """Redis."""
 
     Channel = CheckedChannel
 
 
-class SentinelTransport(_BaseSentinelTransport):  # type: ignore[misc]
+class CheckedSentinelTransport(_BaseSentinelTransport):  # type: ignore[misc]
     """Redis behind Sentinel."""
 
     Channel = CheckedSentinelChannel

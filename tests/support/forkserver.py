@@ -22,7 +22,7 @@ import socket
 import sys
 from typing import Any
 
-_CELERY = ("celery.app.amqp", "celery.app.control", "celery.signals", "dsf.redislink.broker", "dsf.redislink.transport")
+_CELERY = ("celery.app.amqp", "celery.app.control", "celery.signals", "dsf.redislink.broker")
 _WORKER = (
     *_CELERY,
     "billiard.pool",
@@ -37,7 +37,7 @@ _AGENT = (
     *_WORKER,
     "celery.concurrency.thread",
 )
-_RESULTS = ("dsf.results.worker", *_WORKER, "dsf.backends", "dsf.redislink.transport")
+_RESULTS = ("dsf.results.worker", *_WORKER, "dsf.backends")
 _COMMANDS = ("dsf.cli.explaining", "dsf.cli.main", "dsf.cli.session", "dsf.cli.statusreport")
 #: Module, or module and first argument -> what is loaded for it, in the order in which it would be.
 LOADED: dict[str, tuple[str, ...]] = {
@@ -54,7 +54,7 @@ LOADED: dict[str, tuple[str, ...]] = {
     "dsf.cli": _COMMANDS,
     "dsf.cli optimize": (*_COMMANDS, "dsf.optimizer.commands.optimize", "dsf.optimizer.main"),
     "dsf.cli optimizer": (*_COMMANDS, "dsf.optimizer.commands.optimizer", "dsf.optimizer.main"),
-    "dsf.exporter": ("dsf.exporter.main", "dsf.settings", "pydantic.v1", "anyio._core._sockets"),
+    "dsf.exporter": ("dsf.exporter.app", "dsf.settings", "pydantic.v1", "anyio._core._sockets"),
     "dsf.hub": ("dsf.hub.main", "dsf.settings"),
     "dsf.results": _RESULTS,
     "dsf.web": ("dsf.settings", "dsf.web.main"),

@@ -33,5 +33,6 @@ def install_sample(folder: Path) -> None:
 def forget() -> None:
     """What the process knows of plug-ins."""
     importlib.invalidate_caches()
+    registry.source_of.cache_clear()
     registry.plugins.cache_clear()
     registry._loaded.cache_clear()

@@ -12,8 +12,8 @@ from unittest import mock
 import pytest
 
 from dsf.messages import FETCH_TASK
-from dsf.redislink.broker import MOST_EVENT_BYTES
 from dsf.redislink.connection import ReadableErrors
+from dsf.worker.events import MOST_EVENT_BYTES
 from dsf.worker.flower import (
     CheckedChannel,
     CheckedMasterConnection,

@@ -1,0 +1,110 @@
+"""Events for Flower are sent in messages that it takes, and nothing waits for them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import kombu
+import pytest
+import redis
+from structlog.testing import capture_logs
+
+from dsf.celery import make_app
+from dsf.worker.events import MOST_EVENT_BYTES
+from tests.conftest import SettingsFactory
+
+
+class Wire:
+    """Takes messages of events, or fails with `error` while that is set."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.tries = 0
+        self.sizes: list[int] = []
+        self.taken: list[Any] = []
+
+    def publish(self, message: str, **_: Any) -> None:
+        self.tries += 1
+        if self.error is not None:
+            raise self.error
+        self.sizes.append(len(message))
+        self.taken += json.loads(message)
+
+
+@pytest.fixture
+def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
+    made = Wire()
+    monkeypatch.setattr(kombu.Producer, "publish", lambda _, *args, **options: made.publish(*args, **options))
+    return made
+
+
+@pytest.fixture
+def dispatcher(settings_factory: SettingsFactory, wire: Wire) -> Iterator[Any]:
+    app = make_app(settings_factory(role="agent", cluster="c1"))
+    with app.connection_for_write() as connection:
+        yield app.events.Dispatcher(
+            connection, hostname="spoke@c1", enabled=True, buffer_group=["task"], buffer_limit=10_000
+        )
+    app.close()
+
+
+def some_tasks(dispatcher: Any, numbers: range) -> None:
+    for number in numbers:
+        dispatcher.send("task-received", uuid=number, args="x" * 200)
+
+
+@pytest.mark.parametrize(
+    ("error", "warnings"),
+    [
+        (redis.TimeoutError("silent"), 0),
+        (redis.ConnectionError("away"), 0),
+        (redis.exceptions.NoPermissionError("No permissions to access a channel"), 1),
+    ],
+)
+def test_events_that_cannot_be_sent_are_tried_once_and_dropped(
+    dispatcher: Any, wire: Wire, error: Exception, warnings: int
+) -> None:
+    """However many messages they are: at a silent Redis each would wait out the time-outs."""
+    wire.error = error
+    some_tasks(dispatcher, range(1000))
+    with capture_logs() as logs:
+        for tries in (1, 2):
+            # As Celery's heartbeats are sent.
+            dispatcher.send("worker-heartbeat", retry=True)
+            assert wire.tries == 2 * tries - 1
+            dispatcher.flush()
+            assert wire.tries == 2 * tries
+            some_tasks(dispatcher, range(10))
+    wire.error = None
+    dispatcher.flush()
+    assert [event["uuid"] for event in wire.taken] == list(range(10))
+    assert len(logs) == warnings
+
+
+def test_events_are_sent_in_messages_that_flower_takes(dispatcher: Any, wire: Wire) -> None:
+    some_tasks(dispatcher, range(1000))
+    dispatcher.flush()
+    assert [event["uuid"] for event in wire.taken] == list(range(1000))
+    assert len(wire.sizes) > 1
+    assert max(wire.sizes) < MOST_EVENT_BYTES
+
+
+def test_an_event_that_is_no_json_stops_no_later_ones(dispatcher: Any, wire: Wire) -> None:
+    for value in (object(), {(1, 2): 3}):
+        dispatcher.send("task-received", uuid=0, value=value)
+        dispatcher.send("worker-heartbeat", value=value)
+        dispatcher.flush()
+    dispatcher.send("task-received", uuid=1, value="\ud800")
+    dispatcher.flush()
+    assert [event["uuid"] for event in wire.taken] == [1]
+
+
+def test_no_event_is_tried_again_whatever_celery_asks_for(dispatcher: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(kombu.Producer, "publish", lambda *_, **options: asked.append(options["retry"]))
+    dispatcher.send("worker-heartbeat", retry=True)
+    some_tasks(dispatcher, range(3))
+    dispatcher.flush()
+    assert asked == [False, False]
