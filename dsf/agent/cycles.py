@@ -27,6 +27,7 @@ from dsf.cycle.stages import Cycle, FilePayload, Stages, keep
 from dsf.errors import CycleError
 from dsf.http.deadline import cut
 from dsf.messages import Outcome, Result, Stage, new_run_id, run_time
+from dsf.reasons import SkipReason
 from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
@@ -142,7 +143,7 @@ class CycleRunner:
             return "duplicate"
         if deadline is not None and deadline <= self._hub_time():
             message = "its tick waited in the queue until the next cycle was due"
-            return self._without_score(scorer, run_id, "skipped", CycleError("", "expired", message))
+            return self._without_score(scorer, run_id, "skipped", CycleError("", SkipReason.EXPIRED, message))
         summary = self._find(scorer, deadline)
         if summary is None:
             message = f"scorer {scorer!r} is not in the configuration that was delivered to this cluster"
@@ -152,7 +153,7 @@ class CycleRunner:
         cycle = self._begin(run_id, summary, deadline)
         if not self._running.enter(cycle):
             message = f"another cycle of {summary.score_name!r} is still running on this cluster"
-            return self._without_score(scorer, run_id, "skipped", CycleError("", "overlap", message))
+            return self._without_score(scorer, run_id, "skipped", CycleError("", SkipReason.OVERLAP, message))
         self._thread.current = cycle
         try:
             outcome = ""
