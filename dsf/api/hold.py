@@ -71,3 +71,16 @@ def hold_back(
         if wait is not None:
             values[name], held[name] = published[name], wait
     return values, held
+
+
+def due(waiting: Waiting, *, min_change: int, for_seconds: float) -> float | None:
+    """From when on a cycle publishes what waits, if it stays as far away (unix seconds); None while it is too near."""
+    if waiting.since is None or waiting.away < min_change:
+        return None
+    return waiting.since + for_seconds
+
+
+def in_words(min_change: int, for_seconds: int) -> str:
+    """The rule in one sentence without a full stop."""
+    lasts = f", if it lasts {for_seconds} s" if for_seconds else ""
+    return f"a change is published from {min_change} {'point' if min_change == 1 else 'points'} on{lasts}"

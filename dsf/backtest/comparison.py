@@ -13,6 +13,7 @@ from pydantic import Field
 
 from dsf.backtest.placements import Decisions, Placement, Scores
 from dsf.backtest.record import Question, Record
+from dsf.backtest.summary import BacktestView
 from dsf.errors import BacktestError
 from dsf.fleet.views import Time, View
 from dsf.text import listed
@@ -88,6 +89,13 @@ class ComparisonView(View):
     ranks: list[RankView]
     placements: list[PlacementDifference]
     notes: list[str]
+    backtests_a: list[BacktestView] = Field(default=[], description="Of A on each cluster; none for now.")
+    backtests_b: list[BacktestView] = Field(default=[], description="Of B.")
+
+    @property
+    def backtests(self) -> list[BacktestView]:
+        """Those of both."""
+        return [*self.backtests_a, *self.backtests_b]
 
 
 @dataclass

@@ -30,17 +30,17 @@ _MAX_BYTES: Final = 256 * 1024
 
 
 class KeptRun(View):
-    """A backtest on some clusters, or a comparison with the backtests of both sides."""
+    """A backtest on some clusters, or a comparison."""
 
     id: str = Field(description="Ids sort by the time of the start.")
     at: Time = Field(description="When it was started, or handed over.")
     by: str
     way: Literal["cli", "page"]
     clusters: list[str]
+    scorers: list[str] = Field(default=[], description="Both of a comparison that was started, also without one.")
     is_running: bool = False
     problem: str = Field(default="", description="Why there is nothing, or not all of it.")
-    backtests: list[BacktestView] = Field(default=[], description="Of the scorer; of A in a comparison.")
-    others: list[BacktestView] = Field(default=[], description="Of B.")
+    backtests: list[BacktestView] = Field(default=[], description="Of the scorer; none of a comparison.")
     comparison: ComparisonView | None = None
 
 
@@ -88,7 +88,6 @@ def fitting(run: KeptRun) -> KeptRun:
             "clusters": run.clusters[:_ROWS],
             "problem": run.problem[:500],
             "backtests": [_cut(view) for view in run.backtests[:_ROWS]],
-            "others": [_cut(view) for view in run.others[:_ROWS]],
             "comparison": _compared(run.comparison) if run.comparison else None,
         }
     )
@@ -96,7 +95,7 @@ def fitting(run: KeptRun) -> KeptRun:
         cut = _noted(cut, f"{len(run.clusters)} clusters were tested; {_ROWS} are shown")
     # Texts may be long all the same.
     if len(cut.model_dump_json()) > _MAX_BYTES:
-        cut = cut.model_copy(update={"backtests": cut.backtests[:1], "others": cut.others[:1], "comparison": None})
+        cut = cut.model_copy(update={"backtests": cut.backtests[:1], "comparison": None})
         cut = _noted(cut, "too large to be shown as a whole")
     return cut
 
@@ -131,5 +130,7 @@ def _compared(view: ComparisonView) -> ComparisonView:
             "ranks": view.ranks[:_ROWS],
             "placements": placements,
             "notes": view.notes[:_ROWS],
+            "backtests_a": [_cut(one) for one in view.backtests_a[:_ROWS]],
+            "backtests_b": [_cut(one) for one in view.backtests_b[:_ROWS]],
         }
     )

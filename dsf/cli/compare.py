@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -15,12 +15,13 @@ from dsf.cli.group import BAD, INTERRUPTED, USAGE, fail, needs
 from dsf.cli.output import Format, Output, emit, flat, table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from rich.console import RenderableType
 
     from dsf.backtest.comparison import ComparisonView, PlacementDifference, Side
     from dsf.backtest.placements import Placement
+    from dsf.backtest.recording import Recording
     from dsf.backtest.summary import BacktestView
 
 #: Times of one Placement in the table.
@@ -56,60 +57,86 @@ def compare(
 
     Two files of `dsf backtest --out`; or two scorers, tested now with --since; or as their scores are in the hub.
     Placements are evaluated by the rules of OCM's scheduler, as by `dsf placement`. Exit code 1 if one cannot be.
+    Ctrl-C ends the tests, and compares what was computed.
 
     Example: dsf compare before.jsonl after.jsonl --placement placement.yaml
     """
     from dsf.backtest.comparison import compared
-    from dsf.cli.backtesting import keep_run, kept_on_interrupt
+    from dsf.cli.backtesting import keep_run
     from dsf.errors import BacktestError
 
+    is_interrupted = False
     try:
         with ExitStack() as stack:
-            with kept_on_interrupt() as is_interrupted:
-                sides = [_side(stack, name, since, every, clusters or [], rate) for name in (a, b)]
-            if is_interrupted():
-                raise typer.Exit(INTERRUPTED)
+            sides = [_side(stack, name, since, clusters or []) for name in (a, b)]
+            tests = [one for one in zip((a, b), sides, strict=True) if since and not _is_recorded(one[0])]
+            is_interrupted = bool(tests) and _test(stack, tests, since, every, clusters or _all_clusters(), rate)
             known, problems, hints = _placements(placements or [], sides)
             view = compared(sides[0], sides[1], known)
             tested = [_tested(side, view) for side in sides]
     except BacktestError as error:
-        fail(str(error), USAGE)
-    view = view.model_copy(update={"notes": [*view.notes, *problems, *hints]})
+        fail(str(error), INTERRUPTED if is_interrupted else USAGE)
+    update = {"notes": [*view.notes, *problems, *hints], "backtests_a": tested[0], "backtests_b": tested[1]}
+    view = view.model_copy(update=update)
     emit(view, output, lambda: _render(view, limit or None))
     if keep:
         keep_run(
             [question.scorer for side in sides for question in side.questions.values()],
             clusters=view.clusters,
-            backtests=tested[0],
-            others=tested[1],
             comparison=_without_folders(view, sides),
         )
+    if is_interrupted:
+        raise typer.Exit(INTERRUPTED)
     if problems or any(placement.problem for placement in view.placements):
         raise typer.Exit(BAD)
 
 
-def _side(stack: ExitStack, name: str, since: int, every: int, clusters: list[str], rate: float) -> Side:
+def _is_manifest(name: str) -> bool:
+    return Path(name).suffix in (".yaml", ".yml")
+
+
+def _is_recorded(name: str) -> bool:
+    return Path(name).is_file() and not _is_manifest(name)
+
+
+def _side(stack: ExitStack, name: str, since: int, clusters: list[str]) -> Side:
+    """One of the two; what is tested now has no moments yet."""
     from dsf.backtest.recording import Recording
-    from dsf.backtest.run import moments
-    from dsf.cli.backtesting import subject
 
     path = Path(name)
-    is_manifest = path.suffix in (".yaml", ".yml")
-    if path.is_file() and not is_manifest:
+    if _is_recorded(name):
         recording = stack.enter_context(Recording(path))
         recording.only(clusters)
         return recording
     if not since:
-        if is_manifest:
+        if _is_manifest(name):
             raise typer.BadParameter("is needed for a manifest: its scorer has no scores now", param_hint="--since")
         return _current(name, clusters)
     recording = stack.enter_context(Recording())
-    recording.name = path.stem if is_manifest else name
-    asked = moments(since, every, time.time())
-    for cluster in clusters or _all_clusters():
-        one = subject(stack, None if is_manifest else name, cluster, path if is_manifest else None)
-        one.run(recording, asked, every, rate)
+    recording.name = path.stem if _is_manifest(name) else name
     return recording
+
+
+def _test(
+    stack: ExitStack,
+    tests: Sequence[tuple[str, Side]],
+    since: int,
+    every: int,
+    clusters: Collection[str],
+    rate: float,
+) -> bool:
+    """Test scorers and manifests, cluster by cluster, so that both have the same ones. Whether Ctrl-C ended it."""
+    from dsf.backtest.run import moments
+    from dsf.cli.backtesting import kept_on_interrupt, subject
+
+    asked = moments(since, every, time.time())
+    with kept_on_interrupt() as is_interrupted:
+        for cluster in clusters:
+            for name, side in tests:
+                path = Path(name) if _is_manifest(name) else None
+                one = subject(stack, name if path is None else None, cluster, path)
+                one.run(cast("Recording", side), asked, every, rate)
+    return is_interrupted()
 
 
 def _current(scorer: str, clusters: list[str]) -> Side:

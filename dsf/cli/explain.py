@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsf.cli.group import BAD
-from dsf.cli.output import Format, Output, emit, flat, number, table
+from dsf.cli.output import Format, Output, clock, emit, flat, number, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from dsf.cli.explaining import ExplainReport, ResultView
+    from dsf.fleet.views import ScoreItem
+    from dsf.settings import Settings
 
 _STYLES = {"item": "green", "metric": "green", "replaced": "yellow", "refused": "red"}
 
@@ -88,9 +90,34 @@ def _report(scorer: str, cluster: str, config: Path | None, save: Path | None) -
             )
         http.use(settings)
         try:
-            return run(cluster, summary, settings, delivery, save)
+            report = run(cluster, summary, settings, delivery, save)
         except OSError as error:
             raise typer.BadParameter(f"cannot be written: {error}", param_hint="--save") from None
+    return report if settings.agent_kube else _with_held(report, settings)
+
+
+def _with_held(report: ExplainReport, settings: Settings) -> ExplainReport:
+    """With what the hub holds back of this score, where Redis can be read: agents have no right to it."""
+    import time
+
+    import redis
+
+    from dsf.errors import DsfError
+    from dsf.fleet.reader import score_view
+    from dsf.store.client import connect
+    from dsf.store.pairs import Pairs
+    from dsf.store.registry import Registry
+
+    # What it adds is not worth a long wait.
+    settings = settings.model_copy(update={"redis_socket_timeout": min(settings.redis_socket_timeout, 3.0)})
+    try:
+        with connect(settings, name="dsf-cli", retries=0) as client:
+            state = Pairs(client).state(report.cluster, report.scorer)
+            score = score_view(state, Registry(client).scorers(), time.time())
+    except (DsfError, redis.RedisError):
+        return report
+    items = [item for item in score.items if item.waiting is not None]
+    return report.model_copy(update={"held": items, "hold": score.hold})
 
 
 def _no_demo() -> str:
@@ -133,6 +160,11 @@ def _render(report: ExplainReport, limit: int) -> RenderableType:
         page.parts.append(_result_table(report.results[:limit]))
         if len(report.results) > limit:
             page.line("and", f"{len(report.results) - limit} more; --limit shows them, -o json has all")
+    if report.held:
+        page.title("4. Held back by the hub")
+        for item in report.held:
+            page.line("item", f"{item.name}: {item.value} stays, {item.waiting} is held back{_until(item)}")
+        page.line("rule", report.hold.rule if report.hold else "none any more: the next result ends it")
     if report.trace:
         page.end(f"trace {report.trace}", "dim")
     good = sum(result.fate in ("item", "metric") for result in report.results)
@@ -143,6 +175,12 @@ def _render(report: ExplainReport, limit: int) -> RenderableType:
             page.end(f"{report.reason}: {report.message}", "yellow")
         page.end(f"{report.outcome}: {good} of {len(report.results)} results are used. Nothing was published.", "green")
     return Group(*page.parts[1:])
+
+
+def _until(item: ScoreItem) -> str:
+    if item.waiting_since is None:
+        return ": too near"
+    return f" since {clock(item.waiting_since)}, until {clock(item.waiting_until)} if it stays as far away"
 
 
 def _steps(page: _Page, report: ExplainReport) -> None:

@@ -25,7 +25,7 @@ from dsf.api.summary import ScorerSummary
 from dsf.cli.delivered import ClusterDelivery
 from dsf.cycle.stages import Cycle, Observer, Stages
 from dsf.errors import CycleError, ScoreObjectTooLargeError
-from dsf.fleet.views import View
+from dsf.fleet.views import HoldView, ScoreItem, View
 from dsf.http.access import Access, alias_of
 from dsf.messages import new_run_id
 from dsf.process import tracing
@@ -104,6 +104,10 @@ class ExplainReport(View):
     stage: str = ""
     reason: str = ""
     message: str = ""
+    held: list[ScoreItem] = Field(
+        default_factory=list, description="Items in force on the hub of which a hold keeps back a new value."
+    )
+    hold: HoldView | None = None
     trace: str = Field(default="", description="Id of its OpenTelemetry trace; empty if this process sends none.")
 
 

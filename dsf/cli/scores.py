@@ -29,6 +29,8 @@ from dsf.cli.output import (
 )
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from pydantic import BaseModel
     from rich.console import RenderableType
 
@@ -72,20 +74,35 @@ def scores(
 
 def render_scores(listed: ScoreList) -> RenderableType:
     """One line per item, with the age of the last successful cycle."""
+    from rich.console import Group
+    from rich.text import Text
+
     rows: list[list[str | tuple[str, str]]] = []
+    rules: dict[str, str] = {}
     for score in listed.scores:
         base: list[str | tuple[str, str]] = [score.cluster, score.scorer, score.score_name]
         state = _state(score)
         valid = until(score.valid_until, listed.at) if score.items else "-"
         tail: list[str | tuple[str, str]] = [age(score.age_seconds), valid, state]
-        items = [(item.name, _value(item)) for item in score.items] or [("-", "-")]
+        items = [(item.name, _value(item, listed.at)) for item in score.items] or [("-", "-")]
+        if score.hold is not None and any(item.waiting is not None for item in score.items):
+            rules[score.scorer] = f"{score.scorer}: {score.hold.rule}"
         rows += [[*base, name, value, *tail] for name, value in items]
     headers = ("CLUSTER", "SCORER", "SCORE", "ITEM", "VALUE", "AGE", "VALID FOR", "STATE")
-    return table(headers, rows, right=("VALUE", "AGE", "VALID FOR"))
+    shown = table(headers, rows, right=("VALUE", "AGE", "VALID FOR"))
+    return Group(shown, *(Text(flat(text)) for text in rules.values())) if rules else shown
 
 
-def _value(item: ScoreItem) -> str:
-    return number(item.value) if item.waiting is None else f"{item.value} ({item.waiting} held)"
+def _value(item: ScoreItem, now: datetime) -> str:
+    return number(item.value) if item.waiting is None else f"{item.value} ({item.waiting} held{held(item, now)})"
+
+
+def held(item: ScoreItem, now: datetime) -> str:
+    """Since when and until when a new value is held back."""
+    if item.waiting_since is None:
+        return ", too near"
+    since, left = age((now - item.waiting_since).total_seconds()), until(item.waiting_until, now)
+    return f" for {since}, {'until the next cycle' if left == 'now' else f'{left} to go'}"
 
 
 def _state(score: ScoreView) -> tuple[str, str]:

@@ -31,13 +31,13 @@ def status(
     Example: dsf status sample-scorer
     """
     from dsf.cli.session import api_client, asks_api, session
-    from dsf.cli.statusreport import ask_report, read_report
+    from dsf.cli.statusreport import read_report, report_of
     from dsf.settings import Settings
 
     settings = Settings.load()
     if asks_api(settings):
         with api_client(settings) as client:
-            report = ask_report(client, scorer)
+            report = report_of(client, scorer)
             _show(report, scorer, output)
     else:
         with session() as opened:

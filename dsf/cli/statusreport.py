@@ -10,8 +10,8 @@ from pydantic import Field
 
 from dsf.cli.output import TABLE_PAIRS
 from dsf.errors import UnknownScorerError
-from dsf.fleet.outfolder import ManifestMistake, UnmetCondition, conditions_of, problems_in, unmet
-from dsf.fleet.overviews import ScorerOverview, ScorerPage
+from dsf.fleet.outfolder import ManifestMistake, UnmetCondition, problems_in, unmet
+from dsf.fleet.overviews import ScorerOverview
 from dsf.fleet.reader import FleetReader
 from dsf.fleet.schedule import override_view
 from dsf.fleet.views import OverrideView, ScoreView, Time, View
@@ -20,7 +20,6 @@ from dsf.store.agents import Agents
 from dsf.store.notices import Notices
 from dsf.store.registry import Registry
 from dsf.store.schedule import ScheduleStore
-from dsf.store.ticks import ticks_problem
 
 if TYPE_CHECKING:
     from dsf.fleet.client import Client
@@ -43,36 +42,19 @@ class StatusReport(View):
 
 
 def read_report(client: redis.Redis, settings: Settings, named: str | None) -> StatusReport:
-    """State of all scorers, or of one.
+    """The report with what only Redis and a hub's folder have: pauses, agents, clusters that are gone, manifests.
 
-    Raises UnknownScorerError for a name that is neither registered nor in the hub's folder, and redis.RedisError.
+    Raises as `report_of`, and redis.RedisError.
     """
-    fleet = FleetReader(client)
-    out = settings.out
-    every = conditions_of(Notices(client).scorers())
-    conditions = [condition for condition in every if named in (None, condition.scorer)]
-    problems: list[ManifestMistake] = []
-    scores: list[ScoreView] | None = None
-    total = 0
-    if named is None:
-        scorer_list = fleet.scorers()
-        problems = list(problems_in(out))
-    else:
-        try:
-            scorer_list = fleet.scorers(named)
-            scores, total = _scores(fleet, named)
-        except UnknownScorerError:
-            if not conditions:
-                raise
-            # Known, but it cannot run: the conditions say why.
-            scorer_list = fleet.scorers().model_copy(update={"scorers": []})
-    problems += _stopped(ticks_problem(client, time.time()))
+    now = time.time()
+    report = report_of(FleetReader(client), named)
+    problems = list(problems_in(settings.out)) if named is None else []
     refused = Agents(client).problems(Registry(client).clusters().values())
+    problems += report.problems
     problems += [ManifestMistake(message=f"cluster {name}: {text}") for name, text in refused.items()]
     gone = {name: notice.problem for name, notice in sorted(Notices(client).clusters().items()) if notice.problem}
     problems += [ManifestMistake(message=f"cluster {name}: {text}", severity="note") for name, text in gone.items()]
-    report = _report(scorer_list, scores, total, conditions, problems)
-    shown, now = {scorer.name for scorer in scorer_list.scorers}, time.time()
+    shown = {scorer.name for scorer in report.scorers}
     pauses = [
         override_view(target, override)
         for target, override in sorted(ScheduleStore(client).overrides().items())
@@ -80,62 +62,41 @@ def read_report(client: redis.Redis, settings: Settings, named: str | None) -> S
         and override.paused
         and (override.paused_until is None or override.paused_until > now)
     ]
-    return report.model_copy(update={"pauses": pauses[:TABLE_PAIRS]})
+    ok = report.ok and all(problem.severity != "error" for problem in problems)
+    return report.model_copy(update={"ok": ok, "problems": problems, "pauses": pauses[:TABLE_PAIRS]})
 
 
-def ask_report(client: Client, named: str | None) -> StatusReport:
-    """The same from the JSON API, which lacks the data of a hub's folder and the versions of agents.
+def report_of(fleet: FleetReader | Client, named: str | None) -> StatusReport:
+    """State of all scorers, or of one, from Redis or from the JSON API.
 
-    Raises UnknownScorerError, HttpError and ApiError.
+    Raises UnknownScorerError for a name that has neither a scorer nor conditions; HttpError and ApiError.
     """
-    summary = client.summary()
-    by_scorer = {scorer.name: scorer.conditions for scorer in summary.scorers}
-    by_scorer |= {scorer.name: scorer.conditions for scorer in summary.unready}
+    summary = fleet.summary()
+    conditions = {scorer.name: scorer.conditions for scorer in summary.unready}
     scores: list[ScoreView] | None = None
     total = 0
     try:
-        scorer_list = client.scorers(named)
+        scorers = fleet.scorers(named).scorers
         if named is not None:
-            by_scorer[named] = client.scorer(named).conditions
-            scores, total = _scores(client, named)
+            worst = fleet.worst_scores(named, TABLE_PAIRS)
+            scores, total = [score.model_copy(update={"results": []}) for score in worst.scores], worst.total
     except UnknownScorerError:
-        if named not in by_scorer:
+        if named not in conditions:
             raise
-        scorer_list = client.scorers().model_copy(update={"scorers": []})
-    conditions = [
-        condition for name in sorted(by_scorer) if named in (None, name) for condition in unmet(name, by_scorer[name])
-    ]
-    return _report(scorer_list, scores, total, conditions, _stopped(summary.ticks_problem))
-
-
-def _stopped(problem: str) -> list[ManifestMistake]:
-    return [ManifestMistake(message=problem)] if problem else []
-
-
-def _report(
-    found: ScorerPage,
-    scores: list[ScoreView] | None,
-    total: int,
-    conditions: list[UnmetCondition],
-    problems: list[ManifestMistake],
-) -> StatusReport:
-    wrong = any(problem.severity == "error" for problem in problems)
-    failing = any(state_of(scorer) in ("unhealthy", "failing", "expired") for scorer in found.scorers)
+        # Known, but it cannot run: the conditions say why.
+        scorers = []
+    conditions |= {scorer.name: scorer.conditions for scorer in scorers}
+    listed = [one for name in sorted(conditions) if named in (None, name) for one in unmet(name, conditions[name])]
+    failing = any(state_of(scorer) in ("unhealthy", "failing", "expired") for scorer in scorers)
     return StatusReport(
-        at=found.at,
-        ok=not (wrong or conditions or failing),
-        scorers=found.scorers,
+        at=summary.at,
+        ok=not (summary.ticks_problem or listed or failing),
+        scorers=scorers,
         scores=scores,
         scores_total=total,
-        conditions=conditions,
-        problems=problems,
+        conditions=listed,
+        problems=[ManifestMistake(message=summary.ticks_problem)] if summary.ticks_problem else [],
     )
-
-
-def _scores(fleet: FleetReader | Client, scorer: str) -> tuple[list[ScoreView], int]:
-    """The scores that need attention first, limited for a readable table; and their total number."""
-    worst = fleet.worst_scores(scorer, TABLE_PAIRS)
-    return [score.model_copy(update={"results": []}) for score in worst.scores], worst.total
 
 
 def state_of(scorer: ScorerOverview) -> str:

@@ -92,6 +92,14 @@ class Actions:
         """Note that a backtest is started, of so many seconds, with a moment each `every` seconds."""
         self._record(Action.BACKTEST, scorer, [cluster], detail=f"{since} s, every {every} s", note=note)
 
+    def compare(
+        self, scorer: str, other: str, clusters: Sequence[str], since: int, every: int, *, note: str = ""
+    ) -> None:
+        """Note that a comparison with another scorer is started: over the past as in `backtest`, or without `every` of
+        the scores in force."""
+        over = f"{since} s, every {every} s" if every else "scores in force"
+        self._record(Action.COMPARE, scorer, clusters, detail=f"with {other}: {over}", note=note)
+
     def sync(self, scorer: str, *, note: str = "") -> str:
         """Ask the hub controller to read /config now; returns the id of the request, see `dsf.store.notices`."""
         if Notices(self._redis).scorer(scorer) is None:

@@ -45,6 +45,7 @@ class Action(StrEnum):
     RESET = "reset"
     SYNC = "sync"
     BACKTEST = "backtest"
+    COMPARE = "compare"
     ROTATE = "rotate"
     REVOKE = "revoke"
     PLAN_APPLIED = "plan-applied"
@@ -132,6 +133,7 @@ _DONE: Final = {
     Action.RESET: "changes of people removed",
     Action.SYNC: "/config read now",
     Action.BACKTEST: "backtest started",
+    Action.COMPARE: "comparison started",
     Action.ROTATE: "new credentials asked for",
     Action.REVOKE: "credentials revoked",
     Action.PLAN_APPLIED: "plan applied",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from dsf.fleet import overviews
 from dsf.fleet.views import View
-from dsf.store.notices import ConditionNotice, ScorerNotice
+from dsf.store.notices import ConditionNotice
 
 #: Of cycles Redis has newer and better data; the other sums up conditions that are there.
 _NOT_HERE: Final = ("Scoring", "Ready")
@@ -39,12 +39,6 @@ class ManifestMistake(View):
         """`file:line: field`, as far as known."""
         parts = [f"{self.file}:{self.line}" if self.file and self.line else self.file, self.field]
         return ": ".join(part for part in parts if part)
-
-
-def conditions_of(notices: Mapping[str, ScorerNotice]) -> Iterator[UnmetCondition]:
-    """Conditions that are False, of every scorer."""
-    for name, notice in sorted(notices.items()):
-        yield from unmet(name, notice.conditions)
 
 
 def unmet(scorer: str, conditions: Iterable[ConditionNotice | overviews.ConditionView]) -> Iterator[UnmetCondition]:

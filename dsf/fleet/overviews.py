@@ -7,7 +7,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from dsf.fleet.verdict import Verdict
-from dsf.fleet.views import Books, CycleView, FailureView, SkipsView, Time, View
+from dsf.fleet.views import Books, CycleView, FailureView, HeldView, HoldView, SkipsView, Time, View
 
 
 class StateCounts(View):
@@ -231,14 +231,13 @@ class PairPage(CursorView):
     pairs: list[PairRow]
 
 
-class ItemView(View):
+class ItemView(HeldView):
     """One item, before and after it was rounded down and clamped to -100..100."""
 
     name: str
     value: int | None = Field(description="As written; null where scores go to metrics only.")
     scored: float | None = Field(default=None, description="As the scoring API gave it, where that is known.")
     clamped: bool = False
-    waiting: int | None = Field(default=None, description="The newest value, while a hold keeps it back.")
     labels: dict[str, str] = Field(default={})
 
 
@@ -254,6 +253,8 @@ class PairDetail(PairRow):
     cluster_problem: str = Field(
         default="", description="Why its cluster is not served or its results are refused; empty if neither."
     )
+    hold: HoldView | None = Field(default=None, description="null for a scorer without one.")
+    held: int = Field(default=0, description="New values of items that were held back, each once a cycle.")
     books: Books
     score_items: list[ItemView] = Field(default=[], description="At most 1,000 of them.")
     cycles: list[CycleView] = Field(default=[], description="Newest first, at most 50.")

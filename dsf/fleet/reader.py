@@ -13,12 +13,12 @@ from dsf.api.score import has_expired
 from dsf.errors import UnknownClusterError, UnknownScorerError
 from dsf.fleet import changes
 from dsf.fleet.model import FleetModel, PairFilter
-from dsf.fleet.overviews import ScorerPage
-from dsf.fleet.rows import age_of, books_of, cycle_view, failure_view, remark_view, skips_view
+from dsf.fleet.overviews import FleetOverview, ScorerPage
+from dsf.fleet.rows import age_of, books_of, cycle_view, failure_view, hold_view, remark_view, skips_view, waiting
 from dsf.fleet.schedule import entry_view
 from dsf.fleet.verdict import Verdict, verdict
 from dsf.fleet.views import HistoryList, ScheduleList, ScoreItem, ScoreList, ScoreResult, ScoreView
-from dsf.store.pairs import Pairs, PairScore, PairState
+from dsf.store.pairs import Pairs, PairState
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
 
@@ -119,6 +119,10 @@ class FleetReader:
         now = self._clock()
         views = [entry_view(entry, overrides, due.get(entry.pair), now) for entry in entries]
         return ScheduleList(at=now, entries=views, total=total, continue_=following)
+
+    def summary(self) -> FleetOverview:
+        """The whole fleet, with every scorer."""
+        return self._model.fleet()
 
     def scorers(self, scorer: str | None = None) -> ScorerPage:
         """Every registered scorer by name, or one."""
@@ -222,17 +226,15 @@ def score_view(state: PairState, records: dict[str, ScorerRecord], now: float, *
         failure=failure_view(state),
         remark=remark_view(state),
         skips=skips_view(state, record),
-        items=_items(usable) if usable else [],
+        hold=hold_view(record),
+        items=[
+            ScoreItem(name=name, value=value, **waiting(usable, name, record.hold if record else None))
+            for name, value in usable.items
+        ]
+        if usable
+        else [],
         results=[ScoreResult(metric=labels, score=value) for labels, value in usable.results] if usable else [],
     )
-
-
-def _items(score: PairScore) -> list[ScoreItem]:
-    held = score.held
-    return [
-        ScoreItem(name=name, value=value, waiting=held[name].value if name in held else None)
-        for name, value in score.items
-    ]
 
 
 def _cut(view: ScoreView, is_long: bool) -> ScoreView:

@@ -8,16 +8,17 @@ from typing import Any, Final
 
 from dsf import keys
 from dsf.api.aggregate import aggregated
+from dsf.api.hold import due
 from dsf.api.score import DimensionFormat, has_expired, to_score_value
 from dsf.fleet.overviews import ItemView, PairDetail, PairRow
 from dsf.fleet.verdict import Verdict
-from dsf.fleet.views import Books, CycleView, FailureView, SkipsView
+from dsf.fleet.views import Books, CycleView, FailureView, HoldView, SkipsView
 from dsf.process.tracing import trace_id
 from dsf.store.entries import effective, scorer_target
 from dsf.store.history import HistoryEntry
 from dsf.store.notices import ConfigRead
 from dsf.store.pairs import PairFailure, PairScore, PairState
-from dsf.store.registry import ScorerRecord
+from dsf.store.registry import HoldRule, ScorerRecord
 from dsf.store.schedule import Entry, ScheduleOverride
 
 #: Most shown items of a pair.
@@ -62,6 +63,8 @@ def pair_detail(
         paused_until=runs.paused_until if runs is not None and runs.paused else None,
         note=next((override.note for override in own_overrides if override.note), ""),
         unwritten=state.unwritten,
+        hold=hold_view(record),
+        held=state.held,
         books=books_of(state),
         score_items=score_items(usable, record, state.cluster) if usable is not None else [],
         cycles=[cycle_view(state.cluster, record.name, cycle) for cycle in history],
@@ -90,9 +93,25 @@ def score_items(score: PairScore, record: ScorerRecord, cluster: str) -> list[It
             # The format has changed since.
             labels, scored = {}, None
         clamped = scored is not None and to_score_value(scored)[1]
-        waiting = score.held[name].value if name in score.held else None
-        items.append(ItemView(name=name, value=value, scored=scored, clamped=clamped, waiting=waiting, labels=labels))
+        waits = waiting(score, name, record.hold)
+        items.append(ItemView(name=name, value=value, scored=scored, clamped=clamped, labels=labels, **waits))
     return items
+
+
+def hold_view(record: ScorerRecord | None) -> HoldView | None:
+    """The hold of a scorer."""
+    return HoldView(**record.hold.model_dump()) if record is not None and record.hold is not None else None
+
+
+def waiting(score: PairScore, item: str, rule: HoldRule | None) -> dict[str, Any]:
+    """What is held back of an item: the fields of HeldView."""
+    held = score.held.get(item)
+    if held is None:
+        return {}
+    # Without a rule the next result ends it.
+    until = due(held, min_change=rule.min_change, for_seconds=rule.for_seconds) if rule is not None else None
+    since = held.since if until is not None else None
+    return {"waiting": held.value, "waiting_since": since, "waiting_until": until}
 
 
 def books_of(state: PairState) -> Books:

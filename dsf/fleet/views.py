@@ -11,6 +11,7 @@ from typing import Annotated
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
+from dsf.api.hold import in_words
 from dsf.api.meta import rfc3339
 from dsf.api.pauses import LATEST
 from dsf.fleet.verdict import Verdict
@@ -59,16 +60,43 @@ class SkipsView(View):
     since: Time = Field(description="When the first of them was due.")
 
 
-class ScoreItem(View):
+def _is_none(value: object) -> bool:
+    return value is None
+
+
+class HoldView(View):
+    """Which changes of an item are published: `spec.execution.hold`."""
+
+    min_change: int = Field(description="Points.")
+    for_seconds: int
+
+    @property
+    def rule(self) -> str:
+        """As a sentence."""
+        return in_words(self.min_change, self.for_seconds)
+
+
+class HeldView(View):
+    """What a hold keeps back of one item; nothing of it is there otherwise."""
+
+    waiting: int | None = Field(
+        default=None, exclude_if=_is_none, description="The newest value, while a hold keeps it back."
+    )
+    waiting_since: Time | None = Field(
+        default=None,
+        exclude_if=_is_none,
+        description="Since when all values were far enough away; left out while the newest is too near.",
+    )
+    waiting_until: Time | None = Field(
+        default=None, exclude_if=_is_none, description="From when on it is published, if it stays as far away."
+    )
+
+
+class ScoreItem(HeldView):
     """One item as the AddOnPlacementScore has it: floored and clamped."""
 
     name: str
     value: int
-    waiting: int | None = Field(
-        default=None,
-        exclude_if=lambda value: value is None,
-        description="The newest value, while a hold keeps it back; left out otherwise.",
-    )
 
 
 class ScoreResult(View):
@@ -99,6 +127,7 @@ class ScoreView(View):
         default=None, description="Why the newest score has no items, or not all of its results; null when all count."
     )
     skips: SkipsView | None = Field(default=None, description="null when the newest tick was sent.")
+    hold: HoldView | None = Field(default=None, exclude_if=_is_none, description="Left out for a scorer without one.")
     items: list[ScoreItem] = []
     results: list[ScoreResult] = []
 

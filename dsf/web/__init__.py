@@ -4,8 +4,8 @@ In reading order: `states` names the states of a pair, `reading` reads the data 
 language of the search box and `finding` executes it, `dividing` groups the fleet, `pages` says what a page is and finds
 those of plug-ins, `views` are the page's own, `backtests` the tab of what was tested, `drawing` makes pictures,
 `rendering` turns a view into HTML, which open pages poll. `guard` is the outer middleware: host names, proxies,
-headers. `access` authenticates and authorizes users, `sessions` stores logins, `acting` performs actions,
-`backtesting` those that take minutes. `kube` asks the API server, whose answers `remembered` keeps, `site` assembles
-pages and keeps them for some seconds, `forms` has the pages with actions, `app` builds the service with the JSON API
-for programs, and `main` runs it.
+headers. `access` authenticates and authorizes users, `sessions` stores logins, `acting` performs actions, `backtesting`
+those that take minutes. `kube` asks the API server, `shared` keeps its answers and whole pages for some seconds, `site`
+assembles pages, `forms` has the pages with actions, `app` builds the service with the JSON API for programs, and `main`
+runs it.
 """

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,8 +19,8 @@ from typing import Any, Final, Literal
 
 from starlette.requests import Request
 
-from dsf.errors import AccessError, BackendError, SettingsError
-from dsf.web.remembered import Remembered
+from dsf.errors import AccessError, SettingsError
+from dsf.web.shared import Shared
 
 Doing = Literal["look", "act", "placements"]
 #: Headers of oauth2-proxy and similar proxies: user, else email; groups.
@@ -155,24 +154,13 @@ class TokenFile:
 def remembered_holder(holder: Holder) -> Holder:
     """Keeps the holders of tokens for some seconds: programs send theirs with every request, and each request of a
     logged-in user needs that of the session."""
-    known: Remembered[str, PageUser] = Remembered()
-    # Each check occupies a thread of the page, which has 40.
-    turns = threading.BoundedSemaphore(8)
-
-    def ask(token: str) -> PageUser:
-        if not turns.acquire(blocking=False):
-            raise BackendError("the hub's API server is checking too many tokens")
-        try:
-            return holder(token)
-        finally:
-            turns.release()
-
-    return lambda token: known.get(hashlib.sha256(token.encode()).hexdigest(), lambda: ask(token))
+    known: Shared[str, PageUser] = Shared(10.0, 2000, turns=8)
+    return lambda token: known.get(hashlib.sha256(token.encode()).hexdigest(), lambda: holder(token))
 
 
 def remembered_rights(rights: Rights) -> Rights:
     """Keeps the answers of `rights` for some seconds: every request of an open page needs them."""
-    known: Remembered[tuple[PageUser, str, Doing], bool] = Remembered()
+    known: Shared[tuple[PageUser, str, Doing], bool] = Shared(10.0, 2000, turns=16)
 
     def allows(caller: PageUser, doing: Doing) -> bool:
         # A token may have fewer rights than another one of the same user, as limited by `extra`.

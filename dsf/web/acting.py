@@ -24,7 +24,7 @@ from dsf.settings import Settings
 from dsf.store.entries import Effective
 from dsf.store.history import HistoryEntry, read_row
 from dsf.web.access import PageUser
-from dsf.web.backtesting import BacktestRunner
+from dsf.web.backtesting import BacktestRunner, RunRequest
 from dsf.web.reading import Reading
 
 #: Seconds for which a read outcome is cached.
@@ -58,9 +58,19 @@ ACTS: Final[Mapping[str, Act]] = {
             "Run a backtest",
             "asks source and scoring API as this page reaches them, for each moment of the past, and publishes nothing",
         ),
+        Act(
+            "compare",
+            "Compare",
+            "Run a comparison",
+            "shows how another scorer differs, and which Placements would have other clusters, and publishes nothing",
+        ),
         Act("reset", "Reset", "Reset", "removes overrides: intervals and pauses"),
     )
 }
+
+
+#: Those whose outcome is on the tab of backtests.
+TESTS: Final = ("backtest", "compare")
 
 
 class FormError(Exception):
@@ -116,8 +126,12 @@ class Acting:
             actions.pause(scorer, cluster, read_until(until) if until else None, note=note)
         elif act == "resume":
             actions.resume(scorer, cluster, note=note)
-        elif act == "backtest":
-            return self._backtest(actions, target, form, caller)
+        elif act in TESTS:
+            asked = self._test(act, target, form)
+            try:
+                return self._backtests.start(asked, caller.name, lambda: _note(actions, asked, note))
+            except BacktestError as error:
+                raise FormError(f"{error}.") from None
         elif act == "interval":
             actions.set_interval(
                 scorer, cluster, _whole("Interval", "seconds", form.get("seconds", ""), MAX_SECONDS), note=note
@@ -126,23 +140,28 @@ class Acting:
             actions.reset(scorer, cluster, note=note)
         return ""
 
-    def _backtest(self, actions: Actions, target: ActionTarget, form: Mapping[str, str], caller: PageUser) -> str:
-        if target.cluster is None:
-            raise FormError("Cluster: choose one.")
-        since = 3600 * _whole("How far back", "hours", form.get("hours", ""), 24 * 365)
-        every = _whole("Every", "seconds", form.get("every", ""), MAX_SECONDS)
-        cluster, note = target.cluster, form.get("note", "").strip()
-        try:
-            return self._backtests.start(
-                target.scorer,
-                cluster,
-                since,
-                every,
-                caller.name,
-                lambda: actions.backtest(target.scorer, cluster, since, every, note=note),
-            )
-        except BacktestError as error:
-            raise FormError(f"{error}.") from None
+    def others(self, scorer: str) -> list[str]:
+        """The scorers that this one can be compared with, by name."""
+        return [record.name for record in self._reading.records() if record.name != scorer]
+
+    def _test(self, act: str, target: ActionTarget, form: Mapping[str, str]) -> RunRequest:
+        """What a form asks for."""
+        is_past = act == "backtest" or form.get("how") == "past"
+        since = 3600 * _whole("How far back", "hours", form.get("hours", ""), 24 * 365) if is_past else 0
+        every = _whole("Every", "seconds", form.get("every", ""), MAX_SECONDS) if is_past else 0
+        if act == "backtest":
+            if target.cluster is None:
+                raise FormError("Cluster: choose one.")
+            return RunRequest(target.scorer, [target.cluster], since, every)
+        other = form.get("other", "")
+        if other not in self.others(target.scorer):
+            raise FormError("The other scorer: choose one.")
+        both = sorted(self._reading.targets(target.scorer).keys() & self._reading.targets(other).keys())
+        clusters = [name for name in both if target.cluster in (None, name)]
+        if not clusters:
+            where = target.cluster or "any cluster"
+            raise FormError(f"The other scorer: {other} and {target.scorer} do not both run on {where}.")
+        return RunRequest(target.scorer, clusters, since, every, other)
 
     def _keep(self, scorer: str, runs: list[RunView]) -> str:
         ident = secrets.token_urlsafe(12)
@@ -185,6 +204,14 @@ class Acting:
             if (cycle := answer(cycles, run["run"])) is not None:
                 by_run[run["run"]] = cycle
         return by_run
+
+
+def _note(actions: Actions, asked: RunRequest, note: str) -> None:
+    """Record that it is started."""
+    if asked.other:
+        actions.compare(asked.scorer, asked.other, asked.clusters, asked.since, asked.every, note=note)
+    else:
+        actions.backtest(asked.scorer, asked.clusters[0], asked.since, asked.every, note=note)
 
 
 def _source(act: str, runs: Effective) -> str:

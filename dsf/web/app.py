@@ -210,7 +210,7 @@ def add_api(app: FastAPI, site: Site) -> None:
 
     def may_look(request: Request) -> None:
         if is_api(request) and (token := _token(request)) and site.access.has_login:
-            request.scope["dsf.caller"] = site.holder(request, token)
+            request.scope["dsf.caller"] = site.holder(token)
         site.allow(request, "look")
 
     router = make_router(site.redis, functools.partial(settings_in_force, site.sources), site.sources.reading.model)

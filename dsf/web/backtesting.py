@@ -1,7 +1,8 @@
-"""Backtests that users start on the page: one at a time, as `dsf backtest` in a process of its own at low priority.
+"""Backtests and comparisons that users start on the page: one at a time, each a process of its own at low priority.
 
-It asks source and scoring API as the page's machine or pod reaches them; in a pod without Secrets, which only managed
-clusters have. What came of it is kept for the tab, also why nothing did.
+It is `dsf backtest` or `dsf compare`, and ends with the page. It asks source and scoring API as the page's machine or
+pod reaches them; in a pod without Secrets, which only managed clusters have. What came of it is kept for the tab, also
+why nothing did.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
 
 import redis
 import yaml
@@ -21,26 +25,61 @@ from pydantic import ValidationError
 
 import dsf.log
 from dsf.api.types import CLUSTER_API_VERSION, CLUSTER_KIND
+from dsf.backtest.comparison import ComparisonView
 from dsf.backtest.kept import KeptRun, keep, new_id
 from dsf.backtest.run import moments
 from dsf.backtest.summary import BacktestList
 from dsf.errors import BacktestError, DsfError
 from dsf.process import threads
+from dsf.process.children import tied
 from dsf.text import cleaned
 from dsf.web.objects import HubObjects
 from dsf.web.reading import Reading
 
 log = dsf.log.get(__name__)
 
-#: Most moments of a run that is started here: a day with one each five minutes has 289.
+#: Most moments of a scorer in a run that is started here: a day with one each five minutes has 289 on each cluster.
 MOST: Final = 1000
-#: Seconds after which a run ends with what it has, and for its end.
+#: Seconds after which a run ends with what it has, and for its end, also when the page ends: a pod has less.
 LIMIT: Final = 600.0
 _END: Final = 30.0
 
 
+@dataclass(frozen=True)
+class RunRequest:
+    """A backtest of `scorer`, or its comparison with `other`. Without `every`, scores as they are now are compared."""
+
+    scorer: str
+    clusters: Sequence[str]
+    #: Seconds: how far back, and between two moments.
+    since: int = 0
+    every: int = 0
+    other: str = ""
+
+    @property
+    def scorers(self) -> list[str]:
+        """The one, or both."""
+        return [self.scorer, self.other] if self.other else [self.scorer]
+
+    def command(self, names: Sequence[str]) -> list[str]:
+        """The command for it; `names` are those of the scorers, or files with their manifests."""
+        command = [sys.executable, "-P", "-m", "dsf.cli"]
+        command += ["compare", *names] if self.other else ["backtest", self.scorer]
+        if not self.other and names[0] != self.scorer:
+            command += ["-f", names[0]]
+        if self.every:
+            command += ["--since", f"{self.since}s", "--every", f"{self.every}s"]
+        return [*command, *(text for name in self.clusters for text in ("--cluster", name)), "-o", "json"]
+
+    def found(self, output: bytes) -> dict[str, Any]:
+        """What the command found, as fields of KeptRun. Raises ValidationError."""
+        if self.other:
+            return {"comparison": ComparisonView.model_validate_json(output)}
+        return {"backtests": BacktestList.model_validate_json(output).backtests}
+
+
 class BacktestRunner:
-    """Runs one backtest at a time. Thread-safe."""
+    """Runs one at a time. Thread-safe."""
 
     def __init__(self, client: redis.Redis, reading: Reading, objects: HubObjects, *, by_name: bool) -> None:
         """`by_name`: a hub on a folder, from which the command reads what was delivered to the cluster."""
@@ -53,29 +92,30 @@ class BacktestRunner:
         self._process: subprocess.Popen[bytes] | None = None
         self._is_stopped = False
 
-    def start(self, scorer: str, cluster: str, since: int, every: int, by: str, note_it: Callable[[], None]) -> str:
-        """Start one and return its id; `note_it` is called before. `since` and `every` are seconds.
+    def start(self, asked: RunRequest, by: str, note_it: Callable[[], None]) -> str:
+        """Start one and return its id; `note_it` is called before.
 
         Raises BacktestError for too many moments, for a scorer that cannot be read, and while another one runs;
         redis.RedisError.
         """
-        if (number := len(moments(since, every, time.time()))) > MOST:
-            raise BacktestError(
-                f"{number} moments are more than {MOST}: ask for a shorter time, or less often; `dsf backtest` has no "
-                "such limit"
-            )
-        manifest = b"" if self._by_name else self._manifest(scorer, cluster)
+        if asked.every:
+            number = len(moments(asked.since, asked.every, time.time())) * len(asked.clusters)
+            if number > MOST:
+                raise BacktestError(
+                    f"{number} moments are more than {MOST}: ask for a shorter time, less often, or on fewer clusters; "
+                    "`dsf backtest` and `dsf compare` have no such limit"
+                )
+        is_by_name = self._by_name or not asked.every
+        manifests = [] if is_by_name else [self._manifest(name, asked.clusters) for name in asked.scorers]
         with self._lock:
             if self._is_stopped or (self._thread is not None and self._thread.is_alive()):
-                raise BacktestError("another backtest runs on this page: try again when it has ended")
+                raise BacktestError("another backtest or comparison runs on this page: try again when it has ended")
             now = time.time()
-            run = KeptRun(id=new_id(now), at=now, by=by, way="page", clusters=[cluster], is_running=True)
-            keep(self._redis, [scorer], run)
+            run = KeptRun(id=new_id(now), at=now, by=by, way="page", clusters=list(asked.clusters), is_running=True)
+            run = run.model_copy(update={"scorers": asked.scorers if asked.other else []})
+            keep(self._redis, asked.scorers, run)
             note_it()
-            command = [sys.executable, "-P", "-m", "dsf.cli", "backtest", scorer, "--cluster", cluster]
-            command += ["--since", f"{since}s", "--every", f"{every}s", "-o", "json"]
-            command += [] if self._by_name else ["-f", "/dev/stdin"]
-            self._thread = threads.background(lambda: self._run(scorer, run, command, manifest), "dsf-backtest")
+            self._thread = threads.background(lambda: self._run(asked, run, manifests), "dsf-backtest")
         return run.id
 
     def stop(self) -> None:
@@ -86,48 +126,57 @@ class BacktestRunner:
         if process is not None and process.poll() is None:
             process.send_signal(signal.SIGINT)
         if thread is not None:
-            thread.join(3.0)
+            thread.join(_END)
         if process is not None and process.poll() is None:
             process.kill()
 
-    def _manifest(self, scorer: str, cluster: str) -> bytes:
-        """The DynamicScorer and the cluster's labels, for `dsf backtest -f`."""
+    def _manifest(self, scorer: str, clusters: Sequence[str]) -> str:
+        """The DynamicScorer and the clusters' labels, for a test of what is registered nowhere."""
         found = self._objects.scorer(scorer, self._reading.record(scorer).namespace)
         if found is None:
             raise BacktestError(
                 f"the DynamicScorer {scorer!r} cannot be read from here: run `dsf backtest` where it can, with --keep"
             )
-        labels = self._reading.model.cluster(cluster).labels
-        known = {
-            "apiVersion": CLUSTER_API_VERSION,
-            "kind": CLUSTER_KIND,
-            "metadata": {"name": cluster, "labels": labels},
-        }
+        labels = self._reading.model.labels()
+        known = [
+            {
+                "apiVersion": CLUSTER_API_VERSION,
+                "kind": CLUSTER_KIND,
+                "metadata": {"name": name, "labels": labels.get(name, {})},
+            }
+            for name in clusters
+        ]
         manifest = found.model_dump(mode="json", by_alias=True, exclude_none=True)
-        return yaml.safe_dump_all([manifest, known]).encode()
+        return yaml.safe_dump_all([manifest, *known])
 
-    def _run(self, scorer: str, run: KeptRun, command: list[str], manifest: bytes) -> None:
+    def _run(self, asked: RunRequest, run: KeptRun, manifests: Sequence[str]) -> None:
         try:
-            found, problem = self._asked(command, manifest)
+            with TemporaryDirectory(prefix="dsf-backtest-") as folder:
+                names = list(asked.scorers)
+                for number, text in enumerate(manifests):
+                    file = Path(folder, f"{names[number]}.yaml")
+                    file.write_text(text, encoding="utf-8")
+                    names[number] = str(file)
+                found, problem = self._asked(asked, asked.command(names))
         except OSError as error:
-            found, problem = BacktestList(backtests=[]), f"the backtest cannot be started: {error.strerror}"
-        ended = run.model_copy(update={"is_running": False, "backtests": found.backtests, "problem": problem})
+            found, problem = {}, f"it cannot be started: {error.strerror}"
+        ended = run.model_copy(update={"is_running": False, "problem": problem, **found})
         try:
-            keep(self._redis, [scorer], ended)
+            keep(self._redis, asked.scorers, ended)
         except (redis.RedisError, DsfError) as error:
-            log.warning("a backtest cannot be kept", scorer=scorer, error=str(error))
+            log.warning("a backtest cannot be kept", scorer=asked.scorer, error=str(error))
 
-    def _asked(self, command: list[str], manifest: bytes) -> tuple[BacktestList, str]:
-        """What the command says, and why that is not all."""
+    def _asked(self, asked: RunRequest, command: list[str]) -> tuple[dict[str, Any], str]:
+        """What the command found, and why that is not all."""
         with subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            tied(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         ) as process:
             self._process = process
             # Viewers go first.
             os.setpriority(os.PRIO_PROCESS, process.pid, 10)
             is_over = False
             try:
-                output, said = process.communicate(manifest, timeout=LIMIT)
+                output, said = process.communicate(timeout=LIMIT)
             except subprocess.TimeoutExpired:
                 is_over = True
                 process.send_signal(signal.SIGINT)
@@ -138,9 +187,9 @@ class BacktestRunner:
                     output, said = process.communicate()
         text = cleaned(said.decode(errors="replace"), 500)
         try:
-            found = BacktestList.model_validate_json(output)
+            found = asked.found(output)
         except ValidationError:
-            return BacktestList(backtests=[]), text or f"`dsf backtest` ended with exit code {process.returncode}"
+            return {}, text or f"the command ended with exit code {process.returncode}"
         if is_over:
             return found, f"ended after {LIMIT:g} s, with the moments until then"
         return found, text if process.returncode not in (0, 1) else ""

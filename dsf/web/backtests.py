@@ -77,14 +77,14 @@ def backtests(reading: Reading, scorer: str, query: Mapping[str, str]) -> dict[s
         "notes": comparison.notes if comparison and may_place else [],
         "withheld": comparison is not None and not may_place,
         "max_spans": _SPANS,
-        "is_unreached": bool(chosen and chosen.state == "failed" and _is_unreached(chosen.run)),
+        "unreached": _unreached(chosen.run) if chosen and chosen.state == "failed" else "",
         "command": f"dsf backtest {shlex.quote(scorer)}",
     }
 
 
 def _row(run: KeptRun) -> RunRow:
-    compared = run.comparison
-    title = f"{compared.a} (A) and {compared.b} (B)" if compared else "backtest"
+    both = [run.comparison.a, run.comparison.b] if run.comparison else run.scorers
+    title = f"{both[0]} (A) and {both[1]} (B)" if both else "backtest"
     state = _state(run)
     glyph, kind = _STATES[state]
     return RunRow(run, title, state, glyph, kind)
@@ -94,25 +94,35 @@ def _state(run: KeptRun) -> str:
     if run.is_running:
         # Its page may have ended with it.
         return "running" if run.at.timestamp() > time.time() - LIMIT - 60 else "stopped"
-    if run.comparison:
-        return "in part" if run.problem or any(one.problem for one in run.comparison.placements) else "ok"
-    if not any(view.items for view in run.backtests):
+    compared = run.comparison
+    # Of scores as they are now there are none.
+    sides = (
+        [run.backtests] if compared is None else [side for side in (compared.backtests_a, compared.backtests_b) if side]
+    )
+    if any(not any(view.items for view in side) for side in sides):
         return "failed"
-    is_whole = all(view.moments == view.asked and not view.outcomes.get("error") for view in run.backtests)
-    return "ok" if is_whole and not run.problem else "in part"
+    is_whole = all(view.moments == view.asked and not view.outcomes.get("error") for side in sides for view in side)
+    undecided = compared is not None and any(one.problem for one in compared.placements)
+    return "ok" if is_whole and not run.problem and not undecided else "in part"
 
 
-def _is_unreached(run: KeptRun) -> bool:
-    """Whether nothing could be asked: the source is elsewhere, or wants a Secret."""
-    failures = [one for view in run.backtests for one in view.failures]
-    return not run.backtests or bool(failures and failures[0].stage == "fetch")
+def _unreached(run: KeptRun) -> str:
+    """What could not be asked because it is elsewhere or wants a Secret; empty if something else was in the way."""
+    views = run.comparison.backtests if run.comparison else run.backtests
+    empty = [view for view in views if not view.items]
+    failed = [view for view in empty if view.failures and view.failures[0].stage == "fetch"]
+    if not failed:
+        return "" if views else "what it needs"
+    return f"the source of {failed[0].scorer} on {failed[0].cluster} ({failed[0].failures[0].reason})"
 
 
 def _plots(run: KeptRun) -> list[ClusterPlot]:
     of_clusters: dict[str, list[SeriesLine]] = {}
-    for side, views in (("A", run.backtests), ("B", run.others)):
+    compared = run.comparison
+    sides = {"A: ": compared.backtests_a, "B: ": compared.backtests_b} if compared else {"": run.backtests}
+    for prefix, views in sides.items():
         for view in views:
-            of_clusters.setdefault(view.cluster, []).extend(_lines(view, f"{side}: " if run.comparison else ""))
+            of_clusters.setdefault(view.cluster, []).extend(_lines(view, prefix))
     plots = ((cluster, lines_over_time(lines)) for cluster, lines in of_clusters.items())
     return [ClusterPlot(cluster, plot) for cluster, plot in plots if plot is not None]
 

@@ -13,9 +13,9 @@ from fastapi.responses import RedirectResponse
 from starlette.concurrency import run_in_threadpool
 
 import dsf.log
-from dsf.errors import AccessError, BackendError, SettingsError
+from dsf.errors import AccessError, BackendError
 from dsf.web import sessions
-from dsf.web.acting import ACTS, Acting, ActionTarget, FormError
+from dsf.web.acting import ACTS, TESTS, Acting, ActionTarget, FormError
 from dsf.web.rendering import link, segment
 from dsf.web.site import Site
 
@@ -26,7 +26,9 @@ MAX_TOKEN: Final = 16 * 1024
 #: Seconds for all of a form; anyone may send one to the login.
 _FORM_SECONDS: Final = 10.0
 #: What is still there in a form that was refused.
-_FIELDS: Final = ("until", "seconds", "hours", "every", "note")
+_FIELDS: Final = ("until", "seconds", "hours", "every", "other", "how", "note")
+#: First values of fields.
+_GIVEN: Final = {"seconds": "", "hours": "24", "every": "300", "other": "", "how": "now", "note": ""}
 
 
 async def read_form(request: Request) -> dict[str, str]:
@@ -80,11 +82,11 @@ def _add_login(app: FastAPI, site: Site) -> None:
         try:
             sessions.check_form(request, form.get("secret", ""))
             token = form.get("token", "").strip()[:MAX_TOKEN]
-            caller = site.tries.login(site.access.login, address, token)
+            caller = site.holder(token)
         except AccessError as error:
             log.warning("login refused", client=address, reason=str(error))
             return page(request, error.status, str(error), to)
-        except (BackendError, SettingsError) as error:
+        except BackendError as error:
             log.warning("login cannot be checked", client=address, reason=str(error))
             return page(request, 503, "your login cannot be checked now; try again", to)
         log.info("logged in", caller=caller.name, client=address)
@@ -125,7 +127,8 @@ def _add_acts(app: FastAPI, site: Site, acting: Acting) -> None:
             target=target,
             affected=affected,
             kept=kept,
-            given={"until": soon, "seconds": "", "hours": "24", "every": "300", "note": "", **given},
+            given={**_GIVEN, "until": soon, **given},
+            others=acting.others(target.scorer) if name == "compare" else [],
             problem=problem,
             secret=sessions.form_secret(cookie),
             back=_place(target),
@@ -164,7 +167,7 @@ def _add_acts(app: FastAPI, site: Site, acting: Acting) -> None:
             return form_page(request, name, target, given, str(error), 422)
         log.info("done on the page", act=name, caller=caller.name, scorer=target.scorer, cluster=target.cluster or "*")
         root = request.scope["dsf.root"]
-        if name == "backtest":
+        if name in TESTS:
             return RedirectResponse(link(root, f"/scorers/{segment(target.scorer)}/backtests", run=ident), 303)
         return RedirectResponse(link(root, f"/outcomes/{ident}" if ident else _place(target)), 303)
 

@@ -13,7 +13,7 @@ from dsf.kube.reviews import Reviews
 from dsf.kube.session import Session
 from dsf.web.access import Doing, PageUser
 from dsf.web.objects import parsed
-from dsf.web.remembered import Remembered
+from dsf.web.shared import Shared
 
 log = dsf.log.get(__name__)
 
@@ -52,7 +52,7 @@ class ScorerCache:
     def __init__(self, session: Session, namespaces: Iterable[str]) -> None:
         self._session = session
         self._namespaces = tuple(dict.fromkeys(namespaces))
-        self._known: Remembered[tuple[str, str], DynamicScorer | None] = Remembered(3.0, 1000)
+        self._known: Shared[tuple[str, str], DynamicScorer | None] = Shared(3.0, 1000)
 
     def scorer(self, name: str, namespace: str = "") -> DynamicScorer | None:
         """See the protocol."""

@@ -18,6 +18,7 @@ from urllib.parse import quote, urlencode
 import jinja2
 from markupsafe import Markup
 
+from dsf.api.hold import in_words
 from dsf.reasons import DescribedReason, EmptyReason, FailureReason, RefusalReason, SkipReason, plain_text
 from dsf.web import drawing
 from dsf.web.pages import plugins
@@ -146,6 +147,7 @@ def environment() -> jinja2.Environment:
         "drawing": drawing,
         "ident": ident,
         "in_flower": in_flower,
+        "in_words": in_words,
         "plugins": {plugin.path: plugin.title for plugin in plugins().values()},
     }
     return made

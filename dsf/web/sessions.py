@@ -1,4 +1,4 @@
-"""Login sessions, protection of forms, and limits on failed logins.
+"""Login sessions, and protection of forms.
 
 A session is the token of the login, in Redis under the digest of its cookie and encrypted with a key from the cookie,
 which only the browser has. So all replicas know it, a logout ends it, and each request checks the token again (the API
@@ -14,10 +14,7 @@ import hmac
 import json
 import math
 import secrets
-import threading
 import time
-from collections import deque
-from collections.abc import Callable
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -28,14 +25,11 @@ from starlette.responses import Response
 
 from dsf import keys
 from dsf.errors import AccessError
-from dsf.web.access import Holder, PageUser
 
 #: Behind HTTPS, browsers refuse a cookie with these prefixes from other hosts and from plain HTTP.
 _COOKIE: Final = "dsf_page"
 #: Seconds of a login.
 LIFETIME: Final = 8 * 3600
-#: Most failures of one token, and failed tokens of one address, within a minute.
-_TRIES: Final = 5
 #: In place of a cookie's digest: the key of what `Sessions.end_all` changes.
 _EPOCH: Final = "epoch"
 
@@ -167,45 +161,3 @@ def _is_same(origin: str, host: str) -> bool:
         return (theirs.hostname, theirs.port or usual) == (ours.hostname, ours.port or usual)
     except ValueError:
         return False
-
-
-class Tries:
-    """Logins by token, with a limit on failures. Thread-safe; each process counts separately.
-
-    Many users may share an address, as behind a proxy, so a valid token always gets in. Of an address, a few failures
-    of a token and a few failed tokens a minute are answered with 401; a token that has failed too often is not checked.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-        #: Time, address and token digest of failures.
-        self._failed: deque[tuple[float, str, str]] = deque(maxlen=1000)
-
-    def login(self, holder: Holder, address: str, token: str) -> PageUser:
-        """The holder of a token. Raises AccessError (429) after too many failures, and the errors of `holder`."""
-        digest = hashlib.sha256(token.encode()).hexdigest()
-        with self._lock:
-            self._check(digest)
-        try:
-            return holder(token)
-        except AccessError as error:
-            if error.status == 401:
-                with self._lock:
-                    self._count(address, digest)
-            raise
-
-    def _check(self, digest: str) -> None:
-        now = self._clock()
-        while self._failed and self._failed[0][0] < now - 60.0:
-            self._failed.popleft()
-        if sum(token == digest for _, _, token in self._failed) >= _TRIES:
-            raise AccessError("this token has failed too often: wait a minute", 429)
-
-    def _count(self, address: str, digest: str) -> None:
-        # Again: others may have failed while this one was checked.
-        self._check(digest)
-        tokens = {token for _, place, token in self._failed if place == address}
-        if digest not in tokens and len(tokens) >= _TRIES:
-            raise AccessError("too many logins from this address have failed: wait a minute", 429)
-        self._failed.append((self._clock(), address, digest))

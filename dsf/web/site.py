@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import gzip
-import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata, resources
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 import redis
 from fastapi import Request
@@ -24,9 +22,8 @@ from dsf.web.backtests import ALLOWED
 from dsf.web.guard import Network
 from dsf.web.pages import PageView, Sources
 from dsf.web.rendering import digest, render, with_ages
-from dsf.web.sessions import Sessions, Tries, cookie_of, form_secret
-
-_Value = TypeVar("_Value")
+from dsf.web.sessions import Sessions, cookie_of, form_secret
+from dsf.web.shared import Shared
 
 log = dsf.log.get(__name__)
 
@@ -55,43 +52,6 @@ class PageOptions:
     grafana_url: str = ""
 
 
-class _Entry(Generic[_Value]):
-    """One value, made by one thread at a time."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.value: _Value | None = None
-        self.until = 0.0
-
-
-class Shared(Generic[_Value]):
-    """Renderings that all viewers share for some seconds, by key. Thread-safe.
-
-    The `most` that were asked for last are kept.
-    """
-
-    def __init__(self, seconds: float, most: int) -> None:
-        self._seconds = seconds
-        self._most = most
-        self._lock = threading.Lock()
-        self._entries: dict[str, _Entry[_Value]] = {}
-
-    def get(self, key: str, make: Callable[[], _Value], *, is_new: bool = False) -> _Value:
-        """The value, made again if it is too old or has to be new. Raises what `make` raises."""
-        with self._lock:
-            entry = self._entries.pop(key, None) or _Entry()
-            self._entries[key] = entry
-            if len(self._entries) > self._most:
-                del self._entries[next(iter(self._entries))]
-        with entry.lock:
-            if is_new or entry.value is None or time.monotonic() >= entry.until:
-                began = time.thread_time()
-                entry.value = make()
-                # One page takes at most a tenth of a core, however many viewers it has.
-                entry.until = time.monotonic() + max(self._seconds, 10 * (time.thread_time() - began))
-            return entry.value
-
-
 class LoginNeededError(Exception):
     """The request has no authenticated user."""
 
@@ -106,8 +66,7 @@ class Site:
         self.redis = client
         self.sessions = Sessions(client)
         # Less than the time between two polls of one viewer; a page has up to 400 kB.
-        self._parts: Shared[_Part] = Shared(seconds=2.0, most=50)
-        self.tries = Tries()
+        self._parts: Shared[str, _Part] = Shared(seconds=2.0, most=50)
         self.version = metadata.version("dynamic-scoring-framework")
 
     def caller(self, request: Request) -> PageUser | None:
@@ -120,10 +79,10 @@ class Site:
             request.scope["dsf.caller"] = known
         return known
 
-    def holder(self, request: Request, token: str) -> PageUser:
+    def holder(self, token: str) -> PageUser:
         """The holder of a token. Raises AccessError for an invalid one, BackendError if it cannot be checked."""
         try:
-            return self.tries.login(self.access.login, request.client.host if request.client else "", token)
+            return self.access.login(token)
         except SettingsError as error:
             raise BackendError(str(error)) from None
 
@@ -134,7 +93,7 @@ class Site:
         if not token:
             return None
         try:
-            return self.holder(request, token)
+            return self.holder(token)
         except AccessError as error:
             if error.status != 401:
                 raise

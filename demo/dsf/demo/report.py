@@ -12,7 +12,7 @@ from dsf.api.cluster import ManagedCluster
 from dsf.api.manifest import ParsedDocument, parse_documents
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringconfig import DynamicScoringConfig, Mask, is_masked
-from dsf.fleet.outfolder import conditions_of, problems_in
+from dsf.fleet.outfolder import problems_in, unmet
 from dsf.fleet.reader import FleetReader
 from dsf.fleet.views import ScoreView
 from dsf.store.notices import Notices
@@ -110,7 +110,8 @@ class DemoReport:
         return documents
 
     def _why_unscheduled(self, scorer: str) -> str:
-        bad = [condition for condition in conditions_of(Notices(self._redis).scorers()) if condition.scorer == scorer]
+        notice = Notices(self._redis).scorer(scorer)
+        bad = list(unmet(scorer, notice.conditions)) if notice is not None else []
         return (
             "; ".join(f"{condition.type}: {condition.reason}: {condition.message}" for condition in bad)
             or "the hub has not said why"

@@ -13,7 +13,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from dsf.errors import ToolError
+from dsf.process.children import tied
 
 #: A program that died this often in a row is not started again. RESTART_WINDOW seconds of running reset the count:
 #: how long a program takes to die at its start depends on the machine.
@@ -31,14 +31,6 @@ STOP_GRACE = 8.0
 #: Bytes of a log; a larger one is moved to `<name>.log.1`.
 LOG_LIMIT = 10 * 1024 * 1024
 _POLL = 0.05
-
-# Becomes the program after asking the kernel for SIGTERM at the supervisor's death (PR_SET_PDEATHSIG is 1), unless it
-# has died already. Not a preexec_fn: that is unsafe in a process with threads.
-_TRAMPOLINE = (
-    "import ctypes,os,sys\n"
-    "if sys.platform=='linux': ctypes.CDLL(None).prctl(1,15)\n"
-    "if os.getppid()==int(sys.argv[1]): os.execv(sys.argv[2],sys.argv[2:])"
-)
 
 
 @dataclass(frozen=True)
@@ -203,7 +195,7 @@ class Supervisor:
         with log.open("ab") as output:
             try:
                 return subprocess.Popen(
-                    [sys.executable, "-I", "-S", "-c", _TRAMPOLINE, str(os.getpid()), *program.command],
+                    tied(program.command),
                     env=None if program.environment is None else dict(program.environment),
                     cwd=self._folder,
                     stdin=subprocess.DEVNULL,

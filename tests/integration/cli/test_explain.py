@@ -9,13 +9,20 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dsf import keys
+from dsf.api.hold import Waiting
 from dsf.api.summary import ScorerSummary, dump_summaries
 from dsf.cli import context
 from dsf.conformance import samples
 from dsf.http.access import set_aliases
-from tests.integration.cli.conftest import Dsf, loaded
+from dsf.store.pairs import SCORE, PairScore
+from dsf.store.registry import HoldRule, ScorerRecord
+from tests.integration.cli.conftest import Dsf, fleet, loaded
+from tests.integration.exporter.fleet import Fleet
 from tests.support.httpserver import ScriptedServer, answer, matrix
 from tests.support.plugins import forget, install_sample
+
+__all__ = ["fleet"]
 
 TOKEN = "s3same-s3same"
 SERIES = {"metric": {"node": "n1"}, "values": [[1, "1"], [2, "2"]]}
@@ -294,6 +301,39 @@ def test_only_some_results_are_listed(dsf: Dsf, folder: Path, servers: tuple[Scr
     result = dsf("explain", "sample-scorer", "--cluster", "worker01", "--limit", "2")
     assert "3 more; --limit shows them" in result.stdout
     assert not [line for line in result.stdout.splitlines() if line.lstrip().startswith("refused")]
+
+
+@pytest.mark.parametrize(("since", "words"), [(1.7e9, "until "), (None, ": too near")])
+def test_what_the_hub_holds_back_is_said_with_the_rule(
+    dsf: Dsf,
+    fleet: Fleet,
+    folder: Path,
+    servers: tuple[ScriptedServer, ScriptedServer],
+    since: float | None,
+    words: str,
+) -> None:
+    hold = HoldRule(min_change=5, for_seconds=120)
+    record = ScorerRecord(name="sample-scorer", score_name="sample_score", interval=10, validity=300, hold=hold)
+    fleet.registry.put_scorer(record)
+    score = PairScore(
+        run="1",
+        score_name="sample_score",
+        at=fleet.now,
+        valid_until=fleet.now + 300,
+        items=[("n1", 12), ("n2", 3)],
+        held={"n1": Waiting(20, since, 8)},
+    )
+    fleet.redis.hset(keys.pair_key("worker01", "sample-scorer"), SCORE, score.model_dump_json())
+    deliver(folder, servers)
+    lines = dsf("explain", "sample-scorer", "--cluster", "worker01").stdout.splitlines()
+    place = lines.index("4. Held back by the hub")
+    assert "n1: 12 stays, 20 is held back" in lines[place + 1]
+    assert words in lines[place + 1]
+    assert lines[place + 2].endswith("a change is published from 5 points on, if it lasts 120 s")
+    report = loaded(dsf("explain", "sample-scorer", "--cluster", "worker01", "-o", "json"))
+    assert [(item["name"], item["waiting"], "waitingUntil" in item) for item in report["held"]] == [
+        ("n1", 20, since is not None)
+    ]
 
 
 def test_metrics_only(dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from dsf import keys
 from dsf.cli.output import console
 from dsf.cli.scores import render_scores
 from dsf.exporter.collector import FleetCollector
+from dsf.fleet.model import FleetModel
 from dsf.fleet.reader import FleetReader
 from dsf.fleet.rows import score_items
 from dsf.results.ingest import Ingest
@@ -98,6 +100,13 @@ def test_a_move_that_lasts_is_published(bed: Bed) -> None:
     assert bed.backend.scores("c1", NAME) == {"a": 62}
 
 
+def score_at(bed: Bed) -> datetime:
+    """When what waits was measured."""
+    score = bed.state().score
+    assert score is not None
+    return datetime.fromtimestamp(score.at, UTC)
+
+
 def test_readers_see_what_waits(bed: Bed) -> None:
     cycle(bed, 50, 20)
     cycle(bed, 60, 20)
@@ -105,6 +114,12 @@ def test_readers_see_what_waits(bed: Bed) -> None:
     listed = client.scores("c1", "s1")
     [score] = listed.scores
     assert [(item.name, item.value, item.waiting) for item in score.items] == [("a", 50, 60), ("b", 20, None)]
+    held, other = score.items
+    assert (held.waiting_since, other.waiting_since) == (score_at(bed), None)
+    assert held.waiting_until == score_at(bed) + timedelta(seconds=60)
+    assert score.hold is not None
+    assert score.hold.rule == "a change is published from 5 points on, if it lasts 60 s"
+    assert "waitingSince" not in other.model_dump(mode="json", by_alias=True)
     assert [(result.metric, result.score) for result in score.results] == [({"node": "a"}, 50), ({"node": "b"}, 20)]
     now = bed.state().score
     assert now is not None
@@ -113,7 +128,16 @@ def test_readers_see_what_waits(bed: Bed) -> None:
     screen = console()
     with screen.capture() as shown:
         screen.print(render_scores(listed))
-    assert "50 (60 held)" in shown.get()
+    assert "50 (60 held for 0s, 1m to go)" in shown.get()
+    assert "s1: a change is published from 5 points on, if it lasts 60 s" in shown.get()
+    detail = FleetModel(bed.client, clock=lambda: bed.now).pair("c1", "s1")
+    assert (detail.hold, detail.held) == (score.hold, 1)
+    assert [item.waiting_until for item in detail.score_items] == [held.waiting_until, None]
+    cycle(bed, 53, 20)
+    listed = client.scores("c1", "s1")
+    with screen.capture() as shown:
+        screen.print(render_scores(listed))
+    assert "50 (53 held, too near)" in shown.get()
 
 
 def test_another_worker_goes_on_where_one_died(bed: Bed) -> None:

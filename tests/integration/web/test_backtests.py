@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import redis
 import yaml
@@ -20,7 +21,8 @@ from dsf.api.summary import ScorerSummary, dump_summaries
 from dsf.backtest import kept
 from dsf.backtest.kept import KeptRun
 from dsf.fleet import changes
-from dsf.web.backtesting import BacktestRunner
+from dsf.store.registry import ScorerRecord
+from dsf.web.backtesting import BacktestRunner, RunRequest
 from dsf.web.objects import FolderObjects, NoObjects
 from dsf.web.reading import Reading
 from tests.integration.backtest.conftest import CLUSTERS, busy
@@ -41,6 +43,8 @@ pytestmark = pytest.mark.xdist_group("browser")
 #: Read before the fixture `dsf` removes all settings.
 PICTURES = os.environ.get("DSF_PICTURES", "")
 TAB = f"/scorers/{SAMPLE}/backtests"
+#: A second version of it: two minutes instead of half an hour.
+HASTY = "hasty-scorer"
 PLACEMENT = """
 apiVersion: cluster.open-cluster-management.io/v1beta1
 kind: Placement
@@ -87,6 +91,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory, scoring: str) -> Iterator[Path
             folder.mkdir(parents=True)
             summaries = [
                 summary(SAMPLE, prometheus.url, scoring, cluster, 1800),
+                summary(HASTY, prometheus.url, scoring, cluster, 120),
                 summary(STATIC, f"http://127.0.0.1:{free_port()}", scoring, cluster, 60),
             ]
             manifest = {"kind": "ConfigMap", "data": {"summaries": dump_summaries(summaries)}}
@@ -182,7 +187,7 @@ def test_one_at_a_time_and_what_was_computed_survives_the_page(acting: WebProces
     fields = {"cluster": "worker02", "hours": "1", "every": "300"}
     status, text, _ = visitor.post("/act/backtest", form, **fields)
     assert status == 422
-    assert "another backtest runs" in text
+    assert "another backtest or comparison runs" in text
     for wrong, reason in (
         ({"every": "3"}, "moments are more than 1000"),
         ({"hours": "x"}, "How far back: a whole number of hours"),
@@ -193,11 +198,116 @@ def test_one_at_a_time_and_what_was_computed_survives_the_page(acting: WebProces
         assert (status, reason in text) == (422, True), text
     assert len(changes.read(redis_client).changes) == 1
     # One moment follows the other: of those that are asked, all but the last one are computed.
-    wait_for(lambda: len(ASKED) >= before + 3, 30, "some moments to be asked")
+    wait_for(lambda: len(ASKED) >= before + 3, 90, "some moments to be asked")
     assert acting.terminate() == 0
     run = ended(redis_client)
     assert 0 < run.backtests[0].moments < run.backtests[0].asked
     assert "interrupted" in run.problem
+
+
+def runs_of(page: WebProcess) -> list[psutil.Process]:
+    """The processes of backtests and comparisons that a page has started."""
+    assert page.process is not None
+    return [one for one in psutil.Process(page.process.pid).children(recursive=True) if "dsf.cli" in one.cmdline()]
+
+
+def test_a_page_that_is_killed_leaves_no_process_behind(acting: WebProcess, redis_client: redis.Redis) -> None:
+    versions(redis_client)
+    visitor = Visitor(acting)
+    started(visitor, hours="24", every="300")
+    wait_for(lambda: runs_of(acting), 60, "the process of the backtest")
+    [left] = runs_of(acting)
+    assert acting.process is not None
+    acting.process.kill()
+    wait_for(lambda: not left.is_running() or left.status() == psutil.STATUS_ZOMBIE, 60, "its end")
+    # The next page says that it has not ended, and does not wait for it.
+    assert kept.read(redis_client, SAMPLE)[0].is_running
+
+
+def versions(client: redis.Redis) -> None:
+    """Both versions run on both clusters, and have scores."""
+    fleet = good_fleet(client)
+    fleet.registry.put_scorer(ScorerRecord(name=HASTY, score_name="sample_score", interval=10, validity=300))
+    for cluster in CLUSTERS:
+        fleet.entry(cluster, HASTY)
+        fleet.score(cluster, HASTY)
+
+
+def test_a_comparison_that_is_started_on_the_page(
+    acting: WebProcess, browser: Browser, redis_client: redis.Redis
+) -> None:
+    versions(redis_client)
+    with Tab(browser, acting.url, viewport={"width": 1280, "height": 900}) as tab:
+        shown = tab.open(TAB)
+        shown.get_by_role("link", name="Compare").click()
+        expect(shown.get_by_role("heading", level=1)).to_have_text(f"Compare: {SAMPLE}")
+        # Each other scorer of the hub, and those alone.
+        expect(shown.locator("#other option")).to_have_text([HASTY, STATIC])
+        assert tab.violations(*THEMES) == []
+        shown.get_by_role("radio", name="over the past").check()
+        shown.get_by_role("spinbutton", name="how far back").fill("6")
+        shown.get_by_label("Note").fill("sooner?")
+        shown.get_by_role("button", name="Run a comparison").click()
+        expect(shown.locator("#chosen-h")).to_contain_text(f"{SAMPLE} (A) and {HASTY} (B)")
+        # The open page shows the outcome by itself.
+        expect(shown.locator("#chosen path.line")).to_have_count(4, timeout=120_000)
+        expect(shown.locator("#chosen")).to_contain_text("rank correlation")
+        expect(shown.locator("#chosen table tbody tr")).to_have_count(2)
+        assert tab.violations(*THEMES) == []
+        shown.goto(f"{acting.url}/scorers/{HASTY}/backtests")
+        expect(shown.locator("#chosen path.line")).to_have_count(4)
+        assert (tab.strangers, tab.wrong) == ([], [])
+    run = ended(redis_client)
+    assert run.comparison is not None
+    assert (run.problem, run.comparison.moments, run.comparison.clusters) == ("", 73, list(CLUSTERS))
+    assert kept.read(redis_client, HASTY) == [run]
+    [change] = changes.read(redis_client).changes
+    assert (change.action, change.scorer, change.detail, change.note, change.way) == (
+        "compare", SAMPLE, f"with {HASTY}: 21600 s, every 300 s", "sooner?", "page",
+    )  # fmt: skip
+
+
+def test_scores_in_force_are_compared_without_a_source(acting: WebProcess, redis_client: redis.Redis) -> None:
+    versions(redis_client)
+    visitor = Visitor(acting)
+    status, text, place = visitor.post(
+        "/act/compare", visitor.get(f"/act/compare?scorer={SAMPLE}"), other=HASTY, how="now"
+    )
+    assert status == 303, text
+    run = ended(redis_client)
+    assert run.comparison is not None, run.problem
+    assert (run.comparison.every, run.comparison.backtests) == (0, [])
+    html = visitor.get(place)
+    assert "scores as they were" in html
+    assert '<span aria-hidden="true">✓</span> ok' in html
+    assert [change.detail for change in changes.read(redis_client).changes] == [f"with {HASTY}: scores in force"]
+    form = visitor.get(f"/act/compare?scorer={SAMPLE}")
+    for wrong, reason in (
+        ({"other": "nobody", "how": "now"}, "The other scorer: choose one"),
+        ({"other": SAMPLE, "how": "now"}, "The other scorer: choose one"),
+        ({"other": STATIC, "how": "now"}, f"{STATIC} and {SAMPLE} do not both run on any cluster"),
+        ({"other": HASTY, "how": "past", "hours": "1", "every": "1"}, "moments are more than 1000"),
+    ):
+        status, text, _ = visitor.post("/act/compare", form, **wrong)
+        assert (status, reason in text) == (422, True), text
+    assert visitor.post("/act/compare", "", scorer=SAMPLE, other=HASTY)[0] == 403
+
+
+def test_a_comparison_that_reaches_no_source_says_what_to_do(acting: WebProcess, redis_client: redis.Redis) -> None:
+    fleet = good_fleet(redis_client)
+    fleet.entry("worker01", STATIC)
+    visitor = Visitor(acting)
+    form = visitor.get(f"/act/compare?scorer={SAMPLE}&cluster=worker01")
+    given = {"other": STATIC, "how": "past", "hours": "1", "every": "120"}
+    place = visitor.post("/act/compare", form, **given)[2]
+    ended(redis_client)
+    html = visitor.get(place)
+    assert "✕</span> failed" in html
+    assert f"this page cannot reach the source of {STATIC} on worker01 (" in html
+    assert (
+        f"exec deploy/dynamic-scoring-agent -- dsf backtest {STATIC} --since 24h -o jsonl &gt; {STATIC}.jsonl" in html
+    )
+    assert f"<code>dsf compare {SAMPLE}.jsonl {STATIC}.jsonl --keep</code>" in html
 
 
 def test_only_people_who_may_act_start_one(page: WebProcess, closed: WebProcess, redis_client: redis.Redis) -> None:
@@ -206,6 +316,7 @@ def test_only_people_who_may_act_start_one(page: WebProcess, closed: WebProcess,
     assert "/act/backtest" not in reader.get(TAB)
     data = {"scorer": SAMPLE, "cluster": "worker01", "hours": "1", "every": "120"}
     assert page.request("POST", "/act/backtest", data=data).status_code == 403
+    assert page.request("POST", "/act/compare", data={**data, "other": STATIC}).status_code == 403
     # A login is required, and then the form's own secret.
     assert closed.request("POST", "/act/backtest", data=data).headers["location"].startswith("/login")
     visitor = Visitor(closed)
@@ -241,13 +352,19 @@ def test_a_page_on_kubernetes_hands_over_the_manifest(
     reading = Reading(redis_client)
     runner = BacktestRunner(redis_client, reading, FolderObjects(tmp_path), by_name=False)
     noted: list[str] = []
-    runner.start(SAMPLE, "worker01", 3600, 600, "ann", lambda: noted.append("ann"))
+    runner.start(RunRequest(SAMPLE, ["worker01"], 3600, 600), "ann", lambda: noted.append("ann"))
     run = ended(redis_client)
     assert (run.problem, run.by, noted) == ("", "ann", ["ann"])
     assert run.backtests[0].outcomes == {"ok": 7}
+    runner.start(RunRequest(SAMPLE, CLUSTERS, 3600, 600, SAMPLE), "ann", lambda: None)
+    run = ended(redis_client)
+    assert run.comparison is not None, run.problem
+    assert [(view.cluster, view.outcomes) for view in run.comparison.backtests_b] == [
+        (name, {"ok": 7}) for name in CLUSTERS
+    ]
     blind = BacktestRunner(redis_client, reading, NoObjects(), by_name=False)
     with pytest.raises(Exception, match="cannot be read from here"):
-        blind.start(SAMPLE, "worker01", 3600, 600, "ann", lambda: None)
+        blind.start(RunRequest(SAMPLE, ["worker01"], 3600, 600), "ann", lambda: None)
 
 
 def test_a_comparison_of_the_command_line_is_drawn_with_its_placements(

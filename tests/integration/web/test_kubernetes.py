@@ -13,7 +13,8 @@ import redis
 from dsf.backtest import kept
 from dsf.fleet import changes
 from dsf.kube.resources import DYNAMIC_SCORERS, PLACEMENTS
-from tests.integration.exporter.fleet import SAMPLE, good_fleet
+from dsf.store.registry import ScorerRecord
+from tests.integration.exporter.fleet import CLUSTERS, SAMPLE, good_fleet
 from tests.integration.web.test_acts import Visitor
 from tests.support.controlplane import ControlPlane
 from tests.support.wait import wait_for
@@ -37,6 +38,14 @@ def own_rules() -> list[dict[str, Any]]:
     return found
 
 
+def placement(name: str) -> dict[str, Any]:
+    """One that prefers an item of the sample's score."""
+    coordinate = {"type": "AddOn", "addOn": {"resourceName": "sample-score", "scoreName": "n1"}}
+    policy = {"mode": "Exact", "configurations": [{"weight": 1, "scoreCoordinate": coordinate}]}
+    kind = {"apiVersion": PLACEMENTS.api_version, "kind": PLACEMENTS.kind}
+    return {**kind, "metadata": {"name": name}, "spec": {"numberOfClusters": 1, "prioritizerPolicy": policy}}
+
+
 def own_settings() -> dict[str, Any]:
     """What the chart sets of the page's own settings, but where it listens."""
     [pod] = [
@@ -54,7 +63,7 @@ def own_settings() -> dict[str, Any]:
 def test_the_api_server_says_who_may_what(
     control_plane: ControlPlane, redis_client: redis.Redis, redis_url: str, tmp_path: Path
 ) -> None:
-    good_fleet(redis_client)
+    fleet = good_fleet(redis_client)
     namespace = control_plane.namespace("page")
     page_account = control_plane.service_account(namespace, "page", own_rules())
     tokens = {
@@ -101,6 +110,23 @@ def test_the_api_server_says_who_may_what(
             html = who.get(f"/scorers/{SAMPLE}/backtests")
             assert (who.status, "apps/web" in html, "3 of 9 decisions" in html) == (200, sees, sees)
             assert ("shown to those who may list them" in html) is not sees
+
+        # One that is started here has the Placements that prefer one of the two scores, whoever started it.
+        fleet.registry.put_scorer(ScorerRecord(name="other", score_name="sample_score", interval=10, validity=300))
+        for cluster in CLUSTERS:
+            fleet.entry(cluster, "other")
+            fleet.score(cluster, "other")
+        control_plane.session().create(PLACEMENTS.path(namespace), placement("web"))
+        form = actor.get(f"/act/compare?scorer={SAMPLE}")
+        status, text, place = actor.post("/act/compare", form, other="other", how="now")
+        assert status == 303, text
+        wait_for(lambda: not kept.read(redis_client, "other")[0].is_running, 90, "the comparison")
+        run = kept.read(redis_client, "other")[0]
+        assert run.comparison is not None, run.problem
+        assert [(one.namespace, one.name) for one in run.comparison.placements] == [(namespace, "web")]
+        assert f"Placement {namespace}/web" in reader.get(place)
+        assert f"{namespace}/web" not in actor.get(place)
+        assert viewer.post("/act/compare", secret, scorer=SAMPLE, other="other")[0] == 403
 
         nobody, _ = visitor(tokens["nobody"])
         nobody.get("/")

@@ -36,7 +36,7 @@ from dsf.web.rendering import render
 from dsf.web.site import PageOptions
 from dsf.web.states import STATES
 from dsf.web.views import VIEWS
-from tests.unit.backtest.test_kept import backtest, comparison
+from tests.unit.backtest.test_kept import backtest, comparison, with_backtests
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 #: Elements around the live part, with all that settings add to it.
@@ -201,7 +201,7 @@ def test_the_tab_of_backtests_with_as_much_as_is_kept() -> None:
         fitting(run.model_copy(update={"id": f"{number}"}))
         for number, run in enumerate(
             [
-                large.model_copy(update={"backtests": views, "others": views}),
+                with_backtests(large, views),
                 large.model_copy(update={"backtests": views, "comparison": None}),
                 *[large] * (MAX_RUNS - 2),
             ]

@@ -8,11 +8,13 @@ from itertools import count
 
 import pytest
 
-from dsf.web.site import Shared
+from dsf.errors import BackendError
+from dsf.web.shared import Shared
+from tests.support.wait import wait_for
 
 
 def test_a_value_is_made_once_for_all_who_ask_meanwhile() -> None:
-    shared: Shared[int] = Shared(60.0, 2)
+    shared: Shared[str, int] = Shared(60.0, 2)
     numbers, asked = count(), threading.Barrier(5)
 
     def get() -> int:
@@ -25,8 +27,34 @@ def test_a_value_is_made_once_for_all_who_ask_meanwhile() -> None:
     assert shared.get("a", lambda: next(numbers)) == 1
 
 
+def test_those_who_wait_get_the_same_error_and_do_not_take_all_threads() -> None:
+    """Nobody asks a server again that has just let all of them wait."""
+    shared: Shared[str, int] = Shared(60.0, 2, turns=5)
+    assert shared._turns is not None
+    turns = shared._turns
+    inside, go_on, asked = threading.Event(), threading.Event(), count()
+
+    def fail() -> int:
+        next(asked)
+        inside.set()
+        assert go_on.wait(30)
+        raise ValueError("no")
+
+    with ThreadPoolExecutor(5) as pool:
+        first = pool.submit(shared.get, "a", fail)
+        assert inside.wait(30)
+        others = [pool.submit(shared.get, "a", fail) for _ in range(4)]
+        wait_for(lambda: turns._value == 0, 30)
+        with pytest.raises(BackendError, match="too much at a time"):
+            shared.get("b", lambda: 1)
+        go_on.set()
+        assert {one.exception(30) for one in others} == {first.exception(30)}
+    assert next(asked) == 1
+    assert shared.get("a", lambda: 3) == 3
+
+
 def test_an_error_is_not_kept() -> None:
-    shared: Shared[int] = Shared(60.0, 2)
+    shared: Shared[str, int] = Shared(60.0, 2)
 
     def fail() -> int:
         raise ValueError("no")
@@ -37,7 +65,7 @@ def test_an_error_is_not_kept() -> None:
 
 
 def test_the_keys_that_were_asked_for_last_are_kept() -> None:
-    shared: Shared[int] = Shared(60.0, 2)
+    shared: Shared[str, int] = Shared(60.0, 2)
     numbers = count()
     made = [shared.get(key, lambda: next(numbers)) for key in "abacab"]
     assert made == [0, 1, 0, 2, 0, 3]

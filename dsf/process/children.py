@@ -1,0 +1,23 @@
+"""Child processes that do not outlive this one, not even one that is killed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+# Becomes the program after asking the kernel for SIGTERM at the parent's death (PR_SET_PDEATHSIG is 1), unless it has
+# died already. Not a preexec_fn: that is unsafe in a process with threads.
+_TRAMPOLINE = (
+    "import ctypes,os,sys\n"
+    "if sys.platform=='linux': ctypes.CDLL(None).prctl(1,15)\n"
+    "if os.getppid()==int(sys.argv[1]): os.execv(sys.argv[2],sys.argv[2:])"
+)
+
+
+def tied(command: Sequence[str]) -> list[str]:
+    """A command that runs `command` and, on Linux, gets SIGTERM when the thread that starts it ends.
+
+    `command[0]` is a path.
+    """
+    return [sys.executable, "-I", "-S", "-c", _TRAMPOLINE, str(os.getpid()), *command]
