@@ -8,6 +8,7 @@ only ask have a channel of their own: Flower may send nothing else.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -20,6 +21,7 @@ import redis
 from celery import bootsteps
 from celery.app.control import Control
 from celery.utils.serialization import jsonify
+from celery.worker.state import task_reserved
 from kombu import pidbox
 
 import dsf.log
@@ -147,7 +149,9 @@ class Listener(bootsteps.StartStopStep):
         from celery.worker.control import Panel
 
         state = AttributeDict(app=consumer.app, hostname=consumer.hostname, consumer=consumer, tset=set)
-        handlers = {name: Panel.data[name] for name in COMMANDS}
+        handlers = {name: Panel.data[name] for name in COMMANDS} | {
+            "rate_limit": partial(_limit, Panel.data["rate_limit"])
+        }
         node = RemoteControlNode(consumer.hostname, state, None, handlers, consumer.app.control.mailbox)
         node.client = connect(settings(), name="dsf-control")
         self._end = threading.Event()
@@ -157,6 +161,24 @@ class Listener(bootsteps.StartStopStep):
         """The connection ends."""
         del consumer
         self._end.set()
+
+
+def _limit(command: Any, state: Any, task_name: str, rate_limit: str, **more: Any) -> Any:
+    """Celery's `rate_limit`; what waits for its turn under the old limit has it now.
+
+    Celery forgets it: it would wait for as long as the old limit says, an hour for `1/h`, and a worker with that many
+    requests takes no other ones meanwhile.
+    """
+    old = state.consumer.task_buckets.get(task_name)
+    reply = command(state, task_name, rate_limit, **more)
+    if old is not None and old is not state.consumer.task_buckets.get(task_name):
+        # A timer takes requests from it, too.
+        with contextlib.suppress(IndexError):
+            while True:
+                request, _ = old.pop()
+                task_reserved(request)
+                state.consumer.on_task_request(request)
+    return reply
 
 
 def _listen(node: RemoteControlNode, end: threading.Event) -> None:

@@ -91,12 +91,18 @@ def test_people_look_into_an_agent_and_change_it(bed: Bed, source: ScriptedServe
     done = bed.celery("control", "rate_limit", "dsf.cycle", "1/h")
     assert "new rate limit set successfully" in done.stdout, done.stdout + done.stderr
     before = len(source.requests)
-    for _ in range(2):
-        bed.agent.tick("sample")
+    runs = [bed.agent.tick("sample", expires=600) for _ in range(2)]
     wait_for(lambda: not bed.agent.redis.exists(keys.spoke_queue(CLUSTER)), 30, "both to be taken")
     assert bed.agent.result().outcome == "ok"
     assert bed.agent.no_result()
     assert len(source.requests) == before + 1
+    # Another limit: what waited is not held for the hour of the old one, nor does it keep others away.
+    bed.celery("control", "rate_limit", "dsf.cycle", "0")
+    waited = bed.agent.result()
+    assert (waited.run, waited.outcome) == (runs[1], "ok")
+    for _ in range(10):
+        bed.agent.tick("sample")
+        assert bed.agent.result().outcome == "ok"
 
 
 def test_what_is_not_for_people_is_refused(bed: Bed) -> None:
