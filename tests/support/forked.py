@@ -69,14 +69,25 @@ def dsf(
     arguments: Sequence[str], environment: Mapping[str, str], timeout: float = 90
 ) -> subprocess.CompletedProcess[str]:
     """Run a command with this environment and no other. Raises TimeoutExpired after `timeout` seconds."""
+    return _ran("dsf.cli", arguments, environment, timeout)
+
+
+def celery(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a command of Celery itself on our application, with this environment and no other."""
+    return _ran("celery", ["-A", "dsf.celery", *arguments], environment, 300)
+
+
+def _ran(
+    module: str, arguments: Sequence[str], environment: Mapping[str, str], timeout: float
+) -> subprocess.CompletedProcess[str]:
     with tempfile.TemporaryDirectory() as folder:
         out, err = (Path(folder, name) for name in ("out", "err"))
-        process = Forked("dsf.cli", out, environment, arguments=arguments, inherit=False, errors=err)
+        process = Forked(module, out, environment, arguments=arguments, inherit=False, errors=err)
         try:
             code = process.wait(timeout)
         finally:
             process.kill()
-        return subprocess.CompletedProcess(["dsf", *arguments], code, out.read_text(), err.read_text())
+        return subprocess.CompletedProcess([module, *arguments], code, out.read_text(), err.read_text())
 
 
 class _Process:

@@ -21,6 +21,7 @@ from dsf.settings import Settings
 from dsf.worker.remotecontrol import FlowerControl
 from tests.integration.agent.conftest import SERIES, scorer, source
 from tests.integration.agent.harness import CLUSTER, Agent, summary
+from tests.support import forked
 from tests.support.httpserver import Gate, ScriptedServer, matrix
 from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
@@ -43,10 +44,7 @@ class Bed:
     def celery(self, *words: str) -> subprocess.CompletedProcess[str]:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("DSF_")}
         environment |= {"DSF_ROLE": "cli", "DSF_REDIS_URL": self.url("dsf-operator")}
-        command = [sys.executable, "-m", "celery", "-A", "dsf.celery", *words]
-        return subprocess.run(
-            command, capture_output=True, text=True, timeout=120, check=False, env=environment, cwd=ROOT
-        )
+        return forked.celery(words, environment)
 
     def asked(self, *words: str) -> Any:
         done = self.celery("inspect", *words, "--json", "--timeout", "10", "--destination", WORKER)
@@ -192,15 +190,8 @@ def test_a_call_by_hand(bed: Bed) -> None:
     ],
 )
 def test_a_worker_by_celerys_own_command_refuses(redis_url: str, role: str, queue: str, told: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "celery", "-A", "dsf.celery", "worker", "-Q", queue, "-c", "1"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={"DSF_ROLE": role, "DSF_CLUSTER": CLUSTER, "DSF_REDIS_URL": redis_url, "PATH": os.environ["PATH"]},
-        cwd=ROOT,
-    )
+    environment = {"DSF_ROLE": role, "DSF_CLUSTER": CLUSTER, "DSF_REDIS_URL": redis_url, "PATH": os.environ["PATH"]}
+    done = forked.celery(["worker", "-Q", queue, "-c", "1"], environment)
     assert done.returncode != 0
     assert told in done.stderr
     assert "Traceback" not in done.stderr or role == "results"
@@ -226,10 +217,7 @@ def test_a_results_worker_by_celerys_own_command_is_one_of_ours(tmp_path: Path) 
         try:
             wait_for(lambda: admin.pubsub_numsub(keys.CONTROL)[0][1] or worker.poll(), 60, "the worker to listen")
             environment |= {"DSF_ROLE": "cli", "DSF_REDIS_URL": url.replace("dsf-results", "dsf-operator")}
-            asking = [*command[:5], "inspect", "ping", "--json", "--timeout", "10"]
-            done = subprocess.run(
-                asking, capture_output=True, text=True, timeout=120, check=False, env=environment, cwd=ROOT
-            )
+            done = forked.celery(["inspect", "ping", "--json", "--timeout", "10"], environment)
             assert done.returncode == 0, done.stdout + done.stderr + (tmp_path / "log").read_text()
             [name] = json.loads(done.stdout)
             assert name.startswith("results@")
