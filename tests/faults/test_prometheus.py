@@ -157,7 +157,7 @@ def test_promtool_accepts_the_metrics(fleet: Fleet, process: str) -> None:
     text = fleet.page(process, "/metrics").text
     assert "dynamic_score{" in text
     done = subprocess.run(
-        [find("promtool"), "check", "metrics"], input=text, capture_output=True, text=True, timeout=30, check=False
+        [find("promtool"), "check", "metrics"], input=text, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

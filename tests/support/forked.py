@@ -66,7 +66,7 @@ class Forked(Child):
 
 
 def dsf(
-    arguments: Sequence[str], environment: Mapping[str, str], timeout: float = 90
+    arguments: Sequence[str], environment: Mapping[str, str], timeout: float = 300
 ) -> subprocess.CompletedProcess[str]:
     """Run a command with this environment and no other. Raises TimeoutExpired after `timeout` seconds."""
     return _ran("dsf.cli", arguments, environment, timeout)

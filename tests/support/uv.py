@@ -18,7 +18,7 @@ def uv(*arguments: str) -> None:
     """Run uv: with what it has in its cache, else with the package index."""
     for offline in (["--offline"], []):
         done = subprocess.run(
-            [UV, *arguments, *offline], capture_output=True, text=True, timeout=120, check=False, cwd=ROOT
+            [UV, *arguments, *offline], capture_output=True, text=True, timeout=300, check=False, cwd=ROOT
         )
         if done.returncode == 0:
             return

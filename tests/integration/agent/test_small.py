@@ -66,7 +66,7 @@ def image_like(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, timeout=120, check=False, cwd="/"
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=300, check=False, cwd="/"
     )
 
 

@@ -50,7 +50,7 @@ class World(NamedTuple):
         """Somebody ends a token, as RFC 7009 has it. A client of another make, too."""
         answer = requests.post(
             f"{self.server.http.url}/revoke", {"token": token}, auth=(CLIENT, SECRET.replace("%", "%25")),
-            verify=str(self.ca.cert), timeout=30,
+            verify=str(self.ca.cert), timeout=300,
         )  # fmt: skip
         assert answer.status_code == 200, answer.text
 

@@ -232,14 +232,14 @@ def test_neither_redis_nor_a_cluster_is_needed(author: Author) -> None:
     environment = {"PATH": os.environ["PATH"], "XDG_STATE_HOME": str(author.folder), "HOME": str(author.folder)}
     environment["DSF_REDIS_URL"] = "redis://127.0.0.1:1/0"
     command = [sys.executable, "-m", "dsf.cli", *author.command("-o", "jsonl")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     question, *records = map(json.loads, done.stdout.splitlines())
     assert question["question"]["cluster"] == "c1"
     assert [record["items"] for record in records] == [{"n1": 12}] * 11
     named = subprocess.run(
         [sys.executable, "-m", "dsf.cli", "backtest", "nobody", "-c", "c1"],
-        env=environment, capture_output=True, text=True, timeout=120, check=False,
+        env=environment, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert named.returncode == 1
     assert "nothing says what scorer 'nobody' is" in named.stderr

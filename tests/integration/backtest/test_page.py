@@ -44,7 +44,7 @@ def said(
         text = re.sub(r"http://localhost:\d+", lambda match: urls[match[0]], step.text)
         done = subprocess.run(
             ["/bin/bash", "-euc", text],
-            cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False,
+            cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
         assert done.returncode == 0, f"{step.text}: {done.stdout}{done.stderr}"
         outputs[step.text] = done.stdout

@@ -137,7 +137,7 @@ def test_commands_that_look_load_what_they_need(redis_url: str, fleet: Fleet, tm
         "print(*sorted(name for name in names if not name.startswith('_')))"
     )
     values = environment(DSF_REDIS_URL=redis_url, XDG_STATE_HOME=str(tmp_path))
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=values)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env=values)
     assert set(ended.stdout.splitlines()[-1].split()) <= LIGHT
 
 

@@ -152,7 +152,7 @@ def test_an_interrupted_wait_says_what_came(fleet: Fleet, redis_url: str, tmp_pa
         wait_for(lambda: Pairs(fleet.redis).history("worker01", SAMPLE)[1:], 60, "one of two cycles to end")
         wait_for(lambda: looks_for_cycles(fleet.redis), 60, "the command to wait for the other")
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (130, "")
     assert err == (
         "dsf: interrupted; 1 of 2 cycles have ended, the others go on: "

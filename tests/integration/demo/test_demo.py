@@ -244,7 +244,7 @@ def test_everything_that_is_promised(demo: Demo) -> None:
 
         text = wait_for(exposed, 30, url)
         checked = subprocess.run(
-            [find("promtool"), "check", "metrics"], input=text, capture_output=True, text=True, timeout=30, check=False
+            [find("promtool"), "check", "metrics"], input=text, capture_output=True, text=True, timeout=300, check=False
         )
         assert checked.returncode == 0, checked.stdout + checked.stderr
 

@@ -75,7 +75,7 @@ class Pod:
         asked = self._container[probe]
         if "exec" in asked:
             command = [self._here(text) for text in asked["exec"]["command"]]
-            return subprocess.run(command, check=False, timeout=30, capture_output=True).returncode == 0
+            return subprocess.run(command, check=False, timeout=300, capture_output=True).returncode == 0
         port, path = self.ports[asked["httpGet"]["port"]], asked["httpGet"]["path"]
         return self.get(port, path)[0] == 200
 

@@ -126,5 +126,5 @@ def test_all_clusters_are_linked_at_once(control_plane: ControlPlane, session: S
 
 
 def test_wrong_usage_is_said() -> None:
-    done = subprocess.run([SCRIPT, "kind-hub"], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([SCRIPT, "kind-hub"], capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, "usage: " in done.stderr) == (2, True)

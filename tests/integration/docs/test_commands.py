@@ -91,7 +91,7 @@ def test_kubectl_knows_its_flags(command: Command) -> None:
     end = next((place for place, token in enumerate(tokens) if token in ("--", "|")), len(tokens))
     # With --help it reads all flags and does nothing.
     arguments = [*tokens[1:end], "--help"]
-    done = subprocess.run([_kubectl(), *arguments], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([_kubectl(), *arguments], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert "Usage:" in done.stdout
 
@@ -119,7 +119,7 @@ def test_make_knows_its_targets(command: Command) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -61,7 +61,7 @@ def test_a_plan_waits_its_time_and_the_end_waits_for_no_search(bed: Bed, tmp_pat
     with served(bed, tmp_path, optimizer_time_limit=1) as (child, url), ThreadPoolExecutor(2) as threads:
         # The search does not end by itself.
         os.kill(wait_for(lambda: _solver_of(child), 30, "the solver"), signal.SIGSTOP)
-        asked = [threads.submit(requests.post, f"{url}/optimize", json=bed.body(), timeout=120) for _ in range(2)]
+        asked = [threads.submit(requests.post, f"{url}/optimize", json=bed.body(), timeout=300) for _ in range(2)]
         done, rest = wait(asked, timeout=300, return_when=FIRST_COMPLETED)
         (busy,) = (one.result() for one in done)
         assert (busy.status_code, busy.json()["title"]) == (503, "No plan")

@@ -60,7 +60,7 @@ Server = Callable[[str], contextlib.AbstractContextManager[int]]
 
 def is_reached(address: str, port: int) -> bool:
     try:
-        socket.create_connection((address, port), timeout=30).close()
+        socket.create_connection((address, port), timeout=300).close()
     except ConnectionRefusedError:
         return False
     return True
@@ -117,7 +117,7 @@ def test_flower_serves_both(redis_url: str, tmp_path: Path) -> None:
 
 def _healthy(flower: Child, address: str, port: int) -> bool:
     assert flower.is_running, flower.tail()
-    with contextlib.closing(http.client.HTTPConnection(address, port, timeout=30)) as connection:
+    with contextlib.closing(http.client.HTTPConnection(address, port, timeout=300)) as connection:
         try:
             connection.request("GET", "/healthcheck")
             return connection.getresponse().status == 200

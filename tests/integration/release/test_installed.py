@@ -149,9 +149,9 @@ def _answers(url: str) -> bool:
 
 
 def test_a_scorer_runs_on_its_library_alone(scorer: str) -> None:
-    config = requests.get(f"{scorer}/performance/config", timeout=30).json()
+    config = requests.get(f"{scorer}/performance/config", timeout=300).json()
     assert config["scoring"]["params"]["name"] == "example_performance_score"
-    answer = requests.post(f"{scorer}/performance/scoring", json={"data": []}, timeout=30)
+    answer = requests.post(f"{scorer}/performance/scoring", json={"data": []}, timeout=300)
     assert answer.status_code == 200
     scores = {
         item["metric"]["app"]: item["score"] for item in answer.json()["results"] if item["metric"]["device"] == "all"

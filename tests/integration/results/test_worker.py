@@ -217,7 +217,7 @@ def test_flower_sees_what_was_ingested(bed: Bed, redis_url: str, folder: Path) -
     with bed.client.pubsub() as events:
         # Before there is a worker: it may be quicker than this process.
         events.psubscribe("/0.celeryev/*")
-        assert (events.get_message(timeout=30) or {}).get("type") == "psubscribe"
+        assert (events.get_message(timeout=300) or {}).get("type") == "psubscribe"
 
         def kinds() -> set[str]:
             while (event := events.get_message(timeout=0.1)) is not None:

@@ -83,7 +83,7 @@ class Reader:
     def _ask(self, command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             ["/bin/bash", "-c", command],
-            cwd=self.folder, env=self._environment, capture_output=True, text=True, timeout=40, check=False,
+            cwd=self.folder, env=self._environment, capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
 
     def _demo(self, command: str) -> None:

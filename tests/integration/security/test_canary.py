@@ -251,7 +251,7 @@ def test_what_is_wrong_is_said_without_it(tmp_path: Path, arguments: tuple[str, 
     # Some of them become another program: these start as people start them.
     done = subprocess.run(
         [sys.executable, "-m", "dsf.cli", *arguments],
-        env=environment(**given), capture_output=True, text=True, timeout=90, check=False,
+        env=environment(**given), capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode != 0
     assert done.stderr.strip() or done.stdout.strip()

@@ -98,7 +98,7 @@ def test_a_port_in_use_is_named_and_taken_when_it_is_free(
         other.close()
         agent.tick("pushed")
         assert agent.result().outcome == "ok"
-        socket.create_connection(("127.0.0.1", port), timeout=30).close()
+        socket.create_connection(("127.0.0.1", port), timeout=300).close()
 
 
 def test_nothing_listens_and_nothing_is_loaded_until_a_scorer_s_metrics_are_pushed(
@@ -107,7 +107,7 @@ def test_nothing_listens_and_nothing_is_loaded_until_a_scorer_s_metrics_are_push
     port = free_port()
 
     def listens() -> bool:
-        with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port), timeout=30):
+        with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port), timeout=300):
             return True
         return False
 

@@ -35,7 +35,7 @@ class Flower:
         self.url = f"http://127.0.0.1:{port}"
 
     def get(self, path: str) -> requests.Response:
-        return requests.get(self.url + path, timeout=30)
+        return requests.get(self.url + path, timeout=300)
 
     def is_ready(self) -> bool:
         assert self.child.is_running, self.child.tail()
@@ -203,15 +203,15 @@ def test_metrics_need_the_password(redis_url: str, tmp_path: Path) -> None:
     def is_ready() -> bool:
         assert child.is_running, child.tail()
         try:
-            return requests.get(f"{url}/healthcheck", timeout=30).ok
+            return requests.get(f"{url}/healthcheck", timeout=300).ok
         except requests.ConnectionError:
             return False
 
     try:
         wait_for(is_ready, 60, "Flower to answer")
-        assert requests.get(f"{url}/metrics", timeout=30).status_code == 401
-        assert requests.get(f"{url}/metrics", timeout=30, auth=("admin", "guess")).status_code == 401
-        answer = requests.get(f"{url}/metrics", timeout=30, auth=("admin", "secret"))
+        assert requests.get(f"{url}/metrics", timeout=300).status_code == 401
+        assert requests.get(f"{url}/metrics", timeout=300, auth=("admin", "guess")).status_code == 401
+        answer = requests.get(f"{url}/metrics", timeout=300, auth=("admin", "secret"))
     finally:
         child.kill()
     assert answer.status_code == 200

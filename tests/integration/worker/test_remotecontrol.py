@@ -145,7 +145,7 @@ def test_flower_asks_single_workers_and_changes_nothing(bed: Bed) -> None:
             control.rate_limit("dsf.cycle", "1/h", destination=[WORKER])
     with redis.Redis.from_url(bed.url("dsf-flower"), decode_responses=True) as thief, thief.pubsub() as replies:
         replies.psubscribe(keys.control_reply("*"))
-        replies.get_message(timeout=30)
+        replies.get_message(timeout=300)
         command = {"method": "rate_limit", "arguments": {"task_name": "dsf.cycle", "rate_limit": "1/h"}, "ticket": "t"}
         thief.publish(keys.QUESTIONS, json.dumps({**command, "reply_to": {"exchange": "", "routing_key": "t"}}))
         reply = wait_for(lambda: replies.get_message(ignore_subscribe_messages=True, timeout=1), 30, "the refusal")

@@ -45,7 +45,7 @@ def test_an_agent_imports_what_it_needs() -> None:
         env={"DSF_ROLE": "agent", "DSF_CLUSTER": "c1", "DSF_REDIS_URL": "redis://127.0.0.1:1/0"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=True,
     )
     modules: list[str] = json.loads(done.stdout)
@@ -67,7 +67,7 @@ def test_dsf_agent_loads_no_other_command() -> None:
         env={"DSF_CLUSTER": "c1", "DSF_LISTEN_PORT": "x"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=True,
     )
     assert done.stdout.split("\n")[:2] == ["2", "[]"]

@@ -27,6 +27,6 @@ _GIVEN = {
 def test_each_setting_is_read_again_as_it_was() -> None:
     environment = {f"DSF_{name}": value for name, value in _GIVEN.items()}
     done = subprocess.run(
-        [sys.executable, "-c", _SAY], env=environment, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", _SAY], env=environment, capture_output=True, text=True, timeout=300, check=False
     )
     assert (done.stdout, done.stderr) == ("[]\n", "")

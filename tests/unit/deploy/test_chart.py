@@ -132,7 +132,7 @@ def test_newer_crds_are_applied_with_the_command_of_the_documentation() -> None:
 
 def test_values_table_is_up_to_date() -> None:
     script = chart.ROOT / "scripts" / "helm-values-table"
-    done = subprocess.run([sys.executable, script, "--print"], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run([sys.executable, script, "--print"], capture_output=True, text=True, timeout=300, check=True)
     assert (chart.ROOT / "docs" / "helm-values.md").read_text() == done.stdout, "run: scripts/helm-values-table"
 
 

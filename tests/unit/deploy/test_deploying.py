@@ -52,7 +52,7 @@ class Machine:
             env={"PATH": str(self.folder / "bin"), "WORLD": str(self.folder), **environment},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
 

@@ -49,7 +49,7 @@ def conditional(extras: str) -> set[str]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=300,
     )
     return set(said.stdout.split()) - {"--no-install-package"}
 

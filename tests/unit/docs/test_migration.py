@@ -123,7 +123,7 @@ def _exists(code: str) -> bool:
     """Whether the code is something that can be looked up; asserts that it is there."""
     words = code.split()
     if words[0] == "make":
-        subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, check=True, capture_output=True, timeout=60)
+        subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, check=True, capture_output=True, timeout=300)
         return True
     if words[0] == "dsf":
         assert words[1] in get_command(app).commands, code  # type: ignore[attr-defined]

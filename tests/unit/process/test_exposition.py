@@ -29,7 +29,7 @@ def server() -> Iterator[MetricsServer]:
 
 
 def page(server: MetricsServer) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=30) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=300) as answer:
         return str(answer.read().decode())
 
 
@@ -86,7 +86,7 @@ def test_head_is_answered_as_get_without_a_body(server: MetricsServer, path: str
     address = f"http://127.0.0.1:{server.port}{path}"
     with requests.Session() as session:
         session.trust_env = False
-        got, headed = session.get(address, timeout=30), session.head(address, timeout=30)
+        got, headed = session.get(address, timeout=300), session.head(address, timeout=300)
     assert (headed.status_code, headed.content) == (got.status_code, b"")
     assert headed.headers["content-type"] == got.headers["content-type"]
 
@@ -113,7 +113,7 @@ def test_a_mistake_of_ours_is_logged_once(capfd: pytest.CaptureFixture[str]) -> 
     found.start()
     try:
         with pytest.raises(urllib.error.HTTPError) as caught:
-            urllib.request.urlopen(f"http://127.0.0.1:{found.port}/healthz", timeout=30)
+            urllib.request.urlopen(f"http://127.0.0.1:{found.port}/healthz", timeout=300)
         assert caught.value.code == 500
         caught.value.close()
     finally:

@@ -78,7 +78,7 @@ def test_the_chart_does_not_start_with_wrong_passwords(tmp_path: Path, change: s
 def _write_users(passwords: Path, file: Path) -> subprocess.CompletedProcess[str]:
     files = FOLDER.parent / "helm" / "files"
     command = ["/bin/sh", str(files / "write-users"), str(files / "users.acl"), str(passwords), str(file)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 
 
 def test_there_is_a_password_for_every_user() -> None:

@@ -34,7 +34,7 @@ def test_it_says_and_returns_what_a_process_does(
     environment = kept | {"COLUMNS": "100", "XDG_STATE_HOME": str(tmp_path)} | settings
     fresh = subprocess.run(
         [sys.executable, "-m", "dsf.cli", *arguments],
-        env=environment, capture_output=True, text=True, timeout=90, check=False,
+        env=environment, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     made = forked.dsf(arguments, environment)
     assert (made.returncode, made.stdout, made.stderr) == (fresh.returncode, fresh.stdout, fresh.stderr)
