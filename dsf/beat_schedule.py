@@ -29,8 +29,6 @@ from dsf.store.ticks import TickFactory
 
 log = dsf.log.get(__name__)
 
-#: Pairs that are dispatched per round trip.
-BATCH: Final = 500
 #: Longest sleep in seconds between two reads of the schedule; a change wakes beat immediately.
 LONGEST_WAIT: Final = 0.5
 #: First and longest wait while Redis is unavailable (seconds).
@@ -129,7 +127,7 @@ class BeatScheduler(Scheduler):
         self._dispatcher = Dispatcher(
             self._redis,
             TickFactory(),
-            batch=BATCH,
+            batch=500,
             queue_limit=config.queue_limit,
             spread_rate=SPREAD_RATE,
         )

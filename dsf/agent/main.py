@@ -38,8 +38,9 @@ from dsf.process import memory
 from dsf.process.exposition import MetricsServer
 from dsf.process.launch import USAGE
 from dsf.settings import ENV_PREFIX, Settings
+from dsf.sources.base import type_of
 from dsf.sources.memory import SourceMemory
-from dsf.sources.registry import begin, plugins, type_of
+from dsf.sources.registry import begin, plugins
 from dsf.sources.window import window_budget
 from dsf.store.client import connect
 

@@ -17,8 +17,7 @@ import yaml
 
 from dsf.api.problems import Location, field_path
 
-#: Limits of one document: aliases can expand a short text without bound.
-MAX_NODES: Final = 20_000
+#: Deepest nesting of one document.
 MAX_DEPTH: Final = 50
 
 _TAG: Final = "tag:yaml.org,2002:"
@@ -170,7 +169,8 @@ def _check_tree(root: yaml.Node) -> None:
     while pending:
         node, location = pending.pop()
         nodes += 1
-        if nodes > MAX_NODES or len(location) > MAX_DEPTH:
+        # Aliases can expand a short text without bound.
+        if nodes > 20_000 or len(location) > MAX_DEPTH:
             raise YamlError(root.start_mark.line, "is too large once its aliases are followed")
         if isinstance(node, yaml.MappingNode):
             seen: set[str] = set()

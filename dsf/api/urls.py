@@ -22,7 +22,6 @@ _URL = re.compile(
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 # Characters allowed in a path: RFC 3986 pchar, the slash, and % of existing escapes.
 _PATH_SAFE: Final = "/:@!$&'()*+,;=~%"
-_QUERY_SAFE: Final = _PATH_SAFE + "?"
 
 
 class Origin(NamedTuple):
@@ -76,7 +75,7 @@ def join_url(host: str, path: str) -> str:
     joined = base_url(host) + "".join(f"/{segment}" for segment in segments)
     if segments and (path or match["path"] or "").endswith("/"):
         joined += "/"
-    return f"{joined}?{quote(query, safe=_QUERY_SAFE)}" if query else joined
+    return f"{joined}?{quote(query, safe=_PATH_SAFE + '?')}" if query else joined
 
 
 def _match(url: str) -> re.Match[str]:

@@ -19,7 +19,6 @@ from dsf.api.manifest import ApiObject, ManifestProblem, ParsedDocument, parse_d
 from dsf.backends.outfolder import PRIVATE, key_of
 from dsf.backends.protocol import Manifest, ObjectKey
 
-SUFFIXES: Final = (".yaml", ".yml", ".json")
 #: Most bytes of a manifest file.
 MAX_BYTES: Final = 4 * 1024 * 1024
 
@@ -141,7 +140,7 @@ class ManifestFolder:
             for entry in children:
                 is_folder = _is_folder(entry)
                 # Hidden files are editors' or incomplete copies; `x.yaml~` and `#x.yaml#` have another suffix.
-                if entry.name.startswith(".") or not (is_folder or entry.name.endswith(SUFFIXES)):
+                if entry.name.startswith(".") or not (is_folder or entry.name.endswith((".yaml", ".yml", ".json"))):
                     continue
                 if is_folder and (entry.is_symlink() or self._is_ignored(Path(entry.path))):
                     continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
 
 import redis
 
@@ -13,9 +12,6 @@ from dsf.backtest.record import Question, Record
 from dsf.fleet.reader import FleetReader
 from dsf.fleet.views import ScoreView
 from dsf.store.registry import Registry, ScorerRecord
-
-#: The rows have no expired score, so those that they have count.
-_VALID: Final = 1
 
 
 @dataclass
@@ -47,7 +43,8 @@ def current(client: redis.Redis, scorer: str, at: int) -> CurrentScores:
             scorer=scorer,
             score_name=score.score_name,
             every=0,
-            validity=_VALID,
+            # The rows have no expired score, so those that they have count.
+            validity=1,
             sources=(),
             scoring_endpoint="",
             formats=(),

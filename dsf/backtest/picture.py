@@ -13,14 +13,10 @@ from dsf.errors import ToolError
 
 #: File types that can be written.
 FORMATS: Final = (".svg", ".png")
-#: Lines in one picture: those that change most often.
-MAX_LINES: Final = 8
-#: Widest line of blocks.
-WIDTH: Final = 40
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 
 
-def blocks(line: Sequence[int | None], width: int = WIDTH) -> str:
+def blocks(line: Sequence[int | None], width: int = 40) -> str:
     """The line as blocks from its lowest to its highest value; a blank where there is none."""
     columns = min(width, len(line))
     means = list(_means(line, columns)) if columns else []
@@ -61,7 +57,8 @@ def draw(views: Sequence[BacktestView], path: Path) -> None:
     for number, view in enumerate(views, 1):
         axes = figure.add_subplot(len(views), 1, number)
         axes.set_title(f"{view.scorer} on {view.cluster}", loc="left", fontsize=10)
-        for item in view.items[:MAX_LINES]:
+        # Those that change most often.
+        for item in view.items[:8]:
             times, values = _points(view, item.line)
             # matplotlib takes datetimes; its types do not say so.
             axes.step(times, values, where="post", linewidth=1, label=item.name)  # type: ignore[arg-type]

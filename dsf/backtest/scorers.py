@@ -30,9 +30,6 @@ from dsf.kube.lists import objects
 from dsf.kube.resources import DYNAMIC_SCORERS, MANAGED_CLUSTERS, SCORING_AUTHENTICATIONS
 from dsf.kube.session import Session
 
-#: Most bytes of the answer of /config.
-_MAX_CONFIG = 1024 * 1024
-
 
 def from_manifest(file: Path, name: str | None, cluster: str, scorer_url: str = "") -> ScorerSummary:
     """The DynamicScorer `name` in this file, as an agent of `cluster` would run it; without a name, the only one.
@@ -97,7 +94,7 @@ def _synced(scorer: DynamicScorer, scorer_url: str) -> DynamicScorer:
     """With what its /config says now."""
     url = moved(scorer.spec.config_url, _server(scorer_url)) if scorer_url else scorer.spec.config_url
     try:
-        body = http.get(url, deadline=time.monotonic() + CHECK_TIMEOUT, max_bytes=_MAX_CONFIG)
+        body = http.get(url, deadline=time.monotonic() + CHECK_TIMEOUT, max_bytes=1024 * 1024)
         config = parse_remote_config(body)
     except (HttpError, RemoteConfigError) as error:
         raise BacktestError(

@@ -33,9 +33,8 @@ from dsf.http.deadline import made_for
 from dsf.messages import MESSAGE_LIMIT, Stage
 from dsf.settings import Settings
 from dsf.sources import Context, Payload, source_of
-from dsf.sources.base import Question, joined
+from dsf.sources.base import Question, joined, type_of
 from dsf.sources.memory import SourceMemory
-from dsf.sources.registry import type_of
 from dsf.text import cleaned, masked, place
 
 _TOO_LATE = "no time is left before the next cycle begins"

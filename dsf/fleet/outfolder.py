@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from dsf.fleet import overviews
 from dsf.fleet.views import View
 from dsf.store.notices import ConditionNotice
-
-#: Of cycles Redis has newer and better data; the other sums up conditions that are there.
-_NOT_HERE: Final = ("Scoring", "Ready")
 
 
 class UnmetCondition(View):
@@ -44,7 +41,8 @@ class ManifestMistake(View):
 def unmet(scorer: str, conditions: Iterable[ConditionNotice | overviews.ConditionView]) -> Iterator[UnmetCondition]:
     """A scorer's conditions that are False, except those about its cycles, and their sum."""
     for condition in conditions:
-        if condition.status == "False" and condition.type not in _NOT_HERE:
+        # Of cycles Redis has newer and better data; the other sums up conditions that are there.
+        if condition.status == "False" and condition.type not in ("Scoring", "Ready"):
             yield UnmetCondition(scorer=scorer, **condition.model_dump(include={"type", "status", "reason", "message"}))
 
 

@@ -24,10 +24,6 @@ from dsf.text import place
 
 #: Supported content codings. Only gzip is requested.
 _CODINGS: Final = frozenset({"gzip", "x-gzip", "deflate"})
-#: gzip or zlib, detected by the first bytes.
-_EITHER: Final = 32 + zlib.MAX_WBITS
-#: Members of one gzip answer; servers send one.
-_MAX_MEMBERS: Final = 64
 #: Bytes of an error answer read for its message.
 _REFUSAL_BYTES = 16 * 1024
 _REDIRECTS = range(300, 400)
@@ -288,7 +284,9 @@ def inflated(pieces: Iterable[bytes]) -> Iterator[bytes]:
     of which costs a copy of the rest: so the output of each step is bounded, and the members are counted. What follows
     the last member is ignored, as gzip does.
     """
-    inflater = zlib.decompressobj(_EITHER)
+    # gzip or zlib, detected by the first bytes.
+    either = 32 + zlib.MAX_WBITS
+    inflater = zlib.decompressobj(either)
     members = 0
     is_begun = False
     for piece in pieces:
@@ -297,9 +295,10 @@ def inflated(pieces: Iterable[bytes]) -> Iterator[bytes]:
         while rest:
             if inflater.eof:
                 members += 1
-                if members >= _MAX_MEMBERS:
-                    raise NotHttpError(f"it is made of more than {_MAX_MEMBERS} compressed members")
-                inflater = zlib.decompressobj(_EITHER)
+                # Servers send one.
+                if members >= 64:
+                    raise NotHttpError("it is made of more than 64 compressed members")
+                inflater = zlib.decompressobj(either)
             try:
                 made = inflater.decompress(rest, 1024 * 1024)
             except zlib.error:

@@ -29,10 +29,6 @@ log = dsf.log.get(__name__)
 _WHERE: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _TICK: Final = "tick"
 _NANOSECONDS: Final = 1_000_000_000
-#: What is sent of a span.
-_KEPT: Final = ("name", "context", "parent", "resource", "attributes", "kind", "start_time", "end_time")
-#: Attributes of a request's span with its URL: parameters and users of URLs may be credentials.
-_URLS: Final = ("http.url", "url.full")
 
 #: The processes that send traces of their own; empty if this one does not.
 _started: list[str] = []
@@ -97,7 +93,8 @@ def _start(role: str) -> None:
         """Leaves out the texts of errors: they have URLs, whose parameters may be credentials."""
 
         def on_end(self, span: ReadableSpan) -> None:
-            given = {name: getattr(span, name) for name in (*_KEPT, "instrumentation_scope")}
+            kept = ("name", "context", "parent", "resource", "attributes", "kind", "start_time", "end_time")
+            given = {name: getattr(span, name) for name in (*kept, "instrumentation_scope")}
             super().on_end(ReadableSpan(**given, status=trace.Status(span.status.status_code)))
 
     named = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": f"dsf-{role}"}
@@ -174,5 +171,6 @@ def _attributes(run: str) -> dict[str, str]:
 def _without_secrets(span: Span, request: Any) -> None:
     parts = urlsplit(request.url)
     plain = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-    for name in _URLS:
+    # Parameters and users of URLs may be credentials.
+    for name in ("http.url", "url.full"):
         span.set_attribute(name, plain)

@@ -20,10 +20,6 @@ _PLAIN_ERRORS: Final = frozenset(
     {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENOENT, errno.EACCES}
 )
 
-_NOT_PEM: Final = (
-    "no certificate in PEM, or its key is another one's (DSF_REDIS_CA_FILE, DSF_REDIS_CERT_FILE, DSF_REDIS_KEY_FILE)"
-)
-
 # redis-py's published types do not cover all that is used here.
 _Plain: Any = redis.Connection
 _Tls: Any = redis.SSLConnection
@@ -194,7 +190,10 @@ def _context(ca_file: str | None, cert_file: str | None, key_file: str | None) -
             file = cert_file
             context.load_cert_chain(cert_file, key_file)
     except OSError as error:
-        problem = _NOT_PEM if isinstance(error, ssl.SSLError) else error.strerror
+        problem = error.strerror
+        if isinstance(error, ssl.SSLError):
+            settings = "DSF_REDIS_CA_FILE, DSF_REDIS_CERT_FILE, DSF_REDIS_KEY_FILE"
+            problem = f"no certificate in PEM, or its key is another one's ({settings})"
         raise OSError(error.errno, problem, error.filename or file) from None
     return context
 

@@ -1,4 +1,4 @@
-"""Input and output types of a source."""
+"""Input and output types of a source, and which source a scorer has."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import urlsplit
 
 from dsf.api.summary import ScorerSummary
+from dsf.api.types import SourceType
 from dsf.errors import HttpError
 from dsf.http.access import PLAIN, Access
 from dsf.sources.memory import SourceMemory
@@ -16,6 +19,15 @@ from dsf.sources.memory import SourceMemory
 #: The beginning and the end of every scoring request; in between are an array's items.
 HEAD = b'{"data":['
 TAIL = b"]}"
+#: The path of OTLP/HTTP, and the plug-in that serves a source `OpenTelemetry` with this path.
+OTLP_PATH: Final = "/v1/metrics"
+OTLP: Final = "otlp.dynamic-scoring.open-cluster-management.io"
+#: Built-in types behind which there are plug-ins, too.
+BEHIND: Final[Mapping[str, str]] = {
+    SourceType.OpenTelemetry: "opentelemetry.dynamic-scoring.open-cluster-management.io",
+    SourceType.Kubernetes: "kubernetes.dynamic-scoring.open-cluster-management.io",
+    SourceType.Object: "object.dynamic-scoring.open-cluster-management.io",
+}
 
 
 @dataclass(slots=True)
@@ -134,3 +146,11 @@ def joined(payloads: Mapping[str, Payload]) -> Payload:
 
 #: Asks a source. Raises HttpError, whose reason and message tell the author of the scorer what to change.
 Source = Callable[[ScorerSummary, Context], Payload]
+
+
+def type_of(source: ScorerSummary) -> str:
+    """The type of a source in `dsf.sources.registry`, where some built-in types have a plug-in behind them."""
+    is_pushed = urlsplit(source.source_endpoint).path.rstrip("/") == OTLP_PATH
+    if source.source_type == SourceType.OpenTelemetry and is_pushed:
+        return OTLP
+    return BEHIND.get(source.source_type, source.source_type)

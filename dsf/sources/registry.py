@@ -7,15 +7,13 @@ import importlib
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import dsf.log
 from dsf.api.sourcetype import is_plugin_type
-from dsf.api.summary import ScorerSummary
 from dsf.api.types import SourceType
 from dsf.errors import HttpError
 from dsf.http.failures import EXCERPT
-from dsf.sources.base import Source
+from dsf.sources.base import BEHIND, OTLP, Source
 from dsf.sources.memory import SourceMemory
 from dsf.sources.plugin import PROTOCOL, Options, Plugin, ask
 from dsf.text import cleaned
@@ -27,15 +25,6 @@ SOURCES: Final[Mapping[str, str]] = {
 }
 #: The entry point group of source types.
 GROUP: Final = "dsf.sources"
-#: The path of OTLP/HTTP, and the plug-in that serves a source `OpenTelemetry` with this path.
-OTLP_PATH: Final = "/v1/metrics"
-OTLP: Final = "otlp.dynamic-scoring.open-cluster-management.io"
-#: Built-in types behind which there are plug-ins, too.
-BEHIND: Final[Mapping[str, str]] = {
-    SourceType.OpenTelemetry: "opentelemetry.dynamic-scoring.open-cluster-management.io",
-    SourceType.Kubernetes: "kubernetes.dynamic-scoring.open-cluster-management.io",
-    SourceType.Object: "object.dynamic-scoring.open-cluster-management.io",
-}
 #: Plug-ins of this project -> the extra that brings the distribution which has them.
 EXTRAS: Final[Mapping[str, str]] = {OTLP: "otel", **dict.fromkeys(BEHIND.values(), "sources")}
 
@@ -58,14 +47,6 @@ def source_of(name: str) -> Source:
             text += f"; install the package that has it in the agent's image (an entry point {GROUP!r})"
         raise HttpError("unsupported_source", text)
     return functools.partial(ask, _plugin(plugin), f"source type {name!r} ({_of(plugins()[plugin][0])})")
-
-
-def type_of(source: ScorerSummary) -> str:
-    """The type of a source in the registry, where some built-in types have a plug-in behind them."""
-    is_pushed = urlsplit(source.source_endpoint).path.rstrip("/") == OTLP_PATH
-    if source.source_type == SourceType.OpenTelemetry and is_pushed:
-        return OTLP
-    return BEHIND.get(source.source_type, source.source_type)
 
 
 def begin(name: str, memory: SourceMemory) -> None:

@@ -88,14 +88,13 @@ def hub_time(client: redis.Redis) -> float:
 # The hub's data is bounded, and the hub frees memory: its scripts may write even if agents may not because Redis holds
 # `maxmemory`. Memory beyond that is the hub's reserve.
 _FLAGS: Final = "#!lua flags=allow-oom\n"
-#: Scripts that write rows, or tell readers that a pair has changed.
-_WITH_ROWS: Final = ("ingest", "sweep", "set_right", "dispatch", "reschedule", "forget")
 
 
 @functools.cache
 def lua(name: str) -> str:
     """Source of `lua/<name>.lua`; each script's first comment names its keys and arguments."""
-    if name not in _WITH_ROWS:
+    # These write rows, or tell readers that a pair has changed.
+    if name not in ("ingest", "sweep", "set_right", "dispatch", "reschedule", "forget"):
         return _FLAGS + _source(name)
     pairs = keys.pair_key("", "").removesuffix("/")
     names = f"local ROWS, CHANGED, SEQUENCE, PAIR = {keys.ROWS!r}, {keys.CHANGED!r}, {keys.SEQUENCE!r}, {pairs!r}\n"

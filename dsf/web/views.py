@@ -34,8 +34,6 @@ _MATRIX_ROWS: Final = 200
 _SCORERS: Final = 60
 #: Most failure groups of a page, and overrides of a scorer.
 _LISTED: Final = 30
-#: States that need attention.
-_BAD: Final = (Verdict.FAILING, Verdict.EXPIRED, Verdict.SKIPPED, Verdict.NEVER, Verdict.EMPTY)
 
 _Page = TypeVar("_Page", ClusterPage, Rows)
 
@@ -58,7 +56,8 @@ def _fleet(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str
     if clusters <= _MATRIX_ROWS and clusters * len(scorers) <= 2000 and room > 0:
         page = _first_if_other(lambda cursor: reading.clusters(room, only.clusters, cursor), query)
         return context | {"mode": "matrix", "columns": scorers, "lines": page.clusters, "page": page}
-    wanted = PairFilter(clusters=only.clusters, states=_BAD)
+    need_attention = (Verdict.FAILING, Verdict.EXPIRED, Verdict.SKIPPED, Verdict.NEVER, Verdict.EMPTY)
+    wanted = PairFilter(clusters=only.clusters, states=need_attention)
     worst = _first_if_other(lambda cursor: reading.page(wanted, PAGE_ROWS, cursor), query)
     return context | {"mode": "large", "page": worst}
 

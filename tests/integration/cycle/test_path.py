@@ -11,7 +11,7 @@ from tests.faults.fleet import Fleet, scores
 from tests.support.wait import wait_for
 
 #: Modules of dsf that a cycle and its result enter in beat, agent and results worker together.
-MOST = 50
+MOST = 36
 #: Seconds of cycles, one a second, and of none; and cycles that are there at least.
 _SECONDS, _CYCLES = 8, 5
 

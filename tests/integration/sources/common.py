@@ -9,8 +9,8 @@ from typing import Any
 from dsf.api.summary import ScorerSummary
 from dsf.http.access import PLAIN, Access
 from dsf.sources import Context, source_of
+from dsf.sources.base import type_of
 from dsf.sources.memory import SourceMemory
-from dsf.sources.registry import type_of
 from dsf.sources.window import WindowBudget
 
 

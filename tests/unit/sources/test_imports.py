@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from dsf.errors import HttpError
-from dsf.sources import registry
+from dsf.sources import base, registry
 
 
 def _printed(code: str) -> str:
@@ -49,9 +49,7 @@ def test_without_the_extra_a_scorer_of_pushed_metrics_names_it() -> None:
     assert "needs the extra `otel`: pip install 'dynamic-scoring-framework[otel]'" in said
 
 
-@pytest.mark.parametrize(
-    ("name", "extra"), [*registry.EXTRAS.items(), *dict.fromkeys(registry.BEHIND, "sources").items()]
-)
+@pytest.mark.parametrize(("name", "extra"), [*registry.EXTRAS.items(), *dict.fromkeys(base.BEHIND, "sources").items()])
 def test_without_the_distribution_a_scorer_names_the_extra(
     name: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

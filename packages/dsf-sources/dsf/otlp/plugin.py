@@ -12,9 +12,9 @@ from dsf import metrics as names
 from dsf.errors import HttpError
 from dsf.otlp.selector import selectors_of
 from dsf.settings import Settings
+from dsf.sources.base import OTLP_PATH
 from dsf.sources.memory import SourceMemory, checked, lookback_of
 from dsf.sources.plugin import Options, Plugin, Request, Series
-from dsf.sources.registry import OTLP_PATH
 from dsf.sources.window import Grid
 
 try:

@@ -20,8 +20,8 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from dsf.api.summary import ScorerSummary
 from dsf.otlp.points import SUFFIXES, Pairs, Point, pairs, points, refusal
 from dsf.otlp.selector import Selector, SelectorError, parse_selectors, underscored, with_short_names
+from dsf.sources.base import OTLP, type_of
 from dsf.sources.memory import retention
-from dsf.sources.registry import OTLP, type_of
 from dsf.sources.window import AHEAD, MAX_LABEL_BYTES, OutdatedSampleError, Window, WindowBudget, WindowFullError
 
 #: Seconds between two removals of old samples.

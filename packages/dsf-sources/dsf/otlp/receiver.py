@@ -29,7 +29,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 import dsf.log
 from dsf.otlp.received import Received
 from dsf.process.connections import BoundedServer, InThread, TimedHandler
-from dsf.sources.registry import OTLP_PATH
+from dsf.sources.base import OTLP_PATH
 
 log = dsf.log.get(__name__)
 
