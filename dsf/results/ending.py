@@ -162,7 +162,9 @@ def _score(result: Result, scorer: ScorerRecord, until: float, now: float, publi
         items=list(items),
         held={},
     )
-    return _Scored(outcome, held(score, published, scorer, result.cluster), refused, clamped, remark)
+    if published is not None:
+        score = held(score, published, scorer, result.cluster)
+    return _Scored(outcome, score, refused, clamped, remark)
 
 
 def _kept(results: Sequence[_Kept]) -> list[_Kept]:

@@ -25,12 +25,10 @@ class Published:
     """The scores in force of the pairs of some results. For one batch of one worker: a mailbox has one reader."""
 
     def __init__(self, client: redis.Redis, results: Iterable[tuple[Result, ScorerRecord]], *, now: float) -> None:
-        """One round trip if a scorer has a hold, else none. `now` is unix seconds. Raises redis.RedisError."""
+        """Of scorers with a hold, in one round trip. `now` is unix seconds. Raises redis.RedisError."""
         self._scores: dict[tuple[str, str], PairScore] = {}
         scorers = {
-            (result.cluster, result.scorer): scorer
-            for result, scorer in results
-            if scorer.hold is not None and scorer.destination != "None"
+            (result.cluster, result.scorer): scorer for result, scorer in results if scorer.destination != "None"
         }
         if not scorers:
             return
@@ -63,9 +61,9 @@ class Published:
             self._scores[cluster, scorer.name] = score
 
 
-def held(measured: PairScore, published: PairScore | None, scorer: ScorerRecord, cluster: str) -> PairScore:
+def held(measured: PairScore, published: PairScore, scorer: ScorerRecord, cluster: str) -> PairScore:
     """The score to publish instead of `measured`; the same object where the scorer has no hold."""
-    if scorer.hold is None or published is None:
+    if scorer.hold is None:
         return measured
     values, waiting = hold_back(
         dict(published.items),

@@ -139,16 +139,19 @@ class Ingest:
         factor: float,
     ) -> dict[int, Ending]:
         """The endings of results by their number, in their order."""
-        published = Published(self._redis, results.values(), now=now)
+        holding = [each for each in results.values() if each[1].hold is not None]
+        published = Published(self._redis, holding, now=now) if holding else None
         made: dict[int, Ending] = {}
         # By run: a mailbox gives the results of a pair in any order, and each is held against the one before.
         for (number, (result, scorer)), interval in sorted(
             zip(results.items(), intervals, strict=True), key=lambda one: one[0][1][0].run
         ):
+            before = published.before(result) if published else None
             made[number] = ending = ending_of(
-                result, scorer, now=now, factor=factor, interval=interval, published=published.before(result)
+                result, scorer, now=now, factor=factor, interval=interval, published=before
             )
-            published.replace(result.cluster, scorer, ending.score)
+            if published:
+                published.replace(result.cluster, scorer, ending.score)
         return {number: made[number] for number in results}
 
     def _intervals(self, results: Sequence[Result]) -> list[int | None]:

@@ -22,8 +22,8 @@ import pytest
 from playwright.sync_api import Browser, Route, expect
 
 from dsf.api.meta import rfc3339
+from dsf.backtest.placements import Scores
 from dsf.backtest.record import Question, Record
-from dsf.backtest.replay import Replay, Scores
 from dsf.kube.lists import objects
 from dsf.kube.resources import (
     ADDON_PLACEMENT_SCORES,
@@ -37,6 +37,7 @@ from dsf.kube.resources import (
 from dsf.kube.session import Session
 from dsf.placements.explanation import PlacementView, WhatIf, explain
 from dsf.placements.reader import PlacementReader, parse_answer
+from dsf.placements.replay import Replay
 from dsf.placements.scheduling import SchedulerAnswer, SchedulingDecision, Situation, counts, decided_in, schedule
 from tests.support.browser import TIMEOUT, Tab, browser
 from tests.support.child import Child
