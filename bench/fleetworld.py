@@ -25,7 +25,6 @@ from bench.fleetprocesses import Processes
 from bench.hub import SCORERS, HubFleet
 from dsf import keys
 from dsf.messages import run_time
-from dsf.schedule.stats import BOUNDS
 from dsf.settings import child_environment
 from dsf.store.agents import results_waiting
 from dsf.store.pairs import OUTCOMES, Pairs
@@ -458,7 +457,7 @@ class World:
 
     def _lags(self) -> Counter[str]:
         stats = {str(name): str(text) for name, text in self.client.hgetall(keys.BEAT_STATS).items()}
-        return Counter({bound: int(stats.get(f"lag:{bound}", "0")) for bound in (*BOUNDS, "+Inf")})
+        return Counter({bound: int(stats.get(f"lag:{bound}", "0")) for bound in (*keys.LAG_BOUNDS, "+Inf")})
 
     def scraper(self, end: float, found: list[tuple[int, float]] | None = None) -> threading.Thread:
         """A thread that scrapes the exporter every 30 s until then (time.monotonic()), so that it has its work; `found`
@@ -484,7 +483,7 @@ def _quantiles(lags: Counter[str]) -> tuple[float, float]:
     found: list[float] = []
     for share in (0.5, 0.99):
         so_far = 0
-        for bound in (*BOUNDS, "+Inf"):
+        for bound in (*keys.LAG_BOUNDS, "+Inf"):
             so_far += lags[bound]
             if total and so_far >= share * total:
                 found.append(float(bound))

@@ -20,7 +20,6 @@ import redis
 
 from bench.common import MEGABYTE, Figure, Measurement, cpu, options, process, report
 from dsf import keys
-from dsf.metrics import LAG_BUCKETS
 from dsf.settings import child_environment
 from dsf.store.schedule import Entry, ScheduleStore
 from tests.support.redisserver import RedisServer
@@ -61,10 +60,11 @@ def drain(client: redis.Redis, queues: list[str]) -> None:
 
 def quantile(stats: dict[str, str], share: float) -> float:
     """A quantile of the lag in seconds, interpolated within its bucket as Prometheus does."""
-    counts = [int(stats.get(f"lag:{bound:g}", 0)) for bound in LAG_BUCKETS]
+    counts = [int(stats.get("lag:" + bound, 0)) for bound in keys.LAG_BOUNDS]
+    uppers = [float(bound) for bound in keys.LAG_BOUNDS]
     wanted = share * (sum(counts) + int(stats.get("lag:+Inf", 0)))
     below = 0.0
-    for count, upper, lower in zip(counts, LAG_BUCKETS, (0.0, *LAG_BUCKETS), strict=False):
+    for count, upper, lower in zip(counts, uppers, (0.0, *uppers), strict=False):
         if count and below + count >= wanted:
             return lower + (upper - lower) * (wanted - below) / count
         below += count

@@ -111,6 +111,8 @@ BEAT_STATS = "dsf:schedule:stats"
 SKIPS = "dsf:schedule:skips"
 #: hash `<scorer>:<upper bound>` -> number of ticks of that scorer with this lag, as in BEAT_STATS; by beat.
 BEAT_LAGS = "dsf:schedule:lags"
+#: Upper bounds of the histogram of lags, in seconds, as they stand in fields.
+LAG_BOUNDS = ("0.01", "0.025", "0.05", "0.1", "0.25", "0.5", "1", "2.5", "5", "10", "30", "60")
 
 # --- runs and results (beat opens runs, the results worker closes them) --------------------------------------
 

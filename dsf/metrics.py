@@ -99,7 +99,6 @@ SCHEDULED = Metric(
     "dynamic_scoring_scheduled", "counter", "Cycles that were due or asked for.", ("ds_cluster", "ds_score_name")
 )
 LAG = Metric("dynamic_scoring_schedule_lag_seconds", "histogram", "How late ticks were sent.")
-LAG_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 TICKS = Metric("dynamic_scoring_ticks", "counter", "Ticks sent by beat.")
 TICKS_STOPPED = Metric("dynamic_scoring_ticks_stopped", "gauge", "1 while no beat sends the ticks that are due.")
 TICKS_SKIPPED = Metric("dynamic_scoring_ticks_skipped", "counter", "Due ticks that were not sent.", ("reason",))

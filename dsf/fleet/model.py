@@ -207,14 +207,14 @@ class FleetModel:
         groups = self.groups(self._clock())
         [overview] = self._overviews([record], groups)
         own = groups[name].states if name in groups else {}
-        lags = self._redis.hmget(keys.BEAT_LAGS, [f"{name}:{bound}" for bound in (*_bounds(), "+Inf")])
+        lags = self._redis.hmget(keys.BEAT_LAGS, [f"{name}:{bound}" for bound in (*keys.LAG_BOUNDS, "+Inf")])
         values = [
             ClusterValue(cluster=row.cluster, value=row.value)
             for row in own.get(Verdict.OK, ())
             if row.value is not None
         ]
         counted = {
-            f"{name}:{bound}": number for bound, number in zip((*_bounds(), "+Inf"), lags, strict=True) if number
+            f"{name}:{bound}": number for bound, number in zip((*keys.LAG_BOUNDS, "+Inf"), lags, strict=True) if number
         }
         kept = ScorerOverview.model_fields.keys() - {"conditions", "config_read"}
         return ScorerDetail(
@@ -492,20 +492,12 @@ def _worst(states: StateCounts) -> tuple[int, ...]:
     return states.failing, states.expired + states.skipped, states.never, states.empty
 
 
-def _bounds() -> tuple[str, ...]:
-    """Upper bounds of the lag histogram as in field names."""
-    # Imported here: read-only commands do not need the metrics library.
-    from dsf.metrics import LAG_BUCKETS
-
-    return tuple(f"{bound:g}" for bound in LAG_BUCKETS)
-
-
 def _lags(stats: Mapping[str, Any], prefix: str) -> list[Bucket]:
     def count(bound: str) -> int:
         return whole("counter", prefix + bound, stats.get(prefix + bound))
 
     return [
-        *(Bucket(up_to=float(bound), count=count(bound)) for bound in _bounds()),
+        *(Bucket(up_to=float(bound), count=count(bound)) for bound in keys.LAG_BOUNDS),
         Bucket(up_to=None, count=count("+Inf")),
     ]
 

@@ -18,7 +18,6 @@ import dsf.log
 from dsf import keys
 from dsf.messages import new_run_id
 from dsf.process import tracing
-from dsf.schedule import stats
 from dsf.schedule.limiter import RateLimiter
 from dsf.store import ticks
 from dsf.store.client import at_once, lua
@@ -283,7 +282,7 @@ class Dispatcher:
     def _write(self, rows: Sequence[_Row]) -> None:
         names = [keys.split_pair(row.pair) for row in rows]
         touched = [key for name in names for key in (keys.pair_key(*name), keys.spoke_queue(name[0]))]
-        arguments: list[str | int] = [len(stats.BOUNDS), *stats.BOUNDS]
+        arguments: list[str | int] = [len(keys.LAG_BOUNDS), *keys.LAG_BOUNDS]
         for row in rows:
             # The script compares due times: repr reproduces exactly the number read.
             arguments += [repr(field) if isinstance(field, float) else field for field in row]

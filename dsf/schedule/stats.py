@@ -23,9 +23,6 @@ from dsf.store.agents import results_waiting
 from dsf.store.client import number
 from dsf.store.ticks import REASONS, ticks_problem
 
-#: Upper bounds of the lag histogram as in field names.
-BOUNDS = tuple(f"{bound:g}" for bound in metrics.LAG_BUCKETS)
-
 
 def schedule_families(client: redis.Redis) -> Iterable[Metric]:
     """Lag, ticks, skips, whether ticks are sent, number of entries, waiting ticks, and waiting results.
@@ -67,7 +64,7 @@ def _counted(stats: Mapping[str, str]) -> list[Metric]:
         skipped.add_metric((reason,), value)
     total = 0.0
     buckets: list[tuple[str, float]] = []
-    for bound in (*BOUNDS, "+Inf"):
+    for bound in (*keys.LAG_BOUNDS, "+Inf"):
         total += number("counter", f"lag:{bound}", stats.get(f"lag:{bound}"))
         buckets.append((bound, total))
     lag = HistogramMetricFamily(metrics.LAG.name, metrics.LAG.help)

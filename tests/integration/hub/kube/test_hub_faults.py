@@ -137,7 +137,8 @@ def test_two_hundred_clusters_at_once_and_an_api_server_that_dies_meanwhile(
     until(lambda: len(world.pairs()) == 201, 30)
     world.session.delete(world.config_path)
     until(lambda: world.config() is None, 30)
-    assert _works(world) == []
+    # The hub tidies up when it hears of it.
+    until(lambda: _works(world) == [], 60)
     world.apply(config(world.namespace))
     print(f"200 clusters distributed {distributed:.1f} s after the last was made, healed after {healed:.1f} s")
 
