@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 from importlib import metadata
@@ -61,15 +62,16 @@ class RunningCycles:
         self._lock = threading.Lock()
         #: Run id -> cycle, also one that runs beyond its deadline.
         self._cycles: dict[str, Cycle] = {}
-        #: Scorer -> its newest run.
-        self._newest: dict[str, str] = {}
+        #: Scorer -> its last runs, by their threads: ticks that come together begin in any order.
+        self._last: dict[str, deque[str]] = {}
 
     def is_new(self, scorer: str, run_id: str) -> bool:
-        """Note the run; whether it is another one than the scorer's last: a message may come twice."""
+        """Note the run; whether it is none of the scorer's last ones: a message may come twice."""
         with self._lock:
-            if self._newest.get(scorer) == run_id:
+            last = self._last.setdefault(scorer, deque(maxlen=8))
+            if run_id in last:
                 return False
-            self._newest[scorer] = run_id
+            last.append(run_id)
             return True
 
     def enter(self, cycle: Cycle) -> bool:
@@ -96,8 +98,8 @@ class RunningCycles:
             others = [cycle for cycle in self._cycles.values() if cycle.scorer not in scorers and cycle.deadline > now]
             for cycle in others:
                 cycle.deadline = now
-            for scorer in [scorer for scorer in self._newest if scorer not in scorers]:
-                del self._newest[scorer]
+            for scorer in [scorer for scorer in self._last if scorer not in scorers]:
+                del self._last[scorer]
         return others
 
 
