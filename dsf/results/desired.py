@@ -86,7 +86,7 @@ def desired(
 def validity_factor(validities: Iterable[tuple[int, int]], write_rate: float) -> float:
     """Extension factor of validities, so that renewals use at most half of the write rate.
 
-    `validities` are (number of objects, seconds); an object is renewed at half of its validity.
+    `validities` are (number of objects, seconds); as if an object were renewed at half of its validity.
     """
     renewals = sum(number / (seconds / 2) for number, seconds in validities)
     return max(1.0, renewals / (write_rate / 2))

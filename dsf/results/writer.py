@@ -250,7 +250,7 @@ class Writer:
         counts["deleted"] = 1
 
     def _next_look(self, written: WrittenRecord, now: float) -> float:
-        """At half of the validity; then at half of each remainder; at the latest at expiry."""
+        """When it is to be renewed; then at half of each remainder; at the latest at expiry."""
         if now < written.renew_at:
             return written.renew_at
         rest = written.valid_until - now
