@@ -311,9 +311,10 @@ class Settings(BaseSettings):
     departure_grace: float = Field(
         default=300.0,
         ge=0,
-        description="Seconds for which scores, histories and credentials of a cluster stay after its ManagedCluster, "
-        "its ManagedClusterAddOn or the DynamicScoringConfig is gone, and objects of an emptied manifest file or "
-        "folder: such things come back. A cluster that is not accepted any more loses its credentials at once.",
+        description="Seconds for which scores, histories and credentials of a cluster stay after its ManagedCluster or "
+        "its ManagedClusterAddOn is gone, histories and credentials after the DynamicScoringConfig is, and objects "
+        "of an emptied manifest file or folder: such things come back. A cluster that is not accepted any more loses "
+        "its credentials at once.",
     )
     health_interval: float = Field(default=30.0, gt=0, description="Time between two checks of a scoring API.")
     allow_link_local: bool = Field(

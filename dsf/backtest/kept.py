@@ -94,6 +94,9 @@ def fitting(run: KeptRun) -> KeptRun:
     if len(run.clusters) > _ROWS:
         cut = _noted(cut, f"{len(run.clusters)} clusters were tested; {_ROWS} are shown")
     # Texts may be long all the same.
+    if cut.comparison is not None and len(cut.model_dump_json()) > _MAX_BYTES:
+        bare = cut.comparison.model_copy(update={"backtests_a": [], "backtests_b": []})
+        cut = _noted(cut.model_copy(update={"comparison": bare}), "its lines are too large to be shown")
     if len(cut.model_dump_json()) > _MAX_BYTES:
         cut = cut.model_copy(update={"backtests": cut.backtests[:1], "comparison": None})
         cut = _noted(cut, "too large to be shown as a whole")

@@ -68,7 +68,9 @@ def compare(
     is_interrupted = False
     try:
         with ExitStack() as stack:
-            sides = [_side(stack, name, since, clusters or []) for name in (a, b)]
+            # Scores in force are of one moment: two readings of the clock may differ.
+            now = int(time.time())
+            sides = [_side(stack, name, since, clusters or [], now) for name in (a, b)]
             tests = [one for one in zip((a, b), sides, strict=True) if since and not _is_recorded(one[0])]
             is_interrupted = bool(tests) and _test(stack, tests, since, every, clusters or _all_clusters(), rate)
             known, problems, hints = _placements(placements or [], sides)
@@ -99,7 +101,7 @@ def _is_recorded(name: str) -> bool:
     return Path(name).is_file() and not _is_manifest(name)
 
 
-def _side(stack: ExitStack, name: str, since: int, clusters: list[str]) -> Side:
+def _side(stack: ExitStack, name: str, since: int, clusters: list[str], now: int) -> Side:
     """One of the two; what is tested now has no moments yet."""
     from dsf.backtest.recording import Recording
 
@@ -111,7 +113,7 @@ def _side(stack: ExitStack, name: str, since: int, clusters: list[str]) -> Side:
     if not since:
         if _is_manifest(name):
             raise typer.BadParameter("is needed for a manifest: its scorer has no scores now", param_hint="--since")
-        return _current(name, clusters)
+        return _current(name, clusters, now)
     recording = stack.enter_context(Recording())
     recording.name = path.stem if _is_manifest(name) else name
     return recording
@@ -139,12 +141,12 @@ def _test(
     return is_interrupted()
 
 
-def _current(scorer: str, clusters: list[str]) -> Side:
+def _current(scorer: str, clusters: list[str], now: int) -> Side:
     from dsf.backtest.current import current
     from dsf.cli.session import session
 
     with session() as opened:
-        side = current(opened.redis, scorer, int(time.time()))
+        side = current(opened.redis, scorer, now)
     side.questions = {name: one for name, one in side.questions.items() if not clusters or name in clusters}
     return side
 

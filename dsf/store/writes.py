@@ -180,6 +180,10 @@ class Writes:
         for answer in answers[:6]:
             if isinstance(answer, Exception):
                 raise answer
+        for answer in answers[6:]:
+            # What may pass must not remove a score.
+            if isinstance(answer, Exception) and not str(answer).startswith("WRONGTYPE"):
+                raise answer
         # A pair whose data is spoilt has no score, and must not stop the others.
         hashes = [(None, None) if isinstance(answer, Exception) else answer for answer in answers[6:]]
         return [_facts(*row) for row in zip(wanted, *answers[:6], hashes, strict=True)]

@@ -52,6 +52,16 @@ class Shared(Generic[_Key, _Value]):
             ended = entry.ended
             if not is_new and time.monotonic() < entry.until:
                 return entry.value
+        try:
+            return self._in_turn(entry, make, ended, is_new=is_new)
+        except Exception:
+            with self._lock:
+                # What failed takes no other's place. Those who wait for it have it still.
+                if self._entries.get(key) is entry and not entry.lock.locked() and time.monotonic() >= entry.until:
+                    del self._entries[key]
+            raise
+
+    def _in_turn(self, entry: _Entry[_Value], make: Callable[[], _Value], ended: int, *, is_new: bool) -> _Value:
         if self._turns is None:
             return self._made(entry, make, ended, is_new=is_new)
         if not self._turns.acquire(blocking=False):

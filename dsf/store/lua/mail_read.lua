@@ -46,11 +46,14 @@ else
     for i, cluster in ipairs(names) do
         keys[i] = prefix .. cluster .. '.flag'
     end
-    in_parts(keys, function(...)
-        for _, flag in ipairs(call('MGET', ...)) do
-            flags[#flags + 1] = flag
+    -- Most have none: one command looks at eight. An agent may set a flag of any size: no more than three bytes are read.
+    for eighth = 1, #keys, 8 do
+        local last = math.min(eighth + 7, #keys)
+        local is_some = call('EXISTS', unpack(keys, eighth, last)) > 0
+        for i = eighth, last do
+            flags[i] = is_some and call('EXISTS', keys[i]) == 1 and call('GETRANGE', keys[i], 0, 2)
         end
-    end)
+    end
 end
 for i = first, first + #names - 1 do
     local place = i % #names + 1
@@ -58,7 +61,7 @@ for i = first, first + #names - 1 do
         places[#places + 1], wanted[#wanted + 1] = place, names[place]
     end
     if flags[place] and #flags[place] > 2 then
-        -- An agent may set flags of any size. Such a one is read once.
+        -- It is no flag of an agent of ours.
         clear(names[place])
     end
 end
@@ -88,7 +91,8 @@ for i, place in ipairs(places) do
             turn = string.match(flags[place] or '', '^%d%d?$') or turn
         end
         if taken > 0 then
-            mailboxes[#mailboxes + 1] = {name = cluster, slots = slots, taken = taken, tried = 0, turn = turn or 0}
+            mailboxes[#mailboxes + 1] =
+                {name = cluster, place = place, slots = slots, taken = taken, tried = 0, turn = turn or 0}
         elseif flags[place] then
             clear(cluster)
         end
@@ -122,12 +126,15 @@ local function has_room()
     return #found < most and bytes < most_bytes
 end
 
-local is_found = true
+local is_found, is_cut = true, is_more
 while is_found and has_room() do
     is_found = false
     for _, mailbox in ipairs(mailboxes) do
         if has_room() then
             is_found = take(mailbox) or is_found
+        elseif not is_cut then
+            -- The next read begins with the first one that had no room.
+            first, is_cut = mailbox.place - 1, true
         end
     end
 end

@@ -20,12 +20,12 @@ local function tell_readers()
         return
     end
     local last = redis.pcall('INCRBY', SEQUENCE, count)
-    if last == count then
+    if type(last) ~= 'number' or last == count then
         local time = redis.call('TIME')
         last = tonumber(time[1]) * 1000000 + tonumber(time[2]) + count
         redis.call('SET', SEQUENCE, string.format('%.0f', last))
     end
-    for first = 1, type(last) == 'number' and count or 0, 1000 do
+    for first = 1, count, 1000 do
         local news = {}
         for i = first, math.min(first + 999, count) do
             news[#news + 1] = string.format('%.0f', last - count + i)

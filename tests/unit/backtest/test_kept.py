@@ -98,5 +98,13 @@ def test_a_large_run_is_cut_and_says_so() -> None:
     assert len(fitting(with_backtests(both, run.backtests)).model_dump_json()) < 256 * 1024
 
 
+def test_a_comparison_whose_lines_are_too_large_is_kept_without_them() -> None:
+    lines = [backtest(f"c{number}", items=8, columns=COLUMNS, text="x" * 9000) for number in range(10)]
+    cut = fitting(with_backtests(comparison(1e9), lines))
+    assert cut.comparison is not None
+    assert cut.comparison.backtests == []
+    assert "its lines are too large to be shown" in cut.problem
+
+
 def test_ids_are_in_the_order_of_time() -> None:
     assert new_id(9.0) < new_id(10.0) < new_id(1e9) < new_id(4e9)

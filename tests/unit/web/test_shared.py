@@ -69,3 +69,16 @@ def test_the_keys_that_were_asked_for_last_are_kept() -> None:
     numbers = count()
     made = [shared.get(key, lambda: next(numbers)) for key in "abacab"]
     assert made == [0, 1, 0, 2, 0, 3]
+
+
+def test_what_fails_takes_no_others_place() -> None:
+    shared: Shared[str, int] = Shared(60.0, 2)
+
+    def fail() -> int:
+        raise ValueError("no")
+
+    assert shared.get("a", lambda: 1) == 1
+    for number in range(5):
+        with pytest.raises(ValueError, match="no"):
+            shared.get(f"wrong {number}", fail)
+    assert shared.get("a", lambda: 2) == 1
