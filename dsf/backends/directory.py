@@ -80,9 +80,7 @@ class DirectoryBackend(DirectoryScores):
         self._look(grace=0.0)
         self._on_change = on_change
         for key in before | self._objects.keys():
-            # Not of works: the hub looks at them once it has its first plan. Before, each cluster looks like one gone.
-            if key.kind is not Kind.WORK:
-                on_change(key)
+            on_change(key)
         self._thread.start()
 
     def interrupt(self) -> None:

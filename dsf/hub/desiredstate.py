@@ -97,6 +97,7 @@ class DesiredState:
         self._limit = capacity.MOST
         # Objects to be reconciled with the next plan.
         self._changed: set[ObjectKey] = set()
+        self._is_made = False
         #: Unix time at which a pause ends or a name becomes free, and the plan changes by itself.
         self.ends = float("inf")
 
@@ -109,6 +110,11 @@ class DesiredState:
     def plan(self) -> FleetPlan:
         """The desired state as of the last `update`; empty before the first one."""
         return self._plan
+
+    @property
+    def is_made(self) -> bool:
+        """Whether there was an `update`."""
+        return self._is_made
 
     def update(self) -> FleetPlan:
         """Make a new plan and report what is to be reconciled with it.
@@ -125,7 +131,7 @@ class DesiredState:
             except BaseException:
                 self.note(*changed)
                 raise
-            self._plan = plan
+            self._plan, self._is_made = plan, True
             pauses = (scorer.suspended_until for scorer in plan.scorers.values())
             self.ends = min([until for until in pauses if until is not None] + [plan.claims.next_end])
         self._on_new(news, changed)

@@ -118,10 +118,8 @@ def test_what_was_edited_while_no_hub_ran_is_put_right(tmp_path: Path, start: St
     (folder / "dynamic-scoring-config.yaml").write_text("data: {summaries: evil}")
     with start() as (backend, told):
         assert {path: path.read_text() for path in wanted} == wanted
-        # The hub looks at all works once it has a plan, and not before.
-        assert [key for key in told if key.kind is Kind.WORK] == []
-        restored = backend.get(Kind.WORK, "c", work["metadata"]["name"]) or {}
-        assert restored["metadata"]["uid"] == applied["metadata"]["uid"]
+        assert [key.name for key in told if key.kind is Kind.WORK] == [work["metadata"]["name"]]
+        assert (backend.get(*told[0]) or {})["metadata"]["uid"] == applied["metadata"]["uid"]
         assert backend.delivered_key_ids("c") == KeyIds(7)
     for path in wanted:
         path.write_text(path.read_text().replace("workload:", "workloads:").replace("summaries:", "none:"))
