@@ -29,8 +29,6 @@ log = dsf.log.get(__name__)
 #: Longest time in seconds that new entries wait for OCM's delivery to the agent. An unreachable cluster gets them after
 #: this; its agent then reports an unknown scorer.
 HOLD: Final = 2.0
-#: Seconds after which a cluster has its turn again that came before the first plan.
-_NOT_YET: Final = 0.1
 #: Stands for the DynamicScoringConfig among clusters that are gone: no cluster has this name.
 _CONFIG: Final = "/"
 
@@ -85,9 +83,6 @@ class ClusterReconciler:
 
     def __call__(self, key: ObjectKey) -> float | None:
         """Raises BackendError and redis.RedisError; a failure of one does not prevent the other's work."""
-        if not self._desired.is_made:
-            # Each one would look like one that is gone.
-            return _NOT_YET
         plan = self._desired.plan
         self._note(key.name, is_unsettled=True)
         outcome: dict[str, Any] = {"problem": "", "is_refused": False}

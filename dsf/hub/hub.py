@@ -37,6 +37,8 @@ log = dsf.log.get(__name__)
 
 #: Threads that reconcile, by backend. More that do not wait take each other Python's lock, a quarter of the CPU.
 _WORKERS: Final = {"kube": 8, "dir": 2}
+#: Seconds after which an object has its turn again that came before the first plan.
+_NOT_YET: Final = 0.1
 
 
 class Hub:
@@ -190,6 +192,9 @@ class Hub:
         return secret
 
     def _reconcile(self, key: ObjectKey) -> float | None:
+        if not self._desired.is_made:
+            # Each cluster would look like one that is gone, and each score like an orphan.
+            return _NOT_YET
         return self._reconcilers[key.kind](key)
 
     # --- event routing -------------------------------------------------------------------------------------------

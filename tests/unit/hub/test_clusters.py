@@ -79,16 +79,6 @@ def _working(plan: FleetPlan, registrar: Mock, backend: Mock, counted: list[froz
     )
 
 
-def test_before_the_first_plan_no_cluster_is_gone() -> None:
-    """A backend tells of what is there when it starts."""
-    registrar, backend = Mock(spec=Registrar), Mock(spec=Backend)
-    reconcile = _working(make_plan([], config(), [], NOW), registrar, backend, [])
-    cast("Mock", reconcile._desired).is_made = False
-    assert reconcile(ObjectKey(Kind.CLUSTER, "", "c"))
-    assert reconcile.have_looked_at(["c"]) is False
-    assert (registrar.mock_calls, backend.mock_calls) == ([], [])
-
-
 @pytest.mark.parametrize("trouble", [None, redis.ConnectionError("away")])
 def test_an_agent_that_cannot_be_told_is_paused_and_paced_all_the_same(trouble: Exception | None) -> None:
     scorers = [
