@@ -22,7 +22,7 @@ from dsf.cli import (
     status,
 )
 from dsf.cli.group import CommandGroup, FleetCommand
-from dsf.cli.output import Format, Output, emit
+from dsf.cli.output import Format, Output, emit, flat
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -115,9 +115,18 @@ app.command(rich_help_panel=_RUN)(processes.flower)
 app.command(rich_help_panel=_LOOK)(crds)
 app.command(rich_help_panel=_LOOK)(version)
 
-# Commands of distributions of their own.
-for entry in sorted(entry_points(group="dsf.commands"), key=lambda entry: entry.name):
-    entry.load()(app)
+
+def add_installed(to: typer.Typer) -> None:
+    """Add the commands of other distributions. Those that cannot be loaded are left out, with a warning on stderr."""
+    for entry in sorted(entry_points(group="dsf.commands"), key=lambda entry: entry.name):
+        try:
+            entry.load()(to)
+        except Exception as error:  # noqa: BLE001 (third-party code)
+            why = flat(f"{type(error).__name__}: {error}")
+            typer.echo(f"warning: the commands of {entry.value} are left out: {why}", err=True)
+
+
+add_installed(app)
 
 
 def run() -> None:
