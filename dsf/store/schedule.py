@@ -23,7 +23,6 @@ from dsf.store.entries import (
     ScheduleOverride,
     effective,
     next_slot,
-    overrides_at,
     read,
     read_overrides,
     scorer_target,
@@ -172,10 +171,6 @@ class ScheduleStore:
         for batch in batched((scorer_target(scorer), *(keys.pair(name, scorer) for name in clusters)), self._BATCH):
             overrides |= read_overrides(zip(batch, self._redis.hmget(keys.OVERRIDES, batch), strict=True))
         return overrides
-
-    def overrides_of_scorers(self, scorers: Iterable[str]) -> dict[str, ScheduleOverride]:
-        """The overrides of scorers on all clusters, by target as for `overrides`."""
-        return overrides_at(self._redis, map(scorer_target, scorers))
 
     def set_override(
         self,

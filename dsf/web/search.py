@@ -37,10 +37,6 @@ class Query:
         """Whether this value matches all patterns of the field."""
         return all(fits(value, pattern, exact=field in _EXACT) for pattern in self.of(field))
 
-    def has_words_in(self, *values: str) -> bool:
-        """Whether each word is in one of the values."""
-        return all(any(word in value.lower() for value in values) for word in self.words)
-
 
 def parse(text: str) -> Query:
     """Parse a user's query. Never fails."""
