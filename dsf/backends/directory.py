@@ -105,6 +105,8 @@ class DirectoryBackend(DirectoryScores):
 
     def keys(self, kind: Kind) -> Sequence[ObjectKey]:
         """See the protocol."""
+        if kind is Kind.SCORE:
+            return self._out.score_keys()
         return [key_of(manifest) for manifest in self.list(kind)]
 
     def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:

@@ -117,8 +117,16 @@ class OutFolder:
                     write_text(path, text, mode=mode)
 
     def read(self, key: ObjectKey) -> Manifest | None:
-        """One object, or None."""
-        return _manifest(read_yaml(self.path(key)))
+        """One object; None if it is missing, or if people copied or renamed another one to this place."""
+        path = self.path(key)
+        manifest = _manifest(read_yaml(path))
+        return manifest if manifest is not None and self._is_in(path, manifest) else None
+
+    def score_keys(self) -> list[ObjectKey]:
+        """The keys of all AddOnPlacementScores by the names of their files, without reading them."""
+        paths = sorted(self.root.glob(f"{_CLUSTERS}/*/{_SCORES}/*.yaml"))
+        keys = (ObjectKey(Kind.SCORE, path.parent.parent.name, path.stem) for path in paths)
+        return [key for key in keys if is_name(key.namespace) and is_name(key.name)]
 
     def all(self, kind: Kind) -> Iterator[Manifest]:
         """The objects of a kind; those that people copied or renamed are left out."""
@@ -129,7 +137,7 @@ class OutFolder:
             except BackendError as error:
                 log.warning("an object is left out", error=str(error))
                 continue
-            if manifest is not None and manifest.get("kind") == kind.value and self._is_in(path, manifest):
+            if manifest is not None and self._is_in(path, manifest):
                 if not isinstance(manifest.get("status", {}), dict):
                     del manifest["status"]
                 yield manifest
@@ -137,7 +145,7 @@ class OutFolder:
     def _is_in(self, path: Path, manifest: Manifest) -> bool:
         try:
             return self.path(key_of(manifest)) == path
-        except (BackendError, TypeError):
+        except (BackendError, KeyError, TypeError, ValueError):
             return False
 
 

@@ -12,6 +12,7 @@ import dsf.log
 from dsf.api.naming import label_value, sanitize_resource_name
 from dsf.api.types import SCORER_NAME_LABEL
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
+from dsf.errors import BackendError
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.registrar import Registrar
 from dsf.hub.scorerplan import ScorerPlan
@@ -49,7 +50,11 @@ class ScoreReconciler:
         for key in self._backend.keys(Kind.SCORE):
             # Most are recognised by name: only the others are read.
             if owners.of(key, None) is None:
-                manifest = self._backend.get(*key)
+                try:
+                    manifest = self._backend.get(*key)
+                except BackendError as error:
+                    log.warning("a score is left out", cluster=key.namespace, score=key.name, error=str(error))
+                    continue
                 if manifest is not None and not _is_going(manifest) and owners.of(key, manifest) is None:
                     yield key
 

@@ -199,3 +199,20 @@ def test_settings_that_cannot_be_used(
     settings = settings_factory(**{"backend": "dir", "manifests": tmp_path, **values})
     with pytest.raises(SettingsError, match=message):
         make_backend(settings)
+
+
+def test_scores_go_by_the_names_of_their_files_and_copies_of_people_are_none(tmp_path: Path, start: Start) -> None:
+    (tmp_path / "c.yaml").write_text(_cluster())
+    about = {"apiVersion": "cluster.open-cluster-management.io/v1alpha1", "kind": "AddOnPlacementScore"}
+    score = {**about, "metadata": {"namespace": "c", "name": "s"}}
+    with start() as (backend, _):
+        backend.apply_score(score, {"scores": []})
+        folder = tmp_path / "_out" / "clusters" / "c" / "addonplacementscores"
+        for name in ("copy", "not a name"):
+            (folder / f"{name}.yaml").write_text((folder / "s.yaml").read_text())
+        # None is read for its key.
+        (folder / "broken.yaml").write_text("{")
+        assert [key.name for key in backend.keys(Kind.SCORE)] == ["broken", "copy", "s"]
+        assert backend.get(Kind.SCORE, "c", "copy") is None
+        assert (backend.get(Kind.SCORE, "c", "s") or {})["status"] == {"scores": []}
+        assert backend.get(Kind.SCORE, "c", "broken") is None

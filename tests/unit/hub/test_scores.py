@@ -5,8 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, cast
 
+import pytest
+
 from dsf.api.types import SCORER_NAME_LABEL
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
+from dsf.errors import BackendError
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.registrar import Registrar
 from dsf.hub.scores import ScoreReconciler
@@ -122,3 +125,16 @@ def test_a_score_where_its_scorer_cannot_run_is_kept() -> None:
     assert plan.scorers["hub/one"].obstacles.keys() == {"a"}
     place = Place(plan, _score("a", "score-one", "one"))
     assert list(place.reconciler().orphans(plan)) == []
+
+
+def test_a_score_that_cannot_be_read_keeps_no_other_from_being_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(_plan(), _score("a", "broken"), _score("a", "other"))
+    get = place.get
+
+    def refuse(kind: Kind, namespace: str, name: str) -> Manifest | None:
+        if name == "broken":
+            raise BackendError("broken.yaml: no YAML")
+        return get(kind, namespace, name)
+
+    monkeypatch.setattr(place, "get", refuse)
+    assert [key.name for key in place.reconciler().orphans(place.plan)] == ["other"]
