@@ -89,13 +89,14 @@ class Fleet(Stack):
         interval: int = 1,
         query: str = "",
         source: str = "",
+        kind: str = "Prometheus",
         execution: Mapping[str, Any] | None = None,
         annotations: Mapping[str, str] | None = None,
         **spec: Any,
     ) -> None:
         """Apply a DynamicScorer, and if given let the scoring API answer it with `good`.
 
-        With `query` its source is Prometheus at the URL `source`, by default the scripted one; else it has none.
+        With `query` its source is of this `kind` at the URL `source`, by default the scripted one; else it has none.
         Its score is `<name>-score`, its path at the scripted servers `/<name>`.
         """
         if good is not None:
@@ -104,7 +105,7 @@ class Fleet(Stack):
         if query:
             path = {} if source else {"path": f"/{name}"}
             params = {"query": query, "range": 60, "step": 5}
-            wanted = {"type": "Prometheus", "host": source or self.source.url, "params": params, **path}
+            wanted = {"type": kind, "host": source or self.source.url, "params": params, **path}
         body = {
             "description": "a test's",
             "configURL": f"{self.api.url}/config",

@@ -1,30 +1,39 @@
-"""One cluster is away, another one's clock is wrong: the others do not notice."""
+"""What happens to one cluster, or to one process of the hub, is not noticed by the others."""
 
 from __future__ import annotations
 
+import functools
+import signal
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from statistics import median
 
 import pytest
 
 from dsf import keys
+from dsf.messages import run_time
 from tests.faults.fleet import BY_HAND, STALL, Fleet, scores
-from tests.support.stack import pass_time
+from tests.support.child import Child
+from tests.support.httpserver import Gate
 
 pytestmark = pytest.mark.xdist_group("faults-clusters")
 
 #: Messages in a queue; seconds for which a score may be used.
 QUEUE_LIMIT, VALIDITY = 5, 4
+#: What a clock may be off.
 TOLERATED = 10
+#: Scorers whose cycles have as long as a busy machine needs.
+PATIENT = ("one", "two", "three")
 
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     made = Fleet(
         tmp_path_factory.mktemp("clusters") / "stack",
-        ("here", "remote"),
+        ("c1", "c2"),
         settings={role: {"queue_limit": QUEUE_LIMIT} for role in ("beat", "cli")},
         altered={"beat": ("--run-slack", "2")},
     )
@@ -33,132 +42,137 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     with made:
         for cluster in made.clusters:
             made.wait_success("cpu", cluster)
-        made.first_score("calm", "here")
+        made.first_score("calm")
         yield made
 
 
-def gauges(fleet: Fleet, cluster: str) -> float | None:
-    return fleet.metric("exporter", "dynamic_score", ds_score_name="cpu-score", ds_cluster=cluster)
+def gauge(fleet: Fleet, process: str, scorer: str, cluster: str) -> float | None:
+    return fleet.metric(process, "dynamic_score", ds_score_name=f"{scorer}-score", ds_cluster=cluster)
 
 
 def gaps(fleet: Fleet, since: float) -> list[float]:
-    """The times between the ends of two cycles of `here` since then (unix seconds), however they ended."""
-    times = [entry.at for entry in fleet.history("cpu", "here") if entry.at >= since]
+    """The times between the ends of two cycles of c1 since then (unix seconds), however they ended."""
+    times = [entry.at for entry in fleet.history("cpu") if entry.at >= since]
     return [new - old for new, old in pairwise(times)]
 
 
 def test_away(fleet: Fleet) -> None:
-    fleet.until(lambda: gauges(fleet, "remote") == 10)
-    fleet.until(lambda: fleet.items("cpu", "remote") == {"n1": 10})
+    fleet.until(lambda: gauge(fleet, "exporter", "cpu", "c2") == 10)
+    fleet.until(lambda: fleet.items("cpu", "c2") == {"n1": 10})
     since = time.time()
-    assert fleet.stop("agent remote") == [0]
-    with fleet.unaffected("calm", "here"):
-        last = fleet.state("cpu", "remote").score
+    assert fleet.stop("agent c2") == [0]
+    with fleet.unaffected("calm"):
+        last = fleet.state("cpu", "c2").score
         assert last is not None
         # The score is used until it expires, and not longer.
-        assert fleet.items("cpu", "remote") == {"n1": 10} or time.time() >= last.valid_until
-        fleet.until(lambda: fleet.object("cpu", "remote") is None, "the expired score to be removed")
+        assert fleet.items("cpu", "c2") == {"n1": 10} or time.time() >= last.valid_until
+        fleet.until(lambda: fleet.object("cpu", "c2") is None, "the expired score to be removed")
         assert last.valid_until <= time.time() < last.valid_until + 2 + STALL
-        assert gauges(fleet, "remote") is None
-        fleet.until(lambda: gauges(fleet, "here") == 10)
+        assert gauge(fleet, "exporter", "cpu", "c2") is None
+        fleet.until(lambda: gauge(fleet, "exporter", "cpu", "c1") == 10)
 
         # Its queue does not grow, and what is not sent is counted.
-        fleet.until(lambda: fleet.state("cpu", "remote").skipped().get("queue_full", 0) >= 3)
-        end = time.monotonic() + 3
-        while time.monotonic() < end:
-            assert fleet.redis.llen(keys.spoke_queue("remote")) <= QUEUE_LIMIT
-            pass_time(0.1)
-        queue = keys.spoke_queue("remote")
+        fleet.until(lambda: fleet.state("cpu", "c2").skipped().get("queue_full", 0) >= 3)
+        queue = keys.spoke_queue("c2")
+        assert fleet.redis.llen(queue) <= QUEUE_LIMIT
         assert fleet.metric("exporter", "dynamic_scoring_queue_length", queue=queue) == QUEUE_LIMIT
-        skipped = fleet.metric("exporter", "dynamic_scoring_ticks_skipped_total", reason="queue_full")
-        assert skipped
-        assert skipped >= 3
         # What was sent and not heard of is a failure that says so.
-        fleet.check_failure(
-            "cpu", "", "lost", "check that the agent of remote runs", cluster="remote", counted_by_agent=False
-        )
-        fleet.wait_success("cpu", "here")
-    fleet.until(lambda: fleet.failures("cpu", "here") == [], "no failure here")
+        fleet.check_failure("cpu", "", "lost", "check that the agent of c2 runs", cluster="c2", counted_by_agent=False)
+        fleet.wait_success("cpu")
+    fleet.until(lambda: fleet.failures("cpu") == [], "no failure here")
     # Waiting for what is away would take one of its time-outs in each cycle.
     assert median(gaps(fleet, since)) < 5
-    done = fleet.dsf("rescore", "cpu", "--cluster", "remote")
+    done = fleet.dsf("rescore", "cpu", "--cluster", "c2")
     assert done.returncode == 1
     assert "is it running?" in done.stdout + done.stderr
 
     # It comes back: what waited is too old, the next tick scores.
-    fleet.run("agent remote")
-    fleet.wait_ready("agent remote")
-    assert fleet.wait_success("cpu", "remote", timeout=10) < 5 + STALL
-    fleet.until(lambda: fleet.items("cpu", "remote") == {"n1": 10})
-    fleet.check_cleared("cpu", "remote")
-    fleet.check_books("cpu", "here")
+    fleet.run("agent c2")
+    fleet.wait_ready("agent c2")
+    fleet.wait_success("cpu", "c2")
+    fleet.until(lambda: fleet.items("cpu", "c2") == {"n1": 10})
+    fleet.check_cleared("cpu", "c2")
+    fleet.check_books("cpu")
     assert fleet.api.paths().count("/cpu") <= sum(fleet.state("cpu", one).scheduled for one in fleet.clusters)
-    fleet.until(lambda: fleet.redis.llen(keys.spoke_queue("remote")) <= 1, "the queue to be taken")
+    fleet.until(lambda: fleet.redis.llen(queue) <= 1, "the queue to be taken")
 
 
-def test_an_agent_that_is_too_slow(fleet: Fleet) -> None:
-    """It takes every tick after the next one is due. That is no failed cycle, and yet there is no new score."""
-    fleet.settings["agent remote"] = {"agent_rate_limit": "40/m"}
-    fleet.restart("agent remote")
-    with fleet.unaffected("calm", "here"):
+def test_masked_while_a_cycle_runs(fleet: Fleet) -> None:
+    """The score goes from the hub and from both /metrics, and what the running cycle brings is not taken in."""
+    fleet.scorer("masked", scores(10), interval=2)
+    for cluster in ("c1", "c2"):
+        fleet.until(lambda cluster=cluster: fleet.items("masked", cluster) == {"n1": 10})  # type: ignore[misc]
+    gate = Gate(scores(99))
+    fleet.api.script(gate, path="/masked")
+    assert gate.entered.wait(60)
+    fleet.config(("c1", "masked-score"))
+    fleet.until(lambda: fleet.object("masked", "c1") is None, "the masked score to be removed")
+    fleet.until(lambda: gauge(fleet, "agent c1", "masked", "c1") is None, "the agent's gauges to go")
+    assert gauge(fleet, "exporter", "masked", "c1") is None
+    gate.opened.set()
+    fleet.api.script(scores(20), path="/masked")
+    fleet.until(lambda: fleet.items("masked", "c2") == {"n1": 20})
+    masked = keys.pair("c1", "masked")
+    fleet.until(lambda: not [run for run in fleet.open_runs() if run.startswith(masked)], "the running cycle to end")
+    assert fleet.object("masked", "c1") is None
+    assert gauge(fleet, "agent c2", "masked", "c2") == 20
+    done = fleet.dsf("rescore", "masked", "--cluster", "c1")
+    assert done.returncode == 1
+    assert "masked" in done.stderr
 
-        def told() -> bool:
-            done = fleet.dsf("status", "cpu")
-            return done.returncode == 1 and "cpu on remote: expired" in done.stdout
-
-        fleet.until(lambda: [one["reason"] for one in fleet.failures("cpu", "remote")] == ["expired"], "status", 40)
-        fleet.until(lambda: fleet.condition("cpu", "Scoring")[:2] == ("False", "SomeClustersFail"), "the condition")
-        words = "its cycles wait in the queue of remote until the next one is due"
-        fleet.until(lambda: words in fleet.condition("cpu", "Scoring")[2], words)
-        fleet.until(told, "`dsf status` to say so")
-        assert fleet.state("cpu", "remote").skipped()["expired"] >= 3
-        assert fleet.metric("exporter", "dynamic_scoring_cycles_total", ds_cluster="remote", outcome="skipped")
-        del fleet.settings["agent remote"]
-        fleet.restart("agent remote")
-        fleet.wait_success("cpu", "remote")
-        fleet.wait_success("cpu", "here")
-    fleet.check_cleared("cpu", "remote")
-
-
-def with_clock(fleet: Fleet, seconds: float) -> None:
-    """Start the agent of `remote` again, with a clock that is off by so much."""
-    fleet.altered["agent remote"] = ("--clock", str(seconds))
-    fleet.restart("agent remote")
+    fleet.config()
+    fleet.until(lambda: fleet.items("masked", "c1") == {"n1": 20})
+    fleet.check_books("masked")
 
 
-@pytest.mark.parametrize(("seconds", "word"), [(90, "ahead of"), (-90, "behind")])
-def test_a_clock_that_is_off(fleet: Fleet, seconds: float, word: str) -> None:
-    with fleet.unaffected("calm", "here"):
-        with_clock(fleet, seconds)
-        message = fleet.check_failure(
-            "cpu",
-            "publish",
-            "clock_skew",
-            "the clock of cluster remote is",
-            cluster="remote",
-            counted_by_agent=False,
-        )
-        assert word in message
-        assert "synchronise it (NTP)" in message
-        # Nothing that it says about time is believed: its score expires.
-        fleet.until(lambda: fleet.object("cpu", "remote") is None, "its score to expire")
-        assert fleet.metric("exporter", "dynamic_scoring_results_rejected_total", reason="stale")
-        with_clock(fleet, 0)
-        fleet.wait_success("cpu", "remote")
-        fleet.wait_success("cpu", "here")
-    fleet.check_cleared("cpu", "remote")
+def test_a_clock_that_is_ahead(fleet: Fleet) -> None:
+    """By more than the interval: ticks would all be over by the agent's own clock, and it goes by the hub's."""
+    fleet.altered["agent c2"] = ("--clock", str(TOLERATED))
+    fleet.restart("agent c2")
+    fleet.wait_success("cpu", "c2", more=3)
+    fleet.until(lambda: fleet.failures("cpu", "c2") == [], "no failure")
+    del fleet.altered["agent c2"]
+    fleet.restart("agent c2")
 
 
-@pytest.mark.parametrize("seconds", [TOLERATED, -TOLERATED])
-def test_a_clock_that_is_a_little_off(fleet: Fleet, seconds: float) -> None:
-    """Up to 30 s are tolerated, also where the interval is shorter than that."""
-    fleet.scorer("patient", scores(20), execution={"validitySeconds": 60})
+@contextmanager
+def slow(process: Child, *, runs: float, waits: float) -> Iterator[None]:
+    """With so many seconds of CPU at most, then none for so many, over and over."""
+    end = threading.Event()
+
+    def work() -> None:
+        while not end.is_set():
+            process.signal(signal.SIGSTOP)
+            end.wait(waits)
+            process.signal(signal.SIGCONT)
+            end.wait(runs)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
     try:
-        with_clock(fleet, seconds)
-        fleet.wait_success("patient", "remote", more=2, timeout=10)
-        fleet.until(lambda: fleet.items("patient", "remote") == {"n1": 20})
-        fleet.until(lambda: fleet.failures("patient", "remote") == [], "no failure of patient")
+        yield
     finally:
-        with_clock(fleet, 0)
-    fleet.wait_success("patient", "remote")
-    fleet.check_cleared("patient", "remote")
+        end.set()
+        thread.join()
+        process.signal(signal.SIGCONT)
+
+
+def test_every_pair_gets_scores_while_the_results_worker_has_too_little_cpu(fleet: Fleet) -> None:
+    for number, scorer in enumerate(PATIENT):
+        fleet.scorer(scorer, scores(number), interval=10)
+    pairs = [(cluster, scorer) for cluster in fleet.clusters for scorer in PATIENT]
+    for cluster, scorer in pairs:
+        fleet.wait_success(scorer, cluster)
+
+    def is_newer(cluster: str, scorer: str, run: str) -> bool:
+        state = fleet.state(scorer, cluster)
+        return state.failing == 0 and run_time(state.last_run) > run_time(run)
+
+    with slow(fleet.processes["results"], runs=0.1, waits=0.9):
+        for _ in range(2):
+            for one in [(*pair, fleet.state(pair[1], pair[0]).last_run) for pair in pairs]:
+                fleet.until(functools.partial(is_newer, *one), f"a newer score than {one}", 60)
+    for cluster, scorer in pairs:
+        fleet.wait_success(scorer, cluster)
+        fleet.check_books(scorer, cluster)
+        assert fleet.state(scorer, cluster).count("lost") == 0

@@ -1,4 +1,4 @@
-"""Redis dies, is away, or freezes: everything comes back by itself, and what had been written is still there."""
+"""Redis is away, freezes, or takes no writes: everything comes back by itself."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults.fleet import STALL, Fleet, scores
-from tests.support.mail import Sent
 from tests.support.stack import pass_time
 
 pytestmark = pytest.mark.xdist_group("faults-redis")
 
 #: Seconds for which Redis is away.
-AWAY = 20.0
+AWAY = 12.0
 SCORERS = ("fast", "queried")
 
 
@@ -53,29 +52,6 @@ def check_all_is_back(fleet: Fleet, within: float) -> None:
     for scorer in SCORERS:
         fleet.check_cleared(scorer)
     fleet.until(lambda: fleet.spooled("c1") == [])
-
-
-def test_killed_and_started_again(fleet: Fleet) -> None:
-    fleet.schedule.set_override("c1/queried", interval=3, note="mine")
-    fleet.kill("results")
-    fleet.until(lambda: Sent(fleet.redis, "c1").count() >= 3, "queued results")
-    entries = fleet.schedule.entries()
-
-    fleet.redis_server.kill()
-    # Meanwhile the agent goes on with what it has.
-    fleet.redis_server.restart()
-    queued = Sent(fleet.redis, "c1").count()
-    assert queued >= 3
-    assert fleet.schedule.entries() == entries
-    assert fleet.schedule.overrides()["c1/queried"].note == "mine"
-
-    runs = {member.rpartition("/")[2] for member in fleet.open_runs()}
-    before = fleet.state("fast").count("ok")
-    fleet.restart("results")
-    fleet.until(lambda: fleet.state("fast").count("ok") > before, "queued results to be taken in")
-    check_all_is_back(fleet, 10)
-    fleet.until(lambda: not runs & {member.rpartition("/")[2] for member in fleet.open_runs()}, "the books to close")
-    fleet.schedule.reset("c1/queried")
 
 
 def test_away_for_a_while(fleet: Fleet) -> None:

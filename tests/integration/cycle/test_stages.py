@@ -15,7 +15,21 @@ from dsf.cycle.stages import Cycle, Observer, Stages
 from dsf.errors import CycleError
 from dsf.settings import Settings
 from dsf.sources.base import Question
-from tests.support.httpserver import Exchange, Gate, ScriptedServer, answer, hang, matrix
+from tests.support.httpserver import (
+    Exchange,
+    Gate,
+    Handler,
+    ScriptedServer,
+    answer,
+    bomb,
+    close_early,
+    drip,
+    endless,
+    half,
+    half_chunked,
+    hang,
+    matrix,
+)
 
 SERIES = {"metric": {"node": "n1"}, "values": [[1, "1"]]}
 GOOD = {"results": [{"metric": {"node": "n1"}, "score": 1.5}]}
@@ -108,6 +122,55 @@ def test_without_its_token_nothing_is_asked(servers: tuple[ScriptedServer, Scrip
         Stages(Settings(), NoSecrets(), observer=seen).fetch(cycle)
     assert caught.value.reason == "secret_missing"
     assert (seen.questions, servers[0].requests) == ([], [])
+
+
+REFUSED = answer({"status": "error", "errorType": "bad_data", "error": "1:4: parse error"}, 400)
+VECTOR = answer({"status": "success", "data": {"resultType": "vector", "result": []}})
+
+
+@pytest.mark.parametrize(
+    ("stage", "handler", "reason", "text"),
+    [
+        ("fetch", REFUSED, "bad_query", "1:4: parse error"),
+        ("fetch", answer({"status": "error", "error": "too many samples"}, 422), "bad_query", "too many samples"),
+        ("fetch", answer({"status": "error", "error": "disk is full"}), "bad_answer", "disk is full"),
+        ("fetch", answer("starting", 503), "http_error", "HTTP 503: starting"),
+        ("fetch", answer("<html>not here</html>"), "bad_answer", "not JSON"),
+        ("fetch", VECTOR, "bad_answer", "'vector' and not a matrix"),
+        ("fetch", half, "truncated", "ends too early"),
+        ("fetch", half_chunked, "truncated", "ends too early"),
+        ("fetch", answer("", 302, Location="http://127.0.0.1:1/"), "redirect", "give the final URL"),
+        ("fetch", endless(1 << 30), "too_large", "1073741824 bytes"),
+        ("fetch", answer("log in", 401), "unauthorized", "HTTP 401: log in"),
+        ("score", answer("boom", 500), "http_error", "HTTP 500: boom"),
+        ("score", answer("slow down", 429, Retry_After="30"), "http_error", "HTTP 429: slow down"),
+        ("score", answer("<html>hello</html>"), "bad_answer", "<html>hello</html>"),
+        ("score", answer({"results": {}}), "bad_answer", 'not {"results": [...]}'),
+        ("score", answer("", 307, Location="http://127.0.0.1:1/"), "redirect", "redirects are not followed"),
+        ("score", answer("no", 401), "unauthorized", "HTTP 401: no"),
+        ("score", half, "truncated", "ends too early"),
+        ("score", close_early, "connection_failed", "closed the connection"),
+        ("score", endless(), "too_large", "8388608 bytes"),
+        ("score", bomb, "too_large", "8388608 bytes"),
+        ("score", hang, "timeout", "no complete answer within"),
+        ("score", drip, "timeout", "no complete answer within"),
+    ],
+)
+def test_whatever_comes_back_ends_in_a_reason_that_a_person_can_act_on(
+    servers: tuple[ScriptedServer, ScriptedServer], stage: str, handler: Handler, reason: str, text: str
+) -> None:
+    server, method = (servers[0], "GET") if stage == "fetch" else (servers[1], "POST")
+    server.script(handler)
+    # A second is short on a busy machine: more where it was over before the server was asked.
+    for seconds in (1, 4, 12) if reason == "timeout" else (60,):
+        stages, cycle = Stages(Settings(), NoSecrets()), cycle_of(servers, timeout_seconds=seconds)
+        with pytest.raises(CycleError) as caught:
+            stages.fetch(cycle) if stage == "fetch" else stages.score(cycle, b'{"data":[]}')
+        if server.requests:
+            break
+    assert (caught.value.stage, caught.value.reason) == (stage, reason)
+    assert caught.value.message.startswith(f"{method} {server.url}/")
+    assert text in caught.value.message
 
 
 def several(servers: tuple[ScriptedServer, ScriptedServer], other: str, **values: object) -> Cycle:

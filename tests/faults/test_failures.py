@@ -1,0 +1,183 @@
+"""Sources and scoring APIs that fail, lie and flood, beside one that works: the user reads why, nobody else notices.
+
+What is said of each way to fail has its tests where it is found: `tests/integration/http`, `auth`, `sources`, `cycle`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dsf.up.stack import http_ready
+from tests.faults.fleet import BY_HAND, Fleet, scores
+from tests.support.child import Child
+from tests.support.httpserver import answer, bomb, endless, half, hang
+from tests.support.plugins import install
+from tests.support.programs import find
+from tests.support.redisserver import free_port
+from tests.support.stack import pass_time
+from tests.support.wait import wait_for
+
+pytestmark = pytest.mark.xdist_group("faults-failures")
+
+#: Seconds between two cycles of those that fail.
+INTERVAL = 4
+#: Bytes that an agent may grow by with all these at once. An answer of up to 8 MB, the limit, is in memory as a whole,
+#: and the one of 200,000 results takes about 100 MB while it is read as JSON.
+GROWTH = 250_000_000
+FLOODS = {
+    "hangs": hang,
+    "stops-halfway": half,
+    "sends-a-gigabyte": endless(1 << 30),
+    "sends-without-end": endless(),
+    "sends-a-bomb": bomb,
+    "sends-too-many": answer(json.dumps({"results": [{"metric": {"node": "n1"}, "score": 1}] * 200_000}).encode()),
+}
+PLUGIN = (
+    "from dsf.sources.plugin import Options, Plugin\n"
+    "def fetch(request):\n    raise KeyError('power')\n"
+    "it = Plugin(1, Options, fetch)"
+)
+
+
+class World(Fleet):
+    """The stack, whose agent has a plug-in that fails."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        install(folder / "packages", "dsf_raises", {"raises.example.com": "dsf_raises:it"}, PLUGIN)
+
+    def environment(self, name: str) -> dict[str, str]:
+        """The agent's image has it, nobody else's."""
+        found = super().environment(name)
+        if name.startswith("agent"):
+            found["PYTHONPATH"] += os.pathsep + str(self.folder / "packages")
+        return found
+
+
+@pytest.fixture(scope="module")
+def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """URL of a Prometheus that scrapes itself every second."""
+    program, folder, port = find("prometheus"), tmp_path_factory.mktemp("prometheus"), free_port()
+    config = folder / "prometheus.yml"
+    config.write_text(
+        "global: {scrape_interval: 1s}\nscrape_configs:\n"
+        "  - job_name: itself\n    static_configs:\n"
+        f"      - {{targets: ['127.0.0.1:{port}'], labels: {{node: n1}}}}\n"
+    )
+    options = (f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}")
+    process = Child(
+        (str(program), *options, f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"), folder / "log"
+    )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        wait_for(http_ready(f"{url}/-/ready"), 30, f"Prometheus; {process.tail()}")
+        yield url
+    finally:
+        process.kill()
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory, prometheus: str) -> Iterator[Fleet]:
+    """All answer well until a test says otherwise."""
+    made = World(tmp_path_factory.mktemp("failures") / "stack")
+    made.scorer("steady", scores(60), interval=BY_HAND, query="up", source=prometheus)
+    for name in FLOODS:
+        made.scorer(name, scores(10), interval=INTERVAL, execution={"maxRetries": 0})
+    made.scorer("asked", scores(10), interval=INTERVAL, query="up", source=prometheus)
+    with made:
+        made.first_score("steady")
+        for name in ("asked", *FLOODS):
+            made.until(lambda name=name: made.items(name) == {"n1": 10}, f"{name} to score")  # type: ignore[misc]
+        yield made
+
+
+def test_floods_at_once(fleet: Fleet) -> None:
+    """Nobody else notices, and the agent stays small."""
+    memory = fleet.memory("agent c1")
+    with fleet.unaffected("steady"):
+        for name, flood in FLOODS.items():
+            fleet.api.script(flood, path=f"/{name}")
+        grown, end = 0, time.monotonic() + 2 * INTERVAL
+        while time.monotonic() < end:
+            grown = max(grown, fleet.memory("agent c1") - memory)
+            pass_time(0.05)
+        assert grown < GROWTH
+    for name in FLOODS:
+        # The last score stays until it expires; it is not replaced by garbage.
+        assert fleet.items(name) == {"n1": 10}
+        fleet.api.script(scores(10), path=f"/{name}")
+    # No cycle of it had to be left out because of the others.
+    assert {entry.outcome for entry in fleet.history("steady")} == {"ok"}
+
+
+def test_a_wrong_query(fleet: Fleet, prometheus: str) -> None:
+    """A user makes a mistake, reads Prometheus' own words everywhere, and corrects it."""
+    fleet.scorer("asked", interval=INTERVAL, query="sum(up", source=prometheus)
+    message = fleet.check_failure("asked", "fetch", "bad_query", "parse error", "unclosed left parenthesis")
+    assert message.startswith(f"GET {prometheus}/api/v1/query_range: ")
+    fleet.scorer("asked", interval=INTERVAL, query="up", source=prometheus)
+    fleet.check_cleared("asked")
+
+
+def test_a_scoring_api_that_is_broken(fleet: Fleet) -> None:
+    fleet.scorer("broken", answer("out of memory", 500), interval=INTERVAL, execution={"maxRetries": 1})
+    url = f"POST {fleet.api.url}/broken"
+    message = fleet.check_failure("broken", "score", "http_error", url, "HTTP 500: out of memory")
+    assert len(message) < 700
+    fleet.api.script(scores(20), path="/broken")
+    fleet.check_cleared("broken")
+    fleet.until(lambda: fleet.items("broken") == {"n1": 20})
+
+
+def test_a_plug_in_that_fails(fleet: Fleet) -> None:
+    fleet.scorer("plugged", scores(10), interval=INTERVAL, query="x", kind="raises.example.com")
+    fleet.check_failure("plugged", "fetch", "plugin_failed", "KeyError in dsf_raises.py:3: 'power'")
+    (fleet.manifests / "scorer-plugged.yaml").unlink()
+
+
+def test_what_is_wrong_with_a_manifest(fleet: Fleet) -> None:
+    """Refused as a whole, or of no use on a cluster: `dsf status` says both."""
+    fleet.scorer("nameless", scores(10), query='up{r="${label:region}"}')
+    fleet.scorer("unknown", scores(10), query="up", wrong=True)
+
+    def problem() -> dict[str, Any] | None:
+        said = fleet.data("status")["problems"]
+        return next((one for one in said if one["file"] == "scorer-unknown.yaml"), None)
+
+    found = fleet.until(problem, "the file in `dsf status`", timeout=60) or {}
+    assert (found["field"], "is not a known field" in found["message"]) == ("spec.wrong", True)
+    fleet.until(lambda: fleet.condition("nameless", "Distributed")[1] == "MissingClusterValue", "the condition")
+    done = fleet.dsf("status", "nameless", "-o", "json")
+    assert done.returncode == 1, done.stdout + done.stderr
+    said = {one["reason"]: one["message"] for one in json.loads(done.stdout)["conditions"]}
+    assert "ManagedCluster 'c1' has no label 'region' for ${label:region}" in said["MissingClusterValue"]
+    for name in ("nameless", "unknown"):
+        (fleet.manifests / f"scorer-{name}.yaml").unlink()
+
+
+def test_afterwards(fleet: Fleet) -> None:
+    """Nothing happened to the one that works, metrics with every kind of outcome are well formed, and all is said to be
+    well when it is."""
+    assert fleet.failed_since("steady") == {"error": 0, "lost": 0}
+    text = fleet.page("agent c1", "/metrics").text
+    assert "dynamic_score{" in text
+    command = [find("promtool"), "check", "metrics"]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = fleet.until(
+        lambda: [one for one in [fleet.dsf("status", "-o", "json")] if one.returncode == 0], "all to be well"
+    )[0]
+    assert {scorer["name"] for scorer in json.loads(report.stdout)["scorers"]} == {"steady", "asked", "broken", *FLOODS}
+    for name in ("steady", "asked", "broken", *FLOODS):
+        fleet.check_books(name)
+    for name in fleet.processes:
+        log = fleet.log(name)
+        assert "Traceback" not in log, f"{name}: {log[log.index('Traceback') - 500 :][:2000]}"
