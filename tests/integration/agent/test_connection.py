@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from dsf.celery import make_app
-from tests.conftest import SettingsFactory
 from tests.integration.agent.conftest import RESULTS, SERIES
 from tests.integration.agent.harness import CLUSTER, Agent, summary
 from tests.support.forwarder import Forwarder
@@ -91,44 +85,6 @@ def test_a_cut_connection_ends_no_cycle(busy: tuple[Agent, Gate, ScriptedServer]
     found = {agent.result().scorer for _ in range(BUSY)}
     assert found == {f"s{number}" for number in range(BUSY)}
     assert agent.no_result()
-
-
-def test_the_waits_between_two_tries_stay_short(server: RedisServer, tmp_path: Path) -> None:
-    """Kombu's own grow by two seconds each: 2, 4, 6, ... up to 30."""
-    agent = Agent(tmp_path, server.url)
-    agent.configure()
-    with agent:
-        server.kill()
-        wait_for(lambda: agent.log().count("Trying again") >= 6, 60, "six tries")
-        # What it says of each wait is the same however slow the machine is; one of less than a second is "now".
-        waits = re.findall(r"Trying again in ([\d.]+) (\w+)", agent.log())
-        assert all(unit.startswith("second") and float(number) <= 6 for number, unit in waits), waits
-        server.restart()
-        wait_for(agent.ready.exists, 10, "the agent to be back")
-
-
-@pytest.mark.parametrize("role", ["agent", "results"])
-def test_an_event_without_a_connection_is_not_waited_for(
-    settings_factory: SettingsFactory, server: RedisServer, role: str
-) -> None:
-    app = make_app(settings_factory(role=role, cluster="c1", redis_url=server.url))
-    with app.connection_for_write() as connection:
-        dispatcher = app.events.Dispatcher(connection, hostname="worker@c1", enabled=True)
-        dispatcher.send("worker-online")
-        server.kill()
-        # As Celery's heartbeats are sent. In a thread, which would try for ever.
-        options: dict[str, Any] = {"type": "worker-heartbeat", "retry": True}
-        sending = threading.Thread(target=dispatcher.send, kwargs=options, daemon=True)
-        sending.start()
-        sending.join(60)
-        assert not sending.is_alive()
-        server.restart()
-        with contextlib.closing(server.client().pubsub()) as listener:
-            listener.psubscribe("*worker.heartbeat")
-            assert listener.get_message(timeout=300) is not None
-            dispatcher.send("worker-heartbeat")
-            assert listener.get_message(timeout=300) is not None
-    app.close()
 
 
 def test_a_redis_that_has_become_a_replica_is_left(server: RedisServer, tmp_path: Path) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 
 from celery import Celery
 
-from dsf.messages import MAX_RESULT_BYTES, verify
 from tests.integration.agent.conftest import SERIES
-from tests.integration.agent.harness import CLUSTER, MASTER, Agent, summary
+from tests.integration.agent.harness import CLUSTER, Agent, summary
 from tests.support import httpserver
 from tests.support.httpserver import ScriptedServer, answer, matrix
 from tests.support.wait import wait_for
@@ -116,20 +114,6 @@ def test_source_none_asks_nobody_and_unsupported_ones_say_so(
     assert source.requests == []
 
 
-def test_bad_results_are_counted_and_the_others_stand(own_agent: Agent, scorer: ScriptedServer) -> None:
-    scorer.script(answer('{"results":[{"metric":{"pod":"a"},"score":1},{"score":null},{"metric":{},"score":NaN}]}'))
-    own_agent.tick("sample")
-    result = own_agent.result()
-    assert (result.outcome, result.results) == ("partial", [({"pod": "a"}, 1.0)])
-    assert result.refused == {"null_score": 1, "nan": 1}
-    expected = [
-        'dynamic_scoring_results_refused_total{reason="nan",score_name="sample-score"} 1.0',
-        'dynamic_scoring_results_refused_total{reason="null_score",score_name="sample-score"} 1.0',
-    ]
-    # They are counted when the result is out.
-    wait_for(lambda: sorted(own_agent.metrics("dynamic_scoring_results_refused_total{")) == expected)
-
-
 def test_own_metrics(own_agent: Agent, scorer: ScriptedServer) -> None:
     own_agent.tick("sample")
     own_agent.result()
@@ -146,10 +130,18 @@ def test_own_metrics(own_agent: Agent, scorer: ScriptedServer) -> None:
         assert own_agent.metrics(f'dynamic_scoring_{name}_seconds_total{{score_name="sample-score"}}')
     assert own_agent.metrics('dynamic_scoring_stage_seconds_count{score_name="sample-score",stage="publish"} 1.0')
     assert own_agent.metrics("dynamic_scoring_config_valid 1.0")
-    # A result that is no longer in the answer goes.
-    scorer.script(answer({"results": [{"metric": {"node": "n2"}, "score": 3}]}))
+    # What is no longer in the answer goes, and bad results are counted while the others stand.
+    scorer.script(answer('{"results":[{"metric":{"node":"n2"},"score":1},{"score":null},{"metric":{},"score":NaN}]}'))
     own_agent.tick("sample")
-    own_agent.result()
+    result = own_agent.result()
+    assert (result.outcome, result.results) == ("partial", [({"node": "n2"}, 1.0)])
+    assert result.refused == {"null_score": 1, "nan": 1}
+    expected = [
+        'dynamic_scoring_results_refused_total{reason="nan",score_name="sample-score"} 1.0',
+        'dynamic_scoring_results_refused_total{reason="null_score",score_name="sample-score"} 1.0',
+    ]
+    # They are counted when the result is out.
+    wait_for(lambda: sorted(own_agent.metrics("dynamic_scoring_results_refused_total{")) == expected)
     assert [line.split("ds_node=")[1][:4] for line in own_agent.metrics("dynamic_score{")] == ['"n2"']
 
 
@@ -168,20 +160,3 @@ def test_many_results_and_a_result_that_is_too_large(agent: Agent, source: Scrip
         scorer.script(results(10_001, 1))
         agent.tick("sample")
         assert agent.result().reason == "too_many_results"
-
-
-def test_results_in_any_script_reach_the_hub(agent: Agent, source: ScriptedServer) -> None:
-    def results(text: str) -> httpserver.Handler:
-        return answer({"results": [{"metric": {"pod": f"p{i}", "meta": text}, "score": i} for i in range(250)]})
-
-    with ScriptedServer(results("東" * 100)) as scorer:
-        agent.configure(summary("sample", source.url, scorer.url))
-        agent.tick("sample")
-        raw = wait_for(agent.sent.take)
-        result = verify(json.loads(str(raw)), MASTER, limit=MAX_RESULT_BYTES)
-        assert (result.outcome, result.results[7][0]["meta"]) == ("ok", "東" * 100)
-        # Half of a character is no text: it is replaced, and the rest stays.
-        scorer.script(results("\ud83d" * 10))
-        agent.tick("sample")
-        result = agent.result()
-        assert (result.outcome, result.results[7][0]["meta"]) == ("ok", "?" * 10)

@@ -19,67 +19,12 @@ REFUSED = "dynamic_scoring_messages_refused_total"
 MANY = 1000
 SEED = 20261122
 
-#: Where what is put into an honest tick, and whether the rest of it is still a tick.
-FORMS: list[tuple[tuple[str, ...], Any, bool]] = [
-    (("body",), None, False),
-    (("body",), [["sample"], {}, {}], False),
-    (("body",), "no JSON", False),
-    (("headers", "expires"), {"at": 1}, True),
-    (("headers", "retries"), "2", True),
-    (("headers", "id"), ["no", "text"], True),
-    (("headers", "task"), ["dsf.cycle"], False),
-    (("headers", "task"), "dsf.fetch", False),
-    (("headers", "task"), "celery.map", False),
-    (("headers", "task"), "x", False),
-    (("headers", "lang"), None, True),
-    (("headers", "root_id"), {"no": "text"}, True),
-    (("headers", "stamped_headers"), 7, True),
-    (("headers", "compression"), "zlib", True),
-    (("headers", "shadow"), {"no": "text"}, True),
-    (("headers", "group"), 7, True),
-    (("headers", "eta"), "2100-01-01T00:00:00", True),
-    (("properties", "body_encoding"), "base64", False),
-    (("properties", "body_encoding"), "nonsense", False),
-    (("properties", "delivery_info"), "nowhere", True),
-    (("properties", "delivery_tag"), ["no", "text"], True),
-    (("properties",), None, False),
-    (("headers",), [], False),
-    (("content-type",), "application/x-python-serialize", True),
-    (("content-encoding",), {"no": "text"}, True),
-]
 _VALUES = [None, True, 0, -1, 1e308, 10**40, "", "x", "\ud800", "\0", [], {}, [[]], {"a": {}}, ["sample"], "../..", "7"]
 
 
 def tick(scorer: str = "sample", deadline: float = 4102444800.0) -> dict[str, Any]:
     made: dict[str, Any] = json.loads(TickFactory().message(CLUSTER, scorer, new_run_id(), deadline))
     return made
-
-
-def changed(path: tuple[str, ...], value: object) -> str:
-    document = tick()
-    place = document
-    for name in path[:-1]:
-        place = place[name]
-    place[path[-1]] = value
-    return json.dumps(document)
-
-
-def test_no_malformed_message_ends_an_agent(own_agent: Agent) -> None:
-    process = own_agent.process
-    assert process is not None
-    refused = 0
-    for path, value, is_call in FORMS:
-        own_agent.redis.lpush(QUEUE, changed(path, value))
-        if is_call:
-            assert own_agent.result().outcome == "ok", path
-        else:
-            refused += 1
-        run = own_agent.tick("sample")
-        result = own_agent.result()
-        assert (result.run, result.outcome) == (run, "ok"), path
-        assert process.is_running, path
-    assert own_agent.metrics(REFUSED) == [f"{REFUSED} {refused}.0"]
-    assert "Traceback" not in own_agent.log()
 
 
 def test_thousands_of_malformed_messages(agent: Agent, source: ScriptedServer, scorer: ScriptedServer) -> None:

@@ -14,7 +14,7 @@ import redis
 
 from dsf import keys
 from dsf.redisacl.rules import cluster_rules
-from tests.integration.agent.conftest import RESULTS, SERIES, AgentFactory
+from tests.integration.agent.conftest import RESULTS, SERIES
 from tests.integration.agent.harness import CLUSTER, Agent, summary
 from tests.support.httpserver import Gate, ScriptedServer, answer, matrix
 from tests.support.redisserver import RedisServer
@@ -95,17 +95,6 @@ def _events(listener: Any, number: int) -> list[dict[str, Any]]:
     return found
 
 
-def test_another_try_does_not_go_through_redis(agent: Agent, source: ScriptedServer) -> None:
-    source.script(answer("busy", 503), matrix(SERIES))
-    user = redis.Redis.from_url(_url(agent))
-    agent.tick("sample")
-    result = agent.result()
-    assert (result.outcome, result.counts["retries"]) == ("ok", 1)
-    assert len(source.requests) == 2
-    assert user.llen(QUEUE) == 0
-    user.close()
-
-
 def _url(agent: Agent) -> str:
     port = agent.redis.connection_pool.connection_kwargs["port"]
     return f"redis://127.0.0.1:{port}/0"
@@ -137,22 +126,3 @@ def test_an_agent_needs_no_right_to_write_to_its_queue(
         refused = {(entry["reason"], entry["object"]) for entry in admin.acl_log()}
         assert refused == set()
         admin.close()
-
-
-def test_a_cycle_goes_on_after_a_restart_of_redis(make_agent: AgentFactory, scorer: ScriptedServer) -> None:
-    gate = Gate(matrix(SERIES))
-    with RedisServer(aof=True) as server, ScriptedServer(gate) as source:
-        agent = make_agent(redis_url=server.url)
-        agent.configure(summary("sample", source.url, scorer.url))
-        agent.start()
-        run_id = agent.tick("sample", expires=60)
-        assert gate.entered.wait(60)
-        server.kill()
-        gate.opened.set()
-        wait_for(lambda: "Cannot connect to" in agent.log(), 30, "the agent to miss Redis")
-        # The next stage waits for nothing, and its result for Redis.
-        wait_for(lambda: scorer.requests, 30, "the scoring request")
-        server.restart()
-        result = agent.result(60)
-        assert (result.run, result.outcome) == (run_id, "ok")
-        assert agent.stop() == 0

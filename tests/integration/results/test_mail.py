@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis
 
 from dsf import keys
-from dsf.agent.outbox import Mail, Mailbox
 from dsf.results import intake as hubs_mail
 from dsf.results.intake import SHORTEST, Mailboxes, Waiting, cluster_of
 from dsf.store.agents import results_waiting
@@ -247,70 +244,3 @@ def test_runs_whose_result_waits_in_the_mailbox_are_not_lost(bed: Bed) -> None:
     # But not for ever, should somebody keep putting things there.
     bed.now += 60
     assert bed.sweep() == [f"c1/s1/{run}"]
-
-
-# --- the agent's side ---------------------------------------------------------------------------------------------
-
-
-def entry(number: int, *, scorer: str = "", is_score: bool = True) -> Mail:
-    """What a slot is to hold; without a name of a scorer each is another one's."""
-    run = f"{1_700_000_000_000 + number:013d}-00000000"
-    return Mail(scorer or f"scorer-{number}", run, is_score)
-
-
-@pytest.fixture
-def mailbox(raw: redis.Redis) -> Mailbox:
-    return Mailbox(raw, "c1")
-
-
-def test_an_agents_mailbox_is_filled_up_and_no_further(bed: Bed, mailbox: Mailbox) -> None:
-    # One that was left there is gone round.
-    bed.client.set(keys.mail_slot("c1", 5), "left")
-    assert all(mailbox.put(entry(n), b"%d" % n) for n in range(keys.MAIL_SLOTS - 1))
-    assert bed.client.get(keys.mail_flag("c1")) == "15"
-    assert not mailbox.put(entry(99), b"99")
-    assert waiting(bed.client) == keys.MAIL_SLOTS
-    bed.client.delete(keys.mail_slot("c1", 9))
-    assert mailbox.put(entry(100), b"again")
-    assert bed.client.get(keys.mail_slot("c1", 9)) == "again"
-
-
-def test_a_scorer_with_its_share_of_the_mailbox_replaces_its_oldest_score(bed: Bed, mailbox: Mailbox) -> None:
-    others = [entry(number) for number in range(1, 4)]
-    assert all(mailbox.put(mail, mail.scorer.encode()) for mail in others)
-    share = keys.MAIL_SLOTS // 4
-    runs = range(10, 10 + share)
-    assert all(mailbox.put(entry(number, scorer="a"), b"a%d" % number) for number in runs)
-    assert mailbox.put(entry(50, scorer="a"), b"a50")
-    # A reason why there is no score replaces nothing.
-    assert mailbox.put(entry(51, scorer="a", is_score=False), b"a51")
-    texts = [text for text in bed.client.mget(keys.mail_slots("c1")) if text]
-    assert sorted(texts) == sorted([*(mail.scorer for mail in others), *(f"a{n}" for n in runs[1:]), "a50", "a51"])
-
-
-def test_in_a_full_mailbox_others_results_stay(bed: Bed, mailbox: Mailbox) -> None:
-    assert all(mailbox.put(entry(n, is_score=n > 0), b"%d" % n) for n in range(keys.MAIL_SLOTS))
-    assert not mailbox.put(entry(51, scorer="c"), b"c51")
-    assert not mailbox.put(entry(52, scorer="scorer-1", is_score=False), b"52")
-    assert mailbox.put(entry(53, scorer="scorer-0"), b"53")
-    texts = bed.client.mget(keys.mail_slots("c1"))
-    assert sorted(texts) == sorted(["53", *(str(number) for number in range(1, keys.MAIL_SLOTS))])
-
-
-def test_threads_never_write_to_one_slot_at_once(bed: Bed, mailbox: Mailbox) -> None:
-    """All are in, and the hub takes each once, while it empties slots as fast as they are filled."""
-    ended = threading.Event()
-    taken: list[str] = []
-
-    def empty() -> None:
-        while not ended.is_set() or waiting(bed.client):
-            taken.extend(str(text) for slot in keys.mail_slots("c1") if (text := bed.client.getdel(slot)))
-
-    hub = threading.Thread(target=empty)
-    hub.start()
-    with ThreadPoolExecutor(4) as pool:
-        done = list(pool.map(lambda number: mailbox.put(entry(number), b"%d" % number), range(200)))
-    ended.set()
-    hub.join(60)
-    assert sorted(taken) == sorted(str(number) for number, is_in in enumerate(done) if is_in)
-    assert done.count(True) >= keys.MAIL_SLOTS

@@ -54,6 +54,18 @@ def test_every_look_sees_the_newest(tmp_path: Path) -> None:
     assert config.get("c") is None
 
 
+def test_a_mount_of_kubernetes_is_followed(tmp_path: Path) -> None:
+    """The file is a link through a link that is exchanged."""
+    (tmp_path / "config.yaml").symlink_to("..data/config.yaml")
+    config = FileConfig(tmp_path / "config.yaml")
+    for version, names in (("..1", ["a"]), ("..2", ["b"])):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "config.yaml").write_text(manifest(summaries(*names)))
+        (tmp_path / "..new").symlink_to(version)
+        (tmp_path / "..new").rename(tmp_path / "..data")
+        assert sorted(config.summaries()) == names
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -142,10 +142,11 @@ def test_a_stage_is_tried_again_while_that_may_help(make: Callable[..., Bed]) ->
     bed.stages.fetch.side_effect = [busy, busy, Mock(pieces=[b"{}"], size=2, series=1, received=2)]
     assert bed.run(new_run_id(HUB_NOW), HUB_NOW + 60) == "ok"
     assert bed.sent[0].counts["retries"] == 2
-    # Not once more than that, and not beyond the deadline.
-    for number, (left, tries) in enumerate([(60.0, 3), (0.3, 1)], 1):
+    # Not once more than that, and not beyond the deadline, which may be when a server says to come again.
+    later = CycleError("fetch", "http_503", "busy", retryable=True, retry_after=1000)
+    for number, (error, left, tries) in enumerate([(busy, 60.0, 3), (busy, 0.3, 1), (later, 600.0, 1)], 1):
         bed.stages.fetch.reset_mock()
-        bed.stages.fetch.side_effect = busy
+        bed.stages.fetch.side_effect = error
         with pytest.raises(CycleError, match="busy"):
             bed.run(new_run_id(HUB_NOW + number), HUB_NOW + left)
         assert bed.stages.fetch.call_count == tries

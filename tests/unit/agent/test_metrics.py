@@ -79,7 +79,8 @@ def test_equal_labels_are_one_series() -> None:
 
 
 def test_counters() -> None:
-    metrics = AgentMetrics("c", Config())
+    config = Config()
+    metrics = AgentMetrics("c", config)
     metrics.succeeded("s", [("nan", 2)])
     metrics.failed("s", "fetch", "timeout")
     for stage in ("fetch", "score", "publish"):
@@ -98,5 +99,7 @@ def test_counters() -> None:
         "dynamic_scoring_config_loaded_timestamp_seconds 17.0",
     ):
         assert line in lines
+    config.problem = "not JSON"
+    assert page(metrics, "dynamic_scoring_config_valid") == ["dynamic_scoring_config_valid 0.0"]
     assert not any("_created" in line for line in lines)
     assert math.isfinite(sum(float(line.split()[-1]) for line in lines))

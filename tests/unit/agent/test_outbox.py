@@ -1,38 +1,179 @@
-"""What a full mailbox takes."""
+"""Results that the hub does not take: they wait, the newest of a scorer replaces its last, and each says why."""
 
 from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import redis
 
 from dsf import keys
-from dsf.agent.outbox import Mail, Mailbox
+from dsf.agent.outbox import KeyRing, Mail, Mailbox, Outbox
+from dsf.errors import CycleError, MessageRejectedError
+from dsf.messages import Result, derive_key, new_run_id, verify
+from tests.conftest import SettingsFactory
 
 CLUSTER = "worker01"
+MASTER = bytes(range(32))
+SLOTS = keys.mail_slots(CLUSTER)
 
 
 @pytest.fixture
-def mailbox(redis_client: redis.Redis) -> Mailbox:
-    """One with room for one result."""
-    for slot in keys.mail_slots(CLUSTER)[1:]:
-        redis_client.set(slot, "older")
-    return Mailbox(redis_client, CLUSTER)
+def raw(redis_url: str) -> Iterator[redis.Redis]:
+    """A client that does not decode answers."""
+    with redis.Redis.from_url(redis_url) as client:
+        yield client
+
+
+@pytest.fixture
+def full(redis_client: redis.Redis) -> redis.Redis:
+    """A Redis with every slot of the cluster taken."""
+    redis_client.mset(dict.fromkeys(SLOTS, "older"))
+    return redis_client
+
+
+@pytest.fixture
+def mailbox(raw: redis.Redis) -> Mailbox:
+    return Mailbox(raw, CLUSTER)
+
+
+@pytest.fixture
+def outbox(full: redis.Redis, settings_factory: SettingsFactory, tmp_path: Path) -> Outbox:
+    file = tmp_path / "key"
+    file.write_text(derive_key(MASTER, CLUSTER, 1).dump())
+    settings = settings_factory(role="agent", cluster=CLUSTER, signing_key_file=file)
+    return Outbox(full, KeyRing(settings), CLUSTER, 10_000)
+
+
+def entry(number: int, *, scorer: str = "", is_score: bool = True) -> Mail:
+    """What a slot is to hold; without a name of a scorer each is another one's."""
+    run = f"{1_700_000_000_000 + number:013d}-00000000"
+    return Mail(scorer or f"scorer-{number}", run, is_score)
+
+
+def _result(*results: tuple[dict[str, str], float]) -> Result:
+    made = Result(cluster=CLUSTER, scorer="sample", run=new_run_id(1.0), at=1.0, outcome="ok")
+    # Without its checks: what the hub refuses must come to the hub.
+    made.results.extend(results)
+    return made
+
+
+# --- the mailbox -----------------------------------------------------------------------------------------------------
+
+
+def test_it_is_filled_up_and_no_further(redis_client: redis.Redis, mailbox: Mailbox) -> None:
+    # One that was left there is gone round.
+    redis_client.set(SLOTS[5], "left")
+    assert all(mailbox.put(entry(n), b"%d" % n) for n in range(keys.MAIL_SLOTS - 1))
+    assert redis_client.get(keys.mail_flag(CLUSTER)) == "15"
+    assert not mailbox.put(entry(99), b"99")
+    redis_client.delete(SLOTS[9])
+    assert mailbox.put(entry(100), b"again")
+    assert redis_client.get(SLOTS[9]) == "again"
 
 
 @pytest.mark.parametrize(
-    ("mail", "is_taken"),
+    ("first", "second", "is_taken"),
     [
-        (Mail("sample", "3", True), True),
+        (entry(2, scorer="sample"), entry(3, scorer="sample"), True),
+        (entry(2, scorer="sample", is_score=False), entry(3, scorer="sample"), True),
         # Older than what waits, a reason without a score, and a result of another scorer.
-        (Mail("sample", "1", True), False),
-        (Mail("sample", "3", False), False),
-        (Mail("other", "3", True), False),
+        (entry(2, scorer="sample"), entry(1, scorer="sample"), False),
+        (entry(2, scorer="sample"), entry(3, scorer="sample", is_score=False), False),
+        (entry(2, scorer="sample"), entry(3, scorer="other"), False),
     ],
 )
-def test_a_newer_score_replaces_the_last_one_of_its_scorer(
-    mailbox: Mailbox, redis_client: redis.Redis, mail: Mail, is_taken: bool
+def test_when_it_is_full_a_newer_score_replaces_the_last_result_of_its_scorer(
+    full: redis.Redis, mailbox: Mailbox, first: Mail, second: Mail, is_taken: bool
 ) -> None:
-    assert mailbox.put(Mail("sample", "2", True), b"first")
-    assert mailbox.put(mail, b"second") is is_taken
-    assert redis_client.get(keys.mail_slot(CLUSTER, 0)) == ("second" if is_taken else "first")
-    assert redis_client.exists(keys.mail_flag(CLUSTER))
+    full.delete(SLOTS[3])
+    assert mailbox.put(first, b"first")
+    assert mailbox.put(second, b"second") is is_taken
+    assert full.get(SLOTS[3]) == ("second" if is_taken else "first")
+    assert full.mget(SLOTS).count("older") == keys.MAIL_SLOTS - 1
+
+
+def test_a_scorer_with_its_share_replaces_its_oldest_score(redis_client: redis.Redis, mailbox: Mailbox) -> None:
+    others = [entry(number) for number in range(1, 4)]
+    assert all(mailbox.put(mail, mail.scorer.encode()) for mail in others)
+    share = keys.MAIL_SLOTS // 4
+    runs = range(10, 10 + share)
+    assert all(mailbox.put(entry(number, scorer="a"), b"a%d" % number) for number in runs)
+    assert mailbox.put(entry(50, scorer="a"), b"a50")
+    # A reason why there is no score replaces nothing.
+    assert mailbox.put(entry(51, scorer="a", is_score=False), b"a51")
+    texts = [text for text in redis_client.mget(SLOTS) if text]
+    assert sorted(texts) == sorted([*(mail.scorer for mail in others), *(f"a{n}" for n in runs[1:]), "a50", "a51"])
+
+
+def test_threads_never_write_to_one_slot_at_once(redis_client: redis.Redis, mailbox: Mailbox) -> None:
+    """All are in, and the hub takes each once, while it empties slots as fast as they are filled."""
+    ended = threading.Event()
+    taken: list[str] = []
+
+    def empty() -> None:
+        while not ended.is_set() or redis_client.exists(*SLOTS):
+            taken.extend(str(text) for slot in SLOTS if (text := redis_client.getdel(slot)))
+
+    hub = threading.Thread(target=empty)
+    hub.start()
+    with ThreadPoolExecutor(4) as pool:
+        done = list(pool.map(lambda number: mailbox.put(entry(number), b"%d" % number), range(200)))
+    ended.set()
+    hub.join(60)
+    assert sorted(taken) == sorted(str(number) for number, is_in in enumerate(done) if is_in)
+    assert done.count(True) >= keys.MAIL_SLOTS
+
+
+# --- sending ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_hub_that_takes_nothing_is_behind(outbox: Outbox, full: redis.Redis) -> None:
+    with pytest.raises(CycleError) as caught:
+        outbox.send(_result(), time.monotonic() + 0.6)
+    assert (caught.value.stage, caught.value.reason) == ("publish", "results_behind")
+    assert set(full.mget(SLOTS)) == {"older"}
+
+
+def test_a_result_waits_until_there_is_room(outbox: Outbox, full: redis.Redis) -> None:
+    result = _result()
+    with ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(outbox.send, result, time.monotonic() + 60)
+        full.delete(SLOTS[3])
+        sent.result(60)
+    assert result.run in str(full.get(SLOTS[3]))
+
+
+def test_bytes_are_counted_and_not_only_characters(outbox: Outbox) -> None:
+    # Fewer characters than the hub takes, but each of these has four bytes.
+    results = [({"meta": "\N{GRINNING FACE}" * 180}, float(number)) for number in range(42)]
+    with pytest.raises(CycleError, match="bytes, more than the 30000 that the hub takes") as caught:
+        outbox.send(_result(*results), time.monotonic() + 20)
+    assert (caught.value.stage, caught.value.reason) == ("publish", "too_large")
+
+
+@pytest.mark.parametrize("text", ["東", "é", "a", '"'])
+def test_results_in_any_script_are_not_much_longer_in_a_slot(outbox: Outbox, full: redis.Redis, text: str) -> None:
+    full.delete(SLOTS[3])
+    result = _result(*(({"meta": text * 100}, float(number)) for number in range(10)))
+    outbox.send(result, time.monotonic() + 60)
+    content = str(full.get(SLOTS[3]))
+    least = len(json.loads(content)["body"].encode())
+    # A quote is escaped once in the result and once more in the envelope.
+    assert len(content.encode()) < least * (2.1 if text == '"' else 1.2)
+    assert verify(json.loads(content), MASTER, limit=10_000) == result
+
+
+def test_half_a_character_is_refused_by_the_hub_and_not_by_the_agent(
+    outbox: Outbox, full: redis.Redis, raw: redis.Redis
+) -> None:
+    full.delete(SLOTS[3])
+    outbox.send(_result(({"meta": "\ud800"}, 1.0)), time.monotonic() + 60)
+    with pytest.raises(MessageRejectedError) as refused:
+        verify(json.loads(raw.get(SLOTS[3])), MASTER, limit=10_000)
+    assert refused.value.reason == "malformed"

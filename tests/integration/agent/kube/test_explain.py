@@ -262,33 +262,6 @@ def test_a_configmap_that_cannot_be_used(explain: Explain, spoke: Spoke, broken:
     assert f"ConfigMap dynamic-scoring-config in namespace {spoke.namespace}: " in error(explain("sample"))
 
 
-def test_a_secret_is_missing(explain: Explain, spoke: Spoke, summarise: SummaryFactory, source: ScriptedServer) -> None:
-    spoke.deliver(summarise(**TOKEN))
-    spoke.secret("prometheus", None)
-    missing = "(secret_missing): key 'token' of Secret 'prometheus' is missing on the managed cluster; create it in "
-    assert f"{missing}namespace {spoke.namespace}" in failed(explain("sample"))
-    spoke.secret("prometheus", {"other": "x"})
-    assert missing in failed(explain("sample"))
-    spoke.secret("prometheus", {"token": "two lines\nof text"})
-    said = failed(explain("sample"))
-    assert "(secret_invalid): key 'token' of Secret 'prometheus' holds no token" in said
-    assert "two lines" not in said
-    assert source.requests == []
-
-
-def test_a_secret_that_the_agent_may_not_read(
-    explain: Explain, spoke: Spoke, summarise: SummaryFactory, source: ScriptedServer
-) -> None:
-    spoke.secret("other", {"token": "other-token"})
-    spoke.deliver(summarise(sourceEndpointAuthName="other", sourceEndpointAuthKey="token"))
-    said = failed(explain("sample"))
-    assert (
-        f"is missing on the managed cluster for this agent: its Role in namespace {spoke.namespace} has no rule for "
-        "get, list and watch of secrets with resourceNames [other] (GET " in said
-    )
-    assert source.requests == []
-
-
 def test_no_api_server(explain: Explain, spoke: Spoke, tmp_path: Path, control_plane: ControlPlane) -> None:
     away = tmp_path / "away"
     away.write_text(spoke.kubeconfig.read_text().replace(f":{control_plane.port}", f":{free_port()}"))
