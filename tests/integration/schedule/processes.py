@@ -35,11 +35,6 @@ class Process:
         return self.child.wait()
 
 
-def celery(*arguments: str, app: str = "dsf.celery", **settings: object) -> AbstractContextManager[Process]:
-    """`celery -A <app> <arguments>`; see `running`."""
-    return running("celery", "-A", app, *arguments, **settings)
-
-
 @contextlib.contextmanager
 def running(*module: str, **settings: object) -> Iterator[Process]:
     """A module with its arguments and with these DSF_ settings; killed at the end if it still runs."""
@@ -55,6 +50,11 @@ def running(*module: str, **settings: object) -> Iterator[Process]:
 def beat(url: str, **settings: object) -> AbstractContextManager[Process]:
     """A real beat, as `dsf beat` runs it."""
     return running("dsf.schedule", redis_url=url, **settings)
+
+
+def celerys_beat(url: str) -> AbstractContextManager[Process]:
+    """A real beat by Celery's own command."""
+    return running("celery", "-A", "dsf.celery", "beat", role="beat", redis_url=url)
 
 
 @contextlib.contextmanager

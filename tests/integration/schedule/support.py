@@ -18,9 +18,6 @@ from dsf.store.ticks import TickFactory
 
 START = 1_795_000_000.0
 TICKS = TickFactory()
-#: Where the worker of `agentapp` says what it was called with. That module is a process of its own: imported here, its
-#: tasks would be in the way of the project's.
-SEEN = "test:seen"
 
 
 def entry(cluster: str, scorer: str = "s", interval: int = 30, **values: object) -> Entry:

@@ -16,7 +16,7 @@ from dsf.celery import make_app
 from dsf.messages import run_time
 from dsf.store.schedule import ScheduleStore
 from tests.conftest import SettingsFactory
-from tests.integration.schedule.processes import Process, beat, patient_beat
+from tests.integration.schedule.processes import Process, beat, celerys_beat, patient_beat
 from tests.integration.schedule.support import books, entry, pushed, register
 from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
@@ -132,18 +132,6 @@ def test_a_beat_that_is_stopped_gives_the_lock_back_at_once(redis_url: str, redi
             assert holder(redis_client) is None
 
 
-def test_a_lost_lock_is_taken_again(redis_url: str, redis_client: redis.Redis) -> None:
-    ScheduleStore(redis_client).upsert([entry("c1", interval=1)])
-    with beat(redis_url, beat_lock_timeout=1) as process:
-        wait_for(lambda: holder(redis_client), START_TIME)
-        redis_client.set(keys.BEAT_LOCK, "somebody else", px=1500)
-        wait_for(lambda: "lost its lock" in process.output, 5)
-        wait_for(lambda: holder(redis_client) not in (None, "somebody else"), 5)
-        ran = len(pushed(redis_client, "c1"))
-        wait_for_ticks(redis_client, "c1", ran, timeout=3)
-        assert process.child.is_running
-
-
 def outages(process: Process) -> int:
     return process.output.count("redis cannot be used")
 
@@ -182,7 +170,7 @@ def test_beat_survives_a_restart_of_redis(aof_server: RedisServer) -> None:
 def test_beat_may_start_before_redis() -> None:
     with RedisServer() as server:
         server.kill()
-        with beat(server.url) as process:
+        with celerys_beat(server.url) as process:
             wait_for(lambda: outages(process) == 1, START_TIME, "the outage to be logged")
             server.start()
             client = server.client()

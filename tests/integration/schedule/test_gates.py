@@ -61,20 +61,6 @@ def test_a_rate_limit_survives_a_takeover(bench: Bench) -> None:
     assert min(sent.values()) >= 15
 
 
-def test_within_the_limit_a_pair_is_put_off_but_runs_in_every_slot(bench: Bench) -> None:
-    clusters = [f"c{n}" for n in range(9)]
-    bench.store.upsert([entry(cluster, interval=10, rate_limit="1/s") for cluster in clusters], bench.now)
-    bench.run(30)  # First runs come on top, and may be too many together.
-    before = {
-        cluster: (books(bench.client, cluster).skipped(), len(pushed(bench.client, cluster))) for cluster in clusters
-    }
-    bench.run(200)
-    for cluster in clusters:
-        skipped, sent = before[cluster]
-        assert books(bench.client, cluster).skipped() == skipped
-        assert len(pushed(bench.client, cluster)) - sent in (19, 20, 21)
-
-
 def test_pause_resume_and_until(bench: Bench) -> None:
     register(bench.client, ["c1"])
     bench.store.upsert([entry("c1", interval=10)], bench.now)

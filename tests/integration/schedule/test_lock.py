@@ -29,6 +29,9 @@ def full(redis_client: redis.Redis) -> Iterator[redis.Redis]:
 def test_a_full_redis_gives_the_lock_to_a_beat_that_starts(full: redis.Redis) -> None:
     lock, other = BeatLock(full, 60), BeatLock(full, 60)
     assert (lock.ensure(), other.ensure()) == (True, False)
+    # It is not the other one's to give back.
+    other.release()
+    assert not other.ensure()
     lock.release()
     assert other.ensure()
     # The time of the first one was over while it did not look.
