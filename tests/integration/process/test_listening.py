@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import socket
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -19,10 +17,6 @@ from dsf.process.exposition import MetricsServer
 from dsf.process.listening import EVERYWHERE
 from dsf.settings import Settings
 from dsf.sources.window import WindowBudget
-from dsf.worker import commands
-from tests.support.child import Child
-from tests.support.redisserver import free_port
-from tests.support.wait import wait_for
 
 BOTH = ("127.0.0.1", "::1")
 
@@ -101,25 +95,3 @@ def test_what_others_ask_listens_everywhere(settings_factory: Callable[..., Sett
     assert settings.listen_address("web") == ("127.0.0.1", 8090)
     assert settings.listen_address("optimizer") == ("127.0.0.1", 8338)
     assert settings_factory(listen_host="::1", listen_port=0).listen_address("web") == ("::1", 0)
-
-
-@needs_ipv6
-def test_flower_serves_both(redis_url: str, tmp_path: Path) -> None:
-    port = free_port()
-    environment = {"DSF_ROLE": "flower", "DSF_REDIS_URL": redis_url, "FLOWER_UNAUTHENTICATED_API": "true"}
-    flower = Child(commands.flower(EVERYWHERE, port), tmp_path / "log", environment)
-    try:
-        for address in BOTH:
-            wait_for(lambda address=address: _healthy(flower, address, port), 60, f"Flower to answer on {address}")
-    finally:
-        flower.kill()
-
-
-def _healthy(flower: Child, address: str, port: int) -> bool:
-    assert flower.is_running, flower.tail()
-    with contextlib.closing(http.client.HTTPConnection(address, port, timeout=300)) as connection:
-        try:
-            connection.request("GET", "/healthcheck")
-            return connection.getresponse().status == 200
-        except ConnectionRefusedError:
-            return False

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,11 +17,12 @@ import requests
 
 from dsf.celery import make_app
 from dsf.messages import FETCH_TASK
+from dsf.process.listening import EVERYWHERE
 from dsf.store.registry import ClusterRecord, Registry
 from dsf.worker import commands
 from tests.conftest import SettingsFactory
 from tests.support.child import Child
-from tests.support.redisserver import free_port
+from tests.support.redisserver import RedisServer, free_port
 from tests.support.wait import wait_for
 
 #: Bytes that Flower may grow by, whatever is published.
@@ -30,7 +33,7 @@ class Flower:
     """The process, and the channel that its events come from."""
 
     def __init__(self, child: Child, port: int, client: redis.Redis) -> None:
-        self._client = client
+        self.client = client
         self.child = child
         self.url = f"http://127.0.0.1:{port}"
 
@@ -40,7 +43,7 @@ class Flower:
     def is_ready(self) -> bool:
         assert self.child.is_running, self.child.tail()
         try:
-            listens = self._client.pubsub_numpat() > 0
+            listens = self.client.pubsub_numpat() > 0
             return self.get("/healthcheck").ok and listens
         except requests.ConnectionError:
             return False
@@ -53,7 +56,7 @@ class Flower:
         self.publish_text(json.dumps({"body": json.dumps(list(events)), **_ENVELOPE}))
 
     def publish_text(self, text: str | bytes) -> None:
-        self._client.publish("/0.celeryev/task.multi", text)
+        self.client.publish("/0.celeryev/task.multi", text)
 
     def workers(self) -> set[str]:
         return {row["hostname"] for row in self.get("/workers?json=1").json()["data"]}
@@ -77,13 +80,20 @@ _ENVELOPE: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def flower(redis_url: str, redis_client: redis.Redis, tmp_path: Path) -> Iterator[Flower]:
-    Registry(redis_client).put_cluster(ClusterRecord(name="c1"))
-    port = free_port()
-    environment = {"DSF_ROLE": "flower", "DSF_REDIS_URL": redis_url, "FLOWER_UNAUTHENTICATED_API": "true"}
-    child = Child(commands.flower("127.0.0.1", port), tmp_path / "log", environment)
-    made = Flower(child, port, redis_client)
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with RedisServer() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def flower(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
+    """One for all tests: none of them does anything to it. Each publishes tasks with ids of its own."""
+    client, port = server.client(), free_port()
+    Registry(client).put_cluster(ClusterRecord(name="c1"))
+    environment = {"DSF_ROLE": "flower", "DSF_REDIS_URL": server.url, "FLOWER_UNAUTHENTICATED_API": "true"}
+    child = Child(commands.flower("127.0.0.1", port), tmp_path_factory.mktemp("flower") / "log", environment)
+    made = Flower(child, port, client)
     try:
         wait_for(made.is_ready, 60, "Flower to answer")
         yield made
@@ -112,7 +122,7 @@ def _comes_after_all(flower: Flower, uuid: str) -> None:
 
 def test_large_events_and_made_up_workers_take_no_memory(flower: Flower) -> None:
     _comes_after_all(flower, "0a")
-    before = flower.memory
+    known, before = set(flower.tasks()), flower.memory
     for _ in range(20):
         flower.publish(_task("0b", args="x" * 10_000_000))
     for n in range(0, 5000, 50):
@@ -122,7 +132,7 @@ def test_large_events_and_made_up_workers_take_no_memory(flower: Flower) -> None
         flower.publish({"type": "worker-online", "hostname": f"results@made-up-{n}", "timestamp": time.time()})
     _comes_after_all(flower, "0c")
     assert flower.memory - before < GROWTH
-    assert set(flower.tasks()) == {"0a", "0c"}
+    assert set(flower.tasks()) - known == {"0c"}
     names = flower.workers()
     assert not [name for name in names if name.startswith("spoke@made-up")]
     assert "spoke@c1" in names
@@ -139,9 +149,11 @@ TEXTS = ("", "{", "null", "[]", "{}", '{"body": 1}', "[" * 60_000, b"\xff", '{"b
 BODIES = ("", "{", "null", "[" * 60_000, "1", '{"type": 1}', "[null]")
 
 
-def test_whatever_comes_together_is_taken(flower: Flower, settings_factory: SettingsFactory, redis_url: str) -> None:
+def test_whatever_comes_together_is_taken(
+    flower: Flower, settings_factory: SettingsFactory, server: RedisServer
+) -> None:
     """Hundreds of tasks in a quarter of a second, with long errors."""
-    app = make_app(settings_factory(role="agent", cluster="c1", redis_url=redis_url))
+    app = make_app(settings_factory(role="agent", cluster="c1", redis_url=server.url))
     numbers = [f"{number:x}" for number in range(0x100, 0x300)]
     with app.connection_for_write() as connection:
         dispatcher = app.events.Dispatcher(connection, hostname="spoke@c1", buffer_group=["task"], buffer_limit=5000)
@@ -150,11 +162,13 @@ def test_whatever_comes_together_is_taken(flower: Flower, settings_factory: Sett
             dispatcher.send("task-failed", uuid=number, exception="e" * 500, traceback="t" * 4000)
         dispatcher.flush()
     app.close()
-    wait_for(lambda: set(flower.tasks()) == set(numbers), 30, "all tasks in Flower", interval=0.5)
-    assert {task["state"] for task in flower.tasks().values()} == {"FAILURE"}
+    wait_for(lambda: flower.tasks().keys() >= set(numbers), 30, "all tasks in Flower", interval=0.5)
+    found = flower.tasks()
+    assert {found[number]["state"] for number in numbers} == {"FAILURE"}
 
 
 def test_events_of_strange_types_stop_no_others(flower: Flower) -> None:
+    before = len(flower.child.log.read_text())
     for value in STRANGE:
         for name in FIELDS:
             beat = {"type": "worker-heartbeat", "hostname": "spoke@c1", "timestamp": time.time()}
@@ -165,7 +179,7 @@ def test_events_of_strange_types_stop_no_others(flower: Flower) -> None:
     for body in BODIES:
         flower.publish_text(json.dumps({"body": body, **_ENVELOPE}))
     _comes_after_all(flower, "0e")
-    log = flower.child.log.read_text()
+    log = flower.child.log.read_text()[before:]
     assert "Failed to capture events" not in log
     assert "Traceback" not in log
 
@@ -187,20 +201,19 @@ def test_what_is_shown_cannot_run_in_a_browser(flower: Flower) -> None:
     assert "<script>alert(1)" not in flower.get("/task/0f").text
 
 
-def test_flower_listens_again_after_redis_has_cut_it_off(flower: Flower, redis_client: redis.Redis) -> None:
-    _comes_after_all(flower, "0a")
-    assert redis_client.client_kill_filter(_type="pubsub") == 1  # as Redis does where a subscriber is too slow
-    _comes_after_all(flower, "0c")
+def test_flower_listens_again_after_redis_has_cut_it_off(flower: Flower) -> None:
+    _comes_after_all(flower, "11")
+    assert flower.client.client_kill_filter(_type="pubsub") == 1  # as Redis does where a subscriber is too slow
+    _comes_after_all(flower, "12")
 
 
-def test_metrics_need_the_password(redis_url: str, tmp_path: Path) -> None:
+def test_it_is_reached_by_both_families_and_metrics_need_the_password(redis_url: str, tmp_path: Path) -> None:
     """They have the names of clusters and tasks, and an Ingress leads to them."""
     port = free_port()
     environment = {"DSF_ROLE": "flower", "DSF_REDIS_URL": redis_url, "FLOWER_BASIC_AUTH": "admin:secret"}
-    child = Child(commands.flower("127.0.0.1", port), tmp_path / "log", environment)
-    url = f"http://127.0.0.1:{port}"
+    child = Child(commands.flower(EVERYWHERE, port), tmp_path / "log", environment)
 
-    def is_ready() -> bool:
+    def is_ready(url: str) -> bool:
         assert child.is_running, child.tail()
         try:
             return requests.get(f"{url}/healthcheck", timeout=300).ok
@@ -208,11 +221,12 @@ def test_metrics_need_the_password(redis_url: str, tmp_path: Path) -> None:
             return False
 
     try:
-        wait_for(is_ready, 60, "Flower to answer")
-        assert requests.get(f"{url}/metrics", timeout=300).status_code == 401
-        assert requests.get(f"{url}/metrics", timeout=300, auth=("admin", "guess")).status_code == 401
-        answer = requests.get(f"{url}/metrics", timeout=300, auth=("admin", "secret"))
+        for address in ("127.0.0.1", "[::1]") if socket.has_dualstack_ipv6() else ("127.0.0.1",):
+            url = f"http://{address}:{port}"
+            wait_for(functools.partial(is_ready, url), 60, f"Flower to answer on {address}")
+            assert requests.get(f"{url}/metrics", timeout=300).status_code == 401
+            assert requests.get(f"{url}/metrics", timeout=300, auth=("admin", "guess")).status_code == 401
+            answer = requests.get(f"{url}/metrics", timeout=300, auth=("admin", "secret"))
+            assert (answer.status_code, "# HELP" in answer.text) == (200, True)
     finally:
         child.kill()
-    assert answer.status_code == 200
-    assert "# HELP" in answer.text

@@ -19,24 +19,22 @@ from dsf import keys
 from dsf.redisacl.rules import cluster_rules, hub_rules
 from dsf.settings import Settings
 from dsf.worker.remotecontrol import FlowerControl
-from tests.integration.agent.conftest import SERIES, scorer, source
+from tests.integration.agent.conftest import RESULTS, SERIES
 from tests.integration.agent.harness import CLUSTER, Agent, summary
 from tests.support import forked
-from tests.support.httpserver import Gate, ScriptedServer, matrix
+from tests.support.httpserver import Gate, ScriptedServer, answer, matrix
 from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
 
 ROOT = Path(__file__).resolve().parents[3]
 WORKER = f"spoke@{CLUSTER}"
 
-__all__ = ["scorer", "source"]
-
 
 class Bed:
     """An agent and a person, each with a Redis user of its own."""
 
-    def __init__(self, server: RedisServer, agent: Agent) -> None:
-        self.server, self.agent = server, agent
+    def __init__(self, server: RedisServer, agent: Agent, source: ScriptedServer) -> None:
+        self.server, self.agent, self.source = server, agent, source
 
     def url(self, user: str) -> str:
         return f"redis://{user}:secret@127.0.0.1:{self.server.port}/0"
@@ -52,24 +50,34 @@ class Bed:
         return json.loads(done.stdout)[WORKER]
 
 
-@pytest.fixture
-def bed(tmp_path: Path, source: ScriptedServer, scorer: ScriptedServer) -> Iterator[Bed]:
-    with RedisServer(aof=False) as server:
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
+    with (
+        ScriptedServer(matrix(SERIES)) as source,
+        ScriptedServer(answer(RESULTS)) as scorer,
+        RedisServer(aof=False) as server,
+    ):
         with server.client() as admin:
             for user, rules in (("spoke", cluster_rules(CLUSTER)), ("dsf-operator", hub_rules("operator"))):
                 admin.execute_command("ACL", "SETUSER", user, "reset", "on", ">secret", *rules)
-        agent = Agent(tmp_path, server.url)
+        agent = Agent(tmp_path_factory.mktemp("agent"), server.url)
         agent._settings["redis_url"] = f"redis://spoke:secret@127.0.0.1:{server.port}/0"
         # A machine with other work takes its time for each command.
         agent.configure(summary("sample", source.url, scorer.url, timeoutSeconds=300, scoringInterval=600))
         with agent:
             wait_for(lambda: agent.redis.pubsub_numsub(keys.CONTROL)[0][1], 30, "the agent to listen")
-            yield Bed(server, agent)
-            # Neither the agent nor the person was refused anything.
-            assert agent.redis.acl_log() == []
+            yield Bed(server, agent, source)
 
 
-def test_people_look_into_an_agent_and_change_it(bed: Bed, source: ScriptedServer) -> None:
+@pytest.fixture
+def bed(world: Bed) -> Iterator[Bed]:
+    """The same agent for all tests. Neither it nor the person is refused anything."""
+    yield world
+    assert world.agent.redis.acl_log() == []
+
+
+def test_people_look_into_an_agent_and_change_it(bed: Bed) -> None:
+    source = bed.source
     gate = Gate(matrix(SERIES))
     source.script(gate)
     run = bed.agent.tick("sample", expires=600)
@@ -160,17 +168,10 @@ def test_it_can_be_switched_off(tmp_path: Path, redis_url: str) -> None:
         assert agent.redis.pubsub_numsub(keys.CONTROL)[0][1] == 0
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("dsf.cycle", "--args", '["sample"]'), "queue='spoke.<cluster>'"),
-        (("dsf.fetch", "--args", '["sample"]', "--queue", f"spoke.{CLUSTER}"), "runs within dsf.cycle"),
-    ],
-)
-def test_a_call_without_a_queue_is_an_error_that_names_it(bed: Bed, words: tuple[str, ...], told: str) -> None:
-    done = bed.celery("call", *words)
+def test_a_call_without_a_queue_is_an_error_that_names_it(bed: Bed) -> None:
+    done = bed.celery("call", "dsf.cycle", "--args", '["sample"]')
     assert done.returncode != 0
-    assert told in done.stderr
+    assert "queue='spoke.<cluster>'" in done.stderr
     assert bed.agent.no_result()
 
 
