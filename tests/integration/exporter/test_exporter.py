@@ -106,40 +106,6 @@ def test_scores(exporter: ExporterProcess, redis_client: redis.Redis) -> None:
     assert score["validUntil"] > score["at"]
 
 
-def test_cycles_that_only_expire_are_a_failure_with_a_reason(
-    exporter: ExporterProcess, redis_client: redis.Redis
-) -> None:
-    fleet = good_fleet(redis_client)
-    fleet.pair("worker02", expired=2, expired_run="r", expired_at=fleet.now)
-    (scorer,) = exporter.get(f"/api/v1/scorers?scorer={SAMPLE}").json()["scorers"]
-    assert (scorer["states"]["failing"], scorer["reasons"]) == (0, [])
-    fleet.pair("worker02", expired=3)
-    (scorer,) = exporter.get(f"/api/v1/scorers?scorer={SAMPLE}").json()["scorers"]
-    assert (scorer["states"]["failing"], scorer["states"]["ok"]) == (1, 1)
-    (failure,) = scorer["reasons"]
-    assert (failure["cluster"], failure["stage"], failure["reason"]) == ("worker02", "", "expired")
-    assert "the queue of worker02" in failure["message"]
-    (score,) = exporter.get("/api/v1/scores?cluster=worker02").json()["scores"]
-    assert (score["fresh"], score["failing"], score["failure"]["reason"]) == (False, 3, "expired")
-    # What is there may still be used.
-    assert score["items"]
-
-
-def test_an_expired_score_says_so_and_has_no_values(exporter: ExporterProcess, redis_client: redis.Redis) -> None:
-    good_fleet(redis_client).score("worker02", valid_for=-1, age=400)
-    (score,) = exporter.get("/api/v1/scores?cluster=worker02").json()["scores"]
-    assert (score["expired"], score["fresh"], score["items"], score["results"]) == (True, False, [], [])
-    assert score["ageSeconds"] > 399
-
-
-def test_a_score_whose_cycles_fail_is_not_fresh(exporter: ExporterProcess, redis_client: redis.Redis) -> None:
-    good_fleet(redis_client).failure("worker01", message='invalid parameter "query"', in_a_row=2)
-    (score,) = exporter.get("/api/v1/scores?cluster=worker01").json()["scores"]
-    assert (score["fresh"], score["failing"], len(score["items"])) == (False, 2, 2)
-    assert score["failure"]["reason"] == "bad_query"
-    assert score["failure"]["message"] == 'invalid parameter "query"'
-
-
 def test_scorers(exporter: ExporterProcess, redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
     fleet.failure("worker02")
@@ -150,39 +116,6 @@ def test_scorers(exporter: ExporterProcess, redis_client: redis.Redis) -> None:
     assert sum(found[SAMPLE]["states"].values()) == found[SAMPLE]["pairs"] == 2
     assert found[SAMPLE]["reasons"][0]["cluster"] == "worker02"
     assert found[STATIC]["pairs"] == 0
-
-
-def test_ticks_that_are_not_sent_are_said_of_the_pair_and_of_the_scorer(
-    exporter: ExporterProcess, redis_client: redis.Redis
-) -> None:
-    fleet = good_fleet(redis_client)
-    fleet.skips("worker01", "paused", 2)
-    fleet.skips("worker02", "queue_full", 3, ago=30)
-    first, second = exporter.get(f"/api/v1/scores?scorer={SAMPLE}").json()["scores"]
-    assert (first["skips"]["reason"], first["skips"]["ticks"]) == ("paused", 2)
-    assert "the queue of worker02 is full" in second["skips"]["message"]
-    assert (second["fresh"], second["failing"]) == (True, 0)
-    scorer_list = exporter.get(f"/api/v1/scorers?scorer={SAMPLE}").json()
-    (scorer,) = scorer_list["scorers"]
-    assert (scorer["states"]["ok"], scorer["states"]["skipped"]) == (1, 1)
-    (idle,) = scorer["reasons"]
-    assert (idle["state"], idle["reason"], idle["clusters"], idle["cluster"]) == (
-        "skipped",
-        "queue_full",
-        1,
-        "worker02",
-    )
-    assert idle["since"] < scorer_list["at"]
-    fleet.score("worker01", valid_for=-1)
-    (scorer,) = exporter.get(f"/api/v1/scorers?scorer={SAMPLE}").json()["scorers"]
-    assert [(one["state"], one["reason"]) for one in scorer["reasons"]] == [
-        ("expired", "paused"),
-        ("skipped", "queue_full"),
-    ]
-    fleet.skips("worker01", "", 0)
-    fleet.skips("worker02", "", 0)
-    (scorer,) = exporter.get(f"/api/v1/scorers?scorer={SAMPLE}").json()["scorers"]
-    assert [one["reason"] for one in scorer["reasons"]] == []
 
 
 def test_history_and_books(exporter: ExporterProcess, redis_client: redis.Redis) -> None:

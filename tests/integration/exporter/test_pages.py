@@ -42,19 +42,6 @@ def test_scores_come_in_pages(exporter: ExporterProcess, redis_client: redis.Red
     assert len(page()["scores"]) == 7
 
 
-def test_the_schedule_comes_in_pages(exporter: ExporterProcess, redis_client: redis.Redis) -> None:
-    fleet = good_fleet(redis_client)
-    for number in range(5):
-        fleet.entry(f"edge{number}")
-    first = exporter.get("/api/v1/schedule?limit=4").json()
-    assert [entry["cluster"] for entry in first["entries"]] == ["edge0", "edge1", "edge2", "edge3"]
-    assert first["total"] == 7
-    last = exporter.get(f"/api/v1/schedule?{urlencode({'limit': 4, 'continue': first['continue']})}").json()
-    assert [entry["cluster"] for entry in last["entries"]] == ["edge4", "worker01", "worker02"]
-    assert last["continue"] is None
-    assert len(exporter.get("/api/v1/schedule").json()["entries"]) == 7
-
-
 @pytest.mark.parametrize("limit", ["0", "10001", "-1", "many"])
 def test_a_limit_that_cannot_be_is_refused(exporter: ExporterProcess, limit: str) -> None:
     answer = exporter.get(f"/api/v1/scores?limit={limit}")

@@ -18,7 +18,7 @@ from tests.support.wait import wait_for
 __all__ = ["dsf"]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def redis_url() -> Iterator[str]:
     """One with a good fleet, whose folder is gone."""
     with RedisServer() as server:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-import yaml
 from prometheus_client import CollectorRegistry
 
 from dsf import keys
@@ -23,10 +20,7 @@ from dsf.fleet.rows import score_items
 from dsf.results.ingest import Ingest
 from dsf.store.registry import FailingRule, HoldRule
 from tests.integration.results.bed import Bed
-from tests.integration.results.push import push
-from tests.integration.results.workerprocess import WorkerProcess
 from tests.integration.results.writes import APPLY, NAME
-from tests.support.wait import wait_for
 
 HOLD = HoldRule(min_change=5, for_seconds=60)
 
@@ -292,38 +286,3 @@ def test_without_hold_redis_is_asked_nothing_more(bed: Bed, redis_client: redis.
     cycle(bed, 50)
     # Its row and its score.
     assert calls(bed) == without + 2
-
-
-def test_two_real_workers_one_of_which_dies(bed: Bed, redis_url: str, tmp_path: Path) -> None:
-    """Noise is held back whoever takes a result in, and a move that lasts gets into the file."""
-    bed.add(hold=HoldRule(min_change=5, for_seconds=2))
-    (tmp_path / "_out" / "managedclusters").mkdir(parents=True)
-    (tmp_path / "_out" / "managedclusters" / "c1.yaml").write_text("kind: ManagedCluster\n")
-    (tmp_path / "other").mkdir()
-    file = tmp_path / "_out" / "clusters" / "c1" / "addonplacementscores" / "score-of-s1.yaml"
-
-    def measure(value: float) -> None:
-        bed.now = max(time.time(), bed.now + 0.001)
-        push(bed.client, [bed.envelope(bed.open(), results=[({"node": "a"}, value)])])
-
-    def written() -> int | None:
-        return yaml.safe_load(file.read_text())["status"]["scores"][0]["value"] if file.exists() else None
-
-    bed.now = time.time()
-    with (
-        WorkerProcess(redis_url, tmp_path) as first,
-        WorkerProcess(redis_url, tmp_path / "other", DSF_MANIFESTS=str(tmp_path)),
-    ):
-        measure(50)
-        wait_for(lambda: written() == 50, 60, "the first score")
-        for number in range(63):
-            measure((46, 54, 50, 45, 55)[number % 5])
-            if number == 30:
-                first.kill()
-        wait_for(lambda: bed.state().count("ok") == 64, 60, "all results")
-        assert in_force(bed) == {"a": 50}
-        assert bed.state().held == 50
-        started = time.time()
-        wait_for(lambda: measure(60) or written() == 60, 60, "the move", interval=0.2)
-        assert time.time() - started >= 2
-    assert written() == 60

@@ -51,9 +51,11 @@ def pushing(client: redis.Redis, envelopes: list[Any]) -> Iterator[None]:
 @pytest.mark.parametrize("command", [CELERY, OWN], ids=["celery", "own"])
 def test_a_result_becomes_a_file(bed: Bed, redis_url: str, folder: Path, command: tuple[str, ...]) -> None:
     bed.now = time.time()
-    with WorkerProcess(redis_url, folder, command) as worker:
+    alive = folder / "alive"
+    with WorkerProcess(redis_url, folder, command, DSF_PROBE_DIR=str(folder)) as worker:
         push(bed.client, [bed.envelope(bed.open())])
         wait_for(score_file(folder).exists, 30, "the score's file")
+        wait_for(alive.exists, 30, "the liveness file")
         written = yaml.safe_load(score_file(folder).read_text())
         assert {item["name"]: item["value"] for item in written["status"]["scores"]} == {"a": 1, "b": 2}
         # The sweeper runs as well.
@@ -61,6 +63,7 @@ def test_a_result_becomes_a_file(bed: Bed, redis_url: str, folder: Path, command
         bed.open()
         wait_for(lambda: bed.state().count("lost") == 1, 15, "the silent run to be lost")
         assert worker.stop() == 0
+    assert not alive.exists()
     assert waiting(bed.client) == 0
     assert "Traceback" not in worker.log()
 
@@ -148,12 +151,14 @@ def test_redis_goes_and_comes_back(settings_factory, folder: Path) -> None:
         bed = Bed(client, settings_factory(redis_url=server.url, signing_secret="5e" * 32))
         bed.add()
         bed.now = time.time()
-        with WorkerProcess(server.url, folder) as worker:
+        with WorkerProcess(server.url, folder, DSF_PROBE_DIR=str(folder)) as worker:
             push(client, [bed.envelope(bed.open())])
             wait_for(lambda: bed.state().count("ok") == 1, 30, "the first result")
             push(client, [bed.envelope(bed.open()) for _ in range(10)])
             server.kill()
             wait_for(lambda: "redis fails, will be tried again" in worker.log(), 20, "the worker to notice")
+            (folder / "alive").unlink(missing_ok=True)
+            wait_for((folder / "alive").exists, 10, "the liveness file while the worker waits for Redis")
             server.restart()
             wait_for(lambda: bed.state().count("ok") == 11, 60, "the results that waited", interval=0.1)
             push(client, [bed.envelope(bed.open())])
@@ -196,19 +201,6 @@ def test_a_worker_that_starts_while_redis_is_full_takes_results(settings_factory
             wait_for(lambda: waiting(client) == 0, 30, "nothing to be left")
             assert worker.stop() == 0
         assert "Connection to broker lost" not in worker.log()
-
-
-def test_what_redis_refuses_for_ever_is_dropped(bed: Bed, redis_url: str, folder: Path) -> None:
-    bed.add("c2")
-    bed.now = time.time()
-    bed.client.set(keys.history_key("c2", "s1"), "of another type")
-    push(bed.client, [bed.envelope(bed.open("c2"), "c2")], "c2")
-    push(bed.client, [bed.envelope(bed.open())])
-    with WorkerProcess(redis_url, folder) as worker:
-        wait_for(lambda: bed.state().count("ok") == 1, 30, "the good result")
-        wait_for(lambda: waiting(bed.client, "c2") == 0, 30, "the other one to be dropped")
-        assert worker.stop() == 0
-    assert bed.rejected() == {"malformed": 1}
 
 
 def test_flower_sees_what_was_ingested(bed: Bed, redis_url: str, folder: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
@@ -132,17 +131,3 @@ def test_turns_that_are_scarce_are_waited_for_together(bed: Bed, monkeypatch: py
     assert len(bed.backend.log) == 30
     # The burst, then some at a time, each time after a look too early. One by one they would be 30 at least.
     assert len(asked) < 30
-
-
-def test_writes_that_take_their_time_run_at_once(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill(bed, 4, write_rate=100_000.0)
-    # None of them ends before all have begun.
-    together, write = threading.Barrier(4), bed.backend.apply_score
-
-    def apply(manifest: dict[str, Any], status: dict[str, Any]) -> None:
-        together.wait(60)
-        write(manifest, status)
-
-    monkeypatch.setattr(bed.backend, "apply_score", apply)
-    bed.writer().step()
-    assert len(bed.backend.log) == 4

@@ -7,20 +7,8 @@ from typing import Any, cast
 import pytest
 import redis
 
-from dsf import keys
 from dsf.results.ingest import Ingest
 from dsf.results.intake import Batch, Waiting
-from tests.integration.results.bed import Bed
-
-
-def test_a_run_is_not_lost_while_its_result_may_wait_in_the_mailbox(bed: Bed) -> None:
-    run = bed.open(deadline=10)
-    bed.client.set(keys.mail_slot("c1", 3), "x" * 300)
-    bed.now += 10 + bed.settings.lost_after + 1
-    assert bed.sweep() == []
-    # But not for ever, should somebody keep putting things there.
-    bed.now += 60
-    assert bed.sweep() == [f"c1/s1/{run}"]
 
 
 class Refusing:
