@@ -1,11 +1,10 @@
-"""The product as its user meets it: ask for a score, change the pace, look at the tasks; also after a restart."""
+"""The product as its user meets it: ask for a score, change the pace; also after a restart."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
 
 import pytest
 
@@ -27,32 +26,6 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         yield made
 
 
-def tasks(fleet: Fleet) -> list[dict[str, Any]]:
-    return list(fleet.page("flower", "/api/tasks").json().values())
-
-
-def test_flower_shows_the_cycle_and_its_three_stages(fleet: Fleet) -> None:
-    # The results worker listens for mail.
-    before = fleet.redis.pubsub_numpat()
-    fleet.run("flower")
-    fleet.wait_ready("flower")
-    fleet.until(lambda: fleet.redis.pubsub_numpat() > before, "Flower to listen")
-    # Agents say that they are there every 30 s or with their next task; until then nothing of theirs is shown.
-    done = fleet.dsf("rescore", "sample", "--cluster", "c1", "--wait")
-    assert done.returncode == 0, done.stdout + done.stderr
-    names = ["dsf.cycle", "dsf.fetch", "dsf.publish", "dsf.score"]
-    run = fleet.history("sample")[0].run
-    arguments = f"('sample', '{run}'"
-    fleet.until(
-        lambda: sorted(task["name"] for task in tasks(fleet) if str(task["args"]).startswith(arguments)) == names,
-        f"the cycle and its three stages with {arguments}",
-    )
-    # Only to look at: no task can be started there.
-    answer = fleet.page("flower", "/api/task/apply/dsf.cycle")
-    assert answer.status_code in (401, 403, 404, 405)
-    fleet.stop("flower")
-
-
 def test_rescore_returns_the_new_score(fleet: Fleet) -> None:
     fleet.api.script(scores(42.7), path="/sample")
     before = fleet.books("sample", "c2")
@@ -68,20 +41,6 @@ def test_rescore_returns_the_new_score(fleet: Fleet) -> None:
     fleet.until(lambda: fleet.items("sample") == {"n1": 42})
     scored = fleet.data("scores", "--scorer", "sample", "--cluster", "c1")["scores"][0]
     assert (scored["fresh"], scored["items"]) == (True, [{"name": "n1", "value": 42}])
-
-
-def test_rescore_says_why_there_is_none(fleet: Fleet) -> None:
-    fleet.api.script(scores(), path="/sample")
-    done = fleet.dsf("rescore", "sample", "--cluster", "c1", "--wait")
-    assert done.returncode == 1
-    assert "no_results" in done.stdout
-    fleet.api.script(lambda exchange: exchange.send(b"no licence", 500), path="/sample")
-    done = fleet.dsf("rescore", "sample", "--cluster", "c1", "--wait")
-    assert done.returncode == 1
-    assert "no licence" in done.stdout + done.stderr
-    fleet.api.script(scores(10), path="/sample")
-    assert fleet.dsf("rescore", "sample", "--wait").returncode == 0
-    fleet.check_cleared("sample")
 
 
 def pace(fleet: Fleet, cluster: str, cycles: int) -> list[float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 import subprocess
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from dsf import keys
 from tests.integration.exporter.fleet import SAMPLE, STATIC, good_fleet
 from tests.integration.exporter.server import ExporterProcess
-from tests.support import forked
 from tests.support.programs import find
 from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
@@ -190,15 +188,3 @@ def test_sigterm_ends_it_cleanly(redis_url: str, tmp_path: Path) -> None:
         assert process.terminate() == 0
         assert "exporter ended" in process.log
         assert "Traceback" not in process.log
-
-
-def test_a_port_in_use_is_said_in_one_line(exporter: ExporterProcess, redis_url: str, tmp_path: Path) -> None:
-    environment = {name: text for name, text in os.environ.items() if not name.startswith("DSF_")}
-    environment["DSF_REDIS_URL"] = redis_url
-    environment["DSF_LISTEN_HOST"] = "127.0.0.1"
-    environment["DSF_LISTEN_PORT"] = str(exporter.port)
-    ended = forked.dsf(["exporter"], environment, timeout=300)
-    assert ended.returncode == 1
-    said = f"error: DSF_LISTEN_PORT: cannot listen on 127.0.0.1:{exporter.port}"
-    assert ended.stderr.splitlines()[-1].startswith(said)
-    assert "Traceback" not in ended.stderr

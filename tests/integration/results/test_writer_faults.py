@@ -144,6 +144,7 @@ def test_the_wait_doubles_up_to_a_minute(bed: Bed) -> None:
     writer, waits = bed.writer(), []
     for _ in range(9):
         writer.step()
+        bed.backend.error = BackendError("away")
         due = bed.client.zscore(keys.WRITES, "c1/s1")
         assert due is not None
         waits.append(round(float(due) - bed.now))

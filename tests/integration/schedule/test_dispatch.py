@@ -13,7 +13,7 @@ import redis
 from dsf import keys
 from dsf.messages import run_time
 from dsf.schedule.dispatch import Dispatcher
-from dsf.store.entries import is_slot, phase
+from dsf.store.entries import is_slot
 from dsf.store.ticks import RUN_SLACK
 from tests.integration.schedule.support import START, TICKS, Bench, books, entry, pushed, register, run_times
 from tests.support.redisserver import RedisServer
@@ -253,21 +253,6 @@ def test_a_change_between_reading_and_committing_wins(
     # Once now, not twice, and then at the new pace.
     assert len([at for at in times if at < START + 2]) == 1
     assert 11 <= len(times) <= 13
-
-
-def test_load_is_flat(redis_client: redis.Redis) -> None:
-    bench = Bench(redis_client)
-    bench.store.upsert([entry(f"c{n}", interval=30) for n in range(3000)], bench.now)
-    bench.run(60)
-    seconds = Counter(
-        int(run_time(run))
-        for n in range(3000)
-        for _, run in pushed(redis_client, f"c{n}")
-        if run_time(run) < START + 59
-    )
-    # 100 a second in the steady state, at most 100 more first runs.
-    assert max(seconds.values()) < 260
-    assert phase("c1/s", 30) != phase("c2/s", 30)
 
 
 def test_lag_is_counted_in_buckets(bench: Bench) -> None:

@@ -160,9 +160,16 @@ def test_a_foreign_edit_is_repaired(bed: Bed) -> None:
     assert bed.write() == [APPLY]
 
 
-def test_an_edit_while_the_object_is_written_for_the_first_time_is_repaired(
-    bed: Bed, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_first", [True, False])
+def test_an_edit_while_the_object_is_written_is_repaired(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, is_first: bool
 ) -> None:
+    """The first time, and while an earlier edit is repaired."""
+    bed.cycle()
+    if not is_first:
+        bed.write()
+        bed.writes.touch("c1", "s1", forget_written=True)
+        bed.now = time.time()
     apply = bed.backend.apply_score
 
     def edited_at_once(manifest: dict[str, Any], status: dict[str, Any]) -> None:
@@ -171,26 +178,6 @@ def test_an_edit_while_the_object_is_written_for_the_first_time_is_repaired(
         bed.writes.touch("c1", "s1", forget_written=True)
 
     monkeypatch.setattr(bed.backend, "apply_score", edited_at_once)
-    bed.cycle()
-    written = bed.write()
-    bed.now += 1
-    assert [*written, *bed.write()] == [APPLY, APPLY]
-    assert bed.write() == []
-
-
-def test_an_edit_while_an_earlier_one_is_repaired_is_repaired_too(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    bed.cycle()
-    bed.write()
-    bed.writes.touch("c1", "s1", forget_written=True)
-    apply = bed.backend.apply_score
-
-    def edited_at_once(manifest: dict[str, Any], status: dict[str, Any]) -> None:
-        apply(manifest, status)
-        monkeypatch.undo()
-        bed.writes.touch("c1", "s1", forget_written=True)
-
-    monkeypatch.setattr(bed.backend, "apply_score", edited_at_once)
-    bed.now = time.time()
     written = bed.write()
     bed.now += 1
     assert [*written, *bed.write()] == [APPLY, APPLY]
