@@ -13,7 +13,7 @@ import pytest
 import structlog
 
 from tests.conftest import SettingsFactory
-from tests.integration.hub.world import World, hub_process
+from tests.integration.hub.world import World
 from tests.support.httpserver import ScriptedServer, answer
 from tests.support.redisserver import RedisServer
 
@@ -78,13 +78,6 @@ def test_what_somebody_left_in_redis_is_removed_at_the_next_look(running: World)
     running.until(lambda: running.record("ghost") is None and running.cluster_record("ghost") is None)
 
 
-def test_a_redis_that_lost_everything_is_filled_again(running: World) -> None:
-    running.client.flushall()
-    running.until(lambda: running.pairs() == ["a/cpu-scorer", "b/cpu-scorer"])
-    running.until(lambda: running.record("cpu-scorer") is not None)
-    running.until(lambda: running.cluster_record("a") is not None)
-
-
 @pytest.fixture
 def said() -> Iterator[list[MutableMapping[str, Any]]]:
     """What is logged."""
@@ -99,24 +92,18 @@ def own_redis() -> Iterator[RedisServer]:
         yield server
 
 
-def test_redis_away_stops_neither_health_nor_distribution(
-    tmp_path: Path,
-    own_redis: RedisServer,
-    settings_factory: SettingsFactory,
-    api: ScriptedServer,
-    said: list[MutableMapping[str, Any]],
-) -> None:
+@pytest.fixture
+def frail(
+    tmp_path: Path, own_redis: RedisServer, settings_factory: SettingsFactory, api: ScriptedServer
+) -> Iterator[World]:
+    """A started hub with that Redis and one cluster."""
     folder = tmp_path / "manifests"
     folder.mkdir()
     settings = settings_factory(
-        role="hub",
-        backend="dir",
-        manifests=folder,
-        redis_url=own_redis.url,
-        health_interval=0.2,
+        role="hub", backend="dir", manifests=folder, redis_url=own_redis.url, health_interval=0.2
     )
     world = World(folder, own_redis.client(), settings)
-    # Only the end of the outage may bring Redis up to date here.
+    # Only the end of an outage may bring Redis up to date.
     world.resync = 600
     world.config()
     world.cluster("a")
@@ -125,19 +112,26 @@ def test_redis_away_stops_neither_health_nor_distribution(
         world.start()
         world.until(lambda: world.pairs() == ["a/cpu-scorer"])
         world.until(lambda: world.condition("cpu-scorer", "Distributed")[0] == "True")
-        own_redis.kill()
-        world.cluster("b")
-        world.until(lambda: world.told("b") == ["cpu-scorer"])
-        api.script(answer("busy", 503), path="/healthz")
-        world.until(lambda: world.status("cpu-scorer")["healthStatus"] == "Inactive")
-        world.until(lambda: world.told("a") == [])
-        api.script(answer("ok"), path="/healthz")
-        world.until(lambda: world.told("a") == ["cpu-scorer"])
-        own_redis.restart()
-        world.until(lambda: world.pairs() == ["a/cpu-scorer", "b/cpu-scorer"])
-        world.until(lambda: world.record("cpu-scorer") is not None)
+        yield world
     finally:
         world.stop()
+
+
+def test_redis_away_stops_neither_health_nor_distribution(
+    said: list[MutableMapping[str, Any]], frail: World, own_redis: RedisServer, api: ScriptedServer
+) -> None:
+    own_redis.kill()
+    frail.cluster("b")
+    frail.until(lambda: frail.told("b") == ["cpu-scorer"])
+    api.script(answer("busy", 503), path="/healthz")
+    frail.until(lambda: frail.status("cpu-scorer")["healthStatus"] == "Inactive")
+    frail.until(lambda: frail.told("a") == [])
+    api.script(answer("ok"), path="/healthz")
+    frail.until(lambda: frail.told("a") == ["cpu-scorer"])
+    own_redis.restart()
+    frail.until(lambda: frail.pairs() == ["a/cpu-scorer", "b/cpu-scorer"])
+    frail.until(lambda: frail.record("cpu-scorer") is not None)
+    frail.stop()
     reasons = [line["error"] for line in said if line["event"] == "unreachable, will be tried again until it is back"]
     assert reasons
     assert len(reasons) == len(set(reasons)), "each reason is said once"
@@ -145,46 +139,15 @@ def test_redis_away_stops_neither_health_nor_distribution(
 
 
 def test_a_redis_that_hangs_holds_up_deliveries_for_one_time_out_not_for_one_each(
-    tmp_path: Path, own_redis: RedisServer, settings_factory: SettingsFactory, api: ScriptedServer
+    frail: World, own_redis: RedisServer
 ) -> None:
-    folder = tmp_path / "manifests"
-    folder.mkdir()
-    settings = settings_factory(role="hub", backend="dir", manifests=folder, redis_url=own_redis.url)
-    world = World(folder, own_redis.client(), settings)
-    world.config()
-    world.cluster("first")
-    world.scorer("cpu-scorer", api)
+    clusters = [f"new-{number}" for number in range(10)]
+    patience = 2 * frail.settings.redis_socket_timeout
+    os.kill(own_redis.pid, signal.SIGSTOP)
     try:
-        world.start()
-        world.until(lambda: world.pairs() == ["first/cpu-scorer"])
-        clusters = [f"new-{number}" for number in range(10)]
-        os.kill(own_redis.pid, signal.SIGSTOP)
-        try:
-            for name in clusters:
-                world.cluster(name)
-            world.until(lambda: all(world.told(name) for name in clusters), timeout=2 * settings.redis_socket_timeout)
-        finally:
-            os.kill(own_redis.pid, signal.SIGCONT)
-        world.until(lambda: len(world.pairs()) == 11)
+        for name in clusters:
+            frail.cluster(name)
+        frail.until(lambda: all(frail.told(name) for name in clusters), timeout=patience)
     finally:
-        world.stop()
-
-
-def test_the_process_ends_cleanly_and_comes_back_after_kill(world: World, api: ScriptedServer, tmp_path: Path) -> None:
-    world.config()
-    world.cluster("a")
-    world.scorer("cpu-scorer", api)
-    first = hub_process(world, tmp_path / "log")
-    try:
-        world.until(lambda: world.pairs() == ["a/cpu-scorer"], timeout=30)
-    finally:
-        first.kill()
-    world.cluster("b")
-    second = hub_process(world, tmp_path / "log")
-    try:
-        world.until(lambda: world.pairs() == ["a/cpu-scorer", "b/cpu-scorer"], timeout=30)
-        second.signal(signal.SIGTERM)
-        assert second.wait(60) == 0
-        assert "Traceback" not in second.tail()
-    finally:
-        second.kill()
+        os.kill(own_redis.pid, signal.SIGCONT)
+    frail.until(lambda: len(frail.pairs()) == 11)

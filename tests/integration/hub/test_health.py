@@ -76,7 +76,8 @@ def test_a_bad_config_leaves_the_last_good_one_in_force(running: World, api: Scr
     assert running.status("cpu-scorer")["lastSyncedConfig"]["scoring"]["params"]["interval"] == 30
     api.script(answer(remote_config("cpu", 9)), path="/config")
     running.until(lambda: running.condition("cpu-scorer", "ConfigSynced")[:2] == ("True", "Synced"))
-    running.until(lambda: running.entries()["a/cpu-scorer"].interval == 9)
+    running.until(lambda: {entry.interval for entry in running.entries().values()} == {9})
+    assert running.status("cpu-scorer")["lastSyncedConfig"]["scoring"]["params"]["interval"] == 9
 
 
 def test_a_changed_url_is_checked_at_once_and_decides_at_once(world: World, api: ScriptedServer) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from dsf.hub.main import FAILED
-from tests.integration.hub.world import World, hub_process, scoring_api
+from tests.integration.hub.world import World, hub_process
 
 
 def test_what_is_edited_or_removed_in_the_out_folder_is_put_right(running: World) -> None:
@@ -23,15 +21,6 @@ def test_what_is_edited_or_removed_in_the_out_folder_is_put_right(running: World
     running.until(work.exists)
 
 
-def test_scorers_of_one_name_in_two_namespaces(running: World) -> None:
-    running.settings = running.settings.model_copy(update={"scorer_namespaces": ["team"]})
-    running.restart()
-    with scoring_api("mem") as other:
-        running.scorer("cpu-scorer", other, file="other.yaml", metadata={"namespace": "team"})
-        running.until(lambda: running.condition("team_cpu-scorer", "ConfigSynced")[1] == "ScoreNameConflict")
-        assert running.entries()["a/cpu-scorer"].score_name == "cpu"
-
-
 def test_a_second_hub_on_the_folder_is_refused(running: World, tmp_path: Path) -> None:
     process = hub_process(running, tmp_path / "log")
     try:
@@ -41,18 +30,14 @@ def test_a_second_hub_on_the_folder_is_refused(running: World, tmp_path: Path) -
         process.kill()
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("a/addonplacementscores/cpu copy.yaml", b"a: b\n"),
-        ("a copy/addonplacementscores/cpu.yaml", b"a: b\n"),
-        ("a/addonplacementscores/old.yaml", b"note: caf\xe9\n"),
-    ],
-    ids=["a stray file", "a stray folder", "one that cannot be read"],
-)
-def test_what_is_no_score_stops_no_resync(running: World, name: str, content: bytes) -> None:
-    stray = running.out / "clusters" / name
-    stray.parent.mkdir(parents=True, exist_ok=True)
-    stray.write_bytes(content)
+def test_a_redis_that_lost_everything_is_filled_again_whatever_lies_beside_the_scores(running: World) -> None:
+    strays = {"a/addonplacementscores/cpu copy.yaml": b"a: b\n", "a copy/addonplacementscores/cpu.yaml": b"a: b\n"}
+    unreadable = {"a/addonplacementscores/old.yaml": b"note: caf\xe9\n"}
+    for name, content in (strays | unreadable).items():
+        stray = running.out / "clusters" / name
+        stray.parent.mkdir(parents=True, exist_ok=True)
+        stray.write_bytes(content)
     running.client.flushall()
-    running.until(running.pairs, "entries after Redis lost them")
+    running.until(lambda: running.pairs() == ["a/cpu-scorer", "b/cpu-scorer"])
+    running.until(lambda: running.record("cpu-scorer") is not None)
+    running.until(lambda: running.cluster_record("a") is not None)

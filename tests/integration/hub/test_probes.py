@@ -5,21 +5,16 @@ from __future__ import annotations
 import contextlib
 import signal
 import socket
-import threading
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
 
-from dsf.backends.protocol import Kind, ObjectKey
-from dsf.hub import controller, main
-from dsf.hub.controller import Controller
-from dsf.hub.outage import Outage
+from dsf.hub import main
 from dsf.store.agents import AgentRecord, Agents
-from tests.integration.hub.world import World
-from tests.support.child import Child
+from tests.integration.hub.world import World, hub_process
+from tests.support.httpserver import ScriptedServer
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
 
@@ -35,15 +30,24 @@ def page(port: int, path: str) -> tuple[int, str]:
         return 0, ""
 
 
-def test_probes_and_metrics(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_is_probed_ends_cleanly_and_comes_back_after_kill(
+    world: World, api: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     port = free_port()
     monkeypatch.setenv("DSF_LISTEN_PORT", str(port))
     world.config()
     world.cluster("a")
-    process = _hub(world, tmp_path / "log")
+    world.scorer("cpu-scorer", api)
+    first = hub_process(world, tmp_path / "log")
     try:
-        wait_for(lambda: page(port, "/readyz") == (200, "ok\n"), 20, process.tail())
-        wait_for(lambda: world.cluster_record("a"), 20, process.tail())
+        world.until(lambda: world.pairs() == ["a/cpu-scorer"], timeout=30)
+    finally:
+        first.kill()
+    world.cluster("b")
+    process = hub_process(world, tmp_path / "log")
+    try:
+        wait_for(lambda: page(port, "/readyz") == (200, "ok\n"), 30, process.tail())
+        world.until(lambda: world.pairs() == ["a/cpu-scorer", "b/cpu-scorer"], timeout=30)
         assert page(port, "/healthz") == (200, "ok\n")
         status, text = page(port, "/metrics")
         assert status == 200
@@ -54,14 +58,9 @@ def test_probes_and_metrics(world: World, tmp_path: Path, monkeypatch: pytest.Mo
         assert page(port, "/else")[0] == 404
         process.signal(signal.SIGTERM)
         assert process.wait() == 0
+        assert "Traceback" not in process.tail()
     finally:
         process.kill()
-
-
-def _hub(world: World, log: Path) -> Child:
-    from tests.integration.hub.world import hub_process
-
-    return hub_process(world, log)
 
 
 def test_a_port_that_is_taken_is_said(world: World, capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,34 +68,6 @@ def test_a_port_that_is_taken_is_said(world: World, capsys: pytest.CaptureFixtur
         settings = world.settings.model_copy(update={"listen_port": taken.getsockname()[1]})
         assert main.run(settings) == main.USAGE
     assert "DSF_LISTEN_PORT: cannot listen on port" in capsys.readouterr().err
-
-
-def test_workers_that_hang_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    gate = threading.Event()
-
-    def reconcile(key: ObjectKey) -> float | None:
-        if key.name == "slow":
-            gate.wait(20)
-        return None
-
-    made = Controller("test", reconcile, workers=1, outage=Outage("Redis"))
-    made.start()
-    try:
-        assert made.is_progressing()
-        monkeypatch.setattr(controller, "STUCK", 0.2)
-        made.queue.add(ObjectKey(Kind.CLUSTER, "", "slow"))
-        wait_for(lambda: len(made.queue) == 0)
-        # It works, and nothing waits.
-        assert made.is_progressing()
-        time.sleep(0.3)
-        assert made.is_progressing()
-        made.queue.add(ObjectKey(Kind.CLUSTER, "", "waits"))
-        wait_for(lambda: not made.is_progressing(), 5, "the hanging worker to be found")
-        gate.set()
-        wait_for(made.is_progressing, 5, "it to be well again")
-    finally:
-        gate.set()
-        made.stop()
 
 
 def test_an_agent_that_is_too_old_is_named_in_the_status(running: World) -> None:

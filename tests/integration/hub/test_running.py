@@ -10,8 +10,8 @@ import pytest
 from dsf.api import nameclaims
 from dsf.api.types import SENTINEL_PASSWORD_KEY
 from dsf.messages import SigningKey, derive_key
-from tests.integration.hub.world import World, remote_config, scoring_api
-from tests.support.httpserver import ScriptedServer, answer
+from tests.integration.hub.world import World, scoring_api
+from tests.support.httpserver import ScriptedServer
 
 
 def test_a_manifest_becomes_a_config_map_an_entry_and_a_status(running: World) -> None:
@@ -69,17 +69,14 @@ def test_credentials_are_the_ones_the_hub_verifies_with(running: World) -> None:
     assert secret_file.read_text() == before
 
 
-def test_a_new_scorer_takes_effect_without_a_look_at_everything(running: World) -> None:
+def test_new_scorers_and_clusters_take_effect_at_once_and_a_removed_one_leaves_nothing(running: World) -> None:
     running.resync = 600
     running.restart()
     with scoring_api("mem") as other:
         running.scorer("mem-scorer", other)
         running.until(lambda: "a/mem-scorer" in running.pairs())
-
-
-def test_a_new_cluster_takes_effect_at_once_and_a_removed_one_leaves_nothing(running: World) -> None:
-    running.resync = 600
-    running.restart()
+    running.remove("scorers/mem-scorer.yaml")
+    running.until(lambda: running.told("a") == ["cpu-scorer"])
     running.cluster("c")
     running.until(lambda: "c/cpu-scorer" in running.pairs())
     assert running.told("c") == ["cpu-scorer"]
@@ -93,18 +90,8 @@ def test_a_new_cluster_takes_effect_at_once_and_a_removed_one_leaves_nothing(run
     assert running.pairs() == ["a/cpu-scorer", "b/cpu-scorer"]
 
 
-def test_a_cluster_that_is_not_accepted_any_more_loses_everything(running: World) -> None:
-    running.cluster("b", accepted=False)
-    running.until(lambda: running.pairs() == ["a/cpu-scorer"])
-    running.until(lambda: running.told("b") is None)
-    running.until(lambda: not (running.out / "clusters/b").exists())
-    running.until(lambda: running.cluster_record("b") is None)
-    running.cluster("b")
-    running.until(lambda: running.pairs() == ["a/cpu-scorer", "b/cpu-scorer"])
-    running.until(lambda: (running.out / "clusters/b/agent-credentials/signing-key").exists())
-
-
-def test_masks_take_scorers_away_and_give_them_back(running: World) -> None:
+def test_masks_take_scorers_away_and_give_them_back_with_their_overrides(running: World) -> None:
+    running.schedule.set_override("b/cpu-scorer", interval=3)
     running.config(("b", "*"))
     running.until(lambda: running.pairs() == ["a/cpu-scorer"])
     running.until(lambda: running.told("b") == [])
@@ -116,6 +103,10 @@ def test_masks_take_scorers_away_and_give_them_back(running: World) -> None:
     running.config()
     running.until(lambda: running.pairs() == ["a/cpu-scorer", "b/cpu-scorer"])
     running.until(lambda: running.told("b") == ["cpu-scorer"])
+    assert running.schedule.overrides()["b/cpu-scorer"].interval == 3
+    running.remove("scorers/cpu-scorer.yaml")
+    running.until(lambda: running.pairs() == [])
+    running.until(lambda: running.schedule.overrides() == {})
 
 
 def test_an_edited_interval_changes_the_entry_and_keeps_the_rest(running: World, api: ScriptedServer) -> None:
@@ -133,32 +124,6 @@ def test_an_edited_interval_changes_the_entry_and_keeps_the_rest(running: World,
     assert running.condition("cpu-scorer", "ConfigSynced")[:2] == ("True", "SpecOnly")
     # What was synced in mode Full is kept, and not in force.
     assert running.status("cpu-scorer")["lastSyncedConfig"]["scoring"]["params"]["interval"] == 30
-
-
-def test_a_changed_config_answer_reaches_the_entries(running: World, api: ScriptedServer) -> None:
-    api.script(answer(remote_config("cpu", 5)), path="/config")
-    running.until(lambda: {entry.interval for entry in running.entries().values()} == {5})
-    running.until(lambda: running.status("cpu-scorer")["lastSyncedConfig"]["scoring"]["params"]["interval"] == 5)
-
-
-def test_a_renamed_scorer_is_a_new_one_and_the_old_one_goes(running: World, api: ScriptedServer) -> None:
-    running.remove("scorers/cpu-scorer.yaml")
-    running.scorer("cpu-renamed", api)
-    running.until(lambda: running.pairs() == ["a/cpu-renamed", "b/cpu-renamed"])
-    running.until(lambda: running.record("cpu-scorer") is None)
-    assert running.told("a") == ["cpu-renamed"]
-    running.until(lambda: not (running.out / "dynamicscorers/cpu-scorer.yaml").exists())
-    assert running.client.zscore("dsf:writes", "a/cpu-scorer") is not None
-
-
-def test_overrides_go_with_the_scorer_and_stay_through_a_mask(running: World) -> None:
-    running.schedule.set_override("a/cpu-scorer", interval=3)
-    running.config(("a", "cpu"))
-    running.until(lambda: running.pairs() == ["b/cpu-scorer"])
-    assert running.schedule.overrides()["a/cpu-scorer"].interval == 3
-    running.remove("scorers/cpu-scorer.yaml")
-    running.until(lambda: running.pairs() == [])
-    running.until(lambda: running.schedule.overrides() == {})
 
 
 def test_the_holder_keeps_its_score_name(running: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,21 +150,6 @@ def test_the_holder_keeps_its_score_name(running: World, monkeypatch: pytest.Mon
         running.remove("scorers/cpu-scorer.yaml")
         running.until(lambda: running.pairs() == ["a/an-older", "b/an-older"])
         running.until(lambda: running.condition("an-older", "Distributed")[0] == "True")
-
-
-def test_a_token_goes_to_no_host_that_the_scoring_api_chose(running: World, api: ScriptedServer) -> None:
-    auth = {"tokenSecretRef": {"name": "prometheus", "key": "token"}}
-    running.scorer("cpu-scorer", api, source={"auth": auth})
-    running.until(lambda: running.condition("cpu-scorer", "ConfigSynced")[1] == "TokenHostMismatch")
-    running.until(lambda: running.told("a") == [])
-    running.until(lambda: running.entries()["a/cpu-scorer"].suspended)
-    record = running.record("cpu-scorer")
-    assert record is not None
-    assert record.suspended
-    running.scorer("cpu-scorer", api, source={"auth": auth, "host": "http://prometheus.test:9090"})
-    running.until(lambda: not running.entries()["a/cpu-scorer"].suspended)
-    [summary] = running.summaries("a") or []
-    assert (summary["sourceEndpointAuthName"], summary["sourceEndpointAuthKey"]) == ("prometheus", "token")
 
 
 def test_suspend_and_pause(running: World, api: ScriptedServer) -> None:
@@ -264,18 +214,6 @@ def test_nothing_is_written_while_nothing_changes(running: World) -> None:
     health_checks = 5 * 0.2
     time.sleep(2 * running.resync + health_checks)  # the time itself is what is tested
     assert stamps() == before
-
-
-def test_without_a_configuration_nothing_runs_and_its_deletion_ends_everything(running: World) -> None:
-    running.remove("config.yaml")
-    running.until(lambda: running.pairs() == [])
-    running.until(lambda: running.told("a") is None and running.told("b") is None)
-    running.until(lambda: not list(running.out.glob("clusters/*/manifestwork-*")))
-    assert {"a/cpu-scorer", "b/cpu-scorer"} <= set(running.client.zrange("dsf:writes", 0, -1))
-    running.until(lambda: running.condition("cpu-scorer", "Distributed")[1] == "NoScoringConfig")
-    assert "open-cluster-management/dynamic-scoring-config" in running.condition("cpu-scorer", "Distributed")[2]
-    running.config()
-    running.until(lambda: running.pairs() == ["a/cpu-scorer", "b/cpu-scorer"])
 
 
 def test_another_configuration_is_ignored_and_told_so(running: World) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -110,3 +112,31 @@ def test_an_outage_is_said_once_and_so_is_its_end() -> None:
         assert outage.end() is False
     assert not outage.is_on
     assert [line["log_level"] for line in lines] == ["error", "info"]
+
+
+def test_workers_that_hang_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = threading.Event()
+
+    def reconcile(key: ObjectKey) -> float | None:
+        if key == KEY:
+            gate.wait(60)
+        return None
+
+    made = Controller("test", reconcile, workers=1, outage=Outage("Redis"))
+    made.start()
+    try:
+        assert made.is_progressing()
+        monkeypatch.setattr("dsf.hub.controller.STUCK", 0.2)
+        made.queue.add(KEY)
+        wait_for(lambda: len(made.queue) == 0)
+        # It works, and nothing waits.
+        assert made.is_progressing()
+        time.sleep(0.3)
+        assert made.is_progressing()
+        made.queue.add(OTHER)
+        wait_for(lambda: not made.is_progressing(), 30, "the hanging worker to be found")
+        gate.set()
+        wait_for(made.is_progressing, 30, "it to be well again")
+    finally:
+        gate.set()
+        made.stop()

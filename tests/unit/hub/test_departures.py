@@ -134,7 +134,14 @@ def test_a_cluster_that_is_not_accepted_any_more_loses_everything_at_once(world:
     world.api.take(Kind.CLUSTER)
     world.api.put(cluster("c", accepted=False).to_manifest())
     assert world.look() is None
-    assert (world.runs(), world.cycles(), world.key_ids(), world.api.ids) == (None, None, (), None)
+    assert (world.runs(), world.told(), world.cycles(), world.key_ids()) == (None, False, None, ())
+    assert world.api.ids is None
+    # Accepted again, it begins anew.
+    world.api.take(Kind.CLUSTER)
+    world.api.put(cluster("c").to_manifest())
+    world.look()
+    assert (world.runs(), world.told(), world.cycles()) == (True, True, None)
+    assert world.api.ids is not None
 
 
 @GONE
