@@ -165,10 +165,15 @@ def test_credentials_go_through_a_manifest_work_of_their_own(
     # Which ones are valid is noted there, and read from the key itself when the note is lost.
     assert hub.backend.delivered_key_ids(cluster) == KeyIds()
     rotating = KeyIds(4, 3, 1700000000.5)
-    hub.backend.deliver_credentials(cluster, Credentials(rotating, derive_key(b"x" * 32, cluster, 4).dump(), "word"))
+    newer = derive_key(b"x" * 32, cluster, 4).dump()
+    hub.backend.deliver_credentials(cluster, Credentials(rotating, newer, "word", "sentinelword"))
     assert hub.backend.delivered_key_ids(cluster) == rotating
     (secret,) = session.get(path)["spec"]["workload"]["manifests"]
     assert base64.b64decode(secret["data"]["redis-password"]) == b"word"
+    # A password that is wanted no more goes.
+    hub.backend.deliver_credentials(cluster, Credentials(rotating, newer))
+    (secret,) = session.get(path)["spec"]["workload"]["manifests"]
+    assert list(secret["data"]) == ["signing-key"]
     session.merge(path, {"metadata": {"annotations": {KEY_IDS_ANNOTATION: "nonsense"}}})
     wait_for(lambda: hub.backend.delivered_key_ids(cluster) == KeyIds(4), 5)
     for _ in range(2):

@@ -62,7 +62,7 @@ def test_fleets_are_spread_over_the_other_files_and_all_are_given_out_once() -> 
 
 
 def test_files_of_the_api_server_follow_each_other() -> None:
-    asking = ["tests/integration/api/test_crds.py", "tests/integration/hub/kube/test_capacity.py"]
+    asking = ["tests/integration/api/test_crds.py", "tests/integration/hub/kube/test_gitops.py"]
     others = [
         "tests/integration/agent/test_small.py",
         "tests/integration/store/test_ticks.py",

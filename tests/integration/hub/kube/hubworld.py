@@ -50,7 +50,7 @@ _LEFTOVERS = (DYNAMIC_SCORING_CONFIGS, DYNAMIC_SCORERS, MANAGED_CLUSTERS, ADDON_
 class HubWorld:
     """Everything is as in production but the pause between health checks, a resync after the test, and no grace."""
 
-    def __init__(self, plane: ControlPlane, client: redis.Redis, url: str, logs: Path, **settings: object) -> None:
+    def __init__(self, plane: ControlPlane, client: redis.Redis, url: str, logs: Path) -> None:
         self.plane = plane
         self.client = client
         self.namespace = plane.namespace("hub")
@@ -65,7 +65,6 @@ class HubWorld:
             "health_interval": 0.3,
             "hub_resync": 600,
             "departure_grace": 0,
-            **settings,
         }
         self._logs = logs
         self._processes: list[Child] = []
@@ -236,7 +235,8 @@ class HubWorld:
 
     def send(self, cluster: str, value: float, name: str = "cpu-scorer") -> str:
         """A result as the cluster's agent would send it, taken in at once; what became of it."""
-        return Ingest(self.client, self._as_settings()).handle(self._result(cluster, value, name))
+        settings = Settings(**{**self.settings, "role": "results"})  # type: ignore[arg-type]
+        return Ingest(self.client, settings).handle(self._result(cluster, value, name))
 
     def push(self, cluster: str, value: float, name: str = "cpu-scorer") -> None:
         """The same on its way to the results worker."""
@@ -264,9 +264,6 @@ class HubWorld:
         except AssertionError as error:
             logs = "\n".join(f"--- {process.log.name}\n{process.tail()}" for process in self._processes)
             raise AssertionError(f"{error}\n{logs}") from None
-
-    def _as_settings(self, **values: object) -> Settings:
-        return Settings(**{**self.settings, "role": "results", **values})  # type: ignore[arg-type]
 
     @property
     def config_path(self) -> str:

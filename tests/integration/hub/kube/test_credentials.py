@@ -14,15 +14,13 @@ import pytest
 import redis
 
 from dsf.api.types import CREDENTIALS_NAME, CREDENTIALS_WORK_NAME, PULL_SECRET_NAME
-from dsf.backends.protocol import Credentials, Kind
+from dsf.backends.protocol import Kind
 from dsf.hub.credentials import AgentCredentials
 from dsf.hub.outage import Outage
 from dsf.hub.registrar import Registrar
 from dsf.kube.resources import MANIFEST_WORKS
 from dsf.kube.session import Session
-from dsf.messages import derive_key
 from dsf.redisacl.clusterusers import UsersEverywhere
-from dsf.redisacl.keyids import KeyIds
 from dsf.redisacl.rules import cluster_user
 from dsf.settings import Settings
 from dsf.store.agents import AgentKeys
@@ -197,13 +195,3 @@ def test_a_pull_secret_is_delivered_follows_its_file_and_goes(
         assert ids.valid == (1,)
     file.unlink()
     assert list(delivered()) == [CREDENTIALS_NAME]
-
-
-def test_a_password_that_is_wanted_no_more_goes(world: World, session: Session) -> None:
-    key = derive_key(MASTER, world.cluster, 1).dump()
-    backend = world.hub.backend
-    backend.deliver_credentials(world.cluster, Credentials(KeyIds(), key, "word", "sentinelword"))
-    wait_for(lambda: backend.get(Kind.WORK, world.cluster, CREDENTIALS_WORK_NAME), 10)
-    backend.deliver_credentials(world.cluster, Credentials(KeyIds(), key, "", ""))
-    (secret,) = session.get(world.path)["spec"]["workload"]["manifests"]
-    assert list(secret["data"]) == ["signing-key"]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
 from typing import Any
 
 from dsf.api.types import MANIFESTWORK_NAME
@@ -14,7 +12,6 @@ from dsf.kube.resources import LEASES, MANAGED_CLUSTERS, MANIFEST_WORKS
 from tests.integration.hub.kube.hubworld import HubWorld, said
 from tests.support.child import stopped
 from tests.support.httpserver import ScriptedServer
-from tests.support.manifests import config
 
 
 def test_a_second_hub_waits_and_takes_over(world: HubWorld, api: ScriptedServer) -> None:
@@ -35,20 +32,10 @@ def test_a_second_hub_waits_and_takes_over(world: HubWorld, api: ScriptedServer)
     second = world.plane.cluster()
     world.until(lambda: world.told(second) == ["cpu-scorer"], 5)
 
-    third = world.hub()
-    world.until(lambda: said(third.log, "waits for its turn"), 20)
-    holder = world.holder()
-    standby.kill()
-    renewed = _moment(world, "renewTime")
-    world.until(lambda: world.holder() not in ("", holder), 25)
-    assert _moment(world, "acquireTime") - renewed > 14.5, "not before the lease lapsed"
-    fourth = world.plane.cluster()
-    world.until(lambda: world.told(fourth) == ["cpu-scorer"], 25)
-
     # Another one has the lease against its will: it ends at once.
     lease = LEASES.path(world.namespace, "dynamic-scoring-hub")
     world.session.merge(lease, {"spec": {"holderIdentity": "thief"}})
-    assert third.wait(60) == 1
+    assert standby.wait(60) == 1
     assert world.holder() == "thief"
 
 
@@ -73,9 +60,7 @@ def test_a_cluster_that_cannot_be_written_delays_no_other(world: HubWorld, api: 
     assert 'namespaces "nowhere-0" not found' in world.told_by("Distributed")[2]
 
 
-def test_two_hundred_clusters_at_once_and_an_api_server_that_dies_meanwhile(
-    world: HubWorld, api: ScriptedServer
-) -> None:
+def test_many_clusters_at_once_and_an_api_server_that_dies_meanwhile(world: HubWorld, api: ScriptedServer) -> None:
     world.setup(api.url)
     hub = world.hub()
     world.until(lambda: world.status().get("healthStatus") == "Active", 20)
@@ -101,20 +86,18 @@ def test_two_hundred_clusters_at_once_and_an_api_server_that_dies_meanwhile(
         world.until(holds, timeout)
 
     with ThreadPoolExecutor(8) as pool:
-        clusters = list(pool.map(lambda _: world.plane.cluster("many"), range(200)))
-    created = time.monotonic()
+        clusters = list(pool.map(lambda _: world.plane.cluster("many"), range(40)))
     world.until(lambda: told() == dict.fromkeys(clusters, 1), 60)
-    distributed = time.monotonic() - created
-    world.until(lambda: len(world.pairs()) == 200, 20)
+    world.until(lambda: len(world.pairs()) == 40, 20)
 
     # Scores are being written, and the API server dies in the middle of it.
     world.results()
     for number, cluster in enumerate(clusters):
-        assert world.send(cluster, number % 100) == "ok"
-    world.until(lambda: any(world.score(cluster) for cluster in clusters[:20]), 20)
+        assert world.send(cluster, number) == "ok"
+    world.until(lambda: any(world.score(cluster) for cluster in clusters), 20)
     world.plane.kill_apiserver()
     world.plane.start_apiserver()
-    wanted = {cluster: [number % 100] for number, cluster in enumerate(clusters)}
+    wanted = {cluster: [number] for number, cluster in enumerate(clusters)}
     until(lambda: world.scores() == wanted, 30)
 
     # The masks change, and it dies again.
@@ -122,31 +105,21 @@ def test_two_hundred_clusters_at_once_and_an_api_server_that_dies_meanwhile(
     until(lambda: 0 in told().values(), 10)
     world.plane.kill_apiserver()
     world.plane.start_apiserver()
-    began = time.monotonic()
     until(lambda: told() == dict.fromkeys(clusters, 0), 60)
     until(lambda: world.pairs() == [], 10)
     until(lambda: world.scores() == {}, 30)
     until(lambda: world.condition("Distributed") == ("False", "Masked"), 10)
-    healed = time.monotonic() - began
     assert "Traceback" not in hub.log.read_text()
     # What changes from here on is heard of at once again.
     world.mask()
     until(lambda: told() == dict.fromkeys(clusters, 1), 60)
     late = world.plane.cluster()
     until(lambda: world.told(late) == ["cpu-scorer"], 10)
-    until(lambda: len(world.pairs()) == 201, 30)
+    until(lambda: len(world.pairs()) == 41, 30)
     world.session.delete(world.config_path)
     until(lambda: world.config() is None, 30)
     # The hub tidies up when it hears of it.
     until(lambda: _works(world) == [], 60)
-    world.apply(config(world.namespace))
-    print(f"200 clusters distributed {distributed:.1f} s after the last was made, healed after {healed:.1f} s")
-
-
-def _moment(world: HubWorld, name: str) -> float:
-    """A time in the lease, as Unix seconds."""
-    lease = world.session.get(LEASES.path(world.namespace, "dynamic-scoring-hub"))
-    return datetime.fromisoformat(lease["spec"][name]).timestamp()
 
 
 def _works(world: HubWorld) -> list[dict[str, Any]]:

@@ -126,10 +126,21 @@ def test_no_status_contradicts_itself(running: HubWorld) -> None:
         assert (is_active, synced, has_name) in ((True, {"True"}, True), (False, {"Unknown"}, False)), status
 
 
-def test_clusters_come_and_go_at_once(running: HubWorld) -> None:
+def test_clusters_come_and_go_and_edited_works_are_repaired_at_once(running: HubWorld) -> None:
     waiting = running.plane.cluster(accepted=False)
     other = _cluster(running)
     assert running.work(waiting) is None
+    for work in (MANIFESTWORK_NAME, CREDENTIALS_WORK_NAME):
+        path = MANIFEST_WORKS.path(other, work)
+        good = running.session.get(path)["spec"]
+        running.session.merge(path, {"spec": {"workload": {"manifests": []}}})
+        running.until(lambda path=path, good=good: running.session.get(path)["spec"] == good, 30)
+        running.session.merge(path, {"metadata": {"labels": None}})
+        running.until(lambda path=path: running.session.get(path)["metadata"].get("labels"), 30)
+        running.session.delete(path)
+        running.until(
+            lambda work=work, good=good: (running.object(MANIFEST_WORKS, other, work) or {}).get("spec") == good, 3
+        )
     path = MANAGED_CLUSTERS.path(name=waiting)
     running.session.merge(path, {"spec": {"hubAcceptsClient": True}})
     running.until(lambda: running.told(waiting) == ["cpu-scorer"], 30)
@@ -141,21 +152,6 @@ def test_clusters_come_and_go_at_once(running: HubWorld) -> None:
     running.session.delete(MANAGED_CLUSTERS.path(name=other))
     running.until(lambda: running.pairs() == [], 30)
     running.until(lambda: running.work(other) is None, 30)
-
-
-def test_works_that_somebody_edits_or_deletes_are_repaired_at_once(running: HubWorld) -> None:
-    name = _cluster(running)
-    for work in (MANIFESTWORK_NAME, CREDENTIALS_WORK_NAME):
-        path = MANIFEST_WORKS.path(name, work)
-        good = running.session.get(path)["spec"]
-        running.session.merge(path, {"spec": {"workload": {"manifests": []}}})
-        running.until(lambda path=path, good=good: running.session.get(path)["spec"] == good, 30)
-        running.session.merge(path, {"metadata": {"labels": None}})
-        running.until(lambda path=path: running.session.get(path)["metadata"].get("labels"), 30)
-        running.session.delete(path)
-        running.until(
-            lambda work=work, good=good: (running.object(MANIFEST_WORKS, name, work) or {}).get("spec") == good, 3
-        )
 
 
 def test_a_renamed_scorer_takes_the_place_of_the_old_one(running: HubWorld, api: ScriptedServer) -> None:
@@ -229,7 +225,9 @@ def test_an_add_on_that_flaps_costs_neither_score_nor_history_nor_credentials(
     world.client.execute_command("ACL", "DELUSER", user)
 
 
-def test_scores_changed_by_hand_are_repaired_and_nobodys_are_removed(running: HubWorld) -> None:
+def test_edited_scores_are_repaired_and_the_end_of_the_configuration_leaves_nothing(
+    running: HubWorld,
+) -> None:
     name = _cluster(running)
     running.results()
     assert running.send(name, 42.0) == "ok"
@@ -243,13 +241,6 @@ def test_scores_changed_by_hand_are_repaired_and_nobodys_are_removed(running: Hu
         running.until(lambda: running.score(name) == [42], 30)
     running.session.delete(path)
     running.until(lambda: running.score(name) == [42], 30)
-
-
-def test_the_end_of_the_configuration_leaves_nothing_behind(running: HubWorld) -> None:
-    name = _cluster(running)
-    running.results()
-    running.send(name, 42.0)
-    running.until(lambda: running.score(name) == [42], 15)
     # Two that no writer knows of.
     labels = running.session.get(ADDON_PLACEMENT_SCORES.path(name, "cpu"))["metadata"]["labels"]
     for orphan in ("orphan-1", "orphan-2"):
