@@ -235,16 +235,6 @@ def slow(seconds: float, then: Handler) -> Handler:
 def drip(exchange: Exchange) -> None:
     """An answer of which one byte comes every 50 ms."""
     exchange.start(200, 1_000_000)
-    _drip(exchange)
-
-
-def drip_headers(exchange: Exchange) -> None:
-    """Headers of which one byte comes every 50 ms."""
-    exchange.http.wfile.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
-    _drip(exchange)
-
-
-def _drip(exchange: Exchange) -> None:
     while not exchange.closing.wait(0.05):
         exchange.http.wfile.write(b"x")
         exchange.http.wfile.flush()

@@ -21,6 +21,9 @@ from dsf.backends.compare import covers
         ([1, 2], [1], False),
         ([1], [1, 2], False),
         ([], [], True),
+        ({"a": [{"x": 1, "y": 2}]}, {"a": [{"x": 1}]}, True),
+        ({}, {"a": 1}, False),
+        (None, {"a": 1}, False),
         ("text", ["text"], False),
     ],
 )

@@ -8,6 +8,7 @@ from typing import Any
 from dsf.api.cluster import ManagedCluster
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringconfig import DynamicScoringConfig
+from dsf.hub.summaries import FleetPlan
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 GROUP = "dynamic-scoring.open-cluster-management.io/v1alpha1"
@@ -71,3 +72,9 @@ def cluster(name: str, *, accepted: bool = True, **metadata: Any) -> ManagedClus
             "spec": {"hubAcceptsClient": accepted},
         }
     )
+
+
+def refusal(plan: FleetPlan, scorer: str) -> tuple[str, str]:
+    """Why a scorer, `namespace/name`, runs nowhere: reason and message; both empty if it runs."""
+    obstacle = plan.scorers[scorer].obstacle
+    return (obstacle.reason, obstacle.message) if obstacle is not None else ("", "")

@@ -8,7 +8,7 @@ from dsf.api.scoringauthentication import ScoringAuthentication
 from dsf.api.types import CLUSTER_SET_LABEL
 from dsf.hub.conditions import tls_verified
 from dsf.hub.summaries import FleetPlan, differences, make_plan
-from tests.unit.hub.builders import GROUP, NOW, cluster, config, scorer
+from tests.unit.hub.builders import GROUP, NOW, cluster, config, refusal, scorer
 
 SOURCE = {
     "type": "Prometheus",
@@ -35,13 +35,6 @@ def plan(*authentications: ScoringAuthentication, clusters: Any = None, **source
     return make_plan([found], config(), known, NOW, authentications=authentications)
 
 
-def obstacle(found: FleetPlan) -> tuple[str, str]:
-    """Why the scorer runs nowhere."""
-    (one,) = found.scorers.values()
-    assert one.obstacle is not None
-    return one.obstacle.reason, one.obstacle.message
-
-
 def test_what_is_told() -> None:
     (summary,) = plan(authentication(tls={"serverName": "x"})).summaries("a")
     access = summary.source_access
@@ -54,7 +47,7 @@ def test_what_is_told() -> None:
 
 
 def test_one_that_is_not_there() -> None:
-    reason, message = obstacle(plan())
+    reason, message = refusal(plan(), "hub/s")
     assert reason == "MissingAuthentication"
     assert message.startswith("spec.source.auth.authenticationRef: there is no ScoringAuthentication 'thanos'")
 
@@ -67,16 +60,15 @@ def test_one_that_cannot_be_read() -> None:
         NOW,
         mistaken={"hub/thanos": "spec: bad"},
     )
-    why = found.scorers["hub/s"].obstacle
-    assert why is not None
-    assert why.reason == "InvalidAuthentication"
-    assert why.message.endswith("ScoringAuthentication 'thanos' has mistakes: spec: bad")
+    reason, message = refusal(found, "hub/s")
+    assert reason == "InvalidAuthentication"
+    assert message.endswith("ScoringAuthentication 'thanos' has mistakes: spec: bad")
     # Nobody else is concerned.
     assert [one.name for one in found.running("a")] == ["other"]
 
 
 def test_a_server_that_it_is_not_for() -> None:
-    reason, message = obstacle(plan(authentication(), host="https://thief.example"))
+    reason, message = refusal(plan(authentication(), host="https://thief.example"), "hub/s")
     assert (reason, "is not for https://thief.example" in message) == ("HostNotAllowed", True)
 
 
@@ -85,15 +77,14 @@ def test_no_stand_in_of_a_template_is_looked_for_among_the_servers() -> None:
     nobody = {"clusterSelector": {"matchLabels": {"region": "mars"}}}
     anywhere = scorer("s", **manifest, **nobody)
     found = make_plan([anywhere], config(), [cluster("a")], NOW, authentications=[authentication()])
-    (one,) = found.scorers.values()
-    assert one.obstacle is None
+    assert refusal(found, "hub/s") == ("", "")
     # Where it runs, it counts.
     found = make_plan([scorer("s", **manifest)], config(), [cluster("a")], NOW, authentications=[authentication()])
-    assert "is not for https://a.thanos.example" in obstacle(found)[1]
+    assert "is not for https://a.thanos.example" in refusal(found, "hub/s")[1]
 
 
 def test_the_scorers_own_tls_does_not_go_with_it() -> None:
-    reason, message = obstacle(plan(authentication(), tls={"insecureSkipVerify": True}))
+    reason, message = refusal(plan(authentication(), tls={"insecureSkipVerify": True}), "hub/s")
     assert (reason, message.startswith("spec.source.tls")) == ("InvalidAuthentication", True)
 
 

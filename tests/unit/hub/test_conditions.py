@@ -50,6 +50,10 @@ def said(found: DynamicScorerStatus, kind: str) -> tuple[str, str]:
     return next((one.status, one.reason) for one in found.conditions if one.type == kind)
 
 
+def message(found: DynamicScorerStatus, kind: str = "Scoring") -> str:
+    return next(one.message for one in found.conditions if one.type == kind)
+
+
 def state(name: str, **fields: str) -> PairState:
     return PairState(name, "s", fields)
 
@@ -58,42 +62,14 @@ def failure(message: str, at: float) -> str:
     return PairFailure(run="r", stage="fetch", reason="timeout", message=message, at=at).model_dump_json()
 
 
-@pytest.mark.parametrize(
-    ("health", "expected"),
-    [
-        (Health(), ("Unknown", "NotCheckedYet")),
-        (ACTIVE, ("True", "HealthCheckPassed")),
-        (replace(ACTIVE, failures=2, failure=DOWN), ("True", "HealthCheckFailing")),
-        (Health(HealthStatus.Inactive, failures=1, failure=DOWN, is_checked=True), ("False", "Timeout")),
-    ],
-)
-def test_healthy(health: Health, expected: tuple[str, str]) -> None:
-    assert said(status(health=health), "Healthy") == expected
-
-
 def test_an_earlier_verdict_stands_until_the_first_check() -> None:
     before = status()
     assert said(status(health=Health(HealthStatus.Active), previous=before), "Healthy") == ("True", "HealthCheckPassed")
 
 
-@pytest.mark.parametrize(
-    ("spread", "expected"),
-    [
-        (EVERYWHERE, ("True", "Distributed")),
-        (replace(EVERYWHERE, distributed=1), ("False", "Distributing")),
-        (replace(EVERYWHERE, desired=0, distributed=0), ("False", "Masked")),
-        (replace(EVERYWHERE, clusters=0, desired=0, distributed=0), ("False", "NoClusters")),
-        (replace(EVERYWHERE, is_enabled=False, desired=0), ("False", "NoScoringConfig")),
-    ],
-)
-def test_distributed(spread: DeliveryCounts, expected: tuple[str, str]) -> None:
-    assert said(status(spread=spread), "Distributed") == expected
-
-
 def test_a_configuration_that_cannot_be_read_is_not_called_missing() -> None:
     broken = replace(EVERYWHERE, is_enabled=False, desired=0, config_mistake="spec.masks: not a list")
-    [found] = [one for one in status(spread=broken).conditions if one.type == "Distributed"]
-    assert found.message == (
+    assert message(status(spread=broken), "Distributed") == (
         "the DynamicScoringConfig hub/dynamic-scoring-config has a mistake, so nothing runs: spec.masks: not a list"
     )
 
@@ -117,9 +93,6 @@ def test_scoring_counts_clusters_and_shows_the_newest_failures_first() -> None:
     found = status(spread=replace(EVERYWHERE, desired=14), cycles=cycles)
     assert said(found, "Scoring") == ("False", "SomeClustersFail")
     assert found.clusters.model_dump() == {"desired": 14, "succeeding": 1, "empty": 0, "failing": 12}
-    assert said(status(cycles=CycleOutcomes(failing=2)), "Scoring") == ("False", "AllClustersFail")
-    assert said(status(cycles=CycleOutcomes(succeeding=1)), "Scoring") == ("True", "CyclesSucceed")
-    assert said(status(), "Scoring") == ("Unknown", "NoCyclesYet")
 
 
 def test_scoring_says_why_it_runs_nowhere() -> None:
@@ -141,8 +114,7 @@ def test_cycles_that_only_expire_are_a_failure_with_a_reason() -> None:
     assert (found.cluster, found.stage, found.reason) == ("many", "", "expired")
     shown = status(cycles=cycles)
     assert said(shown, "Scoring") == ("False", "SomeClustersFail")
-    (condition,) = [one for one in shown.conditions if one.type == "Scoring"]
-    assert "many, expired: its cycles wait in the queue of many" in condition.message
+    assert "many, expired: its cycles wait in the queue of many" in message(shown)
 
 
 def test_scores_that_cannot_be_written_are_said() -> None:
@@ -153,8 +125,7 @@ def test_scores_that_cannot_be_written_are_said() -> None:
     cycles = CycleOutcomes.of([state("good", last_success="1", valid_until="9"), *states], 0.0)
     found = status(spread=replace(EVERYWHERE, desired=3), cycles=cycles)
     assert said(found, "Scoring") == ("False", "ScoresNotWritten")
-    message = next(one.message for one in found.conditions if one.type == "Scoring")
-    assert message == "2 of 3 scores cannot be written; a: 403: no"
+    assert message(found) == "2 of 3 scores cannot be written; a: 403: no"
 
 
 def test_no_items_is_not_a_score_and_an_expired_one_is_none_either() -> None:
@@ -165,15 +136,13 @@ def test_no_items_is_not_a_score_and_an_expired_one_is_none_either() -> None:
     found = status(cycles=cycles)
     assert said(found, "Scoring") == ("False", "NoItems")
     assert (found.clusters.succeeding, found.clusters.empty) == (0, 2)
-    [message] = [one.message for one in found.conditions if one.type == "Scoring"]
-    assert message.startswith(
+    assert message(found).startswith(
         "no cluster has a score: the scoring API answers without usable results on 2 of 2 clusters"
     )
     cycles = CycleOutcomes.of([good, empty[0]], 1.0)
     found = status(cycles=cycles)
     assert said(found, "Scoring") == ("True", "CyclesSucceed")
-    [message] = [one.message for one in found.conditions if one.type == "Scoring"]
-    assert message == (
+    assert message(found) == (
         "1 of 2 clusters have a score; the scoring API answers without usable results on 1 of 2 clusters"
     )
     # A score without a noted number of items is one of an earlier version.
@@ -199,9 +168,9 @@ def test_clusters_without_a_score_that_get_no_ticks_are_said() -> None:
     assert (cycles.idle, cycles.succeeding, cycles.expired, cycles.failing) == (3, 2, 1, 0)
     found = status(limited, spread=replace(EVERYWHERE, desired=6), cycles=cycles)
     assert said(found, "Scoring") == ("False", "TicksSkipped")
-    message = next(one.message for one in found.conditions if one.type == "Scoring")
-    assert message.startswith("3 of 6 clusters have no score, for they are sent no ticks; longest: new, rate_limit: ")
-    assert "2/m, is for all clusters together" in message
+    words = "3 of 6 clusters have no score, for they are sent no ticks; longest: new, rate_limit: "
+    assert message(found).startswith(words)
+    assert "2/m, is for all clusters together" in message(found)
     # What fails is worse.
     failing = CycleOutcomes.of([*states, state("bad", failing="1")], 100.0)
     assert said(status(limited, cycles=failing), "Scoring")[1] == "SomeClustersFail"
@@ -211,8 +180,7 @@ def test_a_cluster_that_cannot_be_told_is_named() -> None:
     waiting = replace(EVERYWHERE, distributed=1, problem="b: 404: no namespace")
     found = status(spread=waiting)
     assert said(found, "Distributed") == ("False", "Distributing")
-    message = next(one.message for one in found.conditions if one.type == "Distributed")
-    assert message == "1 of 2 clusters have it; b: 404: no namespace"
+    assert message(found, "Distributed") == "1 of 2 clusters have it; b: 404: no namespace"
     refused = replace(waiting, is_refused=True)
     assert said(status(spread=refused), "Distributed") == ("False", "DistributionRefused")
     assert said(status(spread=replace(refused, distributed=2)), "Distributed") == ("True", "Distributed")
@@ -309,49 +277,44 @@ def test_a_pause_of_a_person_is_said_beside_what_fails_and_is_the_reason_where_a
 
 
 WORKING = CycleOutcomes(succeeding=2)
+NOWHERE = replace(EVERYWHERE, desired=0, distributed=0)
+DISABLED = replace(EVERYWHERE, is_enabled=False, desired=0)
+REFUSED = replace(EVERYWHERE, distributed=1, problem="b: 403", is_refused=True)
+FAILING = replace(ACTIVE, failures=2, failure=DOWN)
+INACTIVE = Health(HealthStatus.Inactive, failures=2, failure=DOWN, is_checked=True)
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("given", "kind", "status_", "reason", "ready"),
     [
-        ({}, ("True", "CyclesSucceed")),
-        ({"cycles": CycleOutcomes()}, ("Unknown", "NoCyclesYet")),
-        ({"spread": replace(EVERYWHERE, distributed=1)}, ("Unknown", "Distributing")),
-        ({"spread": replace(EVERYWHERE, clusters=0, desired=0, distributed=0)}, ("Unknown", "NoClusters")),
-        ({"spread": replace(EVERYWHERE, is_enabled=False, desired=0)}, ("Unknown", "NoScoringConfig")),
-        (
-            {"spread": replace(EVERYWHERE, is_enabled=False, desired=0, config_mistake="spec.masks: not a list")},
-            ("False", "NoScoringConfig"),
-        ),
-        ({"spread": replace(EVERYWHERE, desired=0, distributed=0)}, ("False", "Masked")),
-        (
-            {"spread": replace(EVERYWHERE, distributed=1, problem="b: 403", is_refused=True)},
-            ("False", "DistributionRefused"),
-        ),
-        ({"health": Health()}, ("Unknown", "NotCheckedYet")),
-        ({"health": replace(ACTIVE, failures=2, failure=DOWN)}, ("True", "CyclesSucceed")),
-        (
-            {"health": Health(HealthStatus.Inactive, failures=2, failure=DOWN, is_checked=True)},
-            ("Unknown", "Timeout"),
-        ),
-        (
-            {"health": Health(HealthStatus.Inactive, failures=3, failure=DOWN, is_checked=True)},
-            ("False", "Timeout"),
-        ),
-        ({"found": scorer(scoring={})}, ("False", "MissingScoreName")),
-        ({"found": scorer(execution={"suspend": True})}, ("False", "Suspended")),
-        ({"cycles": CycleOutcomes(succeeding=1, failing=1)}, ("Unknown", "SomeClustersFail")),
-        (
-            {"cycles": CycleOutcomes(succeeding=1, failing=1, failing_without_score=1)},
-            ("False", "SomeClustersFail"),
-        ),
-        ({"cycles": CycleOutcomes(expired=2)}, ("False", "ScoresExpired")),
+        ({}, "Healthy", "True", "HealthCheckPassed", "True"),
+        ({"health": Health()}, "Healthy", "Unknown", "NotCheckedYet", "Unknown"),
+        ({"health": FAILING}, "Healthy", "True", "HealthCheckFailing", "True"),
+        ({"health": INACTIVE}, "Healthy", "False", "Timeout", "Unknown"),
+        ({"health": replace(INACTIVE, failures=3)}, "Healthy", "False", "Timeout", "False"),
+        ({}, "Distributed", "True", "Distributed", "True"),
+        ({"spread": replace(EVERYWHERE, distributed=1)}, "Distributed", "False", "Distributing", "Unknown"),
+        ({"spread": NOWHERE}, "Distributed", "False", "Masked", "False"),
+        ({"spread": replace(NOWHERE, clusters=0)}, "Distributed", "False", "NoClusters", "Unknown"),
+        ({"spread": DISABLED}, "Distributed", "False", "NoScoringConfig", "Unknown"),
+        ({"spread": replace(DISABLED, config_mistake="x")}, "Distributed", "False", "NoScoringConfig", "False"),
+        ({"spread": REFUSED}, "Distributed", "False", "DistributionRefused", "False"),
+        ({"found": scorer(scoring={})}, "Scoring", "False", "MissingScoreName", "False"),
+        ({"found": scorer(execution={"suspend": True})}, "Scoring", "False", "Suspended", "False"),
+        ({"cycles": CycleOutcomes()}, "Scoring", "Unknown", "NoCyclesYet", "Unknown"),
+        ({}, "Scoring", "True", "CyclesSucceed", "True"),
+        ({"cycles": CycleOutcomes(failing=2)}, "Scoring", "False", "AllClustersFail", "Unknown"),
+        ({"cycles": CycleOutcomes(1, failing=1)}, "Scoring", "False", "SomeClustersFail", "Unknown"),
+        ({"cycles": CycleOutcomes(1, 1, failing_without_score=1)}, "Scoring", "False", "SomeClustersFail", "False"),
+        ({"cycles": CycleOutcomes(expired=2)}, "Scoring", "False", "ScoresExpired", "False"),
     ],
 )
-def test_ready_is_false_for_what_needs_a_person_and_unknown_for_what_passes(
-    given: dict[str, Any], expected: tuple[str, str]
+def test_each_condition_and_ready_which_is_false_for_what_needs_a_person_and_unknown_for_what_passes(
+    given: dict[str, Any], kind: str, status_: str, reason: str, ready: str
 ) -> None:
-    assert said(status(**{"cycles": WORKING, **given}), "Ready") == expected
+    found = status(**{"cycles": WORKING, **given})
+    assert said(found, kind) == (status_, reason)
+    assert said(found, "Ready") == (ready, "CyclesSucceed" if ready == "True" else reason)
 
 
 def test_a_config_that_cannot_be_read_for_once_is_not_a_failure_while_the_last_one_is_in_force() -> None:

@@ -17,7 +17,7 @@ from dsf.hub.names import NameRules
 from dsf.hub.summaries import FleetPlan, make_plan
 from tests.support.httpserver import Handler, ScriptedServer, answer
 from tests.support.wait import PATIENCE
-from tests.unit.hub.builders import NOW, cluster, config, scorer
+from tests.unit.hub.builders import NOW, cluster, config, refusal, scorer
 
 CANARY = "internal-page-of-the-bank"
 
@@ -84,11 +84,6 @@ def planned(hosts: list[str], *, namespace: str = "team", **spec: Any) -> FleetP
 QUERY = {"params": {"query": "up", "range": 60, "step": 5}}
 
 
-def reason(plan: FleetPlan) -> str:
-    [one] = plan.scorers.values()
-    return one.obstacle.reason if one.obstacle else ""
-
-
 @pytest.mark.parametrize(
     ("spec", "wrong"),
     [
@@ -102,9 +97,9 @@ def reason(plan: FleetPlan) -> str:
 )
 def test_scorers_of_other_namespaces_name_only_listed_servers(spec: dict[str, Any], wrong: bool) -> None:
     listed = ["scorer.test", "prometheus.test"]
-    assert reason(planned(listed, **spec)) == ("HostNotAllowed" if wrong else "")
-    assert reason(planned(listed, namespace="hub", **spec)) == ""
-    assert reason(planned([], **spec)) == ""
+    assert refusal(planned(listed, **spec), "team/s")[0] == ("HostNotAllowed" if wrong else "")
+    assert refusal(planned(listed, namespace="hub", **spec), "hub/s") == ("", "")
+    assert refusal(planned([], **spec), "team/s") == ("", "")
 
 
 AUDIENCE = "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/q"

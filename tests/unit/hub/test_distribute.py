@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from dsf.api.authentication import CaKind, Reference
 from dsf.api.summary import ScorerSummary, dump_summaries
-from dsf.backends.compare import covers
 from dsf.hub.distribute import ScorerPart, is_applied, manifest_work, part_of
 
 
@@ -50,23 +47,6 @@ def test_the_agent_may_read_what_its_scorers_name_and_no_more() -> None:
     assert binding["subjects"] == [
         {"kind": "ServiceAccount", "name": "dynamic-scoring-agent-sa", "namespace": "agents"}
     ]
-
-
-@pytest.mark.parametrize(
-    ("actual", "wanted", "expected"),
-    [
-        ({"a": 1, "theirs": 2}, {"a": 1}, True),
-        ({"a": {"b": 1, "c": 2}}, {"a": {"b": 1}}, True),
-        ({"a": 2}, {"a": 1}, False),
-        ({}, {"a": 1}, False),
-        ({"a": [{"x": 1, "y": 2}]}, {"a": [{"x": 1}]}, True),
-        ({"a": [1, 2]}, {"a": [1]}, False),
-        ({"a": "x"}, {"a": {"b": 1}}, False),
-        (None, {"a": 1}, False),
-    ],
-)
-def test_covers(actual: object, wanted: object, expected: bool) -> None:
-    assert covers(actual, wanted) is expected
 
 
 def test_applied_is_about_this_generation() -> None:

@@ -20,10 +20,7 @@ from tests.support.httpserver import (
     Handler,
     ScriptedServer,
     answer,
-    bomb,
     close_early,
-    drip,
-    drip_headers,
     endless,
     hang,
 )
@@ -101,10 +98,7 @@ def test_what_an_earlier_hub_found_counts() -> None:
         ("None", answer("", 307, Location="http://169.254.169.254/"), answer(""), "Redirect"),
         ("None", close_early, answer(""), "ConnectionFailed"),
         ("None", hang, answer(""), "Timeout"),
-        ("None", drip, answer(""), "Timeout"),
-        ("None", drip_headers, answer(""), "Timeout"),
         ("Full", answer("ok"), endless(), "TooLarge"),
-        ("Full", answer("ok"), bomb, "TooLarge"),
     ],
 )
 def test_what_a_check_finds(mode: str, healthz: Handler, config: Handler, reason: str) -> None:

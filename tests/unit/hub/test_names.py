@@ -22,7 +22,7 @@ from dsf.settings import Settings
 from dsf.store.registry import ClusterRecord
 from dsf.store.schedule import ScheduleStore
 from tests.support.memorystore import memory_client
-from tests.unit.hub.builders import NOW, cluster, config, scorer
+from tests.unit.hub.builders import NOW, cluster, config, refusal, scorer
 from tests.unit.hub.objects import Objects
 
 OLDER = "2025-01-01T00:00:00Z"
@@ -39,11 +39,6 @@ def planned(*scorers: DynamicScorer, after: FleetPlan | None = None, seconds: fl
     return make_plan(scorers, config(), [cluster("c")], moment, names=NameRules(home="hub", **rules))
 
 
-def why(plan: FleetPlan, key: str) -> str:
-    obstacle = plan.scorers[key].obstacle
-    return obstacle.reason if obstacle is not None else ""
-
-
 @pytest.mark.parametrize("attacker", [scorer("attacker", created=OLDER), team("attacker")], ids=lambda one: one.key)
 @pytest.mark.parametrize("wanted", ["cpu", "CPU", "-cpu-"])
 def test_an_older_scorer_does_not_take_over_a_running_score(attacker: DynamicScorer, wanted: str) -> None:
@@ -52,13 +47,13 @@ def test_an_older_scorer_does_not_take_over_a_running_score(attacker: DynamicSco
     synced = attacker.model_copy(update={"spec": scorer(score=wanted).spec})
     plan = planned(victim, synced, after=before, seconds=10)
     assert [one.name for one in plan.running("c")] == ["victim"]
-    assert why(plan, attacker.key) == "ScoreNameConflict"
+    assert refusal(plan, attacker.key)[0] == "ScoreNameConflict"
     assert plan.entries("c", before.entries("c", {})).keys() == {"victim"}
     # The holder edits its manifest into one that cannot run: its name stays its own.
     broken = scorer("victim", score="cpu", source={"type": "Prometheus"})
     plan = planned(broken, synced, after=plan, seconds=20)
     assert plan.running("c") == []
-    assert why(plan, attacker.key) == "ScoreNameConflict"
+    assert refusal(plan, attacker.key)[0] == "ScoreNameConflict"
     # An unreadable one as well.
     plan = planned(synced, after=plan, seconds=10 * KEPT, unreadable=frozenset({"hub/victim"}))
     assert plan.running("c") == []
@@ -70,9 +65,9 @@ def test_only_allowed_names_may_be_used_in_other_namespaces() -> None:
     names |= {"team-": "ScoreNameNotAllowed", "team": "ScoreNameNotAllowed", "Team-a": "ScoreNameNotAllowed"}
     for name, reason in names.items():
         plan = planned(team("s", score=name), allowed=allowed)
-        assert why(plan, "team/s") == reason
+        assert refusal(plan, "team/s")[0] == reason
         assert bool(plan.running("c")) != bool(reason)
-    assert why(planned(scorer("s", score="cpu"), allowed=allowed), "hub/s") == ""
+    assert refusal(planned(scorer("s", score="cpu"), allowed=allowed), "hub/s")[0] == ""
     # A list that is new takes the name away at once.
     before = planned(team("s", score="cpu"), scorer("t", score="mem"))
     plan = planned(team("s", score="cpu"), scorer("t", score="cpu"), after=before, allowed=allowed)
@@ -91,14 +86,14 @@ def test_wrong_lists_of_names(entry: str, settings_factory: Callable[..., Settin
 def test_of_two_scorers_of_one_name_one_is_told_about() -> None:
     own, foreign = scorer("cpu", score="x"), team("cpu", score="y", clusterSelector={"matchLabels": {"a": "b"}})
     plan = planned(own, foreign)
-    assert why(plan, "team/cpu") == "ScoreNameConflict"
+    assert refusal(plan, "team/cpu")[0] == "ScoreNameConflict"
     assert plan.called("cpu") == "hub/cpu"
     # It does not select the cluster: not to be said of the other.
     assert plan.notice("c").absent == {}
     # An unresolved one has nothing either.
     unresolved = team("cpu", source={"type": "Prometheus"})
     plan = planned(own, unresolved)
-    assert why(plan, "team/cpu") == "ScoreNameConflict"
+    assert refusal(plan, "team/cpu")[0] == "ScoreNameConflict"
 
 
 def test_books_and_overrides_do_not_go_to_another_namespace() -> None:

@@ -14,7 +14,7 @@ from dsf.hub.capacity import size_of
 from dsf.hub.distribute import manifest_work
 from dsf.hub.secretdelivery import MAX_SIZE, NO_DELIVERY, DeliverableSecrets, copy_for
 from dsf.hub.summaries import FleetPlan, make_plan
-from tests.unit.hub.builders import NOW, cluster, config, scorer
+from tests.unit.hub.builders import NOW, cluster, config, refusal, scorer
 from tests.unit.hub.test_authentications import SOURCE, authentication
 
 
@@ -58,11 +58,10 @@ def test_it_goes_where_its_scorer_goes() -> None:
 )
 def test_why_not(delivery: DeliverableSecrets, said: str) -> None:
     found = plan(delivery)
-    obstacle = found.scorers["hub/s"].obstacle
-    assert obstacle is not None
-    assert obstacle.reason == "SecretNotDelivered"
-    assert obstacle.message.startswith("secretDelivery of ScoringAuthentication 'thanos': Secret 'fleet' ")
-    assert said in obstacle.message
+    reason, message = refusal(found, "hub/s")
+    assert reason == "SecretNotDelivered"
+    assert message.startswith("secretDelivery of ScoringAuthentication 'thanos': Secret 'fleet' ")
+    assert said in message
     # Nobody else is concerned.
     assert [one.name for one in found.running("a")] == ["other"]
     assert found.delivered("a") == {}
@@ -116,9 +115,7 @@ def test_two_secrets_cannot_have_one_name_on_a_cluster() -> None:
         "Secret 'other' would be 'thanos' there, as Secret 'thanos-a' of scorer first is already: set another "
         "targetName in secretDelivery"
     )
-    obstacle = found.scorers["hub/both"].obstacle
-    assert obstacle is not None
-    assert "Secret 'thanos-a' and Secret 'other' would both be 'other' there" in obstacle.message
+    assert "Secret 'thanos-a' and Secret 'other' would both be 'other' there" in refusal(found, "hub/both")[1]
 
 
 @pytest.mark.parametrize(
@@ -150,9 +147,7 @@ def test_another_namespace_cannot_bind_a_renamed_secret_either(target: str) -> N
     theirs = scorer("s", metadata={"namespace": "team"}, source=SOURCE)
     delivery = DeliverableSecrets.of("hub", [known])
     found = make_plan([theirs], config(), [cluster("a")], NOW, authentications=[wants, bound], delivery=delivery)
-    obstacle = found.scorers["team/s"].obstacle
-    assert obstacle is not None
-    assert obstacle.reason == "SecretNotDelivered"
+    assert refusal(found, "team/s")[0] == "SecretNotDelivered"
 
 
 def test_secrets_need_room_once_and_older_scorers_come_first() -> None:
@@ -235,11 +230,8 @@ def test_another_namespace_cannot_bind_a_delivered_secret_to_its_own_host(
         authentications=[bound.model_copy(update={"metadata": metadata})],
         delivery=DeliverableSecrets.of("hub", [known]),
     )
-    obstacle = found.scorers[f"{namespace}/s"].obstacle
-    if usable or namespace == "hub":
-        # The agent compares the server with what the Secret says itself.
-        assert obstacle is None
-    else:
-        assert obstacle is not None
-        assert obstacle.reason == "SecretNotDelivered"
-        assert "'thanos' is delivered for scorers in namespace hub only" in obstacle.message
+    reason, message = refusal(found, f"{namespace}/s")
+    # Else the agent compares the server with what the Secret says itself.
+    is_refused = not usable and namespace != "hub"
+    assert reason == ("SecretNotDelivered" if is_refused else "")
+    assert ("'thanos' is delivered for scorers in namespace hub only" in message) is is_refused

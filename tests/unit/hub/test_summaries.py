@@ -11,7 +11,7 @@ from dsf.api.meta import rfc3339
 from dsf.api.scoringconfig import Mask, is_masked
 from dsf.hub.summaries import FleetPlan, MaskIndex, differences, make_plan
 from dsf.store.registry import HoldRule
-from tests.unit.hub.builders import NOW, cluster, config, scorer
+from tests.unit.hub.builders import NOW, cluster, config, refusal, scorer
 
 GONE = {"deletionTimestamp": "2026-01-02T00:00:00Z"}
 NAMES = st.sampled_from(["*", "a", "b", "cpu", "mem"])
@@ -42,9 +42,7 @@ def test_a_summary_needs_an_accepted_cluster_health_resolution_and_no_mask() -> 
     assert dict(plan.clusters) == {"a": "uid-a", "b": "uid-b"}
     assert plan.clusters_of(plan.scorers["hub/masked"]) == ["b"]
     assert plan.masked_pairs() == 1
-    obstacle = plan.scorers["hub/unresolved"].obstacle
-    assert obstacle is not None
-    assert obstacle.reason == "MissingScoreName"
+    assert refusal(plan, "hub/unresolved")[0] == "MissingScoreName"
     assert "deleted" not in plan.scorer_names()
 
 
@@ -62,9 +60,7 @@ def test_the_older_one_keeps_a_name() -> None:
     plan = make_plan([young, old], config(), [cluster("c")], NOW)
     assert names(plan, "c") == ["b"]
     assert plan.scorers["hub/a"].record() is None
-    obstacle = plan.scorers["hub/a"].obstacle
-    assert obstacle is not None
-    assert obstacle.reason == "ScoreNameConflict"
+    assert refusal(plan, "hub/a")[0] == "ScoreNameConflict"
 
 
 def test_execution_is_in_the_record_and_the_entry() -> None:
