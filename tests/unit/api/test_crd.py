@@ -52,13 +52,21 @@ def test_rules_reach_the_schema() -> None:
     spec = _schema(0)["properties"]["spec"]
     assert spec["required"] == ["description", "configURL", "configSyncMode"]
     properties = spec["properties"]
+    assert properties["configURL"]["pattern"] == "^[hH][tT][tT][pP][sS]?://.+$"
+    assert properties["scoring"]["properties"]["params"]["required"] == ["name", "interval"]
+    types = ["Prometheus", "OpenTelemetry", "Kubernetes", "Object", "None"]
+    (rule,) = properties["source"]["properties"]["type"]["x-kubernetes-validations"]
+    assert rule["rule"].startswith(f"self in {types} || self.matches(")
     assert properties["configSyncMode"]["enum"] == ["Full", "None"]
     assert properties["location"]["default"] == "Internal"
     assert properties["scoring"]["properties"]["params"]["properties"]["interval"]["minimum"] == 1
     token = properties["scoring"]["properties"]["auth"]["properties"]["tokenSecretRef"]
     assert token["required"] == ["name", "key"]
     failing = properties["execution"]["properties"]["whenFailing"]
-    assert failing["x-kubernetes-validations"][0]["message"] == "value goes with behavior Value and only with it"
+    assert failing["x-kubernetes-validations"][0] == {
+        "rule": "(self.behavior == 'Value') == has(self.value)",
+        "message": "value goes with behavior Value and only with it",
+    }
 
 
 def test_no_default_fills_a_status() -> None:

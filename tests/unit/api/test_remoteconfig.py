@@ -1,12 +1,9 @@
 from __future__ import annotations
 
-import contextlib
 import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dsf.api.remoteconfig import RemoteConfig, parse_remote_config
 from dsf.api.types import SourceType
@@ -122,20 +119,3 @@ def test_a_bad_config(body: bytes, message: str) -> None:
     with pytest.raises(RemoteConfigError) as raised:
         parse_remote_config(body)
     assert str(raised.value) == message
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: (
-        st.lists(inner)
-        | st.dictionaries(
-            st.sampled_from(["source", "scoring", "params", "type", "range", "name", "interval", "x"]), inner
-        )
-    ),
-)
-
-
-@given(st.binary() | JSON.map(lambda document: json.dumps(document).encode()))
-def test_nothing_but_its_own_error_comes_out(body: bytes) -> None:
-    with contextlib.suppress(RemoteConfigError):
-        parse_remote_config(body)

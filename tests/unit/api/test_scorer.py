@@ -88,29 +88,6 @@ def test_a_spec_does_not_change() -> None:
         scorer().spec.description = "x"  # type: ignore[misc]
 
 
-def test_the_schema_says_what_the_crd_needs() -> None:
-    schema = DynamicScorer.model_json_schema(by_alias=True)["$defs"]
-    spec = schema["DynamicScorerSpec"]
-    assert spec["required"] == ["description", "configURL", "configSyncMode"]
-    assert spec["properties"]["configURL"]["pattern"] == "^[hH][tT][tT][pP][sS]?://.+$"
-    assert schema["ScoringParams"]["required"] == ["name", "interval"]
-    assert schema["ScoringParams"]["properties"]["interval"]["minimum"] == 1
-    (rule,) = schema["SourceSpec"]["properties"]["type"]["anyOf"][0]["x-kubernetes-validations"]
-    types = ["Prometheus", "OpenTelemetry", "Kubernetes", "Object", "None"]
-    assert rule["rule"].startswith(f"self in {types} || self.matches(")
-    assert schema["WhenFailing"]["x-kubernetes-validations"][0]["rule"] == (
-        "(self.behavior == 'Value') == has(self.value)"
-    )
-    undescribed = [
-        f"{model}.{field}"
-        for model, definition in schema.items()
-        if model != "ObjectMeta"
-        for field, rule in definition.get("properties", {}).items()
-        if "description" not in rule and "$ref" not in rule
-    ]
-    assert undescribed == []
-
-
 @pytest.mark.parametrize("url", ["http://h/config\n", "\nhttp://h/config", "ftp://h/config"])
 def test_what_is_no_url(url: str) -> None:
     document = manifest(scorer().spec.to_manifest() | {"configURL": url})

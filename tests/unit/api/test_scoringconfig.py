@@ -26,13 +26,6 @@ def test_is_masked(case: dict[str, Any]) -> None:
     assert is_masked(masks, case["cluster"], case["score"]) is case["expected"]
 
 
-def test_both_spellings_of_masks_count() -> None:
-    one = {"clusterName": "cluster1", "scoreName": "a"}
-    other = {"clusterName": "cluster2", "scoreName": "b"}
-    spec = config({"masks": [one], "mask": [other]}).spec
-    assert [(mask.cluster_name, mask.score_name) for mask in spec.all_masks] == [("cluster1", "a"), ("cluster2", "b")]
-
-
 def test_a_config_without_masks() -> None:
     found = config({"masks": None})
     assert found.spec.all_masks == []
