@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,8 +15,12 @@ from dsf.api.scorer import DynamicScorerSpec, DynamicScorerStatus
 FORBIDDEN = {"$ref", "anyOf", "const", "title", "$defs", "nullable"}
 
 
+#: Made once, as tests only read them.
+_crds = functools.cache(crds)
+
+
 def _schema(index: int) -> dict[str, Any]:
-    schema: dict[str, Any] = crds()[index]["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    schema: dict[str, Any] = _crds()[index]["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     return schema
 
 
@@ -76,17 +81,17 @@ def test_no_default_fills_a_status() -> None:
 
 def test_columns_name_fields_that_exist() -> None:
     for index in (0, 1, 2):
-        version = crds()[index]["spec"]["versions"][0]
+        version = _crds()[index]["spec"]["versions"][0]
         fields = {path for path, _ in _walk(version["schema"]["openAPIV3Schema"])} | {".metadata.creationTimestamp"}
         for column in version["additionalPrinterColumns"]:
             assert column["jsonPath"].partition("[?")[0] in fields, column
 
 
 def test_the_text_is_the_same_objects() -> None:
-    assert list(yaml.safe_load_all(dump_crds())) == crds()
+    assert list(yaml.load_all(dump_crds(), Loader=yaml.CSafeLoader)) == _crds()
 
 
 def test_kinds_of_upstream_say_whose_version_it_is() -> None:
     said = [_schema(index)["description"] for index in range(3)]
     assert ["upstream project's version" in text for text in said] == [True, True, False]
-    assert crds()[2]["spec"]["names"]["kind"] == "ScoringAuthentication"
+    assert _crds()[2]["spec"]["names"]["kind"] == "ScoringAuthentication"

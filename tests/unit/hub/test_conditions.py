@@ -299,7 +299,7 @@ INACTIVE = Health(HealthStatus.Inactive, failures=2, failure=DOWN, is_checked=Tr
         ({"spread": DISABLED}, "Distributed", "False", "NoScoringConfig", "Unknown"),
         ({"spread": replace(DISABLED, config_mistake="x")}, "Distributed", "False", "NoScoringConfig", "False"),
         ({"spread": REFUSED}, "Distributed", "False", "DistributionRefused", "False"),
-        ({"found": scorer(scoring={})}, "Scoring", "False", "MissingScoreName", "False"),
+        ({"found": scorer(scoring={})}, "ConfigSynced", "False", "MissingScoreName", "False"),
         ({"found": scorer(execution={"suspend": True})}, "Scoring", "False", "Suspended", "False"),
         ({"cycles": CycleOutcomes()}, "Scoring", "Unknown", "NoCyclesYet", "Unknown"),
         ({}, "Scoring", "True", "CyclesSucceed", "True"),

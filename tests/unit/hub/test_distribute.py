@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from dsf.api.authentication import CaKind, Reference
 from dsf.api.summary import ScorerSummary, dump_summaries
 from dsf.hub.distribute import ScorerPart, is_applied, manifest_work, part_of
@@ -24,13 +22,6 @@ def test_summaries_are_complete() -> None:
     summaries = [ScorerSummary(name=name, score_name=name) for name in ("a", "b")]
     [config_map] = manifest_work("c", "agents", [*map(part_of, summaries)])["spec"]["workload"]["manifests"]
     assert config_map["data"]["summaries"] == dump_summaries(summaries)
-    found = json.loads(config_map["data"]["summaries"])
-    assert [item["name"] for item in found] == ["a", "b"]
-    assert list(found[0])[:16] == [
-        "name", "scoreName", "sourceType", "sourceEndpoint", "sourceEndpointAuthName", "sourceEndpointAuthKey",
-        "sourceQuery", "sourceRange", "sourceStep", "scoringEndpoint", "scoringInterval", "scoringEndpointAuthName",
-        "scoringEndpointAuthKey", "location", "scoreDestination", "scoreDimensionFormat",
-    ]  # fmt: skip
 
 
 def test_the_agent_may_read_what_its_scorers_name_and_no_more() -> None:
