@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from typing import TypeVar
@@ -22,13 +22,17 @@ from dsf.optimizer.plan import Plan
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 T = TypeVar("T")
-Counts = dict[tuple[str, str, str], int]
-Key = tuple[Fraction, int, int, tuple[int, ...]]
+#: Workload, cluster and configuration.
+Option = tuple[str, str, str]
+Counts = dict[Option, int]
+Key = tuple[int, int, int, tuple[int, ...]]
+#: Weights have four decimals: sums are counted in whole ten-thousandths, and so exactly.
+UNIT = 10_000
 
 
-def score(problem: PlanInput, workload: Workload, cluster: Cluster, configuration: Configuration) -> Fraction | None:
-    """The weighted sum of one replica; None when the option is forbidden."""
-    total = Fraction(0)
+def score(problem: PlanInput, workload: Workload, cluster: Cluster, configuration: Configuration) -> int | None:
+    """The weighted sum of one replica in ten-thousandths; None when the option is forbidden."""
+    total = 0
     for preference in problem.preferences:
         table = next((table for table in cluster.scores if table.score == preference.score), None)
         if table is None or (problem.now and table.valid_until and table.valid_until <= problem.now):
@@ -37,28 +41,53 @@ def score(problem: PlanInput, workload: Workload, cluster: Cluster, configuratio
         item = item.replace("${cluster}", cluster.name)
         if item not in table.items:
             return None
-        total += Fraction(str(preference.weight)) * table.items[item]
+        total += _exact(preference.weight) * table.items[item]
     return total
 
 
+def _exact(value: float) -> int:
+    exact = Fraction(str(value)) * UNIT
+    assert exact.denominator == 1
+    return int(exact)
+
+
 def best(problem: PlanInput) -> tuple[Key, Counts]:
-    """The best plan in the documented order: sum, replicas placed, replicas that stay, names."""
+    """The best plan in the documented order: sum in ten-thousandths, replicas placed, replicas that stay, names."""
     workloads = sorted(problem.workloads, key=lambda one: one.name)
     clusters = sorted(problem.clusters, key=lambda one: one.name)
-    options = [(one.name, conf.name) for one in clusters for conf in sorted(one.configurations, key=lambda c: c.name)]
+    configurations = [(one, conf) for one in clusters for conf in sorted(one.configurations, key=lambda c: c.name)]
+    values = {
+        (workload.name, cluster.name, configuration.name): score(problem, workload, cluster, configuration)
+        for workload in workloads
+        for cluster, configuration in configurations
+    }
+    staying = {
+        (workload.name, cluster.name, configuration.name): place.replicas
+        for workload in workloads
+        for cluster, configuration in configurations
+        for place in workload.current
+        if place.cluster == cluster.name and place.device in (None, configuration.device)
+    }
+    keep = _exact(problem.keep_current)
+
+    def key(counts: Counts) -> Key:
+        stays = sum(min(staying.get(option, 0), count) for option, count in counts.items())
+        total = sum((values[option] or 0) * count for option, count in counts.items()) + keep * stays
+        return total, sum(counts.values()), stays, tuple(counts.get(option, 0) for option in values)
+
     winner: tuple[Key, Counts] | None = None
     for chosen in itertools.product(*[(None, *one.configurations) for one in clusters]):
         pairs = [(cluster, one) for cluster, one in zip(clusters, chosen, strict=True) if one is not None]
-        for counts in _fill(problem, workloads, pairs, {}, [dict(one.supply) for _, one in pairs]):
-            key = _key(problem, workloads, options, counts)
-            if winner is None or key > winner[0]:
-                winner = key, counts
+        for counts in _fill(values, workloads, pairs, {}, [dict(one.supply) for _, one in pairs]):
+            found = key(counts)
+            if winner is None or found > winner[0]:
+                winner = found, counts
     assert winner is not None
     return winner
 
 
 def _fill(
-    problem: PlanInput,
+    values: Mapping[Option, int | None],
     workloads: list[Workload],
     pairs: list[tuple[Cluster, Configuration]],
     counts: Counts,
@@ -69,8 +98,8 @@ def _fill(
         return
     workload, *others = workloads
     most = min(workload.replicas, workload.per_cluster or workload.replicas)
-    scores = [score(problem, workload, *pair) for pair in pairs]
-    ranges = [range(most + 1) if one is not None else range(1) for one in scores]
+    options = [(workload.name, cluster.name, configuration.name) for cluster, configuration in pairs]
+    ranges = [range(most + 1) if values[option] is not None else range(1) for option in options]
     for numbers in itertools.product(*ranges):
         if sum(numbers) > workload.replicas:
             continue
@@ -83,29 +112,8 @@ def _fill(
         ]
         if any(amount < 0 for amounts in left for amount in amounts.values()):
             continue
-        more = {
-            (workload.name, pair[0].name, pair[1].name): number
-            for number, pair in zip(numbers, pairs, strict=True)
-            if number
-        }
-        yield from _fill(problem, others, pairs, {**counts, **more}, left)
-
-
-def _key(problem: PlanInput, workloads: list[Workload], options: list[tuple[str, str]], counts: Counts) -> Key:
-    by_name = {one.name: one for one in workloads}
-    clusters = {one.name: one for one in problem.clusters}
-    total, stays = Fraction(0), 0
-    for (name, cluster, configuration), count in counts.items():
-        conf = next(one for one in clusters[cluster].configurations if one.name == configuration)
-        value = score(problem, by_name[name], clusters[cluster], conf)
-        assert value is not None
-        total += value * count
-        for place in by_name[name].current:
-            if place.cluster == cluster and place.device in (None, conf.device):
-                stays += min(place.replicas, count)
-    total += Fraction(str(problem.keep_current)) * stays
-    vector = tuple(counts.get((workload.name, *option), 0) for workload in workloads for option in options)
-    return total, sum(counts.values()), stays, vector
+        more = {option: number for option, number in zip(options, numbers, strict=True) if number}
+        yield from _fill(values, others, pairs, {**counts, **more}, left)
 
 
 def counts_of(plan: Plan) -> Counts:

@@ -24,7 +24,7 @@ from dsf.optimizer.model import (
 from dsf.optimizer.plan import Plan
 from dsf.optimizer.solve import solve
 from dsf.optimizer.views import Coverage, Status
-from tests.unit.optimizer.bruteforce import best, counts_of, random_problem, shuffled
+from tests.unit.optimizer.bruteforce import UNIT, best, counts_of, random_problem, shuffled
 
 CHUNK = 50
 
@@ -33,7 +33,7 @@ def check(problem: PlanInput) -> Plan:
     plan = solve(problem)
     (total, placed, stays, _), counts = best(problem)
     assert counts_of(plan) == counts
-    assert plan.objective == pytest.approx(float(total), abs=1e-9)
+    assert plan.objective == pytest.approx(total / UNIT, abs=1e-9)
     assert plan.bound == plan.objective
     assert plan.gap == 0
     assert plan.ties_exact
@@ -164,6 +164,6 @@ def test_a_plan_within_the_gap_asked_for_says_how_far_it_can_be() -> None:
         problem = random_problem(seed)
         plan = solve(problem, SearchLimits(mip_gap=0.2))
         (total, *_), _ = best(problem)
-        assert plan.objective <= float(total) + 1e-9 <= plan.bound + 2e-9
+        assert plan.objective <= total / UNIT + 1e-9 <= plan.bound + 2e-9
         assert plan.gap <= 0.2 + 1e-9
         check_books(problem, plan)
