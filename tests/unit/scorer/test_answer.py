@@ -54,11 +54,15 @@ def test_an_answer_is_what_the_framework_reads() -> None:
     assert answer.results == 3
 
 
-def test_what_is_not_finite_is_left_out_and_counted() -> None:
+def test_what_is_not_finite_is_left_out_counted_and_said() -> None:
     given = [Score(float("nan")), Score(float("inf")), Score(float("-inf")), Skipped("too_short"), Score(1)]
     answer = encode(given, 10)
-    assert json.loads(answer.body)["results"] == [{"metric": {}, "score": 1.0}]
-    assert dict(answer.refused) == {"nan": 1, "infinite": 2, "too_short": 1}
+    dropped = {"nan": 1, "infinite": 2, "too_short": 1}
+    assert json.loads(answer.body) == {"results": [{"metric": {}, "score": 1.0}], "dropped": dropped}
+    assert dict(answer.refused) == dropped
+    # The framework reads it all the same.
+    assert len(parse_response(answer.body).results) == 1
+    assert "dropped" not in json.loads(encode([Score(1)], 10).body)
 
 
 def test_a_generator_is_read() -> None:
@@ -79,10 +83,3 @@ def test_what_is_no_score(given: Any, message: str) -> None:
 def test_too_many_scores() -> None:
     with pytest.raises(ValueError, match="more than 2 scores"):
         encode([Score(1)] * 3, 2)
-
-
-def test_an_answer_says_what_was_left_out_and_the_framework_reads_it_all_the_same() -> None:
-    answer = encode([Score(1), Score(float("nan")), Score(float("nan")), Skipped("too_short")], 10)
-    assert json.loads(answer.body)["dropped"] == {"nan": 2, "too_short": 1}
-    assert len(parse_response(answer.body).results) == 1
-    assert "dropped" not in json.loads(encode([Score(1)], 10).body)

@@ -32,6 +32,7 @@ def test_what_is_none(monkeypatch: pytest.MonkeyPatch, text: str, least: float |
         ("SCORE_INTERVAL", "abc", "it must be a whole number"),
         ("SCORE_NAME", " ", "must be text"),
         ("SOURCE_RANGE", "0", "0 is not a whole number of seconds from 1 on"),
+        ("SOURCE_RANGE", "-3", "-3 is not a whole number of seconds from 0 on"),
         ("SOURCE_STEP", "1.5", "it must be a whole number"),
         ("SOURCE_HOST", "prom:9090", "not a URL"),
     ],

@@ -92,19 +92,6 @@ def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert scorer(env="X_").config()["source"] == {"type": "None"}
 
 
-@pytest.mark.parametrize("value", ["x", "1.5", "0", "-3"])
-def test_environment_that_is_wrong(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    monkeypatch.setenv("SOURCE_RANGE", value)
-    with pytest.raises(ScorerError, match=r"SOURCE_RANGE|source.range"):
-        scorer(source=SOURCE, env="")
-
-
-def test_an_interval_of_0_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SCORE_INTERVAL", "0")
-    with pytest.raises(ScorerError, match="SCORE_INTERVAL"):
-        scorer(env="")
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
