@@ -1,9 +1,10 @@
-"""The samples as they are: programs that answer HTTP, started on their own."""
+"""The samples as they are: programs that answer HTTP, started on their own; and one of them with a model to ask."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import requests
 from dsf.up.ports import Ports
 from dsf.up.stack import http_ready
 from dsf.up.supervisor import Program, Supervisor
+from tests.integration.scorer.server import load, served
 from tests.support.uv import ROOT
 
 Start = Callable[..., str]
@@ -19,28 +21,45 @@ Start = Callable[..., str]
 
 @pytest.fixture(scope="package")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
-    """`start("sample-scorer", SCORE_INTERVAL="5") -> url`. The same arguments give the same process."""
+    """`start("sample-scorer") -> url`: the process of a sample, the same one each time."""
     supervisor = Supervisor(tmp_path_factory.mktemp("samples"), lambda _: None)
     ports = Ports(lambda _: None)
-    running: dict[Any, str] = {}
+    running: dict[str, str] = {}
 
     def make(name: str, **environment: str) -> str:
-        key = name, *sorted(environment.items())
-        if key not in running:
+        if name not in running:
             port = ports.any()
             folder = ROOT / "samples" / name
             options = ("--app-dir", str(folder), "--port", str(port), "--log-level", "warning")
             url = f"http://127.0.0.1:{port}"
             # Nothing of this process's environment: the samples stand alone.
             command = (sys.executable, "-m", "uvicorn", *options, "app:app")
-            program = Program(f"{name} {port}", command, environment, ready=http_ready(f"{url}/healthz"))
-            supervisor.start(program)
-            supervisor.wait_ready(60, program.name)
-            running[key] = url
-        return running[key]
+            supervisor.start(Program(name, command, environment, ready=http_ready(f"{url}/healthz")))
+            supervisor.wait_ready(60, name)
+            running[name] = url
+        return running[name]
 
     yield make
     supervisor.stop_all()
+
+
+@pytest.fixture(scope="module")
+def llm_forecast() -> Iterator[Start]:
+    """`llm_forecast(MODEL_NAME="...") -> url`: llm-forecast-scorer in this process; the same one each time."""
+    running: dict[Any, str] = {}
+    with ExitStack() as stack:
+
+        def make(**environment: str) -> str:
+            key = (*sorted(environment.items()),)
+            if key not in running:
+                with pytest.MonkeyPatch.context() as patch:
+                    for name, value in environment.items():
+                        patch.setenv(name, value)
+                    app = load(ROOT / "samples" / "llm-forecast-scorer" / "app.py").app
+                running[key] = stack.enter_context(served(app))
+            return running[key]
+
+        yield make
 
 
 def ask(method: str, url: str, body: Any = None, **options: Any) -> Any:

@@ -1,9 +1,11 @@
-"""`dsf scorer check` finds no mistake in the samples, each a process of its own."""
+"""`dsf scorer check` finds no mistake in the samples, each a process of its own, whose script asks it."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
+import subprocess
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -63,10 +65,10 @@ def test_a_sample_passes(start: Start, name: str, path: str) -> None:
     assert skipped == (SKIPPED_WITHOUT_SOURCE if name == "static-scorer" else SKIPPED)
 
 
-def test_the_language_model_scorer_passes(start: Start, model: LanguageModel, tmp_path: Path) -> None:
+def test_the_language_model_scorer_passes(llm_forecast: Start, model: LanguageModel, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("right\n")
-    url = start("llm-forecast-scorer", VLLM_ENDPOINT=model.url, MODEL_NAME=MODEL, API_TOKEN_FILE=str(token))
+    url = llm_forecast(VLLM_ENDPOINT=model.url, MODEL_NAME=MODEL, API_TOKEN_FILE=str(token))
     options = ("--token-file", str(token), "--dimension", "${node};${namespace};${pod}")
     outcomes = check(f"{url}/config", *options)
     assert outcomes.pop("query") == "skipped"
@@ -90,3 +92,21 @@ def test_real_names_of_accelerators_pass_too(start: Start, tmp_path: Path) -> No
     # The second series is of no app, so it gets no score.
     options = ("--sample", str(file), "--dimension", "${app};${device}")
     check(f"{start('ai-workload-scorer')}/power/config", *options, warned={"many-series"})
+
+
+def test_the_series_of_nodes_pass(start: Start, tmp_path: Path) -> None:
+    file = tmp_path / "recorded.json"
+    data = [series(["48", "40"], resource="cpu"), series(["16", "20"], resource="cpu", node="n1")]
+    file.write_text(json.dumps({"data": data}))
+    url = f"{start('resource-usage-scorer')}/config"
+    found = check(url, "--sample", str(file), "--dimension", "${meta}")
+    assert found["labels"] == found["range"] == "pass"
+
+
+@pytest.mark.parametrize("name", [*SAMPLES, "resource-usage-scorer", "llm-forecast-scorer"])
+def test_its_script_asks_a_running_one(start: Start, model: LanguageModel, name: str) -> None:
+    url = start(name, **({"VLLM_ENDPOINT": model.url, "MODEL_NAME": MODEL} if name not in SAMPLES else {}))
+    script = ROOT / "samples" / name / "test_scorer.sh"
+    done = subprocess.run([script, url], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r'"score":-?[0-9]', done.stdout), done.stdout

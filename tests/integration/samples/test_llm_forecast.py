@@ -1,4 +1,4 @@
-"""llm-forecast-scorer as a process, with a language model that speaks the protocol over HTTP."""
+"""llm-forecast-scorer over HTTP, with a language model that speaks the protocol over HTTP."""
 
 from __future__ import annotations
 
@@ -44,14 +44,13 @@ def model(shared: LanguageModel) -> LanguageModel:
 
 
 @pytest.fixture
-def scorer(start: Start, shared: LanguageModel) -> str:
+def scorer(llm_forecast: Start, shared: LanguageModel) -> str:
     """It waits for an answer longer than a busy machine keeps the model from giving it."""
-    return started(start, shared, inference="6", scoring="25")
+    return started(llm_forecast, shared, inference="6", scoring="25")
 
 
-def started(start: Start, model: LanguageModel, *, inference: str, scoring: str) -> str:
-    return start(
-        "llm-forecast-scorer",
+def started(llm_forecast: Start, model: LanguageModel, *, inference: str, scoring: str) -> str:
+    return llm_forecast(
         VLLM_ENDPOINT=model.url,
         MODEL_NAME=MODEL,
         CONCURRENCY="3",
@@ -134,16 +133,16 @@ def test_a_model_that_fails_is_no_score_of_0(model: LanguageModel, scorer: str, 
     assert reason in unavailable(scorer)
 
 
-def test_a_model_that_is_away(start: Start) -> None:
-    url = start("llm-forecast-scorer", INFERENCE_ENDPOINT="http://127.0.0.1:1/v1/completions")
+def test_a_model_that_is_away(llm_forecast: Start) -> None:
+    url = llm_forecast(INFERENCE_ENDPOINT="http://127.0.0.1:1/v1/completions")
     assert unavailable(url) == "the language model gave no answer: ConnectError"
     # It is the model that is away and not the scorer.
     assert ask("GET", f"{url}/healthz") == {"status": "ok"}
     assert ask("POST", f"{url}/scoring", {"data": []}) == {"results": []}
 
 
-def test_an_unknown_model(start: Start, model: LanguageModel) -> None:
-    url = start("llm-forecast-scorer", VLLM_ENDPOINT=model.server.url, MODEL_NAME="another")
+def test_an_unknown_model(llm_forecast: Start, model: LanguageModel) -> None:
+    url = llm_forecast(VLLM_ENDPOINT=model.server.url, MODEL_NAME="another")
     assert unavailable(url) == "the language model gave no answer: HTTP 404"
 
 
@@ -162,11 +161,11 @@ def test_no_more_than_so_many_questions_at_a_time(model: LanguageModel, scorer: 
     assert model.most == 3
 
 
-def test_what_is_not_done_in_time_is_left_out(start: Start, model: LanguageModel) -> None:
+def test_what_is_not_done_in_time_is_left_out(llm_forecast: Start, model: LanguageModel) -> None:
     body = {"data": [series(["1"], pod=str(number)) for number in range(12)]}
     # More where the time was over before the first three answers came: machines are busy.
     for seconds in (2, 20):
-        scorer = started(start, model, inference="25", scoring=str(seconds))
+        scorer = started(llm_forecast, model, inference="25", scoring=str(seconds))
         model.seconds = 0.35 * seconds
         before = refused(scorer)
         found = requests.post(f"{scorer}/scoring", json=body, timeout=300)
@@ -179,10 +178,9 @@ def test_what_is_not_done_in_time_is_left_out(start: Start, model: LanguageModel
     assert counted(scorer, before) == {"deadline": 12 - len(results)}
 
 
-def test_both_tokens(start: Start, model: LanguageModel, tokens: Path) -> None:
+def test_both_tokens(llm_forecast: Start, model: LanguageModel, tokens: Path) -> None:
     model.token = "model-token"
-    url = start(
-        "llm-forecast-scorer",
+    url = llm_forecast(
         VLLM_ENDPOINT=model.url,
         MODEL_NAME=MODEL,
         INFERENCE_TOKEN_FILE=str(tokens / "inference"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +12,10 @@ import numpy as np
 import pytest
 
 from dsf.scorer import Score, ScorerError, Series, Skipped
-from tests.integration.scorer.server import ROOT, load
+from tests.support.uv import ROOT
+from tests.unit.samples.conftest import Load
 
-FOLDER = ROOT / "samples" / "ai-workload-scorer"
-VARIABLES = ("MIN_LENGTH", "HORIZON_LENGTH", "THRESHOLD", "ALPHA", "OFFSET", "CONFIG_FILE", "SOURCE_HOST")
-Load = Callable[..., Any]
-
-
-@pytest.fixture
-def sample(monkeypatch: pytest.MonkeyPatch) -> Load:
-    def make(**environment: str) -> Any:
-        for name in VARIABLES:
-            monkeypatch.delenv(name, raising=False)
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
-        return load(FOLDER / "app.py")
-
-    return make
+SAMPLE = "ai-workload-scorer"
 
 
 def gpu(pod: str, values: list[float], *, node: str = "n1", profile: str = "", start: float = 0) -> Series:
@@ -205,7 +191,7 @@ def test_performance_is_the_table_whatever_comes(sample: Load) -> None:
 
 
 def test_performance_is_measured_when_it_is_known_what_is_full(sample: Load, tmp_path: Path) -> None:
-    config = json.loads((FOLDER / "config.json").read_text())
+    config = json.loads((ROOT / "samples" / SAMPLE / "config.json").read_text())
     config["applications"][0]["full_tokens_per_second"] = 500
     file = tmp_path / "config.json"
     file.write_text(json.dumps(config))

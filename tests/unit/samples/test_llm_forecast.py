@@ -3,31 +3,14 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dsf.scorer import ScorerError, Series, Unavailable
-from tests.integration.scorer.server import ROOT, load
+from tests.unit.samples.conftest import Load
 
-FILE = ROOT / "samples" / "llm-forecast-scorer" / "app.py"
-PREFIXES = ("MODEL", "VLLM", "INFERENCE", "PROMPT", "CONTEXT", "SCORING", "CONCURRENCY", "MAX_SAMPLES", "API_TOKEN")
-Load = Callable[..., Any]
-
-
-@pytest.fixture
-def sample(monkeypatch: pytest.MonkeyPatch) -> Load:
-    def make(**environment: str) -> Any:
-        for name in [name for name in os.environ if name.startswith(PREFIXES)]:
-            monkeypatch.delenv(name)
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
-        return load(FILE)
-
-    return make
+SAMPLE = "llm-forecast-scorer"
 
 
 @pytest.mark.parametrize(

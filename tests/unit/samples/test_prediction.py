@@ -5,31 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 
 from dsf.scorer import Score, ScorerError, Series, Skipped
-from tests.integration.scorer.server import ROOT, load
+from tests.unit.samples.conftest import Load
 
-FILE = ROOT / "samples" / "simple-prediction-scorer" / "app.py"
-Load = Callable[..., Any]
-
-
-@pytest.fixture
-def sample(monkeypatch: pytest.MonkeyPatch) -> Load:
-    """The module, with these environment variables."""
-
-    def make(**environment: str) -> Any:
-        for name in ("MIN_LENGTH", "HORIZON_LENGTH", "THRESHOLD", "ALPHA"):
-            monkeypatch.delenv(name, raising=False)
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
-        return load(FILE)
-
-    return make
+SAMPLE = "simple-prediction-scorer"
 
 
 def series(pod: str, values: object, start: float = 1_718_600_000) -> Series:
