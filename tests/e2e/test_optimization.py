@@ -21,7 +21,7 @@ from dsf.optimizer.selector import COMPLIANCE_CLAIM
 from dsf.settings import ENV_PREFIX
 from dsf.up.stack import http_ready
 from tests.e2e import document
-from tests.e2e.world import DECISIONS, DSF, MANIFESTS, ROOT
+from tests.e2e.world import DSF, MANIFESTS, ROOT, chosen
 from tests.integration.policywatcher.managedcluster import ManagedCluster
 from tests.support.child import Child
 from tests.support.controlplane import ControlPlane, find
@@ -48,20 +48,15 @@ def environment(hub: ControlPlane) -> dict[str, str]:
     return kept | {"KUBECONFIG": str(hub.kubeconfig), "KUBECACHEDIR": str(hub.dir / "kubectl-cache")}
 
 
-@pytest.fixture
-def hub(tmp_path: Path) -> Iterator[ControlPlane]:
-    """A hub with two clusters and OCM's placement controller."""
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """An API server with OCM's placement controller."""
     with contextlib.ExitStack() as stack:
         plane = found()
         with programs_needed():
             placement = find("placement") / "placement"
         stack.enter_context(plane)
-        session = plane.session()
-        install_policy_crds(session)
-        plane.kubectl("apply", "-f", str(MANIFESTS / "optimization.yaml"))
-        for cluster in ("worker01", "worker02"):
-            # As the policy watcher leaves it before anything is bound.
-            tell(session, cluster, "empty")
+        install_policy_crds(plane.session())
         controller = Child(
             [
                 str(placement),
@@ -71,10 +66,23 @@ def hub(tmp_path: Path) -> Iterator[ControlPlane]:
                 "--disable-leader-election",
                 f"--listen=127.0.0.1:{free_port()}",
             ],
-            tmp_path / "placement.log",
+            tmp_path_factory.mktemp("controller") / "log",
         )
         stack.callback(controller.kill)
         yield plane
+
+
+@pytest.fixture
+def hub(plane: ControlPlane) -> Iterator[ControlPlane]:
+    """A hub with two clusters and nothing else."""
+    plane.kubectl("apply", "-f", str(MANIFESTS / "optimization.yaml"))
+    for cluster in ("worker01", "worker02"):
+        # As the policy watcher leaves it before anything is bound.
+        tell(plane.session(), cluster, "empty")
+    yield plane
+    plane.kubectl("delete", "placements,placementbindings,placementdecisions,managedclusters", "--all")
+    files = ("binding", "workloads", "policies", "scores")
+    plane.kubectl("delete", "--ignore-not-found", *(f"--filename={SAMPLES / name}.yaml" for name in files))
 
 
 def test_the_document_can_be_followed(hub: ControlPlane, tmp_path: Path) -> None:
@@ -103,14 +111,6 @@ def test_the_document_can_be_followed(hub: ControlPlane, tmp_path: Path) -> None
     assert not problems, "\n".join(problems)
     assert count > 20
     assert "<svg" in (tmp_path / "plan.svg").read_text()
-
-
-def chosen(hub: Session, placement: str) -> list[str]:
-    """The clusters that OCM decided on for a Placement."""
-    query = {"labelSelector": f"cluster.open-cluster-management.io/placement={placement}"}
-    answer = hub.request("GET", DECISIONS.path("default"), query=query)
-    statuses = [item.get("status") or {} for item in answer["items"]]
-    return [decision["clusterName"] for status in statuses for decision in status.get("decisions") or []]
 
 
 def bound(hub: Session, cluster: str) -> list[str]:

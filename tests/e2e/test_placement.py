@@ -1,24 +1,35 @@
-"""From a metric on a managed cluster to the decision of a Placement, with OCM's own placement controller."""
+"""From a metric on a managed cluster to the decision of a Placement, with OCM's own placement controller.
+
+Also from its free memory, by real Node and Pod objects; and what a missing metric does.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from dsf.api.types import CONFIGMAP_NAME, SUMMARIES_KEY
 from dsf.errors import ObjectNotFoundError
 from dsf.kube.resources import CONFIG_MAPS, DYNAMIC_SCORERS, MANAGED_CLUSTERS
-from dsf.up.stack import http_answer
+from dsf.up.stack import http_answer, http_ready
 from tests.e2e.managedcluster import METRIC, NAMESPACE, PROMETHEUS
-from tests.e2e.world import CLUSTERS, HUB_NAMESPACE, INTERVAL, RANGE, ROOT, World
+from tests.e2e.world import CLUSTERS, HUB_NAMESPACE, INTERVAL, RANGE, ROOT, World, chosen
+from tests.integration.sources.cluster import RULES, add_node, add_pod, end_pod
+from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
 
 pytestmark = pytest.mark.xdist_group("e2e")
+
+RESOURCE_USAGE = ROOT / "samples" / "resource-usage-scorer"
+#: GiB that the nodes of each cluster have.
+MEMORY = {"cluster1": (32, 32), "cluster2": (96, 32)}
 
 
 def eventually(world: World, condition: Callable[[], object], what: str, timeout: float = 30) -> None:
@@ -42,8 +53,7 @@ def test_the_configuration_arrives_on_each_cluster(world: World) -> None:
             return json.loads(found["data"][SUMMARIES_KEY])
 
         eventually(world, delivered, f"the ConfigMap of {name}")
-        (summary,) = delivered()
-        assert summary["name"] == "sample-scorer"
+        (summary,) = [one for one in delivered() if one["name"] == "sample-scorer"]
         assert summary["scoreName"] == "sample_my_score"
         assert summary["sourceEndpoint"] == f"http://{PROMETHEUS}/api/v1/query_range"
         assert summary["scoringEndpoint"] == f"{world.scorer_url}/scoring"
@@ -92,7 +102,7 @@ def test_the_commands_are_those_of_the_readme(world: World) -> None:
     section, _, _ = text[text.index("## On a cluster") :].partition("\n## ")
     said = set(re.findall(r"^\$ dsf (\w+)", section, re.MULTILINE))
     # Its `dsf crds` is what the API server was given at its start.
-    assert said == {"crds", "agent", *(set(world.children) - {"scorer", "placement"})}
+    assert said == {"crds", "agent", *(set(world.children) - {"scorer", "sample", "placement"})}
     names = set(re.findall(r"\b(DSF_\w+)=", section))
     given = {"DSF_REDIS_URL", "DSF_BACKEND", "DSF_KUBECONFIG", "DSF_SIGNING_SECRET", "DSF_AGENT_KUBE", "DSF_CLUSTER"}
     assert names == given | {"DSF_SIGNING_KEY_FILE"}
@@ -108,28 +118,33 @@ def test_the_scorer_says_that_it_works(world: World) -> None:
 
     def row() -> list[str]:
         """Name, health, score, interval, succeeding, desired, reason."""
-        return world.hub.kubectl("get", "dynamicscorers", "-n", HUB_NAMESPACE, "--no-headers").split()[:7]
+        shown = world.hub.kubectl("get", "dynamicscorers", "sample-scorer", "-n", HUB_NAMESPACE, "--no-headers")
+        return shown.split()[:7]
 
     wanted_row = ["sample-scorer", "Active", "sample_my_score", "2", "2", "2", "CyclesSucceed"]
     eventually(world, lambda: row() == wanted_row, f"what kubectl get shows, {wanted_row}")
 
 
-def test_a_mistake_in_a_query_is_explained(world: World) -> None:
+def register(world: World, name: str, query: str, **spec: Any) -> None:
+    """`kubectl apply` a scorer whose score and item have its name."""
     source = {"type": "Prometheus", "host": f"http://{PROMETHEUS}", "path": "/api/v1/query_range"}
-    query = {"query": f"max by (node ({METRIC})", "range": RANGE, "step": 1}
     scorer = {
         "apiVersion": DYNAMIC_SCORERS.api_version,
         "kind": DYNAMIC_SCORERS.kind,
-        "metadata": {"name": "mistaken", "namespace": HUB_NAMESPACE},
+        "metadata": {"name": name, "namespace": HUB_NAMESPACE},
         "spec": {
-            "description": "A query with a parenthesis too few",
+            "description": "Of another query",
             "configURL": f"{world.scorer_url}/config",
             "configSyncMode": "None",
-            "source": source | {"params": query},
-            "scoring": {"host": world.scorer_url, "params": {"name": "mistaken", "interval": INTERVAL}},
+            "source": source | {"params": {"query": query, "range": RANGE, "step": 1}},
+            "scoring": {"host": world.scorer_url, "params": {"name": name, "interval": INTERVAL}},
+            **spec,
         },
     }
+    world.hub.kubectl("apply", "-f", "-", stdin=json.dumps(scorer))
 
+
+def test_a_mistake_in_a_query_is_explained(world: World) -> None:
     def conditions() -> dict[str, dict[str, str]]:
         found = world.session.get(DYNAMIC_SCORERS.path(HUB_NAMESPACE, "mistaken"))
         return {one["type"]: one for one in (found.get("status") or {}).get("conditions") or []}
@@ -137,7 +152,7 @@ def test_a_mistake_in_a_query_is_explained(world: World) -> None:
     def said() -> str:
         return (conditions().get("Scoring") or {}).get("message", "")
 
-    world.hub.kubectl("apply", "-f", "-", stdin=json.dumps(scorer))
+    register(world, "mistaken", f"max by (node ({METRIC})")
 
     def is_explained() -> bool:
         """In Prometheus' own words."""
@@ -150,8 +165,7 @@ def test_a_mistake_in_a_query_is_explained(world: World) -> None:
 
     eventually(world, lambda: said() and is_explained(), "what is wrong with the query", 2 * INTERVAL + 3)
     eventually(world, has_event, "an event that says so")
-    query["query"] = f"max by (node) ({METRIC})"
-    world.hub.kubectl("apply", "-f", "-", stdin=json.dumps(scorer))
+    register(world, "mistaken", f"max by (node) ({METRIC})")
     eventually(world, lambda: conditions()["Scoring"]["status"] == "True", "cycles that succeed")
     world.hub.kubectl("delete", "dsc", "mistaken", "-n", HUB_NAMESPACE, "--wait=true")
 
@@ -173,3 +187,70 @@ def test_a_placement_leaves_a_cluster_whose_score_expired(world: World) -> None:
     eventually(world, lambda: world.decision() == ["cluster1"], "the move away")
     world.clusters["cluster2"].start_agent()
     eventually(world, lambda: world.decision() == ["cluster2"], "the return")
+
+
+def start_resource_usage(world: World) -> None:
+    """Nodes, and the sample as a process, with the manifests of its folder."""
+    url = f"http://127.0.0.1:{free_port()}"
+    options = ("--app-dir", str(RESOURCE_USAGE), "--port", url.rpartition(":")[2], "--log-level", "warning")
+    world.run("sample", sys.executable, "-m", "uvicorn", *options, "app:app", SCORE_INTERVAL=INTERVAL)
+    for name, sizes in MEMORY.items():
+        admin = world.clusters[name].spoke.session
+        admin.create("/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "default"}})
+        for number, size in enumerate(sizes):
+            add_node(admin, f"n{number}", cpu="8", memory=f"{size}Gi")
+    wait_for(http_ready(f"{url}/healthz"), 30, world.children["sample"].tail())
+    for name in ("dynamicscorer.yaml", "placement.yaml"):
+        text = (RESOURCE_USAGE / "manifests" / name).read_text()
+        text = text.replace("http://resource-usage-scorer.dynamic-scoring.svc:8000", url)
+        world.hub.kubectl("apply", "-f", "-", stdin=text)
+
+
+def test_free_memory_of_nodes_steers_a_placement(world: World) -> None:
+    start_resource_usage(world)
+
+    def is_told() -> bool:
+        """In the scorer's status: the agent may not read nodes."""
+        obj = world.session.get(DYNAMIC_SCORERS.path(HUB_NAMESPACE, "resource-usage-scorer"))
+        failures = (obj.get("status") or {}).get("failures") or []
+        assert {one["reason"] for one in failures} <= {"unauthorized"}
+        return any("ClusterRole with get, list and watch of nodes" in one["message"] for one in failures)
+
+    eventually(world, is_told, "what is missing")
+    for cluster in world.clusters.values():
+        cluster.plane.set_rules(NAMESPACE, "agent", RULES)
+    for name in CLUSTERS:
+        eventually(world, lambda name=name: world.values(name, "resource-usage-score"), f"the scores of {name}")
+    assert world.values("cluster1", "resource-usage-score") == {
+        "cpuNodeAvailable": -84,
+        "cpuClusterAvailable": -68,
+        "cpuAvailable": -68,
+        "memNodeAvailable": -93,
+        "memClusterAvailable": -87,
+        "memAvailable": -87,
+        "gpuNodeAvailable": -100,
+        "gpuClusterAvailable": -100,
+        "tpuNodeAvailable": -100,
+        "tpuClusterAvailable": -100,
+    }
+    pods = world.clusters["cluster2"].spoke.session
+    eventually(world, lambda: chosen(world.session, "most-memory") == ["cluster2"], "128 GiB are more than 64")
+    add_pod(pods, "default", "large", "n0", memory="90Gi")
+    eventually(world, lambda: chosen(world.session, "most-memory") == ["cluster1"], "64 GiB are more than 38")
+    end_pod(pods, "default", "large")
+    eventually(world, lambda: chosen(world.session, "most-memory") == ["cluster2"], "the pod has ended")
+
+
+def test_a_missing_score_beats_a_negative_one_unless_when_empty_says_otherwise(world: World) -> None:
+    world.measure(cluster1=-20, cluster2=20)
+    # Only cluster1 has such a series, and its score is negative.
+    query = f"max by (node) ({METRIC} < 0)"
+    register(world, "headroom", query)
+    world.kubectl_apply("headroom.yaml")
+    eventually(world, lambda: world.values("cluster1", "headroom") == {"headroom": -20}, "cluster1's score")
+    eventually(world, lambda: world.values("cluster2", "headroom") == {}, "cluster2's valid, empty score")
+    eventually(world, lambda: chosen(world.session, "headroom", "apps") == ["cluster2"], "the trap: none counts as 0")
+    register(world, "headroom", query, execution={"whenEmpty": {"behavior": "Value", "value": -100}})
+    eventually(world, lambda: world.values("cluster2", "headroom") == {"headroom": -100}, "the low score")
+    eventually(world, lambda: chosen(world.session, "headroom", "apps") == ["cluster1"], "the way out of the trap")
+    world.hub.kubectl("delete", "dsc", "headroom", "-n", HUB_NAMESPACE, "--wait=true")

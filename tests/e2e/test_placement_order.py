@@ -9,11 +9,9 @@ import contextlib
 import json
 import random
 import ssl
-import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,8 +20,6 @@ import pytest
 from playwright.sync_api import Browser, Route, expect
 
 from dsf.api.meta import rfc3339
-from dsf.backtest.placements import Scores
-from dsf.backtest.record import Question, Record
 from dsf.kube.lists import objects
 from dsf.kube.resources import (
     ADDON_PLACEMENT_SCORES,
@@ -37,7 +33,6 @@ from dsf.kube.resources import (
 from dsf.kube.session import Session
 from dsf.placements.explanation import PlacementView, WhatIf, explain
 from dsf.placements.reader import PlacementReader, parse_answer
-from dsf.placements.replay import Replay
 from dsf.placements.scheduling import SchedulerAnswer, SchedulingDecision, Situation, counts, decided_in, schedule
 from tests.support.browser import TIMEOUT, Tab, browser
 from tests.support.child import Child
@@ -301,60 +296,6 @@ def test_what_would_be_chosen_is_what_ocm_chose(bench: Bench) -> None:
     assert sum(0 < len(one.decided) < len(schedule(one).order) for one in compared) > 40
 
 
-def test_a_replay_of_what_is_published_chooses_what_ocm_chose(bench: Bench) -> None:
-    """`dsf compare` on 50 fleets: the scores come from a backtest's moment, in place of the published ones."""
-    at = int(time.time())
-    sides = {resource: _published(bench, resource, at) for resource in ("fresh", "endless")}
-
-    def replayed() -> int:
-        fleets: set[str] = set()
-        moved = 0
-        for name, one in bench.situations().items():
-            for resource, scores in sides.items():
-                if _balances(one) or all(each.resource != resource for each in schedule(one).prioritizers):
-                    continue
-                without = replace(one, scores={key: each for key, each in one.scores.items() if key[1] != resource})
-                found = set(Replay(without, scores, frozenset({resource}), frozenset()).decide(at))
-                assert found == one.decided, f"{name}, {resource}: {sorted(found)} is not {sorted(one.decided)}"
-                fleets.add(name)
-                moved += set(schedule(without).chosen) != one.decided
-        assert len(fleets) >= 50
-        return moved
-
-    # Without the moment's scores some would be others.
-    assert wait_for(replayed, 20, "OCM's decisions are those of the replay", interval=1.0) > 5
-
-
-def _published(bench: Bench, resource: str, at: int) -> Scores:
-    """The AddOnPlacementScores of this name as a backtest's moment."""
-    found = [one for one in objects(bench.session, ADDON_PLACEMENT_SCORES, name=resource) if one.get("status")]
-    records = [
-        Record(
-            cluster=one["metadata"]["namespace"],
-            at=at,
-            outcome="ok",
-            items={item["name"]: item["value"] for item in one["status"].get("scores") or ()},
-        )
-        for one in found
-    ]
-    scores = Scores({record.cluster: _asked(record.cluster) for record in records})
-    scores.take(records)
-    return scores
-
-
-def _asked(cluster: str) -> Question:
-    return Question(
-        cluster=cluster,
-        scorer="fresh",
-        score_name="fresh",
-        every=60,
-        validity=600,
-        sources=(),
-        scoring_endpoint="",
-        formats=(),
-    )
-
-
 def test_each_value_and_so_the_order_is_ocms(bench: Bench) -> None:
     """Of all 200, also of those that balance: OCM's scheduler says what it would do now."""
 
@@ -473,14 +414,11 @@ def _question(bench: Bench) -> tuple[PlacementView, WhatIf]:
     raise AssertionError("no Placement has such a score")
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_a_browser_shows_the_order_and_what_if(
-    bench: Bench, browser: Browser, redis_url: str, tmp_path: Path, theme: str
-) -> None:
+def test_a_browser_shows_the_order_and_what_if(bench: Bench, browser: Browser, redis_url: str, tmp_path: Path) -> None:
     wait_for(lambda: all(one.placement.get("status") for one in bench.situations().values()), 20, "OCM's decisions")
     view, asked = _question(bench)
     settings = {"backend": "kube", "kubeconfig": bench.plane.kubeconfig, "namespace": NAMESPACE}
-    with WebProcess(redis_url, tmp_path / "log", **settings) as page, Tab(browser, page.url, color_scheme=theme) as tab:
+    with WebProcess(redis_url, tmp_path / "log", **settings) as page, Tab(browser, page.url) as tab:
         tab.open("/placements").get_by_role("link", name=view.name, exact=True).click()
         shown = tab.page
         expect(shown.locator("h1")).to_contain_text(f"{view.name} has {len(view.decided)} cluster")
@@ -488,7 +426,7 @@ def test_a_browser_shows_the_order_and_what_if(
         assert rows.locator("th").all_inner_texts() == [one.cluster for one in view.ranking]
         chosen = [one.locator("th").inner_text() for one in rows.filter(has_text="has it").all()]
         assert set(chosen) == set(view.decided)
-        assert tab.violations() == []
+        assert tab.violations("dark", "light") == []
         # Each change is a question, and the answers to the first ones come last.
         held: list[Route] = []
         shown.route("**/*value=0*", lambda route: held.append(route))
@@ -504,7 +442,6 @@ def test_a_browser_shows_the_order_and_what_if(
             late.value.finished()
         shown.evaluate("new Promise((done) => setTimeout(done))")
         expect(shown.locator("#answer [role=status]")).to_contain_text(f"{asked.cluster} would come in")
-        if theme == "light":
-            tab.picture("placement")
+        tab.picture("placement")
         assert tab.wrong == []
         assert tab.strangers == []

@@ -32,7 +32,13 @@ CLUSTERS = ("cluster1", "cluster2")
 INTERVAL, RANGE = 2, 2
 SCORE = "sample-my-score"
 DECISIONS = Resource("cluster.open-cluster-management.io", "v1beta1", "placementdecisions", "PlacementDecision")
-_SELECTOR = "cluster.open-cluster-management.io/placement=best"
+
+
+def chosen(hub: Session, placement: str, namespace: str = "default") -> list[str]:
+    """The clusters that OCM decided on for a Placement."""
+    query = {"labelSelector": f"cluster.open-cluster-management.io/placement={placement}"}
+    items = hub.request("GET", DECISIONS.path(namespace), query=query)["items"]
+    return [one["clusterName"] for item in items for one in (item.get("status") or {}).get("decisions") or []]
 
 
 def _ours(module: str) -> tuple[str, ...]:
@@ -63,14 +69,14 @@ class World:
             stack.enter_context(self.redis)
             stack.enter_context(self.hub)
             stack.callback(self._kill)
-            self._run("scorer", *self._scorer_command(), **self._scorer_environment())
+            self.run("scorer", *self._scorer_command(), **self._scorer_environment())
             self._session = self.hub.session()
             self.kubectl_apply("clusters.yaml")
             self._start_clusters(stack)
             self._start_hub()
             for cluster in self.clusters.values():
                 cluster.start_agent()
-            self._run(
+            self.run(
                 "placement",
                 str(self._placement),
                 "controller",
@@ -85,6 +91,15 @@ class World:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def run(self, name: str, *command: str, **values: object) -> None:
+        """Start a process; values with small names are settings of ours, others are environment variables."""
+        environment = {
+            (ENV_PREFIX + variable.upper() if variable.islower() else variable): str(value)
+            for variable, value in values.items()
+        }
+        environment["PYTHONUNBUFFERED"] = "1"
+        self.children[name] = forked.child(command, self._folder / f"{name}.log", environment)
 
     @property
     def session(self) -> Session:
@@ -102,26 +117,22 @@ class World:
         for cluster, value in values.items():
             self.clusters[cluster].measure(value)
 
-    def score(self, cluster: str) -> dict[str, Any] | None:
+    def score(self, cluster: str, name: str = SCORE) -> dict[str, Any] | None:
         """The cluster's AddOnPlacementScore."""
         try:
-            return self.session.get(ADDON_PLACEMENT_SCORES.path(cluster, SCORE))
+            return self.session.get(ADDON_PLACEMENT_SCORES.path(cluster, name))
         except ObjectNotFoundError:
             return None
 
-    def values(self, cluster: str) -> dict[str, int]:
-        """What is in it."""
-        status = (self.score(cluster) or {}).get("status") or {}
-        return {item["name"]: item["value"] for item in status.get("scores") or []}
+    def values(self, cluster: str, name: str = SCORE) -> dict[str, int] | None:
+        """What is in it; None when it is not there."""
+        score = self.score(cluster, name)
+        items = ((score or {}).get("status") or {}).get("scores") or []
+        return None if score is None else {item["name"]: item["value"] for item in items}
 
     def decision(self) -> list[str]:
-        """The clusters that the Placement chose."""
-        found = self.session.request("GET", DECISIONS.path("apps"), query={"labelSelector": _SELECTOR})
-        return [
-            decision["clusterName"]
-            for item in found["items"]
-            for decision in (item.get("status") or {}).get("decisions") or []
-        ]
+        """The clusters that the Placement `best` chose."""
+        return chosen(self.session, "best", "apps")
 
     def logs(self) -> str:
         """The ends of all logs, for messages."""
@@ -143,12 +154,12 @@ class World:
 
     def _start_hub(self) -> None:
         common = {"redis_url": self.redis.url, "backend": "kube", "kubeconfig": self.hub.kubeconfig}
-        self._run("hub", *_ours("hub"), namespace=HUB_NAMESPACE, health_interval=1, **common)
-        self._run("beat", *_ours("schedule"), **common)
+        self.run("hub", *_ours("hub"), namespace=HUB_NAMESPACE, health_interval=1, **common)
+        self.run("beat", *_ours("schedule"), **common)
         secret = wait_for(self._signing_secret, 30, self.children["hub"].tail())
-        self._run("results", *_ours("results"), signing_secret=secret, **common)
+        self.run("results", *_ours("results"), signing_secret=secret, **common)
         where = {"listen_host": "127.0.0.1", "listen_port": self.exporter_port}
-        self._run("exporter", *_ours("exporter"), **where, **common)
+        self.run("exporter", *_ours("exporter"), **where, **common)
 
     def _signing_secret(self) -> str | None:
         """What the results worker has mounted in production."""
@@ -172,15 +183,6 @@ class World:
             "SOURCE_STEP": 1,
             "SCORE_INTERVAL": self._interval,
         }
-
-    def _run(self, name: str, *command: str, **values: object) -> None:
-        """Start a process; values with small names are settings of ours, others are environment variables."""
-        environment = {
-            (ENV_PREFIX + variable.upper() if variable.islower() else variable): str(value)
-            for variable, value in values.items()
-        }
-        environment["PYTHONUNBUFFERED"] = "1"
-        self.children[name] = forked.child(command, self._folder / f"{name}.log", environment)
 
     def _kill(self) -> None:
         for child in self.children.values():
