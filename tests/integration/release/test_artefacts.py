@@ -95,6 +95,21 @@ def test_an_sdist_makes_the_wheel_that_the_checkout_makes(dist: Path, name: str,
 
 
 @pytest.mark.parametrize("name", PACKAGES)
+def test_a_wheel_has_all_files_of_its_package_and_no_others(dist: Path, name: str) -> None:
+    folder = PACKAGES[name]
+    files = (path for path in (folder / "dsf").rglob("*") if path.is_file() and path.parent.name != "__pycache__")
+    # The demo's has copies of samples and manifests besides.
+    others = (".dist-info/", "dsf/demo/files/")
+    names = {file for file in contents(wheel(dist, name)) if not any(other in file for other in others)}
+    assert names == {str(path.relative_to(folder)) for path in files}
+
+
+def test_no_file_is_in_two_wheels(dist: Path) -> None:
+    files = [file for name in PACKAGES for file in contents(wheel(dist, name)) if ".dist-info/" not in file]
+    assert len(files) == len(set(files))
+
+
+@pytest.mark.parametrize("name", PACKAGES)
 def test_a_wheel_has_types_its_version_and_pins_of_the_others(dist: Path, name: str, version: str) -> None:
     names = contents(wheel(dist, name)).keys()
     packages = {file.rpartition("/")[0] for file in names if file.endswith("/__init__.py")}
@@ -104,6 +119,10 @@ def test_a_wheel_has_types_its_version_and_pins_of_the_others(dist: Path, name: 
     assert unmarked == set()
     found = metadata(wheel(dist, name))
     assert found["Version"] == version
+    assert found["License-Expression"] == "Apache-2.0"
+    assert any(file.endswith("licenses/LICENSE") for file in names)
+    # What an index shows.
+    assert all([found["Author"], found["Summary"], found.get_all("Project-URL"), str(found.get_payload()).strip()])
     classifiers = found.get_all("Classifier", [])
     assert "Typing :: Typed" in classifiers
     assert {f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13, 14)} <= set(classifiers)

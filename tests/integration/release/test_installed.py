@@ -45,10 +45,10 @@ print(*where)
 }
 
 
-def run(*command: str | Path, folder: Path) -> str:
-    """What a command prints, without the settings and paths of this process."""
+def ran(*command: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """A command without the settings and paths of this process."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("DSF_", "PYTHON", "VIRTUAL_ENV"))}
-    done = subprocess.run(
+    return subprocess.run(
         [str(word) for word in command],
         cwd=folder,
         env=kept,
@@ -57,6 +57,11 @@ def run(*command: str | Path, folder: Path) -> str:
         timeout=300,
         check=False,
     )
+
+
+def run(*command: str | Path, folder: Path) -> str:
+    """What a command prints that has to succeed."""
+    done = ran(*command, folder=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -102,6 +107,26 @@ def test_the_framework_alone_has_its_commands_and_neither_solver_nor_demo(core: 
         "dsf",
         "celery",
     ]
+
+
+@pytest.mark.parametrize(
+    ("command", "extra"),
+    [
+        ("optimize -f params.json", "optimizer"),
+        ("optimizer", "optimizer"),
+        ("mcp", "optimizer"),
+        ("placement best", "optimizer"),
+        ("scorer check http://x", "scorer"),
+        ("demo", "demo"),
+        ("up --manifests .", "demo"),
+    ],
+)
+def test_the_framework_alone_says_what_a_command_lacks(core: Path, command: str, extra: str) -> None:
+    lacking = ran(core / "dsf", *command.split(), folder=core)
+    assert (lacking.returncode, lacking.stdout) == (1, "")
+    assert lacking.stderr == (
+        f"error: this needs the extra `{extra}`: pip install 'dynamic-scoring-framework[{extra}]'\n"
+    )
 
 
 def test_the_plug_in_of_krew_runs_it(dist: Path, core: Path, tmp_path: Path, version: str) -> None:
@@ -189,3 +214,11 @@ def test_the_optimizer_plans_as_a_library(libraries: Path, tmp_path: Path) -> No
     assert isinstance(program, str)
     (tmp_path / "program.py").write_text(program)
     assert run(libraries / "python", "-I", tmp_path / "program.py", folder=tmp_path) == "b\n"
+
+
+def test_with_the_optimizer_there_are_its_commands_and_pages(core: Path, libraries: Path) -> None:
+    assert "optimize" not in run(core / "dsf", "--help", folder=core)
+    for name in ("optimize", "placement"):
+        assert "Usage: " in run(libraries / "dsf", name, "--help", folder=libraries)
+    code = "import dsf.optimizer.main, dsf.optimizer.mcp; from dsf.web.pages import plugins; print(*plugins())"
+    assert run(libraries / "python", "-I", "-c", code, folder=libraries) == "placements plans\n"

@@ -17,7 +17,7 @@ from dsf.cli.main import app as dsf
 from dsf.conformance.run import NAMES
 from dsf.scorer import Bearer, Prometheus, Score, Scorer, ScorerApp, Series, Source, Sources
 from tests.integration.scorer.broken import BROKEN, CONFIG, api, asked, changed, late, mean, relabelled, scaled
-from tests.integration.scorer.server import ROOT, hub_waits, load, served
+from tests.integration.scorer.server import hub_waits, served
 
 
 @pytest.fixture(autouse=True)
@@ -170,18 +170,6 @@ def test_warnings_are_no_failures() -> None:
     assert code == 0
     assert by_outcome(points, "warn") == {"health", "config", "range"}
     assert "spec.source.host" in points["config"]["mend"]
-
-
-@pytest.mark.parametrize(
-    ("sample", "path"),
-    [("sample-scorer", ""), ("static-scorer", "/performance"), ("static-scorer", "/powerconsumption")],
-)
-def test_the_samples_pass(sample: str, path: str) -> None:
-    with served(load(ROOT / "samples" / sample / "app.py").app) as url:
-        code, points = check(f"{url}{path}/config")
-    assert code == 0, points
-    # The mean of CPU cores is mostly below one.
-    assert by_outcome(points, "warn") == ({"range"} if sample == "sample-scorer" else set())
 
 
 def library(**values: Any) -> Scorer:
