@@ -110,12 +110,14 @@ def test_without_tokens_web_pages_are_kept_out(bed: Bed) -> None:
     for host in ("localhost", "127.0.0.1:8338", "[::1]:8338"):
         assert client(bed, OpenAccess(), host).get("/plans").status_code == 200
     # A name that somebody let point to this machine.
-    answer = client(bed, OpenAccess(), "attacker.test").post("/reset", json={"namespace": bed.namespace})
-    assert (answer.status_code, "localhost only" in answer.json()["detail"]) == (403, True)
+    for path in ("/reset", "/mcp"):
+        answer = client(bed, OpenAccess(), "attacker.test").post(path, json={"namespace": bed.namespace})
+        assert (answer.status_code, "localhost only" in answer.json()["detail"]) == (403, True)
     http = client(bed, OpenAccess())
     for origin in ("https://attacker.test", "null", "http://[bad", "localhost"):
-        answer = http.post("/reset", json={"namespace": bed.namespace}, headers={"Origin": origin})
-        assert (answer.status_code, "web page" in answer.json()["detail"]) == (403, True)
+        for path in ("/reset", "/mcp"):
+            answer = http.post(path, json={"namespace": bed.namespace}, headers={"Origin": origin})
+            assert (answer.status_code, "web page" in answer.json()["detail"]) == (403, True)
     ours = {"Origin": "http://localhost:8338"}
     assert http.post("/reset", json={"namespace": bed.namespace}, headers=ours).status_code == 200
 

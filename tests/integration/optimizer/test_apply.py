@@ -149,28 +149,29 @@ def test_a_reset_is_of_one_namespace_and_can_be_tried(bed: Bed) -> None:
     assert bed.versions() == versions
 
 
-@pytest.mark.parametrize("after", range(6))
-def test_a_write_that_fails_undoes_those_before_it(bed: Bed, after: int) -> None:
-    with pytest.raises(ApplyError, match="the plan was not applied, everything is as it was before: Placement"):
-        bed.service(Failing(bed, after)).apply(bed.params())
-    assert bed.objects() == {}
+def test_a_write_that_fails_undoes_those_before_it(bed: Bed) -> None:
+    for after in range(6):
+        with pytest.raises(ApplyError, match="the plan was not applied, everything is as it was before: Placement"):
+            bed.service(Failing(bed, after)).apply(bed.params())
+        assert bed.objects() == {}, after
     bed.service().apply(bed.params())
     before = bed.objects()
-    with pytest.raises(ApplyError, match="everything is as it was before") as caught:
-        bed.service(Failing(bed, after)).apply(bed.params(POWER))
-    assert caught.value.left == ()
-    assert bed.objects() == before
+    for after in range(6):
+        with pytest.raises(ApplyError, match="everything is as it was before") as caught:
+            bed.service(Failing(bed, after)).apply(bed.params(POWER))
+        assert caught.value.left == ()
+        assert bed.objects() == before, after
     bed.service().apply(bed.params(POWER))
     assert bed.bound() == [bed.policy("enable-mig-2g", 0), bed.policy("enable-mig-2g", 1)]
 
 
-@pytest.mark.parametrize("after", range(6))
-def test_a_reset_that_fails_brings_everything_back(bed: Bed, after: int) -> None:
+def test_a_reset_that_fails_brings_everything_back(bed: Bed) -> None:
     bed.service().apply(bed.params())
     before = bed.objects()
-    with pytest.raises(ApplyError, match="everything is as it was before"):
-        bed.service(Failing(bed, after)).reset(bed.namespace)
-    assert bed.objects() == before
+    for after in range(6):
+        with pytest.raises(ApplyError, match="everything is as it was before"):
+            bed.service(Failing(bed, after)).reset(bed.namespace)
+        assert bed.objects() == before, after
     assert len(bed.service().reset(bed.namespace).deleted) == 6
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -112,16 +113,13 @@ def test_redis_is_named_when_it_cannot_be_used() -> None:
     assert said == "the hub's Redis cannot be used (Error 111 connecting to redis:6379. Refused.); check DSF_REDIS_URL"
 
 
-def test_a_proposal_never_applies_and_applying_needs_the_id() -> None:
+def test_a_proposal_never_applies_and_applying_has_the_id() -> None:
     service = Service(propose=lambda _: report(), apply=lambda _: report(applied=True))
     assert not call(service, "propose_plan", **BODY).is_error
     assert not call(service, "apply_plan", **BODY, planId="abc").is_error
     (proposed, first), (applied, second) = service.asked
     assert (proposed, applied) == ("propose", "apply")
     assert (first.plan_id, second.plan_id) == (None, "abc")
-    assert call(service, "apply_plan", **BODY).is_error
-    assert call(service, "propose_plan", **BODY, planId="abc").is_error
-    assert len(service.asked) == 2
 
 
 @pytest.mark.parametrize("include", [True, False])
@@ -266,3 +264,78 @@ def test_a_key_that_is_there_twice_in_a_wrapped_argument_is_named() -> None:
     )
     assert (result.is_error, text(result)) == (True, "'addOnPlacementScore' is there twice")
     assert service.asked == []
+
+
+def wrong(tool: str, **arguments: Any) -> str:
+    """What is said of a call of which the service hears nothing."""
+    service = Service()
+    result = call(service, tool, **arguments)
+    assert result.is_error
+    assert service.asked == []
+    assert "\n" not in text(result)
+    return text(result)
+
+
+def test_an_unknown_tool() -> None:
+    said = wrong("drop_tables")
+    assert said.startswith("there is no tool 'drop_tables'; there are: list_scores, explain_scorer, propose_plan")
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "said"),
+    [
+        ("reset", {}, "wrong arguments: namespace: Field required"),
+        ("reset", {"namespace": "Not a namespace"}, "namespace: String should match pattern"),
+        ("reset", {"namespace": "a/../../b"}, "namespace: String should match pattern"),
+        ("reset", {"namespace": ""}, "namespace: String should match pattern"),
+        ("reset", {"namespace": ["default"]}, "namespace: Input should be a valid string"),
+        ("reset", {"namespace": "default", "force": True}, "force: Extra inputs are not permitted"),
+        ("list_scores", {"maxItems": 0}, "maxItems: Input should be greater than or equal to 1"),
+        ("list_scores", {"maxItems": "many"}, "maxItems: Input should be a valid integer"),
+        ("list_scores", {"cluster": "../secrets"}, "cluster: String should match pattern"),
+        ("explain_scorer", {"name": "x" * 300}, "name: String should have at most 253 characters"),
+        ("propose_plan", {"namespace": "default", "clusters": [], "targetWorkloads": []}, "preference"),
+        ("propose_plan", BODY | {"clusters": "[not json"}, "clusters: Input should be a valid list"),
+        ("propose_plan", BODY | {"clusters": "[" * 100_000}, "clusters: Input should be a valid list"),
+        ("propose_plan", BODY | {"planId": "abc"}, "planId: Extra inputs are not permitted"),
+        ("apply_plan", BODY, "planId: Field required"),
+        ("apply_plan", BODY | {"planId": ""}, "planId: String should have at least 1 character"),
+        # A wish that is not understood is not passed over.
+        ("apply_plan", BODY | {"planId": "abc", "dryRun": True}, "dryRun: Extra inputs are not permitted"),
+        ("apply_plan", BODY | {"planId": "abc", "dry_run": True}, "dry_run: Extra inputs are not permitted"),
+        ("apply_plan", BODY | {"planId": "abc", "dryrun": True}, "dryrun: Extra inputs are not permitted"),
+        ("rescore", {"scorer": "a b"}, "scorer: String should match pattern"),
+    ],
+)
+def test_wrong_arguments_are_named(tool: str, arguments: dict[str, Any], said: str) -> None:
+    problem = wrong(tool, **arguments)
+    assert problem.startswith("wrong arguments: ")
+    assert said in problem
+
+
+def test_lists_and_objects_may_come_as_strings_of_json_and_null_as_what_is_not_given() -> None:
+    service = Service(propose=lambda _: report(), list_scores=lambda _: ScoreList(items=[]))
+    wrapped = {key: json.dumps(value) if isinstance(value, list | dict) else value for key, value in BODY.items()}
+    for given in (BODY, wrapped, BODY | {"timeLimit": None, "preferences": None}):
+        assert not call(service, "propose_plan", **given).is_error
+    assert not call(service, "list_scores", cluster=None, score=None, maxItems=None).is_error
+    assert service.asked[0] == service.asked[1] == service.asked[2]
+
+
+def test_scores_of_many_items_are_cut() -> None:
+    items = [{"name": f"node-{number}", "value": number % 100} for number in range(500)]
+    metadata = {"name": "power", "namespace": "c", "labels": {}, "annotations": {}}
+    score = ScoreObject(apiVersion="v", kind="k", metadata=metadata, status={"scores": items}, freshness=FRESH)
+    service = Service(list_scores=lambda _: ScoreList(items=[score]))
+
+    def shown(**more: Any) -> tuple[dict[str, int], int]:
+        answer = call(service, "list_scores", **more).structured_content
+        assert answer is not None
+        return answer["scores"][0]["items"], answer["scores"][0]["more_items"]
+
+    found, more = shown()
+    assert (len(found), more) == (30, 470)
+    assert list(found.values()) == sorted(found.values(), reverse=True)
+    assert set(found.values()) <= set(range(93, 100))
+    found, more = shown(maxItems=1000)
+    assert (len(found), more) == (500, 0)

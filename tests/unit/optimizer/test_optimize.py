@@ -11,13 +11,8 @@ import pytest
 
 from dsf.errors import ManifestError
 from dsf.optimizer.commands.optimize import read_params
+from tests.unit.optimizer.test_params import BODY
 
-BODY: dict[str, Any] = {
-    "namespace": "default",
-    "clusters": [{"name": "c1", "availablePolicies": [{"name": "p"}]}],
-    "targetWorkloads": [{"name": "w"}],
-    "preference": {"addOnPlacementScore": "s"},
-}
 YAML = """\
 namespace: default
 clusters: [{name: c1, availablePolicies: [{name: p}]}]

@@ -18,58 +18,6 @@ from tests.support.redisserver import free_port
 pytestmark = pytest.mark.xdist_group("optimizer")
 
 
-def test_an_unknown_tool(near: Assistant) -> None:
-    problem = near.problem("drop_tables")
-    assert problem.startswith("there is no tool 'drop_tables'; there are: list_scores, explain_scorer, propose_plan")
-
-
-@pytest.mark.parametrize(
-    ("tool", "arguments", "said"),
-    [
-        ("reset", {}, "wrong arguments: namespace: Field required"),
-        ("reset", {"namespace": "Not a namespace"}, "namespace: String should match pattern"),
-        ("reset", {"namespace": "a/../../b"}, "namespace: String should match pattern"),
-        ("reset", {"namespace": ""}, "namespace: String should match pattern"),
-        ("reset", {"namespace": ["default"]}, "namespace: Input should be a valid string"),
-        ("reset", {"namespace": "default", "force": True}, "force: Extra inputs are not permitted"),
-        ("list_scores", {"maxItems": 0}, "maxItems: Input should be greater than or equal to 1"),
-        ("list_scores", {"maxItems": "many"}, "maxItems: Input should be a valid integer"),
-        ("list_scores", {"cluster": "../secrets"}, "cluster: String should match pattern"),
-        ("explain_scorer", {"name": "x" * 300}, "name: String should have at most 253 characters"),
-        ("propose_plan", {"namespace": "default", "clusters": [], "targetWorkloads": []}, "preference"),
-        ("rescore", {"scorer": "a b"}, "scorer: String should match pattern"),
-    ],
-)
-def test_wrong_arguments_are_named(near: Assistant, tool: str, arguments: dict[str, Any], said: str) -> None:
-    problem = near.problem(tool, **arguments)
-    assert problem.startswith("wrong arguments: ")
-    assert said in problem
-    assert "\n" not in problem
-
-
-def test_a_wish_that_is_not_understood_is_not_passed_over(near: Assistant, bed: Bed) -> None:
-    plan_id = near.ask("propose_plan", **bed.body())["plan_id"]
-    for wish in ({"dryRun": True}, {"dry_run": True}, {"dryrun": True}):
-        assert "Extra inputs are not permitted" in near.problem("apply_plan", **bed.body(), planId=plan_id, **wish)
-    assert "planId: Field required" in near.problem("apply_plan", **bed.body())
-    assert "planId: String should have at least 1 character" in near.problem("apply_plan", **bed.body(), planId="")
-    assert bed.objects() == {}
-
-
-def test_lists_and_objects_may_come_as_strings_of_json(near: Assistant, bed: Bed) -> None:
-    wrapped = {key: json.dumps(value) if isinstance(value, list | dict) else value for key, value in bed.body().items()}
-    assert near.ask("propose_plan", **wrapped)["objective_value"] == 115
-    wrapped["clusters"] = "[not json"
-    assert "clusters: Input should be a valid list" in near.problem("propose_plan", **wrapped)
-    wrapped["clusters"] = "[" * 100_000
-    assert "clusters: Input should be a valid list" in near.problem("propose_plan", **wrapped)
-
-
-def test_null_is_the_same_as_not_given(near: Assistant, bed: Bed) -> None:
-    assert near.ask("list_scores", cluster=bed.clusters[0], score=None, maxItems=None)["scores"]
-    assert near.ask("propose_plan", **bed.body(), timeLimit=None, preferences=None)["objective_value"] == 115
-
-
 def test_a_hub_that_is_not_there(stdio: Callable[..., Assistant], common: dict[str, object], bed: Bed) -> None:
     kubeconfig = bed.plane.dir / "nobody-there"
     kubeconfig.write_text(bed.plane.kubeconfig.read_text().replace(str(bed.plane.port), str(free_port())))

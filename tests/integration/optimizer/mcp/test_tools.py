@@ -7,7 +7,6 @@ from typing import Any
 import jsonschema
 import pytest
 
-from dsf.kube.resources import ADDON_PLACEMENT_SCORES
 from tests.integration.optimizer.bed import PERFORMANCE, POWER, Bed
 from tests.integration.optimizer.mcp.assistant import Assistant
 from tests.integration.optimizer.mcp.conftest import MEANING
@@ -16,11 +15,6 @@ pytestmark = pytest.mark.xdist_group("optimizer")
 
 READING = {"list_scores", "explain_scorer", "propose_plan", "list_plans"}
 DESTRUCTIVE = {"apply_plan", "reset"}
-
-
-def arguments(bed: Bed, score: str = PERFORMANCE, **more: Any) -> dict[str, Any]:
-    """What the person who asks gives: the body of the HTTP API."""
-    return bed.body(score, **more)
 
 
 def test_tools_say_what_they_are(assistant: Assistant) -> None:
@@ -61,7 +55,11 @@ def test_the_use_case(assistant: Assistant, bed: Bed) -> None:
         assert performance["items"]["app01;all"] == 80
         assert list(performance["items"].values()) == sorted(performance["items"].values(), reverse=True)
 
-        proposal = await ask("propose_plan", **arguments(bed))
+        scorer = await ask("explain_scorer", name="performance-scorer")
+        assert (scorer["description"], scorer["score_object"]) == (MEANING, PERFORMANCE)
+        assert {one["cluster"] for one in scorer["scores"]} >= set(bed.clusters)
+
+        proposal = await ask("propose_plan", **bed.body())
         assert (proposal["status"], proposal["objective_value"], proposal["applied"]) == ("Optimal", 115, False)
         assert {one["device"] for one in proposal["workloads"]} == {"3g.48gb"}
         assert all(one["why_not"] and one["next_best"] for one in proposal["workloads"])
@@ -69,16 +67,16 @@ def test_the_use_case(assistant: Assistant, bed: Bed) -> None:
         assert f"planId {proposal['plan_id']}" in proposal["next_step"]
         assert bed.objects() == {}
 
-        done = await ask("apply_plan", **arguments(bed), planId=proposal["plan_id"], includeYaml=True)
+        done = await ask("apply_plan", **bed.body(), planId=proposal["plan_id"], includeYaml=True)
         assert (done["applied"], done["plan_id"]) == (True, proposal["plan_id"])
         assert "kind: PlacementBinding" in done["output_yaml"]
         assert bed.bound() == [bed.policy("enable-mig-3g", 0), bed.policy("enable-mig-3g", 1)]
         (plan,) = (await ask("list_plans", namespace=bed.namespace))["items"]
         assert (plan["plan_id"], plan["complete"]) == (done["plan_id"], True)
 
-        proposal = await ask("propose_plan", **arguments(bed, POWER))
+        proposal = await ask("propose_plan", **bed.body(POWER))
         assert proposal["objective_value"] == 170
-        await ask("apply_plan", **arguments(bed, POWER), planId=proposal["plan_id"])
+        await ask("apply_plan", **bed.body(POWER), planId=proposal["plan_id"])
         assert bed.bound() == [bed.policy("enable-mig-2g", 0), bed.policy("enable-mig-2g", 1)]
 
         gone = await ask("reset", namespace=bed.namespace)
@@ -88,30 +86,3 @@ def test_the_use_case(assistant: Assistant, bed: Bed) -> None:
 
     assistant.run(work)
     assert bed.objects() == {}
-
-
-def test_a_plan_that_cannot_be_applied_says_so_before(near: Assistant, bed: Bed) -> None:
-    bed.label(bed.clusters[0], "cluster-name", None)
-    proposal = near.ask("propose_plan", **arguments(bed))
-    assert "this plan cannot be applied" in proposal["next_step"]
-    assert any("cluster-name" in warning for warning in proposal["warnings"])
-    assert "the plan cannot be applied: " in near.problem("apply_plan", **arguments(bed), planId=proposal["plan_id"])
-    assert bed.objects() == {}
-
-
-def test_scores_of_many_items_are_cut(near: Assistant, bed: Bed) -> None:
-    items = [{"name": f"node-{number}", "value": number % 100} for number in range(500)]
-    path = ADDON_PLACEMENT_SCORES.path(bed.clusters[0], POWER, "status")
-    bed.session.merge(path, {"status": {"scores": items}})
-    (score,) = near.ask("list_scores", cluster=bed.clusters[0], score=POWER)["scores"]
-    assert (len(score["items"]), score["more_items"]) == (30, 470)
-    assert set(score["items"].values()) <= set(range(93, 100))
-    (score,) = near.ask("list_scores", cluster=bed.clusters[0], score=POWER, maxItems=1000)["scores"]
-    assert (len(score["items"]), score["more_items"]) == (500, 0)
-
-
-def test_a_scorer_is_explained_by_its_name_or_that_of_its_scores(near: Assistant, bed: Bed) -> None:
-    by_name = near.ask("explain_scorer", name="performance-scorer")
-    assert by_name == near.ask("explain_scorer", name=PERFORMANCE) | {"scores": by_name["scores"]}
-    assert (by_name["description"], by_name["score_object"]) == (MEANING, PERFORMANCE)
-    assert {one["cluster"] for one in by_name["scores"]} >= set(bed.clusters)
