@@ -1,6 +1,6 @@
 """docs/optimization.md, command by command, on a real API server with OCM's placement controller.
 
-And what the document leaves to a real fleet: the policy watcher on a managed cluster with an API server of its own.
+And what the document leaves to a real fleet: the policy watcher on a managed cluster, whose API server is the hub's.
 Only what OCM's agents carry between the two is carried by hand: the bound policy with its status, and the claim.
 """
 
@@ -126,16 +126,14 @@ def optimize(hub: ControlPlane, *arguments: str) -> None:
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
 
-def test_workloads_wait_for_the_policy_watcher_of_their_cluster(
-    hub: ControlPlane, own_control_plane: ControlPlane, tmp_path: Path
-) -> None:
+def test_workloads_wait_for_the_policy_watcher_of_their_cluster(hub: ControlPlane, tmp_path: Path) -> None:
     hub.kubectl("apply", *(f"--filename={SAMPLES / name}.yaml" for name in ("binding", "workloads", "policies")))
     hub.kubectl("create", f"--filename={SAMPLES / 'scores.yaml'}")
     hub.kubectl("replace", "--subresource=status", f"--filename={SAMPLES / 'scores.yaml'}")
     for cluster in ("worker01", "worker02"):
         hub.kubectl("label", "managedcluster", cluster, f"cluster-name={cluster}")
     session = hub.session()
-    managed = ManagedCluster(own_control_plane, own_control_plane.session(), tmp_path)
+    managed = ManagedCluster(hub, session, tmp_path)
 
     def comply(file: str, policy: str) -> None:
         optimize(hub, "--file", str(SAMPLES / file))
