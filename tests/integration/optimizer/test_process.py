@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +16,9 @@ from pathlib import Path
 import psutil
 import pytest
 import requests
+from typer.testing import CliRunner, Result
 
+from dsf.cli.main import app
 from dsf.settings import ENV_PREFIX
 from tests.integration.optimizer.bed import POWER, Bed
 from tests.support import forked
@@ -33,8 +35,11 @@ def environment(bed: Bed, **values: object) -> dict[str, str]:
     return kept | {"KUBECONFIG": str(bed.plane.kubeconfig), "PYTHONUNBUFFERED": "1"} | given
 
 
-def optimize(*arguments: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    return forked.dsf(["optimize", *arguments], env, timeout=300)
+@pytest.fixture
+def optimize(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """`dsf optimize` in this process, by somebody who may do everything."""
+    monkeypatch.setenv("KUBECONFIG", str(bed.plane.kubeconfig))
+    return lambda *arguments: CliRunner().invoke(app, ["optimize", *arguments], prog_name="dsf")
 
 
 @contextmanager
@@ -113,39 +118,38 @@ def test_an_open_service_for_others_is_refused(bed: Bed, tmp_path: Path) -> None
         assert "Traceback" not in done.stderr
 
 
-def test_the_command(bed: Bed, tmp_path: Path) -> None:
-    env = environment(bed)
+def test_the_command(bed: Bed, optimize: Callable[..., Result], tmp_path: Path) -> None:
     file = tmp_path / "params.json"
     file.write_text(json.dumps(bed.body()))
     picture = tmp_path / "plan.png"
-    shown = optimize("-f", str(file), "--dry-run", "--plot", str(picture), env=env)
-    assert (shown.returncode, shown.stderr) == (0, "")
+    shown = optimize("-f", str(file), "--dry-run", "--plot", str(picture))
+    assert (shown.exit_code, shown.stderr) == (0, "")
     assert re.search(r"mwrs-app01 +\S+ +3g\.48gb +60 +\S+ with 3g\.48gb \(60\): is worth the same", shown.stdout)
     assert "Optimal, sum of scores 115" in shown.stdout
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert bed.objects() == {}
     command = [sys.executable, "-m", "dsf.cli", "optimize", "-f", "-", "-o", "json"]
+    body = json.dumps(bed.body())
     done = subprocess.run(
-        command, env=env, input=json.dumps(bed.body()), capture_output=True, text=True, timeout=300, check=False
+        command, env=environment(bed), input=body, capture_output=True, text=True, timeout=300, check=False
     )
     report = json.loads(done.stdout)
     assert (done.returncode, report["applied"], report["objective_value"]) == (0, True, 115)
     assert len(bed.objects()) == 6
     # YAML, and a workload too many.
     file.write_text(json.dumps(bed.body(clusters=bed.body()["clusters"][:1])))
-    left = optimize("-f", str(file), "-o", "yaml", "--dry-run", env=env)
-    assert left.returncode == 1
+    left = optimize("-f", str(file), "-o", "yaml", "--dry-run")
+    assert left.exit_code == 1
     assert "reason: capacity" in left.stdout
-    shown = optimize("--reset", bed.namespace, "--dry-run", env=env)
-    assert (shown.returncode, shown.stdout.count("would be deleted")) == (0, 6)
+    shown = optimize("--reset", bed.namespace, "--dry-run")
+    assert (shown.exit_code, shown.stdout.count("would be deleted")) == (0, 6)
     assert len(bed.objects()) == 6
-    undone = optimize("--reset", bed.namespace, env=env)
-    assert (undone.returncode, undone.stdout.count("deleted")) == (0, 6)
-    assert "no plan is in force" in optimize("--reset", bed.namespace, env=env).stdout
+    undone = optimize("--reset", bed.namespace)
+    assert (undone.exit_code, undone.stdout.count("deleted")) == (0, 6)
+    assert "no plan is in force" in optimize("--reset", bed.namespace).stdout
 
 
-def test_mistakes_of_the_command(bed: Bed, tmp_path: Path) -> None:
-    env = environment(bed)
+def test_mistakes_of_the_command(bed: Bed, optimize: Callable[..., Result], tmp_path: Path) -> None:
     bed.service().apply(bed.params())
     in_force = bed.versions()
     params = tmp_path / "params.yaml"
@@ -160,10 +164,10 @@ def test_mistakes_of_the_command(bed: Bed, tmp_path: Path) -> None:
         (["--reset", ".."], 2, "'..' is not a valid namespace name"),
         (["--reset", bed.namespace, "--plot", "plan.png"], 2, "not allowed with --reset, which draws no plan"),
     ):
-        done = optimize(*arguments, env=env)
-        assert (done.returncode, done.stdout) == (code, ""), done
+        done = optimize(*arguments)
+        assert (done.exit_code, done.stdout) == (code, ""), done.output
         assert message in re.sub(r"[\s│]+", " ", done.stderr)
     params.write_text(json.dumps(bed.body()))
-    done = optimize("-f", str(params), "--plot", str(tmp_path / "plan.gif"), env=env)
-    assert (done.returncode, "the name has to end in" in done.stderr) == (1, True)
+    done = optimize("-f", str(params), "--plot", str(tmp_path / "plan.gif"))
+    assert (done.exit_code, "the name has to end in" in done.stderr) == (1, True)
     assert bed.versions() == in_force
