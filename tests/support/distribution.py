@@ -16,7 +16,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 #: Folders whose files run in one process: they take well-known ports, or share what takes seconds to build.
-_TOGETHER = ("tests/integration/demo/", "tests/integration/release/")
+_TOGETHER = ("tests/integration/demo/", "tests/integration/release/", "tests/integration/security/running/")
 #: Folder of files that each run a whole fleet and look at the clock: beside each other they would be late.
 _FLEETS = "tests/faults/"
 #: Of so many files that begin, one is of that folder.

@@ -1,4 +1,4 @@
-"""Fixtures: a certificate authority, a Redis as in production, and the whole framework on one."""
+"""Fixtures: a certificate authority, and a Redis as in production."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.security.fleet import Fleet
 from tests.support.secureredis import SecureRedis
 from tests.support.tlsca import TestCa
 
@@ -34,11 +33,3 @@ def secure_redis(shared_redis: SecureRedis) -> SecureRedis:
             admin.acl_deluser(str(name))
     admin.acl_log_reset()
     return shared_redis
-
-
-@pytest.fixture(scope="module")
-def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """Everything, running. Every method of authentication is for those who hunt for what they leave behind."""
-    every_method = request.path.stem == "test_canary"
-    with Fleet(tmp_path_factory.mktemp("fleet"), every_method=every_method) as running:
-        yield running

@@ -22,11 +22,12 @@ import yaml
 from joserfc.jwk import RSAKey
 
 from dsf.keys import spoke_queue
-from dsf.messages import derive_key, new_run_id
+from dsf.messages import SigningKey, derive_key, new_run_id
 from dsf.redisacl.clusterusers import ClusterUsers
 from dsf.redisacl.rules import HUB_ROLES, HubRole, cluster_user, hub_user
 from dsf.settings import ENV_PREFIX
 from dsf.store.pairs import Pairs, PairState
+from dsf.store.registry import Registry
 from dsf.store.ticks import TickFactory
 from dsf.up.stack import http_ready
 from dsf.worker import commands
@@ -78,7 +79,7 @@ _RESULTS = {"results": [{"metric": {"node": "n1"}, "score": 12.5}]}
 class Fleet:
     """Start once, use often: starting takes some ten seconds. Tests leave it as they found it."""
 
-    def __init__(self, folder: Path, *, every_method: bool) -> None:
+    def __init__(self, folder: Path, *, every_method: bool = False) -> None:
         """`every_method` gives it scorers of every method of authentication, besides the one with bearer tokens."""
         self.folder = folder
         self.every_method = every_method
@@ -90,8 +91,6 @@ class Fleet:
         self._children: dict[str, Child] = {}
         self._ticks = TickFactory()
         self._secret_file = folder / "master-secret"
-        #: Ids of keys up to this one were given out.
-        self.newest_key = 1
 
     def start(self) -> Fleet:
         """Start everything and wait for the first scores."""
@@ -102,9 +101,8 @@ class Fleet:
         self.admin = self.redis.client()
         # For what tests do in the hub's place, and to know passwords; the users are made by the hub process.
         self.users = ClusterUsers(self.redis.client(hub_user("hub"), passwords["hub"]), MASTER)
-        self.source = self._stack.enter_context(
-            ScriptedServer(_asks_for(f"Bearer {CANARIES['source token']}", matrix(_SERIES)))
-        )
+        self.source = self._stack.enter_context(ScriptedServer())
+        self.give_series()
         self.scorer = self._stack.enter_context(ScriptedServer(answer("ok")))
         self.scorer.script(_asks_for(f"Bearer {CANARIES['scorer token']}", answer(_RESULTS)), path="/scoring")
         self._start_others()
@@ -276,11 +274,6 @@ class Fleet:
         replace(self.password_file(cluster), self.users.password(cluster, key_id))
         replace(self.key_file(cluster), derive_key(MASTER, cluster, key_id).dump())
 
-    def fresh_key(self) -> int:
-        """The id of a key that no cluster has had yet."""
-        self.newest_key += 1
-        return self.newest_key
-
     def _write_secrets(self, cluster: str) -> None:
         folder = self.out / "clusters" / cluster / "secrets"
         for name in ("source", "scorer"):
@@ -398,6 +391,10 @@ class Fleet:
             },
         }
 
+    def give_series(self) -> None:
+        """The source answers who has its token."""
+        self.source.script(_asks_for(f"Bearer {CANARIES['source token']}", matrix(_SERIES)))
+
     def give_tokens(self) -> None:
         """The server of tokens gives good ones, and the scoring API of OTHER takes them."""
         self.oauth.script(gives("access token"))
@@ -409,9 +406,18 @@ class Fleet:
         """What Redis knows of the scorer on a cluster."""
         return Pairs(self.admin).state(cluster, SCORER)
 
-    def spoke(self, cluster: str = "c1", key_id: int = 1) -> redis.Redis:
-        """A client with a cluster's credential: a thief."""
-        return self.redis.client(cluster_user(cluster), self.users.password(cluster, key_id))
+    def key_id(self, cluster: str = "c1") -> int:
+        """Of a cluster's newest credentials."""
+        return Registry(self.admin).cluster(cluster).key_ids[0]
+
+    def signing_key(self, cluster: str = "c1") -> SigningKey:
+        """With which a cluster's agent signs now."""
+        return derive_key(MASTER, cluster, self.key_id(cluster))
+
+    def spoke(self, cluster: str = "c1", key_id: int | None = None) -> redis.Redis:
+        """A client with a cluster's credential, of another key than the newest one if it is given: a thief."""
+        password = self.users.password(cluster, key_id or self.key_id(cluster))
+        return self.redis.client(cluster_user(cluster), password)
 
     def acl_log(self) -> list[str]:
         """Who was refused what, newest first: `user: reason context object`."""

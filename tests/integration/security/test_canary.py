@@ -1,18 +1,16 @@
 """No command and no message of an error shows a secret, not even one that a server sends back.
 
-What processes log, send, store and serve is searched by the last test of `test_fleet.py`.
+What processes log, send, store and serve is searched by `running/test_traces.py`.
 """
 
 from __future__ import annotations
 
-import base64
 import itertools
 import json
 import os
 import re
 import subprocess
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -25,13 +23,18 @@ from dsf.settings import ENV_PREFIX
 from dsf.store.pairs import Pairs
 from dsf.text import WITHHELD
 from tests.integration.security.fleet import CANARIES, CLOUDS, OTHER, SCORER, Fleet, gives
-from tests.integration.security.traces import contents, files, pages
+from tests.integration.security.traces import contents, files, found, pages, served
 from tests.support import forked
 from tests.support.httpserver import Exchange, answer, at_another_time
 from tests.support.wait import wait_for
 
-# One worker for all of them: they share servers and follow each other.
-pytestmark = pytest.mark.xdist_group("security-canary")
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Everything, running, with every method of authentication: here is hunted for what they leave behind."""
+    with Fleet(tmp_path_factory.mktemp("fleet"), every_method=True) as running:
+        yield running
+
 
 #: Every command that looks or changes something, each form of output.
 COMMANDS = (
@@ -48,15 +51,6 @@ COMMANDS = (
     ("explain", CLOUDS, "--cluster", "c1"),
     ("credentials", "list"),
 )
-
-
-def found(text: str, secrets: Mapping[str, str]) -> list[str]:
-    """Names of the secrets that are in a text, as they are or in base64."""
-    return [
-        name
-        for name, secret in secrets.items()
-        if secret in text or base64.b64encode(secret.encode()).decode().rstrip("=")[:-1] in text
-    ]
 
 
 def environment(**settings: object) -> dict[str, str]:
@@ -151,7 +145,7 @@ def echoing(fleet: Fleet, request: pytest.FixtureRequest) -> Iterator[Fleet]:
 
     fleet.until(is_told, "a failed cycle, of which the status tells")
     yield fleet
-    fleet.source.script(answer({"status": "error"}, 503))
+    fleet.give_series()
 
 
 def test_no_command_shows_a_secret(fleet: Fleet) -> None:
@@ -167,7 +161,7 @@ def test_a_token_that_a_source_sends_back_is_not_shown(echoing: Fleet) -> None:
         for form in ("table", "json"):
             done = forked.dsf((*arguments, "-o", form), as_operator(echoing))
             places[f"dsf {' '.join(arguments)} -o {form}"] = done.stdout + done.stderr
-    places |= dict(contents(echoing)) | dict(files(echoing)) | dict(pages(echoing))
+    places |= dict(contents(echoing)) | dict(files(echoing)) | dict(served(echoing))
     assert [(place, name) for place, text in places.items() for name in found(text, CANARIES)] == []
     # It is told that the token was refused, or that what was said cannot be shown.
     told = places[f"dsf history {SCORER} --cluster c1 -o json"]
@@ -219,7 +213,7 @@ def test_what_a_server_of_tokens_says_is_not_shown(fleet: Fleet) -> None:
             done = forked.dsf(("explain", OTHER, "--cluster", "c1", "-o", "json"), as_operator(fleet))
             places[f"dsf explain by {what}"] = done.stdout + done.stderr
             assert (len(repeated) > told) == (bad is in_turn)
-        places |= dict(contents(fleet)) | dict(files(fleet))
+        places |= dict(contents(fleet)) | dict(files(fleet)) | dict(pages(fleet))
     finally:
         fleet.give_tokens()
     assert [(place, name) for place, text in places.items() for name in found(text, CANARIES)] == []
@@ -248,11 +242,7 @@ def test_what_is_wrong_is_said_without_it(tmp_path: Path, arguments: tuple[str, 
     file.write_text(canary)
     values: dict[str, Any] = {name: text.format(canary=canary, file=file) for name, text in settings.items()}
     given = {"redis_url": "redis://127.0.0.1:1/0", **values}
-    # Some of them become another program: these start as people start them.
-    done = subprocess.run(
-        [sys.executable, "-m", "dsf.cli", *arguments],
-        env=environment(**given), capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+    done = forked.dsf(arguments, environment(**given))
     assert done.returncode != 0
     assert done.stderr.strip() or done.stdout.strip()
     assert canary not in done.stdout + done.stderr, done.stderr

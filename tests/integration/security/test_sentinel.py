@@ -29,9 +29,6 @@ from tests.support.sentinel import SentinelRedis
 from tests.support.tlsca import TestCa
 from tests.support.wait import wait_for
 
-# One worker for all of them: they share servers and follow each other.
-pytestmark = pytest.mark.xdist_group("security-sentinel")
-
 #: Which keys of each cluster are valid.
 KEY_IDS = {CLUSTER: [1], "away": [1]}
 

@@ -28,8 +28,6 @@ from tests.support.sentinel import CLIENT_PASSWORD, CLIENT_USER, SentinelRedis
 from tests.support.tlsca import TestCa
 from tests.unit.deploy import chart
 
-pytestmark = pytest.mark.xdist_group("security-sentinel")
-
 CLUSTER = "c1"
 
 

@@ -20,9 +20,6 @@ from tests.support.secureredis import SecureRedis
 from tests.support.tlsca import Certificate, TestCa
 from tests.support.wait import wait_for
 
-# One worker for all of them: they share servers and follow each other.
-pytestmark = pytest.mark.xdist_group("security-tls")
-
 #: Settings of a client that tells why it is refused, also where the server gets no CPU for a while.
 PATIENT = {"redis_socket_timeout": 60}
 

@@ -9,6 +9,7 @@ import redis
 from redis.exceptions import NoPermissionError
 
 from dsf import keys
+from dsf.hub.credentials import missing_limits
 from dsf.redisacl.clusterusers import ClusterUsers
 from dsf.redisacl.rules import HUB_ROLES, cluster_user, hub_user
 from dsf.redisacl.users import DEFAULT_OFF, hub_users, render_acl_file
@@ -18,9 +19,6 @@ from tests.support.redisserver import RedisServer
 from tests.support.secureredis import SecureRedis
 from tests.support.tlsca import TestCa
 from tests.support.wait import wait_for
-
-# One worker for all of them: they share servers and follow each other.
-pytestmark = pytest.mark.xdist_group("security-users")
 
 
 def users_of(server: SecureRedis) -> ClusterUsers:
@@ -222,3 +220,16 @@ def test_valkey_takes_the_rules_too(monkeypatch: pytest.MonkeyPatch, tmp_path: P
                     with pytest.raises(NoPermissionError):
                         thief.execute_command(*command.split())
             assert users.sync({}).removed == ["c1"]
+
+
+def test_a_redis_without_limits_is_named(secure_redis: SecureRedis) -> None:
+    admin = secure_redis.client()
+    client = secure_redis.client(hub_user("hub"), secure_redis.passwords["hub"])
+    assert [problem.split(" ")[0] for problem in missing_limits(client)] == ["maxmemory"]
+    admin.config_set("maxmemory", 10**9)
+    admin.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        assert [problem.split(" ")[0] for problem in missing_limits(client)] == ["maxmemory-policy"]
+    finally:
+        admin.config_set("maxmemory-policy", "noeviction")
+        admin.config_set("maxmemory", 0)

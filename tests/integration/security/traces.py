@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,20 +64,34 @@ def files(fleet: Fleet) -> Iterator[tuple[str, str]]:
             yield f"redis file {name}", path.read_text(errors="replace")
 
 
-def pages(fleet: Fleet) -> Iterator[tuple[str, str]]:
-    """Everything that the HTTP services show."""
-    tasks = json.loads(fleet.get(fleet.flower_port, "/api/tasks"))
-    workers = {task["worker"] for task in tasks.values() if task["worker"]}
-    flower = ["/", "/workers", "/tasks", "/broker", "/metrics", "/api/workers", "/api/tasks", "/api/task/types"]
-    flower += [f"/worker/{name}" for name in workers]
-    flower += [page for uid in list(tasks)[:20] for page in (f"/task/{uid}", f"/api/task/info/{uid}")]
-    for path in flower:
-        yield f"flower {path}", fleet.get(fleet.flower_port, path)
-    assert "dsf.fetch" in fleet.get(fleet.flower_port, "/api/tasks")
-    assert "hub.results" in fleet.get(fleet.flower_port, "/broker")
+def served(fleet: Fleet) -> Iterator[tuple[str, str]]:
+    """What the HTTP services say of cycles: Flower in its list of tasks, of which its pages are made."""
+    yield "flower /api/tasks", fleet.get(fleet.flower_port, "/api/tasks")
     history = [f"/api/v1/history/{cluster}/{SCORER}" for cluster in CLUSTERS]
     for path in ("/metrics", "/api/v1/scores", "/api/v1/scorers", "/api/v1/schedule", "/openapi.json", *history):
         yield f"exporter {path}", fleet.get(fleet.exporter_port, path)
     for cluster in CLUSTERS:
         line = next(row for row in fleet.log(f"agent-{cluster}").splitlines() if "metrics served" in row)
         yield f"agent {cluster} /metrics", fleet.get(int(line.split("port=")[1].split()[0]), "/metrics")
+
+
+def pages(fleet: Fleet) -> Iterator[tuple[str, str]]:
+    """Flower's pages."""
+    tasks = json.loads(fleet.get(fleet.flower_port, "/api/tasks"))
+    workers = {task["worker"] for task in tasks.values() if task["worker"]}
+    paths = ["/", "/workers", "/tasks", "/broker", "/metrics", "/api/workers", "/api/task/types"]
+    paths += [f"/worker/{name}" for name in workers]
+    paths += [page for uid in list(tasks)[:20] for page in (f"/task/{uid}", f"/api/task/info/{uid}")]
+    for path in paths:
+        yield f"flower {path}", fleet.get(fleet.flower_port, path)
+    assert "dsf.fetch" in fleet.get(fleet.flower_port, "/api/tasks")
+    assert "hub.results" in fleet.get(fleet.flower_port, "/broker")
+
+
+def found(text: str, secrets: Mapping[str, str]) -> list[str]:
+    """Names of the secrets that are in a text, as they are or in base64."""
+    return [
+        name
+        for name, secret in secrets.items()
+        if secret in text or base64.b64encode(secret.encode()).decode().rstrip("=")[:-1] in text
+    ]

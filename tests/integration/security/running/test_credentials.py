@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import time
+from collections.abc import Iterator
 from json import dumps
 from typing import Any
 
@@ -14,28 +12,24 @@ import pytest
 import redis
 
 from dsf import keys
-from dsf.messages import derive_key, sign
+from dsf.messages import sign
 from dsf.redisacl.rules import cluster_user
-from dsf.store.registry import Registry
-from tests.integration.security.attacks import result, send
-from tests.integration.security.fleet import CLUSTERS, MASTER, Fleet
-from tests.integration.security.proofs import failures, undisturbed
+from dsf.store.registry import ClusterRecord, Registry
+from tests.integration.security.fleet import CLUSTERS, Fleet, replace
+from tests.integration.security.running.attacks import result, send
+from tests.integration.security.running.proofs import failures, undisturbed
+from tests.support import forked
 from tests.support.wait import wait_for
 
-# One fleet for all of them, and they follow each other.
-pytestmark = pytest.mark.xdist_group("security-credentials")
+#: What an agent says when its password is refused, or its file cannot be read.
+REFUSED = "refuses user or password"
+UNREADABLE = "DSF_REDIS_PASSWORD_FILE: cannot read"
 
 
 def dsf(fleet: Fleet, *arguments: str) -> Any:
     """What a person with the credential of the user `operator` gets from the command line."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "dsf.cli", "credentials", *arguments, "-o", "json"],
-        env={**fleet.environment("operator", log_level="ERROR"), "XDG_STATE_HOME": str(fleet.folder / "state")},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    environment = fleet.environment("operator", log_level="ERROR") | {"XDG_STATE_HOME": str(fleet.folder / "state")}
+    done = forked.dsf(("credentials", *arguments, "-o", "json"), environment)
     assert done.returncode == 0, done.stderr
     return {one["cluster"]: one for one in json.loads(done.stdout)["clusters"]}
 
@@ -44,9 +38,9 @@ def works(fleet: Fleet, cluster: str, key_id: int, *, noted: bool = True) -> Non
     """Scheduled cycles succeed, with these credentials. What Redis lost is `noted` again after half a minute only."""
     before = fleet.state(cluster).count("ok")
     fleet.until(lambda: fleet.state(cluster).count("ok") > before + 1, f"good cycles of {cluster}", 30)
-    assert Registry(fleet.admin).clusters()[cluster].key_ids[0] == key_id
+    assert fleet.key_id(cluster) == key_id
     if noted:
-        fleet.until(lambda: fleet.admin.hget(keys.KEYS_USED, cluster) == str(key_id), "the key to be noted")
+        fleet.until(lambda: fleet.admin.hget(keys.KEYS_USED, cluster) == str(key_id), "the key to be noted", 45)
 
 
 def users(fleet: Fleet) -> set[str]:
@@ -61,7 +55,7 @@ def missed(fleet: Fleet, cluster: str) -> int:
 
 def rotated(fleet: Fleet) -> int:
     """Rotate the credentials of c1; how many more cycles than c10, which keeps its own, it missed meanwhile."""
-    key_id = fleet.fresh_key()
+    key_id = fleet.key_id() + 1
     before = [missed(fleet, cluster) for cluster in CLUSTERS]
     answer = dsf(fleet, "rotate", "--cluster", "c1", "--wait", "30")
     assert (answer["c1"]["currentId"], answer["c1"]["previousIds"], answer["c1"]["usedId"]) == (key_id, [], key_id)
@@ -77,19 +71,21 @@ def connections(fleet: Fleet, cluster: str) -> set[str]:
 def test_a_full_cycle_with_what_the_hub_delivered(fleet: Fleet) -> None:
     assert users(fleet) == {cluster_user(cluster) for cluster in CLUSTERS}
     for cluster in CLUSTERS:
-        works(fleet, cluster, 1)
+        works(fleet, cluster, fleet.key_id(cluster))
         for file in (fleet.password_file(cluster), fleet.key_file(cluster)):
             assert file.stat().st_mode & 0o777 == 0o600
-        assert fleet.password_file(cluster).read_text().strip() == fleet.users.password(cluster, 1)
+        assert fleet.password_file(cluster).read_text().strip() == fleet.users.password(cluster, fleet.key_id(cluster))
     listed = dsf(fleet, "list")
     assert sorted(listed) == list(CLUSTERS)
-    for one in listed.values():
-        assert (one["currentId"], one["usedId"], one["state"]) == (1, 1, "in use")
+    for cluster, one in listed.items():
+        key_id = fleet.key_id(cluster)
+        assert (one["currentId"], one["usedId"], one["state"]) == (key_id, key_id, "in use")
     assert fleet.acl_log() == []
 
 
 def test_a_rotation_loses_no_cycle_and_restarts_nothing(fleet: Fleet) -> None:
-    old = fleet.spoke("c1", 1)
+    first, first_key = fleet.key_id(), fleet.signing_key()
+    old = fleet.spoke()
     assert old.ping()
     pid = fleet.process("agent-c1").pid
     lost = fleet.state("c1").count("lost"), failures(fleet, "c1")
@@ -107,10 +103,10 @@ def test_a_rotation_loses_no_cycle_and_restarts_nothing(fleet: Fleet) -> None:
     with pytest.raises(redis.ConnectionError):
         old.ping()
     with pytest.raises(redis.AuthenticationError):
-        fleet.spoke("c1", 1).ping()
+        fleet.spoke("c1", first).ping()
     refused = fleet.rejected("bad_signature")
     with undisturbed(fleet):
-        send(fleet.spoke("c1", fleet.newest_key), dumps(sign(result("c1"), derive_key(MASTER, "c1", 1))))
+        send(fleet.spoke(), dumps(sign(result("c1"), first_key)))
         fleet.until(lambda: fleet.rejected("bad_signature") == refused + 1, "the old key to be refused")
     assert before_others <= connections(fleet, "c10"), "the others are left alone"
 
@@ -118,7 +114,7 @@ def test_a_rotation_loses_no_cycle_and_restarts_nothing(fleet: Fleet) -> None:
 def test_a_hub_that_starts_anew_goes_on_where_it_was(fleet: Fleet) -> None:
     # Between the two steps of a rotation: both are valid then.
     fleet.end("hub")
-    began, key_id = time.time(), fleet.fresh_key()
+    began, key_id = time.time(), fleet.key_id() + 1
     dsf(fleet, "rotate", "--cluster", "c1")
     assert dsf(fleet, "list")["c1"]["state"] == "asked for"
     fleet.run_hub()
@@ -132,8 +128,8 @@ def test_a_hub_that_starts_anew_goes_on_where_it_was(fleet: Fleet) -> None:
 
 
 def test_a_revoked_credential_ends_at_once(fleet: Fleet) -> None:
-    old, new = fleet.newest_key, fleet.fresh_key()
-    thief = fleet.spoke("c1", old)
+    old, others = fleet.key_id(), fleet.key_id("c10")
+    thief = fleet.spoke()
     assert thief.ping()
     answer = dsf(fleet, "revoke", "--cluster", "c1", "--wait", "30")
     assert answer["c1"]["previousIds"] == []
@@ -141,22 +137,24 @@ def test_a_revoked_credential_ends_at_once(fleet: Fleet) -> None:
         thief.ping()
     with pytest.raises(redis.AuthenticationError):
         fleet.spoke("c1", old).ping()
-    works(fleet, "c1", new)
-    works(fleet, "c10", 1)
+    works(fleet, "c1", old + 1)
+    works(fleet, "c10", others)
 
 
 def test_a_redis_that_lost_everything_gets_the_users_back(fleet: Fleet) -> None:
+    dsf(fleet, "revoke", "--cluster", "c1", "--wait", "30")
+    known = {cluster: fleet.key_id(cluster) for cluster in CLUSTERS}
     fleet.redis.kill()
     for left in (fleet.redis.dir / "users.acl", *(fleet.redis.dir / "appendonlydir").iterdir()):
         left.unlink()
     # As in a pod with an empty volume: the users of the hub's processes are there, and nothing else.
     fleet.redis.start()
     wait_for(lambda: users(fleet) == {cluster_user(cluster) for cluster in CLUSTERS}, 30, "the users to be back")
-    # Nobody forgets that the first credentials of c1 were withdrawn.
-    works(fleet, "c1", fleet.newest_key, noted=False)
-    works(fleet, "c10", 1, noted=False)
+    # Nobody forgets that earlier credentials of c1 were withdrawn.
+    for cluster, key_id in known.items():
+        works(fleet, cluster, key_id, noted=False)
     with pytest.raises(redis.AuthenticationError):
-        fleet.spoke("c1", 1).ping()
+        fleet.spoke("c1", known["c1"] - 1).ping()
 
 
 def test_users_that_somebody_removed_or_made_are_put_right(fleet: Fleet) -> None:
@@ -164,11 +162,12 @@ def test_users_that_somebody_removed_or_made_are_put_right(fleet: Fleet) -> None
     fleet.admin.execute_command("ACL SETUSER", "spoke-evil", "on", "nopass", "+@all", "~*")
     expected = {cluster_user(cluster) for cluster in CLUSTERS}
     fleet.until(lambda: users(fleet) == expected, "the users to be right", 15)
-    works(fleet, "c10", 1, noted=False)
+    works(fleet, "c10", fleet.key_id("c10"), noted=False)
 
 
 def test_a_deleted_cluster_is_cut_off_and_one_of_its_name_gets_others(fleet: Fleet) -> None:
-    thief = fleet.spoke("c10", 1)
+    known = {cluster: fleet.key_id(cluster) for cluster in CLUSTERS}
+    thief = fleet.spoke("c10")
     assert thief.ping()
     fleet.write_manifests("c10")
     fleet.until(lambda: users(fleet) == {"spoke-c1"}, "the user to go")
@@ -177,22 +176,59 @@ def test_a_deleted_cluster_is_cut_off_and_one_of_its_name_gets_others(fleet: Fle
         thief.ping()
     # Redis refuses it first, then it is taken away.
     fleet.until(lambda: not fleet.password_file("c10").parent.exists(), "the files to go")
-    works(fleet, "c1", fleet.newest_key, noted=False)
+    works(fleet, "c1", known["c1"], noted=False)
     fleet.write_manifests()
     works_again = fleet.state("c10").count("ok")
     fleet.until(lambda: fleet.state("c10").count("ok") > works_again, "the agent to be back", 30)
-    works(fleet, "c10", 2)
+    works(fleet, "c10", known["c10"] + 1)
     with pytest.raises(redis.AuthenticationError):
-        fleet.spoke("c10", 1).ping()
+        fleet.spoke("c10", known["c10"]).ping()
 
 
-def test_no_secret_is_in_what_was_logged(fleet: Fleet) -> None:
-    secrets = [
-        secret
-        for cluster in CLUSTERS
-        for number in range(1, fleet.newest_key + 1)
-        for secret in (fleet.users.password(cluster, number), derive_key(MASTER, cluster, number).secret.hex())
-    ]
-    for name in os.listdir(fleet.logs):
-        text = (fleet.logs / name).read_text(errors="replace")
-        assert not [secret for secret in secrets if secret in text], name
+@pytest.fixture
+def by_hand(fleet: Fleet) -> Iterator[Fleet]:
+    """The fleet without its hub controller, which would undo what a test does in its place."""
+    key_id = fleet.key_id()
+    fleet.end("hub")
+    yield fleet
+    give(fleet, key_id)
+    fleet.run_hub()
+    fleet.until(lambda: "dsf-hub" in {client["user"] for client in fleet.admin.client_list()}, "the hub to be back")
+    # The newest that was used is the one that is valid again.
+    dsf(fleet, "rotate", "--cluster", "c1", "--wait", "30")
+
+
+def give(fleet: Fleet, key_id: int) -> None:
+    """Make the credentials of this id the only ones of c1, on both sides, and wait until its agent uses them."""
+    accept(fleet, key_id)
+    fleet.deliver("c1", key_id)
+    works(fleet, "c1", key_id, noted=False)
+
+
+def accept(fleet: Fleet, key_id: int) -> None:
+    """Make them the only ones that are valid."""
+    fleet.users.ensure("c1", (key_id,))
+    Registry(fleet.admin).put_cluster(ClusterRecord(name="c1", key_ids=(key_id,)))
+
+
+def test_an_agent_waits_for_what_is_to_come(by_hand: Fleet) -> None:
+    """Its credentials were revoked, and the new ones come later; or the file of its password is away for a moment."""
+    fleet, agent, new = by_hand, by_hand.process("agent-c1"), by_hand.key_id() + 1
+    pid = agent.pid
+    told = fleet.log("agent-c1").count(REFUSED)
+    accept(fleet, new)
+    # Several times, so that it has waited as long as it ever does.
+    fleet.until(lambda: fleet.log("agent-c1").count(REFUSED) >= told + 6, "the agent to say so", 30)
+    works(fleet, "c10", fleet.key_id("c10"))
+    fleet.deliver("c1", new)
+    works(fleet, "c1", new)
+
+    file = fleet.password_file("c1")
+    password = file.read_text()
+    told = fleet.log("agent-c1").count(UNREADABLE)
+    file.unlink()
+    fleet.admin.execute_command("CLIENT KILL", "USER", "spoke-c1")
+    fleet.until(lambda: fleet.log("agent-c1").count(UNREADABLE) > told, "the agent to say so")
+    replace(file, password)
+    works(fleet, "c1", new)
+    assert (fleet.process("agent-c1").pid, agent.is_running) == (pid, True)

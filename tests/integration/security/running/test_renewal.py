@@ -36,14 +36,20 @@ def test_a_renewed_authority_needs_no_order(fleet: Fleet) -> None:
 
 def test_another_authority_comes_while_both_are_trusted(fleet: Fleet, tmp_path: Path) -> None:
     file = fleet.redis.ca.cert
-    other = TestCa(tmp_path / "other", "another CA")
-    replace(file, file.read_text() + other.cert.read_text())
+    old, other = file.read_text(), TestCa(tmp_path / "other", "another CA")
+    both = old + other.cert.read_text()
+    replace(file, both)
     fleet.redis.restart()
     _cycles_go_on(fleet)
     fleet.redis.restart(other.issue("localhost", "127.0.0.1"))
     _cycles_go_on(fleet)
     replace(file, other.cert.read_text())
     fleet.redis.restart()
+    _cycles_go_on(fleet)
+    # And back.
+    replace(file, both)
+    fleet.redis.restart(fleet.redis.ca.issue("localhost", "127.0.0.1"))
+    replace(file, old)
     _cycles_go_on(fleet)
     for role in _PROCESSES:
         assert "the certificate of Redis" not in fleet.log(role)

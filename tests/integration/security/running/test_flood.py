@@ -11,13 +11,8 @@ import pytest
 import redis
 
 from dsf import keys
-from dsf.hub.credentials import missing_limits
-from dsf.redisacl.rules import hub_user
 from tests.integration.security.fleet import CLUSTERS, Fleet
-from tests.integration.security.test_credentials import dsf
-from tests.support.secureredis import SecureRedis
-
-pytestmark = pytest.mark.xdist_group("security")
+from tests.integration.security.running.test_credentials import dsf
 
 _MEGABYTE = 1024 * 1024
 #: What the hub has for itself besides what is there now.
@@ -52,7 +47,7 @@ class Thief:
     def _do(self, name: str, thing: Callable[[redis.Redis, int], object]) -> None:
         self.done[name] = 0
         with contextlib.suppress(redis.ConnectionError, redis.AuthenticationError):
-            client = self._fleet.spoke("c1", self._fleet.newest_key)
+            client = self._fleet.spoke("c1")
             while not self._stop.is_set():
                 try:
                     thing(client, self.done[name])
@@ -85,7 +80,6 @@ def small(fleet: Fleet) -> Iterator[Fleet]:
     finally:
         fleet.admin.config_set("maxmemory", 0)
         fleet.admin.config_set("proto-max-bulk-len", 512 * _MEGABYTE)
-        fleet.admin.acl_log_reset()
 
 
 def _fill(client: redis.Redis, queue: str) -> None:
@@ -113,7 +107,6 @@ def test_a_flood_of_one_cluster_is_its_own_affair_and_revoking_ends_it(small: Fl
         dsf(fleet, "revoke", "--cluster", "c1", "--wait", "30")
         # Its connections are cut, and it comes in no more.
         fleet.until(lambda: not thief.is_at_work(), "the thief to be out", 30)
-    fleet.deliver("c1", fleet.fresh_key())
     _cycles(fleet, "c1", 2)
     _cycles(fleet, CLUSTERS[1], 2)
     fleet.until(lambda: fleet.admin.exists(*keys.mail_slots("c1")) == 0, "nothing to be left")
@@ -131,22 +124,8 @@ def test_a_redis_that_was_filled_is_well_again_after_revoking(small: Fleet) -> N
     finally:
         agent.signal(signal.SIGCONT)
     dsf(fleet, "revoke", "--cluster", "c1", "--wait", "30")
-    fleet.deliver("c1", fleet.fresh_key())
     _cycles(fleet, CLUSTERS[1], 2)
     _cycles(fleet, "c1", 2)
     for name in ("results", "beat", "hub"):
         assert "Traceback" not in fleet.log(name)
         assert "RestartFreqExceeded" not in fleet.log(name)
-
-
-def test_a_redis_without_limits_is_named(secure_redis: SecureRedis) -> None:
-    admin = secure_redis.client()
-    client = secure_redis.client(hub_user("hub"), secure_redis.passwords["hub"])
-    assert [problem.split(" ")[0] for problem in missing_limits(client)] == ["maxmemory"]
-    admin.config_set("maxmemory", 10**9)
-    admin.config_set("maxmemory-policy", "allkeys-lru")
-    try:
-        assert [problem.split(" ")[0] for problem in missing_limits(client)] == ["maxmemory-policy"]
-    finally:
-        admin.config_set("maxmemory-policy", "noeviction")
-        admin.config_set("maxmemory", 0)

@@ -1,0 +1,23 @@
+"""One fleet for all tests of this folder, which leave it as they found it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.security.fleet import Fleet
+
+
+@pytest.fixture(scope="package")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Everything, running."""
+    with Fleet(tmp_path_factory.mktemp("fleet")) as running:
+        yield running
+
+
+@pytest.fixture
+def fleet(started: Fleet) -> Fleet:
+    """That fleet; what was refused to whom in a test before is forgotten."""
+    started.admin.acl_log_reset()
+    return started

@@ -1,0 +1,157 @@
+"""The whole framework under attack: what somebody with the credential of a cluster, or at its queue, can do."""
+
+from __future__ import annotations
+
+import json
+import time
+from json import dumps
+
+from dsf import keys, messages
+from dsf.messages import new_run_id, sign
+from tests.integration.security.fleet import CLUSTERS, SCORER, Fleet
+from tests.integration.security.running.attacks import message, push_tick, result, send
+from tests.integration.security.running.proofs import counted, undisturbed, works
+from tests.support.httpserver import answer
+
+
+def test_every_process_works_with_its_own_user_and_is_refused_nothing(fleet: Fleet) -> None:
+    works(fleet, *CLUSTERS)
+    assert "dynamic_scoring_up 1.0" in fleet.get(fleet.exporter_port, "/metrics")
+    expected = {"dsf-hub", "dsf-beat", "dsf-results", "dsf-exporter", "dsf-flower", "spoke-c1", "spoke-c10"}
+    fleet.until(lambda: {client["user"] for client in fleet.admin.client_list()} - {"admin"} == expected, "all users")
+    ours = {"dsf.cycle", "dsf.fetch", "dsf.score", "dsf.publish", "dsf.ingest"}
+    fleet.until(lambda: _seen_by_flower(fleet) >= ours, "Flower to show every task")
+    fleet.get(fleet.flower_port, "/broker")
+    fleet.get(fleet.flower_port, "/workers")
+    # Flower asks these workers: their registered tasks.
+    workers = json.loads(fleet.get(fleet.flower_port, "/workers?json=1"))["data"]
+    (results,) = (worker["hostname"] for worker in workers if worker["hostname"].startswith("results@"))
+    for worker, task in (("spoke@c1", "dsf.publish"), (results, "dsf.ingest")):
+        assert task in fleet.get(fleet.flower_port, f"/worker/{worker}")
+    assert fleet.acl_log() == []
+
+
+def _seen_by_flower(fleet: Fleet) -> set[str]:
+    tasks = json.loads(fleet.get(fleet.flower_port, "/api/tasks"))
+    # Of a task that began before Flower listened the name is not known.
+    return {task["name"] for task in tasks.values() if task["name"]}
+
+
+class TestResults:
+    """What a thief of the credential of c1 may push, and what becomes of it."""
+
+    def test_forged(self, fleet: Fleet) -> None:
+        with counted(fleet, "bad_signature", 4) as thief:
+            mine = fleet.signing_key()
+            guessed = messages.SigningKey(id=1, secret=b"x" * 32)
+            send(thief, dumps(sign(result("c1"), guessed)))
+            # In the name of another cluster: outside, inside, and both.
+            send(thief, dumps(sign(result("c10"), mine)))
+            send(thief, dumps(sign(result("c10"), mine) | {"cluster": "c1"}))
+            send(thief, dumps(sign(result("c1"), mine) | {"cluster": "c10"}))
+
+    def test_changed_on_the_way(self, fleet: Fleet) -> None:
+        with counted(fleet, "bad_signature", 3) as thief:
+            good = sign(result("c1"), fleet.signing_key())
+            send(thief, dumps(good | {"body": good["body"].replace("99.0", "100.0")}))
+            send(thief, dumps(good | {"body": good["body"][:-20]}))
+            send(thief, dumps(good | {"sig": good["sig"][:-2] + "00"}))
+
+    def test_as_messages_of_celery(self, fleet: Fleet) -> None:
+        with counted(fleet, "malformed", 4) as thief:
+            good = sign(result("c1"), fleet.signing_key())
+            for task in ("dsf.cycle", "celery.chord_unlock", "os.system", "celery.map"):
+                send(thief, message(good, task=task))
+
+    def test_truncated_and_oversized(self, fleet: Fleet) -> None:
+        with counted(fleet, "malformed", 4) as thief:
+            whole = dumps(sign(result("c1"), fleet.signing_key()))
+            send(thief, whole[: len(whole) // 2], "", whole[:-1])
+            big = result("c1", results=[({"node": "x" * 3_000_000}, 1.0)])
+            send(thief, dumps(sign(big, fleet.signing_key())))
+
+    def test_replayed(self, fleet: Fleet) -> None:
+        with counted(fleet, "replayed", 2) as thief:
+            # An older one would be stale: what the agent has sent is taken in first.
+            fleet.until(lambda: not fleet.admin.exists(*keys.mail_slots("c1")))
+            run = fleet.state("c1").last_run
+            envelope = sign(result("c1", run), fleet.signing_key())
+            send(thief, dumps(envelope), dumps(envelope))
+
+    def test_of_another_time(self, fleet: Fleet) -> None:
+        key = fleet.signing_key()
+        with counted(fleet, "stale", 2) as thief:
+            old, future = time.time() - 100_000, time.time() + 3600
+            send(thief, dumps(sign(result("c1", new_run_id(old), at=old), key)))
+            send(thief, dumps(sign(result("c1", at=future), key)))
+
+    def test_a_chain_in_a_result_is_not_sent_on(self, fleet: Fleet) -> None:
+        marker = "chained-scorer"
+        evil = [
+            {"task": "dsf.cycle", "args": [marker, "x"], "kwargs": {}, "options": {"queue": queue}, "immutable": True}
+            for queue in ("spoke.c10", "spoke.c1", "hub.results")
+        ]
+        with counted(fleet, "malformed", 3) as thief:
+            good = sign(result("c1"), fleet.signing_key())
+            for embed in ({"chain": evil}, {"callbacks": evil, "errbacks": evil}, {"chord": evil[0]}):
+                send(thief, message(good, embed))
+        # Beside a signature that is right: its own scores it may forge, but nothing follows.
+        skip = sign(result("c1", outcome="skipped", reason="overlap", results=[]), fleet.signing_key())
+        skipped = fleet.state("c1").skipped().get("overlap", 0)
+        with undisturbed(fleet):
+            send(thief, dumps(skip | {"chain": evil, "callbacks": evil}))
+            fleet.until(lambda: fleet.state("c1").skipped().get("overlap", 0) > skipped)
+        works(fleet, *CLUSTERS)
+        assert marker not in "".join(fleet.log(f"agent-{cluster}") for cluster in CLUSTERS)
+        # The worker did not even try: that would be in the log.
+        assert fleet.acl_log() == []
+
+
+class TestTicks:
+    """What whoever gets at a cluster's queue can make its agent do."""
+
+    def test_a_url_or_an_unknown_scorer_makes_no_request(self, fleet: Fleet) -> None:
+        trap = "http://127.0.0.1:1/steal"
+        for server in (fleet.source, fleet.scorer):
+            server.script(answer("not the path that was delivered", 418), path="/steal")
+        steal = f"{fleet.source.url}/steal"
+        names: list[object] = ["unknown", trap, steal, f"../{SCORER}", "", None, 7, {"url": steal}, [steal], "x" * 9000]
+        for name in names:
+            push_tick(fleet, "dsf.cycle", [name, new_run_id()])
+        for run_id in (steal, "../../etc/passwd", "", None, 7, {"url": steal}):
+            push_tick(fleet, "dsf.cycle", [SCORER, run_id])
+            push_tick(fleet, "dsf.score", [SCORER, new_run_id()])
+        push_tick(fleet, "dsf.cycle", [SCORER, new_run_id(), steal])
+        for task in ("os.system", "celery.chord_unlock", "celery.map", "dsf.ingest"):
+            push_tick(fleet, task, [steal])
+        fleet.until(lambda: fleet.admin.llen("spoke.c1") == 0, "all of it to be taken")
+        works(fleet, *CLUSTERS)
+        assert "/steal" not in fleet.source.paths() + fleet.scorer.paths()
+        assert {request.query["query"] for request in fleet.source.requests if request.query} == {"up"}
+        assert fleet.acl_log() == []
+
+    def test_a_chain_in_a_tick_leads_nowhere_else(self, fleet: Fleet) -> None:
+        options = {"queue": "spoke.c10"}
+        steps = [
+            {"task": task, "args": ["smuggled", new_run_id()], "kwargs": {}, "options": options, "immutable": True}
+            for task in ("dsf.publish", "dsf.score")
+        ]
+        push_tick(fleet, "dsf.cycle", [SCORER, new_run_id()], {"chain": steps})
+        works(fleet, "c10")
+        assert "smuggled" not in fleet.log("agent-c10")
+        # The agent did not even try: its transport drops what comes with a call.
+        assert fleet.acl_log() == []
+        works(fleet, "c1")
+
+
+def test_redis_restarts_and_everybody_comes_back(fleet: Fleet) -> None:
+    before = fleet.state("c1")
+    fleet.redis.restart()
+    # Also what was written in transactions and scripts is still there: the default user, as whom Redis reads its log,
+    # is off and nevertheless has rights.
+    after = fleet.state("c1")
+    assert after.scheduled >= before.scheduled
+    assert after.score is not None
+    works(fleet, *CLUSTERS)
+    fleet.until(lambda: "dynamic_scoring_up 1.0" in fleet.get(fleet.exporter_port, "/metrics"))
+    assert fleet.acl_log() == []

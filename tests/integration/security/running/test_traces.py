@@ -1,0 +1,33 @@
+"""Nothing that the fleet wrote, stored, sent and showed in the tests of this folder has a secret in it."""
+
+from __future__ import annotations
+
+from dsf.messages import derive_key
+from tests.integration.security.fleet import CANARIES, CLUSTERS, MASTER, SCORER, Fleet
+from tests.integration.security.traces import contents, files, found, pages, served, traffic
+from tests.support.httpserver import answer
+
+
+def test_no_secret_is_anywhere(fleet: Fleet) -> None:
+    """A source that refuses the token is one more occasion to show it."""
+    places = dict(traffic(fleet, "good cycles", "dsf.cycle", "dsf.fetch", "dsf.score", "dsf.publish"))
+    fleet.source.script(answer({"error": "no such token"}, 401))
+    try:
+        fleet.until(lambda: fleet.state("c1").failing > 0, "a failed cycle")
+        places |= dict(traffic(fleet, "failed cycles", "dsf.fetch"))
+        places |= dict(contents(fleet)) | dict(files(fleet)) | dict(served(fleet)) | dict(pages(fleet))
+        # A cycle that had no time may have been the newest one then.
+        told = "unauthorized"
+        fleet.until(lambda: told in fleet.get(fleet.exporter_port, "/api/v1/scorers"), "the refusal to be shown")
+    finally:
+        fleet.give_series()
+    secrets = dict(CANARIES)
+    for cluster in CLUSTERS:
+        for key_id in range(1, fleet.key_id(cluster) + 2):
+            secrets[f"password {key_id} of {cluster}"] = fleet.users.password(cluster, key_id)
+            secrets[f"signing key {key_id} of {cluster}"] = derive_key(MASTER, cluster, key_id).secret.hex()
+    assert len(places) > 30
+    assert [(place, name) for place, text in places.items() for name in found(text, secrets)] == []
+    # The search itself finds what is there.
+    for words in (SCORER, told):
+        assert any(words in text for text in places.values())
