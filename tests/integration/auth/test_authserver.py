@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
 import requests
 
-from dsf.auth import tokencache
 from tests.integration.auth.authserver import CLIENT, SECRET, AuthServer
-from tests.integration.auth.bed import Bed, ref, server_context
+from tests.integration.auth.bed import Bed, ref
 from tests.support.tlsca import TestCa
-from tests.support.wait import wait_for
 
 
 class World(NamedTuple):
@@ -59,11 +58,11 @@ _TLS = {"caRef": {"kind": "Secret", "name": "ca"}}
 
 
 @pytest.fixture
-def world(bed: Bed, ca: TestCa) -> Iterator[World]:
+def world(bed: Bed, ca: TestCa, local: ssl.SSLContext) -> Iterator[World]:
     """A server that a private CA vouches for, and what its client has."""
     bed.put("ca", ca_crt=ca.cert.read_bytes())
     bed.put("client", id=CLIENT, secret=SECRET)
-    server = AuthServer(server_context(ca.issue("127.0.0.1")))
+    server = AuthServer(local)
     with server.http:
         yield World(bed, server, ca)
 
@@ -71,25 +70,24 @@ def world(bed: Bed, ca: TestCa) -> Iterator[World]:
 @pytest.mark.parametrize("how", ["Basic", "Post"])
 def test_one_token_for_all(world: World, how: str) -> None:
     found: list[int] = []
-    threads = [threading.Thread(target=lambda: found.append(world.fetch(clientAuthentication=how))) for _ in range(8)]
+    more: dict[str, Any] = {"clientAuthentication": how, "scopes": ["read", "write"], "audience": "metrics"}
+    threads = [threading.Thread(target=lambda: found.append(world.fetch(**more))) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert (found, len(world.server.given)) == ([1] * 8, 1)
     assert world.server.answers == [200] * 8
+    (asked,) = [request.body for request in world.server.http.requests if request.path == "/token"]
+    assert b"scope=read+write&audience=metrics" in asked
+    assert "Authorization: Bearer ***" in world.bed.shown
 
 
-def test_renewed_before_its_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    # After two seconds, so that it is good for long after: the source looks at the clock when it is asked.
-    monkeypatch.setattr(tokencache, "_SHARE", 0.1)
-    world.server.seconds = 20
-
-    def is_renewed() -> bool:
-        assert world.fetch() == 1
-        return len(world.server.given) >= 3
-
-    wait_for(is_renewed, 30, "a third token")
+def test_renewed_before_its_end(world: World, later: Callable[[float], None]) -> None:
+    world.server.seconds = 100
+    for seconds, given in ((0, 1), (79, 1), (81, 2)):
+        later(seconds)
+        assert (world.fetch(), len(world.server.given)) == (1, given)
 
 
 def test_a_wrong_secret(world: World) -> None:

@@ -17,8 +17,6 @@ from tests.support.redisserver import free_port
 from tests.support.tlsca import TestCa
 from tests.support.wait import PATIENCE, wait_for
 
-pytestmark = pytest.mark.xdist_group("auth-prometheus")
-
 PASSWORD = "pa55-of-reader"
 #: bcrypt of it, at its lowest cost.
 _HASH = "$2b$04$abcdefghijklmnopqrstuuGlj0nf4TnB9bszPhl6wHbJERZNmAhAi"
@@ -87,15 +85,11 @@ def test_password_and_certificate(filled: Bed, prometheus: str) -> None:
     assert filled.fetch(prometheus, METHODS, CA) == 0
 
 
-@pytest.mark.parametrize(("password", "reason"), [("wr0ng-password", "unauthorized"), (PASSWORD, "")])
-def test_a_wrong_password_and_its_change(filled: Bed, prometheus: str, password: str, reason: str) -> None:
-    filled.put("reader", password=password)
-    if not reason:
-        assert filled.fetch(prometheus, METHODS, CA) == 0
-        return
+def test_a_wrong_password_and_its_change(filled: Bed, prometheus: str) -> None:
+    filled.put("reader", password="wr0ng-password")
     error = filled.failure(prometheus, METHODS, CA)
-    assert error.reason == reason
-    assert password not in error.message
+    assert error.reason == "unauthorized"
+    assert "wr0ng-password" not in error.message
     filled.put("reader", password=PASSWORD)
     assert filled.fetch(prometheus, METHODS, CA) == 0
 

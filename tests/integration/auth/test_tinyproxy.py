@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from dsf.errors import CycleError
 from dsf.http import transport
 from dsf.http.access import DIRECT, Access
 from dsf.hub.health import HealthTarget, check
-from tests.integration.auth.bed import GOOD, Bed, server_context
+from tests.integration.auth.bed import GOOD, Bed
 from tests.support.child import Child
 from tests.support.httpserver import ScriptedServer, answer
 from tests.support.programs import find
@@ -25,7 +26,6 @@ from tests.support.redisserver import free_port, listens
 from tests.support.tlsca import TestCa
 from tests.support.wait import wait_for
 
-pytestmark = pytest.mark.xdist_group("tinyproxy")
 PASSWORD = "pr0xy-password"
 RESULTS = answer({"results": [{"metric": {"node": "n1"}, "score": 1.5}]})
 
@@ -132,7 +132,7 @@ def test_by_a_scoring_authentication(bed: Bed, server: ScriptedServer, start: St
         cycle(bed, server.url, "External", f"http://127.0.0.1:{free_port()}")
 
 
-def test_tls_goes_through_a_tunnel(bed: Bed, start: Start, ca: TestCa) -> None:
+def test_tls_goes_through_a_tunnel(bed: Bed, start: Start, ca: TestCa, local: ssl.SSLContext) -> None:
     proxy = start()
     bed.put("ca", ca_crt=ca.cert.read_bytes())
     bed.put("source", token="t0ken-of-source")
@@ -140,7 +140,7 @@ def test_tls_goes_through_a_tunnel(bed: Bed, start: Start, ca: TestCa) -> None:
         "methods": {"tokenSecretRef": {"name": "source", "key": "token"}},
         "tls": {"caRef": {"kind": "Secret", "name": "ca"}},
     }
-    with ScriptedServer(GOOD, tls=server_context(ca.issue("127.0.0.1"))) as server:
+    with ScriptedServer(GOOD, tls=local) as server:
         server.script(RESULTS, path="/scoring")
         cycle(bed, server.url, "External", f"http://{proxy.address}", **access)
         assert {request.headers["Authorization"] for request in server.requests} == {"Bearer t0ken-of-source"}

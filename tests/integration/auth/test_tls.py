@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -22,10 +23,10 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> TestCa:
 
 
 @pytest.fixture
-def private(ca: TestCa, bed: Bed) -> Iterator[ScriptedServer]:
+def private(ca: TestCa, local: ssl.SSLContext, bed: Bed) -> Iterator[ScriptedServer]:
     """A server with a certificate of the private CA, which is in a ConfigMap."""
     bed.put("private-ca", ca_crt=ca.cert.read_bytes())
-    with ScriptedServer(GOOD, tls=server_context(ca.issue("127.0.0.1"))) as running:
+    with ScriptedServer(GOOD, tls=local) as running:
         yield running
 
 
@@ -78,10 +79,10 @@ def test_without_verification(bed: Bed, private: ScriptedServer) -> None:
     assert "TLS failed" in bed.failure(private.url).message
 
 
-def test_a_server_of_tokens_always_proves_who_it_is(bed: Bed, private: ScriptedServer, ca: TestCa) -> None:
+def test_a_server_of_tokens_always_proves_who_it_is(bed: Bed, private: ScriptedServer, local: ssl.SSLContext) -> None:
     bed.put("client", secret="s3cret-of-client")
     given = answer({"access_token": "t0ken", "token_type": "Bearer"})
-    with ScriptedServer(given, tls=server_context(ca.issue("127.0.0.1"))) as tokens:
+    with ScriptedServer(given, tls=local) as tokens:
         secret = {"name": "client", "key": "secret"}
         told = {"tokenURL": f"{tokens.url}/token", "clientID": {"value": "a"}, "clientSecret": secret}
         error = bed.failure(private.url, {"oauth2": told}, {"insecureSkipVerify": True})
