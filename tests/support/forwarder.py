@@ -26,6 +26,12 @@ class Forwarder:
             _end(one)
             one.close()
 
+    def cut(self) -> None:
+        """End what passes, and let nobody pass until there is another target."""
+        self.target = 0
+        for one in self._open:
+            _end(one)
+
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
@@ -37,6 +43,9 @@ class Forwarder:
                     _end(near)
                     continue
                 self._open.append(far)
+                if not self.target:
+                    # Cut meanwhile.
+                    _end(far)
                 for source, sink in ((near, far), (far, near)):
                     threading.Thread(target=_pump, args=(source, sink), daemon=True).start()
 

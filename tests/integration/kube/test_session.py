@@ -16,6 +16,7 @@ from kubernetes.config import incluster_config
 from dsf.errors import ObjectConflictError, ObjectNotFoundError, SettingsError
 from dsf.kube.resources import CONFIG_MAPS
 from dsf.kube.session import ApiServerError, ForbiddenError, Session, UnreachableError
+from tests.integration.kube.way import Way
 from tests.support.controlplane import ControlPlane
 from tests.support.wait import PATIENCE
 
@@ -108,24 +109,24 @@ def test_many_threads_share_the_connections(control_plane: ControlPlane, caplog:
 
 
 def test_an_outage_is_reported_at_once_and_its_end_needs_no_second_try(control_plane: ControlPlane) -> None:
-    plane = control_plane
-    with contextlib.closing(plane.session()) as session:
-        session.get(CONFIG_MAPS.path("default"))
-        plane.kill_apiserver()
+    path = CONFIG_MAPS.path("default")
+    with Way(control_plane) as way, contextlib.closing(Session.load(way.kubeconfig)) as session:
+        session.get(path)
+        way.cut()
         began = time.monotonic()
-        with pytest.raises(UnreachableError, match=f"cannot reach {plane.url}: "):
-            session.get(CONFIG_MAPS.path("default"))
+        with pytest.raises(UnreachableError, match=f"cannot reach {way.server}: "):
+            session.get(path)
         assert time.monotonic() - began < PATIENCE
-        plane.start_apiserver()
-        session.get(CONFIG_MAPS.path("default"))
-        plane.kill_apiserver()
-        plane.start_apiserver()
-        # The connection in the pool is that of the server before.
-        session.get(CONFIG_MAPS.path("default"))
-        with plane.paused():
+        way.mend()
+        session.get(path)
+        way.cut()
+        way.mend()
+        # The connection in the pool has ended.
+        session.get(path)
+        with control_plane.paused():
             began = time.monotonic()
             with pytest.raises(UnreachableError):
-                session.request("GET", CONFIG_MAPS.path("default"), timeout=(0.5, 0.5))
+                session.request("GET", path, timeout=(0.5, 0.5))
             assert time.monotonic() - began < PATIENCE
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import yaml
 
 from dsf.errors import ObjectNotFoundError
-from dsf.kube.resources import POLICIES, Resource
+from dsf.kube.resources import MANIFEST_WORK_REPLICA_SETS, PLACEMENT_BINDINGS, POLICIES, Resource
 from dsf.kube.session import ApiServerError, Session
 from tests.support.controlplane import find
 from tests.support.controlplane_crds import create_crds
@@ -13,6 +15,8 @@ from tests.support.policycrds import install_policy_crds
 from tests.support.wait import wait_for
 
 CLAIMS = Resource("cluster.open-cluster-management.io", "v1alpha1", "clusterclaims", "ClusterClaim", namespaced=False)
+
+_CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", False)
 
 
 def install(session: Session) -> None:
@@ -23,6 +27,26 @@ def install(session: Session) -> None:
     install_policy_crds(session)
     for resource in (CLAIMS, POLICIES):
         wait_for(lambda resource=resource: _is_served(session, resource), 30, f"{resource} is served")
+
+
+def uninstall(session: Session) -> None:
+    """Make both kinds unknown, and those that come with policies."""
+    paths = [_CRDS.path(name=str(one)) for one in (CLAIMS, POLICIES, PLACEMENT_BINDINGS, MANIFEST_WORK_REPLICA_SETS)]
+    for path in paths:
+        with contextlib.suppress(ObjectNotFoundError):
+            session.delete(path)
+    for path in paths:
+        wait_for(lambda path=path: _is_gone(session, path), 30, f"{path} is gone")
+    for resource in (CLAIMS, POLICIES):
+        wait_for(lambda resource=resource: not _is_served(session, resource), 30, f"{resource} is not served")
+
+
+def _is_gone(session: Session, path: str) -> bool:
+    try:
+        session.get(path)
+    except ObjectNotFoundError:
+        return True
+    return False
 
 
 def _is_served(session: Session, resource: Resource) -> bool:

@@ -16,15 +16,14 @@ import yaml
 from kubernetes import client, config
 
 from dsf.kube.resources import POLICIES, SECRETS
-from tests.integration.policywatcher.kinds import CLAIMS, install
+from dsf.kube.session import Session
+from tests.integration.kube.way import Way
+from tests.integration.policywatcher.kinds import CLAIMS, install, uninstall
 from tests.integration.policywatcher.managedcluster import CLAIM, MANIFEST, SAMPLE, ManagedCluster
 from tests.support.child import Child
 from tests.support.controlplane import ControlPlane
 from tests.support.httpserver import ScriptedServer, hang
-from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
-
-pytestmark = pytest.mark.xdist_group("policywatcher")
 
 
 def says(child: Child, text: str) -> None:
@@ -131,14 +130,6 @@ def test_what_it_reads(cluster: ManagedCluster, monkeypatch: pytest.MonkeyPatch)
             asked.claim()
 
 
-def test_an_api_server_that_is_not_there_is_waited_for(cluster: ManagedCluster) -> None:
-    good = cluster.kubeconfig.read_text()
-    cluster.kubeconfig.write_text(good.replace(str(cluster.plane.port), str(free_port())))
-    with cluster.watcher() as child:
-        says(child, "the API server cannot be reached")
-        assert child.is_running
-
-
 def test_it_ends_at_once_while_the_api_server_hangs(tmp_path: Path) -> None:
     with ScriptedServer(hang) as server:
         kubeconfig = tmp_path / "kubeconfig"
@@ -165,13 +156,6 @@ def test_it_ends_at_once_while_the_api_server_hangs(tmp_path: Path) -> None:
             child.kill()
 
 
-def test_a_wrong_setting_ends_it(tmp_path: Path) -> None:
-    environment = {"PYTHONPATH": str(SAMPLE), "POLL_INTERVAL_SEC": "half a minute"}
-    child = Child([sys.executable, "-m", "policywatcher"], tmp_path / "log", environment, inherit=False)
-    assert child.wait() == 2
-    assert "POLL_INTERVAL_SEC='half a minute'; allowed is a number of seconds" in child.tail()
-
-
 def test_without_a_cluster_it_says_what_to_set(tmp_path: Path) -> None:
     environment = {"PYTHONPATH": str(SAMPLE), "KUBECONFIG": str(tmp_path / "none"), "HOME": str(tmp_path)}
     child = Child([sys.executable, "-m", "policywatcher"], tmp_path / "log", environment, inherit=False)
@@ -180,16 +164,18 @@ def test_without_a_cluster_it_says_what_to_set(tmp_path: Path) -> None:
 
 
 def test_kinds_that_are_not_installed_yet_and_a_server_that_dies(
-    own_control_plane: ControlPlane, tmp_path: Path
+    control_plane: ControlPlane, session: Session, tmp_path: Path
 ) -> None:
-    with contextlib.closing(own_control_plane.session()) as session:
-        cluster = ManagedCluster(own_control_plane, session, tmp_path, kinds=False)
+    uninstall(session)
+    cluster = ManagedCluster(control_plane, session, tmp_path, kinds=False)
+    with Way(control_plane, cluster.kubeconfig) as way:
+        cluster.kubeconfig = way.kubeconfig
         with cluster.watcher(stable=3600) as child:
             says(child, "install its CRD (for policies, OCM's policy add-on)")
             install(session)
             cluster.wait_claim("empty", 20)
-            own_control_plane.kill_apiserver()
+            way.cut()
             says(child, "the API server cannot be reached")
-            own_control_plane.start_apiserver()
+            way.mend()
             cluster.policy("one", "NonCompliant")
             cluster.wait_claim("noncompliant")

@@ -10,12 +10,11 @@ from dsf.errors import HttpError
 from dsf.owncluster.background import OwnCluster
 from dsf.settings import Settings
 from dsf.sources.memory import SourceMemory
+from tests.integration.kube.way import Way
 from tests.integration.sources.cluster import NODES, PODS, RULES, add_node, add_pod, end_pod
 from tests.integration.sources.common import ask, memory, summary
 from tests.support.controlplane import ControlPlane
 from tests.support.wait import wait_for
-
-pytestmark = pytest.mark.xdist_group("sources_kubernetes")
 
 GIB = 2**30
 SCORER = summary("Kubernetes")
@@ -28,10 +27,10 @@ class Cluster:
         self.plane = plane
         self.admin = plane.session()
         self.namespace = plane.namespace("pods")
-        kubeconfig = plane.service_account(self.namespace, "agent", rules)
+        self.way = Way(plane, plane.service_account(self.namespace, "agent", rules)).__enter__()
         self.admin.create(f"/api/v1/namespaces/{self.namespace}/serviceaccounts", {"metadata": {"name": "default"}})
         self.memory: SourceMemory = memory(SCORER)
-        self.memory.settings = Settings(agent_kube=True, kubeconfig=kubeconfig)
+        self.memory.settings = Settings(agent_kube=True, kubeconfig=self.way.kubeconfig)
         running = self.memory.begun(OwnCluster)
         assert isinstance(running, OwnCluster)
         self.view = running.cluster
@@ -46,6 +45,7 @@ class Cluster:
     def close(self) -> None:
         """End watches and connections."""
         self.memory.stop()
+        self.way.__exit__()
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_no_copy_passes_for_news_while_the_server_is_away(control_plane: Control
             return {}
 
     assert wait_for(back, 20)["cpu", ""] == 0
-    control_plane.kill_apiserver()
+    cluster.way.cut()
 
     def refused() -> HttpError | None:
         try:

@@ -15,12 +15,11 @@ from dsf.kube.session import ForbiddenError, Session
 from dsf.owncluster import kubelisting
 from dsf.settings import Settings
 from dsf.sources.memory import SourceMemory
+from tests.integration.kube.way import Way
 from tests.integration.sources.common import ask, memory, summary
 from tests.support.controlplane import ControlPlane
 from tests.support.wait import PATIENCE, wait_for
 from tests.unit.deploy import chart
-
-pytestmark = pytest.mark.xdist_group("sources_kubernetes")
 
 FIELDS = [
     {"name": "replicas", "path": "spec.replicas", "labels": [{"name": "app", "path": "metadata.labels.app"}]},
@@ -37,20 +36,23 @@ def chart_objects() -> list[chart.Object]:
 class Cluster:
     """One API server, an agent's account, and what the agent keeps."""
 
-    def __init__(self, plane: ControlPlane, released: tuple[str, ...] = ("deployments.apps",)) -> None:
+    def __init__(self, plane: ControlPlane) -> None:
         self.plane = plane
         self.admin = plane.session()
         self.namespace = plane.namespace("objects")
         rules = chart.one(chart_objects(), "ClusterRole")["rules"]
-        kubeconfig = plane.service_account(self.namespace, "agent", rules)
-        self.session = Session.load(kubeconfig)
+        self.way = Way(plane, plane.service_account(self.namespace, "agent", rules)).__enter__()
+        self.session = Session.load(self.way.kubeconfig)
         self.memory: SourceMemory = memory()
-        self.memory.settings = Settings(agent_kube=True, kubeconfig=kubeconfig, agent_objects=list(released))
+        self.memory.settings = Settings(
+            agent_kube=True, kubeconfig=self.way.kubeconfig, agent_objects=["deployments.apps"]
+        )
 
     def close(self) -> None:
         """End connections."""
         self.memory.stop()
         self.session.close()
+        self.way.__exit__()
 
     def deployment(self, name: str, app: str, **limits: str) -> None:
         """A Deployment with two replicas."""
@@ -169,7 +171,7 @@ def test_while_the_server_is_silent_or_away(control_plane: ControlPlane) -> None
         error = cluster.refused(seconds=2)
         assert time.monotonic() - began < PATIENCE
     assert (error.reason, error.retryable) == ("timeout", True)
-    control_plane.kill_apiserver()
+    cluster.way.cut()
     error = cluster.refused()
     assert (error.reason, error.retryable) == ("connection_failed", True)
     cluster.close()
