@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from tests.unit.auth.test_methods import AUTHENTICATIONS, MANIFESTS, PAGE
 _RESOURCES = {one.kind: one for one in (DYNAMIC_SCORERS, DYNAMIC_SCORING_CONFIGS, SCORING_AUTHENTICATIONS)}
 #: The schema of objects that were stored long ago.
 FIRST = Path(__file__).with_name("crds-first.yaml")
+OLD_GROUP = "first.example.com"
 # As the upstream project's samples are written, every field of theirs used.
 UPSTREAM = f"""
 apiVersion: dynamic-scoring.open-cluster-management.io/v1alpha1
@@ -120,13 +122,17 @@ def test_upstream_manifests_apply_unchanged(control_plane: ControlPlane, session
     assert masks == {"mask": [{"clusterName": "cluster1", "scoreName": "manual_score"}]}
 
 
-def test_objects_of_the_first_crds_are_read_and_changed_under_todays(own_control_plane: ControlPlane) -> None:
-    plane = own_control_plane
-    session, namespace = plane.session(), plane.namespace()
-    create_crds(session, list(yaml.safe_load_all(FIRST.read_text())))
-    manifests = UPSTREAM.replace("NAMESPACE", namespace)
+def test_objects_of_the_first_crds_are_read_and_changed_under_todays(
+    control_plane: ControlPlane, session: Session
+) -> None:
+    """Of another group, so that this API server has not had today's yet."""
+    plane, namespace = control_plane, control_plane.namespace()
+    scorers, configs = (replace(one, group=OLD_GROUP) for one in (DYNAMIC_SCORERS, DYNAMIC_SCORING_CONFIGS))
+    create_crds(session, _of_old_group(FIRST.read_text()))
+    manifests = UPSTREAM.replace("NAMESPACE", namespace).replace(DYNAMIC_SCORERS.group, OLD_GROUP)
     assert plane.kubectl("apply", "-f", "-", stdin=manifests).count("created") == 2
-    path = DYNAMIC_SCORERS.path(namespace, "manual")
+    todays = {"apiVersion": "v1", "kind": "List", "items": _of_old_group(dump_crds())}
+    path = scorers.path(namespace, "manual")
     status = {
         "healthStatus": "Active",
         "lastSyncedConfig": {"name": "manual", "scoring": {"params": {"name": "manual_score", "interval": 30}}},
@@ -139,25 +145,37 @@ def test_objects_of_the_first_crds_are_read_and_changed_under_todays(own_control
     before = session.merge(path, {"spec": {"source": {"tls": tls}}})
     assert "tls" not in before["spec"]["source"], "the first schema knows no such field"
 
-    plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=dump_crds())
+    plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=json.dumps(todays))
     # The server serves the new schema a moment after it took it.
     wait_for(lambda: "tls" in session.merge(path, {"spec": {"source": {"tls": tls}}})["spec"]["source"])
     session.merge(path, {"spec": {"source": {"tls": None}}})
     after = session.get(path)
     assert after["status"] == status
     # Nothing is lost; what is new is filled in with its defaults.
-    read = DynamicScorer.from_manifest(after)
-    assert read.spec == DynamicScorer.from_manifest(before).spec
+    read = _read(after)
+    assert read.spec == _read(before).spec
     assert read.status.clusters.succeeding == 1
     # By those whose manifest it is, by others, and by the hub.
     assert plane.kubectl("apply", "-f", "-", stdin=manifests).count("unchanged") == 2
     changes = {"description": "changed", "scoring": {"params": {"interval": 60}}}
-    changed = DynamicScorer.from_manifest(session.merge(path, {"spec": changes})).spec
+    changed = _read(session.merge(path, {"spec": changes})).spec
     assert (changed.description, changed.source) == ("changed", read.spec.source)
     found = read.status.model_copy(update={"declared_interval": 60}).to_manifest()
-    assert apply_status(session, DYNAMIC_SCORERS, namespace, "manual", found)["status"] == found
-    masks = DYNAMIC_SCORING_CONFIGS.path(namespace, "dynamic-scoring-config")
+    assert apply_status(session, scorers, namespace, "manual", found)["status"] == found
+    masks = configs.path(namespace, "dynamic-scoring-config")
     assert len(session.merge(masks, {"spec": {"masks": [{"clusterName": "c", "scoreName": "s"}]}})["spec"]) == 2
+
+
+def _of_old_group(crds: str) -> list[dict[str, Any]]:
+    """These CRDs for OLD_GROUP, without the short names, which are those of ours."""
+    found = list(yaml.safe_load_all(crds.replace(DYNAMIC_SCORERS.group, OLD_GROUP)))
+    for crd in found:
+        crd["spec"]["names"].pop("shortNames", None)
+    return found
+
+
+def _read(manifest: dict[str, Any]) -> DynamicScorer:
+    return DynamicScorer.from_manifest({**manifest, "apiVersion": DYNAMIC_SCORERS.api_version})
 
 
 def test_defaults_are_filled_in(control_plane: ControlPlane, session: Session) -> None:
