@@ -18,8 +18,6 @@ from tests.support.httpserver import ScriptedServer, answer
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
 
-pytestmark = pytest.mark.xdist_group("sources_agent")
-
 
 @pytest.fixture
 def scorer() -> Iterator[ScriptedServer]:

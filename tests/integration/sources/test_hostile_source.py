@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
@@ -13,14 +12,13 @@ import pytest
 from dsf.messages import Result
 from tests.integration.agent.harness import Agent, summary
 from tests.support.httpserver import ScriptedServer, answer
+from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
-
-pytestmark = pytest.mark.xdist_group("sources_agent")
 
 #: Bytes of an exposition, as of those that took an agent from its other scorers.
 SIZE = 4_700_000
 #: Cycles of the honest scorer beside it, seconds between two, and within how many each must end.
-CYCLES, PAUSE, LIMIT = 8, 0.5, 20.0
+CYCLES, PAUSE, LIMIT = 5, 0.5, 20.0
 #: Megabytes that an agent may take while it reads such an answer, and keep once the scorer is removed.
 WHILE, AFTER = 250, 60
 
@@ -45,27 +43,31 @@ def honest() -> Iterator[ScriptedServer]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory, redis_server: RedisServer) -> Iterator[Agent]:
+    """One for all of them, without scorers."""
+    started = Agent(tmp_path_factory.mktemp("agent"), redis_server.url)
+    started.configure()
+    with started:
+        yield started
+
+
 @pytest.mark.parametrize("name", EXPOSITIONS)
 def test_a_hostile_exposition_takes_nothing_from_the_other_scorer(
-    name: str, tmp_path: Path, redis_url: str, honest: ScriptedServer
+    name: str, agent: Agent, honest: ScriptedServer
 ) -> None:
     other = summary("other", "", honest.url, sourceType="None")
-    with (
-        ScriptedServer(answer(EXPOSITIONS[name], Content_Type="text/plain")) as source,
-        Agent(tmp_path, redis_url) as agent,
-    ):
-        agent.configure(
-            summary(
-                "hostile",
-                f"{source.url}/metrics",
-                honest.url,
-                sourceType="OpenTelemetry",
-                sourceQuery='m{a=~"(x|y)*z"}',
-                sourceRange=20,
-                sourceStep=10,
-            ),
-            other,
+    with ScriptedServer(answer(EXPOSITIONS[name], Content_Type="text/plain")) as source:
+        hostile = summary(
+            "hostile",
+            f"{source.url}/metrics",
+            honest.url,
+            sourceType="OpenTelemetry",
+            sourceQuery='m{a=~"(x|y)*z"}',
+            sourceRange=20,
+            sourceStep=10,
         )
+        agent.begin(hostile, other)
         wait_for(lambda: agent.metrics("dynamic_scoring_config_scorers 2"), 10, "both scorers are known")
         assert agent.process is not None
         process = psutil.Process(agent.process.pid)

@@ -1,21 +1,34 @@
-"""Long queries on a real Prometheus behind a real nginx, with the limits that both come with."""
+"""A real Prometheus behind a real nginx, with the limits that both come with: long queries, and answers that are
+incomplete."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
+from unittest.mock import Mock
 
 import pytest
+from prometheus_client import generate_latest
 
+from dsf.agent.metrics import AgentMetrics
+from dsf.api.summary import ScorerSummary
+from dsf.cli.delivered import ClusterDelivery
+from dsf.cli.explaining import run
+from dsf.cycle.stages import Cycle, Stages
 from dsf.errors import HttpError
+from dsf.settings import Settings
 from dsf.up.stack import http_ready
+from tests.integration.cycle.test_stages import NoSecrets
 from tests.integration.sources.common import ask, summary
 from tests.support.child import Child
+from tests.support.httpserver import ScriptedServer, answer
 from tests.support.nginx import nginx
 from tests.support.programs import find
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
 
+COUNTER = 'dynamic_scoring_source_warnings_total{score_name="load"}'
 #: nginx takes a request line of 8 kB.
 LONG = "vector(1)" + " or vector(1)" * 800
 
@@ -29,11 +42,12 @@ class Servers(NamedTuple):
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    """Prometheus scrapes nothing: the queries need no data."""
+    """Prometheus scrapes nothing, and its store is another server, which is down. Most queries here need no data."""
     folder = tmp_path_factory.mktemp("servers")
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    (folder / "prometheus.yml").write_text("scrape_configs: []\n")
+    remote = f"remote_read:\n- {{url: 'http://127.0.0.1:{free_port()}/read', read_recent: true}}\n"
+    (folder / "prometheus.yml").write_text(remote)
     options = (f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}")
     command = [str(find("prometheus")), *options, f"--web.listen-address=127.0.0.1:{port}"]
     prometheus = Child(command, folder / "log")
@@ -77,3 +91,33 @@ def test_a_path_that_cannot_be_asked_by_post(servers: Servers) -> None:
     with pytest.raises(HttpError, match=r"remove `method: POST` from the source") as caught:
         _ask(servers.prometheus, "vector(1)", "POST", "/-/healthy")
     assert caught.value.status == 405
+
+
+@pytest.fixture
+def load(servers: Servers) -> Iterator[ScorerSummary]:
+    """A scorer that asks for what the other server has."""
+    with ScriptedServer(answer({"results": []})) as api:
+        endpoints = {"source_endpoint": f"{servers.prometheus}/api/v1/query_range", "scoring_endpoint": api.url}
+        yield summary("Prometheus", "up", name="load", source_range=60, source_step=15, **endpoints)
+
+
+def test_warnings_are_counted_and_logged_now_and_then(
+    load: ScorerSummary, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metrics = AgentMetrics("c", Mock(problem="", loaded_at=0.0, summaries=dict))
+    stages = Stages(Settings(), NoSecrets(), observer=metrics)
+    for _ in range(3):
+        stages.fetch(Cycle("load", "run", load, math.inf))
+    assert f"{COUNTER} 3.0" in generate_latest(metrics.registry).decode().splitlines()
+    lines = [line for line in (caplog.text + capsys.readouterr().out).splitlines() if "the source warns" in line]
+    assert len(lines) == 1
+    assert "remote_read" in lines[0]
+    assert "connection refused" in lines[0]
+
+
+def test_explain_shows_them(load: ScorerSummary) -> None:
+    report = run("c", load, Settings(), ClusterDelivery("here", {"load": load}, NoSecrets(), None))
+    (query,) = report.queries
+    (warning,) = query.warnings
+    assert warning.startswith("remote_read: ")
+    assert report.outcome == "empty"

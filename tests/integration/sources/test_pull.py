@@ -155,12 +155,6 @@ def test_a_wrong_query_is_refused_before_anybody_is_asked(
     assert not exporter.requests
 
 
-def test_too_many_points_are_refused(exporter: ScriptedServer) -> None:
-    with pytest.raises(HttpError) as caught:
-        ask(otel(exporter, "m", source_range=100_000, source_step=1))
-    assert (caught.value.reason, "11000 points" in str(caught.value)) == ("bad_query", True)
-
-
 def test_what_is_not_the_format_is_refused(exporter: ScriptedServer) -> None:
     exporter.script(answer("requests_total{ 5\n", **TEXT))
     scorer = otel(exporter, "requests_total")

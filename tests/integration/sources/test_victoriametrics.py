@@ -21,8 +21,6 @@ from tests.support.programs import find
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
 
-pytestmark = pytest.mark.xdist_group("victoriametrics")
-
 #: Seconds between two samples, and how many there are.
 STEP, COUNT = 15, 5
 #: Tenant -> how many series `up` it has.
