@@ -43,8 +43,8 @@ class HubCluster:
     def release(self, values: chart.Values | None = None, namespace: str = chart.NAMESPACE) -> Iterator[Release]:
         """The chart installed with these values; uninstalled at the end."""
         with helm_python.Config(kubeconfig_path=self.plane.kubeconfig, namespace=namespace) as config:
-            config.install(chart.CHART, chart.RELEASE, values or {}, namespace=namespace, create_namespace=True)
             release = Release(config, self.plane.kubeconfig, namespace)
+            release.install(values)
             try:
                 yield release
             finally:
@@ -68,10 +68,18 @@ class Release:
         self._config = config
         self._kubeconfig = kubeconfig
         self._namespace = namespace
-        self._is_installed = True
+        self._is_installed = False
+        #: What it was installed or upgraded with.
+        self.values: chart.Values = {}
+
+    def install(self, values: chart.Values | None = None) -> None:
+        """`helm install --create-namespace`."""
+        self._config.install(chart.CHART, chart.RELEASE, values or {}, namespace=self._namespace, create_namespace=True)
+        self._is_installed, self.values = True, values or {}
 
     def upgrade(self, values: chart.Values | None = None) -> dict[str, Any]:
         """`helm upgrade --reset-values`."""
+        self.values = values or {}
         return self._config.upgrade(chart.CHART, chart.RELEASE, values or {}, reset_values=True)
 
     def uninstall(self) -> None:

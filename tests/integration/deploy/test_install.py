@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,29 @@ from tests.integration.deploy.hubcluster import (
     SERVICES,
     STATEFUL_SETS,
     HubCluster,
+    Release,
 )
+from tests.support.child import ran
 from tests.support.controlplane import ControlPlane
 from tests.unit.deploy import chart
 
 CONFIG = DYNAMIC_SCORING_CONFIGS.path(HUB_NAMESPACE, CONFIG_NAME)
 SECRET_NAMES = ("hub-signing", "flower", "redis-users", "redis-ca", "redis-tls")
+
+
+@pytest.fixture(scope="module")
+def shared(hub: HubCluster) -> Iterator[Release]:
+    """One release for all tests that upgrade one."""
+    with hub.release() as release:
+        yield release
+
+
+@pytest.fixture
+def release(shared: Release) -> Release:
+    """That release with the default values."""
+    if shared.values:
+        shared.upgrade()
+    return shared
 
 
 def _secrets(session: Session) -> dict[str, dict[str, str]]:
@@ -40,25 +57,34 @@ def _template(session: Session) -> list[dict[str, Any]]:
     return manifests
 
 
-@pytest.mark.parametrize("name", chart.MATRIX)
-def test_every_object_is_taken_as_it_is(plane: ControlPlane, name: str) -> None:
-    # Namespaces of their own: without a controller manager none ever goes away.
-    values = {key: dict(value) if isinstance(value, dict) else value for key, value in chart.MATRIX[name].items()}
-    values.setdefault("hubSetting", {})["namespace"] = f"hub-{name}"
-    values.setdefault("spokeSetting", {})["namespace"] = f"agent-{name}"
-    objects = [o for o in chart.render(values) if o["kind"] not in chart.FOREIGN_KINDS]
-    objects += [o for o in _agent(objects) if o["kind"] not in chart.FOREIGN_KINDS]
-    plane.kubectl("create", "namespace", f"hub-{name}")
-    # Pods need the account that a controller manager makes.
-    plane.kubectl("create", "serviceaccount", "default", "--namespace", f"hub-{name}")
-    manifests = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
-    said = plane.kubectl("apply", "--server-side", "--validate=strict", "-f", "-", stdin=manifests)
+def test_every_object_is_taken_as_it_is(plane: ControlPlane) -> None:
+    """All sets of values at once, each in namespaces of its own, whose names say whose object kubectl speaks of."""
+    accounts, objects = [], []
+    for name, values in chart.MATRIX.items():
+        copied = {key: dict(value) if isinstance(value, dict) else value for key, value in values.items()}
+        copied.setdefault("hubSetting", {})["namespace"] = f"hub-{name}"
+        copied.setdefault("spokeSetting", {})["namespace"] = f"agent-{name}"
+        rendered = chart.render(copied)
+        objects += [o for o in [*rendered, *_agent(rendered)] if o["kind"] not in chart.FOREIGN_KINDS]
+        accounts.append({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": f"hub-{name}"}})
+        # Pods need the account that a controller manager makes.
+        default = {"name": "default", "namespace": f"hub-{name}"}
+        accounts.append({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": default})
+    plane.kubectl("create", "-f", "-", stdin=_listed(accounts))
+    said = plane.kubectl("apply", "--server-side", "--validate=strict", "-f", "-", stdin=_listed(objects))
     assert said.count("serverside-applied") == len(objects), said
     assert "Warning" not in said
-    # Names for the whole cluster, and ports of its nodes, are free for the next one.
-    left = [o for o in objects if "namespace" not in o["metadata"] or o["kind"] == "Service"]
-    left = [o for o in left if o["kind"] != "Namespace"]
-    plane.kubectl("delete", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": left}))
+    # Names for the whole cluster, and ports of its nodes, are free for the other tests.
+    names = {
+        (o["apiVersion"], o["kind"], o["metadata"]["name"]): o for o in objects if "namespace" not in o["metadata"]
+    }
+    left = [o for (_, kind, _), o in names.items() if kind != "Namespace"]
+    left += [o for o in objects if o["kind"] == "Service" and o["spec"].get("type") == "NodePort"]
+    plane.kubectl("delete", "-f", "-", stdin=_listed(left))
+
+
+def _listed(objects: list[chart.Object]) -> str:
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
 
 
 def _agent(objects: list[chart.Object]) -> list[chart.Object]:
@@ -68,83 +94,61 @@ def _agent(objects: list[chart.Object]) -> list[chart.Object]:
     return sorted(agent, key=lambda o: o["kind"] != "Namespace")
 
 
-def test_an_upgrade_keeps_what_was_generated(hub: HubCluster, session: Session) -> None:
-    with hub.release() as release:
-        before, template = _secrets(session), _template(session)
-        redis = session.get(STATEFUL_SETS.path(HUB_NAMESPACE, "dynamic-scoring-redis"))
-        release.upgrade()
-        assert _secrets(session) == before
-        assert _template(session) == template, "agents are not rolled out anew"
-        again = session.get(STATEFUL_SETS.path(HUB_NAMESPACE, "dynamic-scoring-redis"))
-        assert again["metadata"]["generation"] == redis["metadata"]["generation"], "Redis is not restarted"
-
-        # A new name needs a new certificate, and no agent needs a new CA for it.
-        release.upgrade({"redis": {"exposure": {"type": "NodePort", "host": "192.0.2.10"}}})
-        after = _secrets(session)
-        tls, users = "dynamic-scoring-redis-tls", "dynamic-scoring-redis-users"
-        assert after[tls]["tls.crt"] != before[tls]["tls.crt"]
-        assert after[tls]["ca.crt"] == before[tls]["ca.crt"]
-        assert after[users] == before[users]
-        assert after["dynamic-scoring-hub-signing"] == before["dynamic-scoring-hub-signing"]
-        again = session.get(STATEFUL_SETS.path(HUB_NAMESPACE, "dynamic-scoring-redis"))
-        assert again["metadata"]["generation"] > redis["metadata"]["generation"], "Redis reads it at its start"
-
-
 def test_a_renewed_ca_and_the_old_one_take_each_others_certificates(
-    hub: HubCluster, session: Session, tmp_path: Path
+    release: Release, session: Session, tmp_path: Path
 ) -> None:
     """It has the same name and key, so that nothing has to be renewed before anything else."""
     tls, ca = "dynamic-scoring-redis-tls", "dynamic-scoring-redis-ca"
-    with hub.release() as release:
-        before, template = _secrets(session), _template(session)
-        # As if half of its life were over.
-        past = {"metadata": {"annotations": {"dynamic-scoring.open-cluster-management.io/renew-after": None}}}
-        for name in (ca, tls):
-            session.merge(SECRETS.path(HUB_NAMESPACE, name), past)
-        release.upgrade()
-        after = _secrets(session)
-        assert after[ca]["tls.crt"] != before[ca]["tls.crt"]
-        assert after[ca]["tls.key"] == before[ca]["tls.key"]
-        assert after[tls]["tls.crt"] != before[tls]["tls.crt"]
-        for trusted in (before, after):
-            for shown in (before, after):
-                _verify(tmp_path, trusted[tls]["ca.crt"], shown[tls]["tls.crt"])
-        old, new = (_agent_part(objects, "ConfigMap", "-ca") for objects in (template, _template(session)))
-        assert old["data"]["redis-ca.crt"] != new["data"]["redis-ca.crt"]
-        old, new = (_agent_part(objects, "Deployment") for objects in (template, _template(session)))
-        assert old == new, "agents read it at the next connection, without a restart"
-        release.upgrade()
-        assert _secrets(session) == after
+    before, template = _secrets(session), _template(session)
+    # As if half of its life were over.
+    past = {"metadata": {"annotations": {"dynamic-scoring.open-cluster-management.io/renew-after": None}}}
+    for name in (ca, tls):
+        session.merge(SECRETS.path(HUB_NAMESPACE, name), past)
+    release.upgrade()
+    after = _secrets(session)
+    assert after[ca]["tls.crt"] != before[ca]["tls.crt"]
+    assert after[ca]["tls.key"] == before[ca]["tls.key"]
+    assert after[tls]["tls.crt"] != before[tls]["tls.crt"]
+    for trusted in (before, after):
+        for shown in (before, after):
+            _verify(tmp_path, trusted[tls]["ca.crt"], shown[tls]["tls.crt"])
+    old, new = (_agent_part(objects, "ConfigMap", "-ca") for objects in (template, _template(session)))
+    assert old["data"]["redis-ca.crt"] != new["data"]["redis-ca.crt"]
+    old, new = (_agent_part(objects, "Deployment") for objects in (template, _template(session)))
+    assert old == new, "agents read it at the next connection, without a restart"
+    release.upgrade()
+    assert _secrets(session) == after
 
 
-def test_another_key_comes_by_the_commands_of_the_page(hub: HubCluster, session: Session, tmp_path: Path) -> None:
+def test_another_key_comes_by_the_commands_of_the_page(
+    plane: ControlPlane, release: Release, session: Session, tmp_path: Path
+) -> None:
     page = (chart.ROOT / "docs" / "rotation.md").read_text()
     section = page.partition("A CA with another key")[2].partition("\n## ")[0]
     commands = section.partition("```console\n")[2].partition("```")[0].replace("\\\n", "").splitlines()
     texts = [command.removeprefix("$ ") for command in commands]
     tls = "dynamic-scoring-redis-tls"
-    with hub.release() as release:
-        before = _secrets(session)[tls]
-        for text in texts:
-            if text.startswith("openssl "):
-                subprocess.run(["sh", "-c", text], cwd=tmp_path, check=True, capture_output=True)
-            elif text.startswith("kubectl "):
-                said = subprocess.run(["sh", "-c", f"echo {text}"], capture_output=True, text=True, check=True).stdout
-                hub.plane.kubectl(*(str(tmp_path / w) if w.startswith("new.") else w for w in said.split()[1:]))
-            elif "--set-file redis.tls.ca=new.crt" in text:
-                release.upgrade({"redis": {"tls": {"ca": (tmp_path / "new.crt").read_text()}}})
-                both = _secrets(session)[tls]
-                assert both["tls.crt"] == before["tls.crt"]
-            else:
-                assert text.endswith("--set redis.tls.ca="), text
-                release.upgrade()
-        after = _secrets(session)[tls]
-        _verify(tmp_path, both["ca.crt"], before["tls.crt"])
-        _verify(tmp_path, both["ca.crt"], after["tls.crt"])
-        _verify(tmp_path, after["ca.crt"], after["tls.crt"])
-        assert base64.b64decode(after["ca.crt"]).decode().strip() == (tmp_path / "new.crt").read_text().strip()
-        agents = _agent_part(_template(session), "ConfigMap", "-ca")["data"]["redis-ca.crt"]
-        assert agents.strip() == (tmp_path / "new.crt").read_text().strip()
+    before = _secrets(session)[tls]
+    for text in texts:
+        if text.startswith("openssl "):
+            subprocess.run(["sh", "-c", text], cwd=tmp_path, check=True, capture_output=True)
+        elif text.startswith("kubectl "):
+            said = ran(["sh", "-c", f"echo {text}"], check=True).stdout
+            plane.kubectl(*(str(tmp_path / w) if w.startswith("new.") else w for w in said.split()[1:]))
+        elif "--set-file redis.tls.ca=new.crt" in text:
+            release.upgrade({"redis": {"tls": {"ca": (tmp_path / "new.crt").read_text()}}})
+            both = _secrets(session)[tls]
+            assert both["tls.crt"] == before["tls.crt"]
+        else:
+            assert text.endswith("--set redis.tls.ca="), text
+            release.upgrade()
+    after = _secrets(session)[tls]
+    _verify(tmp_path, both["ca.crt"], before["tls.crt"])
+    _verify(tmp_path, both["ca.crt"], after["tls.crt"])
+    _verify(tmp_path, after["ca.crt"], after["tls.crt"])
+    assert base64.b64decode(after["ca.crt"]).decode().strip() == (tmp_path / "new.crt").read_text().strip()
+    agents = _agent_part(_template(session), "ConfigMap", "-ca")["data"]["redis-ca.crt"]
+    assert agents.strip() == (tmp_path / "new.crt").read_text().strip()
 
 
 def _agent_part(objects: list[dict[str, Any]], kind: str, suffix: str = "") -> dict[str, Any]:
@@ -158,29 +162,59 @@ def _verify(folder: Path, authority: str, certificate: str) -> None:
         (folder / name).write_bytes(base64.b64decode(encoded))
     # As strict as Python is.
     command = ["openssl", "verify", "-x509_strict", "-purpose", "sslserver", "-CAfile", "ca.crt", "tls.crt"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    done = ran(command, cwd=folder)
     assert done.returncode == 0, done.stderr
 
 
-def test_an_address_of_the_load_balancer_is_used_by_the_next_upgrade(hub: HubCluster, session: Session) -> None:
+def test_an_upgrade_keeps_what_was_generated(release: Release, session: Session) -> None:
+    before, template = _secrets(session), _template(session)
+    redis = session.get(STATEFUL_SETS.path(HUB_NAMESPACE, "dynamic-scoring-redis"))
+    release.upgrade()
+    assert _secrets(session) == before
+    assert _template(session) == template, "agents are not rolled out anew"
+    again = session.get(STATEFUL_SETS.path(HUB_NAMESPACE, "dynamic-scoring-redis"))
+    assert again["metadata"]["generation"] == redis["metadata"]["generation"], "Redis is not restarted"
+
+    # A new name needs a new certificate, and no agent needs a new CA for it.
+    release.upgrade({"redis": {"exposure": {"type": "NodePort", "host": "192.0.2.10"}}})
+    after = _secrets(session)
+    tls, users = "dynamic-scoring-redis-tls", "dynamic-scoring-redis-users"
+    assert after[tls]["tls.crt"] != before[tls]["tls.crt"]
+    assert after[tls]["ca.crt"] == before[tls]["ca.crt"]
+    assert after[users] == before[users]
+    assert after["dynamic-scoring-hub-signing"] == before["dynamic-scoring-hub-signing"]
+    again = session.get(STATEFUL_SETS.path(HUB_NAMESPACE, "dynamic-scoring-redis"))
+    assert again["metadata"]["generation"] > redis["metadata"]["generation"], "Redis reads it at its start"
+
+
+def test_an_address_of_the_load_balancer_is_used_by_the_next_upgrade(shared: Release, session: Session) -> None:
     values = {"redis": {"exposure": {"type": "LoadBalancer"}}}
-    with hub.release(values) as release:
-        assert "203.0.113.9" not in json.dumps(_template(session))
-        path = SERVICES.path(HUB_NAMESPACE, "dynamic-scoring-redis-external", "status")
-        session.merge(path, {"status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.9"}]}}})
-        release.upgrade(values)
-        (agent,) = [o for o in _template(session) if o["kind"] == "Deployment"]
-        (container,) = chart.containers(agent)
-        assert chart.environment(container)["DSF_REDIS_URL"] == "rediss://203.0.113.9:6379/0"
-        tls = session.get(SECRETS.path(HUB_NAMESPACE, "dynamic-scoring-redis-tls"))
-        assert "203.0.113.9" in tls["metadata"]["annotations"]["dynamic-scoring.open-cluster-management.io/names"]
+    shared.upgrade(values)
+    assert "203.0.113.9" not in json.dumps(_template(session))
+    path = SERVICES.path(HUB_NAMESPACE, "dynamic-scoring-redis-external", "status")
+    session.merge(path, {"status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.9"}]}}})
+    shared.upgrade(values)
+    (agent,) = [o for o in _template(session) if o["kind"] == "Deployment"]
+    (container,) = chart.containers(agent)
+    assert chart.environment(container)["DSF_REDIS_URL"] == "rediss://203.0.113.9:6379/0"
+    tls = session.get(SECRETS.path(HUB_NAMESPACE, "dynamic-scoring-redis-tls"))
+    assert "203.0.113.9" in tls["metadata"]["annotations"]["dynamic-scoring.open-cluster-management.io/names"]
 
 
-def test_uninstall_leaves_what_people_made(hub: HubCluster, session: Session, plane: ControlPlane) -> None:
-    with hub.release() as release:
-        assert session.get(CONFIG)["spec"] == {"masks": []}
-        session.merge(CONFIG, {"spec": {"masks": [{"clusterName": "c1", "scoreName": "*"}]}})
-        release.uninstall()
+def test_what_people_made_survives_upgrade_uninstallation_and_the_next_installation(
+    shared: Release, session: Session, plane: ControlPlane
+) -> None:
+    masks = [{"clusterName": "c1", "scoreName": "*"}]
+    other = {"hubSetting": {"scoringConfig": {"masks": [{"clusterName": "*", "scoreName": "*"}]}}}
+    assert session.get(CONFIG)["spec"] == {"masks": []}
+    # Another field manager than Helm's.
+    plane.kubectl(
+        *("-n", HUB_NAMESPACE, "patch", "dynamicscoringconfig", CONFIG_NAME, "--type", "merge"),
+        *("-p", json.dumps({"spec": {"masks": masks}})),
+    )
+    shared.upgrade(other)
+    assert session.get(CONFIG)["spec"]["masks"] == masks
+    shared.uninstall()
     for path in (
         DEPLOYMENTS.path(HUB_NAMESPACE, "dynamic-scoring-hub"),
         SECRETS.path(HUB_NAMESPACE, "dynamic-scoring-redis-users"),
@@ -188,40 +222,9 @@ def test_uninstall_leaves_what_people_made(hub: HubCluster, session: Session, pl
     ):
         with pytest.raises(ObjectNotFoundError):
             session.get(path)
-    assert session.get(CONFIG)["spec"]["masks"] == [{"clusterName": "c1", "scoreName": "*"}]
+    assert session.get(CONFIG)["spec"]["masks"] == masks
     assert "dynamicscorers" in plane.kubectl("get", "crd")
-
-
-def test_masks_that_people_edit_survive_upgrade_and_reinstallation(hub: HubCluster, session: Session) -> None:
-    masks = [{"clusterName": "c1", "scoreName": "*"}]
-    with hub.release() as release:
-        # Another field manager than Helm's.
-        hub.plane.kubectl(
-            *("-n", HUB_NAMESPACE, "patch", "dynamicscoringconfig", CONFIG_NAME, "--type", "merge"),
-            *("-p", json.dumps({"spec": {"masks": masks}})),
-        )
-        release.upgrade()
-        assert session.get(CONFIG)["spec"]["masks"] == masks
-        release.upgrade({"hubSetting": {"scoringConfig": {"masks": [{"clusterName": "*", "scoreName": "*"}]}}})
-        assert session.get(CONFIG)["spec"]["masks"] == masks
-        release.uninstall()
-    with hub.release():
-        assert session.get(CONFIG)["spec"]["masks"] == masks
-
-
-def test_a_config_that_is_there_is_left_alone(hub: HubCluster, session: Session) -> None:
-    with contextlib.suppress(ObjectNotFoundError):
-        session.delete(CONFIG)
-    hub.plane.kubectl("create", "namespace", HUB_NAMESPACE, check=False)
-    masks = [{"clusterName": "c2", "scoreName": "mine"}]
-    body = {
-        "apiVersion": DYNAMIC_SCORING_CONFIGS.api_version,
-        "kind": DYNAMIC_SCORING_CONFIGS.kind,
-        "metadata": {"name": CONFIG_NAME},
-        "spec": {"masks": masks},
-    }
-    session.create(DYNAMIC_SCORING_CONFIGS.path(HUB_NAMESPACE), body)
-    with hub.release() as release:
-        release.upgrade({"hubSetting": {"scoringConfig": {"masks": [{"clusterName": "*", "scoreName": "*"}]}}})
-        assert session.get(CONFIG)["spec"]["masks"] == masks
+    # The same for one that nobody's Helm has made.
+    session.merge(CONFIG, {"metadata": {"annotations": None, "labels": None}})
+    shared.install(other)
     assert session.get(CONFIG)["spec"]["masks"] == masks
