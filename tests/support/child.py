@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -73,6 +74,12 @@ class Child:
         """SIGKILL, as a power cut would be; also of a process that is stopped by SIGSTOP."""
         self.signal(signal.SIGKILL)
         self.wait()
+
+
+def ran(command: Sequence[object], **options: Any) -> subprocess.CompletedProcess[str]:
+    """A program that has run, with what it printed; `options` are those of subprocess.run."""
+    usual = {"capture_output": True, "text": True, "timeout": 300, "check": False}
+    return subprocess.run([str(word) for word in command], **{**usual, **options})
 
 
 @contextlib.contextmanager

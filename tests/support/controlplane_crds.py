@@ -30,6 +30,20 @@ def install_crds(session: Session, ocm: Path) -> None:
     create_crds(session, manifests)
 
 
+def open_crd(group: str, version: str, plural: str, kind: str) -> dict[str, Any]:
+    """A CRD of a namespaced kind of another project, whose objects may have any fields and a status."""
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    only = {"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    names = {"kind": kind, "plural": plural, "singular": kind.lower()}
+    versions = [only | {"subresources": {"status": {}}}]
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{group}"},
+        "spec": {"group": group, "scope": "Namespaced", "names": names, "versions": versions},
+    }
+
+
 def create_crds(session: Session, manifests: list[dict[str, Any]]) -> None:
     """Create them all and wait until they are served."""
     for manifest in manifests:

@@ -19,8 +19,9 @@ import yaml
 from dsf.errors import BackendError, ObjectNotFoundError
 from dsf.kube.resources import Resource
 from dsf.kube.session import Session
+from tests.support.child import ran
 from tests.support.controlplane import ControlPlane, find
-from tests.support.controlplane_crds import create_crds
+from tests.support.controlplane_crds import create_crds, open_crd
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "deploy" / "skupper" / "link.sh"
@@ -33,28 +34,6 @@ HUB, AGENTS = "open-cluster-management", "dynamic-scoring"
 CA = "-----BEGIN CERTIFICATE-----\nMIIB\n+/==\n-----END CERTIFICATE-----\n"
 CODE = "a/b&c"
 URL = "https://192.0.2.7:9090/uid?x=1&y=2"
-
-
-def _crd(resource: Resource) -> dict[str, Any]:
-    any_object = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    version = {
-        "name": resource.version,
-        "served": True,
-        "storage": True,
-        "subresources": {"status": {}},
-        "schema": {"openAPIV3Schema": any_object},
-    }
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{resource.plural}.{resource.group}"},
-        "spec": {
-            "group": resource.group,
-            "scope": "Namespaced",
-            "names": {"kind": resource.kind, "plural": resource.plural, "singular": resource.kind.lower()},
-            "versions": [version],
-        },
-    }
 
 
 def _condition(kind: str) -> dict[str, Any]:
@@ -91,8 +70,9 @@ def _skupper(session: Session) -> Iterator[None]:
 @pytest.fixture
 def session(control_plane: ControlPlane) -> Iterator[Session]:
     """The API server with Skupper's kinds and both namespaces."""
-    with contextlib.closing(Session.load(control_plane.kubeconfig)) as made:
-        create_crds(made, [_crd(one) for one in (GRANTS, TOKENS, SITES, LISTENERS)])
+    with contextlib.closing(control_plane.session()) as made:
+        kinds = (GRANTS, TOKENS, SITES, LISTENERS)
+        create_crds(made, [open_crd(one.group, one.version, one.plural, one.kind) for one in kinds])
         for name in (HUB, AGENTS):
             control_plane.kubectl("create", "namespace", name, check=False)
         yield made
@@ -105,9 +85,7 @@ def _link(plane: ControlPlane, folder: Path, *contexts: str) -> subprocess.Compl
     (folder / "kubeconfig").write_text(yaml.safe_dump(config))
     path = os.pathsep.join([str(find("kubectl")), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "KUBECONFIG": str(folder / "kubeconfig"), "LINK_ACCESS": "nodeport"}
-    return subprocess.run(
-        [SCRIPT, *contexts], env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
+    return ran([SCRIPT, *contexts], env=environment)
 
 
 def test_all_clusters_are_linked_at_once(control_plane: ControlPlane, session: Session, tmp_path: Path) -> None:
@@ -126,5 +104,5 @@ def test_all_clusters_are_linked_at_once(control_plane: ControlPlane, session: S
 
 
 def test_wrong_usage_is_said() -> None:
-    done = subprocess.run([SCRIPT, "kind-hub"], capture_output=True, text=True, timeout=300, check=False)
+    done = ran([SCRIPT, "kind-hub"])
     assert (done.returncode, "usage: " in done.stderr) == (2, True)

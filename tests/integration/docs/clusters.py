@@ -5,6 +5,7 @@ kubectl knows them as `kind-hub`, `kind-cluster1` and `kind-cluster2`; the last 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -14,9 +15,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
+from dsf.kube.resources import SECRETS
 from tests.integration.docs import helm
 from tests.integration.docs.pages import ROOT, Block, Command
+from tests.support.child import ran
 from tests.support.controlplane import ControlPlane, find
+from tests.support.controlplane_crds import open_crd
 from tests.support.stack import pass_time
 
 NAMESPACE = "open-cluster-management"
@@ -101,20 +105,18 @@ class Clusters:
             if found := re.match(r"# ([\w-]+\.yaml)\b", block.text):
                 (self.folder / found[1]).write_text(block.text)
 
-    def install(self, *, anew: bool) -> None:
-        """The chart, as `docs/install.md` does, where a page needs it to be there; `anew` forgets the last release."""
-        if anew and "dynamic-scoring-framework" in self._type("helm list"):
-            self._type("helm uninstall dynamic-scoring-framework")
-        self._type("helm upgrade --install dynamic-scoring-framework deploy/helm --create-namespace", render=True)
-
-    def _type(self, text: str, *, render: bool = False) -> str:
-        return self.run(Command("the test", 0, f"{text} --namespace {NAMESPACE}"), render=render)
+    def install(self) -> None:
+        """The chart, as `docs/install.md` does, where a page needs it to be there and the one before has removed it."""
+        with contextlib.closing(self.hub.session()) as session:
+            names = [one["metadata"]["name"] for one in session.get(SECRETS.path(NAMESPACE))["items"]]
+        if not any(name.startswith("sh.helm.release.v1.dynamic-scoring-framework.") for name in names):
+            text = "helm upgrade --install dynamic-scoring-framework deploy/helm --create-namespace"
+            self.run(Command("the test", 0, f"{text} --namespace {NAMESPACE}"))
 
     def _typed(self, script: str, render: bool) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            ["/bin/bash", "-o", "pipefail", "-euc", script],
-            cwd=self.folder, env=self._environment(render), capture_output=True, text=True, timeout=180, check=False,
-        )  # fmt: skip
+        return ran(
+            ["/bin/bash", "-o", "pipefail", "-euc", script], cwd=self.folder, env=self._environment(render), timeout=180
+        )
 
     def _environment(self, render: bool) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("DSF_")}
@@ -141,50 +143,27 @@ class Clusters:
     def _on_hub(self) -> list[dict[str, Any]]:
         # Of kind: nodes. Of Kubernetes' controllers: accounts. Of OCM: clusters. Of the charts that are left out here:
         # a namespace. Of the hub controller: scores.
-        objects: list[dict[str, Any]] = [_namespace(name) for name in (NAMESPACE, "monitoring", *CLUSTERS)]
-        objects.append({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "hub-control-plane"}})
-        objects.append(_account(NAMESPACE))
+        api, accepted = "cluster.open-cluster-management.io", {"hubAcceptsClient": True}
+        objects = [_object("v1", "Namespace", name) for name in (NAMESPACE, "monitoring", *CLUSTERS)]
+        objects.append(_object("v1", "Node", "hub-control-plane"))
+        objects.append(_object("v1", "ServiceAccount", "default", NAMESPACE))
         for cluster in CLUSTERS:
-            objects.append(
-                {
-                    "apiVersion": "cluster.open-cluster-management.io/v1",
-                    "kind": "ManagedCluster",
-                    "metadata": {"name": cluster},
-                    "spec": {"hubAcceptsClient": True},
-                }
-            )
-            objects.append(
-                {
-                    "apiVersion": "cluster.open-cluster-management.io/v1alpha1",
-                    "kind": "AddOnPlacementScore",
-                    "metadata": {"name": "sample-my-score", "namespace": cluster},
-                }
-            )
+            objects.append(_object(f"{api}/v1", "ManagedCluster", cluster, spec=accepted))
+            objects.append(_object(f"{api}/v1alpha1", "AddOnPlacementScore", "sample-my-score", cluster))
         return objects
 
     def _on_managed(self) -> list[dict[str, Any]]:
-        agent = {
-            "apiVersion": "apps/v1",
-            "kind": "Deployment",
-            "metadata": {"name": "dynamic-scoring-agent", "namespace": AGENT_NAMESPACE},
-            "spec": {
-                "selector": {"matchLabels": {"app": "dynamic-scoring-agent"}},
-                "template": {
-                    "metadata": {"labels": {"app": "dynamic-scoring-agent"}},
-                    "spec": {"containers": [{"name": "agent", "image": "agent"}]},
-                },
-            },
-        }
-        tokens = [
-            {
-                "apiVersion": "v1",
-                "kind": "Secret",
-                "metadata": {"name": name, "namespace": AGENT_NAMESPACE},
-                "stringData": {"token": "0123"},
-            }
-            for name in ("a-scorer-token", "thanos-token")
+        labels = {"app": "dynamic-scoring-agent"}
+        template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "agent", "image": "agent"}]}}
+        spec = {"selector": {"matchLabels": labels}, "template": template}
+        return [
+            *(_object("v1", "Namespace", name) for name in ("monitoring", AGENT_NAMESPACE)),
+            _object("apps/v1", "Deployment", "dynamic-scoring-agent", AGENT_NAMESPACE, spec=spec),
+            *(
+                _object("v1", "Secret", name, AGENT_NAMESPACE, stringData={"token": "0123"})
+                for name in ("a-scorer-token", "thanos-token")
+            ),
         ]
-        return [_namespace("monitoring"), _namespace(AGENT_NAMESPACE), agent, *tokens]
 
 
 def _apply(plane: ControlPlane, objects: list[dict[str, Any]]) -> None:
@@ -197,24 +176,12 @@ def _apply(plane: ControlPlane, objects: list[dict[str, Any]]) -> None:
         plane.kubectl("patch", "node", name, "--subresource=status", "--type=merge", "-p", json.dumps(status))
 
 
-def _namespace(name: str) -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
-
-
-def _account(namespace: str) -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": namespace}}
+def _object(version: str, kind: str, name: str, namespace: str = "", **parts: Any) -> dict[str, Any]:
+    metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, **parts}
 
 
 def _crds() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for version, kinds in _FOREIGN.items():
-        group, _, name = version.partition("/")
-        for kind in kinds:
-            schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-            names = {"kind": kind, "plural": f"{kind.lower()}s", "singular": kind.lower()}
-            versions = [{"name": name, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}]
-            spec = {"group": group, "scope": "Namespaced", "names": names, "versions": versions}
-            metadata = {"name": f"{names['plural']}.{group}"}
-            api = "apiextensions.k8s.io/v1"
-            found.append({"apiVersion": api, "kind": "CustomResourceDefinition", "metadata": metadata, "spec": spec})
-    return found
+    return [
+        open_crd(*version.split("/"), f"{kind.lower()}s", kind) for version, kinds in _FOREIGN.items() for kind in kinds
+    ]

@@ -15,8 +15,6 @@ from typing import Any
 import helm_python
 import yaml
 
-from tests.support.jobs import jobs_complete
-
 
 def parser() -> argparse.ArgumentParser:
     """The commands and flags that pages use; any other one is an error."""
@@ -36,7 +34,6 @@ def parser() -> argparse.ArgumentParser:
     upgrade.add_argument("--set-file", action="append", default=[])
     for name in ("uninstall", "rollback", "history"):
         commands.add_parser(name, parents=[common], allow_abbrev=False).add_argument("release")
-    commands.add_parser("list", parents=[common], allow_abbrev=False)
     get = commands.add_parser("get", parents=[common], allow_abbrev=False)
     get.add_argument("what", choices=["values"])
     get.add_argument("release")
@@ -110,9 +107,10 @@ def main() -> None:
         match arguments.command:
             case "upgrade":
                 _upgrade(config, arguments)
-            case "list":
-                print([release["name"] for release in _releases(config)])
             case "uninstall":
+                # Loads what the other commands do not need.
+                from tests.support.jobs import jobs_complete
+
                 with jobs_complete(Path(os.environ["KUBECONFIG"]), arguments.namespace, arguments.kube_context or None):
                     config.uninstall(arguments.release)
             case "rollback":

@@ -69,7 +69,7 @@ def test_the_quickstart(clusters: Clusters) -> None:
     "page", [pages.name(page) for page in PAGES if pages.name(page) != QUICKSTART and _commands(pages.name(page))]
 )
 def test_a_page(clusters: Clusters, page: str) -> None:
-    clusters.install(anew=page in REAL)
+    clusters.install()
     clusters.write_files(pages.blocks(pages.ROOT / page))
     clusters.variables["HUB_IP"] = HUB_IP
     for command in _commands(page):
