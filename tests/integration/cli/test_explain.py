@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from typer.testing import Result
 
 from dsf import keys
 from dsf.api.hold import Waiting
@@ -37,66 +39,82 @@ RESULTS = {
 }
 
 
-@pytest.fixture
-def servers() -> Iterator[tuple[ScriptedServer, ScriptedServer]]:
-    """A source that has one series and a scoring API that answers RESULTS."""
-    with ScriptedServer(matrix(SERIES)) as source, ScriptedServer(answer(RESULTS)) as scorer:
-        yield source, scorer
+class Bed:
+    """A cluster to which one scorer is delivered: its source has one series and its scoring API answers RESULTS."""
+
+    def __init__(self, dsf: Dsf, folder: Path, source: ScriptedServer, scorer: ScriptedServer) -> None:
+        self.folder = folder
+        self.source = source
+        self.scorer = scorer
+        self._dsf = dsf
+
+    def deliver(self, folder: Path | None = None, **fields: object) -> Path:
+        """Write the ConfigMap with one summary, as the work agent delivers it."""
+        values: dict[str, object] = {
+            "name": "sample-scorer",
+            "score_name": "sample_score",
+            "source_type": "Prometheus",
+            "source_endpoint": f"{self.source.url}/api/v1/query_range",
+            "source_query": 'up{job="a;b"}; rate(x[1m])',
+            "source_range": 60,
+            "source_step": 15,
+            "scoring_endpoint": f"{self.scorer.url}/scoring",
+            "scoring_interval": 10,
+            "score_destination": "AddOnPlacementScore",
+            "score_dimension_format": "${node}",
+            "timeout_seconds": 60,
+        }
+        summary = ScorerSummary.model_validate({**values, **fields})
+        manifest = {"kind": "ConfigMap", "data": {"summaries": dump_summaries([summary])}}
+        file = (folder or self.folder) / "dynamic-scoring-config.yaml"
+        file.write_text(yaml.safe_dump(manifest))
+        return file
+
+    def secret(self, name: str) -> Path:
+        """The folder of a Secret of the cluster, with TOKEN under the key `token`."""
+        folder = self.folder.parents[2] / "_secrets" / "worker01" / name
+        folder.mkdir(parents=True)
+        (folder / "token").write_text(f"{TOKEN}\n")
+        (folder / "usable-for").write_text("127.0.0.1")
+        return folder
+
+    def explain(self, *arguments: str) -> Result:
+        """`dsf explain` of this scorer on this cluster."""
+        return self._dsf("explain", "sample-scorer", "--cluster", "worker01", *arguments)
+
+    def report(self) -> Any:
+        """The same as data."""
+        return loaded(self.explain("-o", "json"))
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The hub's output folder with one cluster."""
-    cluster = tmp_path / "_out" / "clusters" / "worker01"
-    cluster.mkdir(parents=True)
+def bed(dsf: Dsf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
+    """The hub's output folder with one cluster, and both servers."""
+    folder = tmp_path / "_out" / "clusters" / "worker01"
+    folder.mkdir(parents=True)
     monkeypatch.setenv("DSF_OUT_DIR", str(tmp_path / "_out"))
-    return cluster
+    with ScriptedServer(matrix(SERIES)) as source, ScriptedServer(answer(RESULTS)) as scorer:
+        yield Bed(dsf, folder, source, scorer)
 
 
-def deliver(folder: Path, servers: tuple[ScriptedServer, ScriptedServer], **fields: object) -> Path:
-    """Write the ConfigMap with one summary, as the work agent delivers it."""
-    source, scorer = servers
-    values: dict[str, object] = {
-        "name": "sample-scorer",
-        "score_name": "sample_score",
-        "source_type": "Prometheus",
-        "source_endpoint": f"{source.url}/api/v1/query_range",
-        "source_query": 'up{job="a;b"}; rate(x[1m])',
-        "source_range": 60,
-        "source_step": 15,
-        "scoring_endpoint": f"{scorer.url}/scoring",
-        "scoring_interval": 10,
-        "score_destination": "AddOnPlacementScore",
-        "score_dimension_format": "${node}",
-        "timeout_seconds": 60,
-    }
-    summary = ScorerSummary.model_validate({**values, **fields})
-    manifest = {"kind": "ConfigMap", "data": {"summaries": dump_summaries([summary])}}
-    file = folder / "dynamic-scoring-config.yaml"
-    file.write_text(yaml.safe_dump(manifest))
-    return file
+def test_a_query_by_post_is_shown_with_its_form(bed: Bed) -> None:
+    bed.deliver(source_method="POST", source_query="up")
+    text = bed.explain().stdout
+    assert f"POST     {bed.source.url}/api/v1/query_range\n   with     form query=up&start=" in text
+    assert bed.source.requests[0].method == "POST"
 
 
-def test_a_query_by_post_is_shown_with_its_form(
-    dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer]
-) -> None:
-    deliver(folder, servers, source_method="POST", source_query="up")
-    text = dsf("explain", "sample-scorer", "--cluster", "worker01").stdout
-    assert f"POST     {servers[0].url}/api/v1/query_range\n   with     form query=up&start=" in text
-    assert servers[0].requests[0].method == "POST"
-
-
-def test_every_step_is_shown(dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer]) -> None:
-    deliver(folder, servers)
-    result = dsf("explain", "sample-scorer", "--cluster", "worker01")
+def test_every_step_is_shown(bed: Bed) -> None:
+    bed.deliver()
+    result = bed.explain()
     assert result.exit_code == 0, result.output
     text = result.stdout
     assert 'query    up{job="a;b"}' in text
     assert "query    rate(x[1m])" in text
-    assert f"GET      {servers[0].url}/api/v1/query_range?query=up%7Bjob%3D%22a%3Bb%22%7D&start=" in text
+    assert f"GET      {bed.source.url}/api/v1/query_range?query=up%7Bjob%3D%22a%3Bb%22%7D&start=" in text
     assert "1 series" in text
     assert 'head     {"metric":{"node":"n1"}' in text
-    assert f"POST     {servers[1].url}/scoring" in text
+    assert f"POST     {bed.scorer.url}/scoring" in text
     assert "HTTP 200 after" in text
     rows = [line for line in text.splitlines() if '"metric"' in line and "head" not in line]
     fates = [row.split()[0] for row in rows]
@@ -105,27 +123,25 @@ def test_every_step_is_shown(dsf: Dsf, folder: Path, servers: tuple[ScriptedServ
     assert "empty_dimension" in rows[4]
     assert text.splitlines()[-1].rstrip() == "partial: 2 of 5 results are used. Nothing was published."
     # The scoring API gets what an agent would send.
-    source, scorer = servers
+    source, scorer = bed.source, bed.scorer
     assert [request.query["query"] for request in source.requests] == ['up{job="a;b"}', "rate(x[1m])"]
     assert int(source.requests[0].query["end"]) - int(source.requests[0].query["start"]) == 60
     assert [request.json() for request in scorer.requests] == [{"data": [SERIES, SERIES]}]
 
 
-def test_the_request_is_saved_as_a_sample_for_the_check(
-    dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer], tmp_path: Path
-) -> None:
-    deliver(folder, servers)
+def test_the_request_is_saved_as_a_sample_for_the_check(bed: Bed, tmp_path: Path) -> None:
+    bed.deliver()
     file = tmp_path / "sample.json"
-    assert dsf("explain", "sample-scorer", "--cluster", "worker01", "--save", str(file)).exit_code == 0
+    assert bed.explain("--save", str(file)).exit_code == 0
     assert samples.load(file)[0]["metric"] == {"node": "n1"}
-    result = dsf("explain", "sample-scorer", "--cluster", "worker01", "--save", str(tmp_path / "none" / "x"))
+    result = bed.explain("--save", str(tmp_path / "none" / "x"))
     assert result.exit_code == 2
     assert "--save" in result.output
 
 
-def test_as_json(dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer]) -> None:
-    deliver(folder, servers)
-    report = loaded(dsf("explain", "sample-scorer", "--cluster", "worker01", "-o", "json"))
+def test_as_json(bed: Bed) -> None:
+    bed.deliver()
+    report = bed.report()
     assert [(query["status"], query["series"]) for query in report["queries"]] == [(200, 1), (200, 1)]
     assert report["request"]["series"] == 2
     assert report["request"]["bytes"] == len(json.dumps({"data": [SERIES, SERIES]}, separators=(",", ":")))
@@ -140,39 +156,35 @@ def test_as_json(dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, Scripted
     ]
 
 
-def test_rounding_down_is_said(dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer]) -> None:
-    servers[1].script(answer({"results": [{"metric": {"node": "n1"}, "score": -12.25}]}))
-    deliver(folder, servers)
-    report = loaded(dsf("explain", "sample-scorer", "--cluster", "worker01", "-o", "json"))
+def test_rounding_down_is_said(bed: Bed) -> None:
+    bed.scorer.script(answer({"results": [{"metric": {"node": "n1"}, "score": -12.25}]}))
+    bed.deliver()
+    report = bed.report()
     assert (report["results"][0]["value"], report["results"][0]["note"]) == (-13, "rounded down from -12.25")
     assert report["outcome"] == "ok"
 
 
-def test_a_bad_query_shows_prometheus_own_words(
-    dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer]
-) -> None:
+def test_a_bad_query_shows_prometheus_own_words(bed: Bed) -> None:
     error = {"status": "error", "errorType": "bad_data", "error": "1:4: parse error: unexpected identifier"}
-    servers[0].script(answer(error, 400))
-    deliver(folder, servers)
-    result = dsf("explain", "sample-scorer", "--cluster", "worker01")
+    bed.source.script(answer(error, 400))
+    bed.deliver()
+    result = bed.explain()
     assert result.exit_code == 1
     assert "HTTP 400" in result.stdout
     last = result.stdout.splitlines()[-1]
     assert last.startswith("error: fetch failed (bad_query)")
     assert "1:4: parse error: unexpected identifier" in last
-    assert servers[1].requests == []
+    assert bed.scorer.requests == []
 
 
 @pytest.mark.parametrize(
     ("body", "status", "reason"),
     [("oops", 500, "http_error"), ("<html>", 200, "bad_answer"), ('{"results": 1}', 200, "bad_answer")],
 )
-def test_a_scoring_api_that_fails(
-    dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer], body: str, status: int, reason: str
-) -> None:
-    servers[1].script(answer(body, status))
-    deliver(folder, servers)
-    result = dsf("explain", "sample-scorer", "--cluster", "worker01", "-o", "json")
+def test_a_scoring_api_that_fails(bed: Bed, body: str, status: int, reason: str) -> None:
+    bed.scorer.script(answer(body, status))
+    bed.deliver()
+    result = bed.explain("-o", "json")
     assert result.exit_code == 1
     report = loaded(result)
     assert (report["outcome"], report["stage"], report["reason"]) == ("error", "score", reason)
@@ -180,138 +192,114 @@ def test_a_scoring_api_that_fails(
     assert body in report["message"] + report["response"]["head"]
 
 
-def test_nobody_answers(dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer]) -> None:
-    deliver(folder, servers, scoring_endpoint="http://127.0.0.1:1/scoring")
-    result = dsf("explain", "sample-scorer", "--cluster", "worker01")
+def test_nobody_answers(bed: Bed) -> None:
+    bed.deliver(scoring_endpoint="http://127.0.0.1:1/scoring")
+    result = bed.explain()
     assert result.exit_code == 1
     assert (
         "error: score failed (connection_failed): POST http://127.0.0.1:1/scoring: Connection refused" in result.stdout
     )
 
 
-def test_a_scorer_without_a_source(dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer]) -> None:
-    deliver(folder, servers, source_type="None", source_endpoint="", source_query="")
-    result = dsf("explain", "sample-scorer", "--cluster", "worker01")
+def test_a_scorer_without_a_source(bed: Bed) -> None:
+    bed.deliver(source_type="None", source_endpoint="", source_query="")
+    result = bed.explain()
     assert result.exit_code == 0
     assert "nothing  is queried" in result.stdout
-    assert servers[1].requests[0].json() == {"data": []}
+    assert bed.scorer.requests[0].json() == {"data": []}
 
 
-def test_an_unknown_source(dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer]) -> None:
-    deliver(folder, servers, source_type="Carbon")
-    result = dsf("explain", "sample-scorer", "--cluster", "worker01")
+def test_an_unknown_source(bed: Bed) -> None:
+    bed.deliver(source_type="Carbon")
+    result = bed.explain()
     assert result.exit_code == 1
     assert "error: fetch failed (unsupported_source): source type 'Carbon' is not one of" in result.stdout
 
 
 def test_a_plug_in_s_source_is_asked_with_the_scorer_s_token(
-    dsf: Dsf,
-    folder: Path,
-    servers: tuple[ScriptedServer, ScriptedServer],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path / "packages"))
     install_sample(tmp_path / "packages")
-    secret = folder.parents[2] / "_secrets" / "worker01" / "files"
-    secret.mkdir(parents=True)
-    (secret / "token").write_text(TOKEN)
-    (secret / "usable-for").write_text("127.0.0.1")
+    bed.secret("files")
     # Whatever it says of its token must not be shown.
-    servers[0].script(answer(f"time,value,node\n1,2,n1\n1,3,{TOKEN}\n"), answer(f"time\n{TOKEN}\n"))
-    servers[1].script(answer({"results": [{"metric": {"node": "n1"}, "score": 1}]}))
+    bed.source.script(answer(f"time,value,node\n1,2,n1\n1,3,{TOKEN}\n"), answer(f"time\n{TOKEN}\n"))
+    bed.scorer.script(answer({"results": [{"metric": {"node": "n1"}, "score": 1}]}))
     reference = {"source_endpoint_auth_name": "files", "source_endpoint_auth_key": "token"}
-    deliver(folder, servers, source_type="csv.example.com", source_query="", source_step=0, source_range=0, **reference)
+    bed.deliver(source_type="csv.example.com", source_query="", source_step=0, source_range=0, **reference)
     forget()
     try:
-        result = dsf("explain", "sample-scorer", "--cluster", "worker01")
+        result = bed.explain()
         assert result.exit_code == 0, result.output
         assert "1. Fetch from source csv.example.com" in result.stdout
-        assert f"GET      {servers[0].url}/api/v1/query_range" in result.stdout
+        assert f"GET      {bed.source.url}/api/v1/query_range" in result.stdout
         assert "with     Authorization: Bearer ***" in result.stdout
         assert "2 series" in result.stdout
-        assert servers[0].requests[0].headers["Authorization"] == f"Bearer {TOKEN}"
-        data = servers[1].requests[0].json()["data"]
+        assert bed.source.requests[0].headers["Authorization"] == f"Bearer {TOKEN}"
+        data = bed.scorer.requests[0].json()["data"]
         assert data[0] == {"metric": {"node": "n1"}, "values": [[1, "2"]]}
-        failed = dsf("explain", "sample-scorer", "--cluster", "worker01")
+        failed = bed.explain()
         assert "error: fetch failed (bad_answer): the first line has no column value" in failed.stdout
-        deliver(folder, servers, source_type="csv.example.com", source_options={"separator": ";"}, **reference)
-        refused = dsf("explain", "sample-scorer", "--cluster", "worker01")
+        bed.deliver(source_type="csv.example.com", source_options={"separator": ";"}, **reference)
+        refused = bed.explain()
         assert "error: fetch failed (bad_options): source type 'csv.example.com' (dsf_csv_source 1.0" in refused.stdout
         assert "options.separator: is not a known field" in refused.stdout
-        assert len(servers[0].requests) == 2
+        assert len(bed.source.requests) == 2
         assert TOKEN not in result.output + failed.output + refused.output
     finally:
         forget()
 
 
 @pytest.mark.parametrize("output", ["table", "json", "yaml"])
-def test_tokens_are_sent_and_never_shown(
-    dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer], output: str
-) -> None:
-    secret = folder.parents[2] / "_secrets" / "worker01" / "scorer-token"
-    secret.mkdir(parents=True)
-    (secret / "token").write_text(TOKEN + "\n")
-    (secret / "usable-for").write_text("127.0.0.1")
+def test_tokens_are_sent_and_never_shown(bed: Bed, output: str) -> None:
+    bed.secret("scorer-token")
     # A server that repeats what it was sent, in good answers and in bad ones.
     echo = {"results": [{"metric": {"node": TOKEN}, "score": 1}] * 40, "you sent": f"Bearer {TOKEN}"}
-    servers[1].script(answer(echo))
+    bed.scorer.script(answer(echo))
     reference = {"scoring_endpoint_auth_name": "scorer-token", "scoring_endpoint_auth_key": "token"}
-    deliver(folder, servers, **reference, source_endpoint=f"http://user:{TOKEN}@127.0.0.1:{servers[0].port}/query")
-    result = dsf("explain", "sample-scorer", "--cluster", "worker01", "-o", output)
+    bed.deliver(**reference, source_endpoint=f"http://user:{TOKEN}@127.0.0.1:{bed.source.port}/query")
+    result = bed.explain("-o", output)
     assert result.exit_code == 0, result.output
-    assert servers[1].requests[0].headers["Authorization"] == f"Bearer {TOKEN}"
+    assert bed.scorer.requests[0].headers["Authorization"] == f"Bearer {TOKEN}"
     assert TOKEN not in result.output
     assert "***" in result.stdout
-    servers[1].script(answer(f"not for {TOKEN}", 403))
-    result = dsf("explain", "sample-scorer", "--cluster", "worker01", "-o", output)
+    bed.scorer.script(answer(f"not for {TOKEN}", 403))
+    result = bed.explain("-o", output)
     assert result.exit_code == 1
     assert TOKEN not in result.output
     assert "unauthorized" in result.stdout
 
 
-def test_an_answer_that_spells_the_token_otherwise_is_not_shown(
-    dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer]
-) -> None:
-    secret = folder.parents[2] / "_secrets" / "worker01" / "scorer-token"
-    secret.mkdir(parents=True)
-    (secret / "token").write_text(TOKEN + "\n")
-    (secret / "usable-for").write_text("127.0.0.1")
+def test_an_answer_that_spells_the_token_otherwise_is_not_shown(bed: Bed) -> None:
+    bed.secret("scorer-token")
     spelt = "".join(f"\\u{ord(char):04x}" for char in TOKEN)
-    servers[1].script(answer(f'{{"results": [{{"metric": {{"node": "{spelt}"}}, "score": 1}}]}}'))
-    deliver(folder, servers, scoring_endpoint_auth_name="scorer-token", scoring_endpoint_auth_key="token")
-    report = loaded(dsf("explain", "sample-scorer", "--cluster", "worker01", "-o", "json"))
+    bed.scorer.script(answer(f'{{"results": [{{"metric": {{"node": "{spelt}"}}, "score": 1}}]}}'))
+    bed.deliver(scoring_endpoint_auth_name="scorer-token", scoring_endpoint_auth_key="token")
+    report = bed.report()
     assert (report["outcome"], report["results"]) == ("ok", [])
     assert "repeats a token" in report["response"]["head"]
 
 
-def test_a_missing_token_is_named(dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer]) -> None:
-    deliver(folder, servers, source_endpoint_auth_name="prometheus-token", source_endpoint_auth_key="token")
-    result = dsf("explain", "sample-scorer", "--cluster", "worker01")
+def test_a_missing_token_is_named(bed: Bed) -> None:
+    bed.deliver(source_endpoint_auth_name="prometheus-token", source_endpoint_auth_key="token")
+    result = bed.explain()
     assert result.exit_code == 1
     said = "".join(result.stdout.split())
     assert "(secret_missing):key'token'ofSecret'prometheus-token'ismissing;itsplaceisthefile" in said
-    place = folder.parents[2] / "_secrets" / "worker01" / "prometheus-token" / "token"
+    place = bed.folder.parents[2] / "_secrets" / "worker01" / "prometheus-token" / "token"
     assert str(place) in said
-    assert servers[0].requests == []
+    assert bed.source.requests == []
 
 
-def test_only_some_results_are_listed(dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer]) -> None:
-    deliver(folder, servers)
-    result = dsf("explain", "sample-scorer", "--cluster", "worker01", "--limit", "2")
+def test_only_some_results_are_listed(bed: Bed) -> None:
+    bed.deliver()
+    result = bed.explain("--limit", "2")
     assert "3 more; --limit shows them" in result.stdout
     assert not [line for line in result.stdout.splitlines() if line.lstrip().startswith("refused")]
 
 
 @pytest.mark.parametrize(("since", "words"), [(1.7e9, "until "), (None, ": too near")])
-def test_what_the_hub_holds_back_is_said_with_the_rule(
-    dsf: Dsf,
-    fleet: Fleet,
-    folder: Path,
-    servers: tuple[ScriptedServer, ScriptedServer],
-    since: float | None,
-    words: str,
-) -> None:
+def test_what_the_hub_holds_back_is_said_with_the_rule(fleet: Fleet, bed: Bed, since: float | None, words: str) -> None:
     hold = HoldRule(min_change=5, for_seconds=120)
     record = ScorerRecord(name="sample-scorer", score_name="sample_score", interval=10, validity=300, hold=hold)
     fleet.registry.put_scorer(record)
@@ -324,58 +312,53 @@ def test_what_the_hub_holds_back_is_said_with_the_rule(
         held={"n1": Waiting(20, since, 8)},
     )
     fleet.redis.hset(keys.pair_key("worker01", "sample-scorer"), SCORE, score.model_dump_json())
-    deliver(folder, servers)
-    lines = dsf("explain", "sample-scorer", "--cluster", "worker01").stdout.splitlines()
+    bed.deliver()
+    lines = bed.explain().stdout.splitlines()
     place = lines.index("4. Held back by the hub")
     assert "n1: 12 stays, 20 is held back" in lines[place + 1]
     assert words in lines[place + 1]
     assert lines[place + 2].endswith("a change is published from 5 points on, if it lasts 120 s")
-    report = loaded(dsf("explain", "sample-scorer", "--cluster", "worker01", "-o", "json"))
+    report = bed.report()
     assert [(item["name"], item["waiting"], "waitingUntil" in item) for item in report["held"]] == [
         ("n1", 20, since is not None)
     ]
 
 
-def test_metrics_only(dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer]) -> None:
-    deliver(folder, servers, score_destination="None")
-    report = loaded(dsf("explain", "sample-scorer", "--cluster", "worker01", "-o", "json"))
+def test_metrics_only(bed: Bed) -> None:
+    bed.deliver(score_destination="None")
+    report = bed.report()
     assert [result["fate"] for result in report["results"]] == ["metric", "metric", "metric", "refused", "metric"]
 
 
-def test_a_name_that_leads_elsewhere_on_this_cluster(
-    dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_that_leads_elsewhere_on_this_cluster(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DSF_REDIS_URL")
     monkeypatch.delenv("DSF_OUT_DIR")
-    aliases = {"worker01": {"prometheus.test:9090": f"127.0.0.1:{servers[0].port}"}}
-    context.write(redis_url="redis://127.0.0.1:1/0", out_dir=folder.parent.parent, host_aliases=aliases)
-    deliver(folder, servers, source_endpoint="http://prometheus.test:9090/api/v1/query_range")
+    aliases = {"worker01": {"prometheus.test:9090": f"127.0.0.1:{bed.source.port}"}}
+    context.write(redis_url="redis://127.0.0.1:1/0", out_dir=bed.folder.parent.parent, host_aliases=aliases)
+    bed.deliver(source_endpoint="http://prometheus.test:9090/api/v1/query_range")
     try:
-        result = dsf("explain", "sample-scorer", "--cluster", "worker01")
+        result = bed.explain()
     finally:
         set_aliases({})
         context.remove()
     assert result.exit_code == 0, result.output
     assert "GET      http://prometheus.test:9090/api/v1/query_range" in result.stdout
     shown = [line for line in result.stdout.splitlines() if line.strip().startswith(("GET", "POST"))]
-    assert shown[0].endswith(f" (here: 127.0.0.1:{servers[0].port})")
+    assert shown[0].endswith(f" (here: 127.0.0.1:{bed.source.port})")
     assert "here" not in shown[-1], "the scoring API's address is its own"
 
 
 # --- where the configuration comes from ------------------------------------------------------------------------------
 
 
-def test_a_file_that_was_saved_by_hand(
-    dsf: Dsf, tmp_path: Path, servers: tuple[ScriptedServer, ScriptedServer]
-) -> None:
-    file = deliver(tmp_path, servers)
+def test_a_file_that_was_saved_by_hand(dsf: Dsf, tmp_path: Path, bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DSF_OUT_DIR")
+    file = bed.deliver(tmp_path)
     assert dsf("explain", "sample-scorer", "--cluster", "anything", "--config", str(file)).exit_code == 0
 
 
-def test_the_cluster_may_be_in_the_environment(
-    dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    deliver(folder, servers)
+def test_the_cluster_may_be_in_the_environment(dsf: Dsf, bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    bed.deliver()
     monkeypatch.setenv("DSF_CLUSTER", "worker01")
     assert loaded(dsf("explain", "sample-scorer", "-o", "json"))["cluster"] == "worker01"
     monkeypatch.delenv("DSF_CLUSTER")
@@ -384,11 +367,9 @@ def test_the_cluster_may_be_in_the_environment(
     assert "--cluster" in result.stderr
 
 
-def test_the_source_kubernetes_needs_the_agents_cluster(
-    dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer]
-) -> None:
-    deliver(folder, servers, source_type="Kubernetes", source_endpoint="", source_query="")
-    result = dsf("explain", "sample-scorer", "--cluster", "worker01")
+def test_the_source_kubernetes_needs_the_agents_cluster(bed: Bed) -> None:
+    bed.deliver(source_type="Kubernetes", source_endpoint="", source_query="")
+    result = bed.explain()
     assert result.exit_code == 1
     assert "GET" not in result.stdout
     assert "(unsupported_source): the sources Kubernetes and Object are the agent's own cluster" in result.stdout
@@ -400,10 +381,8 @@ def test_without_any_configuration_it_is_a_usage_error(dsf: Dsf) -> None:
     assert "DSF_AGENT_CONFIG" in result.stderr
 
 
-def test_a_scorer_that_was_not_delivered(
-    dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer]
-) -> None:
-    deliver(folder, servers)
+def test_a_scorer_that_was_not_delivered(dsf: Dsf, bed: Bed) -> None:
+    bed.deliver()
     result = dsf("explain", "nobody", "--cluster", "worker01")
     assert result.exit_code == 1
     assert result.stderr.startswith("error: scorer 'nobody' was not delivered to cluster 'worker01'")
@@ -411,7 +390,7 @@ def test_a_scorer_that_was_not_delivered(
 
 
 @pytest.mark.parametrize("cluster", ["mars", "../clusters/worker01"])
-def test_a_cluster_that_is_not_there(dsf: Dsf, folder: Path, cluster: str) -> None:
+def test_a_cluster_that_is_not_there(dsf: Dsf, bed: Bed, cluster: str) -> None:
     result = dsf("explain", "sample-scorer", "--cluster", cluster)
     assert result.exit_code == 1
     assert "is accepted" in result.stderr
@@ -419,33 +398,28 @@ def test_a_cluster_that_is_not_there(dsf: Dsf, folder: Path, cluster: str) -> No
 
 
 @pytest.mark.parametrize("text", ["{", "a: b", '[{"name": ""}]'])
-def test_a_file_that_cannot_be_used(dsf: Dsf, tmp_path: Path, text: str) -> None:
+def test_a_file_that_cannot_be_used(bed: Bed, tmp_path: Path, text: str) -> None:
     file = tmp_path / "config"
     file.write_text(text)
-    result = dsf("explain", "sample-scorer", "--cluster", "worker01", "--config", str(file))
+    result = bed.explain("--config", str(file))
     assert result.exit_code == 1
     assert result.stdout == ""
     assert result.stderr.startswith(f"error: {file}: ")
     assert len(result.stderr.splitlines()) == 1
-    missing = dsf("explain", "sample-scorer", "--cluster", "worker01", "--config", str(tmp_path / "none"))
+    missing = bed.explain("--config", str(tmp_path / "none"))
     assert "there is no such file" in missing.stderr
 
 
-def test_each_of_several_sources_is_shown_with_its_secrets_masked(
-    dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer]
-) -> None:
-    secret = folder.parents[2] / "_secrets" / "worker01" / "energy"
-    secret.mkdir(parents=True)
-    (secret / "token").write_text(TOKEN)
-    (secret / "usable-for").write_text("127.0.0.1")
+def test_each_of_several_sources_is_shown_with_its_secrets_masked(bed: Bed) -> None:
+    bed.secret("energy")
     with ScriptedServer(matrix(SERIES, SERIES)) as other:
         power = {"name": "power", "type": "Prometheus", "endpoint": f"{other.url}/api/v1/query_range"}
         power |= {"query": "watts", "endpoint_auth_name": "energy", "endpoint_auth_key": "token"}
-        deliver(folder, servers, source_name="load", sources=[power | {"range": 60, "step": 15}])
-        text = dsf("explain", "sample-scorer", "--cluster", "worker01").stdout
-        report = loaded(dsf("explain", "sample-scorer", "--cluster", "worker01", "-o", "json"))
+        bed.deliver(source_name="load", sources=[power | {"range": 60, "step": 15}])
+        text = bed.explain().stdout
+        report = bed.report()
         assert {request.headers["Authorization"] for request in other.requests} == {f"Bearer {TOKEN}"}
-    assert not any("Authorization" in request.headers for request in servers[0].requests)
+    assert not any("Authorization" in request.headers for request in bed.source.requests)
     lines = [line.strip() for line in text.splitlines()]
     assert (
         lines.index("source   load") < lines.index("source   power") < lines.index("with     Authorization: Bearer ***")
@@ -460,9 +434,9 @@ def test_each_of_several_sources_is_shown_with_its_secrets_masked(
     assert report["request"]["series"] == 4
 
 
-def test_items_of_several_formats(dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer]) -> None:
-    deliver(folder, servers, more_dimension_formats=("${pod}", "${node}!", "n2"))
-    report = loaded(dsf("explain", "sample-scorer", "--cluster", "worker01", "-o", "json"))
+def test_items_of_several_formats(bed: Bed) -> None:
+    bed.deliver(more_dimension_formats=("${pod}", "${node}!", "n2"))
+    report = bed.report()
     fates = [(one["fate"], one["name"], one["value"]) for one in report["results"]]
     # The result without a node has no item by the format of which "!" alone would be left.
     assert fates == [
@@ -473,9 +447,9 @@ def test_items_of_several_formats(dsf: Dsf, folder: Path, servers: tuple[Scripte
     ]
 
 
-def test_results_are_put_together(dsf: Dsf, folder: Path, servers: tuple[ScriptedServer, ScriptedServer]) -> None:
-    deliver(folder, servers, aggregate_by=("node",), aggregate_with="max")
-    report = loaded(dsf("explain", "sample-scorer", "--cluster", "worker01", "-o", "json"))
+def test_results_are_put_together(bed: Bed) -> None:
+    bed.deliver(aggregate_by=("node",), aggregate_with="max")
+    report = bed.report()
     fates = [(one["fate"], one["name"], one["value"]) for one in report["results"]]
     assert fates == [("refused", "", None), ("item", "n1", 12), ("item", "n2", 100), ("refused", "", None)]
     assert [one["note"] for one in report["results"]][::3] == ["null_score", "empty_dimension"]

@@ -20,6 +20,7 @@ from dsf.cli.main import app
 from tests.integration.cli.conftest import Dsf, loaded
 from tests.integration.exporter.fleet import SAMPLE, Fleet
 from tests.support import forked
+from tests.support.child import ran
 from tests.support.redisserver import free_port
 from tests.support.wait import PATIENCE, wait_for
 
@@ -112,7 +113,7 @@ def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
         "try:\n    app(['--help'])\nexcept SystemExit:\n    pass\n"
         "print([name for name in ('redis', 'celery', 'kubernetes', 'fastapi', 'structlog') if name in sys.modules])"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env=environment())
+    ended = ran([sys.executable, "-c", code], env=environment())
     assert ended.stdout.splitlines()[-1] == "[]"
 
 
@@ -137,7 +138,7 @@ def test_commands_that_look_load_what_they_need(redis_url: str, fleet: Fleet, tm
         "print(*sorted(name for name in names if not name.startswith('_')))"
     )
     values = environment(DSF_REDIS_URL=redis_url, XDG_STATE_HOME=str(tmp_path))
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env=values)
+    ended = ran([sys.executable, "-c", code], env=values)
     assert set(ended.stdout.splitlines()[-1].split()) <= LIGHT
 
 
@@ -147,7 +148,7 @@ def test_what_goes_wrong_is_logged_all_the_same(tmp_path: Path) -> None:
         "dsf.log.prepare(Settings(log_level='ERROR', log_format='json'))\n"
         "log.warning('not this')\nlog.error('this', cluster='worker01')"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env=environment())
+    ended = ran([sys.executable, "-c", code], env=environment())
     (line,) = ended.stderr.splitlines()
     assert (json.loads(line)["event"], json.loads(line)["cluster"]) == ("this", "worker01")
 
