@@ -14,6 +14,8 @@ from typing import Any
 
 import yaml
 
+from tests.support.child import ran
+
 ROOT = Path(__file__).resolve().parents[3]
 CHART = ROOT / "deploy" / "helm"
 RELEASE = "dynamic-scoring-framework"
@@ -240,7 +242,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
 
 
 def _run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    return ran(command)
 
 
 def one(objects: Iterable[Object], kind: str, name: str = "") -> Object:
@@ -280,6 +282,12 @@ def containers(workload: Object) -> list[Object]:
 def environment(container: Object) -> dict[str, str]:
     """Its environment; `(a reference)` for what is not in the manifest."""
     return {entry["name"]: entry.get("value", "(a reference)") for entry in container.get("env", [])}
+
+
+def told(objects: list[Object] | dict[str, Object], name: str) -> dict[str, str]:
+    """The environment of the only container of a process, of these objects or workloads."""
+    (container,) = containers((workloads(objects) if isinstance(objects, list) else objects)[f"dynamic-scoring-{name}"])
+    return environment(container)
 
 
 def secret_text(secret: Object, key: str) -> str:

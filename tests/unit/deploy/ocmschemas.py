@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 import yaml
 
 from dsf.api.crd import crds
+from tests.support.child import ran
 from tests.unit.deploy.chart import ROOT
 
 #: (apiVersion, kind) -> schema
@@ -33,13 +33,7 @@ def by_kind() -> Schemas:
 
 @functools.cache
 def _folder() -> Path | None:
-    done = subprocess.run(
-        [ROOT / "scripts" / "controlplane", "--no-build", "crds"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = ran([ROOT / "scripts" / "controlplane", "--no-build", "crds"])
     return Path(done.stdout.strip()) if done.returncode == 0 else None
 
 

@@ -67,8 +67,7 @@ def test_skupper_leads_to_the_name_in_the_certificate() -> None:
     listener = _of("skupper/v2/managed-cluster.yaml", "Listener")
     connector = chart.one(chart.render(chart.MATRIX["skupper-v2"]), "Connector")
     assert listener["spec"]["routingKey"] == connector["spec"]["routingKey"]
-    (container,) = chart.containers(chart.workloads(chart.render(chart.MATRIX["skupper-v2"]))["dynamic-scoring-agent"])
-    url = chart.environment(container)["DSF_REDIS_URL"]
+    url = chart.told(chart.render(chart.MATRIX["skupper-v2"]), "agent")["DSF_REDIS_URL"]
     assert url == f"rediss://{listener['spec']['host']}:{listener['spec']['port']}/0"
 
 
@@ -78,9 +77,8 @@ def test_the_test_pod_finds_redis() -> None:
     environment = chart.environment(container)
     assert set(environment) <= {ENV_PREFIX + name.upper() for name in Settings.model_fields}
     objects = chart.render()
-    (exporter,) = chart.containers(chart.workloads(objects)["dynamic-scoring-exporter"])
     same = ("DSF_REDIS_URL", "DSF_REDIS_PASSWORD_FILE", "DSF_REDIS_CA_FILE")
-    assert {name: environment[name] for name in same} == {name: chart.environment(exporter)[name] for name in same}
+    assert {name: environment[name] for name in same} == {name: chart.told(objects, "exporter")[name] for name in same}
     assert environment["DSF_REDIS_USERNAME"] == hub_user("operator")
     for volume in spec["spec"]["volumes"]:
         if "secret" in volume:

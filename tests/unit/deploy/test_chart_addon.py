@@ -36,6 +36,8 @@ def test_names_are_those_that_other_programs_know() -> None:
     assert deployment["spec"]["template"]["metadata"]["labels"]["app"] == AGENT_NAME
     assert chart.pod(deployment)["serviceAccountName"] == AGENT_ACCOUNT
     chart.one(agent, "ServiceAccount", AGENT_ACCOUNT)
+    (container,) = chart.containers(deployment)
+    assert chart.environment(container)["DSF_REDIS_USERNAME"] == "spoke-{{CLUSTER_NAME}}"
     role = chart.one(agent, "Role")
     # No rule for Secrets: without names it would be for all, and the agent's own are mounted.
     assert [rule["resourceNames"] for rule in role["rules"]] == [[CONFIGMAP_NAME]]
@@ -77,8 +79,7 @@ def test_one_namespace_for_the_agent_end_to_end(namespace: str) -> None:
     agent = chart.agent_objects(objects)
     assert {o["metadata"].get("namespace", namespace) for o in agent} == {namespace}
     assert chart.one(agent, "Namespace")["metadata"]["name"] == namespace
-    (hub,) = chart.containers(chart.workloads(objects)["dynamic-scoring-hub"])
-    assert chart.environment(hub)["DSF_AGENT_NAMESPACE"] == namespace
+    assert chart.told(objects, "hub")["DSF_AGENT_NAMESPACE"] == namespace
     (container,) = chart.containers(chart.workloads(objects)["dynamic-scoring-agent"])
     assert {"name": "DSF_AGENT_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}} in container[
         "env"
@@ -113,16 +114,6 @@ def test_no_secret_is_in_the_template() -> None:
                 assert secret["data"][key] not in text
 
 
-def test_the_agent_knows_where_redis_is_and_whom_to_trust() -> None:
-    objects = chart.render({"redis": {"exposure": {"type": "Route", "host": "redis.example.com"}}})
-    (container,) = chart.containers(chart.workloads(objects)["dynamic-scoring-agent"])
-    environment = chart.environment(container)
-    assert environment["DSF_REDIS_URL"] == "rediss://redis.example.com:443/0"
-    assert environment["DSF_REDIS_USERNAME"] == "spoke-{{CLUSTER_NAME}}"
-    ca = chart.one(chart.agent_objects(objects), "ConfigMap", "dynamic-scoring-agent-ca")["data"]["redis-ca.crt"]
-    assert ca.strip() == chart.secret_text(chart.one(objects, "Secret", "dynamic-scoring-redis-tls"), "ca.crt").strip()
-
-
 def test_ready_means_that_cycles_succeed() -> None:
     objects = chart.render()
     (container,) = chart.containers(chart.workloads(objects)["dynamic-scoring-agent"])
@@ -144,8 +135,7 @@ def test_people_keep_their_secrets_when_the_addon_goes() -> None:
 
 def test_without_the_addon_every_accepted_cluster_is_served() -> None:
     objects = chart.render({"addon": {"enabled": False}})
-    (container,) = chart.containers(chart.workloads(objects)["dynamic-scoring-hub"])
-    assert chart.environment(container)["DSF_ADDON_MODE"] == "false"
+    assert chart.told(objects, "hub")["DSF_ADDON_MODE"] == "false"
     assert not [
         o for o in objects if "open-cluster-management.io/v1" in o["apiVersion"] and "dynamic" not in o["apiVersion"]
     ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import yaml
 
 from dsf import metrics
 from tests.support import programs
+from tests.support.child import ran
 from tests.unit.deploy import chart
 
 DEPLOY = chart.ROOT / "deploy"
@@ -115,7 +115,7 @@ def test_every_query_of_the_dashboard_can_be_parsed(tmp_path: Path) -> None:
     rules = [
         {"record": f"panel:{number}", "expr": _without_variables(q)} for number, q in enumerate(_dashboard_queries())
     ]
-    _check_rules({"groups": [{"name": "dashboard", "rules": rules}]}, tmp_path)
+    _promtool("check", {"groups": [{"name": "dashboard", "rules": rules}]}, tmp_path)
 
 
 def _without_variables(query: str) -> str:
@@ -175,14 +175,7 @@ def test_panels_count_once_whoever_is_scraped(title: str, expected: list[tuple[s
             }
         ],
     }
-    (tmp_path / "test.yaml").write_text(yaml.safe_dump({"tests": [test]}))
-    done = subprocess.run(
-        [programs.find("promtool"), "test", "rules", tmp_path / "test.yaml"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    _promtool("test", {"tests": [test]}, tmp_path)
 
 
 def test_alerts_are_there_and_can_be_parsed(tmp_path: Path) -> None:
@@ -193,7 +186,7 @@ def test_alerts_are_there_and_can_be_parsed(tmp_path: Path) -> None:
         assert rule["labels"]["severity"] in ("info", "warning", "critical")
         assert set(rule["annotations"]) == {"summary", "description"}
     assert {rule["labels"]["severity"] for rule in rules} == {"info", "warning", "critical"}
-    _check_rules({"groups": [{"name": "alerts", "rules": rules}]}, tmp_path)
+    _promtool("check", {"groups": [{"name": "alerts", "rules": rules}]}, tmp_path)
 
 
 def test_whoever_has_metrics_is_scraped() -> None:
@@ -221,17 +214,14 @@ def test_recording_rules_can_be_parsed_and_are_the_same_in_both_forms(tmp_path: 
     assert [rule["record"] for rule in recorded] == ["cluster_cpu_free", "cluster_memory_free"]
     for rule in recorded:
         assert _names(rule["expr"]) <= KUBE
-    _check_rules(rules, tmp_path)
+    _promtool("check", rules, tmp_path)
 
 
-def _check_rules(rules: dict[str, Any], folder: Path) -> None:
-    (folder / "rules.yaml").write_text(yaml.safe_dump(rules))
-    done = subprocess.run(
-        [programs.find("promtool"), "check", "rules", folder / "rules.yaml"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def _promtool(word: str, document: dict[str, Any], folder: Path) -> None:
+    """`promtool check rules` or `promtool test rules` of a document. Raises AssertionError with what it says."""
+    (folder / f"{word}.yaml").write_text(yaml.safe_dump(document))
+    command = [programs.find("promtool"), word, "rules", f"{word}.yaml"]
+    done = ran(command, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -344,15 +334,7 @@ def _check_alerts(series: list[tuple[str, str]], cases: list[dict[str, Any]], tm
             }
         ],
     }
-    (tmp_path / "test.yaml").write_text(yaml.safe_dump(test))
-    done = subprocess.run(
-        [programs.find("promtool"), "test", "rules", "test.yaml"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    _promtool("test", test, tmp_path)
 
 
 def _plain(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -31,6 +31,7 @@ def test_redis_is_for_agents_of_the_hub_cluster_when_no_other_can_come() -> None
     assert rule["ports"] == REDIS
     agents = {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": "dynamic-scoring-agent"}}}
     assert agents in rule["from"]
+    assert len(rule["from"]) > 1
 
 
 @pytest.mark.parametrize(
@@ -40,6 +41,7 @@ def test_redis_is_for_agents_of_the_hub_cluster_when_no_other_can_come() -> None
         {"agentUrl": "rediss://tunnel.example.com:16379/0"},
         {"exposure": {"type": "SkupperV2"}},
         {"exposure": {"type": "LoadBalancer"}},
+        {"exposure": {"type": "NodePort", "host": "h"}},
     ],
 )
 def test_redis_is_open_when_agents_come_from_elsewhere(redis: dict[str, Any]) -> None:
@@ -106,8 +108,7 @@ def test_a_proxy_is_reached(component: str, proxy: dict[str, str], port: int | N
 def test_the_api_server_of_the_cluster_is_reached_directly(component: str, host: str) -> None:
     proxy = {"httpsProxy": "http://proxy:3128", "noProxy": "10.9.0.0/16,example.com"}
     workloads = chart.workloads(chart.render({"proxy": proxy, "optimizer": {"enabled": True}}))
-    (container,) = chart.containers(workloads[f"dynamic-scoring-{component}"])
-    environment = chart.environment(container)
+    environment = chart.told(workloads, component)
     assert environment["HTTPS_PROXY"] == proxy["httpsProxy"]
     # As the kubelet does.
     direct = environment["NO_PROXY"].replace("$(KUBERNETES_SERVICE_HOST)", host)

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from dsf.api.objectsource import DENIED
+from dsf.api.types import AGENT_ACCOUNT, AGENT_NAME, AGENT_NAMESPACE
 from dsf.redisacl.rules import hub_user
 from dsf.settings import ENV_PREFIX, Settings
 from tests.unit.deploy import chart
@@ -41,7 +42,12 @@ def test_nothing_of_it_is_there_unless_asked_for() -> None:
 
 def test_rights_for_the_source_kubernetes_are_those_of_the_manifest() -> None:
     objects = _agent({"kubernetes": True})
-    assert chart.of_kind(objects, "ClusterRole", "ClusterRoleBinding") == _read("sources/kubernetes.yaml")
+    role, binding = chart.of_kind(objects, "ClusterRole", "ClusterRoleBinding")
+    assert [role, binding] == _read("sources/kubernetes.yaml")
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": ["get", "list", "watch"]}]
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    (subject,) = binding["subjects"]
+    assert (subject["name"], subject["namespace"]) == (AGENT_ACCOUNT, AGENT_NAMESPACE)
     elsewhere = {"spokeSetting": {"namespace": "elsewhere", "agent": {"sources": {"kubernetes": True}}}}
     (subject,) = chart.one(chart.agent_objects(chart.render(elsewhere)), "ClusterRoleBinding")["subjects"]
     assert subject["namespace"] == "elsewhere"
@@ -86,7 +92,10 @@ def test_otlp_is_offered_as_in_the_manifest() -> None:
     (port,) = service["spec"]["ports"]
     (named,) = [p for p in _container(objects)["ports"] if p["name"] == port["targetPort"]]
     port["targetPort"] = named["containerPort"]
-    assert [service, chart.one(objects, "NetworkPolicy", "dynamic-scoring-agent-otlp")] == _read("sources/otlp.yaml")
+    policy = chart.one(objects, "NetworkPolicy", "dynamic-scoring-agent-otlp")
+    assert [service, policy] == _read("sources/otlp.yaml")
+    assert service["spec"]["selector"] == policy["spec"]["podSelector"]["matchLabels"] == {"app": AGENT_NAME}
+    assert {o["metadata"]["namespace"] for o in (service, policy)} == {AGENT_NAMESPACE}
     assert chart.environment(_container(objects))["DSF_OTLP_PORT"] == "4318"
 
 
@@ -174,8 +183,7 @@ def test_the_optimiser_has_a_user_in_redis_of_its_own() -> None:
 def test_the_optimiser_keeps_to_the_limit_of_queues() -> None:
     workloads = chart.workloads(chart.render({"optimizer": {"enabled": True}, "beat": {"queueLimit": 1000000}}))
     for name in ("beat", "optimizer"):
-        (container,) = chart.containers(workloads[f"dynamic-scoring-{name}"])
-        assert chart.environment(container)["DSF_QUEUE_LIMIT"] == "1000000"
+        assert chart.told(workloads, name)["DSF_QUEUE_LIMIT"] == "1000000"
 
 
 def test_without_an_optimiser_it_has_no_user() -> None:
@@ -221,5 +229,4 @@ def test_link_local_addresses_are_asked_where_the_values_say_so() -> None:
     for part, name in (({"hubSetting": {}}, "hub"), ({"spokeSetting": {"agent": {}}}, "agent")):
         for allowed in (False, True):
             values = json.loads(json.dumps(part).replace("{}", json.dumps({"allowLinkLocal": allowed})))
-            (container,) = chart.containers(chart.workloads(chart.render(values))[f"dynamic-scoring-{name}"])
-            assert chart.environment(container)["DSF_ALLOW_LINK_LOCAL"] == ("true" if allowed else "false")
+            assert chart.told(chart.render(values), name)["DSF_ALLOW_LINK_LOCAL"] == ("true" if allowed else "false")

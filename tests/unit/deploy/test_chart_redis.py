@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import ssl
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from dsf.backends.protocol import Credentials
 from dsf.redisacl.keyids import KeyIds
 from dsf.redisacl.users import password_hash
 from dsf.redislink import address
+from tests.support.child import ran
 from tests.unit.deploy import chart
 
 
@@ -26,8 +25,7 @@ def _configuration(values: chart.Values | None = None) -> list[tuple[str, str]]:
 
 
 def _agent_environment(values: chart.Values) -> dict[str, str]:
-    (container,) = chart.containers(chart.workloads(chart.render(values))["dynamic-scoring-agent"])
-    return chart.environment(container)
+    return chart.told(chart.render(values), "agent")
 
 
 def test_configuration_is_safe() -> None:
@@ -71,12 +69,8 @@ def test_the_certificate_is_good_for_every_name(tmp_path: Path) -> None:
     }
     assert ssl.cert_time_to_seconds(certificate["notAfter"]) - ssl.cert_time_to_seconds(certificate["notBefore"]) > 3e8
     # As strict as Python 3.13 and later are by default.
-    done = subprocess.run(
-        ["openssl", "verify", "-x509_strict", "-purpose", "sslserver", "-CAfile", "ca.crt", "tls.crt"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
+    done = ran(
+        ["openssl", "verify", "-x509_strict", "-purpose", "sslserver", "-CAfile", "ca.crt", "tls.crt"], cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
     ssl.create_default_context().load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
@@ -175,8 +169,7 @@ def test_agents_ask_the_sentinels_as_the_hub_does() -> None:
 def test_agents_get_no_password_that_they_do_not_need(redis: chart.Values) -> None:
     workloads = chart.workloads(chart.render({"redis": redis}))
     assert "sentinel-password" not in str(workloads["dynamic-scoring-agent"])
-    (hub,) = chart.containers(workloads["dynamic-scoring-hub"])
-    assert "DSF_AGENT_SENTINEL_PASSWORD_FILE" not in chart.environment(hub)
+    assert "DSF_AGENT_SENTINEL_PASSWORD_FILE" not in chart.told(workloads, "hub")
 
 
 def test_agents_never_get_the_password_of_the_sentinels_administrators() -> None:
@@ -277,13 +270,3 @@ def test_a_ca_that_is_not_there_yet_is_said(redis: chart.Values, secret: str) ->
 @pytest.mark.parametrize("values", [{}, {"redis": {"tls": {"enabled": False}}}, chart.MATRIX["external"]])
 def test_nothing_is_said_of_a_ca_that_nobody_needs(values: chart.Values) -> None:
     assert "no ca.crt" not in chart.notes(values)
-
-
-def test_private_authorities_are_delivered() -> None:
-    values = {"redis": {"tls": {"source": "existingSecret", "existingSecret": "s", "ca": _CA}}}
-    ca = chart.one(chart.agent_objects(chart.render(values)), "ConfigMap", "dynamic-scoring-agent-ca")["data"]
-    assert ca["redis-ca.crt"].strip() == _CA
-    del values["redis"]["tls"]["ca"]
-    # Not known, and there is no cluster to look it up in: the agent trusts the system's.
-    assert "DSF_REDIS_CA_FILE" not in _agent_environment(values)
-    assert base64.b64decode(chart.one(chart.render(), "Secret", "dynamic-scoring-redis-ca")["data"]["tls.key"])

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.child import ran
+
 ROOT = Path(__file__).resolve().parents[3]
 TARGETS = [
     "help",
@@ -42,7 +44,7 @@ TARGETS = [
 
 
 def test_make_lists_its_targets() -> None:
-    done = subprocess.run(["make", "-C", ROOT], capture_output=True, text=True, check=True, timeout=300)
+    done = ran(["make", "-C", ROOT], check=True)
     assert re.findall(r"^  make ([a-z-]+) ", done.stdout, re.MULTILINE) == TARGETS
 
 
@@ -123,11 +125,7 @@ def _uv(folder: Path, code: str, commands: tuple[str, ...] = ()) -> subprocess.C
         assert found is not None
         (own / command).symlink_to(found)
     path = str(own) if commands else f"{own}:{os.environ['PATH']}"
-    return subprocess.run(
+    return ran(
         ["/bin/sh", ROOT / "scripts" / "uv", "sync", "--locked"],
         env={"PATH": path, "XDG_CACHE_HOME": str(folder / "cache"), "HOME": str(folder)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
     )

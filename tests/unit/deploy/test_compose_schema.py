@@ -10,90 +10,46 @@ from tests.unit.deploy.chart import ROOT
 
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yaml").read_text())
 
-_TEXTS = {"type": "array", "items": {"type": "string"}}
-_CONDITIONS = {"enum": ["service_started", "service_healthy", "service_completed_successfully"]}
+
+def _object(*required: str, **properties: object) -> dict[str, object]:
+    """An object of these properties and no others."""
+    return {"type": "object", "additionalProperties": False, "required": list(required), "properties": properties}
+
+
+def _map(values: object) -> dict[str, object]:
+    """An object with whatever names."""
+    return {"type": "object", "additionalProperties": values}
+
+
+_TEXT, _FLAG = {"type": "string"}, {"type": "boolean"}
+_TEXTS = {"type": "array", "items": _TEXT}
+_NOTHING = {"type": ["object", "null"], "maxProperties": 0}
 _DURATION = {"type": "string", "pattern": r"^(\d+(\.\d+)?(us|ms|s|m|h))+$"}
+_CONDITIONS = {"enum": ["service_started", "service_healthy", "service_completed_successfully"]}
+_CHECK = {"type": "array", "prefixItems": [{"enum": ["CMD", "CMD-SHELL", "NONE"]}], "minItems": 2}
+_ON_NETWORK = {**_object(aliases=_TEXTS), "type": ["object", "null"]}
 #: What a service here may have; Compose's own schema knows more.
-_SERVICE = {
-    "type": "object",
-    "additionalProperties": False,
-    "properties": {
-        "image": {"type": "string"},
-        "build": {
-            "oneOf": [
-                {"type": "string"},
-                {
-                    "type": "object",
-                    "additionalProperties": False,
-                    "required": ["context"],
-                    "properties": {
-                        "context": {"type": "string"},
-                        "dockerfile": {"type": "string"},
-                        "target": {"type": "string"},
-                    },
-                },
-            ]
-        },
-        "restart": {"enum": ["no", "always", "on-failure", "unless-stopped"]},
-        "read_only": {"type": "boolean"},
-        "tmpfs": _TEXTS,
-        "cap_drop": _TEXTS,
-        "security_opt": _TEXTS,
-        "command": _TEXTS,
-        "environment": {"type": "object", "additionalProperties": {"type": ["string", "number", "null"]}},
-        "volumes": _TEXTS,
-        "ports": _TEXTS,
-        "networks": {
-            "oneOf": [
-                _TEXTS,
-                {
-                    "type": "object",
-                    "additionalProperties": {
-                        "type": ["object", "null"],
-                        "additionalProperties": False,
-                        "properties": {"aliases": _TEXTS},
-                    },
-                },
-            ]
-        },
-        "depends_on": {
-            "type": "object",
-            "additionalProperties": {
-                "type": "object",
-                "additionalProperties": False,
-                "required": ["condition"],
-                "properties": {"condition": _CONDITIONS},
-            },
-        },
-        "healthcheck": {
-            "type": "object",
-            "additionalProperties": False,
-            "required": ["test"],
-            "properties": {
-                "test": {"type": "array", "prefixItems": [{"enum": ["CMD", "CMD-SHELL", "NONE"]}], "minItems": 2},
-                "interval": _DURATION,
-                "timeout": _DURATION,
-                "start_period": _DURATION,
-                "retries": {"type": "integer"},
-            },
-        },
-    },
-}
-_NAMED = {"type": "object", "additionalProperties": {"type": ["object", "null"], "maxProperties": 0}}
+_SERVICE = _object(
+    image=_TEXT,
+    build={"oneOf": [_TEXT, _object("context", context=_TEXT, dockerfile=_TEXT, target=_TEXT)]},
+    restart={"enum": ["no", "always", "on-failure", "unless-stopped"]},
+    read_only=_FLAG,
+    **dict.fromkeys(("tmpfs", "cap_drop", "security_opt", "command", "volumes", "ports"), _TEXTS),
+    environment=_map({"type": ["string", "number", "null"]}),
+    networks={"oneOf": [_TEXTS, _map(_ON_NETWORK)]},
+    depends_on=_map(_object("condition", condition=_CONDITIONS)),
+    healthcheck=_object(
+        "test", test=_CHECK, retries={"type": "integer"}, interval=_DURATION, timeout=_DURATION, start_period=_DURATION
+    ),
+)
 _FILE = {
-    "type": "object",
-    "additionalProperties": False,
+    **_object(
+        "services",
+        services={**_map(_SERVICE), "propertyNames": {"pattern": r"^[a-zA-Z0-9._-]+$"}},
+        networks=_map(_NOTHING),
+        volumes=_map(_NOTHING),
+    ),
     "patternProperties": {"^x-": {}},
-    "required": ["services"],
-    "properties": {
-        "services": {
-            "type": "object",
-            "propertyNames": {"pattern": r"^[a-zA-Z0-9._-]+$"},
-            "additionalProperties": _SERVICE,
-        },
-        "networks": _NAMED,
-        "volumes": _NAMED,
-    },
 }
 
 

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.child import ran
+
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = ROOT / "scripts" / "controlplane"
 #: `go list -m` is asked first; a build makes the file after -o.
@@ -32,7 +34,7 @@ def _controlplane(home: Path, *arguments: str, **programs: str) -> subprocess.Co
         path = tools / name.replace("_", "-")
         path.write_text(f"#!/bin/sh\n{code}")
         path.chmod(0o755)
-    return subprocess.run(
+    return ran(
         [sys.executable, SCRIPT, *arguments],
         env={
             "PATH": f"{tools}:/usr/bin:/bin",
@@ -40,10 +42,6 @@ def _controlplane(home: Path, *arguments: str, **programs: str) -> subprocess.Co
             "XDG_CACHE_HOME": str(home / "cache"),
             "XDG_DATA_HOME": str(home / "data"),
         },
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
     )
 
 
@@ -100,10 +98,7 @@ def test_tests_that_need_no_control_plane_run_while_it_is_built(tmp_path: Path) 
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["tests.support.later"]\n')
     (tmp_path / "test_it.py").write_text(_SUITE.format(log=str(log), built=str(built)))
     (tmp_path / "test_other.py").write_text("def test_broken():\n    assert False\n")
-    done = subprocess.run(
-        [tmp_path / "scripts" / "test"],
-        cwd=tmp_path, env=_environment(), capture_output=True, text=True, timeout=170, check=False,
-    )  # fmt: skip
+    done = ran([tmp_path / "scripts" / "test"], cwd=tmp_path, env=_environment(), timeout=170)
     assert log.read_text() == "without with ", done.stdout + done.stderr
     assert done.returncode == 1, "a failure of the first part counts after the second"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.support.child import ran
 from tests.support.controlplane import ControlPlaneMissingError, find
 from tests.unit.deploy import chart
 
@@ -47,13 +48,9 @@ class Machine:
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """The script with these arguments."""
-        return subprocess.run(
+        return ran(
             ["/bin/sh", ROOT / "scripts" / "deploy", *arguments],
             env={"PATH": str(self.folder / "bin"), "WORLD": str(self.folder), **environment},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
         )
 
     def calls(self, program: str) -> list[str]:
@@ -192,7 +189,7 @@ def test_kustomize_builds_the_base() -> None:
         if os.environ.get("CI", "").lower() == "true":
             pytest.fail(str(error), pytrace=False)
         pytest.skip(str(error))
-    done = subprocess.run([kubectl, "kustomize", BASE], capture_output=True, text=True, timeout=300, check=True)
+    done = ran([kubectl, "kustomize", BASE], check=True)
     built = [one for one in yaml.safe_load_all(done.stdout) if one]
     names = {(one["kind"], one["metadata"]["name"]) for one in built}
     written = list(yaml.safe_load_all((BASE / "hub.yaml").read_text()))
@@ -202,7 +199,7 @@ def test_kustomize_builds_the_base() -> None:
 def test_values_that_the_chart_refuses_are_no_base(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("redis: {mode: cluster}\n")
     command = [sys.executable, ROOT / "scripts" / "kustomize-base", tmp_path / "bad.yaml", tmp_path / "out"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT, check=False)
+    done = ran(command, cwd=ROOT)
     assert done.returncode == 1
     assert "bad.yaml" in done.stderr
     assert "mode" in done.stderr

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.child import ran
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -43,14 +44,7 @@ def conditional(extras: str) -> set[str]:
     """What the agent's build leaves out for these extras only, by the shell's own word."""
     script = re.search(r"^RUN (case .*? esac) ", DOCKERFILE, re.MULTILINE | re.DOTALL)
     assert script is not None
-    said = subprocess.run(
-        ["sh", "-c", script[1].replace("\\\n", " ")],
-        env={"AGENT_EXTRAS": extras},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
+    said = ran(["sh", "-c", script[1].replace("\\\n", " ")], env={"AGENT_EXTRAS": extras}, check=True)
     return set(said.stdout.split()) - {"--no-install-package"}
 
 

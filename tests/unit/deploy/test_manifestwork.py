@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.support.child import ran
+
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "deploy" / "utils" / "manifestwork.sh"
 FILES = sorted((ROOT / "samples").glob("*/manifests/deployment.yaml"))
@@ -15,7 +17,7 @@ FILES = sorted((ROOT / "samples").glob("*/manifests/deployment.yaml"))
 
 def work(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [str(SCRIPT), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    return ran(command)
 
 
 @pytest.mark.parametrize("file", FILES, ids=[file.parent.parent.name for file in FILES])

@@ -55,7 +55,7 @@ def _faults(spec: chart.Object) -> list[str]:
     return faults
 
 
-@pytest.mark.parametrize("name", ["defaults", "everything", "least", "openshift", "external", "external-sentinel"])
+@pytest.mark.parametrize("name", chart.MATRIX)
 def test_pods_of_the_chart_are_restricted(name: str) -> None:
     objects = chart.render(chart.MATRIX[name])
     pods = dict(_pods([*objects, *chart.agent_objects(objects)]))
