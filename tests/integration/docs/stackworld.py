@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from dsf.worker import commands
 from tests.faults.fleet import Fleet, scores
 from tests.integration.docs.pages import ROOT, Command
 from tests.integration.docs.venues import EXPORTS
-from tests.support.child import Child
+from tests.support.child import Child, ran
 from tests.support.httpserver import ScriptedServer, answer
 from tests.support.programs import find
 from tests.support.redisserver import free_port
@@ -137,10 +136,7 @@ class StackWorld(Fleet):
         }
         text = re.sub(r"\blocalhost:5555\b", f"127.0.0.1:{self.flower_port}", command.text)
         text = re.sub(r"--interval 5\b", f"--interval {INTERVAL}", text)
-        done = subprocess.run(
-            ["/bin/bash", "-o", "pipefail", "-euc", text],
-            cwd=self.folder, env=environment, capture_output=True, text=True, timeout=180, check=False,
-        )  # fmt: skip
+        done = ran(["/bin/bash", "-o", "pipefail", "-euc", text], cwd=self.folder, env=environment, timeout=180)
         assert done.returncode == 0, f"{command.page}:{command.line}\n$ {command.text}\n{done.stdout}{done.stderr}"
         return done.stdout
 

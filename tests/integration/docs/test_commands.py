@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from tests.integration.docs import helm, pages, venues
 from tests.integration.docs.pages import PAGES, ROOT, Command
 from tests.integration.docs.venues import NOWHERE, OWN_TESTS, Venue, reason, venue
 from tests.support import programs
+from tests.support.child import ran
 from tests.support.controlplane import ControlPlaneMissingError, find
 
 COMMANDS = pages.all_commands()
@@ -91,7 +91,7 @@ def test_kubectl_knows_its_flags(command: Command) -> None:
     end = next((place for place, token in enumerate(tokens) if token in ("--", "|")), len(tokens))
     # With --help it reads all flags and does nothing.
     arguments = [*tokens[1:end], "--help"]
-    done = subprocess.run([_kubectl(), *arguments], capture_output=True, text=True, timeout=300, check=False)
+    done = ran([_kubectl(), *arguments])
     assert done.returncode == 0, done.stderr
     assert "Usage:" in done.stdout
 
@@ -114,14 +114,7 @@ def test_helm_knows_its_flags(command: Command) -> None:
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if "make" in c.programs], ids=str)
 def test_make_knows_its_targets(command: Command) -> None:
-    done = subprocess.run(
-        ["make", "-n", *shlex.split(command.text)[1:]],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = ran(["make", "-n", *shlex.split(command.text)[1:]], cwd=ROOT)
     assert done.returncode == 0, done.stderr
 
 
@@ -129,8 +122,5 @@ def test_make_knows_its_targets(command: Command) -> None:
 def test_what_needs_nothing_runs_here(command: Command) -> None:
     own = [str(Path(program).parent) for program in (programs.find("promtool"), sys.executable)]
     path = os.pathsep.join([*own, os.environ["PATH"]])
-    done = subprocess.run(
-        ["/bin/bash", "-euc", command.text],
-        cwd=ROOT, env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+    done = ran(["/bin/bash", "-euc", command.text], cwd=ROOT, env=os.environ | {"PATH": path})
     assert done.returncode == 0, done.stdout + done.stderr

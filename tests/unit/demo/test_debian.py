@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from dsf.demo import debian
 from dsf.demo.debian import NODE_EXPORTER, PROMETHEUS, DebianProgram
 from dsf.errors import ToolError
+from tests.support.child import ran
 
 PROMTOOL = DebianProgram("promtool", "prometheus", "https://prometheus.io/download/")
 
@@ -66,14 +66,14 @@ def test_an_unpacked_program_finds_its_own_files(monkeypatch: pytest.MonkeyPatch
     found = debian.find(PROMETHEUS)
     folder = debian.cache_dir() / "prometheus_1%3a2.0"
     assert found == folder / "bin" / "prometheus"
-    said = subprocess.run([found, "--a b"], capture_output=True, text=True, check=True).stdout.strip()
+    said = ran([found, "--a b"], check=True).stdout.strip()
     own_assets = f"--web.local-assets={folder}/usr/share/prometheus/web"
     assert said == f"{folder}/usr/bin/prometheus|{folder}/usr/lib|{own_assets} --a b"
     # Its sister came with it, without arguments of its own, and nothing was left behind.
     monkeypatch.delattr(debian, "unpack")
     sister = debian.find(PROMTOOL)
     assert sister == folder / "bin" / "promtool"
-    said = subprocess.run([sister, "check"], capture_output=True, text=True, check=True).stdout.strip()
+    said = ran([sister, "check"], check=True).stdout.strip()
     assert said == f"{folder}/usr/bin/promtool|{folder}/usr/lib|check"
     with pytest.raises(ToolError, match="has no program other"):
         debian.find(DebianProgram("other", "prometheus", ""))

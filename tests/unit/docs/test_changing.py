@@ -17,6 +17,7 @@ from dsf.api import crd
 from dsf.api.types import ConditionType, SourceType
 from dsf.cli.main import app
 from dsf.sources import source_of
+from tests.support.child import ran
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "changing.md").read_text(encoding="utf-8")
@@ -166,6 +167,6 @@ def test_a_wrong_line_of_a_setting_is_named(tmp_path: Path, line: str, says: str
     assert wrong != text
     (tmp_path / "deploy" / "helm" / "values.yaml").write_text(wrong)
     command = [sys.executable, tmp_path / "scripts" / "chart-settings"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = ran(command)
     assert done.returncode == 1
     assert says in done.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typer.main import get_command
 from dsf import reasons
 from dsf.api.crd import crds
 from dsf.cli.main import app
+from tests.support.child import ran
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = ROOT / "scripts" / "reference-pages"
@@ -66,7 +66,5 @@ def test_every_endpoint_of_the_three_is_there() -> None:
 
 
 def test_wrong_usage_is_said() -> None:
-    done = subprocess.run(
-        [sys.executable, SCRIPT, "nonsense"], capture_output=True, text=True, timeout=300, check=False
-    )
+    done = ran([sys.executable, SCRIPT, "nonsense"])
     assert (done.returncode, "usage: " in done.stderr) == (2, True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 from dsf.settings import Settings
+from tests.support.child import ran
 
 ROOT = Path(__file__).resolve().parents[3]
 #: Settings that the chart does not set, because their defaults are right in a pod or few installations need another
@@ -33,14 +33,7 @@ placement_debugger placement_debugger_token_file
 
 
 def test_the_page_has_every_setting_as_it_is() -> None:
-    done = subprocess.run(
-        [sys.executable, ROOT / "scripts" / "settings-table", "--print"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        cwd=ROOT,
-    )
+    done = ran([sys.executable, ROOT / "scripts" / "settings-table", "--print"], cwd=ROOT)
     assert done.returncode == 0, done.stderr
     page = ROOT / "docs" / "settings.md"
     assert page.read_text(encoding="utf-8") == done.stdout, "run: .venv/bin/python scripts/settings-table"

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.child import ran
+
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = ROOT / "scripts" / "docs"
 #: Kinds of pages, which the navigation keeps apart.
@@ -38,7 +40,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _build(folder: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, SCRIPT, folder]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=ROOT)
+    return ran(command, cwd=ROOT)
 
 
 class _Loads(html.parser.HTMLParser):
@@ -109,24 +111,19 @@ def test_the_navigation_keeps_four_kinds_apart() -> None:
         assert f"docs/{name}.md" in reference
 
 
-@pytest.mark.parametrize(
-    ("page", "text"),
-    [
-        ("docs/tuning.md", "[nowhere](nowhere.md)"),
-        ("docs/tuning.md", "[nowhere](upgrade.md#no-such-heading)"),
-        ("docs/stray.md", "# A page that the navigation does not have"),
-    ],
-)
-def test_mistakes_are_errors(built: Path, page: str, text: str) -> None:
-    file = built / "pages" / page
-    before = file.read_text(encoding="utf-8") if file.exists() else None
-    file.write_text(f"{before or ''}\n{text}\n", encoding="utf-8")
+def test_mistakes_are_errors(built: Path) -> None:
+    pages = built / "pages" / "docs"
+    page = pages / "tuning.md"
+    before = page.read_text(encoding="utf-8")
+    page.write_text(f"{before}\n[nowhere](nowhere.md)\n[nowhere](upgrade.md#no-such-heading)\n", encoding="utf-8")
+    (pages / "stray.md").write_text("# A page that the navigation does not have\n", encoding="utf-8")
     try:
         command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", built / "other"]
-        done = subprocess.run(
-            [*command, "--config-file", built / "mkdocs.yml"], capture_output=True, text=True, timeout=300, check=False
-        )
+        done = ran([*command, "--config-file", built / "mkdocs.yml"])
     finally:
-        file.unlink() if before is None else file.write_text(before, encoding="utf-8")
+        (pages / "stray.md").unlink()
+        page.write_text(before, encoding="utf-8")
     assert done.returncode == 1
-    assert Path(page).name in done.stderr
+    for name in ("nowhere.md", "no-such-heading", "stray.md"):
+        assert name in done.stderr
+    assert "Aborted with 3 warnings in strict mode" in done.stdout + done.stderr

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.child import ran
+
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = ROOT / "deploy" / "krew" / "kubectl-dsf"
 
@@ -17,7 +19,7 @@ def run(folder: Path, *programs: str) -> subprocess.CompletedProcess[str]:
         (folder / name).write_text('#!/bin/sh\necho "${0##*/} $*"\n')
         (folder / name).chmod(0o755)
     command = ("/bin/sh", str(PROGRAM), "status", "a scorer")
-    return subprocess.run(command, env={"PATH": str(folder)}, capture_output=True, text=True, timeout=300, check=False)
+    return ran(command, env={"PATH": str(folder)})
 
 
 @pytest.mark.parametrize(
@@ -29,7 +31,7 @@ def run(folder: Path, *programs: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_it_takes_what_there_is(tmp_path: Path, programs: tuple[str, ...], said: str) -> None:
-    version = subprocess.run([ROOT / "scripts" / "version"], capture_output=True, text=True, check=True).stdout.strip()
+    version = ran([ROOT / "scripts" / "version"], check=True).stdout.strip()
     done = run(tmp_path, *programs)
     assert done.stdout == f"{said}\n".replace("PACKAGE", f"dynamic-scoring-framework=={version}")
     assert done.returncode == 0

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.child import ran
+
 ROOT = Path(__file__).resolve().parents[3]
 CHANGES = "# Changelog\n\n## [Unreleased]\n\n## [0.2.0] - 2026-12-24\n\n- More.\n"
 
@@ -42,12 +44,10 @@ class Repository:
 
     def git(self, *arguments: str) -> str:
         command = ("git", *arguments)
-        return subprocess.run(command, cwd=self.folder, check=True, capture_output=True, text=True).stdout.strip()
+        return ran(command, cwd=self.folder, check=True).stdout.strip()
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command, cwd=self.folder, capture_output=True, text=True, timeout=300, check=False, stdin=subprocess.DEVNULL
-        )
+        return ran(command, cwd=self.folder, stdin=subprocess.DEVNULL)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.support.child import ran
 from tests.unit.deploy import chart
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -21,7 +22,7 @@ OWN = {"samples/csv-source/pyproject.toml", "CHANGELOG.md"}
 
 
 def run(*command: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    return ran(command, cwd=folder)
 
 
 @pytest.fixture(scope="module")

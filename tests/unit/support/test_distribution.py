@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.child import ran
 from tests.support.distribution import Spread
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -27,7 +27,7 @@ def test_files_are_not_split(tmp_path: Path) -> None:
         for name in names:
             (tmp_path / folder / f"test_{name}.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    done = subprocess.run(
+    done = ran(
         [
             *(sys.executable, "-m", "pytest", "-q", "-p", "xdist.plugin", "-p", "tests.support.distribution"),
             *("--rootdir", str(tmp_path), "-c", str(tmp_path / "pytest.ini"), "-n", "2", "--dist", "loadgroup"),
@@ -36,10 +36,6 @@ def test_files_are_not_split(tmp_path: Path) -> None:
         cwd=ROOT,
         # Others take longer to load than these tests to run.
         env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     workers = {file.stem: set(file.read_text().split()) for file in tmp_path.rglob("*.workers")}

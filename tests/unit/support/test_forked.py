@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tests.support import forked, forkserver
+from tests.support.child import ran
 from tests.support.wait import wait_for
 
 ROOT = Path(__file__).parents[3]
@@ -32,10 +33,7 @@ def test_it_says_and_returns_what_a_process_does(
 ) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("DSF_")}
     environment = kept | {"COLUMNS": "100", "XDG_STATE_HOME": str(tmp_path)} | settings
-    fresh = subprocess.run(
-        [sys.executable, "-m", "dsf.cli", *arguments],
-        env=environment, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+    fresh = ran([sys.executable, "-m", "dsf.cli", *arguments], env=environment)
     made = forked.dsf(arguments, environment)
     assert (made.returncode, made.stdout, made.stderr) == (fresh.returncode, fresh.stdout, fresh.stderr)
     assert fresh.stdout + fresh.stderr
@@ -51,10 +49,9 @@ def test_much_is_whole_and_nothing_is_inherited(tmp_path: Path, monkeypatch: pyt
 
 def _loaded(*modules: str) -> set[str]:
     """What a process has loaded that imports these."""
-    told = subprocess.run(
-        [sys.executable, "-c", f"import sys\nimport {', '.join(modules)}\nprint(*sys.modules)"],
-        cwd=ROOT, capture_output=True, text=True, timeout=300, check=True,
-    )  # fmt: skip
+    told = ran(
+        [sys.executable, "-c", f"import sys\nimport {', '.join(modules)}\nprint(*sys.modules)"], cwd=ROOT, check=True
+    )
     return set(told.stdout.split())
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
-
 import pytest
 
 from dsf.errors import ToolError
 from tests.support import programs
+from tests.support.child import ran
 from tests.support.uv import ROOT
 
 
 @pytest.mark.parametrize("target", ["test", "test-fast", "soak"])
 def test_make_fetches_programs_before_tests(target: str) -> None:
-    done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, timeout=300, check=True)
+    done = ran(["make", "-n", target], cwd=ROOT, check=True)
     fetching, running = (
         done.stdout.index(words)
         for words in ("-m tests.support.programs", "scripts/test" if target == "test" else "-m pytest")

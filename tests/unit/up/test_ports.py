@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
 
 from dsf.up.ports import LOCALHOST, Ports, is_free
+from tests.support.child import ran
 
 
 @pytest.fixture
@@ -51,8 +51,8 @@ def test_two_demos_that_start_together_get_different_ports() -> None:
         "print(ports.choose(int(sys.argv[1]), 'Flower'))"
     )
     command = [sys.executable, "-c", code, str(port)]
-    other = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout.splitlines()
+    other = ran(command, check=True).stdout.splitlines()
     assert other == [f"port {port} is in use; Flower gets port {other[1]}", other[1]]
     assert other[1] != str(port)
     del mine
-    assert subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout == f"{port}\n"
+    assert ran(command, check=True).stdout == f"{port}\n"
