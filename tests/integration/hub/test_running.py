@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -54,6 +55,20 @@ def test_a_manifest_becomes_a_config_map_an_entry_and_a_status(running: World) -
 
     world.until(lambda: counted() == (2, 1, 0))
     assert world.problems() == []
+
+
+@pytest.mark.parametrize("off", [-20.0, 20.0])
+def test_a_first_cycle_is_due_at_once_whatever_the_hubs_clock_says(
+    world: World, api: ScriptedServer, monkeypatch: pytest.MonkeyPatch, off: float
+) -> None:
+    monkeypatch.setattr("dsf.hub.registrar.time", SimpleNamespace(time=lambda: time.time() + off))
+    world.config()
+    world.cluster("a")
+    world.scorer("cpu-scorer", api)
+    began = time.time()
+    world.start()
+    world.until(lambda: world.pairs() == ["a/cpu-scorer"])
+    assert began - 1 <= world.schedule.due_times(["a/cpu-scorer"])["a/cpu-scorer"] <= time.time() + 1
 
 
 def test_credentials_are_the_ones_the_hub_verifies_with(running: World) -> None:
