@@ -165,5 +165,5 @@ def test_a_key_for_a_time_beyond_all_waits_keeps_no_other_from_coming() -> None:
     thread = threading.Thread(target=lambda: taken.put(queue.get()), daemon=True)
     thread.start()
     queue.add_after("other", 0.05)
-    assert taken.get(timeout=300) == "other"
+    assert taken.get(timeout=60) == "other"
     queue.shutdown()
