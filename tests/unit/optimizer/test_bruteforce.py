@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -73,7 +72,7 @@ def check_books(problem: PlanInput, plan: Plan) -> None:
     assert [one.workload for one in plan.explanation] == sorted(workloads)
 
 
-@pytest.mark.parametrize("first", range(0, 1000, CHUNK))
+@pytest.mark.parametrize("first", range(0, 400, CHUNK))
 def test_random_problems_have_the_best_plan(first: int) -> None:
     for seed in range(first, first + CHUNK):
         problem = random_problem(seed)
@@ -140,23 +139,6 @@ def test_drawn_problems_have_the_best_plan_in_any_order(problem: PlanInput, seed
     else:
         assert (plan.status, plan.coverage) == (Status.OPTIMAL, Coverage.NOTHING_TO_PLACE)
     assert solve(shuffled(problem, random.Random(seed))) == plan
-
-
-def test_more_capacity_never_gives_less() -> None:
-    rng = random.Random(7)
-    for seed in range(6000, 6150):
-        problem = random_problem(seed)
-        clusters = tuple(
-            replace(
-                cluster,
-                configurations=tuple(
-                    replace(one, supply={kind: amount + rng.choice([0, 1, 2]) for kind, amount in one.supply.items()})
-                    for one in cluster.configurations
-                ),
-            )
-            for cluster in problem.clusters
-        )
-        assert solve(replace(problem, clusters=clusters)).objective >= solve(problem).objective
 
 
 def test_a_plan_within_the_gap_asked_for_says_how_far_it_can_be() -> None:
