@@ -66,7 +66,7 @@ def raises(error: Exception) -> Callable[..., Any]:
     return fail
 
 
-def call(service: Service, tool: str, **arguments: Any) -> CallToolResult:
+def call(service: Any, tool: str, **arguments: Any) -> CallToolResult:
     async def work() -> CallToolResult:
         async with Client(make_server(service)) as client:
             return await client.call_tool(tool, arguments)

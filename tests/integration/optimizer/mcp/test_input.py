@@ -3,35 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any
+from pathlib import Path
 
 import pytest
 import requests
 
+from dsf.optimizer.backend import ManifestClient
 from tests.integration.optimizer.bed import Bed
 from tests.integration.optimizer.mcp.assistant import Assistant
 from tests.integration.optimizer.mcp.server import Server
 from tests.integration.optimizer.mcp.test_access import ACCEPT, INITIALIZE, post
 from tests.support.redisserver import free_port
+from tests.unit.optimizer.test_mcp_server import call, text
 
 pytestmark = pytest.mark.xdist_group("optimizer")
 
 
-def test_a_hub_that_is_not_there(stdio: Callable[..., Assistant], common: dict[str, object], bed: Bed) -> None:
-    kubeconfig = bed.plane.dir / "nobody-there"
+def test_a_hub_that_is_not_there(bed: Bed, tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(bed.plane.kubeconfig.read_text().replace(str(bed.plane.port), str(free_port())))
-    problem = stdio(kubeconfig=kubeconfig).problem("list_scores")
-    assert "cannot reach https://127.0.0.1:" in problem
-    assert "admin-token" not in problem
-
-
-def body_of(method: str, **params: Any) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": 7, "method": method, "params": params}
+    result = call(bed.service(ManifestClient(bed.plane.session(kubeconfig))), "list_scores")
+    assert result.is_error
+    assert "cannot reach https://127.0.0.1:" in text(result)
+    assert "admin-token" not in text(result)
 
 
 def test_clients_of_the_old_dialect_need_no_session(open_server: Server) -> None:
-    answer = post(open_server.mcp, body_of("tools/list"), **{"MCP-Protocol-Version": "2025-06-18"})
+    body = {"jsonrpc": "2.0", "id": 7, "method": "tools/list", "params": {}}
+    answer = post(open_server.mcp, body, **{"MCP-Protocol-Version": "2025-06-18"})
     assert answer.status_code == 200
     assert len(answer.json()["result"]["tools"]) == 7
     assert "mcp-session-id" not in answer.headers

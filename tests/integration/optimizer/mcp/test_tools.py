@@ -17,8 +17,8 @@ READING = {"list_scores", "explain_scorer", "propose_plan", "list_plans"}
 DESTRUCTIVE = {"apply_plan", "reset"}
 
 
-def test_tools_say_what_they_are(assistant: Assistant) -> None:
-    tools = assistant.tools()
+def test_tools_say_what_they_are(near: Assistant) -> None:
+    tools = near.tools()
     assert set(tools) == READING | DESTRUCTIVE | {"rescore"}
     for name, tool in tools.items():
         assert tool.title
@@ -39,6 +39,7 @@ def test_tools_say_what_they_are(assistant: Assistant) -> None:
 def test_the_use_case(assistant: Assistant, bed: Bed) -> None:
     async def work(client: Any) -> None:
         schemas = {tool.name: tool.output_schema for tool in (await client.list_tools()).tools}
+        assert set(schemas) == READING | DESTRUCTIVE | {"rescore"}
 
         async def ask(tool: str, **given: Any) -> Any:
             result = await client.call_tool(tool, given)
