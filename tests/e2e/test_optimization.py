@@ -20,9 +20,9 @@ from dsf.kube.session import Session
 from dsf.optimizer.selector import COMPLIANCE_CLAIM
 from dsf.settings import ENV_PREFIX
 from dsf.up.stack import http_ready
-from tests.e2e import document
 from tests.e2e.world import DSF, MANIFESTS, ROOT, chosen
 from tests.integration.policywatcher.managedcluster import ManagedCluster
+from tests.support import document
 from tests.support.child import Child
 from tests.support.controlplane import ControlPlane, find
 from tests.support.controlplane_fixtures import found, programs_needed

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.scorer.server import ROOT
-from tests.integration.scorer.tutorial import Command, File, steps
+from tests.support.document import Command, File, steps
 from tests.support.recordedprometheus import RecordedPrometheus
 
 PAGE = ROOT / "docs" / "backtest.md"

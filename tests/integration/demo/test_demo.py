@@ -22,10 +22,10 @@ from playwright.sync_api import Browser, expect
 from dsf.demo.extras import EXTRAS
 from dsf.settings import ENV_PREFIX
 from dsf.up.stack import http_ready
-from tests.integration.scorer.tutorial import File, steps
 from tests.support import forked
 from tests.support.browser import TIMEOUT, Tab, browser
 from tests.support.child import Child
+from tests.support.document import File, steps
 from tests.support.programs import find
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for

@@ -14,8 +14,8 @@ from dsf import http
 from dsf.api.promql import split_queries
 from dsf.up.stack import http_ready
 from tests.integration.scorer.server import ROOT, load
-from tests.integration.scorer.tutorial import File, steps
 from tests.support.child import Child
+from tests.support.document import File, steps
 from tests.support.httpserver import ScriptedServer, answer
 from tests.support.programs import find
 from tests.support.redisserver import free_port

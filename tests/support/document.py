@@ -1,4 +1,4 @@
-"""The commands of a document, run as a reader would, and what they print held against what the document says."""
+"""The files and commands of a document, as a reader writes and runs them, and whether they print what it says."""
 
 from __future__ import annotations
 
@@ -9,9 +9,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _FENCE = re.compile(r"^```(\w*)$")
-_MARK = re.compile(r"^<!-- (not run|background)\b.*-->$")
+#: What a comment says of the block after it.
+_MARK = re.compile(r"^<!-- (?:(?P<mark>not run|background)\b.*|file: (?P<file>\S+) )-->$")
 #: In place of lines that differ each time.
 _ANY = "..."
+
+
+@dataclass
+class File:
+    """One file to be written."""
+
+    path: str
+    text: str
 
 
 @dataclass
@@ -25,21 +34,36 @@ class Command:
     wanted: list[str] = field(default_factory=list)
 
 
-def commands(document: Path) -> Iterator[Command]:
-    """The commands of all `console` blocks. A comment before a block marks what is not simply run."""
-    mark, inside, current = "", False, None
-    for number, line in enumerate(document.read_text().splitlines(), 1):
+def steps(document: Path) -> Iterator[File | Command]:
+    """The blocks that a comment names as files, and the commands of all `console` blocks, in their order."""
+    language, mark, file = None, "", ""
+    lines: list[str] = []
+    for number, line in enumerate(document.read_text(encoding="utf-8").splitlines(), 1):
         fence = _FENCE.match(line)
-        if fence and not inside:
-            inside = fence.group(1) == "console"
-        elif fence:
-            if current is not None:
-                yield current
-            inside, current, mark = False, None, ""
-        elif not inside:
-            found = _MARK.match(line)
-            mark = found.group(1) if found else mark
-        elif line.startswith("$ "):
+        if language is None:
+            if fence:
+                language, lines = fence[1], []
+            elif found := _MARK.match(line):
+                mark, file = found["mark"] or "", found["file"] or ""
+        elif not fence:
+            lines.append(line)
+        else:
+            if file:
+                yield File(file, "".join(f"{line}\n" for line in lines))
+            elif language == "console":
+                yield from _typed(lines, number - len(lines), mark)
+            language, mark, file = None, "", ""
+
+
+def commands(document: Path) -> Iterator[Command]:
+    """The commands alone."""
+    return (step for step in steps(document) if isinstance(step, Command))
+
+
+def _typed(lines: list[str], first: int, mark: str) -> Iterator[Command]:
+    current: Command | None = None
+    for number, line in enumerate(lines, first):
+        if line.startswith("$ "):
             if current is not None:
                 yield current
             current = Command(line[2:], number, mark)
@@ -47,6 +71,8 @@ def commands(document: Path) -> Iterator[Command]:
             current.text += "\n" + line
         elif current is not None:
             current.wanted.append(line.rstrip())
+    if current is not None:
+        yield current
 
 
 def run(command: Command, *, cwd: Path, environment: Mapping[str, str], replace: Mapping[str, str]) -> tuple[int, str]:
