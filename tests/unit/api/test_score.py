@@ -48,18 +48,10 @@ def test_a_value_that_is_no_number(score: float) -> None:
         to_score_value(score)
 
 
-@given(FINITE, FINITE)
-def test_floor_and_clamp_are_monotone_and_within_range(one: float, other: float) -> None:
-    low, high = sorted((one, other))
-    (low_value, _), (high_value, _) = to_score_value(low), to_score_value(high)
-    assert -100 <= low_value <= high_value <= 100
-
-
 @given(FINITE)
-def test_a_value_that_was_not_clamped_is_the_floor(score: float) -> None:
-    value, clamped = to_score_value(score)
-    assert clamped == (not -100 <= math.floor(score) <= 100)
-    assert clamped or value == math.floor(score)
+def test_a_value_is_the_floor_or_the_nearest_bound(score: float) -> None:
+    floor = math.floor(score)
+    assert to_score_value(score) == (min(max(floor, -100), 100), not -100 <= floor <= 100)
 
 
 RESULTS = st.lists(
