@@ -55,26 +55,26 @@ def _lease(world: HubWorld) -> dict[str, Any]:
 
 
 def test_a_slow_etcd_makes_everything_later_and_nothing_wrong(world: HubWorld, api: ScriptedServer) -> None:
-    clusters = world.setup(api.url, *["slow"] * 10)
+    clusters = world.setup(api.url, *["slow"] * 5)
     leader = world.hub()
-    world.until(lambda: len(world.pairs()) == 10, 20)
+    world.until(lambda: len(world.pairs()) == 5, 20)
     standby, results = world.hub(), world.results()
     world.until(lambda: said(standby.log, "waits for its turn"), 20)
-    assert [world.send(cluster, 1) for cluster in clusters] == ["ok"] * 10
+    assert [world.send(cluster, 1) for cluster in clusters] == ["ok"] * 5
     world.until(lambda: world.scores() == {cluster: [1] for cluster in clusters}, 20)
     before = _lease(world)
 
     with _slow_etcd(world.plane) as pauses:
         world.mask((clusters[0], "cpu"))
-        assert [world.send(cluster, 2) for cluster in clusters[1:]] == ["ok"] * 9
-        world.until(lambda: pauses[0] >= 8, 20)
+        assert [world.send(cluster, 2) for cluster in clusters[1:]] == ["ok"] * 4
+        world.until(lambda: pauses[0] >= 5, 20)
     with world.plane.paused("etcd"):
-        assert [world.send(cluster, 3) for cluster in clusters[1:]] == ["ok"] * 9
+        assert [world.send(cluster, 3) for cluster in clusters[1:]] == ["ok"] * 4
         # Half of the time after which a leader gives up.
         time.sleep(5.0)
     world.until(lambda: world.scores() == {cluster: [3] for cluster in clusters[1:]}, 5)
     world.until(lambda: world.told(clusters[0]) == [], 5)
-    world.until(lambda: world.status()["clusters"]["desired"] == 9, 5)
+    world.until(lambda: world.status()["clusters"]["desired"] == 4, 5)
     after = _lease(world)
     assert (after["holderIdentity"], after["leaseTransitions"]) == (
         before["holderIdentity"],

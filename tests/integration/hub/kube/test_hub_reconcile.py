@@ -180,23 +180,10 @@ def test_a_renamed_scorer_takes_the_place_of_the_old_one(running: HubWorld, api:
     running.until(is_the_new_ones, 10)
 
 
-def test_with_the_addon_only_clusters_that_have_it_get_ticks(world: HubWorld, api: ScriptedServer) -> None:
-    first, second = world.setup(api.url, "with", "without")
-    world.apply(addon(first))
-    world.hub(addon_mode=True)
-    world.until(lambda: world.pairs() == [f"{first}/cpu-scorer"], 20)
-    assert world.work(second) is None
-    world.apply(addon(second))
-    world.until(lambda: len(world.pairs()) == 2, 30)
-    world.plane.kubectl("delete", "managedclusteraddon", "-n", first, "--all", "--wait=false")
-    world.until(lambda: world.pairs() == [f"{second}/cpu-scorer"], 30)
-    world.until(lambda: world.work(first) is None, 30)
-
-
-def test_an_add_on_that_flaps_costs_neither_score_nor_history_nor_credentials(
+def test_only_clusters_with_the_add_on_get_ticks_and_one_that_flaps_loses_nothing(
     world: HubWorld, api: ScriptedServer
 ) -> None:
-    (name,) = world.setup(api.url, "flapping")
+    name, other = world.setup(api.url, "flapping", "without")
     world.apply(addon(name))
     world.hub(addon_mode=True, departure_grace=300, redis_manage_users=True, hub_resync=1)
     world.results()
@@ -222,6 +209,9 @@ def test_an_add_on_that_flaps_costs_neither_score_nor_history_nor_credentials(
     assert world.session.get(ADDON_PLACEMENT_SCORES.path(name, "cpu"))["metadata"]["uid"] == uid
     assert world.send(name, 44.0) == "ok"
     assert world.client.hget(keys.pair_key(name, "cpu-scorer"), "n:ok") == "3"
+    assert world.work(other) is None
+    world.apply(addon(other))
+    world.until(lambda: world.pairs() == [f"{name}/cpu-scorer", f"{other}/cpu-scorer"], 30)
     world.client.execute_command("ACL", "DELUSER", user)
 
 
