@@ -8,13 +8,14 @@ from collections import Counter
 from pathlib import Path
 
 from tests.faults.fleet import Fleet, scores
+from tests.support.stack import pass_time
 from tests.support.wait import wait_for
 
 #: Modules of dsf that a cycle and its result enter in beat, agent and results worker together: 35, and two for
 #: what is not of each cycle, such as a new connection.
 MOST = 37
-#: Seconds of cycles, one a second, and of none; and cycles that are there at least.
-_SECONDS, _CYCLES = 8, 5
+#: Calls of a module that is of each cycle, at least, while there are that many of them.
+_CYCLES = 6
 
 
 def test_a_cycle_and_its_result_enter_few_modules(tmp_path: Path) -> None:
@@ -22,13 +23,17 @@ def test_a_cycle_and_its_result_enter_few_modules(tmp_path: Path) -> None:
     with Fleet(tmp_path / "stack", altered={role: ("--calls", str(file)) for role, file in files.items()}) as fleet:
         fleet.scorer("sample", scores(10), interval=1, query="up")
         fleet.wait_success("sample", more=3)
-        busy = {role: _calls(file) for role, file in files.items()}
-        time.sleep(_SECONDS)
+        busy, began = {role: _calls(file) for role, file in files.items()}, time.monotonic()
+        fleet.wait_success("sample", more=_CYCLES + 2)
+        # What is counted is written several times a second.
+        pass_time(1)
         busy = {role: _calls(file) - busy[role] for role, file in files.items()}
+        took = time.monotonic() - began
         fleet.scorer("sample", scores(10), interval=3600, query="up")
-        time.sleep(_SECONDS / 2)
+        pass_time(4)
         idle = {role: _calls(file) for role, file in files.items()}
-        time.sleep(_SECONDS)
+        # What happens anyway, in as much time.
+        pass_time(took)
         idle = {role: _calls(file) - idle[role] for role, file in files.items()}
     entered = {
         role: sorted(name for name, calls in busy[role].items() if calls - idle[role][name] >= _CYCLES)

@@ -28,8 +28,10 @@ def exposition(host: str) -> Iterator[int]:
     """The server of hub's and agent's metrics and probes."""
     server = MetricsServer(CollectorRegistry(), host, 0)
     server.start()
-    yield server.port
-    server.stop()
+    try:
+        yield server.port
+    finally:
+        server.stop()
 
 
 @contextlib.contextmanager
@@ -37,8 +39,10 @@ def receiver(host: str) -> Iterator[int]:
     """The agent's OTLP receiver."""
     server = Receiver(Received(WindowBudget(1, 1), dict), host, 0, max_bytes=1000)
     server.start()
-    yield server.port
-    server.stop()
+    try:
+        yield server.port
+    finally:
+        server.stop()
 
 
 @contextlib.contextmanager
