@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,7 +27,6 @@ from tests.support.httpserver import Gate, ScriptedServer, answer, matrix
 from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
 
-ROOT = Path(__file__).resolve().parents[3]
 WORKER = f"spoke@{CLUSTER}"
 
 
@@ -213,16 +213,15 @@ def test_a_results_worker_by_celerys_own_command_is_one_of_ours(tmp_path: Path) 
             "DSF_MANIFESTS": str(tmp_path),
         }
         command = [sys.executable, "-m", "celery", "-A", "dsf.celery", "worker", "-Q", "hub.results"]
-        with (tmp_path / "log").open("wb") as log:
-            worker = subprocess.Popen(command, env=environment, cwd=ROOT, stdout=log, stderr=log)
+        worker = forked.child(command, tmp_path / "log", environment, inherit=False)
         try:
-            wait_for(lambda: admin.pubsub_numsub(keys.CONTROL)[0][1] or worker.poll(), 60, "the worker to listen")
+            wait_for(lambda: admin.pubsub_numsub(keys.CONTROL)[0][1] or not worker.is_running, 60, "it to listen")
             environment |= {"DSF_ROLE": "cli", "DSF_REDIS_URL": url.replace("dsf-results", "dsf-operator")}
             done = forked.celery(["inspect", "ping", "--json", "--timeout", "10"], environment)
-            assert done.returncode == 0, done.stdout + done.stderr + (tmp_path / "log").read_text()
+            assert done.returncode == 0, done.stdout + done.stderr + worker.tail()
             [name] = json.loads(done.stdout)
             assert name.startswith("results@")
             assert admin.acl_log() == []
         finally:
-            worker.terminate()
-            assert worker.wait(60) == 0
+            worker.signal(signal.SIGTERM)
+            assert worker.wait() == 0
