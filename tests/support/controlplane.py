@@ -13,7 +13,6 @@ import itertools
 import json
 import os
 import shutil
-import signal
 import ssl
 import subprocess
 import sys
@@ -25,11 +24,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from dsf.kube.resources import MANAGED_CLUSTERS, Resource
 from dsf.kube.session import Session
-from tests.support.child import Child
+from tests.support.child import Child, stopped
 from tests.support.controlplane_crds import install_crds
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
@@ -170,13 +167,8 @@ class ControlPlane:
         """SIGSTOP while the context is open: connections stay, nothing answers. `program` may also be `etcd`."""
         child = {"kube-apiserver": self._apiserver, "etcd": self._etcd}[program]
         assert child is not None
-        child.signal(signal.SIGSTOP)
-        # On a busy machine it still answers for a moment.
-        wait_for(lambda: psutil.Process(child.pid).status() == psutil.STATUS_STOPPED)
-        try:
+        with stopped(child):
             yield
-        finally:
-            child.signal(signal.SIGCONT)
 
     def stop(self) -> None:
         """End both servers, close the sessions that were given out, remove the folder."""

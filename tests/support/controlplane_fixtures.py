@@ -52,17 +52,10 @@ def session(control_plane: ControlPlane) -> Iterator[Session]:
         yield session
 
 
-@pytest.fixture
-def own_control_plane() -> Iterator[ControlPlane]:
-    """A real API server of the test's own, without CRDs."""
-    with found(crds=False) as server:
-        yield server
-
-
-def found(*, crds: bool = True) -> ControlPlane:
+def found() -> ControlPlane:
     """A control plane, not started. Without the programs the test is skipped; in CI that is a failure."""
     with programs_needed():
-        return ControlPlane(crds=crds)
+        return ControlPlane()
 
 
 @contextlib.contextmanager

@@ -13,8 +13,8 @@ import pytest
 from dsf import http
 from dsf.errors import HttpError
 from dsf.http import deadline, transport
+from tests.integration.http.forgetfulrelay import ForgetfulRelay
 from tests.support import httpserver
-from tests.support.forgetfulrelay import ForgetfulRelay
 from tests.support.httpserver import ScriptedServer, answer
 from tests.support.wait import wait_for
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -28,15 +26,8 @@ PATHS = ("/optimize", "/reset", "/mcp")
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A service with the tools for assistants, whose hub is never asked."""
-    with optimizer(tmp_path_factory.mktemp("optimizer")) as found:
-        yield found
-
-
-@contextmanager
-def optimizer(folder: Path) -> Iterator[str]:
-    """The URL of a service that wants the token `right`."""
-    token = folder / "token"
+    """A service with the tools for assistants that wants the token `right`, and whose hub is never asked."""
+    token = tmp_path_factory.mktemp("optimizer") / "token"
     token.write_text("right")
     access = TokenAccess(token)
     backend = ManifestClient(cast("Any", None))

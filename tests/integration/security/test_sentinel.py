@@ -24,8 +24,8 @@ from tests.integration.agent.conftest import RESULTS, SERIES
 from tests.integration.agent.harness import summary
 from tests.integration.security.fleet import MASTER
 from tests.integration.security.processes import CLUSTER, processes
+from tests.integration.security.sentinel import SentinelRedis
 from tests.support.httpserver import ScriptedServer, answer, matrix
-from tests.support.sentinel import SentinelRedis
 from tests.support.tlsca import TestCa
 from tests.support.wait import wait_for
 

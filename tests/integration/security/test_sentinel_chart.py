@@ -24,7 +24,7 @@ from dsf.settings import ENV_PREFIX, Settings
 from dsf.store.client import connect
 from tests.conftest import SettingsFactory
 from tests.integration.security.fleet import MASTER
-from tests.support.sentinel import CLIENT_PASSWORD, CLIENT_USER, SentinelRedis
+from tests.integration.security.sentinel import CLIENT_PASSWORD, CLIENT_USER, SentinelRedis
 from tests.support.tlsca import TestCa
 from tests.unit.deploy import chart
 

@@ -20,7 +20,7 @@ from tests.support.tlsca import TestCa
 from tests.support.wait import wait_for
 
 #: What is shipped is what is tested.
-_EXAMPLE = Path(__file__).parents[2] / "deploy" / "redis" / "sentinel.conf.example"
+_EXAMPLE = Path(__file__).parents[3] / "deploy" / "redis" / "sentinel.conf.example"
 
 MASTER_NAME = "hub"
 #: Of the Sentinels themselves, and of the user that processes ask them as.
