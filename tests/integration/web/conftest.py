@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -22,9 +23,23 @@ def page(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture(scope="module")
-def closed(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebProcess]:
+def token_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file with the token that `closed` wants."""
+    file = tmp_path_factory.mktemp("closed") / "token"
+    file.write_text(f"{TOKEN}\n")
+    return file
+
+
+@pytest.fixture(scope="module")
+def closed(redis_server: RedisServer, token_file: Path) -> Iterator[WebProcess]:
     """One token may do everything."""
-    folder = tmp_path_factory.mktemp("closed")
-    (folder / "token").write_text(f"{TOKEN}\n")
-    with WebProcess(redis_server.url, folder / "log", web_auth="token", client_token_file=folder / "token") as page:
+    log = token_file.with_name("log")
+    with WebProcess(redis_server.url, log, web_auth="token", client_token_file=token_file) as page:
+        yield page
+
+
+@pytest.fixture(scope="module")
+def acting(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebProcess]:
+    """Everybody on this machine may act."""
+    with WebProcess(redis_server.url, tmp_path_factory.mktemp("acting") / "log", web_auth="local") as page:
         yield page

