@@ -20,6 +20,8 @@ from tests.unit.deploy import ocmschemas
 OURS = "dynamic-scoring.open-cluster-management.io/"
 #: Kinds of projects of which there is no schema here; docs/ says on each page what was not tried.
 FOREIGN = {"Connector", "Listener", "Site"}
+#: Pages for contributors, without commands of users.
+OTHERS = ("CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md")
 LANGUAGES = {"console", "sh", "yaml", "json", "python", "dockerfile", "promql", "toml", "nginx", ""}
 
 
@@ -34,10 +36,10 @@ def test_every_block_says_what_it_is(page: Path) -> None:
     assert page.read_text(encoding="utf-8").count("```") == 2 * len(pages.blocks(page))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=pages.name)
+@pytest.mark.parametrize("page", [*PAGES, *(ROOT / name for name in OTHERS)], ids=pages.name)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in pages.links(page):
-        if target.startswith(("http://", "https://")):
+        if target.startswith(("http://", "https://", "mailto:")):
             continue
         path, _, anchor = target.partition("#")
         file = (page.parent / path).resolve() if path else page

@@ -116,16 +116,6 @@ def test_no_job_runs_for_hours_by_mistake(path: Path) -> None:
     assert [name for name, job in jobs.items() if "uses" not in job and "timeout-minutes" not in job] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=pages.name)
-def test_links_lead_somewhere(page: Path) -> None:
-    for target in pages.links(page):
-        if target.startswith(("https://", "mailto:")):
-            continue
-        name, _, anchor = target.partition("#")
-        assert (ROOT / name).exists(), target
-        assert not anchor or anchor in pages.anchors(ROOT / name), target
-
-
 @pytest.mark.parametrize("path", sorted(GITHUB.rglob("*.yml")), ids=lambda path: path.name)
 def test_what_github_reads_is_yaml(path: Path) -> None:
     loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
