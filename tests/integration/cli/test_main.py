@@ -17,6 +17,7 @@ import yaml
 from dsf import keys
 from dsf.cli import context
 from dsf.cli.main import app
+from dsf.fleet import changes
 from tests.integration.cli.conftest import Dsf, loaded
 from tests.integration.exporter.fleet import SAMPLE, Fleet
 from tests.support import forked
@@ -179,6 +180,35 @@ def test_a_wrong_setting_names_the_variable(nobody: dict[str, str]) -> None:
     assert ended.returncode == 1
     (line,) = ended.stderr.splitlines()
     assert line.startswith("error: wrong setting: DSF_QUEUE_LIMIT:")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("status", "nobody"),
+        ("history", SAMPLE, "--cluster", "mars"),
+        ("changes", SAMPLE, "--cluster", "mars"),
+        ("rescore", "nobody"),
+        ("rescore", SAMPLE, "-c", "worker02", "-c", "mars"),
+        *(("credentials", word, "--cluster", "mars") for word in ("list", "rotate", "revoke")),
+        *(("schedule", *words, "nobody") for words in (("set", "-i", "5"), ("pause",), ("resume",), ("reset",))),
+        *(
+            ("schedule", *words, SAMPLE, "-c", "mars")
+            for words in (("set", "-i", "5"), ("pause",), ("resume",), ("reset",))
+        ),
+    ],
+    ids=" ".join,
+)
+def test_a_name_that_nothing_has_is_an_error_that_names_the_others(
+    dsf: Dsf, fleet: Fleet, command: tuple[str, ...]
+) -> None:
+    scorer, cluster = "no scorer 'nobody' runs; registered: ", "no cluster 'mars' is accepted; registered: "
+    said = f"{scorer}sample-scorer, static-scorer" if "nobody" in command else f"{cluster}worker01, worker02"
+    result = dsf(*command)
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"error: {said}\n")
+    # Nothing was done anywhere, so there is no change.
+    assert fleet.redis.hlen(keys.OVERRIDES) == fleet.redis.llen(keys.spoke_queue("worker02")) == 0
+    assert changes.read(fleet.redis).changes == []
 
 
 def test_a_running_demo_is_found(

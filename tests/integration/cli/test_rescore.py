@@ -211,8 +211,6 @@ def test_what_was_sent_before_it_broke_off_has_its_author(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("nobody",), "no scorer 'nobody' runs; registered: sample-scorer, static-scorer"),
-        ((SAMPLE, "-c", "worker02", "-c", "mars"), "no cluster 'mars' is accepted; registered: worker01, worker02"),
         (("static-scorer",), "scorer 'static-scorer' runs on no cluster now; `dsf status static-scorer` may say why"),
         (
             ("static-scorer", "--cluster", "worker01"),

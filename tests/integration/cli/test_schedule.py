@@ -191,18 +191,3 @@ def test_a_change_wakes_beat(dsf: Dsf, fleet: Fleet) -> None:
 def test_wrong_usage(dsf: Dsf, fleet: Fleet, arguments: tuple[str, ...]) -> None:
     assert dsf("schedule", *arguments).exit_code == 2
     assert overrides(fleet.redis) == {}
-
-
-@pytest.mark.parametrize("command", [("set", "--interval", "5"), ("pause",), ("resume",), ("reset",)])
-def test_unknown_names(dsf: Dsf, fleet: Fleet, command: tuple[str, ...]) -> None:
-    result = dsf("schedule", command[0], "nobody", *command[1:])
-    assert (result.exit_code, result.stderr) == (
-        1,
-        "error: no scorer 'nobody' runs; registered: sample-scorer, static-scorer\n",
-    )
-    result = dsf("schedule", command[0], SAMPLE, "--cluster", "mars", *command[1:])
-    assert (result.exit_code, result.stderr) == (
-        1,
-        "error: no cluster 'mars' is accepted; registered: worker01, worker02\n",
-    )
-    assert overrides(fleet.redis) == {}
