@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from dsf.demo import debian
 from dsf.errors import ToolError
 from tests.support import programs
+from tests.support.child import ran
 
 pytestmark = pytest.mark.skipif(not debian.available(), reason="apt-get and dpkg are only on Debian and its relatives")
 
@@ -27,7 +27,7 @@ def test_a_redis_with_libraries_that_this_machine_may_lack(
     monkeypatch.setattr("dsf.demo.debian.shutil.which", lambda name: None)
     monkeypatch.setattr(debian, "available", lambda: True)
     found = programs.find("redis-server")
-    said = subprocess.run([found, "--version"], capture_output=True, text=True, check=True, timeout=300).stdout
+    said = ran([found, "--version"], check=True).stdout
     assert re.match(r"Redis server v=\d", said)
     progress = capfd.readouterr().err
     assert "unpacking Debian's package redis-server" in progress

@@ -19,12 +19,11 @@ import requests
 import yaml
 from playwright.sync_api import Browser, expect
 
-from dsf.demo.extras import EXTRAS
 from dsf.settings import ENV_PREFIX
 from dsf.up.stack import http_ready
 from tests.support import forked
 from tests.support.browser import TIMEOUT, Tab, browser
-from tests.support.child import Child
+from tests.support.child import Child, ran
 from tests.support.document import File, steps
 from tests.support.programs import find
 from tests.support.redisserver import free_port
@@ -46,6 +45,28 @@ PAIRS = [
 
 #: Tasks of one cycle.
 STAGES = ("dsf.cycle", "dsf.fetch", "dsf.score", "dsf.publish")
+#: `dsf` with a demo that never has all scores.
+ENDLESS = """
+from dsf.cli.main import run
+from dsf.demo.report import DemoReport
+DemoReport.missing = lambda *_: {"all": "one is missing"}
+run()
+"""
+#: `dsf` with a demo whose minute is over as soon as there is a cause to be said.
+IMPATIENT = """
+from dsf.cli.main import run
+from dsf.demo import command
+from dsf.demo.report import DemoReport
+missing = DemoReport.missing
+def looked(report, since):
+    found = missing(report, since)
+    if "Healthy" in str(found):
+        command.ONCE_TIMEOUT = 0.0
+    return found
+DemoReport.missing = looked
+command.ONCE_TIMEOUT = 200.0
+run()
+"""
 #: A query that Prometheus does not take.
 WRONG = """configSyncMode: None
   source:
@@ -83,17 +104,21 @@ def _of(state: str) -> list[str]:
 
 
 class Demo:
-    """A demo that runs on a kept folder, and what a person does beside it."""
+    """A demo that runs on a kept folder, and what a person does beside it.
 
-    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+    `once` is for one with --once that would wait for ever: it is not to end by itself before a test ends it.
+    """
+
+    def __init__(self, folder: Path, environment: dict[str, str], *, once: bool = False) -> None:
         self.folder = folder
         self.environment = environment
+        self.once = once
         self.start()
 
     def start(self) -> None:
-        # Not Child's own environment argument: that adds to this process's one.
-        command = ("/usr/bin/env", "-i", *(f"{name}={value}" for name, value in self.environment.items()))
-        self.process = Child([*command, *DSF, "demo", "--keep", str(self.folder)], self.folder.parent / "demo.log")
+        command = (sys.executable, "-c", ENDLESS, "demo", "--once") if self.once else (*DSF, "demo")
+        arguments = (*command, "--keep", str(self.folder))
+        self.process = Child(arguments, self.folder.parent / "demo.log", self.environment, inherit=False)
 
     def dsf(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         return forked.dsf(arguments, self.environment | variables, timeout=300)
@@ -136,6 +161,10 @@ class Demo:
         scores = self.data("scores", "--cluster", cluster, "--scorer", scorer).get("scores", [])
         return {item["name"] for score in scores for item in score["items"]}
 
+    def scheduled(self, scorer: str) -> Any:
+        """Entries of the schedule of this demo, if it is there."""
+        return self.data("schedule", "list", scorer, "--context", str(self.folder)).get("entries", [])
+
     def stages(self, run: str = "") -> set[str]:
         """Names of the tasks, of this run if one is given, that Flower has heard of so far."""
         tasks = requests.get(f"{self.context()['flower_url']}/api/tasks", timeout=300).json().values()
@@ -157,31 +186,6 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
     check_nothing_is_left(running.environment)
 
 
-def test_once_prints_the_table_and_ends_with_0(tmp_path: Path) -> None:
-    environment = make_environment(tmp_path)
-    # A busy machine may need more than the minute that a person's has.
-    code = "import dsf.demo.command; dsf.demo.command.ONCE_TIMEOUT = 200; from dsf.cli.main import run; run()"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "demo", "--once", "--with", ",".join(EXTRAS)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=270,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    rows = [line.split() for line in done.stdout.splitlines()]
-    assert rows[0][:5] == ["CLUSTER", "SCORER", "ITEMS", "LOW", "HIGH"]
-    extra = [(cluster, one.sample) for cluster in ("worker01", "worker02") for one in EXTRAS.values()]
-    assert [(row[0], row[1]) for row in rows[1:]] == sorted([*PAIRS, *extra])
-    assert all(int(row[2]) >= 1 and -100 <= int(row[3]) <= int(row[4]) <= 100 for row in rows[1:])
-    assert "every cluster has every score" in done.stderr
-    # A demo that is not kept leaves neither folder nor context.
-    assert not list(tmp_path.glob("dsf-demo-*"))
-    assert not list((tmp_path / "state" / "dsf" / "contexts").iterdir())
-    check_nothing_is_left(environment)
-
-
 def test_once_says_why_a_score_is_missing(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
@@ -197,14 +201,10 @@ def test_once_says_why_a_score_is_missing(tmp_path: Path) -> None:
         " metadata: {name: typo, namespace: open-cluster-management},\n"
         " spec: {description: d, configUrl: 'http://127.0.0.1:1/config', configSyncMode: Full}}\n"
     )
-    code = "import dsf.demo.command; dsf.demo.command.ONCE_TIMEOUT = 45; from dsf.cli.main import run; run()"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "demo", "--once", "--keep", str(folder)],
+    done = ran(
+        [sys.executable, "-c", IMPATIENT, "demo", "--once", "--keep", str(folder)],
         env=make_environment(tmp_path),
-        capture_output=True,
-        text=True,
         timeout=270,
-        check=False,
     )
     assert done.returncode == 1
     assert "worker01/nobody is not in the schedule; Healthy" in done.stderr
@@ -243,9 +243,7 @@ def test_everything_that_is_promised(demo: Demo) -> None:
             return text
 
         text = wait_for(exposed, 30, url)
-        checked = subprocess.run(
-            [find("promtool"), "check", "metrics"], input=text, capture_output=True, text=True, timeout=300, check=False
-        )
+        checked = ran([find("promtool"), "check", "metrics"], input=text)
         assert checked.returncode == 0, checked.stdout + checked.stderr
 
     def is_scored_again() -> bool:
@@ -320,12 +318,12 @@ def test_a_scorer_and_a_worse_second_version_of_it_are_compared(demo: Demo, tmp_
     assert "on worker01, worker02: " in done.stdout
 
 
-def test_two_demos_at_once(demo: Demo, tmp_path: Path) -> None:
+def test_two_demos_at_once_of_which_one_is_interrupted(demo: Demo, tmp_path: Path) -> None:
     """Each command goes to the one that is meant, and says to which; the end of one leaves the other."""
     demo.wait_fresh(PAIRS)
-    other = Demo(tmp_path / "other", demo.environment | {"TMPDIR": str(tmp_path)})
+    other = Demo(tmp_path / "other", demo.environment | {"TMPDIR": str(tmp_path)}, once=True)
     try:
-        other.wait_fresh(PAIRS)
+        wait_for(lambda: other.scheduled("sample-scorer"), 60, "the other demo", interval=0.5)
         ambiguous = demo.dsf("schedule", "pause", "sample-scorer")
         assert (ambiguous.returncode, ambiguous.stdout) == (2, "")
         assert f"demo ({demo.folder})" in ambiguous.stderr
@@ -335,11 +333,14 @@ def test_two_demos_at_once(demo: Demo, tmp_path: Path) -> None:
         assert paused.returncode == 0
         assert paused.stderr == f"dsf: using the demo other ({other.folder})\n"
         for running, state in ((demo, False), (other, True)):
-            entries = running.data("schedule", "list", "sample-scorer", "--context", running.folder.name)["entries"]
-            assert {entry["paused"] for entry in entries} == {state}
+            assert {entry["paused"] for entry in running.scheduled("sample-scorer")} == {state}
     finally:
         other.process.signal(signal.SIGTERM)
-        other.process.wait(120)
+        code = other.process.wait(120)
+    # A script that waits for scores must not take it for success.
+    assert code == 130, other.process.tail()
+    assert "every cluster has every score" not in other.process.tail()
+    assert f"all processes have ended; the manifests are in {other.folder}" in other.process.tail()
     assert demo.dsf("scores").stderr == f"dsf: using the demo demo ({demo.folder})\n"
 
 

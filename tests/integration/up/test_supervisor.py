@@ -15,6 +15,7 @@ import pytest
 from dsf.errors import ToolError
 from dsf.up import supervisor as module
 from dsf.up.supervisor import Program, Supervisor, supervising
+from tests.support.child import ran
 from tests.support.wait import wait_for
 
 
@@ -245,7 +246,7 @@ def test_a_hangup_that_is_ignored_ends_nothing(tmp_path: Path) -> None:
         "    print('goes on', signal.getsignal(signal.SIGHUP).name)\n"
     )
     command = ["sh", "-c", 'trap "" HUP; exec "$0" -c "$1"', sys.executable, code]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    ended = ran(command)
     assert ended.stdout == "goes on SIG_IGN\n", ended.stderr
 
 

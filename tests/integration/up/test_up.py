@@ -18,7 +18,7 @@ from dsf.store.pairs import Pairs
 from dsf.up.ports import Ports
 from dsf.up.supervisor import Supervisor
 from tests.support import forked
-from tests.support.child import Child
+from tests.support.child import Child, ran
 from tests.support.redisserver import SocketRedis
 from tests.support.wait import wait_for
 
@@ -89,9 +89,8 @@ def test_one_agent_per_accepted_cluster(
     tmp_path: Path, manifests: Path, environment: dict[str, str], server: SocketRedis
 ) -> None:
     redis_client = server.client()
-    command = ("/usr/bin/env", "-i", *(f"{name}={value}" for name, value in environment.items()), *DSF)
     options = ("--backend", "dir", "--manifests", str(manifests), "--redis-url", f"unix://{server.path}", "--no-flower")
-    up = Child([*command, "up", *options], tmp_path / "up.log")
+    up = Child([*DSF, "up", *options], tmp_path / "up.log", environment, inherit=False)
     try:
         pairs = Pairs(redis_client)
         wait_for(lambda: (found := pairs.state("c1", "static").score) and len(found.items) == 6, 40, up.tail())
@@ -102,9 +101,7 @@ def test_one_agent_per_accepted_cluster(
         wait_for(lambda: _agents(up.pid) == {"c2"}, 10)
 
         # As in another terminal: it takes the Redis of the stack that runs.
-        status = subprocess.run(
-            [*DSF, "status"], env=environment, cwd=manifests, capture_output=True, text=True, timeout=300, check=False
-        )
+        status = ran([*DSF, "status"], env=environment, cwd=manifests)
         assert "static" in status.stdout, status.stdout + status.stderr
 
         second = run(environment, *options)
