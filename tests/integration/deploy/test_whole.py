@@ -180,11 +180,15 @@ class World:
     def client(self, role: str) -> redis.Redis:
         """A client with the password of one of the hub's users, as it is in the Secret."""
         users = self.session.get(SECRETS.path(HUB_NAMESPACE, "dynamic-scoring-redis-users"))["data"]
+        return self.connected(f"dsf-{role}", base64.b64decode(users[role]).decode())
+
+    def connected(self, username: str, password: str) -> redis.Redis:
+        """A client of this user."""
         return redis.Redis(
             host="localhost",
             port=self.redis_port,
-            username=f"dsf-{role}",
-            password=base64.b64decode(users[role]).decode(),
+            username=username,
+            password=password,
             ssl=True,
             ssl_ca_certs=str(self.node.folder / "redis" / "tls" / "ca.crt"),
             decode_responses=True,
@@ -262,15 +266,7 @@ def test_everybody_has_the_rights_that_are_needed(world: World) -> None:
     with contextlib.closing(world.client("hub")) as hub:
         # It may make users, so it may make one that reads the log of refusals.
         hub.execute_command("ACL", "SETUSER", "reader", "on", ">reader-password", "+acl|log", "+client|list")
-        reader = redis.Redis(
-            host="localhost",
-            port=world.redis_port,
-            username="reader",
-            password="reader-password",
-            ssl=True,
-            ssl_ca_certs=str(world.node.folder / "redis" / "tls" / "ca.crt"),
-            decode_responses=True,
-        )
+        reader = world.connected("reader", "reader-password")
         processes = {f"dsf-{name}" for name in ("hub", "beat", "results", "exporter", "flower-tasks")}
         expected = processes | {f"spoke-{CLUSTER}"}
         with contextlib.closing(reader):
@@ -280,13 +276,6 @@ def test_everybody_has_the_rights_that_are_needed(world: World) -> None:
             refused: Any = reader.acl_log()
         hub.acl_deluser("reader")
     assert refused == []
-
-
-def test_flower_can_start_a_cycle(world: World) -> None:
-    with contextlib.closing(world.client("operator")) as client:
-        before = Pairs(client).state(CLUSTER, SCORER).count("ok")
-        world.cycle()
-        world.node.until(lambda: Pairs(client).state(CLUSTER, SCORER).count("ok") > before, "another cycle", 30)
 
 
 def test_a_secret_of_the_hub_and_its_rotation_reach_the_source(world: World, hub: HubCluster) -> None:
