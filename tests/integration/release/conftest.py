@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.child import ran
 from tests.support.uv import ROOT, failed
 
 #: The index that a release before this one has left.
@@ -26,7 +26,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     index = folder.parent / "index.yaml"
     index.write_text(EARLIER)
     command = (sys.executable, str(ROOT / "scripts" / "artefacts"), str(folder), str(index))
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = ran(command)
     if done.returncode:
         failed(done.stderr)
     return folder
@@ -35,7 +35,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def version() -> str:
     """That of this checkout."""
-    return subprocess.run([ROOT / "scripts" / "version"], capture_output=True, text=True, check=True).stdout.strip()
+    return ran([ROOT / "scripts" / "version"], check=True).stdout.strip()
 
 
 def wheel(dist: Path, name: str) -> Path:

@@ -21,6 +21,7 @@ import pytest
 import yaml
 
 from tests.integration.release.conftest import wheel
+from tests.support.child import ran
 from tests.support.uv import ROOT, built
 from tests.unit.deploy import chart
 
@@ -209,6 +210,6 @@ def test_a_dry_run_makes_the_files_of_a_later_version_from_the_last_commit(tmp_p
 
 
 def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    done = ran(command, cwd=folder)
     assert done.returncode == 0, done.stderr
     return done
