@@ -49,6 +49,7 @@ def check_all_is_back(fleet: Fleet, within: float) -> None:
     name = f"new{int(started)}"
     fleet.scorer(name, scores(30))
     fleet.wait_success(name)
+    (fleet.manifests / f"scorer-{name}.yaml").unlink()
     for scorer in SCORERS:
         fleet.check_cleared(scorer)
     fleet.until(lambda: fleet.spooled("c1") == [])

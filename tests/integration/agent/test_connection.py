@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,7 +59,10 @@ def test_a_killed_redis_leaves_neither_noise_nor_files(
 ) -> None:
     agent, gate, source = busy
     server.kill()
+    away = time.time()
     wait_for(lambda: "Cannot connect to" in agent.log(), 15, "the agent to say that Redis is away")
+    wait_for(lambda: not agent.ready.exists(), 10, "the readiness file to go")
+    wait_for(lambda: agent.alive.stat().st_mtime > away + 5, 10, "the liveness file to be touched all the while")
     server.restart()
     gate.opened.set()
     source.script(matrix(SERIES))
@@ -66,6 +70,8 @@ def test_a_killed_redis_leaves_neither_noise_nor_files(
     # What had begun goes on.
     found = {agent.result().scorer for _ in range(BUSY)}
     assert found == {f"s{number}" for number in range(BUSY)}
+    run = agent.tick("later")
+    assert agent.result().run == run
     log = agent.log()
     assert "Cannot connect to redis://127.0.0.1:" in log or "Cannot connect to redis://localhost:" in log
     for noise in ("UNABLE TO RESTORE", "EMERGENCY DUMP", "DeprecationWarning", "Transport://", "Traceback"):

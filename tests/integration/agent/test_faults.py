@@ -11,7 +11,6 @@ from tests.integration.agent.conftest import RESULTS, SERIES, AgentFactory
 from tests.integration.agent.harness import Agent, summary
 from tests.support import httpserver
 from tests.support.httpserver import Gate, ScriptedServer, answer, matrix
-from tests.support.redisserver import RedisServer
 from tests.support.wait import PATIENCE, wait_for
 
 CANARY = "canary-token-93b1c7"
@@ -115,44 +114,6 @@ def test_killed_in_a_stage_the_next_tick_scores(
     assert len(set(found)) == len(found)
     assert agent.no_result(0.3)
     assert agent.spooled() == []
-
-
-def test_redis_is_away_while_a_cycle_runs(
-    make_agent: AgentFactory, source: ScriptedServer, scorer: ScriptedServer
-) -> None:
-    with RedisServer(aof=True) as server:
-        agent = make_agent(redis_url=server.url)
-        agent.configure(summary("sample", source.url, scorer.url))
-        agent.start()
-        agent.tick("sample")
-        assert agent.result().outcome == "ok"
-        gate = Gate(answer(RESULTS))
-        scorer.script(gate)
-        first = agent.tick("sample", expires=60)
-        assert gate.entered.wait(60)
-        server.kill()
-        gate.opened.set()
-        wait_for(lambda: not agent.ready.exists(), 10, "the readiness file to go")
-        away = time.time()
-        wait_for(lambda: agent.alive.stat().st_mtime > away + 5, 10, "the liveness file to be touched all the while")
-        server.restart()
-        second = wait_for(lambda: _ticked(agent), 30, "a tick after the restart")
-        results = {result.run: result for result in (agent.result(40), agent.result(40))}
-        assert set(results) == {first, second}
-        # It waited to send its next message, and went on.
-        assert results[first].outcome == "ok"
-        assert results[second].outcome == "ok" or results[second].reason == "overlap"
-        agent.tick("sample")
-        assert agent.result(40).outcome == "ok"
-        agent.stop()
-
-
-def _ticked(agent: Agent) -> str:
-    """The run id; empty while Redis is away."""
-    try:
-        return agent.tick("sample")
-    except redis.ConnectionError:
-        return ""
 
 
 def test_what_a_message_carries_besides_does_not_hold_a_scorer_back(agent: Agent, source: ScriptedServer) -> None:
