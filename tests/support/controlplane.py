@@ -148,21 +148,6 @@ class ControlPlane:
             self._apiserver = None
 
     @contextlib.contextmanager
-    def elsewhere(self) -> Iterator[Session]:
-        """The API server on another port while the context is open; who uses the usual one finds nobody there."""
-        usual = self.port, self.url
-        self.kill_apiserver()
-        self.port = free_port()
-        self.url = f"https://127.0.0.1:{self.port}"
-        try:
-            self.start_apiserver()
-            with contextlib.closing(Session.load(self.kubeconfig)) as session:
-                yield session
-        finally:
-            self.kill_apiserver()
-            self.port, self.url = usual
-
-    @contextlib.contextmanager
     def paused(self, program: str = "kube-apiserver") -> Iterator[None]:
         """SIGSTOP while the context is open: connections stay, nothing answers. `program` may also be `etcd`."""
         child = {"kube-apiserver": self._apiserver, "etcd": self._etcd}[program]

@@ -40,6 +40,12 @@ class Script:
         exchange.answer(listing(10, config_map("a", 5), config_map("b", 6)))
 
     def watch(self, number: int, exchange: Exchange) -> None:
+        if number == 1:
+            self.first_watch(exchange)
+        else:
+            self.stay_open(exchange)
+
+    def first_watch(self, exchange: Exchange) -> None:
         self.stay_open(exchange)
 
     def stay_open(self, exchange: Exchange) -> None:
@@ -63,10 +69,7 @@ def test_a_410_in_mid_stream_lists_again_and_reports_what_vanished() -> None:
             else:
                 exchange.answer(listing(30, config_map("a", 5), config_map("c", 29)))
 
-        def watch(self, number: int, exchange: Exchange) -> None:
-            if number > 1:
-                self.stay_open(exchange)
-                return
+        def first_watch(self, exchange: Exchange) -> None:
             exchange.begin()
             exchange.event("MODIFIED", config_map("b", 11, "new"))
             exchange.event("ERROR", {"kind": "Status", "code": 410, "message": "too old resource version: 10 (25)"})
@@ -190,11 +193,8 @@ def test_retry_after_is_honoured() -> None:
 
 def test_a_429_on_the_watch_does_not_list_again() -> None:
     class Busy(Script):
-        def watch(self, number: int, exchange: Exchange) -> None:
-            if number == 1:
-                exchange.answer({"code": 429, "message": "busy"}, 429, retry_after="1")
-            else:
-                self.stay_open(exchange)
+        def first_watch(self, exchange: Exchange) -> None:
+            exchange.answer({"code": 429, "message": "busy"}, 429, retry_after="1")
 
     script = Busy()
     with serving(script) as session, reflecting(session, CONFIG_MAPS, Recorder()):
@@ -238,10 +238,7 @@ def test_stop_ends_a_silent_watch_at_once() -> None:
 
 def test_an_event_that_cannot_be_read_does_not_end_the_copy() -> None:
     class Odd(Script):
-        def watch(self, number: int, exchange: Exchange) -> None:
-            if number > 1:
-                self.stay_open(exchange)
-                return
+        def first_watch(self, exchange: Exchange) -> None:
             exchange.begin()
             exchange.event("ADDED", {"what": "is this"})
             exchange.end()
@@ -262,10 +259,7 @@ def test_a_change_that_could_not_be_handled_comes_again() -> None:
             else:
                 exchange.answer(listing(30, config_map("a", 11), config_map("c", 30)))
 
-        def watch(self, number: int, exchange: Exchange) -> None:
-            if number > 1:
-                self.stay_open(exchange)
-                return
+        def first_watch(self, exchange: Exchange) -> None:
             exchange.begin()
             exchange.event("MODIFIED", config_map("a", 11))
             exchange.end()
@@ -296,10 +290,7 @@ def test_a_server_that_went_back_to_a_backup_is_believed() -> None:
         def list(self, number: int, exchange: Exchange) -> None:
             exchange.answer(listing(100, config_map("a", 90)) if number == 1 else listing(20, config_map("a", 15)))
 
-        def watch(self, number: int, exchange: Exchange) -> None:
-            if number > 1:
-                self.stay_open(exchange)
-                return
+        def first_watch(self, exchange: Exchange) -> None:
             exchange.begin()
             exchange.event("MODIFIED", config_map("a", 120))
             exchange.event("ERROR", {"kind": "Status", "code": 410, "message": "too old resource version"})

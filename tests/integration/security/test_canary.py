@@ -18,7 +18,6 @@ from urllib.parse import quote
 import pytest
 
 from dsf.reasons import FailureReason
-from dsf.redisacl.rules import hub_user
 from dsf.settings import ENV_PREFIX
 from dsf.store.pairs import Pairs
 from dsf.text import WITHHELD
@@ -53,27 +52,11 @@ COMMANDS = (
 )
 
 
-def environment(**settings: object) -> dict[str, str]:
-    """That of a `dsf` with these settings and no others, as talkative as it can be."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
-    values = {"log_level": "DEBUG", **settings}
-    return kept | {ENV_PREFIX + name.upper(): str(value) for name, value in values.items()}
-
-
 def as_operator(fleet: Fleet) -> dict[str, str]:
     """The environment of a person at the hub."""
     folder = fleet.out / "clusters" / "c1"
-    password = fleet.folder / "operator-password"
-    password.write_text(CANARIES["password of operator"])
-    return environment(
-        role="cli",
-        redis_url=fleet.redis.url(),
-        redis_ca_file=fleet.redis.ca.cert,
-        redis_username=hub_user("operator"),
-        redis_password_file=password,
-        agent_config=folder / "dynamic-scoring-config.yaml",
-        agent_secrets_dir=folder / "secrets",
-    )
+    files = {"agent_config": folder / "dynamic-scoring-config.yaml", "agent_secrets_dir": folder / "secrets"}
+    return fleet.environment("operator", **files)
 
 
 #: How an output looks that tells of a cycle that met another one, or had no time; not of a number of those that is 0.
@@ -242,7 +225,9 @@ def test_what_is_wrong_is_said_without_it(tmp_path: Path, arguments: tuple[str, 
     file.write_text(canary)
     values: dict[str, Any] = {name: text.format(canary=canary, file=file) for name, text in settings.items()}
     given = {"redis_url": "redis://127.0.0.1:1/0", **values}
-    done = forked.dsf(arguments, environment(**given))
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
+    said = {ENV_PREFIX + name.upper(): str(value) for name, value in {"log_level": "DEBUG", **given}.items()}
+    done = forked.dsf(arguments, kept | said)
     assert done.returncode != 0
     assert done.stderr.strip() or done.stdout.strip()
     assert canary not in done.stdout + done.stderr, done.stderr
