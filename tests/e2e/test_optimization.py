@@ -30,8 +30,6 @@ from tests.support.policycrds import install_policy_crds
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
 
-pytestmark = pytest.mark.xdist_group("e2e-optimization")
-
 DOCUMENT = ROOT / "docs" / "optimization.md"
 SAMPLES = ROOT / "samples" / "optimization"
 

@@ -13,8 +13,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
-
 from dsf.api.types import CONFIGMAP_NAME, SUMMARIES_KEY
 from dsf.errors import ObjectNotFoundError
 from dsf.kube.resources import CONFIG_MAPS, DYNAMIC_SCORERS, MANAGED_CLUSTERS
@@ -24,8 +22,6 @@ from tests.e2e.world import CLUSTERS, HUB_NAMESPACE, INTERVAL, RANGE, ROOT, Worl
 from tests.integration.sources.cluster import RULES, add_node, add_pod, end_pod
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
-
-pytestmark = pytest.mark.xdist_group("e2e")
 
 RESOURCE_USAGE = ROOT / "samples" / "resource-usage-scorer"
 #: GiB that the nodes of each cluster have.

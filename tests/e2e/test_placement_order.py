@@ -42,8 +42,6 @@ from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
 from tests.support.webprocess import WebProcess
 
-pytestmark = pytest.mark.xdist_group("e2e")
-
 __all__ = ["browser"]
 expect.set_options(timeout=TIMEOUT)
 

@@ -16,8 +16,6 @@ from dsf.optimizer.backend import ManifestClient
 from tests.integration.optimizer.bed import PERFORMANCE, Bed
 from tests.support.redisserver import free_port
 
-pytestmark = pytest.mark.xdist_group("optimizer")
-
 READ = [
     {"apiGroups": ["work.open-cluster-management.io"], "resources": ["manifestworkreplicasets"], "verbs": ["get"]},
     {"apiGroups": [POLICIES.group], "resources": ["policies"], "verbs": ["get"]},

@@ -14,8 +14,6 @@ from dsf.optimizer.manifests import GENERATED_LABEL, PLAN_ID, generated_name
 from dsf.optimizer.selector import COMPLIANCE_CLAIM
 from tests.integration.optimizer.bed import LABEL, POWER, Bed
 
-pytestmark = pytest.mark.xdist_group("optimizer")
-
 
 class Failing(ManifestClient):
     """The API server, but that writes fail from a certain one on, for a while."""

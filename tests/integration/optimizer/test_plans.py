@@ -12,8 +12,6 @@ from dsf.optimizer.selector import COMPLIANCE_CLAIM
 from tests.integration.optimizer.bed import LABEL, PERFORMANCE, POWER, Bed
 from tests.unit.optimizer import upstream
 
-pytestmark = pytest.mark.xdist_group("optimizer")
-
 
 def test_a_cluster_that_cannot_be_selected(bed: Bed) -> None:
     first, second = bed.clusters

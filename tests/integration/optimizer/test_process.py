@@ -26,8 +26,6 @@ from tests.support.child import Child
 from tests.support.redisserver import RedisServer
 from tests.support.wait import PATIENCE, wait_for
 
-pytestmark = pytest.mark.xdist_group("optimizer")
-
 
 def environment(bed: Bed, **values: object) -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith(ENV_PREFIX)}

@@ -15,8 +15,6 @@ from dsf.optimizer.access import GuardedAction, KubernetesAccess
 from dsf.optimizer.backend import ManifestClient
 from tests.integration.optimizer.bed import POWER, Bed
 
-pytestmark = pytest.mark.xdist_group("optimizer")
-
 ROOT = Path(__file__).resolve().parents[3]
 
 

@@ -21,8 +21,6 @@ from tests.support.wait import wait_for
 from tests.unit.optimizer.generator import instance
 from tests.unit.optimizer.test_solve import cluster, workload
 
-pytestmark = pytest.mark.xdist_group("optimizer")
-
 
 @pytest.fixture
 def process() -> Iterator[SolverProcess]:

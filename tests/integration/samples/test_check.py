@@ -19,8 +19,6 @@ from tests.integration.samples.llm import MODEL, LanguageModel
 from tests.integration.scorer.server import hub_waits
 from tests.support.uv import ROOT
 
-pytestmark = pytest.mark.xdist_group("samples")
-
 #: Sample -> its /config paths, each with the names that items shall have.
 SAMPLES = {
     "sample-scorer": {"/config": "${node};${namespace};${pod}"},

@@ -14,8 +14,6 @@ from tests.integration.samples.conftest import Start, ask, series
 from tests.support.child import Child
 from tests.support.wait import wait_for
 
-pytestmark = pytest.mark.xdist_group("samples")
-
 pytest.importorskip("xllamacpp")
 pytest.importorskip("gguf")
 

@@ -13,8 +13,6 @@ from tests.integration.samples.conftest import Start, ask, series
 from tests.integration.samples.llm import MODEL, LanguageModel
 from tests.support.httpserver import answer, close_early, drip, endless, half
 
-pytestmark = pytest.mark.xdist_group("samples")
-
 #: One that answers and one of which nothing is known.
 TWO = {"data": [series(["1", "2"], pod="web"), series(["NaN"], pod="lost")]}
 

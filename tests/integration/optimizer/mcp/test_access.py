@@ -14,8 +14,6 @@ from tests.integration.optimizer.bed import Bed
 from tests.integration.optimizer.mcp.assistant import Assistant, Mode, problem
 from tests.integration.optimizer.mcp.server import Server
 
-pytestmark = pytest.mark.xdist_group("optimizer")
-
 #: What a person needs who only looks.
 READER = [
     {"apiGroups": [resource.group], "resources": [resource.plural], "verbs": ["get", "list"]}

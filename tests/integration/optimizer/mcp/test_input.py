@@ -16,8 +16,6 @@ from tests.integration.optimizer.mcp.test_access import ACCEPT, INITIALIZE, post
 from tests.support.redisserver import free_port
 from tests.unit.optimizer.test_mcp_server import call, text
 
-pytestmark = pytest.mark.xdist_group("optimizer")
-
 
 def test_a_hub_that_is_not_there(bed: Bed, tmp_path: Path) -> None:
     kubeconfig = tmp_path / "kubeconfig"

@@ -19,8 +19,6 @@ from tests.integration.exporter.fleet import SAMPLE, Fleet, good_fleet
 from tests.integration.optimizer.mcp.assistant import Assistant
 from tests.integration.optimizer.mcp.conftest import Bed
 
-pytestmark = pytest.mark.xdist_group("optimizer")
-
 
 @pytest.fixture
 def fleet(redis_client: redis.Redis) -> Fleet:

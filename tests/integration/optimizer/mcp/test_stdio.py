@@ -18,8 +18,6 @@ from tests.integration.optimizer.mcp.server import environment
 from tests.integration.optimizer.mcp.test_access import INITIALIZE
 from tests.support.wait import wait_for
 
-pytestmark = pytest.mark.xdist_group("optimizer")
-
 INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 
 

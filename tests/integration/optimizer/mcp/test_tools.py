@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import jsonschema
-import pytest
 
 from tests.integration.optimizer.bed import PERFORMANCE, POWER, Bed
 from tests.integration.optimizer.mcp.assistant import Assistant
 from tests.integration.optimizer.mcp.conftest import MEANING
-
-pytestmark = pytest.mark.xdist_group("optimizer")
 
 READING = {"list_scores", "explain_scorer", "propose_plan", "list_plans"}
 DESTRUCTIVE = {"apply_plan", "reset"}
