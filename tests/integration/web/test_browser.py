@@ -167,7 +167,8 @@ def test_the_heads_of_a_matrix_can_be_read(
             assert max(lines) <= 2
             assert 0 <= left < right <= width
             assert tab.page.evaluate("document.documentElement.scrollWidth") <= width
-            assert tab.violations() == []
+        # Where it has to be scrolled; another test looks at a wide one.
+        assert tab.violations() == []
 
 
 def test_what_happens_is_followed(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
