@@ -25,8 +25,6 @@ from tests.support.redisserver import free_port
 from tests.support.stack import pass_time
 from tests.support.wait import wait_for
 
-pytestmark = pytest.mark.xdist_group("faults-failures")
-
 #: Seconds between two cycles of those that fail.
 INTERVAL = 4
 #: Bytes that an agent may grow by with all these at once. An answer of up to 8 MB, the limit, is in memory as a whole,

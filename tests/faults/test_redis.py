@@ -12,8 +12,6 @@ import pytest
 from tests.faults.fleet import STALL, Fleet, scores
 from tests.support.stack import pass_time
 
-pytestmark = pytest.mark.xdist_group("faults-redis")
-
 #: Seconds for which Redis is away.
 AWAY = 12.0
 SCORERS = ("fast", "queried")

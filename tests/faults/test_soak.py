@@ -27,7 +27,7 @@ from tests.support.stack import pass_time
 SECONDS = float(os.environ.get("DSF_SOAK_SECONDS", "25"))
 SEED = int(os.environ.get("DSF_SOAK_SEED", "7"))
 
-pytestmark = [pytest.mark.soak, pytest.mark.xdist_group("faults-soak"), pytest.mark.timeout(SECONDS + 1200)]
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(SECONDS + 1200)]
 
 CLUSTERS = ("c1", "c2")
 SCORERS = ("plain", "queried", "slowly", "limited", "removing", "odd")

@@ -11,8 +11,6 @@ import pytest
 from dsf.messages import run_time
 from tests.faults.fleet import BY_HAND, STALL, Fleet, scores
 
-pytestmark = pytest.mark.xdist_group("faults-user")
-
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:

@@ -1,7 +1,7 @@
 """How tests are shared out between processes (`-n 2 --dist loadgroup`): whole files, never single tests.
 
-Most files have servers of their own, whose tests follow each other. pytest-xdist 3.8 should keep tests of one
-`xdist_group` together, but with pytest 9.2 it quietly does not (https://github.com/pytest-dev/pytest-xdist/issues/1386).
+Most files have servers of their own, whose tests follow each other; the files of some folders share them. pytest-xdist's
+own mark for that, `xdist_group`, does nothing with pytest 9.2 (https://github.com/pytest-dev/pytest-xdist/issues/1386).
 """
 
 from __future__ import annotations

@@ -30,8 +30,6 @@ from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
 
 # One at a time: each takes the well-known ports if they are free.
-pytestmark = pytest.mark.xdist_group("demo")
-
 ROOT = Path(__file__).parents[3]
 DSF = (sys.executable, "-m", "dsf.cli")
 __all__ = ["browser"]

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from dsf.demo.extras import EXTRAS
 from tests.integration.demo.test_demo import PAIRS, check_nothing_is_left, make_environment
 from tests.support.child import ran
 from tests.support.uv import ROOT, built, environment
-
-pytestmark = pytest.mark.xdist_group("demo")
 
 PACKAGES = (ROOT, ROOT / "demo", ROOT / "packages" / "dsf-scorer")
 

@@ -59,8 +59,6 @@ from tests.support.redisserver import free_port, listens
 from tests.support.workagent import work_agent
 from tests.unit.deploy import chart
 
-pytestmark = pytest.mark.xdist_group("deploy-whole")
-
 CLUSTER = "whole-c1"
 SCORER = "sample"
 #: Long: every cycle after the first one is asked for by the test.

@@ -19,8 +19,6 @@ from tests.integration.docs.venues import Venue
 from tests.support.controlplane import ControlPlaneMissingError
 
 # One worker for all of them: they share servers and follow each other.
-pytestmark = pytest.mark.xdist_group("docs-clusters")
-
 #: Followed in this order, on clusters that nobody has used before: the quickstart. Then each of the others.
 QUICKSTART = "docs/quickstart.md"
 #: Pages on which Helm really changes the release; on the others its values are checked and rendered.

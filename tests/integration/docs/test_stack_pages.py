@@ -16,8 +16,6 @@ from tests.support.httpserver import answer
 from tests.unit.deploy.test_chart_monitoring import DASHBOARD
 
 # One worker for all of them: they share servers and follow each other.
-pytestmark = pytest.mark.xdist_group("docs-stack")
-
 _FAILING = "broken"
 
 

@@ -22,8 +22,6 @@ from tests.support.child import Child, ran
 from tests.support.redisserver import SocketRedis
 from tests.support.wait import wait_for
 
-pytestmark = pytest.mark.xdist_group("demo")
-
 DSF = (sys.executable, "-m", "dsf.cli")
 CLUSTER = """\
 apiVersion: cluster.open-cluster-management.io/v1

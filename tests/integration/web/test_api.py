@@ -16,7 +16,6 @@ from tests.support.browser import TIMEOUT, Tab
 from tests.support.wait import wait_for
 from tests.support.webprocess import WebProcess
 
-pytestmark = pytest.mark.xdist_group("browser")
 expect.set_options(timeout=TIMEOUT)
 
 

@@ -39,7 +39,6 @@ from tests.support.webprocess import WebProcess
 __all__ = ["dsf"]
 
 # The one with the browser wants its own process, and Prometheus is started once.
-pytestmark = pytest.mark.xdist_group("browser")
 #: Read before the fixture `dsf` removes all settings.
 PICTURES = os.environ.get("DSF_PICTURES", "")
 TAB = f"/scorers/{SAMPLE}/backtests"

@@ -23,7 +23,6 @@ from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
 from tests.support.webprocess import WebProcess
 
-pytestmark = pytest.mark.xdist_group("browser")
 expect.set_options(timeout=TIMEOUT)
 
 PAIR = f"/clusters/worker01/scorers/{SAMPLE}"

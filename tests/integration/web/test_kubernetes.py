@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
 import redis
 
 from dsf.backtest import kept
@@ -59,7 +58,6 @@ def own_settings() -> dict[str, Any]:
     return {name: value for name, value in found.items() if name.startswith("web_") or name == "host_names"}
 
 
-@pytest.mark.xdist_group("web-kubernetes")
 def test_the_api_server_says_who_may_what(
     control_plane: ControlPlane, redis_client: redis.Redis, redis_url: str, tmp_path: Path
 ) -> None:

@@ -20,7 +20,6 @@ from tests.support.redisserver import RedisServer
 from tests.support.tlsca import TestCa
 from tests.support.webprocess import WebProcess
 
-pytestmark = pytest.mark.xdist_group("browser")
 expect.set_options(timeout=TIMEOUT)
 
 

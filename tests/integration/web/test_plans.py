@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import pytest
 import redis
 from playwright.sync_api import Browser, expect
 
@@ -14,7 +13,6 @@ from tests.integration.web.test_pages import fetch
 from tests.support.browser import THEMES, TIMEOUT, Tab
 from tests.support.webprocess import WebProcess
 
-pytestmark = pytest.mark.xdist_group("browser")
 expect.set_options(timeout=TIMEOUT)
 
 XSS = "<script>alert(1)</script>"
