@@ -1,7 +1,8 @@
 """How tests are shared out between processes (`-n 2 --dist loadgroup`): whole files, never single tests.
 
-Most files have servers of their own, whose tests follow each other; the files of some folders share them. pytest-xdist's
-own mark for that, `xdist_group`, does nothing with pytest 9.2 (https://github.com/pytest-dev/pytest-xdist/issues/1386).
+Most files have servers of their own, whose tests follow each other; the files of some folders share them. The mark of
+pytest-xdist for that, `xdist_group`, does nothing with pytest 9.2
+(https://github.com/pytest-dev/pytest-xdist/issues/1386).
 """
 
 from __future__ import annotations
