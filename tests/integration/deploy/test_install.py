@@ -224,7 +224,13 @@ def test_what_people_made_survives_upgrade_uninstallation_and_the_next_installat
             session.get(path)
     assert session.get(CONFIG)["spec"]["masks"] == masks
     assert "dynamicscorers" in plane.kubectl("get", "crd")
-    # The same for one that nobody's Helm has made.
+    # Helm's own one, as it was kept.
+    shared.install(other)
+    assert session.get(CONFIG)["spec"]["masks"] == masks
+    shared.uninstall()
+    # The same for one that nobody's Helm has made, also at an upgrade.
     session.merge(CONFIG, {"metadata": {"annotations": None, "labels": None}})
     shared.install(other)
+    assert session.get(CONFIG)["spec"]["masks"] == masks
+    shared.upgrade(other)
     assert session.get(CONFIG)["spec"]["masks"] == masks

@@ -70,6 +70,11 @@ def test_a_plan_is_applied_only_if_it_still_is_the_one(bed: Bed) -> None:
 
 def test_a_scorer_that_fails_evicts_nobody(bed: Bed) -> None:
     service = bed.service()
+    bed.score(PERFORMANCE, upstream.PERFORMANCE, valid=-1)
+    report = service.apply(bed.params())
+    # Nothing is placed, so there is nothing to lose.
+    assert (report.status, report.coverage, bed.objects()) == ("Optimal", "NothingPlaced", {})
+    bed.score(PERFORMANCE, upstream.PERFORMANCE)
     service.apply(bed.params())
     before = bed.objects()
     bed.score(PERFORMANCE, upstream.PERFORMANCE, valid=-1)

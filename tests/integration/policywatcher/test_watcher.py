@@ -156,11 +156,16 @@ def test_it_ends_at_once_while_the_api_server_hangs(tmp_path: Path) -> None:
             child.kill()
 
 
-def test_without_a_cluster_it_says_what_to_set(tmp_path: Path) -> None:
-    environment = {"PYTHONPATH": str(SAMPLE), "KUBECONFIG": str(tmp_path / "none"), "HOME": str(tmp_path)}
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [({}, "run in a pod or set KUBECONFIG"), ({"POLL_INTERVAL_SEC": "x"}, "allowed is a number of seconds")],
+)
+def test_it_says_why_it_cannot_start(tmp_path: Path, given: dict[str, str], told: str) -> None:
+    environment = {"PYTHONPATH": str(SAMPLE), "KUBECONFIG": str(tmp_path / "none"), "HOME": str(tmp_path), **given}
     child = Child([sys.executable, "-m", "policywatcher"], tmp_path / "log", environment, inherit=False)
     assert child.wait() == 2
-    assert "run in a pod or set KUBECONFIG" in child.tail()
+    assert told in child.tail()
+    assert "Traceback" not in child.tail()
 
 
 def test_kinds_that_are_not_installed_yet_and_a_server_that_dies(

@@ -28,16 +28,19 @@ def test_a_clock_that_is_off_fails_the_run_and_says_by_how_much(bed: Bed, outcom
     assert state.errors() == {("publish", "clock_skew"): 1}
     assert state.failure is not None
     assert off in state.failure.message
+    assert state.failure.message.startswith("the clock of cluster c1 is ")
+    assert state.failure.message.endswith("; synchronise it (NTP)")
     assert state.score is None
     assert bed.rejected() == {"stale": 1}
     assert bed.send(run, at=START + at, outcome=outcome) == "stale"
     assert books(bed) == {"error": 1}
 
 
-def test_a_clock_within_tolerance_is_taken_by_the_hubs(bed: Bed) -> None:
+@pytest.mark.parametrize("off", [29, -29])
+def test_a_clock_within_tolerance_is_taken_by_the_hubs(bed: Bed, off: int) -> None:
     run = bed.open()
-    assert bed.send(run, at=START + 29) == "ok"
-    assert bed.state().last_success == START
+    assert bed.send(run, at=START + off) == "ok"
+    assert bed.state().last_success == START + min(off, 0)
 
 
 def test_a_result_older_than_its_validity(bed: Bed) -> None:

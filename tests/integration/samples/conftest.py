@@ -21,23 +21,25 @@ Start = Callable[..., str]
 
 @pytest.fixture(scope="package")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
-    """`start("sample-scorer") -> url`: the process of a sample, the same one each time."""
+    """`start("sample-scorer") -> url`: the process of a sample, the same one each time with the same environment."""
     supervisor = Supervisor(tmp_path_factory.mktemp("samples"), lambda _: None)
     ports = Ports(lambda _: None)
-    running: dict[str, str] = {}
+    running: dict[tuple[object, ...], str] = {}
 
     def make(name: str, **environment: str) -> str:
-        if name not in running:
+        key = name, *sorted(environment.items())
+        if key not in running:
             port = ports.any()
             folder = ROOT / "samples" / name
             options = ("--app-dir", str(folder), "--port", str(port), "--log-level", "warning")
             url = f"http://127.0.0.1:{port}"
             # Nothing of this process's environment: the samples stand alone.
             command = (sys.executable, "-m", "uvicorn", *options, "app:app")
-            supervisor.start(Program(name, command, environment, ready=http_ready(f"{url}/healthz")))
-            supervisor.wait_ready(60, name)
-            running[name] = url
-        return running[name]
+            program = f"{name}-{len(running)}"
+            supervisor.start(Program(program, command, environment, ready=http_ready(f"{url}/healthz")))
+            supervisor.wait_ready(60, program)
+            running[key] = url
+        return running[key]
 
     yield make
     supervisor.stop_all()

@@ -86,6 +86,8 @@ class Fleet:
         self.manifests = folder / "manifests"
         self.out = folder / "out"
         self.logs = folder / "logs"
+        #: What Redis had refused to somebody, as tests found it.
+        self.refused: list[str] = []
         self.flower_port, self.exporter_port = free_port(), free_port()
         self._stack = contextlib.ExitStack()
         self._children: dict[str, Child] = {}

@@ -200,11 +200,12 @@ def test_forms_without_their_secret(acting: WebProcess, redis_client: redis.Redi
     visitor, other = Visitor(acting), Visitor(acting)
     form = visitor.get(f"/act/rescore?scorer={SAMPLE}")
     other.get(f"/act/rescore?scorer={SAMPLE}")
+    before = len(acting.log)
     assert visitor.post("/act/rescore", form, secret="")[0] == 403
     assert other.post("/act/rescore", form)[0] == 403
     other.cookies.clear()
     assert other.post("/act/rescore", form)[0] == 403
-    assert "act refused" in acting.log
+    assert "act refused" in acting.log[before:]
 
 
 def test_read_only(page: WebProcess, redis_client: redis.Redis) -> None:

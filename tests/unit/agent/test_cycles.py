@@ -177,3 +177,17 @@ def test_time_of_the_agent_and_of_the_result(make: Callable[..., Bed]) -> None:
     with pytest.raises(CycleError):
         bed.run()
     assert before <= bed.sent[0].at <= time.time()
+
+
+def test_another_try_waits_for_as_long_as_the_server_says(make: Callable[..., Bed]) -> None:
+    bed, moments = make(max_retries=1), list[float]()
+
+    def fetch(_: object) -> Mock:
+        moments.append(time.monotonic())
+        if len(moments) == 1:
+            raise CycleError("fetch", "http_error", "slow down", retryable=True, retry_after=0.4)
+        return Mock(pieces=[b"{}"], size=2, series=1, received=2)
+
+    bed.stages.fetch.side_effect = fetch
+    assert bed.run(new_run_id(HUB_NOW), HUB_NOW + 60) == "ok"
+    assert moments[1] - moments[0] >= 0.4

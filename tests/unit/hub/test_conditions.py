@@ -284,6 +284,12 @@ FAILING = replace(ACTIVE, failures=2, failure=DOWN)
 INACTIVE = Health(HealthStatus.Inactive, failures=2, failure=DOWN, is_checked=True)
 
 
+def test_a_missing_configuration_is_named() -> None:
+    assert message(status(spread=DISABLED), "Distributed") == (
+        "there is no DynamicScoringConfig hub/dynamic-scoring-config; scoring starts when it is created"
+    )
+
+
 @pytest.mark.parametrize(
     ("given", "kind", "status_", "reason", "ready"),
     [

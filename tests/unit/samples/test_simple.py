@@ -105,7 +105,9 @@ def test_both_tables(load_sample: Load) -> None:
         ({"app": "app01", "device": "2g.24gb"}, 10.0),
         ({"app": "app02", "device": "2g.24gb"}, 15.0),
     ]
-    assert [score for _, score in table("powerconsumption")] == [20.0, 10.0, 30.0, 55.0, 80.0, 90.0]
+    power = table("powerconsumption")
+    assert [score for _, score in power] == [20.0, 10.0, 30.0, 55.0, 80.0, 90.0]
+    assert [labels for labels, _ in power] == [labels for labels, _ in table("performance")]
 
 
 def test_the_configs_of_the_tables(load_sample: Load) -> None:

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import requests
 
-from dsf.optimizer.backend import ManifestClient
 from tests.integration.optimizer.bed import Bed
 from tests.integration.optimizer.mcp.assistant import Assistant
 from tests.integration.optimizer.mcp.server import Server
 from tests.integration.optimizer.mcp.test_access import ACCEPT, INITIALIZE, post
 from tests.support.redisserver import free_port
-from tests.unit.optimizer.test_mcp_server import call, text
 
 
-def test_a_hub_that_is_not_there(bed: Bed, tmp_path: Path) -> None:
+def test_a_hub_that_is_not_there(stdio: Callable[..., Assistant], bed: Bed, tmp_path: Path) -> None:
+    """The process starts all the same, and each tool says why there is no answer."""
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(bed.plane.kubeconfig.read_text().replace(str(bed.plane.port), str(free_port())))
-    result = call(bed.service(ManifestClient(bed.plane.session(kubeconfig))), "list_scores")
-    assert result.is_error
-    assert "cannot reach https://127.0.0.1:" in text(result)
-    assert "admin-token" not in text(result)
+    problem = stdio(kubeconfig=kubeconfig).problem("list_scores")
+    assert "cannot reach https://127.0.0.1:" in problem
+    assert "admin-token" not in problem
 
 
 def test_clients_of_the_old_dialect_need_no_session(open_server: Server) -> None:

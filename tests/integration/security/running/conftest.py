@@ -18,6 +18,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 @pytest.fixture
 def fleet(started: Fleet) -> Fleet:
-    """That fleet; what was refused to whom in a test before is forgotten."""
+    """That fleet; what was refused to whom in a test before is put aside, for the search for secrets."""
+    started.refused.append(str(started.admin.execute_command("ACL LOG", 500)))
     started.admin.acl_log_reset()
     return started

@@ -16,6 +16,7 @@ def test_no_secret_is_anywhere(fleet: Fleet) -> None:
         fleet.until(lambda: fleet.state("c1").failing > 0, "a failed cycle")
         places |= dict(traffic(fleet, "failed cycles", "dsf.fetch"))
         places |= dict(contents(fleet)) | dict(files(fleet)) | dict(served(fleet)) | dict(pages(fleet))
+        places |= {f"refused {number}": text for number, text in enumerate(fleet.refused)}
         # A cycle that had no time may have been the newest one then.
         told = "unauthorized"
         fleet.until(lambda: told in fleet.get(fleet.exporter_port, "/api/v1/scorers"), "the refusal to be shown")
