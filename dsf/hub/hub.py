@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import random
 import threading
@@ -232,12 +231,16 @@ class Hub:
         self._planner.changed(key)
 
     def _on_check(self, key: ObjectKey, target: HealthTarget, result: Check, request: str) -> None:
-        """Tell people when /config was read. Nothing depends on it: during an outage of Redis it is left out."""
+        """Tell people when /config was read. Nothing depends on it: what Redis does not take is left out."""
         own = f"{key.namespace}/{key.name}"
         if self._outage.is_on or self._desired.plan.called(key.name) not in (own, None):
             return
-        with contextlib.suppress(redis.ConnectionError, redis.TimeoutError):
+        try:
             self._registrar.notices.tell_read(config_read(key.name, target, result, request))
+        except (redis.ConnectionError, redis.TimeoutError) as error:
+            log.debug("that /config was read is not told", scorer=key.name, error=str(error))
+        except redis.RedisError as error:
+            log.warning("that /config was read is not told", scorer=key.name, error=str(error))
 
     def _on_new_plan(self, affected: Differences, changed: Set[ObjectKey]) -> None:
         for key in {*changed, *map(_scorer, affected.scorers), *map(_cluster, affected.clusters)}:

@@ -87,18 +87,23 @@ def test_frozen_so_that_connections_stay_half_open(fleet: Fleet) -> None:
     check_all_is_back(fleet, 25)
 
 
-@pytest.mark.parametrize("setting", ["min-replicas-to-write", "maxmemory"])
-def test_there_and_refusing_every_write(fleet: Fleet, setting: str) -> None:
+@pytest.mark.parametrize(
+    ("setting", "noticed"),
+    # From a full one ticks can be taken, and no result can be sent.
+    [("min-replicas-to-write", "Connection to broker lost"), ("maxmemory", "no scorer had a good cycle")],
+)
+def test_there_and_refusing_every_write(fleet: Fleet, setting: str, noticed: str) -> None:
     """Its replica is gone, or it is full: other than a Redis that is away, it answers."""
-    before = {name: len(fleet.log(name)) for name in ("agent c1", "results")}
-    lost = "Connection to broker lost"
+    before = {name: len(fleet.log(name)) for name in ("agent c1", "results", "hub")}
     fleet.redis.config_set(setting, "1")
     try:
-        fleet.until(lambda: lost in fleet.log("agent c1")[before["agent c1"] :], "the agent to notice")
+        fleet.until(lambda: noticed in fleet.log("agent c1")[before["agent c1"] :], "the agent to notice")
         pass_time(8)
     finally:
         fleet.redis.config_set(setting, "0")
     assert [name for name, process in fleet.processes.items() if not process.is_running] == []
     # Each try is a line or two in the log, not hundreds.
-    assert fleet.log("results")[before["results"] :].count(lost) < 50
+    assert fleet.log("results")[before["results"] :].count("Connection to broker lost") < 50
+    # Scoring APIs are checked all the same.
+    assert "health check is lost" not in fleet.log("hub")[before["hub"] :]
     check_all_is_back(fleet, 25)
