@@ -124,14 +124,12 @@ class OutFolder:
 
     def score_keys(self) -> list[ObjectKey]:
         """The keys of all AddOnPlacementScores by the names of their files, without reading them."""
-        paths = sorted(self.root.glob(f"{_CLUSTERS}/*/{_SCORES}/*.yaml"))
-        keys = (ObjectKey(Kind.SCORE, path.parent.parent.name, path.stem) for path in paths)
+        keys = (ObjectKey(Kind.SCORE, path.parent.parent.name, path.stem) for path in self._files(Kind.SCORE))
         return [key for key in keys if is_name(key.namespace) and is_name(key.name)]
 
     def all(self, kind: Kind) -> Iterator[Manifest]:
         """The objects of a kind; those that people copied or renamed are left out."""
-        folders = _FOLDERS | {Kind.WORK: f"{_CLUSTERS}/*", Kind.SCORE: f"{_CLUSTERS}/*/{_SCORES}"}
-        for path in sorted(self.root.glob(f"{folders[kind]}/*.yaml")):
+        for path in self._files(kind):
             try:
                 manifest = _manifest(read_yaml(path))
             except BackendError as error:
@@ -141,6 +139,10 @@ class OutFolder:
                 if not isinstance(manifest.get("status", {}), dict):
                     del manifest["status"]
                 yield manifest
+
+    def _files(self, kind: Kind) -> list[Path]:
+        folders = _FOLDERS | {Kind.WORK: f"{_CLUSTERS}/*", Kind.SCORE: f"{_CLUSTERS}/*/{_SCORES}"}
+        return sorted(self.root.glob(f"{folders[kind]}/*.yaml"))
 
     def _is_in(self, path: Path, manifest: Manifest) -> bool:
         try:

@@ -97,7 +97,8 @@ class DesiredState:
         self._limit = capacity.MOST
         # Objects to be reconciled with the next plan.
         self._changed: set[ObjectKey] = set()
-        self._is_made = False
+        # Objects to be reconciled that came before the first plan; None after it.
+        self._early: set[ObjectKey] | None = set()
         #: Unix time at which a pause ends or a name becomes free, and the plan changes by itself.
         self.ends = float("inf")
 
@@ -111,10 +112,12 @@ class DesiredState:
         """The desired state as of the last `update`; empty before the first one."""
         return self._plan
 
-    @property
-    def is_made(self) -> bool:
-        """Whether there was an `update`."""
-        return self._is_made
+    def waits(self, key: ObjectKey) -> bool:
+        """Whether this object is reconciled later, with the first plan, since there is none yet."""
+        with self._lock:
+            if self._early is not None:
+                self._early.add(key)
+            return self._early is not None
 
     def update(self) -> FleetPlan:
         """Make a new plan and report what is to be reconciled with it.
@@ -131,10 +134,12 @@ class DesiredState:
             except BaseException:
                 self.note(*changed)
                 raise
-            self._plan, self._is_made = plan, True
+            self._plan = plan
+            with self._lock:
+                early, self._early = self._early or set(), None
             pauses = (scorer.suspended_until for scorer in plan.scorers.values())
             self.ends = min([until for until in pauses if until is not None] + [plan.claims.next_end])
-        self._on_new(news, changed)
+        self._on_new(news, changed | early)
         return plan
 
     def lower_limit(self, plan: FleetPlan, refusal: str) -> bool:

@@ -36,8 +36,6 @@ log = dsf.log.get(__name__)
 
 #: Threads that reconcile, by backend. More that do not wait take each other Python's lock, a quarter of the CPU.
 _WORKERS: Final = {"kube": 8, "dir": 2}
-#: Seconds after which an object has its turn again that came before the first plan.
-_NOT_YET: Final = 0.1
 
 
 class Hub:
@@ -191,10 +189,8 @@ class Hub:
         return secret
 
     def _reconcile(self, key: ObjectKey) -> float | None:
-        if not self._desired.is_made:
-            # Each cluster would look like one that is gone, and each score like an orphan.
-            return _NOT_YET
-        return self._reconcilers[key.kind](key)
+        # Without a plan each cluster would look like one that is gone, and each score like an orphan.
+        return None if self._desired.waits(key) else self._reconcilers[key.kind](key)
 
     # --- event routing -------------------------------------------------------------------------------------------
 
@@ -244,7 +240,7 @@ class Hub:
 
     def _on_new_plan(self, affected: Differences, changed: Set[ObjectKey]) -> None:
         for key in {*changed, *map(_scorer, affected.scorers), *map(_cluster, affected.clusters)}:
-            (self._clusters if key.kind is Kind.CLUSTER else self._others).queue.add(key)
+            (self._clusters if key.kind in (Kind.CLUSTER, Kind.SCORE) else self._others).queue.add(key)
 
     def _on_distributed(self, scorers: frozenset[str]) -> None:
         self._refresh_statuses(scorers)

@@ -154,3 +154,17 @@ def test_what_changes_for_one_scorer_is_worked_out_for_that_one_only(
         assert changed("s7") == []
         assert affected[0] == Differences(frozenset({"hub/s7"}), frozenset({"a"}))
         fleet.objects.pop(keys["s7"], None)
+
+
+def test_what_comes_before_the_first_plan_is_reconciled_with_it(settings_factory: Callable[..., Settings]) -> None:
+    place, told = Objects(), list[set[ObjectKey]]()
+    settings = settings_factory(namespace="hub")
+    desired = DesiredState(place.backend, settings, lambda key: None, lambda news, changed: told.append({*changed}))
+    score, work = ObjectKey(Kind.SCORE, "c", "s"), ObjectKey(Kind.CLUSTER, "", "gone")
+    assert desired.waits(score)
+    assert desired.waits(work)
+    desired.update()
+    assert told == [{score, work}]
+    assert not desired.waits(score)
+    desired.update()
+    assert told[1:] == [set()]

@@ -13,8 +13,8 @@ from dsf.settings import Settings
 
 @pytest.mark.parametrize("kind", [Kind.CLUSTER, Kind.SCORE, Kind.SCORER])
 def test_before_the_first_plan_nothing_is_gone(kind: Kind) -> None:
-    """A backend tells of what is there when it starts: each comes again, and nothing of it is read or removed."""
+    """A backend tells of what is there when it starts: nothing of it is read or removed until there is a plan."""
     backend = Mock(spec=Backend)
     hub = Hub(Settings(backend="dir"), backend)
-    assert hub._reconcile(ObjectKey(kind, "some", "name"))
+    assert hub._reconcile(ObjectKey(kind, "some", "name")) is None
     assert backend.mock_calls == []
