@@ -9,9 +9,11 @@ import contextlib
 import json
 import random
 import ssl
+import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,8 @@ import pytest
 from playwright.sync_api import Browser, Route, expect
 
 from dsf.api.meta import rfc3339
+from dsf.backtest.placements import Scores
+from dsf.backtest.record import Question, Record
 from dsf.kube.lists import objects
 from dsf.kube.resources import (
     ADDON_PLACEMENT_SCORES,
@@ -33,6 +37,7 @@ from dsf.kube.resources import (
 from dsf.kube.session import Session
 from dsf.placements.explanation import PlacementView, WhatIf, explain
 from dsf.placements.reader import PlacementReader, parse_answer
+from dsf.placements.replay import Replay
 from dsf.placements.scheduling import SchedulerAnswer, SchedulingDecision, Situation, counts, decided_in, schedule
 from tests.support.browser import TIMEOUT, Tab, browser
 from tests.support.child import Child
@@ -292,6 +297,60 @@ def test_what_would_be_chosen_is_what_ocm_chose(bench: Bench) -> None:
     # They are no trivial ones.
     assert sum(bool(one.decided) for one in compared) > 80
     assert sum(0 < len(one.decided) < len(schedule(one).order) for one in compared) > 40
+
+
+def test_a_replay_of_what_is_published_chooses_what_ocm_chose(bench: Bench) -> None:
+    """`dsf compare` on 50 fleets: the scores come from a backtest's moment, in place of the published ones."""
+    at = int(time.time())
+    sides = {resource: _published(bench, resource, at) for resource in ("fresh", "endless")}
+
+    def replayed() -> int:
+        fleets: set[str] = set()
+        moved = 0
+        for name, one in bench.situations().items():
+            for resource, scores in sides.items():
+                if _balances(one) or all(each.resource != resource for each in schedule(one).prioritizers):
+                    continue
+                without = replace(one, scores={key: each for key, each in one.scores.items() if key[1] != resource})
+                found = set(Replay(without, scores, frozenset({resource}), frozenset()).decide(at))
+                assert found == one.decided, f"{name}, {resource}: {sorted(found)} is not {sorted(one.decided)}"
+                fleets.add(name)
+                moved += set(schedule(without).chosen) != one.decided
+        assert len(fleets) >= 50
+        return moved
+
+    # Without the moment's scores some would be others.
+    assert wait_for(replayed, 20, "OCM's decisions are those of the replay", interval=1.0) > 5
+
+
+def _published(bench: Bench, resource: str, at: int) -> Scores:
+    """The AddOnPlacementScores of this name as a backtest's moment."""
+    found = [one for one in objects(bench.session, ADDON_PLACEMENT_SCORES, name=resource) if one.get("status")]
+    records = [
+        Record(
+            cluster=one["metadata"]["namespace"],
+            at=at,
+            outcome="ok",
+            items={item["name"]: item["value"] for item in one["status"].get("scores") or ()},
+        )
+        for one in found
+    ]
+    scores = Scores({record.cluster: _asked(record.cluster) for record in records})
+    scores.take(records)
+    return scores
+
+
+def _asked(cluster: str) -> Question:
+    return Question(
+        cluster=cluster,
+        scorer="fresh",
+        score_name="fresh",
+        every=60,
+        validity=600,
+        sources=(),
+        scoring_endpoint="",
+        formats=(),
+    )
 
 
 def test_each_value_and_so_the_order_is_ocms(bench: Bench) -> None:

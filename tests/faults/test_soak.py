@@ -1,6 +1,6 @@
 """Random faults on two clusters, each kind at least once; afterwards the books balance to the last tick.
 
-`DSF_SOAK_SECONDS` (25) is how long the faults go on, `DSF_SOAK_SEED` which ones they are. `make soak` is an hour.
+`DSF_SOAK_SECONDS` (45) is how long the faults go on, `DSF_SOAK_SEED` which ones they are. `make soak` is an hour.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.support import httpserver
 from tests.support.httpserver import Gate, answer, matrix, slow
 from tests.support.stack import pass_time
 
-SECONDS = float(os.environ.get("DSF_SOAK_SECONDS", "25"))
+SECONDS = float(os.environ.get("DSF_SOAK_SECONDS", "45"))
 SEED = int(os.environ.get("DSF_SOAK_SEED", "7"))
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(SECONDS + 1200)]

@@ -1,0 +1,83 @@
+"""The hub's clock is two hours ahead, and is set right while all processes run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from tests.faults.fleet import Fleet, scores
+from tests.faults.movedclock import COMPILER, MovedClock
+from tests.support.httpserver import answer
+
+AHEAD = 7200
+
+
+@pytest.fixture
+def clock(tmp_path: Path) -> MovedClock:
+    """That of every process of the fleet, and of Redis."""
+    if COMPILER is None:
+        pytest.skip("needs a C compiler (cc)")
+    return MovedClock(tmp_path)
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, clock: MovedClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
+    """One cluster, on a hub whose clock is ahead."""
+    clock.ahead(AHEAD)
+    # As fresh processes, because the library is loaded at their start.
+    made = Fleet(tmp_path / "stack", altered=dict.fromkeys(("hub", "beat", "results", "agent", "exporter"), ()))
+    made.scorer("sample", scores(10))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in clock.environment.items():
+            patch.setenv(name, value)
+        made.__enter__()
+    try:
+        yield made
+    finally:
+        made.__exit__()
+
+
+def valid_until(fleet: Fleet) -> float:
+    """Until when the AddOnPlacementScore is valid (unix seconds)."""
+    found = fleet.object("sample")
+    assert found is not None
+    return datetime.fromisoformat(found["status"]["validUntil"]).timestamp()
+
+
+def test_scores_go_on_and_failures_are_seen(fleet: Fleet, clock: MovedClock) -> None:
+    fleet.wait_success("sample", more=3)
+    fleet.until(lambda: fleet.items("sample") == {"n1": 10}, "the object")
+    assert valid_until(fleet) > time.time() + AHEAD
+
+    # Nothing new comes before anybody looks at the old score.
+    fleet.api.script(answer("broken", 500), path="/sample")
+    fleet.until(lambda: fleet.state("sample").failing > 0, "a failure")
+    clock.ahead(0)
+    failing = fleet.state("sample").failing
+    fleet.until(lambda: fleet.state("sample").failing > failing + 1, "further failures")
+    fleet.until(lambda: valid_until(fleet) < time.time() + AHEAD / 2, "the end of the old score's validity")
+    assert (fleet.state("sample").last_success or 0) < time.time() + AHEAD / 2
+    assert fleet.dsf("status").returncode == 1
+    fleet.until(lambda: fleet.condition("sample", "Scoring")[0] == "False", "the condition")
+
+    fleet.api.script(scores(20), path="/sample")
+    fleet.until(lambda: fleet.items("sample") == {"n1": 20}, "the next score")
+    fleet.until(lambda: fleet.condition("sample", "Scoring")[0] == "True", "the condition")
+    score = fleet.state("sample").score
+    assert score is not None
+    assert score.valid_until < time.time() + AHEAD / 2
+    assert fleet.dsf("status").returncode == 0
+    assert fleet.score_now("sample").outcome == "ok"
+
+
+def test_a_beat_that_died_meanwhile_is_replaced(fleet: Fleet, clock: MovedClock) -> None:
+    """Its lock in Redis would last until that time comes."""
+    fleet.wait_success("sample")
+    fleet.kill("beat")
+    clock.ahead(0)
+    fleet.run("beat 2")
+    fleet.wait_success("sample")

@@ -1,0 +1,179 @@
+"""kill -9 of every process, at the worst moments: the next tick scores, nothing is lost that was queued."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from dsf import keys
+from dsf.reasons import FailureReason
+from dsf.store.history import HistoryEntry
+from dsf.store.ticks import send_now
+from tests.faults.fleet import BY_HAND, SERIES, STALL, Fleet, scores
+from tests.support.httpserver import Gate, matrix
+from tests.support.mail import Sent
+
+#: Seconds: interval of `held`, whose stages are held up.
+INTERVAL = 2
+USER = "agent-c1"
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """One cluster; its agent has a Redis user of its own, as in production."""
+    folder = tmp_path_factory.mktemp("kills") / "stack"
+    user = ("--user", USER, "on", ">secret", "~*", "&*", "+@all")
+    made = Fleet(folder, redis_options=user)
+    made.settings["agent"] = {"redis_url": f"redis://{USER}:secret@127.0.0.1:{made.redis_server.port}/0"}
+    made.scorer("held", scores(50), interval=INTERVAL, query="up")
+    made.scorer("steady", scores(60))
+    made.scorer("calm", scores(60), interval=BY_HAND)
+    with made:
+        made.wait_success("held")
+        made.wait_success("steady")
+        made.first_score("calm")
+        yield made
+
+
+def runs_of(fleet: Fleet, scorer: str) -> list[str]:
+    """Ids of the open runs of a scorer on c1."""
+    pairs = [member.rpartition("/") for member in fleet.open_runs()]
+    return [run for pair, _, run in pairs if pair == keys.pair("c1", scorer)]
+
+
+def hold(fleet: Fleet, stage: str) -> str:
+    """Bring a cycle of `held` into this stage and keep it there; the id of its run.
+
+    It has a minute: in a cycle of two seconds the stage would be over before a busy machine comes to the kill.
+    """
+    fleet.until(lambda: fleet.items("held") == {"n1": 50})
+    fleet.schedule.set_override("c1/held", paused=True)
+    fleet.until(lambda: fleet.state("held").open == 0, "the last scheduled cycle to end")
+    if stage == "fetch":
+        gate = Gate(matrix(SERIES))
+        fleet.source.script(gate, path="/held")
+    else:
+        if stage == "score":
+            # More than the agent keeps in memory between two stages.
+            fleet.source.script(matrix(*[SERIES] * 4000), path="/held")
+        gate = Gate(scores(77))
+        fleet.api.script(gate, path="/held")
+    run = send_now(fleet.redis, "c1", "held", 60, queue_limit=100)
+    assert gate.entered.wait(120)
+    if stage == "publish":
+        # The agent may go on with its own queue, but the hub's does not take its results.
+        fleet.redis.acl_setuser(USER, enabled=True, reset_keys=True, keys=[keys.spoke_queue("c1")])
+        gate.opened.set()
+        fleet.until(lambda: fleet.metric("agent c1", "dynamic_score", ds_score_name="held-score") == 77)
+    return run
+
+
+def release(fleet: Fleet) -> None:
+    """Everything answers again, and cycles are scheduled."""
+    fleet.schedule.reset("c1/held")
+    fleet.source.script(matrix(SERIES), path="/held")
+    fleet.api.script(scores(50), path="/held")
+    fleet.redis.acl_setuser(USER, enabled=True, keys=["*"])
+
+
+@pytest.mark.parametrize("stage", ["fetch", "score", "publish"])
+def test_an_agent_in_each_stage(fleet: Fleet, stage: str) -> None:
+    run = hold(fleet, stage)
+    fleet.kill("agent c1")
+    release(fleet)
+    assert fleet.items("held") == {"n1": 50}
+
+    fleet.restart("agent c1")
+    assert fleet.spooled("c1") == []
+    assert fleet.wait_success("held", timeout=INTERVAL + 5) < INTERVAL + 5 + STALL
+    fleet.wait_success("steady")
+
+    # Its run was sent and never heard of: that is what the books say, once. Its time is over.
+    fleet.redis.zadd(keys.OPEN_RUNS, {keys.run_member("c1", "held", run): time.time()}, xx=True)
+    fleet.until(lambda: run not in runs_of(fleet, "held"), "the killed run to be declared lost")
+    assert [entry.outcome for entry in fleet.history("held") if entry.run == run] == ["lost"]
+    fleet.check_cleared("held")
+    fleet.check_books("steady")
+    assert fleet.api.paths().count("/held") <= fleet.state("held").scheduled
+    assert fleet.items("held") == {"n1": 50}
+
+
+def test_beat_with_a_standby_and_without(fleet: Fleet) -> None:
+    fleet.schedule.set_override("c1/held", interval=3, note="incident 42")
+    fleet.run("beat 2")
+    # Either of them: one that gets no CPU for two seconds loses its lock.
+    fleet.until(lambda: "stands by" in fleet.log("beat 2") + fleet.log("beat"), "one beat to stand by")
+    for dead, successor in (("beat", "beat 2"), ("beat 2", "beat")):
+        started, before = time.monotonic(), fleet.state("steady").scheduled
+        fleet.kill(dead)
+        if successor not in fleet.processes:
+            fleet.run(successor)
+        # The lock's 2 s, one look at it, one interval of 1 s, and the start of a process.
+        fleet.until(lambda seen=before: fleet.state("steady").scheduled > seen + 1, "ticks", 10)  # type: ignore[misc]
+        fleet.wait_success("steady")
+        # Skipped, not caught up.
+        sent = fleet.state("steady").scheduled - before
+        assert sent <= time.monotonic() - started + 1.5
+        fleet.check_books("steady")
+    assert fleet.schedule.overrides()["c1/held"].note == "incident 42"
+    entry = next(one for one in fleet.data("schedule", "list", "held")["entries"])
+    assert (entry["intervalSeconds"], entry["entryIntervalSeconds"]) == (3, INTERVAL)
+    fleet.schedule.reset("c1/held")
+
+
+def test_the_results_worker_loses_nothing_that_was_queued(fleet: Fleet) -> None:
+    for _ in range(2):
+        fleet.kill("results")
+        sent = Sent(fleet.redis, "c1")
+        fleet.until(lambda seen=sent: seen.count() >= 4, "results in the queue")  # type: ignore[misc]
+
+        def not_taken_in(sent: Sent = sent) -> list[str]:
+            # Not all open runs: a tick of a second may expire before an agent without CPU sees it. Not all that is in
+            # the queue: a worker may be killed after it has taken results in, and before it empties their slots.
+            return [run for run in runs_of(fleet, "steady") if any(run in text for text in sent.texts())]
+
+        waiting = fleet.until(not_taken_in, "results of open runs in the queue")
+        fleet.run("results")
+
+        def taken_in() -> dict[str, HistoryEntry]:
+            found = {entry.run: entry for entry in fleet.history("steady")}
+            assert set(waiting) <= found.keys()  # noqa: B023
+            return found
+
+        ended = fleet.until(taken_in, "queued results to be taken in")
+        # A cycle of a second may have had no time; what it says of that is no less taken in.
+        others = [ended[run] for run in waiting if ended[run].outcome not in ("ok", "skipped")]
+        assert {(entry.outcome, entry.reason) for entry in others} <= {("error", FailureReason.DEADLINE)}
+        fleet.check_books("steady")
+    fleet.wait_success("held")
+    assert fleet.items("held") == {"n1": 50}
+
+
+def test_the_hub_while_scoring_goes_on(fleet: Fleet) -> None:
+    fleet.schedule.set_override("*/steady", interval=1, note="kept")
+    fleet.kill("hub")
+    with fleet.unaffected("calm"):
+        fleet.wait_success("steady", more=2)
+        fleet.wait_success("held")
+        # Applied while nobody looks.
+        fleet.scorer("late", scores(10))
+        fleet.run("hub")
+        fleet.wait_success("late")
+    assert fleet.schedule.overrides()["*/steady"].note == "kept"
+    assert {entry.pair for entry in fleet.schedule.entries()} == {"c1/calm", "c1/held", "c1/late", "c1/steady"}
+    for scorer in ("held", "late", "steady"):
+        fleet.check_cleared(scorer)
+    fleet.schedule.reset("*/steady")
+
+
+def test_the_exporter_has_its_counters_back(fleet: Fleet) -> None:
+    name = "dynamic_scoring_scheduled_total"
+    before = fleet.metric("exporter", name, ds_score_name="steady-score")
+    assert before
+    with fleet.unaffected("calm"):
+        fleet.restart("exporter")
+        after = fleet.metric("exporter", name, ds_score_name="steady-score")
+        assert after
+        assert after >= before
