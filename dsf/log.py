@@ -75,8 +75,9 @@ def _configure(settings: Settings) -> None:
     root.setLevel(settings.log_level)
     # urllib3 logs every retried request with its URL; our own messages have the reasons.
     logging.getLogger("urllib3").setLevel(logging.ERROR)
-    if settings.role == "agent" and settings.log_level != "DEBUG":
-        # Celery logs two lines for each task, which would be a fifth of a cycle's CPU. Failures are in its result.
+    if settings.log_level != "DEBUG":
+        # Celery logs two lines for each task, which would be a fifth of a cycle's CPU. Failures are in its result, and
+        # in Flower.
         for name in ("celery.worker.strategy", "celery.app.trace"):
             logging.getLogger(name).setLevel(logging.WARNING)
     # At level DEBUG, cloud libraries log requests including tokens.

@@ -12,7 +12,7 @@ from tests.support.stack import pass_time
 from tests.support.wait import wait_for
 
 #: Modules of dsf that a cycle and its result enter in beat, agent and results worker together.
-MOST = 36
+MOST = 35
 #: Calls of a module that is of each cycle, at least, while there are that many of them. What comes now and then has
 #: fewer: a new connection.
 _CYCLES = 20
