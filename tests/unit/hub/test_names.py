@@ -7,7 +7,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import structlog
 
+from dsf import keys
 from dsf.api.allowednames import AllowedNames
 from dsf.api.nameclaims import KEPT
 from dsf.api.scorer import DynamicScorer
@@ -128,6 +130,21 @@ def test_books_and_overrides_do_not_go_to_another_namespace() -> None:
     assert [(one.namespace, one.score_name) for one in schedule.entries()] == [("hub", "x")]
     assert schedule.overrides() == {}
     assert registrar.sync_scorers(planned(own)) == {}
+
+
+def test_what_redis_refuses_is_one_line_of_the_log() -> None:
+    client = memory_client()
+    registrar = Registrar(client, Outage("Redis"))
+    assert registrar.known_clusters() == frozenset()
+    client.set(keys.SCORERS, "spoilt")
+    with structlog.testing.capture_logs() as lines:
+        problems = registrar.sync_scorers(planned(scorer("cpu")))
+        # Said once.
+        registrar.sync_scorers(planned(scorer("cpu")))
+    assert "WRONGTYPE" in str(problems["cpu"])
+    [line] = [line for line in lines if line["log_level"] == "error"]
+    assert "WRONGTYPE" in line["error"]
+    assert "exc_info" not in line
 
 
 def stored(*scorers: DynamicScorer) -> Objects:
