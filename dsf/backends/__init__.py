@@ -1,4 +1,9 @@
-"""Backends for the hub's objects: a folder of manifests, or Kubernetes."""
+"""Backends for the hub's objects: a folder of manifests, or Kubernetes.
+
+`protocol` says what a backend does. `directory` is the folder: `manifestfolder` reads it, `outfolder` writes beside it.
+`kube` is Kubernetes: `kube_kinds` lists the kinds, `kube_credentials`, `kube_events` and `kube_scores` are parts of it.
+`compare` says whether an object is as it should be, `eventlimit` how many Events there are.
+"""
 
 from __future__ import annotations
 
