@@ -44,7 +44,8 @@ _DUTY = 0.005
 _FILL = """
 for i = 3, #ARGV do
     local key = ARGV[1] .. ARGV[i]
-    local row = redis.call('LINDEX', key, 0)
+    -- The oldest: the rows of lost runs, which come late, are several times as long.
+    local row = redis.call('LINDEX', key, -1)
     for _ = redis.call('LLEN', key) + 1, row and tonumber(ARGV[2]) or 0 do
         redis.call('LPUSH', key, row)
     end
