@@ -36,7 +36,7 @@ CLUSTER, SERIES, RESULTS = "bench", 100, 10
 SCORERS, INTERVAL, MANY = 10, 30, 40
 SECONDS, QUICK_SECONDS = 90.0, 30.0
 #: What is to be reached.
-_MEMORY, _REST, _WORK, _CONNECTIONS, _START, _RATE, _TRIPS = 75, 0.2, 0.5, 10, 1.2, 15, 2
+_MEMORY, _REST, _WORK, _CONNECTIONS, _START, _RATE, _TRIPS = 75, 0.2, 0.5, 12, 1.2, 15, 2
 
 
 class ReadyAgent:
@@ -71,7 +71,7 @@ class ReadyAgent:
 
     def connections(self) -> int:
         """Its connections to Redis."""
-        return sum(CLUSTER in str(one["name"]) for one in self.client.client_list())
+        return sum(str(one["name"]).startswith("dsf-") for one in self.client.client_list())
 
     def percent(self, seconds: float, every: float | None = None) -> float:
         """CPU in percent of a core over so many seconds, with a tick so often."""

@@ -169,7 +169,7 @@ class World:
         self._port = ports.any()
         program = self._server.program()
         # An open file for each connection. On its command line, so that it is so after a restart too.
-        limits = ("--maxclients", str(10 * clusters + 200), "--maxmemory", "8gb")
+        limits = ("--maxclients", str(12 * clusters + 200), "--maxmemory", "8gb")
         command = (str(redis_server), *program.command[1:]) if redis_server else program.command
         self._redis = replace(program, command=(*command, *limits))
         self.start_redis()

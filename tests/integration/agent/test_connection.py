@@ -93,6 +93,20 @@ def test_a_cut_connection_ends_no_cycle(busy: tuple[Agent, Gate, ScriptedServer]
     assert agent.no_result()
 
 
+def test_connections_are_one_for_each_thread_and_four_more(busy: tuple[Agent, Gate, ScriptedServer]) -> None:
+    """So many of them a Redis must allow for each cluster (`redis.maxClients`)."""
+    agent, gate, source = busy
+    agent.tick("later")
+    wait_for(lambda: len(source.requests) == BUSY + 1, 20, "all threads to be busy")
+    # All write their results at once, and have to wait.
+    agent.redis.client_pause(60_000, all=False)
+    gate.opened.set()
+    wait_for(lambda: [one["cmd"] for one in agent.redis.client_list()].count("set") > BUSY, 20, "all to write")
+    connections = [str(one["name"]) for one in agent.redis.client_list() if str(one["name"]).startswith("dsf")]
+    assert len(connections) <= BUSY + 1 + 4, connections
+    agent.redis.client_unpause()
+
+
 def test_a_redis_that_has_become_a_replica_is_left(server: RedisServer, tmp_path: Path) -> None:
     """A planned switchover behind one address: the old primary lives on, and so do all connections to it."""
     gate = Gate(matrix(SERIES))
