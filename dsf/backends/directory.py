@@ -34,7 +34,7 @@ from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
 
-#: Seconds between two looks at the folder; more if they take long, so that they take a fiftieth of the time at most.
+#: Seconds between two looks at the folder; more if they cost much, so that they take a fiftieth of a core at most.
 LOOK: Final = 0.1
 #: Seconds between two looks at what people did in the out folder.
 REPAIR: Final = 5.0
@@ -246,9 +246,11 @@ class DirectoryBackend(DirectoryScores):
         repaired_at = time.monotonic()
         pause = LOOK
         while not self._stop.wait(pause):
-            began = time.monotonic()
+            began, spent = time.monotonic(), time.thread_time()
             try:
-                self._look()
+                is_changed = self._look()
+                # What a change costs says nothing of the next look; it may be the first of several.
+                pause = LOOK if is_changed else max(LOOK, 50 * (time.thread_time() - spent))
                 if began - repaired_at >= REPAIR:
                     repaired_at = began
                     self._out.repair()
@@ -257,10 +259,9 @@ class DirectoryBackend(DirectoryScores):
             except Exception:
                 # It must not end the thread: the folder would never be read again.
                 log.exception("the folder of manifests cannot be read")
-            pause = max(LOOK, 50 * (time.monotonic() - began))
 
-    def _look(self, *, grace: float = GRACE) -> None:
-        """Read the folder, update the objects and report what changed."""
+    def _look(self, *, grace: float = GRACE) -> bool:
+        """Read the folder, update the objects and report what changed; returns whether something did."""
         self._folder.refresh(grace=grace)
         if self._folder.problems != self._problems:
             self._report(self._folder.problems)
@@ -277,6 +278,7 @@ class DirectoryBackend(DirectoryScores):
         for key in changed:
             self._on_change(key)
         self._write_events()
+        return bool(changed)
 
     def _take(self, key: ObjectKey, declared: Declared | None) -> None:
         """Update one object from its file."""
