@@ -79,14 +79,17 @@ class Mailbox:
             return True
         taken = self._taken_slots()
         older = [slot for slot in self._older(mail) if slot in taken]
+        scores = [slot for slot in older if self._written[slot].is_score]
         # A reason for having no score waits: it is not worth another one.
-        replaceable = older if mail.is_score else []
-        if len(older) >= self._share(mail) and any(self._write(slot, mail, text, replace=True) for slot in replaceable):
+        if mail.is_score and len(scores) >= self._share(mail) and self._replace(scores, mail, text):
             return True
         free = [slot for slot in range(len(self._slots)) if slot not in taken]
-        return any(self._write(slot, mail, text) for slot in free) or any(
-            self._write(slot, mail, text, replace=True) for slot in replaceable
+        return any(self._write(slot, mail, text) for slot in free) or (
+            mail.is_score and self._replace(older, mail, text)
         )
+
+    def _replace(self, slots: list[int], mail: Mail, text: bytes) -> bool:
+        return any(self._write(slot, mail, text, replace=True) for slot in slots)
 
     def _taken_slots(self) -> set[int]:
         with self._redis.pipeline(transaction=False) as pipe:

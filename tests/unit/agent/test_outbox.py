@@ -111,6 +111,19 @@ def test_a_scorer_with_its_share_replaces_its_oldest_score(redis_client: redis.R
     assert sorted(texts) == sorted([*(mail.scorer for mail in others), *(f"a{n}" for n in runs[1:]), "a50", "a51"])
 
 
+def test_a_score_replaces_no_reason_while_a_slot_is_free(redis_client: redis.Redis, mailbox: Mailbox) -> None:
+    """Many scorers share the slots; a tick that came too late, and the cycle after it."""
+    scorers = [f"scorer-{number}" for number in range(keys.MAIL_SLOTS - 2)]
+    reasons = [entry(1, scorer=scorer, is_score=False) for scorer in scorers]
+    assert all(mailbox.put(mail, f"{mail.scorer} late".encode()) for mail in reasons)
+    scores = [entry(2, scorer=scorer) for scorer in scorers[:3]]
+    assert all(mailbox.put(mail, f"{mail.scorer} score".encode()) for mail in scores)
+    texts = [text for text in redis_client.mget(SLOTS) if text]
+    # Two had a free slot; for the third there was none.
+    late = [f"{scorer} late" for scorer in scorers if scorer != "scorer-2"]
+    assert sorted(texts) == sorted([*late, *(f"{mail.scorer} score" for mail in scores)])
+
+
 def test_threads_never_write_to_one_slot_at_once(redis_client: redis.Redis, mailbox: Mailbox) -> None:
     """All are in, and the hub takes each once, while it empties slots as fast as they are filled."""
     ended = threading.Event()
