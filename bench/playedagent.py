@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import re
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from bench.player import Player
 
 ITEMS = 10
+#: Slots for reasons for having no score, the last ones of the mailbox. Of the others, each scorer has one for its scores
+_REASONS = 6
+#: Seconds until a reason that finds its slot taken is tried again, as `dsf.agent.outbox` has it.
+_AGAIN = 0.25
 #: Share of the cycles of a bad scorer that fail.
 _FAILING = 0.5
 #: Scorer, run id and deadline.
@@ -26,11 +31,12 @@ _TICK = re.compile(rb'\[\[\\"([^"\\]+)\\",\s*\\"([^"\\]+)\\",\s*([0-9.]+)\]')
 
 @dataclass(frozen=True)
 class SentResult:
-    """A result that was sent and not answered."""
+    """A result that was sent and not answered, or that waits for a slot."""
 
     scorer: str
     run: str
-    data: bytes
+    text: str
+    is_score: bool
 
 
 class PlayedAgent:
@@ -51,9 +57,10 @@ class PlayedAgent:
         self._values: Counter[str] = Counter()
         # Scorer -> its slot.
         self._places: dict[str, int] = {}
-        # What was sent and not answered, in order, and which of its answers comes next.
+        self._reasons = itertools.cycle(range(len(self._slots) - _REASONS, len(self._slots)))
+        # What was sent and not answered, in order; the first answer to the first of them, once it has come.
         self._sent: deque[SentResult] = deque()
-        self._answers = 0
+        self._answers: list[object] = []
 
     def take_from(self, connection: Connection) -> None:
         """Pop over this connection from now on."""
@@ -62,12 +69,12 @@ class PlayedAgent:
 
     def give_over(self, connection: Connection) -> None:
         """Put results over this connection from now on, those first that were not answered."""
-        # Of each scorer the newest: they share a slot.
-        again = deque({result.scorer: result for result in self._sent}.values())
-        self._sent, self._answers = again, 0
+        newest = {result.scorer: result for result in self._sent if result.is_score}
+        again = [result for result in self._sent if not result.is_score or result is newest[result.scorer]]
+        self._sent, self._answers = deque(again), []
         for result in again:
             self._player.counts["again"] += 1
-            connection.send(result.data)
+            connection.send(self._commands(result))
         self.giving = connection
 
     def took(self, connection: Connection) -> None:
@@ -83,12 +90,17 @@ class PlayedAgent:
 
     def gave(self, connection: Connection) -> None:
         """Each result has two answers: that it is there, and that the flag is set."""
-        for _ in connection.answers():
-            self._answers = (self._answers + 1) % 2
-            if self._answers == 0:
-                # Only now is it known to be there.
-                result = self._sent.popleft()
+        for answer in connection.answers():
+            self._answers.append(answer)
+            if len(self._answers) < 2:
+                continue
+            # Only now is it known to be there.
+            result, is_in = self._sent.popleft(), self._answers[0] is not None
+            self._answers = []
+            if is_in:
                 self._player.put(self.name, result.scorer, result.run)
+            else:
+                self._player.later(_AGAIN, lambda result=result: self._put(result))  # type: ignore[misc]
 
     def _cycle(self, scorer: str, run: str, deadline: float) -> None:
         """What a cycle of this tick would have ended with."""
@@ -125,11 +137,22 @@ class PlayedAgent:
             **said,
         )
         text = json.dumps(messages.sign(result, self._player.key(self.name)), ensure_ascii=False)
-        place = self._places.setdefault(scorer, len(self._places) % len(self._slots))
-        data = command("SET", self._slots[place], text) + command("SET", self._flag, str(place))
-        self._sent.append(SentResult(scorer, run, data))
+        self._put(SentResult(scorer, run, text, said["outcome"] == "ok"))
+
+    def _put(self, result: SentResult) -> None:
+        self._sent.append(result)
         if self.giving is not None:
             try:
-                self.giving.send(data)
+                self.giving.send(self._commands(result))
             except OSError:
                 self._player.lost(self, self.giving)
+
+    def _commands(self, result: SentResult) -> bytes:
+        """A score replaces the scorer's last one; a reason for having none waits for a slot and is never replaced."""
+        if result.is_score:
+            place = self._places.setdefault(result.scorer, len(self._places) % (len(self._slots) - _REASONS))
+            data = command("SET", self._slots[place], result.text)
+        else:
+            place = next(self._reasons)
+            data = command("SET", self._slots[place], result.text, "NX")
+        return data + command("SET", self._flag, str(place))

@@ -3,10 +3,11 @@
     python -m bench.player --clusters N [--first NUMBER] [--changing PERCENT] [--flood CLUSTER --rate N]
 
 Each cluster has two connections, as far as Redis can tell those of an agent: one blocks in a pop of its queue, the
-other puts the signed result of each tick at once into its scorer's slot of the mailbox and rings. One that the hub has
-not taken gives way to it, as with an agent. When Redis goes away it is connected to again as an agent does it, and
-results that were not answered are put again. A tick that came too late ends as skipped (`expired`). `--flood` puts what
-looks like a result into the mailbox of that cluster so many times a second, as somebody with a stolen credential can.
+other puts the signed result of each tick at once into the mailbox and rings. A score that the hub has not taken gives
+way to its scorer's next one, and a reason for having none waits for a slot, as with an agent. When Redis goes away it
+is connected to again as an agent does it, and results that were not answered are put again. A tick that came too late
+ends as skipped (`expired`). `--flood` puts what looks like a result into the mailbox of that cluster so many times a
+second, as somebody with a stolen credential can.
 
 Redis (with the master secret) comes from the environment, `DSF_REDIS_URL` and `DSF_SIGNING_SECRET`. Every second it
 prints one line of JSON: what it has done until then. Lines on its standard input change what it does:
@@ -132,15 +133,15 @@ class Player:
         self._close(connection)
         if agent.giving is connection:
             agent.giving = None
-            self._at(_RETRY, lambda: self._give(agent))
+            self.later(_RETRY, lambda: self._give(agent))
         else:
             agent.taking = None
             # As its worker waits between two tries.
-            self._at(self._longest_wait * random.uniform(0.5, 1.0), lambda: self._take(agent))
+            self.later(self._longest_wait * random.uniform(0.5, 1.0), lambda: self._take(agent))
 
     def _take(self, agent: PlayedAgent) -> None:
         if agent.is_quiet or (connection := self._connect()) is None:
-            self._at(self._longest_wait * random.uniform(0.5, 1.0), lambda: self._take(agent))
+            self.later(self._longest_wait * random.uniform(0.5, 1.0), lambda: self._take(agent))
             return
         try:
             agent.take_from(connection)
@@ -151,7 +152,7 @@ class Player:
 
     def _give(self, agent: PlayedAgent) -> None:
         if agent.is_quiet or (connection := self._connect()) is None:
-            self._at(_RETRY, lambda: self._give(agent))
+            self.later(_RETRY, lambda: self._give(agent))
             return
         try:
             agent.give_over(connection)
@@ -186,7 +187,8 @@ class Player:
             self.counts["disconnected"] += 1
             self.lost(agent, connection)
 
-    def _at(self, seconds: float, action: Callable[[], None]) -> None:
+    def later(self, seconds: float, action: Callable[[], None]) -> None:
+        """Do this in so many seconds."""
         heapq.heappush(self._later, (time.monotonic() + seconds, next(self._order), action))
 
     def _catch_up(self, now: float) -> None:
@@ -219,7 +221,7 @@ class Player:
             for connection in (agent.taking, agent.giving):
                 if connection is not None:
                     self._selector.unregister(connection.socket)
-            self._at(seconds, lambda agent=agent: self._wake(agent))  # type: ignore[misc]
+            self.later(seconds, lambda agent=agent: self._wake(agent))  # type: ignore[misc]
 
     def _wake(self, agent: PlayedAgent) -> None:
         agent.is_quiet = False

@@ -25,8 +25,10 @@ from dsf.messages import MAX_RESULT_BYTES, PACKING
 from dsf.results.ingest import Ingest
 from dsf.store.client import lua, repeat
 
-#: Seconds between two looks for results: they are gathered, as a task and its round trips cost more than a result.
+#: Seconds between two looks while results stream in: they are gathered, as a task and its round trips cost more than a
+#: result. Otherwise this many times the look before, so that a first score waits little and looking costs a fiftieth.
 PAUSE: Final = 0.2
+_TIMES_THE_LOOK: Final = 50
 # Seconds between two looks into every mailbox: the flag of a result may not have been set.
 _EVERYWHERE_EVERY: Final = 10.0
 #: Bytes of the shortest result: it has an envelope with a signature.
@@ -161,14 +163,18 @@ class Intake:
 
     def turn(self) -> float:
         """Take in some of what waits; returns the seconds until the next turn. Raises redis.RedisError."""
-        everywhere = time.monotonic() >= self._everywhere_at
+        began = time.monotonic()
+        everywhere = began >= self._everywhere_at
         waiting = self._mail.read(everywhere=everywhere)
+        look = time.monotonic() - began
         if everywhere and not waiting.is_more:
-            self._everywhere_at = time.monotonic() + _EVERYWHERE_EVERY
+            self._everywhere_at = began + _EVERYWHERE_EVERY
         self.is_behind = waiting.is_more
         if waiting.slots:
             self._take_in(waiting)
-        return 0.0 if waiting.is_more else PAUSE
+        if waiting.is_more:
+            return 0.0
+        return PAUSE if len(waiting.slots) > 1 else min(PAUSE, _TIMES_THE_LOOK * look)
 
     def _take_in(self, waiting: Waiting) -> None:
         batch = Batch(waiting, self._ingest)

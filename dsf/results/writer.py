@@ -31,8 +31,8 @@ from dsf.store.writes import LONGEST_BACKOFF, Facts, Finish, PairLease, Writes, 
 LEASE = 30.0
 #: Longest sleep between checks; a change ingested by this process wakes the writer at once.
 LONGEST_SLEEP = 0.5
-# Pause in seconds after a check that found work, so that a stream of changes is batched: a check has five round trips
-# whatever it finds.
+# Pause in seconds after a check of more than one pair, so that a stream of changes is batched: a check has five round
+# trips whatever it finds.
 _PACE = 0.3
 # Objects of a batch written concurrently, one more for each such number of seconds that it takes. A write may mostly
 # wait: for the API server, and in a busy worker several times for the ingesting thread. If it does not, alternating
@@ -103,7 +103,7 @@ class Writer:
         # Only as many as can be written within a fraction of the lease.
         batch = max(1, min(32, int(self._rate * LEASE / 4)))
         claims, due_in = self._writes.claim(self._clock(), LEASE, batch)
-        self._pause = _PACE if claims else 0.0
+        self._pause = _PACE if len(claims) > 1 else 0.0
         if claims:
             self._factor = self._writes.validity_factor()
         self._yield(self._look_at_all(deque(zip(claims, self._writes.facts(claims), strict=True))))
