@@ -251,6 +251,7 @@ class DirectoryBackend(DirectoryScores):
                 is_changed = self._look()
                 # What a change costs says nothing of the next look; it may be the first of several.
                 pause = LOOK if is_changed else max(LOOK, 50 * (time.thread_time() - spent))
+                self._write_events()
                 if began - repaired_at >= REPAIR:
                     repaired_at = began
                     self._out.repair()
@@ -277,7 +278,6 @@ class DirectoryBackend(DirectoryScores):
                     log.error("an object cannot be stored, will be tried again", object=key.name, error=str(error))
         for key in changed:
             self._on_change(key)
-        self._write_events()
         return bool(changed)
 
     def _take(self, key: ObjectKey, declared: Declared | None) -> None:
