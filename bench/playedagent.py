@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bench.player import Player
 
 ITEMS = 10
-#: Slots for reasons for having no score, the last ones of the mailbox. Of the others, each scorer has one for its scores
+#: Slots for reasons for having no score, the last ones of the mailbox; a scorer has one of the others for its scores.
 _REASONS = 6
 #: Seconds until a reason that finds its slot taken is tried again, as `dsf.agent.outbox` has it.
 _AGAIN = 0.25
