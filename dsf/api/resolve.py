@@ -19,17 +19,17 @@ from dsf.api.naming import sanitize_resource_name
 from dsf.api.pauses import pause_end
 from dsf.api.promql import split_queries
 from dsf.api.ratelimit import parse_rate
-from dsf.api.remoteconfig import RemoteConfig, RemoteScoring
+from dsf.api.remoteconfig import RemoteConfig
 from dsf.api.resolvereason import ResolveReason
 from dsf.api.score import default_validity
-from dsf.api.scorer import DynamicScorer, Scoring, WhenEmpty, WhenFailing
-from dsf.api.scoringauthentication import Authentications
-from dsf.api.servers import Stage, endpoint, secret
-from dsf.api.sourcefields import first_positive, missing, source_fields
+from dsf.api.scorer import DynamicScorer, WhenEmpty, WhenFailing
+from dsf.api.scoringauthentication import Authentications, ScoringAuthentication
+from dsf.api.servers import Context, Stage, server
+from dsf.api.sourcefields import first_positive, source_fields
 from dsf.api.summary import ScorerSummary, dump_summaries
+from dsf.api.templates import Renderer
 from dsf.api.tokenhosts import NO_HOSTS, TokenHosts
 from dsf.api.types import PAUSED_UNTIL_ANNOTATION, ConfigSyncMode, SourceType
-from dsf.api.ways import NO_WAY, Way, access_of
 from dsf.errors import ResolutionError
 
 DEFAULT_SCORING_PATH: Final = "/scoring"
@@ -57,9 +57,8 @@ class ResolvedScorer:
     #: No ticks at all, or none before this time (unix seconds).
     suspended: bool
     paused_until: float | None
-    #: Authentication by ScoringAuthentications; sources in order.
-    source_ways: tuple[Way, ...] = (NO_WAY,)
-    scoring_way: Way = NO_WAY
+    #: The ScoringAuthentications of its sources and its scoring API.
+    authentications: tuple[ScoringAuthentication, ...] = ()
 
     @property
     def score_name(self) -> str:
@@ -79,41 +78,30 @@ class ResolvedScorer:
 
 def resolve(
     scorer: DynamicScorer,
-    token_hosts: TokenHosts | None = NO_HOSTS,
+    token_hosts: TokenHosts = NO_HOSTS,
     authentications: Authentications = MappingProxyType({}),
+    fill: Renderer | None = None,
 ) -> ResolvedScorer:
-    """Resolve `scorer`; `token_hosts` are the servers that `/config` may name for a token, `authentications` all
-    existing ones by `namespace/name`. None: servers are placeholders, and no list of allowed servers applies.
+    """Resolve `scorer` on one cluster, whose values `fill` has; without it, templates have a stand-in.
 
-    Raises ResolutionError with a `ResolveReason` and a message that names the field.
+    `token_hosts` are the servers that `/config` may name for a token, `authentications` all existing ones by
+    `namespace/name`. Raises ResolutionError with a `ResolveReason` and a message that names the field.
     """
     spec, execution = scorer.spec, scorer.spec.execution
     synced = synced_config(scorer)
-    elsewhere = _elsewhere(scorer)
-    score_name = _score_name(spec.scoring, synced.scoring, elsewhere)
-    interval = _interval(spec.scoring, synced.scoring, elsewhere)
-    sources = source_fields(scorer, synced, token_hosts, authentications, elsewhere)
-    source = sources[0].summary
-    stage = Stage("scoring", spec.config_url, spec.scoring, synced.scoring, token_hosts)
-    scoring_endpoint, scoring_way = endpoint(stage, DEFAULT_SCORING_PATH, scorer, authentications)
-    scoring_secret = secret("scoring", spec.scoring.auth)
-    scoring_access = access_of("scoring", spec.scoring, scoring_way, scoring_endpoint)
+    context = Context(scorer, synced, token_hosts, authentications, fill or Renderer(None))
+    score_name = _score_name(context)
+    interval = _interval(context)
+    sources = source_fields(context)
+    source = sources[0][0]
+    scoring = server(context, Stage("scoring", spec.scoring, synced.scoring, DEFAULT_SCORING_PATH))
     summary = ScorerSummary(
         name=scorer.metadata.name,
         score_name=score_name,
-        source_type=source.type,
-        source_endpoint=source.endpoint,
-        source_endpoint_auth_name=source.endpoint_auth_name,
-        source_endpoint_auth_key=source.endpoint_auth_key,
-        source_method=source.method,
-        source_query=source.query,
-        source_range=source.range,
-        source_step=source.step,
-        source_options=source.options,
-        scoring_endpoint=scoring_endpoint,
+        scoring_endpoint=scoring.endpoint,
         scoring_interval=interval,
-        scoring_endpoint_auth_name=scoring_secret.name,
-        scoring_endpoint_auth_key=scoring_secret.key,
+        scoring_endpoint_auth_name=scoring.auth_name,
+        scoring_endpoint_auth_key=scoring.auth_key,
         location=spec.location.value,
         score_destination=spec.score_destination.value,
         score_dimension_format=spec.dimension_formats[0],
@@ -123,10 +111,9 @@ def resolve(
         timeout_seconds=execution.timeout_seconds,
         max_retries=execution.max_retries,
         validity_seconds=execution.validity_seconds or default_validity(interval),
-        source_access=source.access,
-        scoring_access=scoring_access,
-        source_name=source.name or None,
-        sources=tuple(fields.summary for fields in sources[1:]) or None,
+        scoring_access=scoring.access,
+        sources=tuple(other for other, _ in sources[1:]) or None,
+        **source.as_first,
     )
     _check_size(summary)
     return ResolvedScorer(
@@ -138,8 +125,7 @@ def resolve(
         when_empty=execution.when_empty,
         suspended=execution.suspend,
         paused_until=_paused_until(scorer),
-        source_ways=tuple(fields.way for fields in sources),
-        scoring_way=scoring_way,
+        authentications=tuple(used for used in (*(used for _, used in sources), scoring.authentication) if used),
     )
 
 
@@ -150,28 +136,21 @@ def synced_config(scorer: DynamicScorer) -> RemoteConfig:
     return synced if synced is not None and in_force else RemoteConfig()
 
 
-def _elsewhere(scorer: DynamicScorer) -> str:
-    """Why `/config` does not provide a value that is missing in the spec, as the end of a message."""
-    if scorer.spec.config_sync_mode is ConfigSyncMode.None_:
-        return "and configSyncMode None does not take it from /config"
-    if scorer.status.last_synced_config is None:
-        return "and /config was not read yet"
-    return "neither in the spec nor in /config"
-
-
-def _score_name(spec: Scoring, synced: RemoteScoring, elsewhere: str) -> str:
-    name = synced.params.name or (spec.params.name if spec.params else "")
+def _score_name(context: Context) -> str:
+    params = context.scorer.spec.scoring.params
+    name = context.synced.scoring.params.name or (params.name if params else "")
     if not name.strip():
-        raise missing(ResolveReason.MissingScoreName, "scoring.params.name", elsewhere)
+        raise context.missing(ResolveReason.MissingScoreName, "scoring.params.name")
     if _CONTROL_CHARACTER.search(name):
         raise ResolutionError(ResolveReason.InvalidScoreName, f"scoring.params.name {name!r} has a control character")
     return name
 
 
-def _interval(spec: Scoring, synced: RemoteScoring, elsewhere: str) -> int:
-    interval = first_positive(synced.params.interval, spec.params.interval if spec.params else 0)
+def _interval(context: Context) -> int:
+    params = context.scorer.spec.scoring.params
+    interval = first_positive(context.synced.scoring.params.interval, params.interval if params else 0)
     if not interval:
-        raise missing(ResolveReason.MissingInterval, "scoring.params.interval", elsewhere)
+        raise context.missing(ResolveReason.MissingInterval, "scoring.params.interval")
     return interval
 
 

@@ -1,100 +1,241 @@
-"""Server of a source or scoring API: its URL, and its token in upstream's format."""
+"""Server of a source or scoring API on one cluster: its URL, and the agents' authentication to it."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from dsf.api.authentication import Auth
-from dsf.api.remoteconfig import RemoteScoring, RemoteSource
+from pydantic.alias_generators import to_camel
+
+from dsf.api.authentication import CaKind, Methods, Reference, ServerAccess, Tls, references
+from dsf.api.naming import is_dns_subdomain
+from dsf.api.remoteconfig import RemoteConfig, RemoteScoring, RemoteSource
 from dsf.api.resolvereason import ResolveReason
 from dsf.api.scorer import DynamicScorer, Scoring, SourceSpec
-from dsf.api.scoringauthentication import Authentications
+from dsf.api.scoringauthentication import Authentications, ScoringAuthentication
+from dsf.api.templates import Renderer
 from dsf.api.tokenhosts import TokenHosts
+from dsf.api.types import CREDENTIALS_NAME, ConfigSyncMode
 from dsf.api.urls import base_url, join_url, origin
-from dsf.api.ways import Way, authentication_of, check_allowed
 from dsf.errors import ResolutionError
 
 
-class Secret(NamedTuple):
-    name: str
-    key: str
+class Context(NamedTuple):
+    """All that a scorer's configuration on one cluster is made from."""
+
+    scorer: DynamicScorer
+    #: The `/config` in force.
+    synced: RemoteConfig
+    #: The servers that `/config` may name for a token.
+    token_hosts: TokenHosts
+    authentications: Authentications
+    fill: Renderer
+
+    def missing(self, reason: ResolveReason, field: str) -> ResolutionError:
+        """Error for a missing value, with why it does not come from `/config` either."""
+        if self.scorer.spec.config_sync_mode is ConfigSyncMode.None_:
+            elsewhere = "and configSyncMode None does not take it from /config"
+        elif self.scorer.status.last_synced_config is None:
+            elsewhere = "and /config was not read yet"
+        else:
+            elsewhere = "neither in the spec nor in /config"
+        return ResolutionError(reason, f"{field} is not set, {elsewhere}")
 
 
 class Stage(NamedTuple):
-    """Settings of one server, with their origin."""
+    """What spec and `/config` say of one server."""
 
-    #: Below spec: source, scoring, or sources[NAME].
+    #: Path below spec: source, scoring, or sources[NAME].
     name: str
-    config_url: str
     spec: SourceSpec | Scoring
     synced: RemoteSource | RemoteScoring
-    #: None: the servers are placeholders, to which no list applies.
-    token_hosts: TokenHosts | None
+    default_path: str = ""
 
 
-def endpoint(
-    stage: Stage,
-    default_path: str,
-    scorer: DynamicScorer,
-    authentications: Authentications,
-) -> tuple[str, Way]:
-    """The URL of a stage. Raises ResolutionError if it is invalid, or if a token would be sent to a foreign host."""
-    name, config_url, spec, synced, token_hosts = stage
-    path = synced.path or spec.path or default_path
-    try:
-        fallback = base_url(config_url)
-    except ValueError as error:
-        raise ResolutionError(ResolveReason.InvalidURL, f"spec.configURL: {error}") from None
-    if synced.host:
-        host, field = synced.host, f"{name}.host in /config"
-    else:
-        host, field = spec.host or fallback, f"spec.{name}.host"
-    try:
-        endpoint = join_url(host, path)
-    except ValueError as error:
-        raise ResolutionError(ResolveReason.InvalidURL, f"{field}: {error}") from None
-    authentication = authentication_of(name, spec, scorer, authentications)
-    if token_hosts is None:
-        return endpoint, Way(authentication, path)
+class Server(NamedTuple):
+    """One server, as agents get it."""
+
+    endpoint: str
+    #: The Secret of a token in upstream's format, which agents of any version support.
+    auth_name: str = ""
+    auth_key: str = ""
+    #: Authentication beyond such a token; None without.
+    access: ServerAccess | None = None
+    authentication: ScoringAuthentication | None = None
+
+
+def server(context: Context, stage: Stage) -> Server:
+    """The server of a stage. Raises ResolutionError if the URL is invalid, or if a token would be sent to a foreign
+    host."""
+    authentication = _authentication_of(context, stage)
     if authentication is not None:
-        check_allowed(name, authentication, endpoint)
-    elif synced.host and spec.auth is not None and not token_hosts.allow(synced.host):
-        _check_token_host(name, synced.host, spec.host, fallback)
-    return endpoint, Way(authentication, path)
+        return _by_authentication(context, stage, authentication)
+    endpoint = _endpoint(context, stage)
+    if stage.synced.host and stage.spec.auth is not None and not context.fill.is_stand_in(stage.synced.host):
+        _check_token_host(context, stage, endpoint)
+    name, key = _secret(stage)
+    return Server(endpoint, name, key, _own_access(context, stage))
 
 
-def unused_endpoint(stage: Stage) -> str:
+def unused_endpoint(context: Context, stage: Stage) -> str:
     """The URL of a stage that nothing is sent to; empty if it is invalid."""
     try:
-        host = stage.synced.host or stage.spec.host or base_url(stage.config_url)
-        return join_url(host, stage.synced.path or stage.spec.path)
-    except ValueError:
+        return _endpoint(context, stage)
+    except ResolutionError:
         return ""
 
 
-def _check_token_host(stage: str, synced_host: str, spec_host: str, fallback: str) -> None:
-    """Refuse a host from `/config` that the user did not name: a scoring API must not redirect a user's token."""
+def _endpoint(context: Context, stage: Stage, other: tuple[str, str] | None = None) -> str:
+    """The URL of a stage; `other` is a host, and where it stands, that wins over spec and `/config`."""
     try:
-        named = {origin(url) for url in (spec_host, fallback) if url}
+        fallback = base_url(context.scorer.spec.config_url)
     except ValueError as error:
-        raise ResolutionError(ResolveReason.InvalidURL, f"spec.{stage}.host: {error}") from None
-    if origin(synced_host) not in named:
+        raise ResolutionError(ResolveReason.InvalidURL, f"spec.configURL: {error}") from None
+    host, host_field = other or in_force(stage.name, "host", stage.synced.host, stage.spec.host or fallback)
+    path, path_field = in_force(stage.name, "path", stage.synced.path, stage.spec.path or stage.default_path)
+    try:
+        return join_url(context.fill.host(host, host_field), context.fill.path(path, path_field))
+    except ValueError as error:
+        raise ResolutionError(ResolveReason.InvalidURL, f"{host_field}: {error}") from None
+
+
+def in_force(stage: str, field: str, synced: str, spec: str) -> tuple[str, str]:
+    """The text of a field that counts, and where it stands."""
+    return (synced, f"{stage}.{field} in /config") if synced else (spec, f"spec.{stage}.{field}")
+
+
+def _authentication_of(context: Context, stage: Stage) -> ScoringAuthentication | None:
+    spec, field = stage.spec, f"spec.{stage.name}.auth.authenticationRef"
+    if spec.auth is None or spec.auth.authentication_ref is None:
+        return None
+    name, namespace = spec.auth.authentication_ref.name, context.scorer.metadata.namespace
+    authentication = context.authentications.get(f"{namespace}/{name}")
+    if authentication is None:
+        raise ResolutionError(
+            ResolveReason.MissingAuthentication,
+            f"{field}: there is no ScoringAuthentication {name!r} without mistakes in namespace {namespace!r}",
+        )
+    if isinstance(authentication, str):
+        raise ResolutionError(
+            ResolveReason.InvalidAuthentication,
+            f"{field}: the ScoringAuthentication {name!r} has mistakes: {authentication}",
+        )
+    if spec.tls is not None:
+        raise ResolutionError(
+            ResolveReason.InvalidAuthentication,
+            f"spec.{stage.name}.tls: ScoringAuthentication {name!r} says how its servers prove who they are: put it "
+            "there",
+        )
+    return authentication
+
+
+def _by_authentication(context: Context, stage: Stage, authentication: ScoringAuthentication) -> Server:
+    """The server with a ScoringAuthentication, and its override for the cluster."""
+    name, shared = authentication.metadata.name, authentication.spec
+    override = context.fill.override(shared)
+    where = f"{'spec' if override is None else 'an override'} of ScoringAuthentication {name!r}"
+    other = (override.host, where) if override is not None and override.host is not None else None
+    endpoint = _endpoint(context, stage, other)
+    is_stand_in = context.fill.is_stand_in(other[0] if other else stage.synced.host or stage.spec.host)
+    if not is_stand_in and not TokenHosts(shared.allowed_hosts).allow(endpoint):
+        raise ResolutionError(
+            ResolveReason.HostNotAllowed,
+            f"spec.{stage.name}.auth.authenticationRef: the ScoringAuthentication {name!r} is not "
+            f"for {base_url(endpoint)}; if it may be asked with it, add the server to its allowedHosts",
+        )
+    methods = override if override is not None and override.is_any else shared
+    tls = (override.tls if override is not None else None) or shared.tls
+    for part in (methods, tls):
+        if part is not None:
+            _check_references(part, where)
+    access = ServerAccess(
+        methods=_filled(methods_of(methods), context.fill, stage.name),
+        tls=tls,
+        authentication=name,
+        allowed_hosts=shared.allowed_hosts,
+        proxy_url=shared.proxy_url,
+    )
+    return Server(endpoint, access=access, authentication=authentication)
+
+
+def _check_token_host(context: Context, stage: Stage, endpoint: str) -> None:
+    """Refuse a host from `/config` that the user did not name: a scoring API must not redirect a user's token."""
+    if context.token_hosts.allow(endpoint):
+        return
+    field = f"spec.{stage.name}.host"
+    spec_host = context.fill.host(stage.spec.host, field)
+    try:
+        named = {origin(url) for url in (spec_host, context.scorer.spec.config_url) if url}
+    except ValueError as error:
+        raise ResolutionError(ResolveReason.InvalidURL, f"{field}: {error}") from None
+    if origin(endpoint) not in named:
         raise ResolutionError(
             ResolveReason.TokenHostMismatch,
-            f"spec.{stage}.auth: /config would send the token to {base_url(synced_host)}, which is neither "
-            f"spec.{stage}.host nor the host of configURL; if it may have the token, set spec.{stage}.host to it, or "
+            f"spec.{stage.name}.auth: /config would send the token to {base_url(endpoint)}, which is neither "
+            f"{field} nor the host of configURL; if it may have the token, set {field} to it, or "
             "have the hub's admin add it to DSF_TOKEN_HOSTS (the chart's hubSetting.tokenHosts)",
         )
 
 
-def secret(stage: str, auth: Auth | None) -> Secret:
-    """The token in upstream's format, which agents of any version support."""
-    if auth is None or auth.token_secret_ref is None:
-        return Secret("", "")
-    ref = auth.token_secret_ref
+def _secret(stage: Stage) -> tuple[str, str]:
+    """Name and key of the token in upstream's format; empty without one."""
+    ref = stage.spec.auth.token_secret_ref if stage.spec.auth is not None else None
+    if ref is None:
+        return "", ""
     for field, value in (("name", ref.name), ("key", ref.key)):
         if not value:
             raise ResolutionError(
-                ResolveReason.InvalidTokenSecretRef, f"spec.{stage}.auth.tokenSecretRef.{field} is empty"
+                ResolveReason.InvalidTokenSecretRef, f"spec.{stage.name}.auth.tokenSecretRef.{field} is empty"
             )
-    return Secret(ref.name, ref.key)
+    return ref.name, ref.key
+
+
+def _own_access(context: Context, stage: Stage) -> ServerAccess | None:
+    """The authentication of a DynamicScorer itself, beyond a token in upstream's format; None without."""
+    spec = stage.spec
+    for part, field in ((spec.auth, "auth"), (spec.tls, "tls")):
+        if part is not None:
+            _check_references(part, f"spec.{stage.name}.{field}")
+    methods = methods_of(spec.auth)
+    if use := methods.account_use:
+        raise ResolutionError(
+            ResolveReason.InvalidAuthentication,
+            f"spec.{stage.name}.auth.{use}: a token of the agent's own account needs a ScoringAuthentication, "
+            "whose allowedHosts say whom it may be sent to",
+        )
+    if spec.tls is None and methods == Methods(token_secret_ref=methods.token_secret_ref):
+        return None
+    return ServerAccess(methods=_filled(methods, context.fill, stage.name), tls=spec.tls)
+
+
+def methods_of(part: Methods | None) -> Methods:
+    """Only the methods of a model with more fields."""
+    return Methods() if part is None else Methods(**{name: getattr(part, name) for name in Methods.model_fields})
+
+
+def _filled(methods: Methods, fill: Renderer, stage: str) -> Methods:
+    """With templates expanded in the values of headers and parameters."""
+    update: dict[str, Any] = {}
+    for name in ("headers", "query_parameters"):
+        update[name] = tuple(
+            pair
+            if pair.value is None
+            else pair.model_copy(
+                update={"value": fill.value(pair.value, f"{to_camel(name)}[{index}].value of the {stage}")}
+            )
+            for index, pair in enumerate(getattr(methods, name))
+        )
+    return methods.model_copy(update=update)
+
+
+def _check_references(part: Methods | Tls, where: str) -> None:
+    for path, reference in references(part):
+        if not is_dns_subdomain(reference.name):
+            raise ResolutionError(
+                ResolveReason.InvalidTokenSecretRef,
+                f"{where}.{path}: {reference.name!r} is no name that a {reference.kind} can have",
+            )
+        if reference == Reference(CaKind.Secret, CREDENTIALS_NAME):
+            raise ResolutionError(
+                ResolveReason.InvalidTokenSecretRef,
+                f"{where}.{path}: {reference.name} is the agents' own Secret; name the one that is meant",
+            )

@@ -8,14 +8,12 @@ from typing import Final, NamedTuple
 from dsf.api.promql import split_queries
 from dsf.api.remoteconfig import MAX_SOURCES, RemoteConfig, RemoteSource
 from dsf.api.resolvereason import ResolveReason
-from dsf.api.scorer import DynamicScorer, DynamicScorerSpec, SourceSpec
-from dsf.api.scoringauthentication import Authentications
-from dsf.api.servers import Stage, endpoint, secret, unused_endpoint
+from dsf.api.scorer import DynamicScorerSpec, SourceSpec
+from dsf.api.scoringauthentication import ScoringAuthentication
+from dsf.api.servers import Context, Stage, in_force, server, unused_endpoint
 from dsf.api.sourcetype import is_plugin_type
 from dsf.api.summary import SourceSummary
-from dsf.api.tokenhosts import TokenHosts
 from dsf.api.types import SourceMethod, SourceType
-from dsf.api.ways import NO_WAY, Way, access_of
 from dsf.errors import ResolutionError
 
 #: Default path of a Prometheus.
@@ -28,13 +26,6 @@ _DEFAULT_PATHS: Final[Mapping[str, str]] = {
 }
 
 
-class SourceFields(NamedTuple):
-    """One source: the agents' configuration and authentication."""
-
-    summary: SourceSummary
-    way: Way = NO_WAY
-
-
 class DeclaredSource(NamedTuple):
     """One source in spec and `/config`."""
 
@@ -45,29 +36,19 @@ class DeclaredSource(NamedTuple):
     synced: RemoteSource
 
 
-def source_fields(
-    scorer: DynamicScorer,
-    synced: RemoteConfig,
-    token_hosts: TokenHosts | None,
-    authentications: Authentications,
-    elsewhere: str,
-) -> tuple[SourceFields, ...]:
-    """All sources of a scorer in order; with only `source`, this one without a name.
+def source_fields(context: Context) -> list[tuple[SourceSummary, ScoringAuthentication | None]]:
+    """All sources of a scorer in order, as agents get them; with only `source`, this one without a name.
 
     Raises ResolutionError.
     """
-    fields = []
-    everything = declared_sources(scorer.spec, synced)
+    everything = declared_sources(context.scorer.spec, context.synced)
     if len(everything) > MAX_SOURCES:
         raise ResolutionError(
             ResolveReason.InvalidSources,
             f"spec.sources and sources in /config have {len(everything)} names together, more than the {MAX_SOURCES} "
             f"that a scorer may have: {', '.join(settings.name for settings in everything)}",
         )
-    for settings in everything:
-        stage = Stage(settings.field, scorer.spec.config_url, settings.spec, settings.synced, token_hosts)
-        fields.append(_source(settings, stage, scorer, authentications, elsewhere))
-    return tuple(fields)
+    return [_source(context, settings) for settings in everything]
 
 
 def declared_sources(spec: DynamicScorerSpec, synced: RemoteConfig) -> list[DeclaredSource]:
@@ -88,25 +69,15 @@ def declared_sources(spec: DynamicScorerSpec, synced: RemoteConfig) -> list[Decl
     ]
 
 
-def missing(reason: ResolveReason, field: str, elsewhere: str) -> ResolutionError:
-    """Error for a missing value; `elsewhere` is why it does not come from `/config` either."""
-    return ResolutionError(reason, f"{field} is not set, {elsewhere}")
-
-
 def first_positive(*values: int) -> int:
     """The first positive value; 0 without one."""
     return next((value for value in values if value > 0), 0)
 
 
-def _source(
-    settings: DeclaredSource,
-    stage: Stage,
-    scorer: DynamicScorer,
-    authentications: Authentications,
-    elsewhere: str,
-) -> SourceFields:
+def _source(context: Context, settings: DeclaredSource) -> tuple[SourceSummary, ScoringAuthentication | None]:
     spec, synced, params = settings.spec, settings.synced, settings.spec.params
-    query = synced.params.query or (params.query if params else "") or ""
+    written = in_force(settings.field, "params.query", synced.params.query, (params.query if params else "") or "")
+    query = context.fill.query(*written)
     kind = synced.type or spec.type or (SourceType.Prometheus if query.strip() else SourceType.None_)
     if spec.options and not is_plugin_type(kind):
         raise ResolutionError(
@@ -120,16 +91,17 @@ def _source(
         )
     if kind is SourceType.None_:
         # Nothing is fetched, so its other settings and its token are ignored; upstream fills in the endpoint.
-        return SourceFields(SourceSummary(name=settings.name, type=str(kind), endpoint=unused_endpoint(stage)))
+        unused = unused_endpoint(context, Stage(settings.field, spec, synced))
+        return SourceSummary(name=settings.name, type=str(kind), endpoint=unused), None
     range_ = first_positive(synced.params.range, params.range if params else 0)
     step = first_positive(synced.params.step, params.step if params else 0)
     if kind is SourceType.Prometheus:
         if not split_queries(query):
-            raise missing(ResolveReason.MissingQuery, f"{settings.field}.params.query", elsewhere)
+            raise context.missing(ResolveReason.MissingQuery, f"{settings.field}.params.query")
         if not range_:
-            raise missing(ResolveReason.MissingRange, f"{settings.field}.params.range", elsewhere)
+            raise context.missing(ResolveReason.MissingRange, f"{settings.field}.params.range")
         if not step:
-            raise missing(ResolveReason.MissingStep, f"{settings.field}.params.step", elsewhere)
+            raise context.missing(ResolveReason.MissingStep, f"{settings.field}.params.step")
     if kind is SourceType.Object:
         if spec.object is None:
             raise ResolutionError(
@@ -149,13 +121,12 @@ def _source(
     )
     if kind in (SourceType.Kubernetes, SourceType.Object):
         # The agent's own cluster and account.
-        return SourceFields(summary)
-    url, way = endpoint(stage, _DEFAULT_PATHS.get(kind, ""), scorer, authentications)
-    name, key = secret(settings.field, spec.auth)
-    asked = {
-        "endpoint": url,
-        "endpoint_auth_name": name,
-        "endpoint_auth_key": key,
-        "access": access_of(settings.field, spec, way, url),
+        return summary, None
+    asked = server(context, Stage(settings.field, spec, synced, _DEFAULT_PATHS.get(kind, "")))
+    update = {
+        "endpoint": asked.endpoint,
+        "endpoint_auth_name": asked.auth_name,
+        "endpoint_auth_key": asked.auth_key,
+        "access": asked.access,
     }
-    return SourceFields(summary.model_copy(update=asked), way)
+    return summary.model_copy(update=update), asked.authentication

@@ -47,6 +47,12 @@ class SourceSummary(BaseModel):
     method: str | None = None
     options: dict[str, Any] | None = None
 
+    @property
+    def as_first(self) -> dict[str, Any]:
+        """The fields of ScorerSummary that have this source as the first one."""
+        fields = {f"source_{name}": getattr(self, name) for name in SourceSummary.model_fields}
+        return fields | {"source_name": self.name or None}
+
 
 class ScorerSummary(BaseModel):
     """One scorer as an agent runs it: endpoints are whole URLs, times are seconds, unset texts are empty.
@@ -100,11 +106,7 @@ class ScorerSummary(BaseModel):
         """For each source, in order, the scorer with only this source."""
         if not self.sources:
             return (self,)
-        fields = [name for name in SourceSummary.model_fields if name != "name"]
-        others = (
-            {"source_name": source.name, **{f"source_{field}": getattr(source, field) for field in fields}}
-            for source in self.sources
-        )
+        others = (source.as_first for source in self.sources)
         return tuple(self.model_copy(update={"sources": None, **update}) for update in ({}, *others))
 
     @property

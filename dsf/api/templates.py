@@ -14,7 +14,7 @@ from urllib.parse import quote
 from dsf.api.plain import is_header_value
 from dsf.api.promql import TOKEN
 from dsf.api.resolvereason import ResolveReason
-from dsf.api.scoringauthentication import ClusterFacts
+from dsf.api.scoringauthentication import ClusterFacts, Override, ScoringAuthenticationSpec
 from dsf.errors import ResolutionError
 
 _TEMPLATE: Final = re.compile(r"\$(?P<literal>\$)?\{(?P<name>[^{}]*)\}")
@@ -30,10 +30,25 @@ _Escape = Callable[[str], str]
 
 
 class Renderer:
-    """Expands templates for one cluster. All methods raise ResolutionError naming cluster, field and key."""
+    """Expands templates for one cluster, and knows its overrides.
 
-    def __init__(self, cluster: ClusterFacts) -> None:
+    The methods that expand raise ResolutionError naming cluster, field and key.
+    """
+
+    def __init__(self, cluster: ClusterFacts | None) -> None:
+        """Without a cluster, each template becomes `x`, and no override applies."""
         self._cluster = cluster
+        #: Whether another cluster could have got something else so far.
+        self.is_used = False
+
+    def override(self, spec: ScoringAuthenticationSpec) -> Override | None:
+        """The cluster's override."""
+        self.is_used = self.is_used or bool(spec.overrides)
+        return spec.on(self._cluster) if self._cluster is not None else None
+
+    def is_stand_in(self, text: str) -> bool:
+        """Whether an expanded `text` is the value of no cluster."""
+        return self._cluster is None and "${" in text
 
     def query(self, text: str, field: str) -> str:
         """PromQL, or any text with the same string syntax."""
@@ -77,16 +92,14 @@ class Renderer:
     def _value(self, match: re.Match[str], field: str, escape: _Escape) -> str:
         if match["literal"]:
             return match[0][1:]
+        self.is_used = True
         kind, _, key = match["name"].partition(":")
-        name = self._cluster.name
-        if match["name"] == "cluster":
-            value: str | None = name
-        elif kind == "label" and key:
-            value = self._cluster.labels.get(key)
-        elif kind == "claim" and key:
-            value = self._cluster.claims.get(key)
-        else:
+        if match["name"] != "cluster" and not (kind in ("label", "claim") and key):
             raise ResolutionError(ResolveReason.UnknownTemplate, f"{field}: {match[0]} is not one of {_KNOWN}")
+        if self._cluster is None:
+            return "x"
+        name, labels, claims = self._cluster
+        value = name if not key else (labels if kind == "label" else claims).get(key)
         if value is None:
             what = "label" if kind == "label" else "ClusterClaim"
             raise ResolutionError(
@@ -99,11 +112,6 @@ class Renderer:
             raise ResolutionError(
                 ResolveReason.UnsafeClusterValue, f"{field}: of ManagedCluster {name!r}, {match[0]} {error}"
             ) from None
-
-
-def has_template(text: str) -> bool:
-    """Whether the text has a template or an escaped `$${`."""
-    return _TEMPLATE.search(text) is not None
 
 
 def _pieces(text: str) -> Iterator[tuple[str, str]]:

@@ -190,11 +190,9 @@ def _refusal(name: str, delivery: DeliverableSecrets) -> str:
 
 
 def _named(resolved: ResolvedScorer | None) -> Iterator[tuple[ScoringAuthentication, DeliveredSecret]]:
-    ways = (*resolved.source_ways, resolved.scoring_way) if resolved is not None else ()
-    for way in ways:
-        if (authentication := way.authentication) is not None:
-            for secret in authentication.spec.secret_delivery:
-                yield authentication, secret
+    for authentication in resolved.authentications if resolved is not None else ():
+        for secret in authentication.spec.secret_delivery:
+            yield authentication, secret
 
 
 def copy_for(agent_namespace: str, secret: Manifest, name: str = "") -> Manifest:

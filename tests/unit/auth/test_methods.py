@@ -14,8 +14,8 @@ from dsf.api.authentication import Methods, Tls, references
 from dsf.api.resolve import resolve
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringauthentication import ClusterFacts, ScoringAuthentication
+from dsf.api.servers import methods_of
 from dsf.api.types import CLUSTER_SET_LABEL
-from dsf.api.ways import methods_of
 from dsf.auth.authenticator import METHODS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "sources.md").read_text(encoding="utf-8")

@@ -120,6 +120,14 @@ def test_an_override_of_a_server_that_is_not_allowed_stops_that_cluster_alone() 
     assert [(name, why.reason) for name, why in one.obstacles.items()] == [("b", "HostNotAllowed")]
 
 
+def test_an_override_whose_host_has_a_query_stops_that_cluster_alone() -> None:
+    found = plan(authentication(overrides=[{"clusters": ["b"], "host": "http://eu.thanos.example/?a=b"}]))
+    (one,) = found.scorers.values()
+    assert found.clusters_of(one) == ["a"]
+    assert one.obstacles["b"].reason == "InvalidURL"
+    assert one.obstacles["b"].message.startswith("an override of ScoringAuthentication 'thanos': ")
+
+
 def test_a_change_concerns_clusters() -> None:
     before = plan(authentication(overrides=[{"clusters": ["b"], "host": "http://eu.thanos.example"}]))
     after = plan(authentication(overrides=[{"clusters": ["b"], "host": "http://eu.thanos.example:9"}]))
