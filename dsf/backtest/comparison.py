@@ -7,29 +7,16 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Protocol
 
 from pydantic import Field
 
 from dsf.backtest.placements import Decisions, Placement, Scores
 from dsf.backtest.record import Question, Record
+from dsf.backtest.recording import Recording
 from dsf.backtest.summary import BacktestView
 from dsf.errors import BacktestError
 from dsf.fleet.views import Time, View
 from dsf.text import listed
-
-
-class Side(Protocol):
-    """One of the two: a file of a backtest, or the scores of now."""
-
-    name: str
-    questions: dict[str, Question]
-
-    def times(self, cluster: str) -> list[int]:
-        """Its moments on a cluster, in order."""
-
-    def get(self, cluster: str, at: int) -> Record | None:
-        """What was said there at this moment."""
 
 
 class ItemDifference(View):
@@ -137,7 +124,7 @@ class _Differing:
             self.spans.append((at, until, a, b))
 
 
-def compared(a: Side, b: Side, placements: Sequence[Placement]) -> ComparisonView:
+def compared(a: Recording, b: Recording, placements: Sequence[Placement]) -> ComparisonView:
     """Compare them on the clusters and in the time that both have. Raises BacktestError when there is none."""
     clusters = sorted(a.questions.keys() & b.questions.keys())
     if not clusters:
@@ -204,7 +191,7 @@ def _ranks(values: Sequence[int]) -> list[float]:
     return [ordered.index(value) + (ordered.count(value) - 1) / 2 for value in values]
 
 
-def _common(a: Side, b: Side, clusters: Sequence[str]) -> list[int]:
+def _common(a: Recording, b: Recording, clusters: Sequence[str]) -> list[int]:
     """The moments of both, in the time that both cover."""
     found = [sorted({at for cluster in clusters for at in side.times(cluster)}) for side in (a, b)]
     if not all(found):
@@ -219,7 +206,7 @@ def _common(a: Side, b: Side, clusters: Sequence[str]) -> list[int]:
     return times
 
 
-def _both(said: Sequence[Sequence[Record]], a: Side, b: Side) -> dict[str, dict[str, tuple[int, int]]]:
+def _both(said: Sequence[Sequence[Record]], a: Recording, b: Recording) -> dict[str, dict[str, tuple[int, int]]]:
     """Item -> cluster -> the values of both. An item with the score's own name is the other's with its own name."""
     of_b = {record.cluster: record.items for record in said[1]}
     found: defaultdict[str, dict[str, tuple[int, int]]] = defaultdict(dict)
@@ -259,7 +246,7 @@ def _placement(differing: _Differing) -> PlacementDifference:
     )
 
 
-def _notes(a: Side, b: Side, clusters: Sequence[str], placements: Sequence[_Differing]) -> Iterator[str]:
+def _notes(a: Recording, b: Recording, clusters: Sequence[str], placements: Sequence[_Differing]) -> Iterator[str]:
     for side in (a, b):
         if only := sorted(side.questions.keys() - set(clusters)):
             yield f"only {side.name} has {listed(only, 5)}: left out"

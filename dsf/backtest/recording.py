@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import tempfile
+from collections import defaultdict
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -32,8 +33,8 @@ class Recording:
         """
         self.name = str(path) if path is not None else "this run"
         self.questions: dict[str, Question] = {}
-        #: Cluster and moment -> place of the line in the file.
-        self._places: dict[tuple[str, int], int] = {}
+        #: Cluster -> moment -> place of the line in the file.
+        self._places: defaultdict[str, dict[int, int]] = defaultdict(dict)
         self._good: set[tuple[str, int]] = set()
         self._file: BinaryIO
         try:
@@ -86,11 +87,11 @@ class Recording:
 
     def times(self, cluster: str) -> list[int]:
         """Its moments, in order."""
-        return sorted(at for name, at in self._places if name == cluster)
+        return sorted(self._places[cluster])
 
     def get(self, cluster: str, at: int) -> Record | None:
         """What was said at this moment."""
-        place = self._places.get((cluster, at))
+        place = self._places[cluster].get(at)
         if place is None:
             return None
         self._file.seek(place)
@@ -144,10 +145,9 @@ class Recording:
         return place
 
     def _note(self, record: Record, place: int) -> None:
-        key = record.cluster, record.at
-        self._places[key] = place
+        self._places[record.cluster][record.at] = place
         if record.outcome != "error":
-            self._good.add(key)
+            self._good.add((record.cluster, record.at))
 
 
 def as_line(line: QuestionLine | Record) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from dsf.backtest.comparison import ComparisonView, PlacementDifference, Side
+    from dsf.backtest.comparison import ComparisonView, PlacementDifference
     from dsf.backtest.placements import Placement
     from dsf.backtest.recording import Recording
     from dsf.backtest.summary import BacktestView
@@ -101,27 +101,28 @@ def _is_recorded(name: str) -> bool:
     return Path(name).is_file() and not _is_manifest(name)
 
 
-def _side(stack: ExitStack, name: str, since: int, clusters: list[str], now: int) -> Side:
+def _side(stack: ExitStack, name: str, since: int, clusters: list[str], now: int) -> Recording:
     """One of the two; what is tested now has no moments yet."""
+    from dsf.backtest.current import add_current
     from dsf.backtest.recording import Recording
+    from dsf.cli.session import session
 
     path = Path(name)
-    if _is_recorded(name):
-        recording = stack.enter_context(Recording(path))
-        recording.only(clusters)
-        return recording
-    if not since:
-        if _is_manifest(name):
-            raise typer.BadParameter("is needed for a manifest: its scorer has no scores now", param_hint="--since")
-        return _current(name, clusters, now)
-    recording = stack.enter_context(Recording())
-    recording.name = path.stem if _is_manifest(name) else name
+    if _is_manifest(name) and not since:
+        raise typer.BadParameter("is needed for a manifest: its scorer has no scores now", param_hint="--since")
+    recording = stack.enter_context(Recording(path if _is_recorded(name) else None))
+    if not _is_recorded(name):
+        recording.name = path.stem if _is_manifest(name) else name
+        if not since:
+            with session() as opened:
+                add_current(recording, opened.redis, name, now)
+    recording.only(clusters)
     return recording
 
 
 def _test(
     stack: ExitStack,
-    tests: Sequence[tuple[str, Side]],
+    tests: Sequence[tuple[str, Recording]],
     since: int,
     every: int,
     clusters: Collection[str],
@@ -137,36 +138,23 @@ def _test(
             for name, side in tests:
                 path = Path(name) if _is_manifest(name) else None
                 one = subject(stack, name if path is None else None, cluster, path)
-                one.run(cast("Recording", side), asked, every, rate)
+                one.run(side, asked, every, rate)
     return is_interrupted()
 
 
-def _current(scorer: str, clusters: list[str], now: int) -> Side:
-    from dsf.backtest.current import current
-    from dsf.cli.session import session
-
-    with session() as opened:
-        side = current(opened.redis, scorer, now)
-    side.questions = {name: one for name, one in side.questions.items() if not clusters or name in clusters}
-    return side
-
-
-def _tested(side: Side, view: ComparisonView) -> list[BacktestView]:
+def _tested(side: Recording, view: ComparisonView) -> list[BacktestView]:
     """The backtests of a side in the time that both have; none of scores as they are now."""
-    from dsf.backtest.recording import Recording
     from dsf.backtest.summary import summarised
 
-    if not isinstance(side, Recording):
-        return []
     start, end = (int(moment.timestamp()) for moment in (view.start, view.end))
-    questions = [side.questions[name] for name in view.clusters]
+    questions = [side.questions[name] for name in view.clusters if side.questions[name].every]
     return [
         summarised(one, range(start, end + 1, one.every), side.records(one.cluster, start, end), noise=0)
         for one in questions
     ]
 
 
-def _without_folders(view: ComparisonView, sides: Sequence[Side]) -> ComparisonView:
+def _without_folders(view: ComparisonView, sides: Sequence[Recording]) -> ComparisonView:
     """With the names of files alone: folders are of this machine."""
 
     def short(text: str) -> str:
@@ -188,7 +176,7 @@ def _all_clusters() -> list[str]:
     return found
 
 
-def _placements(wanted: list[str], sides: Sequence[Side]) -> tuple[list[Placement], list[str], list[str]]:
+def _placements(wanted: list[str], sides: Sequence[Recording]) -> tuple[list[Placement], list[str], list[str]]:
     """The Placements, what could not be read of them, and what to install to see them."""
     from dsf.backtest.placements import installed
 
