@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Literal
 
 from pydantic import ConfigDict, Field
 
-from dsf.api.meta import ApiModel, ObjectMeta
+from dsf.api.meta import ApiModel, KubernetesObject, StatusModel
 from dsf.api.scoringauthentication import ClusterFacts
 from dsf.api.types import CLUSTER_API_VERSION, CLUSTER_KIND
 
@@ -28,22 +28,19 @@ class ManagedClusterSpec(ApiModel):
     hub_accepts_client: bool = False
 
 
-class ManagedClusterStatus(ApiModel):
+class ManagedClusterStatus(StatusModel):
     """Report of the managed cluster."""
-
-    model_config = ConfigDict(extra="ignore")
 
     cluster_claims: list[ClusterClaim] = Field(default_factory=list)
 
 
-class ManagedCluster(ApiModel):
+class ManagedCluster(KubernetesObject):
     """A cluster that OCM manages; fields that are not used are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
     api_version: Literal["cluster.open-cluster-management.io/v1"] = CLUSTER_API_VERSION
     kind: Literal["ManagedCluster"] = CLUSTER_KIND
-    metadata: ObjectMeta
     spec: ManagedClusterSpec = Field(default_factory=ManagedClusterSpec)
     status: ManagedClusterStatus = Field(default_factory=ManagedClusterStatus)
 
@@ -57,8 +54,3 @@ class ManagedCluster(ApiModel):
         """Properties for templates and selectors."""
         claims = {claim.name: claim.value for claim in self.status.cluster_claims}
         return ClusterFacts(self.metadata.name, self.metadata.labels, claims)
-
-    @classmethod
-    def from_manifest(cls, manifest: dict[str, Any]) -> Self:
-        """The cluster in a manifest; raises pydantic's ValidationError, which `problems.explain` puts into words."""
-        return cls.model_validate(manifest, by_alias=True, by_name=False)

@@ -135,6 +135,30 @@ class ObjectMeta(ApiModel):
         return {name: value for name, value in serialize(self).items() if value}
 
 
+class KubernetesObject(ApiModel):
+    """Base of whole objects, each with its apiVersion and kind."""
+
+    api_version: str
+    kind: str
+    metadata: ObjectMeta
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`, unique for each kind."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @classmethod
+    def from_manifest(cls, manifest: dict[str, Any]) -> Self:
+        """The object in a manifest; raises pydantic's ValidationError, which `problems.explain` puts into words."""
+        return cls.model_validate(manifest, by_alias=True, by_name=False)
+
+
+class StatusModel(ApiModel):
+    """A part of a status: written by controllers of any version, so unknown fields are allowed."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
 class Condition(ApiModel):
     """metav1.Condition: one aspect of an object's state, for people and for `kubectl wait`."""
 

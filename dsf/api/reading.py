@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from dsf.api.meta import KubernetesObject
 from dsf.api.problems import without_unknown
 
-
-class _Model(Protocol):
-    @classmethod
-    def from_manifest(cls, manifest: dict[str, Any]) -> Self: ...
-
-
-_Object = TypeVar("_Object", bound=_Model)
+_Object = TypeVar("_Object", bound=KubernetesObject)
 
 
 def known(manifest: dict[str, Any], model: type[_Object]) -> tuple[dict[str, Any], list[str]]:

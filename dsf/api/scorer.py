@@ -6,13 +6,13 @@ Unset values that `/config` can provide are empty here. Times are in seconds.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, StrictBool, StrictInt
+from pydantic import AfterValidator, Field, StrictBool, StrictInt
 
 from dsf.api.aggregate import Aggregate
 from dsf.api.authentication import Auth, Tls
-from dsf.api.meta import ApiModel, Condition, ObjectMeta, Rule, SpecModel, Time
+from dsf.api.meta import Condition, KubernetesObject, Rule, SpecModel, StatusModel, Time
 from dsf.api.objectsource import ObjectSource
 from dsf.api.ratelimit import RATE_PATTERN, parse_rate
 from dsf.api.remoteconfig import MAX_SOURCES, SOURCE_NAME_PATTERN, RemoteConfig, distinct
@@ -334,13 +334,7 @@ class DynamicScorerSpec(SpecModel):
         return tuple(dict.fromkeys(fmt for fmt in formats if fmt)) or (DEFAULT_FORMAT,)
 
 
-class _StatusModel(ApiModel):
-    """A part of a status: written by controllers of any version, so unknown fields are allowed."""
-
-    model_config = ConfigDict(extra="ignore")
-
-
-class ClusterNumbers(_StatusModel):
+class ClusterNumbers(StatusModel):
     """Numbers of clusters by state."""
 
     desired: StrictInt = Field(default=0, description="Clusters that shall run this scorer.", ge=0)
@@ -349,7 +343,7 @@ class ClusterNumbers(_StatusModel):
     failing: StrictInt = Field(default=0, description="Clusters whose last cycle failed.", ge=0)
 
 
-class FailedCycle(_StatusModel):
+class FailedCycle(StatusModel):
     """One failed cycle."""
 
     cluster: str = Field(description="Name of the managed cluster.")
@@ -359,7 +353,7 @@ class FailedCycle(_StatusModel):
     time: Time = Field(description="When it failed.")
 
 
-class DynamicScorerStatus(_StatusModel):
+class DynamicScorerStatus(StatusModel):
     """State of a DynamicScorer."""
 
     health_status: HealthStatus = Field(
@@ -396,21 +390,10 @@ class DynamicScorerStatus(_StatusModel):
     )
 
 
-class DynamicScorer(ApiModel):
+class DynamicScorer(KubernetesObject):
     """A registered scoring API."""
 
     api_version: Literal["dynamic-scoring.open-cluster-management.io/v1alpha1"] = API_VERSION
     kind: Literal["DynamicScorer"] = SCORER_KIND
-    metadata: ObjectMeta
     spec: DynamicScorerSpec
     status: DynamicScorerStatus = Field(default_factory=DynamicScorerStatus)
-
-    @property
-    def key(self) -> str:
-        """`namespace/name`, the unique key of this scorer."""
-        return f"{self.metadata.namespace}/{self.metadata.name}"
-
-    @classmethod
-    def from_manifest(cls, manifest: dict[str, Any]) -> Self:
-        """The scorer in a manifest; raises pydantic's ValidationError, which `problems.explain` puts into words."""
-        return cls.model_validate(manifest, by_alias=True, by_name=False)

@@ -7,12 +7,12 @@ elsewhere. The right to write such objects decides where the Secrets of the agen
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, NamedTuple, Self
+from typing import Annotated, Final, Literal, NamedTuple
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
 from dsf.api.authentication import Methods, Tls
-from dsf.api.meta import ApiModel, Condition, ObjectMeta, Rule, SpecModel
+from dsf.api.meta import Condition, KubernetesObject, Rule, SpecModel, StatusModel
 from dsf.api.naming import is_dns_subdomain
 from dsf.api.plain import Url, matches
 from dsf.api.selector import ClusterSelector
@@ -148,10 +148,8 @@ class ScoringAuthenticationSpec(Methods):
         return next((override for override in self.overrides if override.counts_on(cluster)), None)
 
 
-class ScoringAuthenticationStatus(ApiModel):
+class ScoringAuthenticationStatus(StatusModel):
     """Nothing yet."""
-
-    model_config = ConfigDict(extra="ignore")
 
     conditions: list[Condition] = Field(
         default_factory=list,
@@ -160,24 +158,13 @@ class ScoringAuthenticationStatus(ApiModel):
     )
 
 
-class ScoringAuthentication(ApiModel):
+class ScoringAuthentication(KubernetesObject):
     """Authentication for all DynamicScorers of its namespace that reference it."""
 
     api_version: Literal["dynamic-scoring.open-cluster-management.io/v1alpha1"] = API_VERSION
     kind: Literal["ScoringAuthentication"] = AUTHENTICATION_KIND
-    metadata: ObjectMeta
     spec: ScoringAuthenticationSpec
     status: ScoringAuthenticationStatus = Field(default_factory=ScoringAuthenticationStatus)
-
-    @property
-    def key(self) -> str:
-        """`namespace/name`."""
-        return f"{self.metadata.namespace}/{self.metadata.name}"
-
-    @classmethod
-    def from_manifest(cls, manifest: dict[str, Any]) -> Self:
-        """The object in a manifest; raises pydantic's ValidationError, which `problems.explain` puts into words."""
-        return cls.model_validate(manifest, by_alias=True, by_name=False)
 
 
 #: All objects by `namespace/name`; a text is the mistake of an invalid one.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, Literal, Self
+from typing import Final, Literal
 
 from pydantic import ConfigDict, Field, StrictInt
 
-from dsf.api.meta import ApiModel, Condition, ObjectMeta, Rule, SpecModel
+from dsf.api.meta import ApiModel, Condition, KubernetesObject, Rule, SpecModel, StatusModel
 from dsf.api.selector import ClusterSelector
 from dsf.api.types import API_VERSION, CONFIG_KIND
 
@@ -47,10 +47,8 @@ class DynamicScoringConfigSpec(ApiModel):
         return [*self.masks, *self.mask]
 
 
-class DynamicScoringConfigStatus(ApiModel):
+class DynamicScoringConfigStatus(StatusModel):
     """State of the DynamicScoringConfig."""
-
-    model_config = ConfigDict(extra="ignore")
 
     observed_generation: StrictInt = Field(default=0, description="The generation this status was made for.", ge=0)
     conditions: list[Condition] = Field(
@@ -63,24 +61,13 @@ class DynamicScoringConfigStatus(ApiModel):
     masked: StrictInt = Field(default=0, description="Pairs of cluster and scorer that the masks exclude.", ge=0)
 
 
-class DynamicScoringConfig(ApiModel):
+class DynamicScoringConfig(KubernetesObject):
     """The fleet-wide configuration; only the object `dynamic-scoring-config` in the hub's namespace counts."""
 
     api_version: Literal["dynamic-scoring.open-cluster-management.io/v1alpha1"] = API_VERSION
     kind: Literal["DynamicScoringConfig"] = CONFIG_KIND
-    metadata: ObjectMeta
     spec: DynamicScoringConfigSpec = Field(default_factory=DynamicScoringConfigSpec)
     status: DynamicScoringConfigStatus = Field(default_factory=DynamicScoringConfigStatus)
-
-    @property
-    def key(self) -> str:
-        """`namespace/name`."""
-        return f"{self.metadata.namespace}/{self.metadata.name}"
-
-    @classmethod
-    def from_manifest(cls, manifest: dict[str, Any]) -> Self:
-        """The config in a manifest; raises pydantic's ValidationError, which `problems.explain` puts into words."""
-        return cls.model_validate(manifest, by_alias=True, by_name=False)
 
 
 def is_masked(masks: Iterable[Mask], cluster: str, score_name: str) -> bool:
