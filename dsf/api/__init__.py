@@ -9,7 +9,8 @@ In reading order:
 * `cluster`: the used part of OCM's `ManagedCluster`.
 * `manifest`: parses YAML text of those kinds, with the line of every mistake; `problems` formats the mistakes.
 * `remoteconfig`: the answer of a scoring API's `/config`.
-* `resolve`: merges a scorer with its `/config`; `urls`, `promql`, `ratelimit` are its helpers.
+* `resolve`: merges a scorer with its `/config` for one cluster, by way of `sourcefields`, `servers` and `templates`;
+  `variants` does it for all clusters.
 * `summary`: `ScorerSummary`, the agent's configuration of a scorer.
 * `scoring`: the answer of a scoring API, and labels of its results.
 * `naming`: rules for names of objects.

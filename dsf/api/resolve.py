@@ -15,21 +15,18 @@ from typing import Final
 
 from pydantic.alias_generators import to_camel
 
-from dsf.api.naming import sanitize_resource_name
 from dsf.api.pauses import pause_end
-from dsf.api.promql import split_queries
-from dsf.api.ratelimit import parse_rate
 from dsf.api.remoteconfig import RemoteConfig
 from dsf.api.resolvereason import ResolveReason
 from dsf.api.score import default_validity
-from dsf.api.scorer import DynamicScorer, WhenEmpty, WhenFailing
+from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringauthentication import Authentications, ScoringAuthentication
 from dsf.api.servers import Context, Stage, server
 from dsf.api.sourcefields import first_positive, source_fields
 from dsf.api.summary import ScorerSummary, dump_summaries
 from dsf.api.templates import Renderer
 from dsf.api.tokenhosts import NO_HOSTS, TokenHosts
-from dsf.api.types import PAUSED_UNTIL_ANNOTATION, ConfigSyncMode, SourceType
+from dsf.api.types import PAUSED_UNTIL_ANNOTATION, ConfigSyncMode
 from dsf.errors import ResolutionError
 
 DEFAULT_SCORING_PATH: Final = "/scoring"
@@ -42,20 +39,11 @@ _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 
 @dataclass(frozen=True)
 class ResolvedScorer:
-    """A scorer that can run. Times are in seconds."""
+    """A scorer that can run, beside what its spec says."""
 
     #: The agents' configuration, with the current interval, validity, timeout and retries.
     summary: ScorerSummary
-    #: Name of its AddOnPlacementScore on each cluster.
-    resource_name: str
-    #: The separate PromQL queries of the first source, in order; none unless it is a Prometheus.
-    queries: tuple[str, ...]
-    #: Most cycles per second in the whole fleet; None for no limit.
-    rate_limit: float | None
-    when_failing: WhenFailing
-    when_empty: WhenEmpty
-    #: No ticks at all, or none before this time (unix seconds).
-    suspended: bool
+    #: No ticks before this time (unix seconds).
     paused_until: float | None
     #: The ScoringAuthentications of its sources and its scoring API.
     authentications: tuple[ScoringAuthentication, ...] = ()
@@ -64,16 +52,6 @@ class ResolvedScorer:
     def score_name(self) -> str:
         """The score's name as written by its scorer."""
         return self.summary.score_name
-
-    @property
-    def interval_seconds(self) -> int:
-        """Seconds between two cycles."""
-        return self.summary.scoring_interval
-
-    @property
-    def validity_seconds(self) -> int:
-        """Validity of a score in seconds."""
-        return self.summary.validity_seconds
 
 
 def resolve(
@@ -118,12 +96,6 @@ def resolve(
     _check_size(summary)
     return ResolvedScorer(
         summary=summary,
-        resource_name=sanitize_resource_name(score_name),
-        queries=tuple(split_queries(source.query)) if source.type == SourceType.Prometheus else (),
-        rate_limit=parse_rate(execution.rate_limit) if execution.rate_limit is not None else None,
-        when_failing=execution.when_failing,
-        when_empty=execution.when_empty,
-        suspended=execution.suspend,
         paused_until=_paused_until(scorer),
         authentications=tuple(used for used in (*(used for _, used in sources), scoring.authentication) if used),
     )

@@ -130,7 +130,7 @@ def scorer_status(
         conditions = set_condition(conditions, _condition(ConditionType.Ready, statement, generation, now))
     known = previous.clusters
     resolved = plan.resolved
-    declared = resolved.interval_seconds if resolved is not None else 0
+    declared = resolved.summary.scoring_interval if resolved is not None else 0
     if pace is None:
         in_force = previous.interval if declared == previous.declared_interval else declared
         pace = Pace(in_force, min(previous.clusters_with_other_interval, spread.desired))

@@ -242,7 +242,7 @@ class Registrar:
     def pace(self, plan: ScorerPlan, clusters: list[str]) -> Pace:
         """Effective interval of a scorer on the clusters that it is wanted on."""
         self._ensure_read()
-        declared = plan.resolved.interval_seconds if plan.resolved is not None else 0
+        declared = plan.resolved.summary.scoring_interval if plan.resolved is not None else 0
         return pace(plan.name, declared, clusters, self._schedule.overrides_of(plan.name, clusters), self._now())
 
     def _now(self) -> float:

@@ -119,7 +119,7 @@ class ScorerPlan:
         if self.resolved is None or self.obstacle is not None:
             return None
         spec, resolved = self.scorer.spec, self.resolved
-        hold = spec.execution.hold
+        hold, failing, empty = spec.execution.hold, spec.execution.when_failing, spec.execution.when_empty
         return ScorerRecord(
             name=self.name,
             namespace=self.namespace,
@@ -131,22 +131,22 @@ class ScorerPlan:
             aggregate_by=tuple(spec.aggregate.by) if spec.aggregate is not None else (),
             destination=spec.score_destination.value,
             location=spec.location.value,
-            interval=resolved.interval_seconds,
-            validity=resolved.validity_seconds,
+            interval=resolved.summary.scoring_interval,
+            validity=resolved.summary.validity_seconds,
             rate_limit=spec.execution.rate_limit,
             exposition=spec.exposition.value if spec.exposition is not None else "",
             suspended=self.is_suspended,
             health=self.scorer.status.health_status.value,
             problem=self.problem,
             when_failing=FailingRule(
-                failure_threshold=resolved.when_failing.failure_threshold,
-                behavior=resolved.when_failing.behavior.value,
-                value=resolved.when_failing.value,
+                failure_threshold=failing.failure_threshold,
+                behavior=failing.behavior.value,
+                value=failing.value,
             ),
             when_empty=EmptyRule(
-                behavior=resolved.when_empty.behavior.value,
-                value=resolved.when_empty.value,
-                items=tuple((item.name, item.value) for item in resolved.when_empty.items or ()),
+                behavior=empty.behavior.value,
+                value=empty.value,
+                items=tuple((item.name, item.value) for item in empty.items or ()),
             ),
             hold=HoldRule(min_change=hold.min_change, for_seconds=hold.for_seconds) if hold is not None else None,
         )
@@ -162,7 +162,7 @@ class ScorerPlan:
                 scorer=self.name,
                 namespace=self.namespace,
                 score_name=resolved.score_name,
-                interval=resolved.interval_seconds,
+                interval=resolved.summary.scoring_interval,
                 rate_limit=self.scorer.spec.execution.rate_limit,
                 suspended=self.is_suspended,
                 suspended_until=self.suspended_until,

@@ -494,7 +494,7 @@ def _variant(result: ScorerSummary | ResolutionError | None) -> ScorerSummary | 
 
 
 def _resolved_plan(scorer: DynamicScorer, resolved: ResolvedScorer, now: datetime) -> ScorerPlan:
-    if resolved.suspended:
+    if scorer.spec.execution.suspend:
         return ScorerPlan(scorer, resolved, None, is_suspended=True)
     if resolved.paused_until is not None and resolved.paused_until > now.timestamp():
         return ScorerPlan(scorer, resolved, None, is_suspended=True, suspended_until=resolved.paused_until)

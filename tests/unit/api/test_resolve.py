@@ -9,7 +9,6 @@ import pytest
 from dsf.api.resolve import ResolveReason, resolve
 from dsf.api.scorer import DynamicScorer
 from dsf.api.tokenhosts import TokenHosts
-from dsf.api.types import FailingBehavior
 from dsf.errors import ResolutionError
 from tests.cases import load
 from tests.unit.api.factories import PROMETHEUS, QUERY, SPEC, SYNCED, merged, scorer
@@ -101,31 +100,12 @@ def test_full_without_a_synced_config_uses_the_spec() -> None:
 
 
 def test_without_a_source_nothing_is_said_about_one() -> None:
-    found = resolve(changed({}, {"source.type": "None"}))
-    assert found.queries == ()
-    assert (found.summary.source_query, found.summary.source_range, found.summary.source_step) == ("", 0, 0)
+    summary = resolve(changed({}, {"source.type": "None"})).summary
+    assert (summary.source_query, summary.source_range, summary.source_step) == ("", 0, 0)
 
 
-def test_what_the_hub_needs_beside_the_summary() -> None:
-    execution = {
-        "rateLimit": "30/m",
-        "whenFailing": {"behavior": "Value", "value": -50},
-        "whenEmpty": {"behavior": "Value", "value": 0},
-        "suspend": True,
-    }
-    found = resolve(changed({"execution": execution}, {"source.params.query": "a; b;"}))
-    assert found.resource_name == "sample-my-score"
-    assert found.queries == ("a", "b")
-    assert found.rate_limit == 0.5
-    assert (found.when_failing.behavior, found.when_failing.value) == (FailingBehavior.Value, -50)
-    assert found.when_empty.value == 0
-    assert found.suspended
-    assert (found.score_name, found.interval_seconds, found.validity_seconds) == ("sample_my_score", 30, 300)
-
-
-def test_without_execution_nothing_is_limited_or_suspended() -> None:
-    found = resolve(scorer(synced=SYNCED))
-    assert (found.rate_limit, found.suspended, found.paused_until) == (None, False, None)
+def test_without_a_pause() -> None:
+    assert resolve(scorer(synced=SYNCED)).paused_until is None
 
 
 def test_paused_until() -> None:
@@ -146,7 +126,7 @@ def test_a_resolved_scorer_can_be_compared_and_does_not_change() -> None:
     assert one == same
     assert hash(one) == hash(same)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        one.suspended = True  # type: ignore[misc]
+        one.paused_until = 1.0  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
