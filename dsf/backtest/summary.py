@@ -1,8 +1,8 @@
-"""What a backtest says of each item. Values are whole numbers from -100 to 100, so a median needs only their counts."""
+"""What a backtest says of each item. Values are whole numbers from -100 to 100, so their counts take little room."""
 
 from __future__ import annotations
 
-from array import array
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,7 +13,6 @@ from pydantic import Field
 
 from dsf.api.hold import Waiting, hold_back
 from dsf.api.meta import rfc3339
-from dsf.api.score import MAX_VALUE, MIN_VALUE
 from dsf.backtest.record import Question, Record
 from dsf.fleet.views import Time, View
 from dsf.store.registry import HoldRule
@@ -21,7 +20,6 @@ from dsf.text import listed
 
 #: Most columns of a picture: moments beyond that share one, which shows the newest of them.
 COLUMNS: Final = 480
-_NONE: Final = -32768
 
 
 class ItemView(View):
@@ -80,8 +78,8 @@ class _Item:
     __slots__ = ("changes", "counts", "held", "held_changes", "last", "line")
 
     def __init__(self, columns: int) -> None:
-        self.counts = array("I", bytes(array("I").itemsize * (MAX_VALUE - MIN_VALUE + 1)))
-        self.line = array("h", [_NONE]) * columns
+        self.counts: Counter[int] = Counter()
+        self.line: list[int | None] = [None] * columns
         self.last: int | None = None
         self.changes = 0
         #: The value that a hold had published last.
@@ -95,33 +93,23 @@ class _Item:
         self.held = value
 
     def add(self, value: int, column: int, noise: int) -> None:
-        self.counts[value - MIN_VALUE] += 1
+        self.counts[value] += 1
         self.line[column] = value
         if self.last is not None and abs(value - self.last) > noise:
             self.changes += 1
         self.last = value
 
     def view(self, name: str, moments: int, *, is_held: bool) -> ItemView:
-        number = sum(self.counts)
-        present = [value for value, count in enumerate(self.counts, MIN_VALUE) if count]
         return ItemView(
             name=name,
-            minimum=present[0],
-            median=(self._at((number - 1) // 2) + self._at(number // 2)) / 2,
-            maximum=present[-1],
+            minimum=min(self.counts),
+            median=statistics.median(self.counts.elements()),
+            maximum=max(self.counts),
             changes=self.changes,
             held_changes=self.held_changes if is_held else None,
-            missing=round(1 - number / moments, 4),
-            line=[None if value == _NONE else value for value in self.line],
+            missing=round(1 - self.counts.total() / moments, 4),
+            line=self.line,
         )
-
-    def _at(self, rank: int) -> int:
-        """The value of this rank, from 0."""
-        for value, count in enumerate(self.counts, MIN_VALUE):
-            rank -= count
-            if rank < 0:
-                return value
-        raise IndexError(rank)
 
 
 class _Hold:
