@@ -10,7 +10,8 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Set
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Final, NamedTuple
@@ -28,7 +29,7 @@ from dsf.http.access import PLAIN, Access
 from dsf.http.failures import TLS_FAILED
 from dsf.hub.discretion import NOT_SHOWN, kind_of
 from dsf.hub.obstacle import Obstacle
-from dsf.hub.workqueue import Shares, WorkQueue
+from dsf.hub.workqueue import WorkQueue
 from dsf.process.threads import SupervisedThread
 from dsf.settings import Settings
 from dsf.store.notices import NOT_READ, ConfigRead, cut
@@ -196,11 +197,12 @@ class HealthMonitor:
         self._on_change = on_change
         self._on_check = on_check
         self._requests: dict[ObjectKey, str] = {}
-        self._queue: WorkQueue[ObjectKey] = WorkQueue()
+        self._queue = WorkQueue(self._has_thread)
         self._targets: dict[ObjectKey, HealthTarget] = {}
         self._known: dict[ObjectKey, Health] = {}
+        # Number of targets by namespace.
+        self._namespaces: Counter[str] = Counter()
         self._lock = threading.Lock()
-        self._shares = Shares(CONCURRENCY)
         self._threads = [SupervisedThread(self._work, f"health-{number}") for number in range(CONCURRENCY)]
 
     def start(self) -> None:
@@ -225,7 +227,7 @@ class HealthMonitor:
             if before == target:
                 return self._known[key]
             if before is None:
-                self._shares.add(key)
+                self._namespaces[key.namespace] += 1
             health = known if before is None else self._known[key].elsewhere()
             self._targets[key] = target
             self._known[key] = health
@@ -245,9 +247,10 @@ class HealthMonitor:
         with self._lock:
             self._requests.pop(key, None)
             if self._targets.pop(key, None) is not None:
-                self._shares.remove(key)
+                self._namespaces[key.namespace] -= 1
+                # Only those with targets: they share the threads.
+                self._namespaces = +self._namespaces
             self._known.pop(key, None)
-        self._queue.drop(key)
 
     def health(self, key: ObjectKey) -> Health | None:
         """The state of a tracked scorer."""
@@ -256,18 +259,18 @@ class HealthMonitor:
 
     def _work(self) -> None:
         while (key := self._queue.get()) is not None:
-            if not self._shares.enter(key):
-                self._queue.done(key)
-                continue
             try:
                 self._check(key)
             except Exception:
                 log.exception("the outcome of a health check is lost", scorer=key.name)
             finally:
                 self._queue.done(key)
-                if (waiting := self._shares.leave(key)) is not None:
-                    self._queue.add(waiting)
                 self._plan_next(key)
+
+    def _has_thread(self, key: ObjectKey, checked: Set[ObjectKey]) -> bool:
+        """Whether this scorer's namespace has a thread left of its equal share."""
+        share = max(1, CONCURRENCY // max(1, len(self._namespaces)))
+        return sum(other.namespace == key.namespace for other in checked) < share
 
     def _plan_next(self, key: ObjectKey) -> None:
         with self._lock:

@@ -10,10 +10,9 @@ import math
 import random
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
+from collections.abc import Callable, Set
 from typing import Final, Generic, TypeVar
-
-from dsf.backends.protocol import ObjectKey
 
 #: Longest delay of a failed key.
 RETRY_MAX: Final = 60.0
@@ -24,7 +23,10 @@ Key = TypeVar("Key")
 class WorkQueue(Generic[Key]):
     """A thread-safe queue of hashable keys."""
 
-    def __init__(self) -> None:
+    def __init__(self, may_begin: Callable[[Key, Set[Key]], bool] = lambda *_: True) -> None:
+        """`may_begin` says whether a ready key may be taken while these others are being processed; a key that may not
+        keeps its place until it may. It is called with the queue locked."""
+        self._may_begin = may_begin
         self._ready: deque[Key] = deque()
         # Waiting for processing, in `_ready` or, while in `_processing`, until `done`.
         self._dirty: set[Key] = set()
@@ -81,11 +83,6 @@ class WorkQueue(Generic[Key]):
         with self._changed:
             self._failures.pop(key, None)
 
-    def failures(self, key: Key) -> int:
-        """Consecutive failures of `key`."""
-        with self._changed:
-            return self._failures.get(key, 0)
-
     def get(self) -> Key | None:
         """Wait for a key and take it; None after shutdown. Call `done` with it afterwards."""
         with self._changed:
@@ -93,11 +90,12 @@ class WorkQueue(Generic[Key]):
                 if self._is_shut_down:
                     return None
                 wait = self._bring_due()
-                if self._ready:
-                    key = self._ready.popleft()
-                    self._dirty.discard(key)
-                    self._processing.add(key)
-                    return key
+                for key in self._ready:
+                    if self._may_begin(key, self._processing):
+                        self._ready.remove(key)
+                        self._dirty.discard(key)
+                        self._processing.add(key)
+                        return key
                 # No operating system can wait for a time such as a pause until 9999.
                 self._changed.wait(min(wait, 3600.0) if wait is not None else None)
 
@@ -107,17 +105,8 @@ class WorkQueue(Generic[Key]):
             self._processing.discard(key)
             if key in self._dirty and not self._is_shut_down:
                 self._ready.append(key)
-                self._changed.notify()
-
-    def drop(self, key: Key) -> None:
-        """Forget `key` completely until it is added again."""
-        with self._changed:
-            self._later.pop(key, None)
-            self._failures.pop(key, None)
-            if key in self._dirty:
-                self._dirty.discard(key)
-                if key not in self._processing:
-                    self._ready.remove(key)
+            # Also for a key that could not begin beside this one.
+            self._changed.notify()
 
     def shutdown(self) -> None:
         """Stop the queue; every waiting `get` returns None."""
@@ -146,52 +135,3 @@ class WorkQueue(Generic[Key]):
                 self._add(key)
             self._earliest = min(self._later.values(), default=math.inf)
         return max(0.0, self._earliest - now) if self._later else None
-
-
-class Shares:
-    """Equal shares of a number of threads for each namespace: one whose servers hang must not take all.
-
-    Thread-safe. A key that finds no thread of its namespace free waits here until one is.
-    """
-
-    def __init__(self, threads: int) -> None:
-        self._threads = threads
-        self._lock = threading.Lock()
-        # Namespace -> its keys, those at work, and those that wait, in order.
-        self._known: Counter[str] = Counter()
-        self._working: Counter[str] = Counter()
-        self._waiting: dict[str, dict[ObjectKey, None]] = {}
-
-    def add(self, key: ObjectKey) -> None:
-        """A new key."""
-        with self._lock:
-            self._known[key.namespace] += 1
-
-    def remove(self, key: ObjectKey) -> None:
-        """One that was added."""
-        with self._lock:
-            self._known[key.namespace] -= 1
-            if not self._known[key.namespace]:
-                del self._known[key.namespace]
-            self._waiting.get(key.namespace, {}).pop(key, None)
-
-    def enter(self, key: ObjectKey) -> bool:
-        """Whether this key may have a thread now. If not, a `leave` of its namespace returns it."""
-        with self._lock:
-            share = max(1, self._threads // max(1, len(self._known)))
-            if self._working[key.namespace] >= share:
-                self._waiting.setdefault(key.namespace, {})[key] = None
-                return False
-            self._working[key.namespace] += 1
-            return True
-
-    def leave(self, key: ObjectKey) -> ObjectKey | None:
-        """The end of the work that `enter` allowed; returns the key that has waited longest, if any."""
-        with self._lock:
-            self._working[key.namespace] -= 1
-            waiting = self._waiting.get(key.namespace)
-            if not waiting:
-                return None
-            first = next(iter(waiting))
-            del waiting[first]
-            return first
