@@ -25,7 +25,7 @@ from dsf.process.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
 
-#: (key, old object or None, new object or None). Called by the reflector's thread.
+#: (key, old object or None, new object or None). Called by the reflector's thread. What it raises is logged.
 Handler = Callable[[Key, Object | None, Object | None], None]
 
 #: Seconds after which the server ends a watch; spread, so that not all watches of a hub reconnect together.
@@ -76,8 +76,6 @@ class Reflector:
         self._version: str | None = None
         #: The same as a number, never reset to None: an older list comes from a restored backup.
         self._highest = 0
-        #: Changes not handled yet, with the old object: the handler raised, or its turn has not come.
-        self._untold: dict[Key, Object | None] = {}
         #: Failed attempts in a row, and whether the last one got no answer.
         self._failures = 0
         self._is_away = False
@@ -204,30 +202,19 @@ class Reflector:
             self._highest = 0
         before = self.store.replace(listed, is_restored=is_restored)
         self._see(version)
-        failed_before = frozenset(self._untold)
         for key in (*listed, *(before.keys() - listed.keys())):
             old, new = before.get(key), listed.get(key)
             if old is None or new is None or version_of(old) != version_of(new):
-                self._untold.setdefault(key, old)
-        self._tell(listed, failed_before)
+                self._tell(key, old, new)
         self.synced.set()
         return version
 
-    def _tell(self, listed: Mapping[Key, Object], failed_before: frozenset[Key]) -> None:
-        """Handle all pending changes. A failed one is retried once, after another list: one object must not
-        keep all others from being watched. Raises the first error of those to be retried."""
-        failure: Exception | None = None
-        for key, old in [*self._untold.items()]:
-            try:
-                self._handler(key, old, listed.get(key))
-            except Exception as error:
-                if key not in failed_before:
-                    failure = failure or error
-                    continue
-                log.exception("a change cannot be handled", resource=str(self.resource), object="/".join(key))
-            del self._untold[key]
-        if failure is not None:
-            raise failure
+    def _tell(self, key: Key, old: Object | None, new: Object | None) -> None:
+        try:
+            self._handler(key, old, new)
+        except Exception:
+            # One object must not keep all others from being watched.
+            log.exception("a change cannot be handled", resource=str(self.resource), object="/".join(key))
 
     def _see(self, version: str) -> None:
         """Record a version that the server sent."""
@@ -276,18 +263,12 @@ class Reflector:
         self._see(version)
         if kind in ("ADDED", "MODIFIED"):
             obj = self._transform(obj)
-            self._change(key_of(obj), self.store.put(obj), obj)
+            self._tell(key_of(obj), self.store.put(obj), obj)
         elif kind == "DELETED":
             key = key_of(obj)
-            self._change(key, self.store.remove(key) or obj, None)
-        # Only now: an event that could not be handled needs a new list.
+            self._tell(key, self.store.remove(key) or obj, None)
+        # Only now: an event that could not be read needs a new list.
         self._version = version
-
-    def _change(self, key: Key, old: Object | None, new: Object | None) -> None:
-        # If it raises, the store has the change already: this entry repeats it after the next list.
-        self._untold[key] = old
-        self._handler(key, old, new)
-        del self._untold[key]
 
 
 def _hint(error: BackendError) -> str:
