@@ -12,7 +12,7 @@ import dsf.log
 from dsf.api.manifest import ManifestProblem
 from dsf.api.types import CREDENTIALS_WORK_NAME, MANAGED_BY, MANAGED_BY_LABEL
 from dsf.backends.compare import carries
-from dsf.backends.kube_credentials import KubeCredentials, credentials_work, key_ids_of
+from dsf.backends.kube_credentials import credentials_work, key_ids_of, signing_secret
 from dsf.backends.kube_events import EventRecorder
 from dsf.backends.kube_kinds import FIELD_MANAGER, WATCHED
 from dsf.backends.kube_scores import KubeScoreBackend, apply_status
@@ -29,6 +29,10 @@ log = dsf.log.get(__name__)
 
 #: Seconds to wait for the first complete list of every kind.
 _SYNC_LIMIT: Final = 60.0
+#: The ConfigMap with the claims of names, and its key. It is in the hub's namespace, where authors of scorers cannot
+#: write it.
+CLAIMS_NAME: Final = "dynamic-scoring-names"
+CLAIMS_KEY: Final = "claims"
 
 
 class KubeBackend(KubeScoreBackend):
@@ -40,8 +44,8 @@ class KubeBackend(KubeScoreBackend):
 
     def __init__(self, session: Session, settings: Settings) -> None:
         super().__init__(session)
-        self._credentials = KubeCredentials(session, settings.namespace)
-        self._claims = KubeClaims(session, settings.namespace)
+        # resourceVersion of the ConfigMap of claims as last read or written; empty if it did not exist.
+        self._claims_version = ""
         self._agent_namespace = settings.agent_namespace
         self._events = EventRecorder(session, socket.gethostname())
         self._on_change: OnChange | None = None
@@ -142,15 +146,31 @@ class KubeBackend(KubeScoreBackend):
 
     def signing_secret(self) -> str:
         """See the protocol."""
-        return self._credentials.signing_secret()
+        return signing_secret(self._session, self._namespace)
 
     def name_claims(self) -> str:
-        """See the protocol."""
-        return self._claims.read()
+        """See the protocol. Raises BackendError."""
+        try:
+            config_map = self._session.get(CONFIG_MAPS.path(self._namespace, CLAIMS_NAME))
+        except ObjectNotFoundError:
+            self._claims_version = ""
+            return ""
+        self._claims_version = config_map["metadata"]["resourceVersion"]
+        return str((config_map.get("data") or {}).get(CLAIMS_KEY, ""))
 
     def keep_name_claims(self, text: str) -> None:
         """See the protocol."""
-        self._claims.write(text)
+        metadata = {"name": CLAIMS_NAME, "namespace": self._namespace, "labels": {MANAGED_BY_LABEL: MANAGED_BY}}
+        body: Manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {CLAIMS_KEY: text}}
+        if not self._claims_version:
+            answer = self._session.create(CONFIG_MAPS.path(self._namespace), body)
+        else:
+            metadata["resourceVersion"] = self._claims_version
+            try:
+                answer = self._session.replace(CONFIG_MAPS.path(self._namespace, CLAIMS_NAME), body)
+            except ObjectNotFoundError as error:
+                raise ObjectConflictError(str(error)) from None
+        self._claims_version = answer["metadata"]["resourceVersion"]
 
     def deliver_credentials(self, cluster: str, credentials: Credentials) -> None:
         """See the protocol. A separate ManifestWork contains the agent's Secret."""
@@ -201,45 +221,3 @@ class KubeBackend(KubeScoreBackend):
     def _observe(self, kind: Kind, answer: Object) -> None:
         if (reflector := self._reflector_of(kind, answer["metadata"]["name"])) is not None:
             reflector.observe(answer)
-
-
-#: The ConfigMap with the claims of names, and its key.
-CLAIMS_NAME: Final = "dynamic-scoring-names"
-CLAIMS_KEY: Final = "claims"
-
-
-class KubeClaims:
-    """The claims of names: a ConfigMap in the hub's namespace, which authors of scorers cannot write.
-
-    Methods raise BackendError.
-    """
-
-    def __init__(self, session: Session, namespace: str) -> None:
-        self._session = session
-        self._namespace = namespace
-        # Of the ConfigMap as last read or written; empty if it did not exist.
-        self._version = ""
-
-    def read(self) -> str:
-        """Its text; empty if it does not exist."""
-        try:
-            config_map = self._session.get(CONFIG_MAPS.path(self._namespace, CLAIMS_NAME))
-        except ObjectNotFoundError:
-            self._version = ""
-            return ""
-        self._version = config_map["metadata"]["resourceVersion"]
-        return str((config_map.get("data") or {}).get(CLAIMS_KEY, ""))
-
-    def write(self, text: str) -> None:
-        """Replace its text; creates it if missing. Raises ObjectConflictError if another process changed it since."""
-        metadata = {"name": CLAIMS_NAME, "namespace": self._namespace, "labels": {MANAGED_BY_LABEL: MANAGED_BY}}
-        body: Manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {CLAIMS_KEY: text}}
-        if not self._version:
-            answer = self._session.create(CONFIG_MAPS.path(self._namespace), body)
-        else:
-            metadata["resourceVersion"] = self._version
-            try:
-                answer = self._session.replace(CONFIG_MAPS.path(self._namespace, CLAIMS_NAME), body)
-            except ObjectNotFoundError as error:
-                raise ObjectConflictError(str(error)) from None
-        self._version = answer["metadata"]["resourceVersion"]

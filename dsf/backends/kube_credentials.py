@@ -31,30 +31,23 @@ SIGNING_SECRET_KEY: Final = "signing-secret"  # noqa: S105 - the key in that Sec
 _LABELS: Final = {MANAGED_BY_LABEL: MANAGED_BY}
 
 
-class KubeCredentials:
-    """The hub's master secret. Methods raise BackendError when the API server refuses a request."""
-
-    def __init__(self, session: Session, namespace: str) -> None:
-        self._session = session
-        self._namespace = namespace
-
-    def signing_secret(self) -> str:
-        """The master secret in hex, from a Secret that is created if missing."""
-        path = SECRETS.path(self._namespace, SIGNING_SECRET_NAME)
-        try:
-            return _read(self._session.get(path))
-        except ObjectNotFoundError:
-            body = {
-                "apiVersion": "v1",
-                "kind": "Secret",
-                "metadata": {"name": SIGNING_SECRET_NAME, "namespace": self._namespace, "labels": _LABELS},
-                "data": {SIGNING_SECRET_KEY: _encoded(secrets.token_hex(32))},
-            }
-        try:
-            return _read(self._session.create(SECRETS.path(self._namespace), body))
-        except ObjectConflictError:
-            # Another hub created it meanwhile.
-            return _read(self._session.get(path))
+def signing_secret(session: Session, namespace: str) -> str:
+    """The hub's master secret in hex, from a Secret that is created if missing. Raises BackendError."""
+    path = SECRETS.path(namespace, SIGNING_SECRET_NAME)
+    try:
+        return _read(session.get(path))
+    except ObjectNotFoundError:
+        body = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": SIGNING_SECRET_NAME, "namespace": namespace, "labels": _LABELS},
+            "data": {SIGNING_SECRET_KEY: _encoded(secrets.token_hex(32))},
+        }
+    try:
+        return _read(session.create(SECRETS.path(namespace), body))
+    except ObjectConflictError:
+        # Another hub created it meanwhile.
+        return _read(session.get(path))
 
 
 def credentials_work(cluster: str, agent_namespace: str, credentials: Credentials) -> Manifest:
