@@ -53,9 +53,7 @@ class MaskIndex:
 
     def hides(self, cluster: str, score_name: str) -> bool:
         """Whether a mask matches this pair; score names are raw, and `*` is any."""
-        return bool(self.masks) and not self.masks.isdisjoint(
-            {(cluster, score_name), (ANY, score_name), (cluster, ANY), (ANY, ANY)}
-        )
+        return bool(self.masks and self.why(cluster, score_name))
 
     def why(self, cluster: str, score_name: str) -> str:
         """The mask that hides this pair, as text; empty if none."""
@@ -93,24 +91,25 @@ class FleetPlan:
     claims: NameClaims = field(default_factory=NameClaims)
 
     @cached_property
-    def _runnable(self) -> list[tuple[ScorerPlan, str]]:
-        """The scorers that run anywhere, with their score names, sorted by name."""
-        runnable = [
-            (plan, plan.runnable.score_name)
-            for plan in self.scorers.values()
-            if self.is_enabled and plan.runnable is not None
-        ]
-        return sorted(runnable, key=lambda item: item[0].name)
+    def _runnable(self) -> list[ScorerPlan]:
+        """The scorers that run anywhere, sorted by name."""
+        runnable = [plan for plan in self.scorers.values() if self.is_enabled and plan.runnable is not None]
+        return sorted(runnable, key=lambda plan: plan.name)
+
+    def selects(self, plan: ScorerPlan, cluster: str) -> bool:
+        """Whether a scorer runs on one of `clusters`, if there is a configuration."""
+        resolved = plan.runnable
+        return (
+            resolved is not None
+            and not self.masks.hides(cluster, resolved.score_name)
+            and plan.summary_on(cluster) is not None
+        )
 
     def running(self, cluster: str) -> list[ScorerPlan]:
         """The scorers that run on a cluster, sorted by name."""
         if cluster not in self.clusters:
             return []
-        return [
-            plan
-            for plan, score_name in self._runnable
-            if not self.masks.hides(cluster, score_name) and plan.summary_on(cluster) is not None
-        ]
+        return [plan for plan in self._runnable if self.selects(plan, cluster)]
 
     def notice(self, cluster: str) -> ClusterNotice:
         """The notice for users about a cluster."""
@@ -170,14 +169,9 @@ class FleetPlan:
 
     def clusters_of(self, plan: ScorerPlan) -> list[str]:
         """The clusters that a scorer runs on, sorted."""
-        resolved = plan.runnable
-        if resolved is None or not self.is_enabled:
+        if plan.runnable is None or not self.is_enabled:
             return []
-        return sorted(
-            name
-            for name in self.clusters
-            if not self.masks.hides(name, resolved.score_name) and plan.summary_on(name) is not None
-        )
+        return sorted(name for name in self.clusters if self.selects(plan, name))
 
     def delivered(self, cluster: str) -> dict[str, str]:
         """The hub's Secrets delivered to a cluster: name there -> name on the hub."""
@@ -394,11 +388,7 @@ def _undisputed(plan: FleetPlan) -> FleetPlan:
     for cluster in plan.clusters:
         targets = secretdelivery.Targets()
         for scorer in delivering:
-            if (
-                scorer.runnable is None
-                or plan.masks.hides(cluster, scorer.runnable.score_name)
-                or not scorer.summary_on(cluster)
-            ):
+            if not plan.selects(scorer, cluster):
                 continue
             if why := targets.take(scorer.name, secretdelivery.wanted(scorer.runnable, cluster)):
                 old = scorers[scorer.scorer.key]
