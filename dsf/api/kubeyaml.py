@@ -43,8 +43,8 @@ class YamlError(ValueError):
         self.location = location
 
 
-class _Loader(_Base):  # type: ignore[misc, valid-type]
-    """Loads only Kubernetes' types."""
+class Loader(_Base):  # type: ignore[misc, valid-type]
+    """Loads only Kubernetes' types. The limits are those of `load`, not its own."""
 
     bool_values: ClassVar = {**_Base.bool_values, "y": True, "n": False}
 
@@ -69,7 +69,7 @@ def _key(key: Any, node: yaml.Node) -> str:
     raise yaml.constructor.ConstructorError(problem="a key is neither text nor a number", problem_mark=node.start_mark)
 
 
-_Loader.yaml_implicit_resolvers = {}
+Loader.yaml_implicit_resolvers = {}
 for _tag, _pattern, _first in (
     ("bool", _BOOL, "yYnNtTfFoO"),
     ("null", _NULL, ["~", "n", "N", ""]),
@@ -77,12 +77,12 @@ for _tag, _pattern, _first in (
     ("int", _INT, "-+0123456789"),
     ("float", _FLOAT, "-+.0123456789"),
 ):
-    _Loader.add_implicit_resolver(f"{_TAG}{_tag}", re.compile(rf"(?:{_pattern.pattern})\Z"), list(_first))
-_Loader.yaml_constructors = {
+    Loader.add_implicit_resolver(f"{_TAG}{_tag}", re.compile(rf"(?:{_pattern.pattern})\Z"), list(_first))
+Loader.yaml_constructors = {
     f"{_TAG}null": _Base.construct_yaml_null,
     f"{_TAG}bool": _Base.construct_yaml_bool,
     f"{_TAG}int": _Base.construct_yaml_int,
-    f"{_TAG}float": _Loader.construct_yaml_float,
+    f"{_TAG}float": Loader.construct_yaml_float,
     f"{_TAG}str": _Base.construct_yaml_str,
     f"{_TAG}timestamp": _Base.construct_yaml_str,
     f"{_TAG}seq": _Base.construct_yaml_seq,
@@ -99,7 +99,7 @@ class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[mis
         return True
 
 
-for _first, _kinds in _Loader.yaml_implicit_resolvers.items():
+for _first, _kinds in Loader.yaml_implicit_resolvers.items():
     for _kind, _form in _kinds:
         Dumper.add_implicit_resolver(_kind, _form, [_first])
 
@@ -121,7 +121,7 @@ def compose(text: str) -> yaml.Node | None:
     try:
         data = text.encode()
         _check_depth(data)
-        root: yaml.Node | None = _Loader(data).get_single_node()
+        root: yaml.Node | None = Loader(data).get_single_node()
     except UnicodeEncodeError as error:
         raise YamlError(text.count("\n", 0, error.start), "is not valid Unicode text") from None
     except yaml.MarkedYAMLError as error:
@@ -139,7 +139,7 @@ def compose(text: str) -> yaml.Node | None:
 def construct(root: yaml.Node) -> Any:
     """The data of a node tree. Raises YamlError."""
     try:
-        return _Loader(b"").construct_document(root)
+        return Loader(b"").construct_document(root)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or root.start_mark
         raise YamlError(mark.line, f"is not YAML: {error.problem}") from None
@@ -150,7 +150,7 @@ def construct(root: yaml.Node) -> Any:
 
 def _check_depth(data: bytes) -> None:
     """Refuse deep nesting before composing nodes: libyaml's binding recurses in C and can crash the process."""
-    loader = _Loader(data)
+    loader = Loader(data)
     depth = 0
     while loader.check_event():
         event = loader.get_event()

@@ -24,7 +24,7 @@ from dsf.api.types import CREDENTIALS_KEY, REDIS_PASSWORD_KEY, SENTINEL_PASSWORD
 from dsf.backends.eventlimit import EventLimit
 from dsf.backends.files import read_text, read_yaml, write_text
 from dsf.backends.manifestfolder import GRACE, Declared, ManifestFolder
-from dsf.backends.outfolder import INPUT_KINDS, PRIVATE, DirectoryScores, FolderLock, OutFolder, identity, key_of
+from dsf.backends.outfolder import INPUT_KINDS, PRIVATE, DirectoryScores, FolderLock, OutFolder, identity
 from dsf.backends.protocol import Credentials, EventType, Kind, Manifest, ObjectKey, OnChange
 from dsf.errors import BackendError, ObjectNotFoundError, SettingsError
 from dsf.keys import is_name
@@ -107,7 +107,7 @@ class DirectoryBackend(DirectoryScores):
         """See the protocol."""
         if kind is Kind.SCORE:
             return self._out.score_keys()
-        return [key_of(manifest) for manifest in self.list(kind)]
+        return [ObjectKey.of(manifest) for manifest in self.list(kind)]
 
     def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
         """See the protocol."""
@@ -119,7 +119,7 @@ class DirectoryBackend(DirectoryScores):
 
     def apply(self, manifest: Manifest) -> None:
         """See the protocol. Only for ManifestWorks, the one kind that the hub creates here."""
-        key = key_of(manifest)
+        key = ObjectKey.of(manifest)
         if key.kind is not Kind.WORK:
             raise BackendError(f"{key.kind} objects are written by people, not by the hub")
         with self._lock:
@@ -222,7 +222,7 @@ class DirectoryBackend(DirectoryScores):
         """Restore the state of an earlier hub: identities, statuses, the file of each object, and events."""
         declared: dict[ObjectKey, Declared] = {}
         for manifest in (manifest for kind in INPUT_KINDS for manifest in self._out.all(kind)):
-            key = key_of(manifest)
+            key = ObjectKey.of(manifest)
             self._keep(key, manifest)
             annotations = manifest["metadata"].get("annotations")
             file = annotations.get(FILE_ANNOTATION) if isinstance(annotations, dict) else None
@@ -231,7 +231,7 @@ class DirectoryBackend(DirectoryScores):
         self._declared = declared
         self._folder.restore(declared)
         for work in self._out.all(Kind.WORK):
-            key = key_of(work)
+            key = ObjectKey.of(work)
             self._objects[key] = work
             try:
                 self.apply(work)

@@ -10,19 +10,8 @@ from typing import Any
 
 import yaml
 
+from dsf.api import kubeyaml
 from dsf.errors import BackendError
-
-_Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-class _PlainLoader(_Loader):  # type: ignore[misc, valid-type]
-    """Loads times as text, as in JSON."""
-
-
-_PlainLoader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in _Loader.yaml_implicit_resolvers.items()
-}
 
 
 def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
@@ -64,8 +53,9 @@ def read_yaml(path: Path) -> Any:
     """
     text = read_text(path)
     try:
-        return None if text is None else yaml.load(text, Loader=_PlainLoader)  # noqa: S506 (a safe loader)
-    except (yaml.YAMLError, ValueError, RecursionError):
+        # Without the limits on users' manifests: an object of ours may be larger.
+        return None if text is None else yaml.load(text, Loader=kubeyaml.Loader)  # noqa: S506 (a safe loader)
+    except (yaml.YAMLError, ValueError, LookupError, RecursionError):
         return None
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from dsf.api.cluster import ManagedCluster
 from dsf.api.manifest import ApiObject, ManifestProblem, ParsedDocument, parse_documents
-from dsf.backends.outfolder import PRIVATE, key_of
+from dsf.backends.outfolder import PRIVATE
 from dsf.backends.protocol import Manifest, ObjectKey
 
 #: Most bytes of a manifest file.
@@ -169,7 +169,7 @@ class ManifestFolder:
                 problems.append(item)
                 continue
             manifest = self._manifest(item.object)
-            key = key_of(manifest)
+            key = ObjectKey.of(manifest)
             if key in objects:
                 problems.append(_duplicate(key, name, item.line, objects[key]))
                 continue

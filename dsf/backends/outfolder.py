@@ -146,7 +146,7 @@ class OutFolder:
 
     def _is_in(self, path: Path, manifest: Manifest) -> bool:
         try:
-            return self.path(key_of(manifest)) == path
+            return self.path(ObjectKey.of(manifest)) == path
         except (BackendError, KeyError, TypeError, ValueError):
             return False
 
@@ -159,7 +159,7 @@ class DirectoryScores:
 
     def apply_score(self, manifest: Manifest, status: Manifest) -> None:
         """See `dsf.backends.protocol.ScoreBackend`."""
-        key = key_of(manifest)
+        key = ObjectKey.of(manifest)
         if not self._out.path(ObjectKey(Kind.CLUSTER, "", key.namespace)).exists():
             # As on Kubernetes, where the cluster's namespace would be missing.
             raise ObjectNotFoundError(f"cluster {key.namespace!r} is not there (any more)")
@@ -177,12 +177,6 @@ def _manifest(data: Any) -> Manifest | None:
     """`data` if it has the structure of an object; users may have edited the file."""
     is_object = isinstance(data, dict) and isinstance(data.get("metadata"), dict)
     return data if is_object and isinstance(data["metadata"].get("name"), str) else None
-
-
-def key_of(manifest: Manifest) -> ObjectKey:
-    """The key of a manifest."""
-    metadata = manifest["metadata"]
-    return ObjectKey(Kind(manifest["kind"]), metadata.get("namespace") or "", metadata["name"])
 
 
 def identity() -> Manifest:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 from dsf.api.manifest import ManifestProblem
 from dsf.redisacl.keyids import KeyIds
@@ -42,6 +42,12 @@ class ObjectKey(NamedTuple):
     kind: Kind
     namespace: str
     name: str
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Self:
+        """The key of a manifest. Raises KeyError or ValueError without kind and name, or for another kind."""
+        metadata = manifest["metadata"]
+        return cls(Kind(manifest["kind"]), metadata.get("namespace") or "", metadata["name"])
 
 
 @dataclass(frozen=True)

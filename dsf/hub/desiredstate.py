@@ -305,7 +305,7 @@ class DesiredState:
         return known[2]
 
     def _all(self, kind: Kind, model: type[_Object]) -> list[_Object]:
-        manifests = [(_key(kind, manifest), manifest) for manifest in self._backend.list(kind)]
+        manifests = [(ObjectKey.of(manifest), manifest) for manifest in self._backend.list(kind)]
         present = {key for key, _ in manifests}
         with self._lock:
             for key in [key for key in self._parsed if key.kind is kind and key not in present]:
@@ -384,8 +384,3 @@ def _hosts(name: str, entries: Iterable[str]) -> TokenHosts:
         return TokenHosts(entries)
     except ValueError as error:
         raise SettingsError(f"{name}: {error}") from None
-
-
-def _key(kind: Kind, manifest: Manifest) -> ObjectKey:
-    metadata = manifest["metadata"]
-    return ObjectKey(kind, metadata.get("namespace") or "", metadata["name"])
