@@ -11,7 +11,6 @@ import secrets
 import threading
 import time
 from collections.abc import Sequence
-from copy import deepcopy
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -118,21 +117,22 @@ class DirectoryBackend(DirectoryScores):
             return self._objects.get(key)
 
     def apply(self, manifest: Manifest) -> None:
-        """See the protocol. Only for ManifestWorks, the one kind that the hub creates here."""
+        """See the protocol. Only for ManifestWorks, the one kind that the hub creates here; nobody else sets fields."""
         key = ObjectKey.of(manifest)
         if key.kind is not Kind.WORK:
             raise BackendError(f"{key.kind} objects are written by people, not by the hub")
         with self._lock:
             before = self._objects.get(key, {})
-            after = _merged(before, {name: value for name, value in manifest.items() if name != "status"})
-            after["metadata"] |= _identity(before, after)
+            after = {name: value for name, value in manifest.items() if name != "status"}
+            after["metadata"] = {**after["metadata"], **_identity(before, after)}
             # Before the status says that it is there.
             for delivered in after["spec"]["workload"]["manifests"]:
                 # Reading a folder requires no RBAC.
                 if not delivered["apiVersion"].startswith("rbac."):
                     self._deliver(key.namespace, delivered)
-            if "status" not in before or before["metadata"].get("generation") != after["metadata"]["generation"]:
-                after["status"] = {"conditions": [_applied(after["metadata"]["generation"])]}
+            generation = after["metadata"]["generation"]
+            is_new = "status" not in before or before["metadata"].get("generation") != generation
+            after["status"] = {"conditions": [_applied(generation)]} if is_new else before["status"]
             self._keep(key, after)
 
     def update_status(self, kind: Kind, namespace: str, name: str, status: Manifest) -> None:
@@ -143,7 +143,7 @@ class DirectoryBackend(DirectoryScores):
             if before is None:
                 raise ObjectNotFoundError(f"{kind} {name!r} is not there (any more)")
             if before.get("status") != status:
-                self._keep(key, {**before, "status": deepcopy(status)})
+                self._keep(key, {**before, "status": status})
 
     def delete(self, kind: Kind, namespace: str, name: str) -> None:
         """See the protocol. What the ManifestWork delivered goes with it."""
@@ -379,12 +379,3 @@ def _as_written(manifest: Manifest) -> Manifest:
     if annotations:
         metadata["annotations"] = annotations
     return {**{name: value for name, value in manifest.items() if name != "status"}, "metadata": metadata}
-
-
-def _merged(before: Manifest, manifest: Manifest) -> Manifest:
-    """`before` updated with `manifest`: mappings are merged, everything else is replaced."""
-    result = dict(before)
-    for name, value in manifest.items():
-        old = result.get(name)
-        result[name] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else deepcopy(value)
-    return result
