@@ -15,7 +15,7 @@ from dsf.backends.compare import carries
 from dsf.backends.kube_credentials import credentials_work, key_ids_of, signing_secret
 from dsf.backends.kube_events import EventRecorder
 from dsf.backends.kube_kinds import FIELD_MANAGER, WATCHED
-from dsf.backends.kube_scores import KubeScoreBackend, apply_status
+from dsf.backends.kube_scores import KubeScoreBackend, write_status
 from dsf.backends.protocol import Credentials, EventType, Kind, Manifest, ObjectKey, OnChange
 from dsf.errors import BackendError, ObjectConflictError, ObjectNotFoundError
 from dsf.kube.reflector import Reflector
@@ -119,7 +119,7 @@ class KubeBackend(KubeScoreBackend):
 
     def update_status(self, kind: Kind, namespace: str, name: str, status: Manifest) -> None:
         """See the protocol."""
-        answer = apply_status(self._session, WATCHED[kind].resource, namespace, name, status)
+        answer = write_status(self._session, WATCHED[kind].resource, namespace, name, status)
         self._observe(kind, answer)
 
     def delete(self, kind: Kind, namespace: str, name: str) -> None:

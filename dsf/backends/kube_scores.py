@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import dsf.log
 from dsf.backends.kube_kinds import FIELD_MANAGER
 from dsf.backends.protocol import Manifest
@@ -25,11 +23,11 @@ class KubeScoreBackend:
         metadata = manifest["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
         try:
-            answer = apply_status(self._session, ADDON_PLACEMENT_SCORES, namespace, name, status)
+            answer = write_status(self._session, ADDON_PLACEMENT_SCORES, namespace, name, status)
         except ObjectNotFoundError:
             # The status is written separately: the API server drops it from a new object.
             self._apply(manifest)
-            apply_status(self._session, ADDON_PLACEMENT_SCORES, namespace, name, status)
+            write_status(self._session, ADDON_PLACEMENT_SCORES, namespace, name, status)
         else:
             if not _has(answer["metadata"], metadata):
                 # A recreated ManagedCluster has another uid; or a label was removed.
@@ -52,46 +50,10 @@ class KubeScoreBackend:
         self._session.apply(path, manifest, field_manager=FIELD_MANAGER)
 
 
-def apply_status(session: Session, resource: Resource, namespace: str, name: str, status: Manifest) -> Manifest:
-    """Replace the whole status; returns the object.
-
-    Server-side apply only removes fields that it set. Another manager's additions take a second request, after the
-    first: then we own our values, and removing the rest leaves it without an owner.
-    """
-    body = {
-        "apiVersion": resource.api_version,
-        "kind": resource.kind,
-        "metadata": {"name": name} | ({"namespace": namespace} if namespace else {}),
-        "status": status,
-    }
+def write_status(session: Session, resource: Resource, namespace: str, name: str, status: Manifest) -> Manifest:
+    """Replace the whole status; returns the object. Nothing is written where it is the same already."""
     path = resource.path(namespace, name, "status")
-    answer = session.apply(path, body, field_manager=FIELD_MANAGER)
-    surplus = _surplus(answer.get("status") or {}, status)
-    return session.merge(path, {"status": surplus}, field_manager=FIELD_MANAGER) if surplus else answer
-
-
-def _surplus(actual: Manifest, wanted: Manifest) -> Manifest:
-    """The merge patch that removes what `actual` has beyond `wanted`; empty if nothing."""
-    patch: Manifest = {}
-    for name, value in actual.items():
-        if name not in wanted:
-            patch[name] = None
-        elif isinstance(value, dict) and isinstance(wanted[name], dict):
-            if inner := _surplus(value, wanted[name]):
-                patch[name] = inner
-        elif isinstance(value, list) and _has_more(value, wanted[name]):
-            # A list is replaced as a whole.
-            patch[name] = wanted[name]
-    return patch
-
-
-def _has_more(actual: Any, wanted: Any) -> bool:
-    """Whether `actual` has anything that is not in `wanted`. Values are not compared."""
-    if isinstance(actual, dict) and isinstance(wanted, dict):
-        return any(name not in wanted or _has_more(value, wanted[name]) for name, value in actual.items())
-    if isinstance(actual, list) and isinstance(wanted, list):
-        return len(actual) > len(wanted) or any(map(_has_more, actual, wanted))
-    return False
+    return session.replace_field(path, "/status", status, field_manager=FIELD_MANAGER)
 
 
 def _has(actual: Manifest, wanted: Manifest) -> bool:

@@ -25,6 +25,7 @@ from dsf.kube import access
 _TIMEOUT = (5.0, 30.0)
 _MERGE_PATCH = "application/merge-patch+json"
 _APPLY_PATCH = "application/apply-patch+yaml"
+_JSON_PATCH = "application/json-patch+json"
 #: Statuses that only call for a retry: timeout, gone, too many requests.
 _PASSING = frozenset({408, 410, 429})
 # Statuses of a busy server: too many requests, unavailable.
@@ -231,6 +232,12 @@ class Session:
         """JSON merge patch: the only patch besides apply that works on custom resources and is easy to read."""
         query = {"fieldManager": field_manager} if field_manager else None
         return self.request("PATCH", path, query=query, body=body, content_type=_MERGE_PATCH)
+
+    def replace_field(self, path: str, field: str, value: object, *, field_manager: str) -> dict[str, Any]:
+        """Set one field, given as a JSON pointer, to exactly this value, whoever wrote what is there."""
+        # `add` also replaces what is there.
+        patch = [{"op": "add", "path": field, "value": value}]
+        return self.request("PATCH", path, query={"fieldManager": field_manager}, body=patch, content_type=_JSON_PATCH)
 
     def apply(self, path: str, body: object, *, field_manager: str, force: bool = True) -> dict[str, Any]:
         """Server-side apply: own fields only; those of others stay."""

@@ -17,7 +17,7 @@ from dsf.api.remoteconfig import RemoteConfig
 from dsf.api.scorer import ClusterNumbers, DynamicScorer, DynamicScorerStatus, FailedCycle
 from dsf.api.scoringauthentication import ScoringAuthentication
 from dsf.api.types import HealthStatus
-from dsf.backends.kube_scores import apply_status
+from dsf.backends.kube_scores import write_status
 from dsf.errors import BackendError
 from dsf.kube.resources import DYNAMIC_SCORERS, DYNAMIC_SCORING_CONFIGS, SCORING_AUTHENTICATIONS
 from dsf.kube.session import Session
@@ -161,7 +161,7 @@ def test_objects_of_the_first_crds_are_read_and_changed_under_todays(
     changed = _read(session.merge(path, {"spec": changes})).spec
     assert (changed.description, changed.source) == ("changed", read.spec.source)
     found = read.status.model_copy(update={"declared_interval": 60}).to_manifest()
-    assert apply_status(session, scorers, namespace, "manual", found)["status"] == found
+    assert write_status(session, scorers, namespace, "manual", found)["status"] == found
     masks = configs.path(namespace, "dynamic-scoring-config")
     assert len(session.merge(masks, {"spec": {"masks": [{"clusterName": "c", "scoreName": "s"}]}})["spec"]) == 2
 
@@ -212,7 +212,7 @@ def test_get_shows_whether_it_works(control_plane: ControlPlane, session: Sessio
         failures=[FailedCycle(cluster="cluster1", stage="fetch", reason="bad_query", message="parse error", time=now)],
     )
     written = status.to_manifest()
-    answer = apply_status(session, DYNAMIC_SCORERS, namespace, "sample", written)
+    answer = write_status(session, DYNAMIC_SCORERS, namespace, "sample", written)
     assert answer["status"] == written, "nothing of a status is dropped or filled in"
     head, row = (line.split() for line in control_plane.kubectl("get", "dsc", "-n", namespace).splitlines())
     assert head == ["NAME", "HEALTH", "SCORE", "INTERVAL", "SUCCEEDING", "DESIRED", "REASON", "AGE"]
