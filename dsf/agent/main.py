@@ -6,8 +6,6 @@ scores on /metrics, running cycles) is in memory.
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -17,10 +15,8 @@ from celery import bootsteps
 from kombu.common import ignore_errors
 from prometheus_client import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
-from pydantic import SecretStr
 
 import dsf.log
-import dsf.settings
 from dsf import http
 from dsf import metrics as names
 from dsf.agent import ticks
@@ -37,7 +33,7 @@ from dsf.messages import CYCLE_TASK, MAX_RESULT_BYTES, STAGE_TASKS
 from dsf.process import memory
 from dsf.process.exposition import MetricsServer
 from dsf.process.launch import USAGE
-from dsf.settings import ENV_PREFIX, Settings
+from dsf.settings import Settings
 from dsf.sources.base import type_of
 from dsf.sources.memory import SourceMemory
 from dsf.sources.registry import begin, plugins
@@ -234,26 +230,10 @@ def run(config: Settings) -> int:
     """
     dsf.log.setup(config)
     try:
-        return _run(_own(config))
+        return _run(config)
     except SettingsError as error:
         log.error("agent cannot start", problem=str(error))
         return USAGE
-
-
-def _own(config: Settings) -> Settings:
-    """Make these the process's settings, with the agent's role: the Celery application uses them."""
-    if "dsf.celery" in sys.modules and dsf.settings.settings().role != "agent":
-        raise SettingsError("DSF_ROLE: the Celery application of another role is loaded in this process already")
-    for name in config.model_fields_set | {"role"}:
-        value = "agent" if name == "role" else getattr(config, name)
-        if isinstance(value, SecretStr):
-            value = value.get_secret_value()
-        if value is not None:
-            if isinstance(value, dict | list):
-                value = json.dumps(config.model_dump(mode="json", include={name})[name])
-            os.environ[ENV_PREFIX + name.upper()] = str(value)
-    dsf.settings.settings.cache_clear()
-    return dsf.settings.settings()
 
 
 def _run(config: Settings) -> int:

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import pkgutil
 import sys
-from typing import Final
+from typing import Final, NoReturn
 
 #: Exit codes of all roles: failure; a setting is missing or wrong.
 FAILED: Final = 1
 USAGE: Final = 2
 
 
-def launch(role: str) -> int:
-    """Call `module:function` with the settings of the environment; returns the exit code of the process.
+def launch(role: str, run: str) -> NoReturn:
+    """Call `run` (`module:function`) with this role and the settings of the environment; exit with what it returns.
 
     The project's own errors are one line on standard error, not a traceback.
     """
+    # The Celery application has no other way to know it.
+    os.environ["DSF_ROLE"] = role
     from dsf.errors import DsfError, SettingsError
     from dsf.settings import settings
 
     try:
-        return int(pkgutil.resolve_name(role)(settings()))
+        sys.exit(pkgutil.resolve_name(run)(settings()))
     except DsfError as error:
         print(f"error: {error}", file=sys.stderr)
-        return USAGE if isinstance(error, SettingsError) else FAILED
+        sys.exit(USAGE if isinstance(error, SettingsError) else FAILED)

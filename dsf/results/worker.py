@@ -6,7 +6,6 @@ is a complete results worker. Missing settings are reported before it takes the 
 
 from __future__ import annotations
 
-import os
 import socket
 import sys
 import threading
@@ -28,7 +27,7 @@ from dsf.process.threads import SupervisedThread
 from dsf.results.ingest import Ingest, master_secret
 from dsf.results.intake import Intake
 from dsf.results.writer import Writer
-from dsf.settings import ENV_PREFIX, Settings, settings
+from dsf.settings import Settings, settings
 from dsf.store.client import connect, repeat
 from dsf.store.runs import Runs
 from dsf.store.ticks import RUN_SLACK
@@ -42,12 +41,9 @@ def run(config: Settings) -> int:
     Raises SettingsError if the master secret is missing or wrong.
     """
     master_secret(config)
-    # The Celery application reads the role from the environment.
-    os.environ[ENV_PREFIX + "ROLE"] = "results"
-    settings.cache_clear()
     memory.prepare()
     signals.worker_ready.connect(lambda **_: memory.settle(), weak=False)
-    # The application is created at import, for the role just set.
+    # The application is created at import, for the role in the environment.
     from dsf.celery import app
 
     worker = app.Worker(

@@ -60,7 +60,10 @@ def celerys_beat(url: str) -> AbstractContextManager[Process]:
 @contextlib.contextmanager
 def patient_beat(url: str, **settings: object) -> Iterator[Process]:
     """A real beat that sleeps for ten minutes unless it is woken."""
-    program = "from dsf import beat_schedule as b; b.LONGEST_WAIT = 600; from dsf.schedule.__main__ import main; main()"
+    program = (
+        "from dsf import beat_schedule as b; b.LONGEST_WAIT = 600; "
+        "from dsf.process.launch import launch; launch('beat', 'dsf.schedule.main:run')"
+    )
     with tempfile.NamedTemporaryFile(prefix="dsf-process-", suffix=".log") as log:
         environment = child_environment(redis_url=url, **settings)
         process = Process(Child((sys.executable, "-c", program), Path(log.name), environment, inherit=False))

@@ -46,6 +46,10 @@ OTHER = "other-methods"
 #: Asks with the keys of clouds.
 CLOUDS = "cloud-methods"
 CLUSTERS = ("c1", "c10")
+_IMPATIENT_HUB = (
+    "from dsf.hub import credentials as c; c.OVERLAP = 1; "
+    "from dsf.process.launch import launch; launch('hub', 'dsf.hub.main:run')"
+)
 _CLIENT_SECRET = "canary-client/c0a8+116f=%"
 #: Nothing that the framework writes, shows or sends may have one of these in it. The master secret is one, too.
 CANARIES = {
@@ -183,7 +187,7 @@ class Fleet:
         self._run(
             "hub",
             # Old credentials go after a second.
-            (sys.executable, "-c", "from dsf.hub import __main__, credentials as c; c.OVERLAP = 1; __main__.main()"),
+            (sys.executable, "-c", _IMPATIENT_HUB),
             backend="dir",
             health_interval=1,
             hub_resync=2,

@@ -11,8 +11,7 @@ import base64
 import contextlib
 import json
 import ssl
-import sys
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from tests.support.httpserver import Exchange, Handler, ScriptedServer, answer
 
@@ -127,16 +126,17 @@ def _give(exchange: Exchange) -> None:
         exchange.send(json.dumps({"refused": body, "with": exchange.request.headers}).encode(), 400)
 
 
-def _agent() -> int:
-    from dsf.agent import __main__, secrets
+def _agent() -> NoReturn:
+    from dsf.agent import secrets
     from dsf.auth.secrets import AccountToken
+    from dsf.process.launch import launch
 
     def account_token(_: object, audience: str, seconds: int, until: float) -> AccountToken:
         return AccountToken(ACCOUNT_TOKENS[audience], float(seconds))
 
     secrets.FileSecrets.account_token = account_token  # type: ignore[method-assign]
-    return __main__.main()
+    launch("agent", "dsf.agent.main:run")
 
 
 if __name__ == "__main__":
-    sys.exit(_agent())
+    _agent()
