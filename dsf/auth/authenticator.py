@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Iterator
+import pkgutil
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Final, Literal, Protocol, cast
+from typing import Any, Final, Literal
 
 from dsf.api.authentication import Methods, ServerAccess, Tls, TokenSecretRef
 from dsf.api.summary import ScorerSummary
@@ -18,24 +18,20 @@ from dsf.auth.tokencache import TokenCache
 from dsf.http.access import DIRECT, PLAIN, Access, TlsOptions
 from dsf.text import place
 
-#: Field of `Methods` -> the module with its `add`, in order of use. An agent loads those that its scorers use.
+#: Field of `Methods` -> its function, in order of use. An agent loads those that its scorers use.
 METHODS: Final = {
-    "token_secret_ref": "dsf.auth.bearer",
-    "basic": "dsf.auth.basic",
-    "oauth2": "dsf.auth.oauth2",
-    "service_account_token": "dsf.auth.serviceaccount",
+    "token_secret_ref": "dsf.auth.methods:token_secret_ref",
+    "basic": "dsf.auth.methods:basic",
+    "oauth2": "dsf.auth.oauth2:oauth2",
+    "service_account_token": "dsf.auth.methods:service_account_token",
     # Of the distribution dynamic-scoring-sources: the extra of the field's name brings it and the cloud's library.
-    "aws": "dsf.clouds.aws",
-    "azure": "dsf.clouds.azure",
-    "gcp": "dsf.clouds.gcp",
-    "client_certificate": "dsf.auth.certificate",
-    "headers": "dsf.auth.headers",
-    "query_parameters": "dsf.auth.parameters",
+    "aws": "dsf.clouds.aws:add",
+    "azure": "dsf.clouds.azure:add",
+    "gcp": "dsf.clouds.gcp:add",
+    "client_certificate": "dsf.auth.methods:client_certificate",
+    "headers": "dsf.auth.methods:headers",
+    "query_parameters": "dsf.auth.methods:query_parameters",
 }
-
-
-class _Module(Protocol):
-    def add(self, method: Any, builder: CredentialsBuilder) -> None: ...
 
 
 class Authenticator:
@@ -79,7 +75,7 @@ class Authenticator:
             builder.shows(line)
         for field in METHODS:
             if method := getattr(spec.methods, field):
-                _module(field).add(method, builder)
+                _function(field)(method, builder)
         made = builder.done(lambda token, until: self._access(spec, url, until, is_direct, token))
         return replace(made, is_direct=is_direct, proxy=proxy)
 
@@ -107,9 +103,10 @@ class Authenticator:
         return TlsOptions(ca, server_name=spec.server_name, verify=not spec.insecure_skip_verify)
 
 
-def _module(field: str) -> _Module:
+def _function(field: str) -> Callable[[Any, CredentialsBuilder], None]:
     try:
-        return cast("_Module", importlib.import_module(METHODS[field]))
+        function: Callable[[Any, CredentialsBuilder], None] = pkgutil.resolve_name(METHODS[field])
+        return function
     except ModuleNotFoundError as error:
         text = f"{field} needs the extra `{field}` in this agent: pip install 'dynamic-scoring-framework[{field}]'"
         raise SecretError(f"{text} ({error})", "auth_unsupported") from None

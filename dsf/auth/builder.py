@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from http import HTTPStatus
 from urllib.parse import quote, quote_plus
 
@@ -12,7 +12,7 @@ from dsf.api.authentication import OneValue
 from dsf.api.plain import SecretKeyRef, is_header_value
 from dsf.api.tokenhosts import TokenHosts
 from dsf.auth.secrets import SecretError, SecretSource, Use
-from dsf.auth.tokencache import TokenCache
+from dsf.auth.tokencache import Token, TokenCache
 from dsf.errors import HttpError
 from dsf.http.access import Access, Pairs, TlsOptions, is_unauthorized
 from dsf.text import MASK
@@ -63,6 +63,16 @@ class CredentialsBuilder:
         """Send this URL parameter."""
         self._params.append((name, value))
         self._shown.append(f"?{name}={shown}")
+
+    def bearer(self, token: str) -> None:
+        """Send this token."""
+        self.hide(token)
+        self.header("Authorization", f"Bearer {token}", shown=f"Bearer {MASK}")
+
+    def token(self, key: Hashable, get: Callable[[float], Token]) -> None:
+        """Send a token that expires; the arguments are those of `TokenCache.token`, which says what it raises."""
+        self.renewable = self.tokens.token(key, get, self.deadline, self.refused)
+        self.bearer(self.renewable)
 
     def shows(self, line: str) -> None:
         """Add a line for display."""

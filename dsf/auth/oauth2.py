@@ -11,7 +11,6 @@ from urllib.parse import quote, urlencode
 from dsf import http
 from dsf.api.authentication import ClientAuthentication, OAuth2
 from dsf.api.plain import is_header_value
-from dsf.auth import bearer
 from dsf.auth.builder import CredentialsBuilder
 from dsf.auth.tokencache import Token
 from dsf.errors import HttpError
@@ -22,7 +21,7 @@ from dsf.text import cleaned, masked, place
 _DEFAULT_SECONDS: Final = 300.0
 
 
-def add(method: OAuth2, builder: CredentialsBuilder) -> None:
+def oauth2(method: OAuth2, builder: CredentialsBuilder) -> None:
     """Send a token that the token server issued to this client."""
     url = method.token_url
     secret = builder.text(method.client_secret, url)
@@ -64,8 +63,7 @@ def add(method: OAuth2, builder: CredentialsBuilder) -> None:
             ) from None  # fmt: skip
         return _parse(answer, url)
 
-    builder.renewable = builder.tokens.token(key, get, builder.deadline, builder.refused)
-    bearer.send(builder.renewable, builder)
+    builder.token(key, get)
     builder.shows(f"token of {place('POST', url)}")
 
 

@@ -36,6 +36,6 @@ def test_the_framework_finds_its_types_and_methods(wheel: zipfile.ZipFile) -> No
     parser = configparser.ConfigParser(delimiters=("=",))
     parser.read_string(wheel.read(name).decode())
     modules = [value.partition(":")[0] for value in parser["dsf.sources"].values()]
-    modules += [module for module in METHODS.values() if not module.startswith("dsf.auth.")]
+    modules += [name.partition(":")[0] for name in METHODS.values() if not name.startswith("dsf.auth.")]
     assert set(parser["dsf.sources"]) == set(EXTRAS)
     assert {Path(*module.split(".")).with_suffix(".py").as_posix() for module in modules} <= _contents(wheel)

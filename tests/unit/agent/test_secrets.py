@@ -11,7 +11,7 @@ from dsf.agent.outbox import KeyRing
 from dsf.agent.secrets import FileSecrets, Release
 from dsf.api.tokenhosts import TokenHosts
 from dsf.api.types import CREDENTIALS_NAME
-from dsf.auth.bearer import parse_token
+from dsf.auth.methods import parse_token
 from dsf.auth.secrets import SecretError, Use
 from dsf.errors import SettingsError
 from dsf.messages import derive_key

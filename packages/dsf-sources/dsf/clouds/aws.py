@@ -26,8 +26,8 @@ from dsf import http
 from dsf.api.authentication import Aws
 from dsf.api.types import AGENT_ACCOUNT
 from dsf.api.urls import is_valid_url
-from dsf.auth.bearer import parse_token
 from dsf.auth.builder import CredentialsBuilder
+from dsf.auth.methods import parse_token
 from dsf.auth.secrets import SecretError
 from dsf.auth.tokencache import Token
 from dsf.clouds.cloud import Cloud

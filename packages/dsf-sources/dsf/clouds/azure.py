@@ -8,7 +8,6 @@ from azure.core.pipeline.transport import RequestsTransport
 from azure.identity import ClientAssertionCredential
 
 from dsf.api.clouds import Azure
-from dsf.auth import bearer
 from dsf.auth.builder import CredentialsBuilder
 from dsf.auth.tokencache import Token
 from dsf.clouds.cloud import Cloud
@@ -30,5 +29,5 @@ def add(method: Azure, builder: CredentialsBuilder) -> None:
             token = credential.get_token(method.scope)
         return Token(token.token, token.expires_on - time.time())
 
-    bearer.send(cloud.get((method,), get), builder)
+    builder.bearer(cloud.get((method,), get))
     builder.shows(f"token of Azure for {method.scope}, as {method.client_id}")

@@ -16,7 +16,6 @@ from google.oauth2 import service_account
 
 from dsf.api.clouds import Gcp
 from dsf.api.plain import SecretKeyRef
-from dsf.auth import bearer
 from dsf.auth.builder import CredentialsBuilder
 from dsf.auth.secrets import SecretError
 from dsf.auth.tokencache import Token
@@ -45,7 +44,7 @@ def add(method: Gcp, builder: CredentialsBuilder) -> None:
         # google-auth's times have no zone and are UTC.
         return Token(credentials.token, (credentials.expiry.replace(tzinfo=UTC) - datetime.now(UTC)).total_seconds())
 
-    bearer.send(cloud.get(key, get), builder)
+    builder.bearer(cloud.get(key, get))
     builder.shows(f"token of Google for {whom}")
 
 

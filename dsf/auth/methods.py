@@ -1,0 +1,92 @@
+"""The methods that write what they send into the builder of the credentials. OAuth2 is in `oauth2`."""
+
+from __future__ import annotations
+
+import base64
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+from dsf.api.authentication import Basic, ClientCertificate, Header, Parameter, ServiceAccountToken, TokenSecretRef
+from dsf.api.plain import SecretKeyRef
+from dsf.auth.builder import CredentialsBuilder
+from dsf.auth.secrets import SecretError
+from dsf.auth.tokencache import Token
+from dsf.http import trust
+from dsf.text import MASK
+
+_TOKEN: Final = re.compile(r"[!-~]+")
+
+
+def token_secret_ref(method: TokenSecretRef, builder: CredentialsBuilder) -> None:
+    """Send a token of a Secret."""
+    data = builder.bytes(SecretKeyRef(name=method.name, key=method.key))
+    builder.bearer(parse_token(data, method.name, method.key))
+
+
+def parse_token(data: bytes, name: str, key: str) -> str:
+    """Parse a token from a Secret. Raises SecretError (without the text) when it is invalid."""
+    try:
+        text = data.decode("ascii").strip()
+    except UnicodeDecodeError:
+        text = ""
+    if len(data) > 64 * 1024 or _TOKEN.fullmatch(text) is None:
+        raise SecretError(
+            f"key {key!r} of Secret {name!r} holds no token: expected one line of printable ASCII", "secret_invalid"
+        )
+    return text
+
+
+def basic(method: Basic, builder: CredentialsBuilder) -> None:
+    """Send a user and a password."""
+    password = "" if method.password is None else builder.text(method.password)
+    user, shown = builder.value(method.username)
+    if ":" in user:
+        raise SecretError("basic.username has a colon, which ends a user's name in HTTP", "secret_invalid")
+    text = base64.b64encode(f"{user}:{password}".encode()).decode()
+    builder.hide(text)
+    builder.header("Authorization", f"Basic {text}", shown=f"Basic {shown}:{MASK if password else ''}")
+
+
+def service_account_token(method: ServiceAccountToken, builder: CredentialsBuilder) -> None:
+    """Send a token of the agent's own ServiceAccount for one audience."""
+
+    def get(until: float) -> Token:
+        return Token(*builder.source.account_token(method.audience, method.expiration_seconds, until))
+
+    builder.token(("serviceAccountToken", method.audience, method.expiration_seconds), get)
+
+
+def client_certificate(method: ClientCertificate, builder: CredentialsBuilder) -> None:
+    """Present a client certificate (mTLS). The private key stays in this process."""
+    if not builder.url.lower().startswith("https://"):
+        raise SecretError("clientCertificate: only a server with https:// can be shown a certificate", "secret_invalid")
+    certificate = builder.bytes(SecretKeyRef(name=method.secret_name, key=method.certificate_key), is_sent=False)
+    key = builder.bytes(SecretKeyRef(name=method.secret_name, key=method.private_key_key), is_sent=False)
+    where = f"key {method.certificate_key!r} of Secret {method.secret_name!r}"
+    try:
+        begin, end = trust.period(certificate)
+    except ValueError as error:
+        raise SecretError(f"{where} cannot be used: {error}", "secret_invalid") from None
+    now = datetime.now(UTC)
+    if not begin <= now <= end:
+        what = f"expired at {end:%Y-%m-%dT%H:%M:%SZ}" if now > end else f"is valid from {begin:%Y-%m-%dT%H:%M:%SZ} on"
+        raise SecretError(
+            f"{where}: the client certificate {what}; now it is {now:%Y-%m-%dT%H:%M:%SZ}", "secret_invalid"
+        )
+    builder.certificate, builder.key = certificate, key
+    builder.shows(f"client certificate of Secret {method.secret_name}, valid until {end:%Y-%m-%dT%H:%M:%SZ}")
+
+
+def headers(method: tuple[Header, ...], builder: CredentialsBuilder) -> None:
+    """Send headers with each request, such as a tenant's id or an API key."""
+    for header in method:
+        value, shown = builder.value(header)
+        builder.header(header.name, value, shown=shown)
+
+
+def query_parameters(method: tuple[Parameter, ...], builder: CredentialsBuilder) -> None:
+    """Send parameters of each request's URL. Servers and proxies log them: prefer a header."""
+    for parameter in method:
+        value, shown = builder.value(parameter)
+        builder.parameter(parameter.name, value, shown=shown)
