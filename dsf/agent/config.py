@@ -1,6 +1,6 @@
 """This cluster's scorers, as delivered by OCM: the trusted channel, and the only one with endpoints.
 
-In files, or in objects of the cluster (`dsf.agent.kube`). A `WatchedFile` is reread when it changed.
+In a file, or in an object of the cluster (`dsf.agent.kube`).
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, Generic, TypeVar, cast
+from typing import Final
 
 import dsf.log
 from dsf.api import kubeyaml
 from dsf.api.summary import ScorerSummary, parse_summaries
 from dsf.api.types import CONFIGMAP_NAME, SUMMARIES_KEY
-from dsf.errors import DsfError, ManifestError
+from dsf.errors import ManifestError
 from dsf.process.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
@@ -26,56 +26,14 @@ Summaries = Mapping[str, ScorerSummary]
 #: No scorers.
 NONE: Final[Summaries] = MappingProxyType({})
 
-_Value = TypeVar("_Value")
 
-#: Inode, size and mtime: Kubernetes replaces mounted files, editors rewrite them.
-_Stamp = tuple[int, int, int]
-
-
-class WatchedFile(Generic[_Value]):
-    """The parsed content of a file, cached until the file changes. Thread-safe.
-
-    `parse` gets the bytes; a ValueError or DsfError that it raises is raised by each `read` until the file changes.
-    """
-
-    def __init__(self, path: Path, parse: Callable[[bytes], _Value], *, max_bytes: int) -> None:
-        self._path = path
-        self._parse = parse
-        self._max_bytes = max_bytes
-        self._lock = threading.Lock()
-        self._stamp: _Stamp | None = None
-        self._value: _Value | None = None
-        self._error: Exception | None = None
-
-    def read(self) -> _Value:
-        """The content as of now. Raises OSError if it is not readable, ValueError if it is too large."""
-        stamp = self.stamp()
-        with self._lock:
-            if self._stamp != stamp:
-                data = self._load()
-                self._value, self._error = None, None
-                try:
-                    self._value = self._parse(data)
-                except (ValueError, DsfError) as error:
-                    self._error = error
-                # The stamp from before reading: a change in between is seen at the next read.
-                self._stamp = stamp
-            if self._error is not None:
-                # The traceback would grow with each raise.
-                raise self._error.with_traceback(None)
-            return cast("_Value", self._value)
-
-    def _load(self) -> bytes:
-        with self._path.open("rb") as file:
-            data = file.read(self._max_bytes + 1)
-        if len(data) > self._max_bytes:
-            raise ValueError(f"{self._path} has more than {self._max_bytes} bytes")
-        return data
-
-    def stamp(self) -> _Stamp:
-        """A value that changes with the file. Raises OSError if it is missing."""
-        status = self._path.stat()
-        return status.st_ino, status.st_size, status.st_mtime_ns
+def read_limited(path: Path, max_bytes: int) -> bytes:
+    """The content of a file. Raises OSError if it is not readable, ValueError if it is too large."""
+    with path.open("rb") as file:
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise ValueError(f"{path} has more than {max_bytes} bytes")
+    return data
 
 
 class AgentConfig(ABC):
@@ -148,15 +106,19 @@ class FileConfig(AgentConfig):
 
     def __init__(self, path: Path) -> None:
         super().__init__(file=str(path))
-        # A ConfigMap has at most 1 MiB.
-        self._file = WatchedFile(path, _parse, max_bytes=4 * 1024 * 1024)
+        self._path = path
+        self._reading = threading.Lock()
+        #: Inode, size and mtime of the newest content: Kubernetes replaces mounted files, editors rewrite them.
+        self._stamp: tuple[int, int, int] | None = None
+        #: What it says, or why it cannot be used.
+        self._newest: Summaries | ManifestError = NONE
         self._stop = threading.Event()
         self._thread = SupervisedThread(self._watch, "dsf-config")
 
     def summaries(self) -> Summaries:
         """As of now: one stat() each time, as a tick right after a change must see the change."""
         try:
-            summaries = self._file.read()
+            summaries = self._read()
         except FileNotFoundError:
             summaries = NONE
         except (ManifestError, OSError, ValueError) as error:
@@ -165,6 +127,26 @@ class FileConfig(AgentConfig):
         if summaries is not self._current or self._problem:
             self._accept(summaries)
         return summaries
+
+    def _read(self) -> Summaries:
+        """What the file says. Raises OSError, ValueError if it is too large, and ManifestError until it changes."""
+        with self._reading:
+            before, self._stamp = self._stamp, None
+            status = self._path.stat()
+            stamp = status.st_ino, status.st_size, status.st_mtime_ns
+            if stamp != before:
+                # A ConfigMap has at most 1 MiB.
+                data = read_limited(self._path, 4 * 1024 * 1024)
+                try:
+                    self._newest = _parse(data)
+                except ManifestError as error:
+                    self._newest = error
+            # The one from before reading: a change in between is seen at the next look.
+            self._stamp = stamp
+            if isinstance(self._newest, ManifestError):
+                # The traceback would grow with each raise.
+                raise self._newest.with_traceback(None)
+            return self._newest
 
     def start(self) -> None:
         """Start the watch."""

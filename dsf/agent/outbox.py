@@ -17,7 +17,7 @@ from typing import NamedTuple
 import redis
 
 from dsf import keys
-from dsf.agent.config import WatchedFile
+from dsf.agent.config import read_limited
 from dsf.errors import CycleError, SettingsError
 from dsf.messages import PACKING, Result, SigningKey, sign
 from dsf.settings import Settings
@@ -28,11 +28,7 @@ class KeyRing:
     """The agent's current signing key."""
 
     def __init__(self, settings: Settings) -> None:
-        self._file: WatchedFile[SigningKey] | None = None
-        if settings.signing_key_file is not None:
-            self._file = WatchedFile(
-                settings.signing_key_file, lambda data: SigningKey.parse(data.decode()), max_bytes=64 * 1024
-            )
+        self._file = settings.signing_key_file
 
     def key(self) -> SigningKey:
         """The key to sign with. Raises SettingsError naming the variable."""
@@ -41,10 +37,10 @@ class KeyRing:
                 "DSF_SIGNING_KEY_FILE: not set; it is the file with the agent's key `<id>:<hex>` that the hub delivers"
             )
         try:
-            return self._file.read()
+            return SigningKey.parse(read_limited(self._file, 64 * 1024).decode())
         except OSError as error:
             raise SettingsError(f"DSF_SIGNING_KEY_FILE: cannot be read: {error.strerror}") from None
-        except UnicodeDecodeError:
+        except ValueError:
             raise SettingsError("DSF_SIGNING_KEY_FILE: not a signing key, expected `<id>:<hex>`") from None
 
 

@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from dsf.agent.config import WatchedFile
+from dsf.agent.config import read_limited
 from dsf.api.authentication import CaKind
 from dsf.api.tokenhosts import NO_HOSTS, TokenHosts
 from dsf.api.types import CREDENTIALS_NAME
@@ -83,7 +83,6 @@ class FileSecrets:
     def __init__(self, folder: Path | None, release: Release) -> None:
         self._folder = folder
         self._release = release
-        self._files: dict[tuple[str, str], WatchedFile[bytes]] = {}
 
     def secret(self, name: str, key: str, use: Use) -> bytes:
         """See the protocol."""
@@ -120,15 +119,9 @@ class FileSecrets:
 
     def _read(self, name: str, key: str, label: str) -> bytes:
         path = (self._folder or Path()) / name / key
-        file = self._files.get((name, key))
-        if file is None:
-            file = WatchedFile(path, bytes, max_bytes=_MAX_BYTES)
-            self._files[name, key] = file
         try:
-            return file.read()
+            return read_limited(path, _MAX_BYTES)
         except OSError:
-            # Forget it: a deleted one must not stay in memory.
-            self._files.pop((name, key), None)
             raise SecretError(f"{label} is missing; its place is the file {path}") from None
         except ValueError:
             raise SecretError(f"{label} has more than {_MAX_BYTES} bytes", "secret_invalid") from None
