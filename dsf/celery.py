@@ -59,15 +59,8 @@ class _SpokeQueues(Queues):
         return queue
 
 
-def transport_options(config: Settings) -> dict[str, Any]:
-    """Options of kombu's Redis transport; those that must be equal in all processes are marked (=).
-
-    Raises SettingsError when the URL of Redis or a named file cannot be used.
-    """
-    return _options(config, Link(config))
-
-
 def _options(config: Settings, link: Link) -> dict[str, Any]:
+    """Options of kombu's Redis transport; those that must be equal in all processes are marked (=)."""
     options: dict[str, Any] = {
         # Credentials are read at each connect; the configuration has none.
         broker.CREDENTIALS: link.credentials,
@@ -96,7 +89,10 @@ def _options(config: Settings, link: Link) -> dict[str, Any]:
 
 
 def configuration(config: Settings) -> dict[str, Any]:
-    """Celery's settings for this role, with reasons."""
+    """Celery's settings for this role, with reasons.
+
+    Raises SettingsError when the URL of Redis or a named file cannot be used.
+    """
     queues = [_queue(keys.spoke_queue(config.cluster) if config.role == "agent" else keys.RESULTS_QUEUE)]
     link = Link(config)
     values: dict[str, Any] = {

@@ -80,23 +80,6 @@ class SentinelRedis(redis.Redis):
             self.manager.close()
 
 
-class SentinelCredentials(CredentialProvider):
-    """Current user and password for the Sentinels."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-
-    def get_credentials(self) -> tuple[()] | tuple[str] | tuple[str, str]:  # type: ignore[override]
-        """For redis-py. Raises redis.AuthenticationError when a file cannot be used."""
-        try:
-            password = self._settings.resolved_redis_sentinel_password() or ""
-        except SettingsError as error:
-            raise redis.AuthenticationError(str(error)) from None
-        if self._settings.redis_sentinel_username:
-            return self._settings.redis_sentinel_username, password
-        return (password,) if password else ()
-
-
 def _client(host: str, port: int, options: dict[str, Any], uses_tls: bool) -> redis.Redis:
     # redis-py's option for TLS chooses a connection class; here that is set explicitly.
     others = {name: value for name, value in options.items() if name != "ssl"}
@@ -129,16 +112,15 @@ def connect_timeout(settings: Settings) -> float:
     return settings.redis_socket_timeout / 2
 
 
-class RedisCredentials(CredentialProvider):
-    """Current user and password from the settings and the files that they name.
+class Credentials(CredentialProvider):
+    """User and password from the settings and the files that they name.
 
     redis-py asks for them at each connect: a rotated password needs no restart.
-
-    `DSF_REDIS_PASSWORD_FILE` overrides the password in the URL, `DSF_REDIS_USERNAME` the user in it.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self, read: Callable[[], tuple[str, str]]) -> None:
+        """`read` gives both, which may be empty, and raises SettingsError when a file cannot be used."""
+        self.read = read
 
     def get_credentials(self) -> tuple[()] | tuple[str] | tuple[str, str]:  # type: ignore[override]
         """For redis-py: nothing, a password, or user and password.
@@ -154,12 +136,6 @@ class RedisCredentials(CredentialProvider):
             return username, password
         return (password,) if password else ()
 
-    def read(self) -> tuple[str, str]:
-        """User and password; both may be empty. Raises SettingsError when a file cannot be used."""
-        inside = address.parse(self._settings.resolved_redis_url())
-        password = self._settings.resolved_redis_password()
-        return self._settings.redis_username or inside.username, inside.password if password is None else password
-
 
 class Link:
     """Redis access of one process. Its repr has no secret."""
@@ -168,7 +144,7 @@ class Link:
         """Raises SettingsError when the URL or a named file cannot be used."""
         self._settings = settings
         self.address = address.parse(settings.resolved_redis_url())
-        self.credentials = RedisCredentials(settings)
+        self.credentials = Credentials(self._server_user)
         self.credentials.read()
         if self.address.is_sentinel and not settings.redis_sentinel_master:
             raise SettingsError("DSF_REDIS_SENTINEL_MASTER: not set; Sentinel knows the server by this name")
@@ -176,6 +152,15 @@ class Link:
 
     def __repr__(self) -> str:
         return f"Link({self.address})"
+
+    def _server_user(self) -> tuple[str, str]:
+        """DSF_REDIS_USERNAME and DSF_REDIS_PASSWORD_FILE override user and password of the URL."""
+        settings, inside = self._settings, address.parse(self._settings.resolved_redis_url())
+        password = settings.resolved_redis_password()
+        return settings.redis_username or inside.username, inside.password if password is None else password
+
+    def _sentinel_user(self) -> tuple[str, str]:
+        return self._settings.redis_sentinel_username, self._settings.resolved_redis_sentinel_password() or ""
 
     @property
     def url(self) -> str:
@@ -239,7 +224,7 @@ class Link:
             "socket_connect_timeout": connect_timeout(settings),
             # Another Sentinel is asked at once.
             "retry": Retry(NoBackoff(), 0),
-            "credential_provider": SentinelCredentials(settings),
+            "credential_provider": Credentials(self._sentinel_user),
             **({"ssl": True} | self.tls_options if self.uses_tls else {}),
         }
 

@@ -9,7 +9,7 @@ import redis
 
 from dsf.celery import configuration
 from dsf.errors import SettingsError
-from dsf.redislink.link import Link, RedisCredentials
+from dsf.redislink.link import Link
 from tests.conftest import SettingsFactory
 
 
@@ -19,7 +19,7 @@ def test_which_one_wins(settings_factory: SettingsFactory, tmp_path: Path) -> No
     file.write_text("from-file\n")
 
     def found(**values: object) -> tuple[str, ...]:
-        return RedisCredentials(settings_factory(redis_url=url, **values)).get_credentials()
+        return Link(settings_factory(redis_url=url, **values)).credentials.get_credentials()
 
     assert found() == ("user", "inside")
     assert found(redis_username="me") == ("me", "inside")
@@ -35,7 +35,7 @@ def test_which_one_wins(settings_factory: SettingsFactory, tmp_path: Path) -> No
 def test_a_password_file_is_read_again(settings_factory: SettingsFactory, tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("one\n")
-    credentials = RedisCredentials(settings_factory(redis_url="rediss://u@h:1/0", redis_password_file=file))
+    credentials = Link(settings_factory(redis_url="rediss://u@h:1/0", redis_password_file=file)).credentials
     assert credentials.get_credentials() == ("u", "one")
     file.write_text("two\n")
     assert credentials.get_credentials() == ("u", "two")
