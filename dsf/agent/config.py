@@ -18,7 +18,6 @@ from dsf.api import kubeyaml
 from dsf.api.summary import ScorerSummary, parse_summaries
 from dsf.api.types import CONFIGMAP_NAME, SUMMARIES_KEY
 from dsf.errors import ManifestError
-from dsf.process.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
 
@@ -112,8 +111,6 @@ class FileConfig(AgentConfig):
         self._stamp: tuple[int, int, int] | None = None
         #: What it says, or why it cannot be used.
         self._newest: Summaries | ManifestError = NONE
-        self._stop = threading.Event()
-        self._thread = SupervisedThread(self._watch, "dsf-config")
 
     def summaries(self) -> Summaries:
         """As of now: one stat() each time, as a tick right after a change must see the change."""
@@ -149,20 +146,11 @@ class FileConfig(AgentConfig):
             return self._newest
 
     def start(self) -> None:
-        """Start the watch."""
-        self._thread.start()
+        """Look: each tick and each second of the worker do so later."""
+        self.summaries()
 
     def stop(self) -> None:
-        """Stop the watch."""
-        self._stop.set()
-        self._thread.join(5)
-
-    def _watch(self) -> None:
-        # A check is one stat(), and each tick makes its own: this one finds changes between ticks. Kernel notifications
-        # would need a library that polls forty times a second.
-        while not self._stop.is_set():
-            self.summaries()
-            self._stop.wait(1.0)
+        """Nothing runs."""
 
 
 def _parse(data: bytes) -> Summaries:

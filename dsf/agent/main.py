@@ -101,16 +101,17 @@ class Runtime:
         self._exposition.start()
         self.config.start()
         self.clock.start()
-        self.readiness.start()
+        self.readiness.consuming(False)
         log.info("metrics served", host=host, port=self._exposition.port)
 
     def look(self) -> None:
-        """End cycles of removed scorers. Called regularly."""
+        """Read a changed configuration, end cycles of removed scorers, show readiness. Called regularly."""
         self.cycles.end_others(self.config.summaries())
+        self.readiness.look()
 
     def stop(self) -> None:
         """Stop serving; all cycles have ended."""
-        self.readiness.stop()
+        self.readiness.consuming(False)
         self.sources.stop()
         self.clock.stop()
         self.redis.close()
@@ -207,9 +208,9 @@ class AgentStep(bootsteps.StartStopStep):
         """New connection: the worker takes ticks."""
         agent = self._agent
         consumer.strategies = _Strategies(consumer.strategies)
-        # For removed scorers, each second.
         self._look = consumer.timer.call_repeatedly(1.0, agent.look)
         agent.readiness.consuming(True)
+        agent.look()
 
     def stop(self, consumer: Any) -> None:
         """Shutdown or lost connection. Running cycles are finished; no new one begins."""

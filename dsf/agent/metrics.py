@@ -25,7 +25,6 @@ from dsf.api.scoring import ScoringResult, gauge_labels
 from dsf.api.summary import ScorerSummary
 from dsf.cycle.stages import Cycle, Observer
 from dsf.process import threads
-from dsf.process.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
 
@@ -177,41 +176,23 @@ class ScoringProbe:
         self._fresh_until: dict[str, float] = {}
         self._is_consuming = False
         self._is_ready: bool | None = None
-        self._wake = threading.Event()
-        self._is_stopped = False
-        self._thread = SupervisedThread(self._run, "dsf-readiness")
-
-    def start(self) -> None:
-        """Start checking. A file of an earlier process is removed at once."""
-        if self._file is not None:
-            self._file.unlink(missing_ok=True)
-            self._thread.start()
-
-    def stop(self) -> None:
-        """No longer ready."""
-        self.consuming(False)
-        self._is_stopped = True
-        self._wake.set()
-        self._thread.join(5)
+        # Of the error that it cannot be written.
+        self._throttle = dsf.log.Throttle(5.0)
 
     def consuming(self, yes: bool) -> None:
-        """The worker takes ticks, or no longer does; takes effect at once."""
+        """The worker takes ticks, or does not: then there is no file, not even of an earlier process."""
         with self._lock:
             self._is_consuming = yes
             if not yes:
                 self._put(False)
-        self._wake.set()
 
     def succeeded(self, scorer: str, interval: float) -> None:
         """A cycle ended ok, empty or partial; the next one is due after this many seconds."""
         with self._lock:
             self._fresh_until[scorer] = self._clock() + _patience(interval)
-            waits = self._is_ready is False
-        if waits:
-            self._wake.set()
 
     def look(self) -> None:
-        """Update the file to the current state."""
+        """Update the file to the current state. Called regularly."""
         summaries = self._config.summaries()
         now = self._clock()
         with self._lock:
@@ -228,25 +209,20 @@ class ScoringProbe:
         """Write or remove the file. The lock is held."""
         if ready == self._is_ready or self._file is None:
             return
-        if ready:
-            self._file.touch()
-        else:
-            # Reason first: it must be in the log before the agent is seen not ready.
-            if self._is_ready and self._is_consuming:
-                why = threads.problem() or "no scorer had a good cycle for 3 intervals"
-                log.warning("not ready", why=why, scorers=len(self._fresh_until))
-            self._file.unlink(missing_ok=True)
-        self._is_ready = ready
-
-    def _run(self) -> None:
-        while not self._is_stopped:
-            self._wake.clear()
-            try:
-                self.look()
-            except OSError as error:
+        try:
+            if ready:
+                self._file.touch()
+            else:
+                # Reason first: it must be in the log before the agent is seen not ready.
+                if self._is_ready and self._is_consuming:
+                    why = threads.problem() or "no scorer had a good cycle for 3 intervals"
+                    log.warning("not ready", why=why, scorers=len(self._fresh_until))
+                self._file.unlink(missing_ok=True)
+        except OSError as error:
+            if self._throttle.take("") is not None:
                 log.error("readiness file cannot be written", file=str(self._file), error=str(error))
-            # Start and end set it at once.
-            self._wake.wait(5.0)
+            return
+        self._is_ready = ready
 
 
 def _patience(interval: float) -> float:

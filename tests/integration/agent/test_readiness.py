@@ -23,6 +23,6 @@ def test_ready_while_cycles_succeed(make_agent: AgentFactory, source: ScriptedSe
         scorer.script(answer(RESULTS))
         agent.tick("sample")
         assert agent.result().outcome == "ok"
-        wait_for(agent.ready.exists, 3, "ready again")
+        wait_for(agent.ready.exists, 20, "ready again")
         assert agent.alive.exists()
     assert not agent.ready.exists()

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pytest
+from structlog.testing import capture_logs
 
 from dsf.agent.metrics import ScoringProbe
 from dsf.api.summary import ScorerSummary
@@ -117,10 +118,23 @@ def test_a_success_does_not_help_while_it_does_not_consume(world: World) -> None
 def test_a_file_that_was_left_goes_at_the_start_and_at_the_end(world: World) -> None:
     world.file.touch()
     world.config.intervals = {"a": 60}
-    world.probe.start()
+    world.probe.consuming(False)
     assert not world.file.exists()
-    world.probe.stop()
+    world.probe.consuming(True)
+    assert world.ready()
+    world.probe.consuming(False)
     assert not world.file.exists()
+
+
+def test_a_file_that_cannot_be_written_is_reported_and_tried_again(tmp_path: Path) -> None:
+    world = World(tmp_path / "missing" / "ready")
+    with capture_logs() as logs:
+        world.probe.consuming(True)
+        assert not world.ready()
+        assert not world.ready()
+    assert [entry["event"] for entry in logs] == ["readiness file cannot be written"]
+    world.file.parent.mkdir()
+    assert world.ready()
 
 
 def test_a_configuration_that_was_never_read_is_not_one_without_scorers(world: World) -> None:
