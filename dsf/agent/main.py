@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 from celery import bootsteps
 from kombu.common import ignore_errors
-from prometheus_client import Metric
-from prometheus_client.registry import Collector, CollectorRegistry
 
 import dsf.log
 from dsf import http
-from dsf import metrics as names
 from dsf.agent import ticks
-from dsf.agent.config import AgentConfig, FileConfig, Summaries
+from dsf.agent.config import AgentConfig, FileConfig
 from dsf.agent.cycles import CycleRunner
 from dsf.agent.metrics import AgentMetrics, ScoringProbe
 from dsf.agent.outbox import KeyRing, Outbox
@@ -34,7 +30,6 @@ from dsf.process import memory
 from dsf.process.exposition import MetricsServer
 from dsf.process.launch import USAGE
 from dsf.settings import Settings
-from dsf.sources.base import type_of
 from dsf.sources.memory import SourceMemory
 from dsf.sources.registry import begin, plugins
 from dsf.sources.window import window_budget
@@ -73,12 +68,17 @@ class Runtime:
         self.redis = connect(settings, name=f"dsf-agent-{settings.cluster}")
         self.clock = ticks.HubClock(self.redis)
         #: What sources keep between cycles.
-        self.sources = SourceState(settings, self.config, self.metrics.registry)
+        self.memory = SourceMemory(window_budget(settings.agent_window_series), self.config.summaries)
+        self.memory.settings = settings
+        self.metrics.registry.register(self.memory)
+        if plugins():
+            log.info("source plug-ins are installed", types=list(plugins()))
+        self.config.on_change(lambda summaries: begin(summaries, self.memory))
         self.readiness = ScoringProbe(settings.probe_dir and settings.probe_dir / "ready", self.config)
         self.cycles = CycleRunner(
             settings,
             self.config,
-            stages.Stages(settings, secrets, self.sources.memory, self.metrics),
+            stages.Stages(settings, secrets, self.memory, self.metrics),
             Outbox(self.redis, keyring, settings.cluster, MAX_RESULT_BYTES, self.ending),
             self.metrics,
             ending=self.ending,
@@ -112,7 +112,7 @@ class Runtime:
     def stop(self) -> None:
         """Stop serving; all cycles have ended."""
         self.readiness.consuming(False)
-        self.sources.stop()
+        self.memory.stop()
         self.clock.stop()
         self.redis.close()
         self.config.stop()
@@ -127,50 +127,6 @@ def _files(settings: Settings) -> tuple[FileConfig, FileSecrets]:
             "(in a pod: DSF_AGENT_KUBE=true reads it from the cluster's API server)"
         )
     return FileConfig(settings.agent_config), FileSecrets(settings.agent_secrets_dir, Release(settings))
-
-
-class SourceState:
-    """Created by the runtime before the configuration watch, used by cycles."""
-
-    def __init__(self, settings: Settings, config: AgentConfig, registry: CollectorRegistry) -> None:
-        self.memory = SourceMemory(window_budget(settings.agent_window_series), config.summaries)
-        self.memory.settings = settings
-        registry.register(_Collector(self.memory))
-        if plugins():
-            log.info("source plug-ins are installed", types=list(plugins()))
-        config.on_change(self._begin)
-
-    def stop(self) -> None:
-        """Stop receiving."""
-        self.memory.stop()
-
-    def _begin(self, summaries: Summaries) -> None:
-        """Start the sources' background work, before their scorers' first cycle, so that it has data."""
-        if self.memory.running:
-            # It ends what the scorers that are gone have needed.
-            self.memory.tidy()
-        for name in sorted({type_of(source) for summary in summaries.values() for source in summary.each_source}):
-            try:
-                begin(name, self.memory)
-            except Exception as error:  # noqa: BLE001 (third-party code; the scorers' cycles retry and report it)
-                log.error("a source cannot begin", type=name, problem=str(error))
-
-
-class _Collector(Collector):
-    """Amount of kept data, and metrics of the sources."""
-
-    def __init__(self, memory: SourceMemory) -> None:
-        self._memory = memory
-
-    def collect(self) -> Iterator[Metric]:
-        self._memory.tidy()
-        series, samples = names.WINDOW_SERIES.gauge(), names.WINDOW_SAMPLES.gauge()
-        series.add_metric((), self._memory.budget.series)
-        samples.add_metric((), self._memory.budget.samples)
-        yield series
-        yield samples
-        for activity in self._memory.running:
-            yield from activity.families()
 
 
 class _Strategies(dict[str, Any]):

@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 
 import dsf.log
 from dsf import metrics as names
-from dsf.agent.config import AgentConfig
+from dsf.agent.config import AgentConfig, Summaries
 from dsf.api.score import has_expired, validity_at
 from dsf.api.scoring import ScoringResult, gauge_labels
 from dsf.api.summary import ScorerSummary
@@ -43,7 +43,7 @@ class _Published:
     samples: dict[tuple[str, ...], float] | None = field(default=None)
 
 
-class AgentMetrics(Observer):
+class AgentMetrics(Observer, Collector):
     """Written by cycles, read by the exposition. Thread-safe."""
 
     def __init__(self, cluster: str, config: AgentConfig, clock: Callable[[], float] = time.time) -> None:
@@ -65,10 +65,12 @@ class AgentMetrics(Observer):
         )
         self._timers: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
         ProcessCollector(registry=self.registry)
-        self.registry.register(_Scores(self, cluster, config, clock))
+        self._cluster = cluster
+        self._config = config
         self._clock = clock
         self._lock = threading.Lock()
         self._published: dict[str, _Published] = {}
+        self.registry.register(self)
 
     def _counter(self, metric: names.Metric) -> Counter:
         return Counter(metric.name, metric.help, metric.labels, registry=self.registry)
@@ -114,36 +116,14 @@ class AgentMetrics(Observer):
         timer[0].inc(seconds)
         timer[1].observe(seconds)
 
-    def current(self, config: AgentConfig) -> list[_Published]:
-        """Valid results of existing scorers; the others are forgotten."""
-        now = self._clock()
-        wanted = config.summaries()
-        with self._lock:
-            for scorer, published in list(self._published.items()):
-                summary = wanted.get(scorer)
-                if (
-                    summary is None
-                    or summary.score_name != published.score_name
-                    or has_expired(published.valid_until, now)
-                ):
-                    del self._published[scorer]
-            return list(self._published.values())
-
-
-class _Scores(Collector):
-    """`dynamic_score` and the configuration's state, rebuilt at each scrape."""
-
-    def __init__(self, metrics: AgentMetrics, cluster: str, config: AgentConfig, clock: Callable[[], float]) -> None:
-        self._metrics = metrics
-        self._cluster = cluster
-        self._config = config
-        self._clock = clock
-
     def collect(self) -> Iterator[GaugeMetricFamily]:
+        """`dynamic_score` and the configuration's state, as of now."""
+        config = self._config
+        summaries = config.summaries()
         scores = names.SCORE.gauge()
         # One series per label set across all scorers: a duplicate would invalidate the whole scrape.
         samples: dict[tuple[str, ...], float] = {}
-        for published in self._metrics.current(self._config):
+        for published in self._current(summaries):
             if published.samples is None:
                 published.samples = {
                     gauge_labels(self._cluster, published.score_name, labels): score
@@ -153,15 +133,28 @@ class _Scores(Collector):
         for labels, score in samples.items():
             scores.add_metric(labels, score)
         yield scores
-        valid = names.CONFIG_VALID.gauge()
-        valid.add_metric((), 0 if self._config.problem else 1)
-        yield valid
-        loaded = names.CONFIG_LOADED.gauge()
-        loaded.add_metric((), self._config.loaded_at)
-        yield loaded
-        scorers = names.CONFIG_SCORERS.gauge()
-        scorers.add_metric((), len(self._config.summaries()))
-        yield scorers
+        for metric, value in (
+            (names.CONFIG_VALID, 0 if config.problem else 1),
+            (names.CONFIG_LOADED, config.loaded_at),
+            (names.CONFIG_SCORERS, len(summaries)),
+        ):
+            family = metric.gauge()
+            family.add_metric((), value)
+            yield family
+
+    def _current(self, summaries: Summaries) -> list[_Published]:
+        """Valid results of existing scorers; the others are forgotten."""
+        now = self._clock()
+        with self._lock:
+            for scorer, published in list(self._published.items()):
+                summary = summaries.get(scorer)
+                if (
+                    summary is None
+                    or summary.score_name != published.score_name
+                    or has_expired(published.valid_until, now)
+                ):
+                    del self._published[scorer]
+            return list(self._published.values())
 
 
 class ScoringProbe:

@@ -13,8 +13,10 @@ from types import TracebackType
 from typing import NamedTuple, Protocol
 
 from prometheus_client import Metric
+from prometheus_client.registry import Collector
 
 import dsf.log
+from dsf import metrics
 from dsf.api.summary import ScorerSummary
 from dsf.errors import HttpError
 from dsf.settings import Settings
@@ -66,7 +68,7 @@ class _Holder(NamedTuple):
     scorers: int = 1
 
 
-class SourceMemory:
+class SourceMemory(Collector):
     """Windows of scorers, and background activities. Thread-safe."""
 
     def __init__(self, budget: WindowBudget, summaries: Callable[[], Mapping[str, ScorerSummary]]) -> None:
@@ -97,6 +99,19 @@ class SourceMemory:
     def running(self) -> tuple[BackgroundSource, ...]:
         """All background activities."""
         return tuple(self._running.values())
+
+    def collect(self) -> Iterator[Metric]:
+        """Amount of kept data, and metrics of the sources."""
+        self.tidy()
+        for metric, number in (
+            (metrics.WINDOW_SERIES, self.budget.series),
+            (metrics.WINDOW_SAMPLES, self.budget.samples),
+        ):
+            family = metric.gauge()
+            family.add_metric((), number)
+            yield family
+        for activity in self.running:
+            yield from activity.families()
 
     def stop(self) -> None:
         """End all background activities."""

@@ -10,10 +10,11 @@ from typing import Any, Final
 
 import dsf.log
 from dsf.api.sourcetype import is_plugin_type
+from dsf.api.summary import ScorerSummary
 from dsf.api.types import SourceType
 from dsf.errors import HttpError
 from dsf.http.failures import EXCERPT
-from dsf.sources.base import BEHIND, OTLP, Source
+from dsf.sources.base import BEHIND, OTLP, Source, type_of
 from dsf.sources.memory import SourceMemory
 from dsf.sources.plugin import PROTOCOL, Options, Plugin, ask
 from dsf.text import cleaned
@@ -49,10 +50,20 @@ def source_of(name: str) -> Source:
     return functools.partial(ask, _plugin(plugin), f"source type {name!r} ({_of(plugins()[plugin][0])})")
 
 
-def begin(name: str, memory: SourceMemory) -> None:
-    """Start the background activity of this type, if any. Raises HttpError, and what a plug-in raises."""
-    if name in plugins() and (start := _plugin(name).start) is not None:
-        memory.begun(start)
+def begin(summaries: Mapping[str, ScorerSummary], memory: SourceMemory) -> None:
+    """Start the background activities of the sources of these scorers, before their first cycle, so that it has data.
+
+    What cannot begin is logged: the scorers' cycles try it again, and report it.
+    """
+    if memory.running:
+        # They end what the scorers that are gone have needed.
+        memory.tidy()
+    for name in sorted({type_of(source) for summary in summaries.values() for source in summary.each_source}):
+        try:
+            if name in plugins() and (start := _plugin(name).start) is not None:
+                memory.begun(start)
+        except Exception as error:  # noqa: BLE001 (third-party code)
+            log.error("a source cannot begin", type=name, problem=str(error))
 
 
 @functools.cache
