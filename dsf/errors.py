@@ -26,9 +26,6 @@
     +-- QueueFullError           a cluster's queue is full: its agent must be down
     +-- ContextError             several demos run and none is selected
     +-- ToolError                a program the demo or a test needs cannot be found or started
-    +-- PlanConflictError        a plan cannot be applied to the current state of the hub
-    +-- ApplyError               a plan of the optimiser could not be written
-    +-- SolverError              the solver's process is busy, was too slow or died
     +-- AccessError              a caller is not authenticated or lacks a right
 
 Messages are read by operators: they say what is wrong, where, and what to do. They never hold a token or a password.
@@ -212,23 +209,6 @@ class ContextError(DsfError):
 
 class ToolError(DsfError):
     """A program that the demo or a test needs cannot be found, fetched or started; the message says how to get it."""
-
-
-class PlanConflictError(DsfError):
-    """A plan cannot be applied to the hub's current state: a label is missing, an object has another owner, or the plan
-    has changed. Nothing was written."""
-
-
-class ApplyError(DsfError):
-    """A plan could not be written. `left` names what could not be undone; empty: all changes were undone."""
-
-    def __init__(self, message: str, left: tuple[str, ...] = ()) -> None:
-        super().__init__(message)
-        self.left = left
-
-
-class SolverError(DsfError):
-    """The solver is busy with other plans, far exceeded its time limit, or its process died."""
 
 
 class AccessError(DsfError):

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from dsf.errors import ApplyError, ManifestError, PlanConflictError
+from dsf.errors import ManifestError
 from dsf.kube.resources import PLACEMENTS, Resource
 from dsf.kube.session import ApiServerError
 from dsf.optimizer.backend import Manifest, ManifestClient
+from dsf.optimizer.errors import ApplyError, PlanConflictError
 from dsf.optimizer.manifests import GENERATED_LABEL, PLAN_ID, generated_name
 from dsf.optimizer.selector import COMPLIANCE_CLAIM
 from tests.integration.optimizer.bed import LABEL, POWER, Bed

@@ -13,7 +13,8 @@ from typing import Any, cast
 
 import pytest
 
-from dsf.errors import ManifestError, SolverError
+from dsf.errors import ManifestError
+from dsf.optimizer.errors import SolverError
 from dsf.optimizer.model import PlanInput, Preference, SearchLimits
 from dsf.optimizer.solve import solve
 from dsf.optimizer.solver import SolverProcess

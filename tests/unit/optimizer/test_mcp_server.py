@@ -14,7 +14,7 @@ import redis
 from mcp.client import Client
 from mcp.types import CallToolResult
 
-from dsf.errors import ApplyError
+from dsf.optimizer.errors import ApplyError
 from dsf.optimizer.mcp import make_server
 from dsf.optimizer.mcp_tools import TOOLS
 from dsf.optimizer.mcp_views import MAX_LISTED

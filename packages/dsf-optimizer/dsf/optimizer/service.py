@@ -13,11 +13,12 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import dsf.log
-from dsf.errors import ManifestError, PlanConflictError, SettingsError, SolverError
+from dsf.errors import ManifestError, SettingsError
 from dsf.fleet.changes import Action, Actor, UserAction, Way
 from dsf.optimizer.access import Caller, CallerAccess, GuardedAction, OpenAccess, by_tool, current_caller
 from dsf.optimizer.backend import FIELD_MANAGER, Manifest, ManifestClient
 from dsf.optimizer.comparison import compare
+from dsf.optimizer.errors import PlanConflictError, SolverError
 from dsf.optimizer.hubredis import HubRedis
 from dsf.optimizer.losses import losses
 from dsf.optimizer.manifests import PLAN_ID, PLAN_OBJECTS, dump, plan_id, read_plan, render

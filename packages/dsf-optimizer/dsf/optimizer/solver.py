@@ -15,7 +15,8 @@ from multiprocessing.connection import Connection
 from typing import Final
 
 import dsf.log
-from dsf.errors import DsfError, ManifestError, SolverError
+from dsf.errors import DsfError, ManifestError
+from dsf.optimizer.errors import SolverError
 from dsf.optimizer.model import PlanInput, SearchLimits
 from dsf.optimizer.plan import Plan
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import dsf.log
-from dsf.errors import ApplyError, BackendError
+from dsf.errors import BackendError
 from dsf.kube.resources import Resource
 from dsf.optimizer.backend import FIELD_MANAGER, Manifest, ManifestClient
+from dsf.optimizer.errors import ApplyError
 from dsf.optimizer.manifests import GENERATED, GENERATED_LABEL, KINDS, resource_of
 from dsf.optimizer.views import ChangeView
 
