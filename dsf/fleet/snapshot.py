@@ -13,8 +13,8 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from types import MappingProxyType
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 import redis
 
@@ -22,81 +22,46 @@ from dsf import keys
 from dsf.fleet.verdict import Verdict, verdict
 from dsf.store.client import batched
 from dsf.store.entries import Entry, ScheduleOverride, pause, read, targets_of
-from dsf.store.pairs import (
-    EXPIRED,
-    EXPIRED_THRESHOLD,
-    FAILING,
-    ITEMS,
-    LAST_SUCCESS,
-    REMARK,
-    VALID_UNTIL,
-    VALUE,
-    PairFailure,
-    PairState,
-    row_fields,
-)
-from dsf.store.ticks import SKIPS_THRESHOLD, Skips
+from dsf.store.pairs import PairFailure, PairState, row_fields
+from dsf.store.ticks import Skips
 
 #: States by rank, worst first.
 RANKS: Final = tuple(Verdict)
 #: Sorts pauses without an end after all others.
 NO_END: Final = 1e10
-#: Of most rows: an empty dict for each takes megabytes.
-_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+#: Of a reason that cannot be read.
+_UNKNOWN: Final = PairFailure(run="", stage="", reason="", message="", at=0.0)
 
 
-class SnapshotRow:
-    """One pair: what its state depends on, and the texts of the rest."""
+@dataclass(slots=True, eq=False)
+class SnapshotRow(PairState):
+    """One pair of the schedule, and what may pause it."""
 
-    __slots__ = (
-        "_fields",
-        "_known_why",
-        "_overrides",
-        "_pausable",
-        "cluster",
-        "is_failing",
-        "is_skipped",
-        "items",
-        "last_success",
-        "scorer",
-        "skips",
-        "valid_until",
-        "value",
-    )
+    #: Its entry and its overrides; None of most, which cannot be paused: their entries are not parsed.
+    pausing: tuple[Entry, Mapping[str, ScheduleOverride]] | None = None
 
-    def __init__(
-        self, pair: str, entry: str, text: str | None, skips: str | None, overrides: Mapping[str, ScheduleOverride]
-    ) -> None:
+    @classmethod
+    def of(
+        cls, pair: str, entry: str, text: str | None, skips: str | None, overrides: Mapping[str, ScheduleOverride]
+    ) -> SnapshotRow:
         """From the texts of a pair's entry, row and skips; `overrides` of the schedule by target."""
         # One text for all rows of a cluster, or of a scorer.
-        self.cluster, self.scorer = map(sys.intern, keys.split_pair(pair))
-        fields = row_fields(pair, text)
-        self.last_success: float | None = fields.get(LAST_SUCCESS)
-        self.valid_until: float = fields.get(VALID_UNTIL, 0.0)
-        self.items: int | None = fields.get(ITEMS)
-        self.value: float | None = None if (value := fields.get(VALUE)) == "" else value
-        self.is_failing = fields.get(FAILING, 0) > 0 or fields.get(EXPIRED, 0) >= EXPIRED_THRESHOLD
-        self.skips: Skips | None = Skips.of(self.cluster, skips) if skips else None
-        self.is_skipped = self.skips is not None and self.skips.ticks >= SKIPS_THRESHOLD
-        # Only of those that have something to say: most have not.
-        self._fields = fields if self.is_failing or REMARK in fields else _NOTHING
-        self._known_why: PairFailure | None = None
-        # Most pairs cannot be paused: their entries are not parsed.
-        self._pausable: Entry | None = None
-        self._overrides: Mapping[str, ScheduleOverride] = _NOTHING
-        if overrides:
-            targets = targets_of(self.scorer, self.cluster)
-            self._overrides = {
-                name: override for name in targets if (override := overrides.get(name)) and override.paused is not None
-            }
-        if self._overrides or '"suspended"' in entry:
-            self._pausable = read(Entry, pair, entry)
+        cluster, scorer = map(sys.intern, keys.split_pair(pair))
+        row = cls(cluster, scorer, **row_fields(pair, text), skips=Skips.of(cluster, skips))
+        own = {
+            name: override
+            for name in (targets_of(scorer, cluster) if overrides else ())
+            if (override := overrides.get(name)) and override.paused is not None
+        }
+        if (own or '"suspended"' in entry) and (parsed := read(Entry, pair, entry)) is not None:
+            row.pausing = parsed, own
+        return row
 
     def pause_end(self, now: float) -> float | None:
         """Until when it is paused (unix seconds), infinity without an end; None while it is not."""
-        if self._pausable is None:
+        if self.pausing is None:
             return None
-        schedule = pause(self._pausable, self._overrides, now)
+        schedule = pause(*self.pausing, now)
         if not schedule.paused:
             return None
         return math.inf if schedule.paused_until is None else schedule.paused_until
@@ -107,7 +72,7 @@ class SnapshotRow:
 
     def judged(self, now: float) -> tuple[Verdict, float]:
         """Its state at `now`, and when time alone brings another one (both in unix seconds)."""
-        if self._pausable is not None and (end := self.pause_end(now)) is not None:
+        if (end := self.pause_end(now)) is not None:
             return verdict(self, now, is_paused=True), end
         state = verdict(self, now)
         return state, self.valid_until if state in (Verdict.OK, Verdict.EMPTY) else math.inf
@@ -116,12 +81,10 @@ class SnapshotRow:
         """Why a pair of this state has no new score, or not all of its results; None without a reason."""
         if state in (Verdict.SKIPPED, Verdict.EXPIRED, Verdict.NEVER) and self.skips is not None:
             return PairFailure(run="", stage="", reason=self.skips.reason, message="", at=self.skips.newest)
-        if state is Verdict.FAILING or (state in (Verdict.OK, Verdict.EMPTY) and REMARK in self._fields):
-            if self._known_why is None:
-                pair = PairState(self.cluster, self.scorer, self._fields)
-                known = pair.trouble if state is Verdict.FAILING else pair.remark
-                self._known_why = known or PairFailure(run="", stage="", reason="", message="", at=0.0)
-            return self._known_why
+        if state is Verdict.FAILING:
+            return self.trouble or _UNKNOWN
+        if state in (Verdict.OK, Verdict.EMPTY) and self.remark_text is not None:
+            return self.remark or _UNKNOWN
         return None
 
     def place(self, state: Verdict, now: float) -> float:
@@ -210,7 +173,7 @@ class Snapshot:
                 self._total -= cluster in own
                 own.pop(cluster, None)
                 if entry is not None:
-                    own[cluster] = SnapshotRow(pair, entry, text, skips, overrides)
+                    own[cluster] = SnapshotRow.of(pair, entry, text, skips, overrides)
                     self._total += 1
         self._rows = {scorer: own for scorer, own in rows.items() if own}
 

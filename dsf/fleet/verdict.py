@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Protocol
 
 from dsf.api.score import has_expired
 from dsf.errors import QueryError
+from dsf.store.pairs import PairState
 
 
 class Verdict(StrEnum):
@@ -34,31 +34,7 @@ class Verdict(StrEnum):
     OK = "ok"
 
 
-class Judged(Protocol):
-    """What a state depends on, besides the time and pauses."""
-
-    @property
-    def is_failing(self) -> bool:
-        """Whether its newest cycles have no score."""
-
-    @property
-    def is_skipped(self) -> bool:
-        """Whether so many of its newest ticks were not sent that this counts."""
-
-    @property
-    def last_success(self) -> float | None:
-        """Unix seconds of the newest successful cycle."""
-
-    @property
-    def valid_until(self) -> float:
-        """End of its newest score's validity."""
-
-    @property
-    def items(self) -> int | None:
-        """Number of items of its newest score."""
-
-
-def verdict(row: Judged, now: float, *, is_paused: bool = False) -> Verdict:
+def verdict(row: PairState, now: float, *, is_paused: bool = False) -> Verdict:
     """The state at `now` (unix seconds). `is_paused`: by entry and overrides."""
     if is_paused:
         return Verdict.PAUSED

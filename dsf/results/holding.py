@@ -15,7 +15,7 @@ from dsf.api.hold import hold_back
 from dsf.api.score import DimensionFormat, has_expired, to_score_value
 from dsf.messages import Result
 from dsf.store.client import parsed
-from dsf.store.pairs import FAILING, SCORE, PairScore, row_fields
+from dsf.store.pairs import PairScore, row_fields
 from dsf.store.registry import ScorerRecord
 
 _Results = list[tuple[dict[str, str], float]]
@@ -35,14 +35,14 @@ class Published:
         with client.pipeline(transaction=False) as pipe:
             pipe.hmget(keys.ROWS, [keys.pair(*pair) for pair in scorers])
             for pair in scorers:
-                pipe.hget(keys.pair_key(*pair), SCORE)
+                pipe.hget(keys.pair_key(*pair), "score")
             # A pair whose data is damaged must not stop the others: its score is published as it comes.
             rows, *texts = pipe.execute(raise_on_error=False)
         if isinstance(rows, Exception):
             raise rows
         for (pair, scorer), row, text in zip(scorers.items(), rows, texts, strict=True):
             score = parsed(PairScore, keys.pair(*pair), text if isinstance(text, str) else None)
-            failing = row_fields(keys.pair(*pair), row).get(FAILING, 0)
+            failing = row_fields(keys.pair(*pair), row).get("failing", 0)
             if score is not None and _is_in_force(score, scorer, failing, now):
                 self._scores[pair] = score
 

@@ -5,8 +5,8 @@ The row is what readers of the whole fleet need: a JSON object of texts in the h
     last_success                       unix seconds of the newest successful cycle
     valid_until                        when its newest score expires
     items                              number of items of that score (results, if it goes to metrics only)
-    value                              the number that represents the score: its item, or the mean of its items; empty
-                                       if there is none
+    value                              the number that represents the score: its item, or the mean of its items;
+                                       absent if there is none
     remark                             JSON of a PairFailure: why the score has no items, or not all of its results;
                                        absent if all count
     failing                            consecutive failed cycles (errors and lost)
@@ -34,6 +34,8 @@ The books balance: scheduled = ok + empty + partial + error + skipped + lost + r
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Annotated, Any, Final
 
 import redis
@@ -51,45 +53,33 @@ OUTCOMES = ("ok", "empty", "partial", "error", "skipped", "lost")
 #: Outcomes with a score.
 SUCCESSES = ("ok", "empty", "partial")
 
-SCHEDULED = "n:scheduled"
-LAST_RUN = "last_run"
-LAST_SUCCESS = "last_success"
-FAILING = "failing"
-FAILURE = "failure"
-SCORE = "score"
-REMARK = "remark"
-EXPIRED = "expired"
-EXPIRED_RUN = "expired_run"
-EXPIRED_AT = "expired_at"
-VALID_UNTIL = "valid_until"
-ITEMS = "items"
-VALUE = "value"
-
 #: Consecutive cycles not taken in time by the agent from which this explains a missing score. One or two may be chance.
 EXPIRED_THRESHOLD = 3
 
 
 _MOMENT: Final = core_schema.float_schema(ge=0, le=LATEST, allow_inf_nan=False)
 _COUNT: Final = core_schema.int_schema(ge=0, le=int(LATEST))
-_NUMBER: Final = core_schema.union_schema(
-    [core_schema.literal_schema([""]), core_schema.float_schema(allow_inf_nan=False)]
-)
 _TEXT: Final = core_schema.str_schema()
+_FIELD: Final = core_schema.typed_dict_field
 #: The fields of a row, in which numbers are texts; all others are dropped.
 _ROW: Final = SchemaValidator(
     core_schema.typed_dict_schema(
         {
-            name: core_schema.typed_dict_field(schema, required=False)
-            for schema, names in (
-                (_MOMENT, (LAST_SUCCESS, VALID_UNTIL, EXPIRED_AT)),
-                (_COUNT, (FAILING, EXPIRED, ITEMS)),
-                (_NUMBER, (VALUE,)),
-                (_TEXT, (REMARK, FAILURE, EXPIRED_RUN)),
-            )
-            for name in names
-        }
+            "last_success": _FIELD(_MOMENT),
+            "valid_until": _FIELD(_MOMENT),
+            "items": _FIELD(_COUNT),
+            "value": _FIELD(core_schema.float_schema(allow_inf_nan=False)),
+            "failing": _FIELD(_COUNT),
+            "expired": _FIELD(_COUNT),
+            "expired_run": _FIELD(_TEXT),
+            "expired_at": _FIELD(_MOMENT),
+            "failure_text": _FIELD(_TEXT, validation_alias="failure"),
+            "remark_text": _FIELD(_TEXT, validation_alias="remark"),
+        },
+        total=False,
     )
 )
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _Moment = Annotated[float, Field(ge=0, le=LATEST)]
 
 
@@ -125,26 +115,41 @@ class PairScore(BaseModel):
     held: dict[str, Waiting] = {}
 
 
+@dataclass(slots=True, eq=False)
 class PairState:
-    """One pair, parsed: fields of its row, and of its hash if they were read. Missing counters are 0."""
+    """One pair, parsed: what its row says, and its hash if that was read. Times are unix seconds; missing counters are
+    0."""
 
-    def __init__(
-        self, cluster: str, scorer: str, fields: Mapping[str, Any], skips: str | None = None, unwritten: str = ""
-    ) -> None:
-        self.cluster = cluster
-        self.scorer = scorer
-        #: Why the backend refused the AddOnPlacementScore; empty if it did not.
-        self.unwritten = unwritten
-        self._fields = fields
-        self._skips = skips
+    cluster: str
+    scorer: str
+    #: Its hash: counters and the newest score.
+    books: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    #: The newest successful cycle; None before the first. Every displayed age is counted from here.
+    last_success: float | None = None
+    #: End of its newest score's validity; 0 before the first.
+    valid_until: float = 0.0
+    #: Number of items of its newest score; None if not recorded.
+    items: int | None = None
+    #: The number that represents its newest score: its item, or the mean of its items; None without any.
+    value: float | None = None
+    #: Consecutive failed cycles.
+    failing: int = 0
+    #: Consecutive cycles that expired in the cluster's queue before its agent took them, and the newest of them.
+    expired: int = 0
+    expired_run: str = ""
+    expired_at: float = 0.0
+    #: JSON of `failure` and of `remark`.
+    failure_text: str | None = None
+    remark_text: str | None = None
+    #: Why beat sends it no ticks now; None if it sent the newest one.
+    skips: Skips | None = None
+    #: Why the backend refused the AddOnPlacementScore; empty if it did not.
+    unwritten: str = ""
 
     @property
     def pair(self) -> str:
         """`<cluster>/<scorer>`."""
         return keys.pair(self.cluster, self.scorer)
-
-    def __bool__(self) -> bool:
-        return bool(self._fields)
 
     def count(self, outcome: str) -> int:
         """Number of cycles with this outcome, or `scheduled`."""
@@ -181,15 +186,15 @@ class PairState:
     def timings(self) -> dict[str, tuple[float, int]]:
         """Stage -> (sum of seconds, number)."""
         return {
-            stage: (number("books", self.pair, self._fields[f"t:{stage}:sum"]), self._whole(f"t:{stage}:count"))
+            stage: (number("books", self.pair, self.books[f"t:{stage}:sum"]), self._whole(f"t:{stage}:count"))
             for stage in ("fetch", "score", "publish")
-            if f"t:{stage}:sum" in self._fields
+            if f"t:{stage}:sum" in self.books
         }
 
     @property
     def scheduled(self) -> int:
         """Cycles due or requested."""
-        return self._whole(SCHEDULED)
+        return self._whole("n:scheduled")
 
     @property
     def open(self) -> int:
@@ -199,29 +204,12 @@ class PairState:
     @property
     def last_run(self) -> str:
         """Newest run id received; empty before the first."""
-        return str(self._fields.get(LAST_RUN, ""))
-
-    @property
-    def last_success(self) -> float | None:
-        """Unix seconds of the newest successful cycle. Every displayed age is counted from here."""
-        text = self._fields.get(LAST_SUCCESS)
-        return None if text is None else float(text)
-
-    @property
-    def failing(self) -> int:
-        """Consecutive failed cycles."""
-        return int(self._fields.get(FAILING, 0))
+        return self.books.get("last_run", "")
 
     @property
     def failure(self) -> PairFailure | None:
         """Why the newest cycle failed; None after a success."""
-        text = self._fields.get(FAILURE)
-        return parsed(PairFailure, self.pair, text)
-
-    @property
-    def expired(self) -> int:
-        """Consecutive cycles that expired in the cluster's queue before its agent took them."""
-        return int(self._fields.get(EXPIRED, 0))
+        return parsed(PairFailure, self.pair, self.failure_text)
 
     @property
     def trouble(self) -> PairFailure | None:
@@ -232,19 +220,8 @@ class PairState:
                 "was away or has more to do than it can; check that it runs, raise the interval or "
                 "DSF_AGENT_CONCURRENCY, or find the scorer that takes its time (dsf history)"
             )
-            return PairFailure(
-                run=self._fields.get(EXPIRED_RUN, ""),
-                stage="",
-                reason="expired",
-                message=message,
-                at=float(self._fields.get(EXPIRED_AT, 0)),
-            )
+            return PairFailure(run=self.expired_run, stage="", reason="expired", message=message, at=self.expired_at)
         return self.failure if self.failing > 0 else None
-
-    @property
-    def skips(self) -> Skips | None:
-        """Why beat sends it no ticks now; None if it sent the newest one."""
-        return Skips.of(self.cluster, self._skips)
 
     @property
     def is_failing(self) -> bool:
@@ -254,52 +231,33 @@ class PairState:
     @property
     def is_skipped(self) -> bool:
         """Whether so many of its newest ticks were not sent that this counts."""
-        skips = self.skips
-        return skips is not None and skips.ticks >= SKIPS_THRESHOLD
-
-    @property
-    def valid_until(self) -> float:
-        """End of its newest score's validity (unix seconds); 0 before the first."""
-        return float(self._fields.get(VALID_UNTIL, 0))
-
-    @property
-    def items(self) -> int | None:
-        """Number of items of its newest score; None if not recorded."""
-        text = self._fields.get(ITEMS)
-        return None if text is None else int(text)
-
-    @property
-    def value(self) -> float | None:
-        """The number that represents its newest score: its item, or the mean of its items; None without any."""
-        text = self._fields.get(VALUE)
-        return None if text in (None, "") else float(text)
+        return self.skips is not None and self.skips.ticks >= SKIPS_THRESHOLD
 
     @property
     def remark(self) -> PairFailure | None:
         """Why the newest score has no items, or not all of its results; None if all count."""
-        text = self._fields.get(REMARK)
-        return parsed(PairFailure, self.pair, text)
+        return parsed(PairFailure, self.pair, self.remark_text)
 
     @property
     def score_bytes(self) -> int:
         """Approximate text size of the newest score."""
-        return len(self._fields.get(SCORE, ""))
+        return len(self.books.get("score", ""))
 
     @property
     def score(self) -> PairScore | None:
         """The newest score, expired or not."""
-        text = self._fields.get(SCORE)
-        return parsed(PairScore, self.pair, text)
+        return parsed(PairScore, self.pair, self.books.get("score"))
 
     def _by_prefix(self, prefix: str) -> dict[str, int]:
-        return {name[len(prefix) :]: self._whole(name) for name in self._fields if name.startswith(prefix)}
+        return {name[len(prefix) :]: self._whole(name) for name in self.books if name.startswith(prefix)}
 
     def _whole(self, name: str) -> int:
-        return whole("books", f"{self.pair} {name}", self._fields.get(name))
+        return whole("books", f"{self.pair} {name}", self.books.get(name))
 
 
 def row_fields(pair: str, text: str | None) -> dict[str, Any]:
-    """The fields of a pair's stored row; none of a missing or unreadable one, which its next result puts right."""
+    """What a pair's stored row says, as arguments of PairState; nothing of a missing or unreadable one, which its next
+    result puts right."""
     if not text:
         return {}
     try:
@@ -324,7 +282,7 @@ class Pairs:
         return sorted(keys.split_pair(str(member)) for member in self._redis.hkeys(keys.ENTRIES))
 
     def state(self, cluster: str, scorer: str) -> PairState:
-        """One pair; falsy if nothing is known of it."""
+        """One pair."""
         [state] = self.states([(cluster, scorer)])
         return state
 
@@ -346,10 +304,13 @@ class Pairs:
                     pipe.hgetall(keys.pair_key(*pair))
                 rows, skips, refused, *books = pipe.execute()
             for place, pair in enumerate(batch):
-                fields = row_fields(members[place], rows[place])
-                if has_books:
-                    fields = {**books[place], **fields}
-                yield PairState(*pair, fields, skips[place], refused[place] or "")
+                yield PairState(
+                    *pair,
+                    books=books[place] if has_books else _NOTHING,
+                    **row_fields(members[place], rows[place]),
+                    skips=Skips.of(pair[0], skips[place]),
+                    unwritten=refused[place] or "",
+                )
 
     def history(self, cluster: str, scorer: str) -> list[HistoryEntry]:
         """The newest cycles, newest first; without those of later versions."""

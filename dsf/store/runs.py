@@ -19,7 +19,7 @@ from dsf.messages import latest_run_id
 from dsf.store.client import at_once, batched, lua
 from dsf.store.entries import CLOCK_SKEW, Entry, read
 from dsf.store.history import HistoryEntry
-from dsf.store.pairs import EXPIRED, EXPIRED_THRESHOLD, LAST_SUCCESS, PairFailure, PairScore, row_fields
+from dsf.store.pairs import EXPIRED_THRESHOLD, PairFailure, PairScore, row_fields
 
 # Key prefixes of pair hashes and histories.
 _PREFIXES = keys.pair_key("", "").removesuffix("/"), keys.history_key("", "").removesuffix("/")
@@ -205,7 +205,7 @@ class Runs:
         ahead = [
             str(pair)
             for pair, text in self._redis.hscan_iter(keys.ROWS, count=1000)
-            if row_fields(str(pair), str(text)).get(LAST_SUCCESS, 0) > now + CLOCK_SKEW
+            if row_fields(str(pair), str(text)).get("last_success", 0) > now + CLOCK_SKEW
         ]
         corrected = 0
         for batch in batched(ahead, _BATCH):
@@ -246,7 +246,7 @@ def _row(ending: Ending) -> Iterable[_Argument]:
         ending.failure_threshold,
         "1" if ending.written else "0",
         " ".join([f"{name} {_number(amount)}" for name, amount in ending.counters.items()]),
-        "1" if ending.outcome == "skipped" and history.reason == EXPIRED else "0",
+        "1" if ending.outcome == "skipped" and history.reason == "expired" else "0",
         # A metrics-only score has results and no items.
         len(score.items if ending.written else score.results) if score is not None else 0,
         "" if history.value is None else f"{history.value:.6g}",

@@ -189,7 +189,7 @@ class Skips:
     @classmethod
     def of(cls, cluster: str, text: str | None) -> Skips | None:
         """From a pair's text; None if its newest tick was sent, or it never had one."""
-        match = _TEXT.fullmatch(text or "")
+        match = _TEXT.fullmatch(text) if text else None
         if match is None or match[4] not in REASONS:
             return None
         return cls(cluster, match[4], int(match[1]), float(match[2]), float(match[3]))

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from dsf import keys
 from dsf.store.client import at_once, batched, lua, number, parsed, whole
 from dsf.store.entries import CLOCK_SKEW
-from dsf.store.pairs import FAILING, row_fields
+from dsf.store.pairs import row_fields
 from dsf.store.registry import ClusterRecord, ScorerRecord, read_record
 
 #: Burst of writes before the rate limit applies.
@@ -300,7 +300,7 @@ def _facts(
         cluster=read_record(ClusterRecord, claim.cluster, cluster),
         scheduled=entry is not None,
         score=score,
-        failing=row_fields(claim.pair, row).get(FAILING, 0),
+        failing=row_fields(claim.pair, row).get("failing", 0),
         changes=whole("changes", claim.pair, changes),
         refusal=refusal or "",
         written_text=written or "",

@@ -169,7 +169,8 @@ local function take(first, i)
             if was_ahead or (tonumber(facts.last_success) or 0) <= tonumber(measured) then
                 facts.last_success = measured
             end
-            facts.valid_until, facts.items, facts.value = until_now, items_now, value_now
+            facts.valid_until, facts.items = until_now, items_now
+            facts.value = value_now ~= '' and value_now or nil
             facts.remark = remark_now ~= '' and remark_now or nil
             has_row = true
             set('score', score)

@@ -43,7 +43,7 @@ local function row_of(text)
     local row = decoded(text)
     for _, name in ipairs(NUMBERS) do
         local text = row[name]
-        if text ~= nil and not (name == 'value' and text == '') then
+        if text ~= nil then
             local number = tonumber(text)
             -- 9999-01-01 in unix seconds; no other number is as large, but a value may be.
             if not number or number ~= number or math.abs(number) > (name == 'value' and 1.7e308 or 253370764800) then

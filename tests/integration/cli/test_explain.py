@@ -17,7 +17,7 @@ from dsf.api.summary import ScorerSummary, dump_summaries
 from dsf.cli import context
 from dsf.conformance import samples
 from dsf.http.access import set_aliases
-from dsf.store.pairs import SCORE, PairScore
+from dsf.store.pairs import PairScore
 from dsf.store.registry import HoldRule, ScorerRecord
 from tests.integration.cli.conftest import Dsf, fleet, loaded
 from tests.integration.exporter.fleet import Fleet
@@ -311,7 +311,7 @@ def test_what_the_hub_holds_back_is_said_with_the_rule(fleet: Fleet, bed: Bed, s
         items=[("n1", 12), ("n2", 3)],
         held={"n1": Waiting(20, since, 8)},
     )
-    fleet.redis.hset(keys.pair_key("worker01", "sample-scorer"), SCORE, score.model_dump_json())
+    fleet.redis.hset(keys.pair_key("worker01", "sample-scorer"), "score", score.model_dump_json())
     bed.deliver()
     lines = bed.explain().stdout.splitlines()
     place = lines.index("4. Held back by the hub")

@@ -11,17 +11,7 @@ import redis
 from dsf import keys
 from dsf.messages import new_run_id
 from dsf.store.history import HistoryEntry
-from dsf.store.pairs import (
-    FAILING,
-    FAILURE,
-    ITEMS,
-    LAST_SUCCESS,
-    SCORE,
-    VALID_UNTIL,
-    PairFailure,
-    PairScore,
-    row_fields,
-)
+from dsf.store.pairs import PairFailure, PairScore
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from dsf.store.schedule import Entry
 
@@ -83,8 +73,8 @@ class Fleet:
             results=RESULTS if results is None else results,
             items=[("n1", 12), ("n2", -4)],
         )
-        self.redis.hset(keys.pair_key(cluster, scorer), SCORE, score.model_dump_json())
-        self.pair(cluster, scorer, **{LAST_SUCCESS: at, VALID_UNTIL: score.valid_until, ITEMS: len(score.items)})
+        self.redis.hset(keys.pair_key(cluster, scorer), "score", score.model_dump_json())
+        self.pair(cluster, scorer, last_success=at, valid_until=score.valid_until, items=len(score.items))
         return score.run
 
     def failure(self, cluster: str, scorer: str = SAMPLE, *, message: str = "parse error", in_a_row: int = 1) -> None:
@@ -92,7 +82,7 @@ class Fleet:
         failure = PairFailure(
             run=new_run_id(self.now), stage="fetch", reason="bad_query", message=message, at=self.now - 1
         )
-        self.pair(cluster, scorer, **{FAILURE: failure.model_dump_json(), FAILING: in_a_row})
+        self.pair(cluster, scorer, failure=failure.model_dump_json(), failing=in_a_row)
 
     def skips(self, cluster: str, reason: str, ticks: int, *, scorer: str = SAMPLE, ago: float = 90) -> None:
         """The newest ticks of the pair were not sent, the first of them so many seconds ago; 0: the newest one was."""
@@ -128,7 +118,7 @@ def set_row(client: redis.Redis, cluster: str, scorer: str, fields: Mapping[str,
     """What the scripts of the results worker do with the row of a pair."""
     pair = keys.pair(cluster, scorer)
     stored: str | None = client.hget(keys.ROWS, pair)  # type: ignore[assignment]
-    row = {name: str(value) for name, value in {**row_fields(pair, stored), **fields}.items()}
+    row = {name: str(value) for name, value in {**json.loads(stored or "{}"), **fields}.items()}
     client.hset(keys.ROWS, pair, json.dumps(row))
     tell_readers(client, cluster, scorer)
 

@@ -115,9 +115,10 @@ def test_what_is_left_of_a_removed_pair_goes_after_a_while(bed: Bed) -> None:
     sweeper.forget_leftovers()
     bed.client.hdel(keys.ENTRIES, "c1/s1")
     sweeper.forget_leftovers()
-    assert bed.state("c1")
+    assert bed.state("c1").books
     sweeper.forget_leftovers()
-    assert not bed.state("c1")
+    assert not bed.state("c1").books
+    assert bed.state("c1").last_success is None
     assert bed.history("c1") == []
     assert bed.state("c2").count("ok") == 1
     # Readers may hear that it went until the next time.

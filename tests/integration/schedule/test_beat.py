@@ -93,7 +93,7 @@ def test_changes_take_effect_at_once(redis_url: str, redis_client: redis.Redis) 
 
         store.remove(["c1/s", "c2/s"])
         ran = len(pushed(redis_client, "c1"))
-        assert not books(redis_client, "c1")
+        assert not books(redis_client, "c1").books
 
 
 def test_a_killed_beat_is_replaced(redis_url: str, redis_client: redis.Redis) -> None:

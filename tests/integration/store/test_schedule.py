@@ -125,7 +125,8 @@ def test_remove_leaves_nothing_but_overrides(store_client: redis.Redis) -> None:
     assert bench.store.remove(["c1/s", "c9/s"], bench.now) == 1
     assert [one.pair for one in bench.store.entries()] == ["c1/s2", "c2/s"]
     assert bench.store.due_times(["c1/s"]) == {}
-    assert not books(store_client, "c1")
+    assert not books(store_client, "c1").books
+    assert not store_client.hexists(keys.ROWS, "c1/s")
     assert store_client.exists(keys.history_key("c1", "s")) == 0
     open_runs = store_client.zrange(keys.OPEN_RUNS, 0, -1)
     assert open_runs

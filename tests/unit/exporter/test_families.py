@@ -32,8 +32,11 @@ def exposed(*pairs: PairState, names: Mapping[str, str] | None = None) -> Collec
     return registry
 
 
-def state(cluster: str = "worker01", scorer: str = "sample-scorer", **fields: object) -> PairState:
-    return PairState(cluster, scorer, {name.replace("__", ":"): str(value) for name, value in fields.items()})
+def state(
+    cluster: str = "worker01", scorer: str = "sample-scorer", last_success: float | None = None, **fields: object
+) -> PairState:
+    books = {name.replace("__", ":"): str(value) for name, value in fields.items()}
+    return PairState(cluster, scorer, books, last_success=last_success)
 
 
 def score(*results: tuple[dict[str, str], float], valid_until: float = NOW + 60) -> str:

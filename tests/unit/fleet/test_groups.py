@@ -16,7 +16,7 @@ def _row(
     cluster: str, entry: str = "{}", overrides: dict[str, ScheduleOverride] | None = None, **fields: object
 ) -> SnapshotRow:
     text = json.dumps({name: str(value) for name, value in fields.items()})
-    return SnapshotRow(f"{cluster}/cpu", entry, text, None, overrides or {})
+    return SnapshotRow.of(f"{cluster}/cpu", entry, text, None, overrides or {})
 
 
 def _rows(*rows: SnapshotRow) -> dict[str, SnapshotRow]:

@@ -14,7 +14,7 @@ from dsf.fleet.snapshot import SnapshotRow
 from dsf.fleet.verdict import Verdict, verdict
 from dsf.hub.cycles import CycleOutcomes
 from dsf.results.desired import desired
-from dsf.store.pairs import PairScore, PairState
+from dsf.store.pairs import PairScore, PairState, row_fields
 from dsf.store.registry import ClusterRecord, ScorerRecord
 
 NOW = 1_800_000_000.0
@@ -23,14 +23,14 @@ VALIDITY = 10
 SCORER = ScorerRecord(name="s", score_name="score", interval=30, validity=VALIDITY)
 
 
-def pair(at: float, factor: float) -> dict[str, str]:
-    """The fields of a pair."""
+def pair(at: float, factor: float) -> tuple[str, PairScore]:
+    """A pair's row, and its score."""
     until = valid_until(at, VALIDITY, factor)
     score = PairScore(
         run="r", score_name="score", at=at, valid_until=until, results=[({"pod": "a"}, 1.0)], items=[("a", 1)]
     )
-    fields = {"last_success": at, "valid_until": until, "items": 1, "failing": 0, "score": score.model_dump_json()}
-    return {name: str(value) for name, value in fields.items()}
+    fields = {"last_success": at, "valid_until": until, "items": 1, "failing": 0}
+    return json.dumps({name: str(value) for name, value in fields.items()}), score
 
 
 @pytest.mark.parametrize(
@@ -38,8 +38,9 @@ def pair(at: float, factor: float) -> dict[str, str]:
     [(5, 1.0, True), (VALIDITY, 1.0, False), (20, 1.0, False), (20, 3.0, True), (30, 3.0, False)],
 )
 def test_all_readers_agree(age: float, factor: float, is_usable: bool) -> None:
-    fields = pair(NOW - age, factor)
-    state, row = PairState("c", "s", fields), SnapshotRow("c/s", "{}", json.dumps(fields), None, {})
+    text, score = pair(NOW - age, factor)
+    state = PairState("c", "s", {"score": score.model_dump_json()}, **row_fields("c/s", text))
+    row = SnapshotRow.of("c/s", "{}", text, None, {})
     expected = Verdict.OK if is_usable else Verdict.EXPIRED
     assert verdict(state, NOW) is row.state(NOW) is expected
     assert has_expired(state.valid_until, NOW) is not is_usable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -16,7 +17,8 @@ from dsf.hub.health import Health
 from dsf.hub.obstacle import Obstacle
 from dsf.hub.summaries import make_plan
 from dsf.store.entries import Pace, Pauses, ScheduleOverride
-from dsf.store.pairs import PairFailure, PairState
+from dsf.store.pairs import PairFailure, PairState, row_fields
+from dsf.store.ticks import Skips
 from tests.unit.hub.builders import NOW, cluster, config, scorer
 
 DOWN = Obstacle("Timeout", "no answer")
@@ -55,7 +57,7 @@ def message(found: DynamicScorerStatus, kind: str = "Scoring") -> str:
 
 
 def state(name: str, **fields: str) -> PairState:
-    return PairState(name, "s", fields)
+    return PairState(name, "s", **row_fields(name, json.dumps(fields)))
 
 
 def failure(message: str, at: float) -> str:
@@ -119,7 +121,7 @@ def test_cycles_that_only_expire_are_a_failure_with_a_reason() -> None:
 
 def test_scores_that_cannot_be_written_are_said() -> None:
     states = [
-        PairState(name, "s", {"last_success": "1", "valid_until": "9"}, unwritten=f"403: {text}")
+        PairState(name, "s", last_success=1, valid_until=9, unwritten=f"403: {text}")
         for name, text in (("a", "no"), ("b", "other"))
     ]
     cycles = CycleOutcomes.of([state("good", last_success="1", valid_until="9"), *states], 0.0)
@@ -151,7 +153,7 @@ def test_no_items_is_not_a_score_and_an_expired_one_is_none_either() -> None:
 
 
 def skipping(name: str, reason: str, ticks: int, since: int, **fields: str) -> PairState:
-    return PairState(name, "s", fields, f"{ticks} {since} {since + 9} {reason}")
+    return replace(state(name, **fields), skips=Skips(name, reason, ticks, since, since + 9))
 
 
 def test_clusters_without_a_score_that_get_no_ticks_are_said() -> None:
