@@ -8,7 +8,7 @@ from dsf.api.aggregate import aggregated
 from dsf.api.score import build_items
 from dsf.backtest.record import Question, Record
 from dsf.backtest.recording import Recording
-from dsf.fleet.reader import FleetReader
+from dsf.fleet.model import FleetModel
 from dsf.fleet.views import ScoreView
 from dsf.store.registry import Registry, ScorerRecord
 
@@ -18,7 +18,7 @@ def add_current(recording: Recording, client: redis.Redis, scorer: str, at: int)
 
     Raises UnknownScorerError, redis.RedisError.
     """
-    scores = FleetReader(client).scores(None, scorer).scores
+    scores = FleetModel(client).scores(None, scorer).scores
     record = Registry(client).scorers()[scorer]
     for score in scores:
         recording.begin(

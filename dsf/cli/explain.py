@@ -103,7 +103,7 @@ def _with_held(report: ExplainReport, settings: Settings) -> ExplainReport:
     import redis
 
     from dsf.errors import DsfError
-    from dsf.fleet.reader import score_view
+    from dsf.fleet.rows import score_view
     from dsf.store.client import connect
     from dsf.store.pairs import Pairs
     from dsf.store.registry import Registry

@@ -149,14 +149,14 @@ def _change(
     from dsf.api.score import gap
     from dsf.cli.session import session
     from dsf.fleet.actions import Actions
-    from dsf.fleet.reader import FleetReader
+    from dsf.fleet.model import FleetModel
     from dsf.fleet.schedule import target_of
     from dsf.store.registry import Registry
 
     with session() as opened:
         act(Actions(opened.redis, opened.settings, actor(name)))
         # All entries: those with their own override are named below.
-        listed = FleetReader(opened.redis).schedule(cluster, scorer)
+        listed = FleetModel(opened.redis).schedule(cluster, scorer)
         record = Registry(opened.redis).scorer(scorer)
     if interval is not None and (text := gap(interval, record.validity, record.interval)):
         typer.echo(f"warning: {text}", err=True)

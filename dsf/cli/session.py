@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import redis
 
     from dsf.fleet.client import Client
-    from dsf.fleet.reader import FleetReader
+    from dsf.fleet.model import FleetModel
     from dsf.settings import Settings
 
 
@@ -120,7 +120,7 @@ def session() -> Iterator[CommandSession]:
 
 
 @contextmanager
-def looking() -> Iterator[Client | FleetReader]:
+def looking() -> Iterator[Client | FleetModel]:
     """Data source of a read-only command: the JSON API of DSF_API_URL, else Redis."""
     from dsf.settings import Settings
 
@@ -129,10 +129,10 @@ def looking() -> Iterator[Client | FleetReader]:
         with api_client(settings) as client:
             yield client
         return
-    from dsf.fleet.reader import FleetReader
+    from dsf.fleet.model import FleetModel
 
     with session() as opened:
-        yield FleetReader(opened.redis)
+        yield FleetModel(opened.redis)
 
 
 def asks_api(settings: Settings) -> bool:

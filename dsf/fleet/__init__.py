@@ -2,9 +2,8 @@
 
 snapshot     the rows of all pairs in memory, kept up to date by what changed
 verdict      state of one scorer on one cluster, by its row and the clock
-model        sums over pairs and pairs in pages; overviews are its answers
-views        answers, as JSON API and `-o json` have them
-reader       scores, scorers, schedule and past cycles; with pages
+model        answers about the fleet, with pages: sums over pairs, pairs, scores, schedule, past cycles
+views        these answers, as JSON API and `-o json` have them; overviews those that sum up
 client       the same answers by way of the JSON API, for Python and a command line without Redis
 schedule     entries in force, and users' changes to them
 rescore      ticks sent by hand, and their results

@@ -33,7 +33,6 @@ from dsf.fleet.overviews import (
     ScorerPage,
     SettingView,
 )
-from dsf.fleet.reader import FleetReader
 from dsf.fleet.verdict import states_of
 from dsf.fleet.views import HistoryList, Problem, ScheduleList, ScoreList, View
 
@@ -89,13 +88,13 @@ def make_router(
     model = model or FleetModel(client)
     _add_sums(router, model, settings)
     _add_pairs(router, model)
-    _add_lists(router, FleetReader(client, model=model))
+    _add_lists(router, model)
     return router
 
 
 def add_changes(router: APIRouter, client: redis.Redis) -> None:
     """Add the list of changes. It has users' names and notes, so it is not public."""
-    fleet = FleetReader(client)
+    fleet = FleetModel(client)
 
     @router.get("/changes", response_model=ChangeList)
     def changes(
@@ -149,14 +148,14 @@ def _add_sums(router: APIRouter, model: FleetModel, settings: SettingsReader) ->
 
         With the `limit` worst scorers, and as many that could not run yet; sums are of all.
         """
-        overview = model.fleet()
+        overview = model.summary()
         cut = {"scorers": overview.scorers[:limit], "unready": overview.unready[:limit]}
         return _answer(request, overview.model_copy(update=cut))
 
     @router.get("/scorers", response_model=ScorerPage)
     def scorers(request: Request, scorer: ScorerFilter = None, limit: Rows = 200, cursor: Cursor = None) -> Response:
         """Every registered scorer and its state, by name."""
-        return _answer(request, model.scorer_page(scorer, limit=limit, after=cursor))
+        return _answer(request, model.scorers(scorer, limit=limit, after=cursor))
 
     @router.get("/scorers/{scorer}", response_model=ScorerDetail)
     def scorer(request: Request, scorer: str) -> Response:
@@ -181,7 +180,7 @@ def _add_sums(router: APIRouter, model: FleetModel, settings: SettingsReader) ->
 
         While `more` is true there are more: ask again with the `sequence` of the answer.
         """
-        return _answer(request, model.changes(since, limit))
+        return _answer(request, model.updates(since, limit))
 
 
 def _add_pairs(router: APIRouter, model: FleetModel) -> None:
@@ -212,7 +211,7 @@ def _add_pairs(router: APIRouter, model: FleetModel) -> None:
         return _answer(request, model.pair(cluster, scorer))
 
 
-def _add_lists(router: APIRouter, fleet: FleetReader) -> None:
+def _add_lists(router: APIRouter, fleet: FleetModel) -> None:
     @router.get("/scores", response_model=ScoreList)
     def scores(
         request: Request,

@@ -1,5 +1,5 @@
 """Questions about the fleet, answered from the rows in memory: the whole fleet, a scorer, a cluster, pages of pairs,
-one pair. A page has at most 200 rows.
+one pair, and their scores, schedule and past cycles. A page of pairs has at most 200 rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from typing import Any, Final, NamedTuple
 import redis
 
 from dsf import keys
-from dsf.errors import CursorError, QueryError
+from dsf.errors import CursorError, QueryError, UnknownClusterError, UnknownScorerError
+from dsf.fleet.changes import ChangeList
+from dsf.fleet.changes import read as read_changes
 from dsf.fleet.groups import FleetGroups, Grouping, Groups, reason_groups
 from dsf.fleet.overviews import (
     Bucket,
@@ -39,9 +41,11 @@ from dsf.fleet.overviews import (
     StateCounts,
     UnreadyScorer,
 )
-from dsf.fleet.rows import pair_detail, pair_row, read_at
+from dsf.fleet.rows import books_of, cycle_view, pair_detail, pair_row, read_at, score_view
+from dsf.fleet.schedule import entry_view
 from dsf.fleet.snapshot import NO_END, RANKS, Rows, Snapshot, SnapshotRow
 from dsf.fleet.verdict import Verdict, verdict
+from dsf.fleet.views import HistoryList, ScheduleList, ScoreList, ScoreView
 from dsf.store.agents import Agents, key_id
 from dsf.store.client import whole
 from dsf.store.entries import ALL_CLUSTERS, interval_in_force, pause
@@ -53,6 +57,9 @@ from dsf.store.ticks import ticks_problem
 
 #: Most rows in one answer.
 MAX_ROWS: Final = 200
+#: Most scores in one page, and their approximate total of bytes.
+MAX_SCORES: Final = 250
+MAX_BYTES: Final = 900_000
 _RANK: Final = {state: rank for rank, state in enumerate(RANKS)}
 
 
@@ -137,7 +144,7 @@ class FleetModel:
         """The rows by scorer and state at `now` (unix seconds)."""
         return self._groups(now).scorers
 
-    def fleet(self) -> FleetOverview:
+    def summary(self) -> FleetOverview:
         """The whole fleet, with every scorer."""
         now = self._clock()
         with self._redis.pipeline(transaction=False) as pipe:
@@ -170,7 +177,7 @@ class FleetModel:
             unready_total=len(unready),
         )
 
-    def scorers(self) -> list[ScorerOverview]:
+    def overviews(self) -> list[ScorerOverview]:
         """Every registered scorer, worst first."""
         return self._scorers(self.groups(self._clock()))
 
@@ -178,9 +185,7 @@ class FleetModel:
         overviews = self._overviews(list(self._registry.scorers().values()), groups)
         return sorted(overviews, key=lambda overview: (*(-number for number in _worst(overview.states)), overview.name))
 
-    def scorer_page(
-        self, scorer: str | None = None, *, limit: int | None = None, after: str | None = None
-    ) -> ScorerPage:
+    def scorers(self, scorer: str | None = None, *, limit: int | None = None, after: str | None = None) -> ScorerPage:
         """Every registered scorer by name, or one; at most `limit` of them (None: all), after the one named `after`."""
         if scorer is not None:
             self._registry.scorer(scorer)
@@ -356,7 +361,7 @@ class FleetModel:
         problem = (notice.problem if notice else "") or Agents(self._redis).problem(about)
         return detail.model_copy(update={"cluster_problem": problem})
 
-    def changes(self, since: int, limit: int = 5000) -> Changes:
+    def updates(self, since: int, limit: int = 5000) -> Changes:
         """Pairs that changed after this sequence number; the newest number is `FleetOverview.sequence`."""
         with self._redis.pipeline(transaction=False) as pipe:
             # First: a concurrent change is then reported twice rather than never.
@@ -367,12 +372,159 @@ class FleetModel:
         newest = int(rows[-1][1]) if more else int(sequence or 0)
         return Changes(sequence=newest, pairs=[keys.split_pair(str(pair)) for pair, _ in rows], more=more)
 
+    def scores(
+        self,
+        cluster: str | None = None,
+        scorer: str | None = None,
+        *,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> ScoreList:
+        """The newest score of every pair of the schedule, or of one cluster's or one scorer's pairs.
+
+        At most `limit` of them (None: all), sorted by cluster and scorer, after the pair `after`: `continue` of the
+        previous answer.
+        """
+        self._check(cluster, scorer)
+        pairs, total, following = self._page(cluster, scorer, limit, after)
+        now = self._clock()
+        views = [view for view, _ in self._views(pairs, now)]
+        return ScoreList(at=now, scores=views, total=total, continue_=following)
+
+    def score_page(
+        self,
+        cluster: str | None = None,
+        scorer: str | None = None,
+        *,
+        states: Collection[Verdict] | None = None,
+        limit: int = MAX_SCORES,
+        after: str | None = None,
+    ) -> ScoreList:
+        """As `scores`, but below a megabyte: the page may end early, or items of a score are omitted.
+
+        With `states` only those, worst first.
+        """
+        self._check(cluster, scorer)
+        limit = min(limit, MAX_SCORES)
+        if states is None:
+            pairs, total, following = self._page(cluster, scorer, limit, after)
+        else:
+            wanted = PairFilter(scorer=scorer, clusters=None if cluster is None else [cluster], states=states)
+            rows = self.pairs(wanted, limit=limit, cursor=after)
+            pairs, total, following = [(row.cluster, row.scorer) for row in rows.pairs], rows.total, rows.cursor
+        now = self._clock()
+        views: list[ScoreView] = []
+        size = 0
+        for view, score_bytes in self._views(pairs, now):
+            # About 600 bytes for all of a row but its items and results.
+            size += 600 + 2 * score_bytes
+            if views and size > MAX_BYTES and states is None:
+                # The rest is for the next page; a cursor by state contains the place of a whole page.
+                following = keys.pair(views[-1].cluster, views[-1].scorer)
+                break
+            views.append(_cut(view, size > MAX_BYTES))
+        return ScoreList(at=now, scores=views, total=total, continue_=following)
+
+    def worst_scores(self, scorer: str, limit: int) -> ScoreList:
+        """The newest scores of a scorer, worst first."""
+        return self.score_page(scorer=scorer, states=list(Verdict), limit=limit)
+
+    def schedule(
+        self,
+        cluster: str | None = None,
+        scorer: str | None = None,
+        *,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> ScheduleList:
+        """Entries of the schedule with users' overrides; filters and pages as in `scores`."""
+        self._check(cluster, scorer)
+        pairs, total, following = self._page(cluster, scorer, limit, after)
+        entries = self._schedule.entries(keys.pair(*pair) for pair in pairs)
+        overrides = self._schedule.overrides()
+        due = self._schedule.due_times(entry.pair for entry in entries)
+        now = self._clock()
+        views = [entry_view(entry, overrides, due.get(entry.pair), now) for entry in entries]
+        return ScheduleList(at=now, entries=views, total=total, continue_=following)
+
+    def history(self, cluster: str, scorer: str, *, limit: int | None = None, after: str | None = None) -> HistoryList:
+        """The newest cycles of one pair and its counters; both are empty if it never ran.
+
+        At most `limit` cycles (None: all), after the run `after`.
+        """
+        self._check(cluster, scorer)
+        cycles = self._pairs.history(cluster, scorer)
+        earlier = cycles
+        if after is not None:
+            place = next((number for number, cycle in enumerate(cycles) if cycle.run == after), None)
+            # This run is not kept any more: earlier runs have smaller ids.
+            earlier = [cycle for cycle in cycles if cycle.run < after] if place is None else cycles[place + 1 :]
+        shown = earlier[:limit]
+        return HistoryList(
+            cluster=cluster,
+            scorer=scorer,
+            books=books_of(self._pairs.state(cluster, scorer)),
+            cycles=[cycle_view(cluster, scorer, cycle) for cycle in shown],
+            total=len(cycles),
+            cursor=shown[-1].run if len(shown) < len(earlier) else None,
+        )
+
+    def changes(
+        self,
+        scorer: str | None = None,
+        cluster: str | None = None,
+        *,
+        since: float | None = None,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> ChangeList:
+        """Actions of users, newest first: see `dsf.fleet.changes.read`. A name is known while changes have it."""
+        try:
+            self._check(cluster, scorer)
+        except (UnknownClusterError, UnknownScorerError):
+            kept = read_changes(self._redis).changes
+            self._check(
+                None if any(cluster in change.clusters for change in kept) else cluster,
+                None if any(scorer == change.scorer for change in kept) else scorer,
+            )
+        return read_changes(self._redis, limit=limit, cursor=after, scorer=scorer, cluster=cluster, since=since)
+
     def unready(self, name: str) -> UnreadyScorer | None:
         """A DynamicScorer that could not run yet; None for others."""
         notice = self._notices.scorer(name)
         return _unready(notice) if notice is not None else None
 
     # --- parts -------------------------------------------------------------------------------------------------------
+
+    def _page(
+        self, cluster: str | None, scorer: str | None, limit: int | None, after: str | None
+    ) -> tuple[list[tuple[str, str]], int, str | None]:
+        """At most `limit` pairs (None: all), the total of all pages, and the next cursor."""
+        rows = self.rows()
+        pairs = sorted(
+            (row.cluster, row.scorer)
+            for name, own in rows.items()
+            if scorer in (None, name)
+            for row in (own.values() if cluster is None else [own[cluster]] if cluster in own else ())
+        )
+        start = 0 if after is None else bisect_right(pairs, keys.split_pair(after))
+        shown = pairs[start:][:limit]
+        has_more = bool(shown) and start + len(shown) < len(pairs)
+        return shown, len(pairs), keys.pair(*shown[-1]) if has_more else None
+
+    def _views(self, pairs: Sequence[tuple[str, str]], now: float) -> Iterator[tuple[ScoreView, int]]:
+        """The newest score of each pair, and its bytes in Redis."""
+        records, rows = self._registry.scorers(), self.rows()
+        for state in self._pairs.states(pairs):
+            row = rows.get(state.scorer, {}).get(state.cluster)
+            is_paused = row is not None and row.state(now) is Verdict.PAUSED
+            yield score_view(state, records, now, is_paused=is_paused), state.score_bytes
+
+    def _check(self, cluster: str | None, scorer: str | None) -> None:
+        if scorer is not None:
+            self._registry.scorer(scorer)
+        if cluster is not None:
+            self._registry.cluster(cluster)
 
     def _groups(self, now: float) -> FleetGroups:
         return self._grouping.of(self.rows(), now)
@@ -446,6 +598,12 @@ def _conditions(notice: ScorerNotice | None, *, unmet: bool = False) -> list[Con
 
 def _unready(notice: ScorerNotice) -> UnreadyScorer:
     return UnreadyScorer(name=notice.name, namespace=notice.namespace, conditions=_conditions(notice))
+
+
+def _cut(view: ScoreView, is_long: bool) -> ScoreView:
+    if not is_long:
+        return view
+    return view.model_copy(update={"items": view.items[:50], "results": view.results[:50]})
 
 
 def _limit(limit: int) -> int:

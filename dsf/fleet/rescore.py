@@ -10,7 +10,7 @@ from pydantic import Field
 
 from dsf import keys
 from dsf.errors import QueueFullError, UnknownScorerError
-from dsf.fleet.reader import score_view
+from dsf.fleet.rows import score_view
 from dsf.fleet.views import ScoreView, Time, View
 from dsf.settings import Settings
 from dsf.store.agents import results_waiting

@@ -1,4 +1,4 @@
-"""One pair as a table row, and in detail. Pure functions."""
+"""One pair as a table row, in detail, and its score. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dsf.api.aggregate import aggregated
 from dsf.api.hold import due
 from dsf.api.score import DimensionFormat, has_expired, to_score_value
 from dsf.fleet.overviews import ItemView, PairDetail, PairRow
-from dsf.fleet.verdict import Verdict
-from dsf.fleet.views import Books, CycleView, FailureView, HoldView, SkipsView
+from dsf.fleet.verdict import Verdict, verdict
+from dsf.fleet.views import Books, CycleView, FailureView, HoldView, ScoreItem, ScoreResult, ScoreView, SkipsView
 from dsf.process.tracing import trace_id
 from dsf.store.entries import effective, scorer_target
 from dsf.store.history import HistoryEntry
@@ -68,6 +68,42 @@ def pair_detail(
         books=books_of(state),
         score_items=score_items(usable, record, state.cluster) if usable is not None else [],
         cycles=[cycle_view(state.cluster, record.name, cycle) for cycle in history],
+    )
+
+
+def score_view(state: PairState, records: dict[str, ScorerRecord], now: float, *, is_paused: bool = False) -> ScoreView:
+    """View of one pair's newest score at `now` (unix seconds)."""
+    verdict_now = verdict(state, now)
+    score = state.score
+    record = records.get(state.scorer)
+    expired = score is not None and has_expired(state.valid_until, now)
+    usable = None if expired else score
+    known = record.score_name if record else None
+    return ScoreView(
+        cluster=state.cluster,
+        scorer=state.scorer,
+        score_name=known or (score.score_name if score else ""),
+        run_id=score.run if score else None,
+        at=score.at if score else None,
+        valid_until=score.valid_until if score else None,
+        state=Verdict.PAUSED if is_paused else verdict_now,
+        expired=expired,
+        fresh=usable is not None and verdict_now is not Verdict.FAILING,
+        empty=verdict_now is Verdict.EMPTY,
+        last_success=state.last_success,
+        age_seconds=age_of(state.last_success, now),
+        failing=state.failing or (state.expired if state.trouble is not None else 0),
+        failure=failure_view(state),
+        remark=remark_view(state),
+        skips=skips_view(state, record),
+        hold=hold_view(record),
+        items=[
+            ScoreItem(name=name, value=value, **waiting(usable, name, record.hold if record else None))
+            for name, value in usable.items
+        ]
+        if usable
+        else [],
+        results=[ScoreResult(metric=labels, score=value) for labels, value in usable.results] if usable else [],
     )
 
 

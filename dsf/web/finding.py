@@ -62,7 +62,7 @@ def find(reading: Reading, text: str, limit: int, cursor: str | None) -> dict[st
 
 def _meaning(reading: Reading, asked: search.Query) -> _Meaning:
     """A word is, in this order, a run id, part of a scorer's name, a state, a reason, a cluster or an item."""
-    fleet = reading.model.fleet()
+    fleet = reading.model.summary()
     by_label = bool(asked.of("set") or asked.of("label"))
     names = reading.cluster_names() if asked.of("cluster") or asked.words else []
     scorers = [scorer for scorer in fleet.scorers if asked.allows("scorer", scorer.name)]

@@ -40,7 +40,7 @@ _Page = TypeVar("_Page", ClusterPage, Rows)
 
 def _fleet(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
     reading = sources.reading
-    fleet = reading.model.fleet()
+    fleet = reading.model.summary()
     groups = reading.groups(fleet.scorers)
     context: dict[str, Any] = {"title": "Fleet", "fleet": fleet, "groups": groups[:_LISTED]}
     context |= {"more_groups": max(0, len(groups) - _LISTED), "max_scorers": _SCORERS, "page": None, "lines": []}

@@ -12,8 +12,8 @@ from dsf.api.cluster import ManagedCluster
 from dsf.api.manifest import ParsedDocument, parse_documents
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringconfig import DynamicScoringConfig, Mask, is_masked
+from dsf.fleet.model import FleetModel
 from dsf.fleet.outfolder import problems_in, unmet
-from dsf.fleet.reader import FleetReader
 from dsf.fleet.views import ScoreView
 from dsf.store.notices import Notices
 from dsf.store.registry import Registry
@@ -42,7 +42,7 @@ class DemoReport:
 
     def __init__(self, client: redis.Redis, manifests: Path, out_dir: Path) -> None:
         self._redis = client
-        self._fleet = FleetReader(client)
+        self._fleet = FleetModel(client)
         self._manifests = manifests
         self._out_dir = out_dir
 

@@ -24,7 +24,7 @@ def test_conditions_and_what_could_not_run_yet(running: World, redis_client: red
         incomplete.script(answer({"scoring": {"params": {"name": "x"}}}), path="/config")
         running.scorer("broken", incomplete)
         running.until(lambda: "MissingInterval" in _conditions(redis_client, "broken").values())
-    [unready] = FleetModel(redis_client).fleet().unready
+    [unready] = FleetModel(redis_client).summary().unready
     assert unready.name == "broken"
     assert next(one.type for one in unready.conditions if one.status == "False") == "ConfigSynced"
     running.remove("scorers/broken.yaml")

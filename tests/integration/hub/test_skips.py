@@ -6,7 +6,7 @@ import time
 
 from dsf import keys
 from dsf.demo.report import DemoReport
-from dsf.fleet.reader import FleetReader
+from dsf.fleet.model import FleetModel
 from tests.integration.hub.world import World
 from tests.integration.schedule.support import Bench, pushed
 from tests.support.httpserver import ScriptedServer, answer
@@ -49,7 +49,7 @@ def test_a_scoring_api_that_is_down_is_said_to_be_down_and_not_paused(running: W
     running.until(
         lambda: (record := running.record("cpu-scorer")) is not None and record.problem.startswith("HTTPError: ")
     )
-    fleet = FleetReader(running.client)
+    fleet = FleetModel(running.client)
     [scorer] = fleet.scorers().scorers
     assert "status 500" in scorer.problem
     assert (scorer.states.paused, scorer.reasons) == (2, [])

@@ -15,7 +15,6 @@ from dsf.cli.output import console
 from dsf.cli.scores import render_scores
 from dsf.exporter.collector import FleetCollector
 from dsf.fleet.model import FleetModel
-from dsf.fleet.reader import FleetReader
 from dsf.fleet.rows import score_items
 from dsf.results.ingest import Ingest
 from dsf.store.registry import FailingRule, HoldRule
@@ -104,7 +103,7 @@ def score_at(bed: Bed) -> datetime:
 def test_readers_see_what_waits(bed: Bed) -> None:
     cycle(bed, 50, 20)
     cycle(bed, 60, 20)
-    client = FleetReader(bed.client, clock=lambda: bed.now)
+    client = FleetModel(bed.client, clock=lambda: bed.now)
     listed = client.scores("c1", "s1")
     [score] = listed.scores
     assert [(item.name, item.value, item.waiting) for item in score.items] == [("a", 50, 60), ("b", 20, None)]

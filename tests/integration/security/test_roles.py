@@ -16,7 +16,7 @@ from dsf.beat_schedule import BeatLock
 from dsf.errors import SettingsError, UnknownClusterError, UnknownScorerError
 from dsf.exporter.collector import FleetCollector
 from dsf.fleet.changes import Action, Actor, UserAction, read, record
-from dsf.fleet.reader import FleetReader
+from dsf.fleet.model import FleetModel
 from dsf.hub.notifications import ChangeTeller
 from dsf.optimizer.hubredis import HubRedis
 from dsf.optimizer.plans import PlanComparison, forget, read_plans, remember
@@ -85,10 +85,10 @@ def test_nobody_is_refused_in_its_own_work(secure_redis: SecureRedis) -> None:
             run = KeptRun(id=kept.new_id(at), at=at, by="me", way="cli", clusters=["c1"])
             assert kept.keep(client, ["s1"], run) == ["s1"]
         assert len(kept.read(client, "s1")) == kept.MAX_RUNS
-    FleetReader(operator).scorers()
-    FleetReader(operator).scores("c1", "s1")
-    FleetReader(operator).history("c1", "s1")
-    FleetReader(operator).schedule()
+    FleetModel(operator).scorers()
+    FleetModel(operator).scores("c1", "s1")
+    FleetModel(operator).history("c1", "s1")
+    FleetModel(operator).schedule()
     run = send_now(operator, "c1", "s1", 60)
     operator.llen(keys.spoke_queue("c1"))
     results_waiting(operator, ["c1"])
@@ -164,8 +164,8 @@ def test_nobody_is_refused_in_its_own_work(secure_redis: SecureRedis) -> None:
 
     # exporter
     assert len(list(FleetCollector(exporter).collect())) > 5
-    FleetReader(exporter).history("c1", "s1")
-    FleetReader(exporter).schedule()
+    FleetModel(exporter).history("c1", "s1")
+    FleetModel(exporter).schedule()
     assert len(read(exporter, limit=5).changes) == 1
     exporter.ping()
 

@@ -151,7 +151,7 @@ class Mix:
             by_scorer[scorer][state] += 1
             if reason:
                 groups[scorer][state, stage, reason] += 1
-        fleet = self.model.fleet()
+        fleet = self.model.summary()
         assert fleet.pairs == len(known)
         for one in fleet.scorers:
             assert counts(one.states) == by_scorer[one.name]

@@ -29,26 +29,26 @@ def test_nothing_is_left_of_pairs_that_went(bed_in_memory: Bed) -> None:
     mix = Mix(bed_in_memory, 5)
     for _ in range(150):
         mix.step()
-    before = mix.model.fleet().sequence
+    before = mix.model.summary().sequence
     mix.bed.schedule.remove(PAIRS, mix.bed.now)
-    assert mix.model.fleet().pairs == 0
-    gone = {keys.pair(*pair) for pair in mix.model.changes(before).pairs}
+    assert mix.model.summary().pairs == 0
+    gone = {keys.pair(*pair) for pair in mix.model.updates(before).pairs}
     assert gone
     # The second look of the sweeper forgets that they went.
     mix.bed.runs.forget(mix.bed.runs.leftovers())
     left = {key for key in (keys.ROWS, keys.SKIPS, keys.WRITES_REFUSED, keys.CHANGED) if mix.client.exists(key)}
     assert left == set()
-    assert mix.model.fleet().pairs == 0
+    assert mix.model.summary().pairs == 0
 
 
 def test_a_reader_that_was_away_when_a_pair_was_forgotten_drops_it(bed_in_memory: Bed) -> None:
     mix = Mix(bed_in_memory, 3)
-    assert mix.model.fleet().pairs == len(PAIRS)
+    assert mix.model.summary().pairs == len(PAIRS)
     mix.bed.schedule.remove(["c1/s1"], mix.bed.now)
     while mix.client.zscore(keys.CHANGED, "c1/s1") is not None:
         mix.bed.runs.forget(mix.bed.runs.leftovers())
     mix.check()
-    assert mix.model.fleet().pairs == len(PAIRS) - 1
+    assert mix.model.summary().pairs == len(PAIRS) - 1
 
 
 def test_a_reader_outlives_an_emptied_redis(bed_in_memory: Bed) -> None:
@@ -56,7 +56,7 @@ def test_a_reader_outlives_an_emptied_redis(bed_in_memory: Bed) -> None:
     bed_in_memory.cycle("c1", "s1")
     assert mix.model.scorer("s1").states.ok == 1
     mix.client.flushall()
-    assert mix.model.fleet().pairs == 0
+    assert mix.model.summary().pairs == 0
     again = Mix(bed_in_memory, 4)
     bed_in_memory.cycle("c2", "s1", outcome="error")
     again.model = mix.model
@@ -102,16 +102,16 @@ def test_a_row_that_cannot_be_read_is_that_of_a_pair_that_never_ran(bed_in_memor
 def test_changes_name_what_changed_and_what_went(bed_in_memory: Bed) -> None:
     bed = bed_in_memory
     mix = Mix(bed, 1)
-    before = mix.model.fleet().sequence
-    assert mix.model.changes(before).pairs == []
+    before = mix.model.summary().sequence
+    assert mix.model.updates(before).pairs == []
     bed.cycle("c1", "s1")
     bed.cycle("c2", "s1", outcome="error")
-    found = mix.model.changes(before)
+    found = mix.model.updates(before)
     assert found.pairs == [("c1", "s1"), ("c2", "s1")]
     bed.cycle("c1", "s1", results=[({"node": "a"}, 7.0)])
     bed.schedule.remove(["c2/s1"], bed.now)
-    assert mix.model.changes(found.sequence).pairs == [("c1", "s1"), ("c2", "s1")]
-    first = mix.model.changes(before, limit=1)
+    assert mix.model.updates(found.sequence).pairs == [("c1", "s1"), ("c2", "s1")]
+    first = mix.model.updates(before, limit=1)
     assert first.more
     assert len(first.pairs) == 1
 
@@ -119,9 +119,9 @@ def test_changes_name_what_changed_and_what_went(bed_in_memory: Bed) -> None:
 def test_a_pause_is_told_and_ends_by_itself(bed_in_memory: Bed) -> None:
     bed = bed_in_memory
     mix = Mix(bed, 1)
-    before = mix.model.fleet().sequence
+    before = mix.model.summary().sequence
     bed.schedule.set_override("*/s1", paused=True, paused_until=bed.now + 20, now=bed.now)
-    assert sorted(mix.model.changes(before).pairs) == [(cluster, "s1") for cluster in CLUSTERS]
+    assert sorted(mix.model.updates(before).pairs) == [(cluster, "s1") for cluster in CLUSTERS]
     assert mix.model.scorer("s1").states.paused == len(CLUSTERS)
     bed.now += 21
     assert mix.model.scorer("s1").states.paused == 0

@@ -107,7 +107,7 @@ def test_everything_else_goes_on_beside_what_cannot_be_read(mix: Mix, key: str, 
     model = FleetModel(mix.client, lambda: bed.now)
     for _ in range(2):
         assert model.scorer("s1").states.ok >= 1
-        assert model.fleet().pairs >= len(CLUSTERS)
+        assert model.summary().pairs >= len(CLUSTERS)
         assert [row.cluster for row in model.pairs().pairs].count("c2") >= 2
         assert len(list(bed.pairs.states(bed.pairs.names()))) == len(bed.pairs.names())
         registry = CollectorRegistry()

@@ -9,7 +9,7 @@ import pytest
 from dsf.api.score import has_expired, valid_until
 from dsf.exporter.families import PairFamilies
 from dsf.fleet.groups import Groups
-from dsf.fleet.reader import score_view
+from dsf.fleet.rows import score_view
 from dsf.fleet.snapshot import SnapshotRow
 from dsf.fleet.verdict import Verdict, verdict
 from dsf.hub.cycles import CycleOutcomes

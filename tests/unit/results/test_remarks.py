@@ -9,8 +9,8 @@ import pytest
 
 from dsf.fleet import rescore
 from dsf.fleet.model import FleetModel
-from dsf.fleet.reader import FleetReader, score_view
 from dsf.fleet.rescore import RunView
+from dsf.fleet.rows import score_view
 from dsf.hub.cycles import CycleOutcomes
 from dsf.results.ending import ending_of
 from dsf.store.pairs import Pairs
@@ -66,7 +66,7 @@ def test_metrics_of_the_same_labels_replace_each_other_too() -> None:
 def test_all_readers_have_it(bed: Bed, values: dict[str, Any], state: str, reason: str, condition: str) -> None:
     bed.now = time.time() - 1
     bed.cycle(**values)
-    reader, reading = FleetReader(bed.client), Reading(bed.client)
+    reader, reading = FleetModel(bed.client), Reading(bed.client)
     [pair] = Pairs(bed.client).rows([("c1", "s1")])
     assert pair.remark is not None
     text = pair.remark.message
@@ -107,4 +107,4 @@ def test_it_goes_with_the_next_good_score_and_with_the_score(bed: Bed) -> None:
     bed.cycle()
     assert bed.pairs.state("c1", "s1").remark is None
     assert model.scorer("s1").reasons == []
-    assert reading.groups(model.scorers()) == []
+    assert reading.groups(model.overviews()) == []

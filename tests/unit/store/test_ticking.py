@@ -34,7 +34,7 @@ def test_a_pair_that_stays_due_means_that_no_beat_works(due: dict[str, float], i
 def test_every_view_of_the_fleet_says_it() -> None:
     client = memory_client()
     client.zadd(keys.DUE, {"c1/s": time.time() - LATE - 1})
-    assert FleetModel(client).fleet().ticks_problem.startswith("no ticks are sent: c1/s")
+    assert FleetModel(client).summary().ticks_problem.startswith("no ticks are sent: c1/s")
     report = read_report(client, Settings(role="cli"), None)
     assert (report.ok, [problem.message[:17] for problem in report.problems]) == (False, ["no ticks are sent"])
     samples = {sample.name: sample.value for family in schedule_families(client) for sample in family.samples}

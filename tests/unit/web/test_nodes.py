@@ -56,7 +56,7 @@ class Fleet:
         self.values = labels
         self.is_bad = groups > 1
 
-    def fleet(self) -> FleetOverview:
+    def summary(self) -> FleetOverview:
         bad = dict.fromkeys(("failing", "expired", "skipped", "never", "paused", "empty"), 1)
         states = StateCounts(ok=len(self.names), **(bad if self.is_bad else {"failing": 1}))
         said = ConditionView(type="Healthy", status="False", reason="Unreachable", message="no", since=NOW)
