@@ -227,7 +227,6 @@ def _ending(
     for name, seconds in timings.items():
         counters[f"t:{name}:sum"] = float(seconds)
         counters[f"t:{name}:count"] = 1
-    policy = scorer.when_failing
     return Ending(
         cluster=result.cluster,
         scorer=result.scorer,
@@ -244,7 +243,7 @@ def _ending(
             counts={**_counts(result.counts), **counts},
             value=value,
         ),
-        failure_threshold=0 if policy.behavior == "Keep" else policy.failure_threshold,
+        failure_threshold=scorer.when_failing.threshold,
         written=scorer.destination != "None",
         counters=counters,
     )

@@ -9,7 +9,7 @@ A row is one line of space-separated fields:
 No outcome is `ok`, without what follows the value. Integers are in base 64: the run id (seven digits of milliseconds,
 six of random bits), the timings of fetch, score and publish in units of 100 microseconds, and the counts in the order
 of `COUNTS`; other counts follow as `name=number`. Missing fields are empty, but as many items as results are left out,
-and no items beside results are `-`. The row of a run that was declared lost is JSON of a HistoryEntry.
+and no items beside results are `-`.
 """
 
 from __future__ import annotations
@@ -75,16 +75,13 @@ class HistoryEntry(BaseModel):
 def read_row(row: str) -> HistoryEntry | None:
     """The cycle of this row; None if unreadable, e.g. of a later version."""
     try:
-        return HistoryEntry.model_validate_json(row) if row.startswith("{") else _unpacked(row)
+        return _unpacked(row)
     except ValueError:
         return None
 
 
 def run_of(row: str) -> str:
     """Only the run id of this row; empty if unreadable."""
-    if row.startswith("{"):
-        entry = read_row(row)
-        return entry.run if entry else ""
     try:
         return _run(row.partition(" ")[0])[0]
     except ValueError:

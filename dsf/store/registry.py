@@ -25,6 +25,11 @@ class FailingRule(BaseModel):
     behavior: Literal["Keep", "Value", "Remove"] = "Keep"
     value: int | None = None
 
+    @property
+    def threshold(self) -> int:
+        """Failed cycles in a row after which something else is written; 0: never."""
+        return 0 if self.behavior == "Keep" else self.failure_threshold
+
 
 class EmptyRule(BaseModel):
     """What readers see after a valid answer without results: `spec.execution.whenEmpty`."""

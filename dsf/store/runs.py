@@ -7,7 +7,7 @@ message or a second worker never unbalances the books.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -15,11 +15,12 @@ import redis
 
 import dsf.log
 from dsf import keys
-from dsf.messages import latest_run_id
+from dsf.messages import is_run_id, latest_run_id, run_time
 from dsf.store.client import at_once, batched, lua
 from dsf.store.entries import CLOCK_SKEW, Entry, read
 from dsf.store.history import HistoryEntry
 from dsf.store.pairs import EXPIRED_THRESHOLD, PairFailure, PairScore, row_fields
+from dsf.store.registry import FailingRule, Registry, ScorerRecord
 
 # Key prefixes of pair hashes and histories.
 _PREFIXES = keys.pair_key("", "").removesuffix("/"), keys.history_key("", "").removesuffix("/")
@@ -51,10 +52,10 @@ class Ending(NamedTuple):
     cluster: str
     scorer: str
     run: str
-    #: ok, empty, partial, error or skipped.
+    #: ok, empty, partial, error, skipped or lost. Only a run that is still open can be lost.
     outcome: str
     history: HistoryEntry
-    #: Errors only.
+    #: Errors and lost runs only.
     failure: PairFailure | None = None
     #: Why its score has no items, or not all; successes only.
     remark: PairFailure | None = None
@@ -78,7 +79,6 @@ class Runs:
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
         self._ingest = client.register_script(lua("ingest"))
-        self._sweep = client.register_script(lua("sweep"))
         self._forget = client.register_script(lua("forget"))
         self._set_right = client.register_script(lua("set_right"))
 
@@ -96,7 +96,8 @@ class Runs:
         one more for each further ending of a pair, and one for the refused if any.
 
         Returns for each of `endings` its outcome; `late` if it had been declared lost (its score counts, the books
-        stay); `replayed` or `stale` if it was refused; `removed` if the pair no longer exists; and whether a writer
+        stay); `replayed` or `stale` if it was refused; `removed` if the pair no longer exists; `ended` for a lost run
+        that is not open any more; and whether a writer
         must check the pair now. What Redis has against one ending is in its place and does not affect the others; what
         it has against all is raised.
         """
@@ -124,31 +125,35 @@ class Runs:
         While a result waits in their cluster's mailbox, which could be theirs, only those a minute later than that.
         Returns the runs as `<pair>/<run id>`, and whether there may be more.
         """
-        answer: list[object] = self._sweep(
-            keys=[
-                keys.OPEN_RUNS,
-                keys.LOST_RUNS,
-                keys.ENTRIES,
-                keys.SCORERS,
-                keys.WRITES,
-                keys.HUB_CHANGED,
-                keys.HUB_WAKE,
-            ],
-            args=[
-                _number(now),
-                _number(lost_after),
-                _BATCH,
-                HISTORY_LENGTH,
-                *_PREFIXES,
-                # Seconds for which a lost run is remembered, so that its late result is recognised.
-                3600,
-                keys.MAIL_PREFIX,
-                keys.MAIL_SLOTS,
-                _latest(now),
-            ],
+        # So long a lost run is remembered, so that its late result is recognised.
+        self._redis.zremrangebyscore(keys.LOST_RUNS, "-inf", now - 3600)
+        overdue: Any = self._redis.zrangebyscore(
+            keys.OPEN_RUNS, "-inf", now - lost_after, start=0, num=_BATCH, withscores=True
         )
-        overdue = int(str(answer[0]))
-        return [str(member) for member in answer[1:]], overdue == _BATCH
+        has_mail = self._has_mail({keys.split_pair(member)[0] for member, _ in overdue})
+        # What waits may be the missing result; but not for ever, should somebody keep putting things there.
+        missing = [
+            member
+            for member, deadline in overdue
+            if not has_mail[keys.split_pair(member)[0]] or deadline <= now - lost_after - 60
+        ]
+        scorers = Registry(self._redis).scorers() if missing else {}
+        endings = {member: ending for member in missing if (ending := _lost(member, scorers, now)) is not None}
+        answers = dict(zip(endings, self.end_all(list(endings.values()), refused={}, now=now), strict=True))
+        spoilt = [member for member in missing if not isinstance(answers.get(member), tuple)]
+        if spoilt:
+            # What is no run, and those of pairs whose data is spoilt, have no books and must not stop the others.
+            self._redis.zrem(keys.OPEN_RUNS, *spoilt)
+        # Others may have ended meanwhile, and those of removed pairs are just forgotten.
+        lost = [member for member, answer in answers.items() if not isinstance(answer, tuple) or answer[0] == "lost"]
+        return lost, len(overdue) == _BATCH
+
+    def _has_mail(self, clusters: Collection[str]) -> dict[str, bool]:
+        """Whether results wait in the mailboxes of these clusters."""
+        with self._redis.pipeline(transaction=False) as pipe:
+            for cluster in clusters:
+                pipe.exists(*keys.mail_slots(cluster))
+            return {cluster: bool(count) for cluster, count in zip(clusters, pipe.execute(), strict=True)}
 
     def set_runs_right(self, now: float, slack: float) -> int:
         """Have open runs of a clock that was ahead end as if they were sent now: an interval and `slack` seconds later.
@@ -211,6 +216,31 @@ class Runs:
         for batch in batched(ahead, _BATCH):
             corrected += int(self._set_right(keys=[keys.WRITES], args=[_number(now), int(CLOCK_SKEW), *batch]))
         return corrected
+
+
+def _lost(member: str, scorers: Mapping[str, ScorerRecord], now: float) -> Ending | None:
+    """How a run ends of which nothing was heard; None if the member of OPEN_RUNS names no run."""
+    pair, _, run = member.rpartition("/")
+    cluster, scorer = keys.split_pair(pair)
+    if not (scorer and is_run_id(run)):
+        return None
+    message = (
+        f"sent to the queue of {cluster} and nothing was heard of it in time; check that the agent of {cluster} runs "
+        f"and reaches Redis, and what its log says of run {run}"
+    )
+    record = scorers.get(scorer)
+    policy = record.when_failing if record else FailingRule()
+    return Ending(
+        cluster=cluster,
+        scorer=scorer,
+        run=run,
+        outcome="lost",
+        history=HistoryEntry(run=run, at=run_time(run), outcome="lost", reason="lost", message=message),
+        failure=PairFailure(run=run, stage="", reason="lost", message=message, at=now),
+        failure_threshold=policy.threshold,
+        written=record is not None and record.destination != "None",
+        counters={"n:lost": 1},
+    )
 
 
 def _by_turn(endings: Sequence[Ending]) -> Iterable[list[int]]:

@@ -1,18 +1,19 @@
 -- Takes verified results into the books, the state and the score of their pairs. A pair is there once: what is known of all
 -- is asked for together, and written together. Each result is taken in as a whole or not at all: whatever can fail is
 -- looked at before the first write, and what Redis has against one says nothing of the others.
+-- One with the outcome 'lost' is of a run of which nothing was heard: it ends so only while it is open.
 -- KEYS  1 open runs, 2 lost runs, 3 entries, 4 writes, 5 written, 6 rejected, 7 hub changed, 8 hub wake
 -- ARGV  1 now, 2 history length, 3 beginning of the names of histories, 4 so many runs in a row that expired in the
 --       queue are news, 5 what sorts after every run id that can be remembered: a later one is of a clock that was ahead
 --       and has been set right since, and counts as none, then 18 per result:
 --       pair | scorer | run | outcome | refusal: '' or the reason for which an open run ends as the error that follows
---       and any other run is refused | failure (JSON, errors only) | score (JSON, successes only) | digest of what would
---       be written | when it was measured | until when it is valid | row of the history | failures in a row after which
+--       and any other run is refused | failure (JSON, errors and lost runs) | score (JSON, successes only) | digest of what
+--       would be written | when it was measured | until when it is valid | row of the history | failures in a row after which
 --       the written score changes (0: never) | '1' when an object is to be written | what to add to counters when the
 --       run's books close, as `field amount ...` | '1' when the run expired in the queue | number of items of the score |
 --       the one number that stands for the score, '' for none | why the score has not all results (JSON), '' if it has
--- Returns for each {the outcome, 'late', 'replayed', 'stale' or 'removed'; 1 when a writer has to look at the pair now},
--- or the error.
+-- Returns for each {the outcome, 'late', 'replayed', 'stale', 'removed' or 'ended'; 1 when a writer has to look at the pair
+-- now}, or the error.
 local ROW, FIRST = 18, 6
 local now, history_length, many_expired, latest = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[4]), ARGV[5]
 -- The largest whole number that is exact as a Lua number; books that are full stay full.
@@ -37,7 +38,7 @@ local rows = call('HMGET', ROWS, unpack(all_pairs))
 
 -- To be written for all --------------------------------------------------------------------------------------------
 
-local ended, rows_now, looks_now, rejected, news_of = {}, {}, {}, {}, {}
+local ended, lost_now, rows_now, looks_now, rejected, news_of = {}, {}, {}, {}, {}, {}
 
 local function add(list, ...)
     for _, one in ipairs({...}) do
@@ -55,9 +56,13 @@ local function take(first, i)
         written, counters, has_expired, items_now, value_now, remark_now = unpack(ARGV, first, first + ROW - 1)
     local member, hash, history = members[i], PAIR .. pair, ARGV[3] .. pair
 
+    local is_lost = outcome == 'lost'
     if not entries[i] then
         add(ended, member)
-        return reject('stale', 'removed')
+        return is_lost and {'removed', 0} or reject('stale', 'removed')
+    end
+    if is_lost and not open_runs[i] then
+        return {'ended', 0}
     end
 
     -- What is known --------------------------------------------------------------------------------------------------
@@ -108,10 +113,8 @@ local function take(first, i)
         end
         -- A skipped run leaves no state; only the history knows it.
         local head = sub(row, 1, 13)
-        -- As the sweeper writes it.
-        local needle = '"run":"' .. run .. '"'
         for _, one in ipairs(call('LRANGE', history, 0, -1)) do
-            if sub(one, 1, #head) == head or string.find(one, needle, 1, true) then
+            if sub(one, 1, #head) == head then
                 return reject('replayed')
             end
         end
@@ -144,7 +147,7 @@ local function take(first, i)
     -- The late result of a lost run may replace the state that its loss made, but no newer one.
     local newer = run > state_run or (late and run == state_run)
 
-    if outcome == 'error' then
+    if outcome == 'error' or is_lost then
         if newer then
             local old, fresh = decoded(facts.failure), decoded(failure_now)
             news = failing == 0 or old.stage ~= fresh.stage or old.reason ~= fresh.reason
@@ -214,6 +217,9 @@ local function take(first, i)
     if is_open or late then
         add(ended, member)
     end
+    if is_lost then
+        add(lost_now, now, member)
+    end
     if has_row then
         add(rows_now, pair, row_now)
         note_change(pair)
@@ -236,6 +242,9 @@ end
 if #ended > 0 then
     call('ZREM', KEYS[1], unpack(ended))
     call('ZREM', KEYS[2], unpack(ended))
+end
+if #lost_now > 0 then
+    call('ZADD', KEYS[2], unpack(lost_now))
 end
 if #rows_now > 0 then
     call('HSET', ROWS, unpack(rows_now))

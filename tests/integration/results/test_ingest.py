@@ -145,16 +145,6 @@ def test_what_is_stored_is_compact(bed: Bed) -> None:
     assert row.split(" ")[1:] == ["", ",,,2", "1.5"]
 
 
-def test_a_run_whose_row_is_json_has_ended(bed: Bed) -> None:
-    run = bed.open()
-    assert bed.send(run, outcome="skipped", reason="overlap") == "skipped"
-    history = keys.history_key("c1", "s1")
-    row = bed.history()[0].model_dump_json(exclude_defaults=True)
-    bed.client.lset(history, 0, row)
-    assert bed.send(run, outcome="skipped", reason="overlap") == "replayed"
-    assert [entry.run for entry in bed.history()] == [run]
-
-
 def test_what_redis_has_against_one_of_many_says_nothing_of_the_others(bed: Bed) -> None:
     """More than one call takes. The result of a pair whose history is no list is left, and nothing of it is done."""
     bed.add()
