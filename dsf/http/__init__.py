@@ -4,7 +4,7 @@
     access     credentials of a request, its trust, and its proxy; aliases of hosts
     failures   errors of an exchange, as an actionable HttpError
     transport  the session of requests, and its connections
-    deadline   the exchanges that run, ended at their deadline; idle connections
+    deadline   the exchanges that run, ended at their deadline
     addresses  resolution of names, and refused addresses
     trust      trusted CAs: public ones, the system's, the operator's; and client certificates
     serving    how the HTTP services listen; `hosts` are the names that they answer to, `apidocs` their /docs

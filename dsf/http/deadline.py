@@ -1,8 +1,7 @@
 """The exchanges of this process, each of which ends at its deadline, whatever its server does.
 
 The timeouts of requests are for each read: a server that sends a byte now and then never meets them. So a thread shuts
-down the connection of an exchange at its deadline: who reads from it or writes to it then gets EOF or an error. The
-same thread closes connections that nobody has used for a while.
+down the connection of an exchange at its deadline: who reads from it or writes to it then gets EOF or an error.
 """
 
 from __future__ import annotations
@@ -17,24 +16,11 @@ from typing import Final, Protocol
 from dsf.http.access import TlsOptions
 from dsf.process.threads import SupervisedThread
 
-#: Seconds after which an unused connection is not used again: load balancers and NAT forget one after 240 s and more,
-#: some without a word to either end. It is closed up to half a minute later.
-IDLE_SECONDS: Final = 60.0
-
 
 class Owner(Protocol):
     """The owner of exchanges. Its deadline may become earlier."""
 
     deadline: float
-
-
-class Kept(Protocol):
-    """A connection that serves one exchange after another. `used` is when the last one ended, by time.monotonic()."""
-
-    used: float
-
-    def close(self) -> None:
-        """Close it; a later request connects anew."""
 
 
 class Closable(Protocol):
@@ -56,9 +42,10 @@ class Exchange:
         self.is_for_keys = False
         #: That no kept connection may be used, and then whether none was.
         self.is_new = False
+        #: Whether it has a connection that was kept from an earlier one.
+        self.is_kept = False
         #: Whether a byte of the answer has come.
         self.is_answered = False
-        self.connection: Kept | None = None
         #: Also those that the library drops unread, such as a proxy's refusal of CONNECT: each holds its socket open.
         self.answers: list[Closable] = []
         self._socket: socket.socket | None = None
@@ -74,7 +61,7 @@ class Exchange:
     @property
     def may_repeat(self) -> bool:
         """Whether a failure may be that of a connection which was kept too long."""
-        return self.connection is not None and not self.is_new and not self.is_answered
+        return self.is_kept and not self.is_answered
 
     def use(self, connection: socket.socket) -> None:
         """This is its socket from now on. Raises TimeoutError when the deadline has passed."""
@@ -97,10 +84,9 @@ class Exchange:
 
 
 class _Watch:
-    """The thread that ends exchanges at their deadline and closes idle connections, from the first exchange on."""
+    """The thread that ends exchanges at their deadline, from the first one on."""
 
     def __init__(self) -> None:
-        self.connections: set[Kept] = set()
         self._running: set[Exchange] = set()
         self._changed = threading.Condition()
         self._wakes_at = 0.0
@@ -124,8 +110,6 @@ class _Watch:
             with self._changed:
                 self._running.discard(exchange)
             exchange.close()
-            if exchange.connection is not None:
-                exchange.connection.used = time.monotonic()
 
     def cut(self, owner: Owner) -> None:
         """The deadline of the owner's exchanges is now."""
@@ -135,21 +119,8 @@ class _Watch:
                     exchange.deadline = time.monotonic()
             self._changed.notify()
 
-    def close_idle(self) -> None:
-        """Close connections that were idle for too long to be used again."""
-        # Not at once when they are: until then an exchange may have taken one and not said so.
-        unused_since = time.monotonic() - 1.25 * IDLE_SECONDS
-        for connection in list(self.connections):
-            if connection.used < unused_since and not self._is_busy(connection):
-                connection.close()
-
-    def _is_busy(self, connection: Kept) -> bool:
-        with self._changed:
-            return any(exchange.connection is connection for exchange in self._running)
-
     def _run(self) -> None:
         while True:
-            self.close_idle()
             with self._changed:
                 now = time.monotonic()
                 for exchange in self._running:
@@ -162,9 +133,7 @@ class _Watch:
 
 _thread = threading.local()
 _watch: Final = _Watch()
-connections: Final = _watch.connections
 cut: Final = _watch.cut
-close_idle: Final = _watch.close_idle
 running: Final = _watch.running
 
 

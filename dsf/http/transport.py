@@ -25,7 +25,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
-from dsf.http import addresses, deadline, trust
+from dsf.http import addresses, trust
 from dsf.http.access import PORTS, Proxy
 from dsf.http.deadline import Exchange, current
 from dsf.http.failures import NotHttpError, TooMuchError
@@ -38,6 +38,9 @@ _SOCKET_OPTIONS: Final = [
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
 ]
+#: Seconds since its last request after which a connection is not used again: load balancers and NAT forget an idle one
+#: after 240 s and more, some without a word to either end.
+IDLE_SECONDS: Final = 60.0
 #: Bytes of status line and headers, those of interim answers (100 Continue) included.
 _MAX_HEAD: Final = 256 * 1024
 _DIGITS: Final = re.compile(r"[0-9]{1,18}")
@@ -129,15 +132,14 @@ class _Connection(HTTPConnection):
     """A connection to a checked address, kept for later requests while it can be expected to work."""
 
     response_class = BoundedResponse
-    used = 0.0
+    #: When its last request was sent, by time.monotonic().
+    _used = 0.0
 
     @property
     def is_connected(self) -> bool:
         """Whether the next request may use it; the pool closes it otherwise."""
-        exchange = current()
-        exchange.connection = self
-        is_idle = time.monotonic() - self.used > deadline.IDLE_SECONDS
-        return not exchange.is_new and not is_idle and super().is_connected
+        is_idle = time.monotonic() - self._used > IDLE_SECONDS
+        return not current().is_new and not is_idle and super().is_connected
 
     def connect(self) -> None:
         """Connect to the first address of the server, its alias or its proxy that accepts it.
@@ -145,8 +147,7 @@ class _Connection(HTTPConnection):
         The name is resolved and checked here and nowhere else: the library gets an address.
         """
         exchange = current()
-        exchange.connection, exchange.is_new = self, True
-        deadline.connections.add(self)
+        exchange.is_new = True
         named = self.host, self.port
         failure: Exception = OSError(f"{self.host} has no address")
         try:
@@ -168,15 +169,12 @@ class _Connection(HTTPConnection):
         """Send a request."""
         exchange = current()
         if self.sock is not None and not exchange.is_new:
+            exchange.is_kept = True
             exchange.use(self.sock)
             # Milliseconds in which the peer must acknowledge what is sent to it. A new one may take its time.
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 5000)
+        self._used = time.monotonic()
         super().request(*args, **options)
-
-    def close(self) -> None:
-        """Close it; a later request connects anew."""
-        super().close()
-        deadline.connections.discard(self)
 
 
 class _TlsConnection(_Connection, HTTPSConnection):

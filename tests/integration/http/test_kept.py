@@ -7,16 +7,14 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-import psutil
 import pytest
 
 from dsf import http
 from dsf.errors import HttpError
-from dsf.http import deadline, transport
+from dsf.http import transport
 from tests.integration.http.forgetfulrelay import ForgetfulRelay
 from tests.support import httpserver
 from tests.support.httpserver import ScriptedServer, answer
-from tests.support.wait import wait_for
 
 #: Seconds until the relay forgets a connection, and from one request to the next.
 _FORGETS = 0.5
@@ -70,33 +68,12 @@ def test_a_repeated_request_does_not_take_the_next_dead_connection() -> None:
 
 
 def test_a_connection_that_was_idle_for_too_long_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deadline, "IDLE_SECONDS", _FORGETS / 2)
+    monkeypatch.setattr(transport, "IDLE_SECONDS", _FORGETS / 2)
     with ScriptedServer(answer("hello")) as server, ForgetfulRelay(server.port, _FORGETS, resets=False) as relay:
         for _ in range(3):
             assert _ask(relay.url, None) == b"hello"
             time.sleep(_INTERVAL)
     assert (relay.forgotten, relay.connections) == (0, 3)
-
-
-def test_an_idle_connection_is_closed_and_a_busy_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    answered = threading.Event()
-
-    def wait(exchange: httpserver.Exchange) -> None:
-        answered.wait(30)
-        exchange.send(b"late")
-
-    own = psutil.Process()
-    with ScriptedServer(answer("hello")) as server, ScriptedServer(wait) as slow, ThreadPoolExecutor(1) as pool:
-        late = pool.submit(_ask, slow.url, None)
-        assert _ask(server.url, None) == b"hello"
-        wait_for(lambda: slow.requests)
-        deadline.close_idle()
-        assert any(one.raddr and one.raddr.port == server.port for one in own.net_connections()), "it is not idle yet"
-        monkeypatch.setattr(deadline, "IDLE_SECONDS", 0.0)
-        deadline.close_idle()
-        assert not any(one.raddr and one.raddr.port == server.port for one in own.net_connections())
-        answered.set()
-        assert late.result() == b"late"
 
 
 def test_a_new_connection_that_fails_is_not_repeated() -> None:
