@@ -99,7 +99,7 @@ class Acting:
 
     def affected(self, act: str, target: ActionTarget) -> tuple[list[str], list[str]]:
         """The affected clusters, and those that keep an override of their own, which goes before that of all."""
-        self._reading.record(target.scorer)
+        self._reading.registry.scorer(target.scorer)
         targets = self._reading.targets(target.scorer)
         if target.cluster is None:
             own = [name for name, runs in targets.items() if _source(act, runs) == keys.pair(name, target.scorer)]
@@ -142,7 +142,7 @@ class Acting:
 
     def others(self, scorer: str) -> list[str]:
         """The scorers that this one can be compared with, by name."""
-        return [record.name for record in self._reading.records() if record.name != scorer]
+        return sorted(self._reading.registry.scorers().keys() - {scorer})
 
     def _test(self, act: str, target: ActionTarget, form: Mapping[str, str]) -> RunRequest:
         """What a form asks for."""

@@ -132,7 +132,7 @@ class BacktestRunner:
 
     def _manifest(self, scorer: str, clusters: Sequence[str]) -> str:
         """The DynamicScorer and the clusters' labels, for a test of what is registered nowhere."""
-        found = self._objects.scorer(scorer, self._reading.record(scorer).namespace)
+        found = self._objects.scorer(scorer, self._reading.registry.scorer(scorer).namespace)
         if found is None:
             raise BacktestError(
                 f"the DynamicScorer {scorer!r} cannot be read from here: run `dsf backtest` where it can, with --keep"

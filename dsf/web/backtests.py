@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from dsf.backtest import kept
 from dsf.backtest.comparison import ComparisonView, PlacementDifference
 from dsf.backtest.kept import KeptRun
 from dsf.backtest.summary import BacktestView, ItemView
@@ -60,9 +61,8 @@ class DecisionStrip:
 
 def backtests(reading: Reading, scorer: str, query: Mapping[str, str]) -> dict[str, Any]:
     """Data of the template: the list, and the run of the query, else the newest. Raises UnknownScorerError."""
-    record = reading.record(scorer)
-    runs = reading.backtests(scorer)
-    rows = [_row(run) for run in runs]
+    record = reading.registry.scorer(scorer)
+    rows = [_row(run) for run in kept.read(reading.redis, scorer)]
     chosen = next((row for row in rows if row.run.id == query.get("run")), rows[0] if rows else None)
     comparison = chosen.run.comparison if chosen else None
     # Whoever may not list Placements learns nothing of them here.

@@ -9,10 +9,11 @@ from typing import Any, Final
 
 from dsf.fleet.model import MAX_ROWS, PairFilter
 from dsf.fleet.overviews import ScorerOverview
+from dsf.fleet.verdict import Verdict
 from dsf.messages import is_run_id
 from dsf.store.notices import CLUSTER_SET
 from dsf.web import search
-from dsf.web.reading import Reading, Rows, TableRow, states_named
+from dsf.web.reading import Reading, Rows, TableRow
 from dsf.web.states import STATES
 
 #: Most pairs that a search for items or runs reads: the rows in memory have neither.
@@ -98,7 +99,7 @@ def _meaning(reading: Reading, asked: search.Query) -> _Meaning:
         wanted = PairFilter(
             scorers=None if len(scorers) == len(fleet.scorers) else {scorer.name for scorer in scorers},
             clusters=clusters if named_clusters else None,
-            states=states_named(states) if len(states) < len(STATES) else None,
+            states=[Verdict(name) for name in states] if len(states) < len(STATES) else None,
             why=partial(_is_why, stages, reasons) if stages or reasons else None,
         )
     return _Meaning(wanted, shown_scorers, shown_clusters, items, runs)

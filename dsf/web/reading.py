@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import redis
 
 from dsf import keys
-from dsf.backtest import kept
-from dsf.backtest.kept import KeptRun
-from dsf.fleet import changes
 from dsf.fleet.model import FleetModel, PairFilter
-from dsf.fleet.overviews import ClusterPage, PairDetail, PairRow, ReasonGroup, ScorerOverview
+from dsf.fleet.overviews import PairDetail, PairRow, ReasonGroup, ScorerOverview
 from dsf.fleet.schedule import entry_view
 from dsf.fleet.verdict import Verdict, verdict
 from dsf.fleet.views import EntryView
 from dsf.messages import run_time
-from dsf.store.agents import Agents
 from dsf.store.entries import TOLERANCE, Effective, effective, interval_in_force, is_slot, pause
 from dsf.store.pairs import Pairs, PairScore, PairState
 from dsf.store.registry import Registry, ScorerRecord
-from dsf.store.schedule import ScheduleOverride, ScheduleStore
+from dsf.store.schedule import ScheduleStore
 from dsf.web.states import RANK, STATES, State
-
-Pair = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -76,9 +70,9 @@ class Reading:
 
     def __init__(self, client: redis.Redis) -> None:
         self.redis = client
-        self._registry = Registry(client)
+        self.registry = Registry(client)
+        self.schedule = ScheduleStore(client)
         self._pairs = Pairs(client)
-        self._schedule = ScheduleStore(client)
         #: Has the rows of all pairs in memory, and what needs no more than those.
         self.model = FleetModel(client)
 
@@ -125,9 +119,9 @@ class Reading:
         models = {(row.cluster, row.scorer): row for row in pairs}
         names = [keys.pair(*pair) for pair in models]
         now = time.time()
-        entries = {(entry.cluster, entry.scorer): entry for entry in self._schedule.entries(names)}
-        overrides, due = self._schedule.overrides(), self._schedule.due_times(names)
-        records = self._registry.scorers()
+        entries = {(entry.cluster, entry.scorer): entry for entry in self.schedule.entries(names)}
+        overrides, due = self.schedule.overrides(), self.schedule.due_times(names)
+        records = self.registry.scorers()
         rows = []
         for data in self._pairs.states(models):
             pair = (data.cluster, data.scorer)
@@ -140,39 +134,14 @@ class Reading:
             rows.append(TableRow(*pair, state, why, score, expired, view, data))
         return rows
 
-    def clusters(self, limit: int, names: Collection[str] | None = None, cursor: str | None = None) -> ClusterPage:
-        """Clusters that have pairs, with their states, worst first; `names`: only these."""
-        return self.model.clusters(limit=limit, names=names, cursor=cursor, paired=True)
-
     def cluster_names(self) -> list[str]:
         """All accepted clusters, sorted."""
         return sorted(str(name) for name in self.redis.hkeys(keys.CLUSTERS))
 
-    def records(self) -> list[ScorerRecord]:
-        """The records of all scorers by name."""
-        return [record for _, record in sorted(self._registry.scorers().items())]
-
-    def record(self, scorer: str) -> ScorerRecord:
-        """The record of a scorer."""
-        return self._registry.scorer(scorer)
-
-    def overrides(self, scorer: str) -> dict[str, ScheduleOverride]:
-        """Overrides of a scorer, by target."""
-        return {
-            name: override
-            for name, override in self._schedule.overrides().items()
-            if keys.split_pair(name)[1] == scorer
-        }
-
     def targets(self, scorer: str) -> dict[str, Effective]:
         """The clusters on which a scorer runs, sorted, and the schedule in force on each."""
-        overrides, now = self._schedule.overrides(), time.time()
-        return {entry.cluster: effective(entry, overrides, now) for entry in self._schedule.entries_of(scorer)}
-
-    def agent_version(self, name: str) -> int | None:
-        """The version of the messages that a cluster's agent sends; None before the first."""
-        agent = Agents(self.redis).one(name)
-        return agent.schema_version if agent else None
+        overrides, now = self.schedule.overrides(), time.time()
+        return {entry.cluster: effective(entry, overrides, now) for entry in self.schedule.entries_of(scorer)}
 
     def pair(self, cluster: str, scorer: str) -> tuple[TableRow, PairDetail]:
         """One pair."""
@@ -191,7 +160,7 @@ class Reading:
     def of_run(self, run: str, wanted: PairFilter) -> list[TableRow]:
         """The pair with this scheduled run: the id contains the time, at which few pairs are due."""
         at = run_time(run) + TOLERANCE / 2
-        records, overrides = self._registry.scorers(), self._schedule.overrides()
+        records, overrides = self.registry.scorers(), self.schedule.overrides()
         due = [
             (cluster, scorer)
             for cluster, scorer in self._pairs.names()
@@ -211,21 +180,6 @@ class Reading:
             ):
                 rows += self.page(replace(wanted, scorer=scorer, clusters=[cluster]), 1).rows
         return rows
-
-    def backtests(self, scorer: str) -> list[KeptRun]:
-        """Backtests and comparisons of a scorer that were kept, the newest first."""
-        return kept.read(self.redis, scorer)
-
-    def changes(
-        self, limit: int, cursor: str | None, scorer: str | None = None, cluster: str | None = None
-    ) -> changes.ChangeList:
-        """Actions of users, newest first."""
-        return changes.read(self.redis, limit=limit, cursor=cursor, scorer=scorer, cluster=cluster)
-
-
-def states_named(names: Collection[str]) -> list[Verdict]:
-    """The states of these names; unknown ones are omitted."""
-    return [state for state in Verdict if state.value in names]
 
 
 def _why(state: State, model: PairRow, record: ScorerRecord | None, entry: EntryView | None) -> Why | None:

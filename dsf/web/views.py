@@ -7,13 +7,16 @@ import shlex
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from dsf import keys
 from dsf.api.naming import sanitize_resource_name
 from dsf.api.score import validity_at
 from dsf.api.scorer import DynamicScorer
 from dsf.errors import CursorError, UnknownScorerError
+from dsf.fleet import changes
 from dsf.fleet.model import PairFilter
 from dsf.fleet.overviews import ClusterPage, ConditionView, FleetOverview, SettingView
 from dsf.fleet.verdict import Verdict
+from dsf.store.agents import Agents
 from dsf.store.entries import scorer_target
 from dsf.web.backtests import backtests
 from dsf.web.dividing import EVERYTHING, Chosen, chosen, divided
@@ -54,7 +57,9 @@ def _fleet(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str
         return context | {"mode": "pairs", "page": reading.page(PairFilter(clusters=only.clusters), PAGE_ROWS)}
     room = _matrix_rows(fleet, min(len(groups), _LISTED), len(scorers), only)
     if clusters <= _MATRIX_ROWS and clusters * len(scorers) <= 2000 and room > 0:
-        page = _first_if_other(lambda cursor: reading.clusters(room, only.clusters, cursor), query)
+        page = _first_if_other(
+            lambda cursor: reading.model.clusters(limit=room, names=only.clusters, cursor=cursor, paired=True), query
+        )
         return context | {"mode": "matrix", "columns": scorers, "lines": page.clusters, "page": page}
     need_attention = (Verdict.FAILING, Verdict.EXPIRED, Verdict.SKIPPED, Verdict.NEVER, Verdict.EMPTY)
     wanted = PairFilter(clusters=only.clusters, states=need_attention)
@@ -82,11 +87,11 @@ def _matrix_rows(fleet: FleetOverview, groups: int, columns: int, only: Chosen) 
 
 def settings_in_force(sources: Sources, name: str) -> list[SettingView] | None:
     """The settings of a registered scorer; None if its DynamicScorer is unreadable. Raises UnknownScorerError."""
-    record = sources.reading.record(name)
+    record = sources.reading.registry.scorer(name)
     manifest = sources.objects.scorer(name, record.namespace)
     if manifest is None:
         return None
-    override = sources.reading.overrides(name).get(scorer_target(name))
+    override = sources.reading.schedule.overrides_of(name, []).get(scorer_target(name))
     interval = override.interval if override is not None else None
     return settings_of(manifest, override, validity_at(interval or record.interval, record.validity, record.interval))
 
@@ -94,7 +99,7 @@ def settings_in_force(sources: Sources, name: str) -> list[SettingView] | None:
 def _scorer(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
     name = names["scorer"]
     try:
-        record = sources.reading.record(name)
+        record = sources.reading.registry.scorer(name)
     except UnknownScorerError:
         unready = sources.reading.model.unready(name)
         if unready is None:
@@ -109,10 +114,9 @@ def _scorer(sources: Sources, names: Mapping[str, str], query: Query) -> dict[st
     manifest = sources.objects.scorer(name, record.namespace)
     scorer = sources.reading.model.scorer(name)
     config = _config(manifest, scorer.config_read)
-    # Overrides for all clusters first.
-    overrides = sorted(
-        sources.reading.overrides(name).items(), key=lambda item: (item[0] != scorer_target(name), item[0])
-    )
+    everywhere = scorer_target(name)
+    own = [item for item in sources.reading.schedule.overrides().items() if keys.split_pair(item[0])[1] == name]
+    overrides = sorted(own, key=lambda item: (item[0] != everywhere, item[0]))
     return {
         "title": f"Scorer {name}",
         "record": record,
@@ -151,16 +155,16 @@ def _config(scorer: DynamicScorer | None, read: datetime | None = None) -> dict[
 
 def _cluster(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
     name = names["cluster"]
-    cluster = sources.reading.model.cluster(name)
+    cluster, agent = sources.reading.model.cluster(name), Agents(sources.reading.redis).one(name)
     return {
         "title": f"Cluster {name}",
         "cluster": cluster,
-        "messages": sources.reading.agent_version(name),
+        "messages": agent.schema_version if agent else None,
         "page": sources.reading.page(PairFilter(clusters=[name]), PAGE_ROWS, query.get("cursor") or None),
         "not_here": [
-            (scorer, cluster.absent.get(scorer.name) or scorer.problem or "not distributed yet")
-            for scorer in sources.reading.records()
-            if scorer.name not in cluster.scorers
+            (record, cluster.absent.get(scorer) or record.problem or "not distributed yet")
+            for scorer, record in sorted(sources.reading.registry.scorers().items())
+            if scorer not in cluster.scorers
         ],
     }
 
@@ -183,7 +187,7 @@ def _pair(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str,
 def _object(sources: Sources, name: str) -> DynamicScorer | None:
     """The DynamicScorer of this name, of the namespace that has the name."""
     try:
-        return sources.objects.scorer(name, sources.reading.record(name).namespace)
+        return sources.objects.scorer(name, sources.reading.registry.scorer(name).namespace)
     except UnknownScorerError:
         return sources.objects.scorer(name)
 
@@ -205,9 +209,12 @@ def _commands(manifest: DynamicScorer | None, row: TableRow) -> list[str]:
 
 
 def _changes(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
-    only = {name: query.get(name) or None for name in ("scorer", "cluster")}
-    changes = sources.reading.changes(PAGE_ROWS, query.get("cursor") or None, **only)
-    return {"title": "Changes", "changes": changes, "only": {name: text for name, text in only.items() if text}}
+    only = {name: text for name in ("scorer", "cluster") if (text := query.get(name))}
+    cursor = query.get("cursor") or None
+    found = changes.read(
+        sources.reading.redis, limit=PAGE_ROWS, cursor=cursor, scorer=only.get("scorer"), cluster=only.get("cluster")
+    )
+    return {"title": "Changes", "changes": found, "only": only}
 
 
 VIEWS: Final = (

@@ -11,7 +11,8 @@ from typing import cast
 
 import pytest
 
-from dsf.backtest.kept import MAX_RUNS, KeptRun, fitting
+from dsf.backtest import kept
+from dsf.backtest.kept import MAX_RUNS, fitting
 from dsf.backtest.summary import COLUMNS
 from dsf.fleet.model import PairFilter
 from dsf.fleet.overviews import (
@@ -100,7 +101,8 @@ class Fleet:
         rows = [row(f"c{one}", "s", data=PairState(f"c{one}", "s", {})) for one in range(limit)]
         return Rows(rows, 2 * limit, "next")
 
-    def clusters(self, limit: int, names: object, cursor: str | None) -> ClusterPage:
+    def clusters(self, *, limit: int, names: object, cursor: str | None, paired: bool) -> ClusterPage:
+        assert paired
         start = int(cursor or 0)
         return ClusterPage(
             at=NOW,
@@ -186,7 +188,7 @@ def test_a_matrix_without_room_is_a_list(clusters: int, scorers: int) -> None:
     assert html.count('<tr data-block id="pairs-') == 100
 
 
-def test_the_tab_of_backtests_with_as_much_as_is_kept() -> None:
+def test_the_tab_of_backtests_with_as_much_as_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the store cuts it: the largest comparison, and the largest backtest."""
     views = [backtest(f"c{number}", items=50, columns=COLUMNS) for number in range(30)]
     views = [
@@ -208,17 +210,21 @@ def test_the_tab_of_backtests_with_as_much_as_is_kept() -> None:
         )
     ]
 
-    class Kept:
-        def backtests(self, scorer: str) -> list[KeptRun]:
-            return runs
+    class Registered:
+        redis = None
 
-        def record(self, scorer: str) -> ScorerRecord:
-            return ScorerRecord(name=scorer, score_name=scorer, interval=10, validity=300)
+        def scorer(self, name: str) -> ScorerRecord:
+            return ScorerRecord(name=name, score_name=name, interval=10, validity=300)
 
+        @property
+        def registry(self) -> Registered:
+            return self
+
+    monkeypatch.setattr(kept, "read", lambda *_: runs)
     [view] = [one for one in VIEWS if one.path == "/scorers/{scorer}/backtests"]
     for run in ("0", "1", "2"):
         query = {"run": run, "allowed": "placements"}
-        context = view.build(Sources(cast("Reading", Kept()), NoObjects()), {"scorer": "s"}, query)
+        context = view.build(Sources(cast("Reading", Registered()), NoObjects()), {"scorer": "s"}, query)
         html = render(view.template, "", {**context, "options": PageOptions(), "query": query})
         assert len(re.findall("<[a-zA-Z]", html)) + AROUND < 5000
         assert html.count("<tr data-block") == MAX_RUNS
