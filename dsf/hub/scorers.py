@@ -49,8 +49,7 @@ class ScorerReconciler:
         *,
         on_change: Callable[[ObjectKey], None],
     ) -> None:
-        """`failure_threshold` is the number of failed health checks after which a scorer is Inactive; `on_change` gets
-        those that need a newer plan."""
+        """`on_change` gets the scorers that need a newer plan."""
         self._backend = backend
         self._registrar = registrar
         self._desired = desired
