@@ -7,9 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from pydantic import ValidationError
+
 from dsf import http
 from dsf.api.cluster import ManagedCluster
 from dsf.api.manifest import ApiObject, ManifestProblem, parse_documents
+from dsf.api.problems import explain
+from dsf.api.reading import understood
 from dsf.api.remoteconfig import CHECK_TIMEOUT, parse_remote_config
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringauthentication import ClusterFacts, ScoringAuthentication
@@ -27,7 +31,7 @@ from dsf.errors import (
     UnknownScorerError,
 )
 from dsf.kube.lists import objects
-from dsf.kube.resources import DYNAMIC_SCORERS, MANAGED_CLUSTERS, SCORING_AUTHENTICATIONS
+from dsf.kube.resources import DYNAMIC_SCORERS, MANAGED_CLUSTERS, SCORING_AUTHENTICATIONS, Resource
 from dsf.kube.session import Session
 
 
@@ -52,14 +56,23 @@ def from_manifest(file: Path, name: str | None, cluster: str, scorer_url: str = 
 def from_hub(session: Session, name: str, cluster: str, scorer_url: str = "") -> ScorerSummary:
     """The DynamicScorer `name` of the hub, as an agent of `cluster` would run it.
 
-    Raises BackendError, UnknownScorerError, ResolutionError, BacktestError.
+    Other objects that cannot be read, such as those of a later version, count as missing, as they do for the hub.
+    Raises BackendError, UnknownScorerError, ManifestError, ResolutionError, BacktestError.
     """
-    kinds = (
+    kinds: tuple[tuple[Resource, type[ApiObject]], ...] = (
         (DYNAMIC_SCORERS, DynamicScorer),
         (SCORING_AUTHENTICATIONS, ScoringAuthentication),
         (MANAGED_CLUSTERS, ManagedCluster),
     )
-    found = [model.from_manifest(one) for resource, model in kinds for one in objects(session, resource)]
+    found: list[ApiObject] = []
+    for resource, model in kinds:
+        for manifest in objects(session, resource):
+            try:
+                found.append(understood(manifest, model))
+            except ValidationError as error:
+                if model is DynamicScorer and manifest["metadata"]["name"] == name:
+                    mistake = explain(error, model, manifest)[0]
+                    raise ManifestError(f"DynamicScorer {name!r} of the hub cannot be read: {mistake}") from None
     return _of(found, name, cluster, scorer_url, "the hub")
 
 

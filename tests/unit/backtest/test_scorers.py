@@ -1,0 +1,40 @@
+"""A scorer of the hub among objects that this version cannot read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dsf.backtest import scorers
+from dsf.errors import ManifestError
+from dsf.kube.resources import DYNAMIC_SCORERS
+from tests.support.manifests import scorer
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The DynamicScorers of the hub; an API server with this version's CRDs stores no other ones."""
+    source = {
+        "type": "Prometheus",
+        "host": "http://prometheus:9090",
+        "params": {"query": "up", "range": 60, "step": 15},
+    }
+    scoring = {"host": "http://scorer:8000", "path": "/scoring", "params": {"name": "s", "interval": 30}}
+    present = [
+        scorer("hub", "good", configSyncMode="None", source=source, scoring=scoring),
+        scorer("hub", "later", source="of a later version"),
+    ]
+    monkeypatch.setattr(scorers, "objects", lambda _, resource: present if resource is DYNAMIC_SCORERS else [])
+    return present
+
+
+@pytest.mark.usefixtures("hub")
+def test_one_that_cannot_be_read_is_not_in_the_way_of_another() -> None:
+    assert scorers.from_hub(None, "good", "c1").name == "good"  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("hub")
+def test_one_that_cannot_be_read_says_why() -> None:
+    with pytest.raises(ManifestError, match=r"DynamicScorer 'later' of the hub cannot be read: spec\.source: "):
+        scorers.from_hub(None, "later", "c1")  # type: ignore[arg-type]
