@@ -21,7 +21,7 @@ import redis
 from dsf import keys
 from dsf.fleet.verdict import Verdict, verdict
 from dsf.store.client import batched
-from dsf.store.entries import Entry, ScheduleOverride, pause, read, targets_of
+from dsf.store.entries import Entry, ScheduleOverride, pause, read, read_overrides, targets_of
 from dsf.store.pairs import PairFailure, PairState, row_fields
 from dsf.store.ticks import Skips
 
@@ -134,7 +134,7 @@ class Snapshot:
             sequence, overrides, pairs = pipe.execute()
         self._rows, self._total, self._overrides = {}, 0, overrides
         with _without_collection():
-            self._read_pairs(pairs, _parsed(overrides))
+            self._read_pairs(pairs, read_overrides(overrides.items()))
         self._sequence = int(sequence or 0)
         # A replica that took over may lack changes that were seen here, and count further: all rows are read again.
         self._reload_at = time.monotonic() + 600.0
@@ -151,7 +151,7 @@ class Snapshot:
             # Redis was emptied, or is an older copy of itself; or somebody has paused a scorer or resumed it.
             return False
         if pairs:
-            self._read_pairs(pairs, _parsed(overrides))
+            self._read_pairs(pairs, read_overrides(overrides.items()))
         self._sequence = int(sequence or 0)
         # Unequal when a removal was forgotten before it was seen here.
         return self._total == int(total)
@@ -195,11 +195,3 @@ def _without_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-def _parsed(texts: Mapping[str, str]) -> dict[str, ScheduleOverride]:
-    overrides: dict[str, ScheduleOverride] = {}
-    for target, text in texts.items():
-        if (override := read(ScheduleOverride, target, text)) is not None:
-            overrides[target] = override
-    return overrides

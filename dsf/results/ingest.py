@@ -20,8 +20,9 @@ from dsf.results.ending import ending_of
 from dsf.results.holding import Published
 from dsf.settings import Settings
 from dsf.store.agents import AgentRecord, Agents
+from dsf.store.client import parsed
 from dsf.store.entries import interval_in_force, overrides_at, targets_of
-from dsf.store.registry import ClusterRecord, ScorerRecord, read_record
+from dsf.store.registry import ClusterRecord, ScorerRecord
 from dsf.store.runs import Ending, Runs
 from dsf.store.writes import VALIDITY_FACTOR, read_factor
 
@@ -277,7 +278,7 @@ class RegistryCache:
 @functools.lru_cache(maxsize=16_384)
 def _record(model: type[Any], name: str, text: str | None) -> Any:
     """Only changes are parsed: a fleet has thousands of clusters."""
-    return read_record(model, name, text)
+    return parsed(model, name, text)
 
 
 def master_secret(settings: Settings) -> bytes:

@@ -17,7 +17,7 @@ import dsf.log
 from dsf import keys
 from dsf.api.types import CREDENTIALS_WORK_NAME
 from dsf.errors import UnknownClusterError
-from dsf.store.client import at_once, batched, parsed, whole
+from dsf.store.client import at_once, batched, parsed, parsed_all, whole
 from dsf.store.registry import ClusterRecord, Registry
 
 log = dsf.log.get(__name__)
@@ -68,9 +68,7 @@ class Agents:
 
     def all(self) -> dict[str, AgentRecord]:
         """By cluster. Unreadable records are logged and left out."""
-        stored = {str(name): str(text) for name, text in self._redis.hgetall(keys.AGENTS).items()}
-        records = {name: parsed(AgentRecord, name, text) for name, text in stored.items()}
-        return {name: record for name, record in records.items() if record is not None}
+        return parsed_all(AgentRecord, self._redis.hgetall(keys.AGENTS))
 
     def problems(self, clusters: Iterable[ClusterRecord]) -> Mapping[str, str]:
         """Cluster -> why its agent's results are refused; only those of these with a problem, by name."""
@@ -147,9 +145,7 @@ class AgentKeys:
 
     def requests(self) -> dict[str, KeyRequest]:
         """Open requests by cluster. Unreadable ones are logged and left out."""
-        stored = {str(name): str(text) for name, text in self._redis.hgetall(keys.KEY_REQUESTS).items()}
-        requests = {name: parsed(KeyRequest, name, text) for name, text in stored.items()}
-        return {name: request for name, request in requests.items() if request is not None}
+        return parsed_all(KeyRequest, self._redis.hgetall(keys.KEY_REQUESTS))
 
     def done(self, cluster: str, request: KeyRequest) -> None:
         """Forget a request, unless replaced meanwhile."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from itertools import islice
 from typing import Any, Final, TypeVar
@@ -146,6 +146,12 @@ def parsed(model: type[_Model], name: str, text: str | bytes | None, context: An
         problem = error.errors(include_url=False, include_input=False, include_context=False)[0]["msg"]
         complain(model.__name__, name, hash(text), problem)
         return None
+
+
+def parsed_all(model: type[_Model], stored: Mapping[Any, Any]) -> dict[str, _Model]:
+    """The stored objects by name, without those that cannot be read."""
+    objects = ((str(name), parsed(model, str(name), text)) for name, text in stored.items())
+    return {name: item for name, item in objects if item is not None}
 
 
 def whole(kind: str, name: str, text: Any) -> int:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Mapping
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 import redis
 from pydantic import BaseModel, ConfigDict
 
 from dsf import keys
-from dsf.store.client import parsed
+from dsf.store.client import parsed, parsed_all
 
 #: OCM's label for a cluster's ClusterSet.
 CLUSTER_SET: Final = "cluster.open-cluster-management.io/clusterset"
@@ -90,9 +90,6 @@ def cut(message: str, limit: int = 2000) -> str:
     return message if len(message) <= limit else message[: limit - 1] + "…"
 
 
-_Notice = TypeVar("_Notice", ScorerNotice, ClusterNotice, ConfigRead)
-
-
 class Notices:
     """Methods raise redis.RedisError if Redis is unreachable. Thread-safe.
 
@@ -125,7 +122,7 @@ class Notices:
 
     def reads(self) -> dict[str, ConfigRead]:
         """All of them by name."""
-        return _read(ConfigRead, self._redis.hgetall(keys.CONFIG_READS))
+        return parsed_all(ConfigRead, self._redis.hgetall(keys.CONFIG_READS))
 
     def forget_cluster(self, name: str) -> None:
         """Remove a cluster's notice."""
@@ -152,7 +149,7 @@ class Notices:
 
     def scorers(self) -> dict[str, ScorerNotice]:
         """All notices by name."""
-        return _read(ScorerNotice, self._redis.hgetall(keys.SCORER_NOTICES))
+        return parsed_all(ScorerNotice, self._redis.hgetall(keys.SCORER_NOTICES))
 
     def scorer(self, name: str) -> ScorerNotice | None:
         """One of them."""
@@ -160,7 +157,7 @@ class Notices:
 
     def clusters(self) -> dict[str, ClusterNotice]:
         """All notices by name."""
-        return _read(ClusterNotice, self._redis.hgetall(keys.CLUSTER_NOTICES))
+        return parsed_all(ClusterNotice, self._redis.hgetall(keys.CLUSTER_NOTICES))
 
     def cluster(self, name: str) -> ClusterNotice | None:
         """One of them."""
@@ -181,8 +178,3 @@ class Notices:
         with self._lock:
             for name in names:
                 self._written.get(key, {}).pop(name, None)
-
-
-def _read(model: type[_Notice], stored: Mapping[Any, Any]) -> dict[str, _Notice]:
-    read = ((str(name), parsed(model, str(name), text)) for name, text in stored.items())
-    return {name: notice for name, notice in read if notice is not None}

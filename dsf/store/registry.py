@@ -6,14 +6,14 @@ no secret: an intruder in Redis cannot learn or change where an agent sends its 
 
 from __future__ import annotations
 
-from typing import Literal, TypeVar
+from typing import Literal
 
 import redis
 from pydantic import BaseModel, ConfigDict, Field
 
 from dsf import keys
 from dsf.errors import UnknownClusterError, UnknownScorerError
-from dsf.store.client import at_once, parsed
+from dsf.store.client import at_once, parsed, parsed_all
 
 
 class FailingRule(BaseModel):
@@ -103,14 +103,6 @@ class ClusterRecord(BaseModel):
     key_since: float = 0.0
 
 
-_Record = TypeVar("_Record", ScorerRecord, ClusterRecord)
-
-
-def read_record(model: type[_Record], name: str, text: str | None) -> _Record | None:
-    """A stored record; None if there is none. An unreadable one is logged and treated as missing."""
-    return parsed(model, name, text)
-
-
 class Registry:
     """Scorers and clusters in Redis. Methods raise redis.RedisError if Redis is unreachable."""
 
@@ -127,7 +119,7 @@ class Registry:
 
     def scorer(self, name: str) -> ScorerRecord:
         """One scorer, by the DynamicScorer's name. Raises UnknownScorerError."""
-        record = read_record(ScorerRecord, name, self._redis.hget(keys.SCORERS, name))  # type: ignore[arg-type]
+        record = parsed(ScorerRecord, name, self._redis.hget(keys.SCORERS, name))
         if record is None:
             known = ", ".join(sorted(self.scorers())) or "none"
             raise UnknownScorerError(f"no scorer {name!r} runs; registered: {known}")
@@ -135,7 +127,7 @@ class Registry:
 
     def scorers(self) -> dict[str, ScorerRecord]:
         """All scorers by name."""
-        return self._all(keys.SCORERS, ScorerRecord)
+        return parsed_all(ScorerRecord, self._redis.hgetall(keys.SCORERS))
 
     def put_cluster(self, record: ClusterRecord) -> bool:
         """Write a cluster; returns whether it changed."""
@@ -147,7 +139,7 @@ class Registry:
 
     def cluster(self, name: str) -> ClusterRecord:
         """One cluster. Raises UnknownClusterError."""
-        record = read_record(ClusterRecord, name, self._redis.hget(keys.CLUSTERS, name))  # type: ignore[arg-type]
+        record = parsed(ClusterRecord, name, self._redis.hget(keys.CLUSTERS, name))
         if record is None:
             known = ", ".join(sorted(self.clusters())) or "none"
             raise UnknownClusterError(f"no cluster {name!r} is accepted; registered: {known}")
@@ -155,7 +147,7 @@ class Registry:
 
     def clusters(self) -> dict[str, ClusterRecord]:
         """All clusters by name."""
-        return self._all(keys.CLUSTERS, ClusterRecord)
+        return parsed_all(ClusterRecord, self._redis.hgetall(keys.CLUSTERS))
 
     def _put(self, key: str, record: ScorerRecord | ClusterRecord) -> bool:
         text = record.model_dump_json()
@@ -163,8 +155,3 @@ class Registry:
             return False
         at_once(self._redis, ("HSET", key, record.name, text))
         return True
-
-    def _all(self, key: str, model: type[_Record]) -> dict[str, _Record]:
-        stored = ((str(name), str(text)) for name, text in self._redis.hgetall(key).items())
-        read = ((name, read_record(model, name, text)) for name, text in stored)
-        return {name: record for name, record in read if record is not None}

@@ -18,7 +18,7 @@ from dsf import keys
 from dsf.store.client import at_once, batched, lua, number, parsed, whole
 from dsf.store.entries import CLOCK_SKEW
 from dsf.store.pairs import row_fields
-from dsf.store.registry import ClusterRecord, ScorerRecord, read_record
+from dsf.store.registry import ClusterRecord, ScorerRecord
 
 #: Burst of writes before the rate limit applies.
 BURST = 5
@@ -296,8 +296,8 @@ def _facts(
 ) -> Facts:
     score, changes = fields
     return Facts(
-        scorer=read_record(ScorerRecord, claim.scorer, scorer),
-        cluster=read_record(ClusterRecord, claim.cluster, cluster),
+        scorer=parsed(ScorerRecord, claim.scorer, scorer),
+        cluster=parsed(ClusterRecord, claim.cluster, cluster),
         scheduled=entry is not None,
         score=score,
         failing=row_fields(claim.pair, row).get("failing", 0),
