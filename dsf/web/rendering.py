@@ -1,7 +1,7 @@
 """Renders views as HTML.
 
 A page does not depend on the time of rendering: times are in the attribute `datetime`, and ages are inserted last. So
-two renderings are equal if nothing has changed. Elements with `data-block` and an id are what a browser replaces.
+two renderings are equal if nothing has changed. Of others, a browser takes what differs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from dsf.web.pages import plugins
 from dsf.web.search import quoted
 from dsf.web.states import STATES
 
-_IDENT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
 _AGE: Final = re.compile(r'(<time datetime="([^"]+)" data-(age|until)>)(</time>)')
 
 
@@ -145,7 +144,6 @@ def environment() -> jinja2.Environment:
         "meaning": meaning,
         "states": STATES,
         "drawing": drawing,
-        "ident": ident,
         "in_flower": in_flower,
         "in_words": in_words,
         "plugins": {plugin.path: plugin.title for plugin in plugins().values()},
@@ -158,11 +156,6 @@ def prepare() -> None:
     made = environment()
     for name in made.list_templates():
         made.get_template(name)
-
-
-def ident(name: str) -> str:
-    """A name as the id of an element; a digest for a name with unusual characters."""
-    return name if _IDENT.fullmatch(name) else f"x-{digest(name)}"
 
 
 def link(root: str, place: str, /, **query: object) -> str:

@@ -34,54 +34,37 @@
     said = said && Date.now() - spoken <= 10000 && text !== said ? said : text;
   };
   announce();
-  const places = "a,button,input,select,[tabindex]";
-  const replace = (block) => {
-    const old = $(block.id);
-    if (!old) return;
-    const active = document.activeElement;
-    const place = old.contains(active) ? [...old.querySelectorAll(places)].indexOf(active) : -1;
-    const typed = [...old.querySelectorAll("input,select")].map((one) => one.value);
-    const scrolled = [...old.querySelectorAll(".scroll")].map((one) => [one.getAttribute("aria-label"), one.scrollLeft]);
-    const made = document.importNode(block, true);
-    count(made);
-    old.replaceWith(made);
-    made.querySelectorAll("input,select").forEach((one, number) => { one.value = typed[number] ?? one.value; });
-    if (place >= 0) [...made.querySelectorAll(places)][place]?.focus({ preventScroll: true });
-    for (const one of made.querySelectorAll(".scroll")) {
-      const left = scrolled.find(([name]) => name === one.getAttribute("aria-label"));
-      if (left) one.scrollLeft = left[1];
-    }
+  // Changes only what differs, so that focus, what is typed and how far it is scrolled stay.
+  const update = (old, made) => {
+    if (old.isEqualNode(made)) return;
+    if (old.nodeType !== Node.ELEMENT_NODE || old.nodeName !== made.nodeName) return old.replaceWith(made);
+    const chosen = old.value;
+    for (const { name } of [...old.attributes]) if (!made.hasAttribute(name)) old.removeAttribute(name);
+    for (const { name, value } of made.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+    const before = [...old.childNodes], after = [...made.childNodes];
+    after.forEach((one, number) => before[number] ? update(before[number], one) : old.append(one));
+    before.slice(after.length).forEach((one) => one.remove());
+    // Options may have moved.
+    if (old.nodeName === "SELECT") old.value = chosen;
   };
-  // Blocks have an id and may contain others; those that differ are replaced.
-  const inner = (block) => [...block.querySelectorAll("[data-block]")].filter((one) => one.parentElement.closest("[data-block]") === block);
-  const shell = (block) => {
-    const copy = block.cloneNode(true);
-    for (const one of inner(copy)) one.replaceWith(document.createComment(one.id));
-    return copy;
-  };
-  const update = (before, after) => {
-    if (before.isEqualNode(after)) return;
-    if (!shell(before).isEqualNode(shell(after))) replace(after);
-    else inner(before).forEach((one, number) => update(one, inner(after)[number]));
-  };
-  // Ages differ from one moment to the next, so they are left out.
-  const ageless = (block) => {
-    for (const time of block.querySelectorAll("time[data-age],time[data-until]")) { time.textContent = ""; time.removeAttribute("title"); }
-    return block;
+  const show = (id, made) => {
+    const after = made.getElementById(id);
+    count(after);
+    update($(id), after);
   };
   const parsed = async (answer) => new DOMParser().parseFromString(await answer.text(), "text/html");
-  let shown = $("page") && ageless($("page").cloneNode(true)), tag = '"none"', next = 0, polling = false;
+  const page = $("page");
+  let tag = '"none"', next = 0, polling = false;
   const take = async (answer) => {
     if (answer.status === 304) return;
     const made = await parsed(answer);
     if (!answer.ok) throw new Error(made.querySelector("h1")?.textContent || `the answer is ${answer.status}`);
-    const page = ageless(made.getElementById("page"));
-    update(shown, page);
-    [shown, tag] = [page, answer.headers.get("ETag")];
+    show("page", made);
+    tag = answer.headers.get("ETag");
     announce();
   };
   const poll = async () => {
-    if (polling || document.hidden || !shown.dataset.every) return;
+    if (polling || document.hidden || !page.dataset.every) return;
     polling = true;
     const began = Date.now();
     try {
@@ -96,10 +79,10 @@
     } finally { polling = false; }
     // A slow server is asked less often.
     clearTimeout(next);
-    if (shown.dataset.every) next = setTimeout(poll, Math.max(shown.dataset.every * 1000, 10 * (Date.now() - began)));
+    if (page.dataset.every) next = setTimeout(poll, Math.max(page.dataset.every * 1000, 10 * (Date.now() - began)));
   };
-  if (shown?.dataset.every) {
-    next = setTimeout(poll, shown.dataset.every * 1000);
+  if (page?.dataset.every) {
+    next = setTimeout(poll, page.dataset.every * 1000);
     document.addEventListener("visibilitychange", poll);
   }
   const form = document.querySelector(".whatif");
@@ -109,7 +92,7 @@
     const answer = await fetch(`${form.action}?${new URLSearchParams(new FormData(form))}`);
     const made = await parsed(answer);
     // Answers come in any order: only that to the newest question counts.
-    if (answer.ok && number === questions) replace(made.getElementById("answer"));
+    if (answer.ok && number === questions) show("answer", made);
   });
 
   // --- keys ---

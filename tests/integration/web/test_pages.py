@@ -53,7 +53,7 @@ def fetch(page: WebProcess, path: str, *wanted: str) -> str:
 
 def clusters_of(html: str) -> list[str]:
     """The clusters of the pairs in a table, in its order."""
-    return re.findall(r'<tr data-block id="pairs-([^/]*)/', html)
+    return re.findall(r'<td data-name="State"><a href="/clusters/([^/"]*)/', html)
 
 
 def await_pairs(page: WebProcess, path: str, clusters: list[str], *wanted: str) -> None:
@@ -130,7 +130,7 @@ def test_neither_many_overrides_nor_a_long_past_make_a_long_page(page: WebProces
         run = new_run_id(fleet.now - 200 + number)
         fleet.cycle("worker01", run=run, timings={"fetch": 1, "score": 1, "publish": 1}, counts=counts)
     html = fetch(page, PAIR, "Last 50 cycles")
-    assert html.count('<tr data-block id="run-') == 50
+    assert html.count('<td data-name="Outcome"') == 50
     assert run in html
     assert len(re.findall("<[a-zA-Z]", html)) < 5000
 

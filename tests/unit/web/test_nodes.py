@@ -170,7 +170,7 @@ def test_the_matrix_of_any_fleet(clusters: int, scorers: int, groups: int, unrea
     while True:
         html = first_page(fleet, query)
         assert len(re.findall("<[a-zA-Z]", html)) + AROUND < 5000
-        seen += re.findall(r'<tr data-block id="m-([^"]*)"', html)
+        seen += re.findall(r'<tr><th scope="row"><a href="/clusters/([^"/]*)"', html)
         found = re.search(r'rel="next" href="/\?cursor=([^"#]*)', html)
         if found is None:
             break
@@ -185,7 +185,7 @@ def test_the_matrix_of_any_fleet(clusters: int, scorers: int, groups: int, unrea
 def test_a_matrix_without_room_is_a_list(clusters: int, scorers: int) -> None:
     html = first_page(Fleet(clusters, scorers, 30, 30, 40), {})
     assert len(re.findall("<[a-zA-Z]", html)) + AROUND < 5000
-    assert html.count('<tr data-block id="pairs-') == 100
+    assert html.count('<td data-name="State"') == 100
 
 
 def test_the_tab_of_backtests_with_as_much_as_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,4 +227,4 @@ def test_the_tab_of_backtests_with_as_much_as_is_kept(monkeypatch: pytest.Monkey
         context = view.build(Sources(cast("Reading", Registered()), NoObjects()), {"scorer": "s"}, query)
         html = render(view.template, "", {**context, "options": PageOptions(), "query": query})
         assert len(re.findall("<[a-zA-Z]", html)) + AROUND < 5000
-        assert html.count("<tr data-block") == MAX_RUNS
+        assert html.count('<th scope="row" data-name="What"') == MAX_RUNS
