@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import redis
@@ -39,6 +39,8 @@ class SnapshotRow(PairState):
 
     #: Its entry and its overrides; None of most, which cannot be paused: their entries are not parsed.
     pausing: tuple[Entry, Mapping[str, ScheduleOverride]] | None = None
+    # Its reason, once it was asked for: each look at a fleet asks for all, and parsing them takes longer than the rest.
+    _reason: PairFailure | None = field(default=None, init=False)
 
     @classmethod
     def of(
@@ -81,10 +83,10 @@ class SnapshotRow(PairState):
         """Why a pair of this state has no new score, or not all of its results; None without a reason."""
         if state in (Verdict.SKIPPED, Verdict.EXPIRED, Verdict.NEVER) and self.skips is not None:
             return PairFailure(run="", stage="", reason=self.skips.reason, message="", at=self.skips.newest)
-        if state is Verdict.FAILING:
-            return self.trouble or _UNKNOWN
-        if state in (Verdict.OK, Verdict.EMPTY) and self.remark_text is not None:
-            return self.remark or _UNKNOWN
+        if state is Verdict.FAILING or (state in (Verdict.OK, Verdict.EMPTY) and self.remark_text is not None):
+            if self._reason is None:
+                self._reason = (self.trouble if state is Verdict.FAILING else self.remark) or _UNKNOWN
+            return self._reason
         return None
 
     def place(self, state: Verdict, now: float) -> float:
