@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -93,7 +94,7 @@ class Books:
     wrong: int
 
 
-class Agents:
+class Agents(ABC):
     """Those of all clusters."""
 
     def __init__(self) -> None:
@@ -101,17 +102,17 @@ class Agents:
         self.latencies: list[float] = []
 
     @property
+    @abstractmethod
     def counts(self) -> Counter[str]:
         """Among others `ticks` and `results`, until now."""
-        raise NotImplementedError
 
     def tell(self, *words: object) -> None:
         """Have them change what they do; see `bench.player`."""
-        raise NotImplementedError(f"only played agents do this: {words}")
+        raise SystemExit(f"only played agents do this, leave out --real: {' '.join(map(str, words))}")
 
+    @abstractmethod
     def stop(self) -> None:
         """End them."""
-        raise NotImplementedError
 
 
 class PlayerProcess(Agents):

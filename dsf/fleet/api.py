@@ -21,7 +21,7 @@ from prometheus_client.exposition import gzip_accepted
 import dsf.log
 from dsf.errors import CursorError, DsfError, QueryError, UnknownClusterError, UnknownScorerError
 from dsf.fleet.changes import ChangeList
-from dsf.fleet.model import MAX_ROWS, FleetModel, PairFilter
+from dsf.fleet.model import FleetModel
 from dsf.fleet.overviews import (
     Changes,
     ClusterDetail,
@@ -33,6 +33,7 @@ from dsf.fleet.overviews import (
     ScorerPage,
     SettingView,
 )
+from dsf.fleet.selection import MAX_ROWS, PairFilter
 from dsf.fleet.verdict import states_of
 from dsf.fleet.views import HistoryList, Problem, ScheduleList, ScoreList, View
 

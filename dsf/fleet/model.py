@@ -5,31 +5,36 @@ one pair, and their scores, schedule and past cycles. A page of pairs has at mos
 from __future__ import annotations
 
 import fnmatch
-import math
 import time
 from bisect import bisect_right
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from heapq import nlargest, nsmallest
-from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import redis
 
 from dsf import keys
-from dsf.errors import CursorError, QueryError, UnknownClusterError, UnknownScorerError
+from dsf.errors import UnknownClusterError, UnknownScorerError
+from dsf.fleet.aggregates import (
+    cluster_overview,
+    condition_views,
+    lag_histogram,
+    scorer_overview,
+    spread,
+    state_counts,
+    summed,
+    unready_scorer,
+    worst,
+)
 from dsf.fleet.changes import ChangeList
 from dsf.fleet.changes import read as read_changes
-from dsf.fleet.groups import FleetGroups, Grouping, Groups, reason_groups
+from dsf.fleet.groups import FleetGroups, Grouping, Groups
 from dsf.fleet.overviews import (
-    Bucket,
     Changes,
     ClusterDetail,
     ClusterOverview,
     ClusterPage,
     ClusterValue,
-    ConditionView,
     FleetOverview,
     PairDetail,
     PairPage,
@@ -37,86 +42,27 @@ from dsf.fleet.overviews import (
     ScorerDetail,
     ScorerOverview,
     ScorerPage,
-    Spread,
     StateCounts,
     UnreadyScorer,
 )
 from dsf.fleet.rows import books_of, cycle_view, pair_detail, pair_row, read_at, score_view
 from dsf.fleet.schedule import entry_view
-from dsf.fleet.snapshot import NO_END, RANKS, Rows, Snapshot, SnapshotRow
+from dsf.fleet.selection import MAX_ROWS, Cursor, PairFilter, at_most, cluster_cursor
+from dsf.fleet.snapshot import RANKS, Rows, Snapshot, SnapshotRow
 from dsf.fleet.verdict import Verdict, verdict
 from dsf.fleet.views import HistoryList, ScheduleList, ScoreList, ScoreView
 from dsf.store.agents import Agents, key_id
-from dsf.store.client import whole
-from dsf.store.entries import ALL_CLUSTERS, interval_in_force, pause
-from dsf.store.notices import Notices, ScorerNotice
+from dsf.store.entries import pause
+from dsf.store.notices import Notices
 from dsf.store.pairs import Pairs
 from dsf.store.registry import Registry, ScorerRecord
-from dsf.store.schedule import ScheduleOverride, ScheduleStore
+from dsf.store.schedule import ScheduleStore
 from dsf.store.ticks import ticks_problem
 
-#: Most rows in one answer.
-MAX_ROWS: Final = 200
 #: Most scores in one page, and their approximate total of bytes.
 MAX_SCORES: Final = 250
 MAX_BYTES: Final = 900_000
 _RANK: Final = {state: rank for rank, state in enumerate(RANKS)}
-
-
-@dataclass(frozen=True)
-class PairFilter:
-    """Filter of pairs: all given conditions must match. `scorers` and `clusters` are names; `reason` and `stage` are
-    those of failing pairs, and of pairs whose ticks were not sent; `why` is a predicate on stage and reason."""
-
-    scorer: str | None = None
-    scorers: Collection[str] | None = None
-    clusters: Collection[str] | None = None
-    states: Collection[Verdict] | None = None
-    stage: str | None = None
-    reason: str | None = None
-    why: Callable[[str, str], bool] | None = None
-
-    def chosen(self, groups: Groups, now: float) -> dict[Verdict, list[SnapshotRow]]:
-        """The matching rows of a scorer by state; its name is not looked at."""
-        if self.clusters is not None:
-            groups = Groups({name: groups.rows[name] for name in self.clusters if name in groups.rows}, now)
-        if self.reason is None and self.stage is None and self.why is None:
-            by_state = groups.states
-        else:
-            by_state = {}
-            for state, row, why in groups.reasons:
-                if self._is_for(why.stage, why.reason):
-                    by_state.setdefault(state, []).append(row)
-        return {state: some for state, some in by_state.items() if self.states is None or state in self.states}
-
-    def _is_for(self, stage: str, reason: str) -> bool:
-        if self.why is not None and not self.why(stage, reason):
-            return False
-        return self.stage in (None, stage) and self.reason in (None, reason)
-
-
-class Cursor(NamedTuple):
-    """The last row of a page: the next one begins after it."""
-
-    rank: int
-    place: float
-    scorer: str
-    cluster: str
-
-    def __str__(self) -> str:
-        return f"{self.rank}/{self.place!r}/{self.scorer}/{self.cluster}"
-
-    @classmethod
-    def read(cls, text: str) -> Cursor:
-        """Raises CursorError."""
-        try:
-            rank, place, scorer, cluster = text.split("/")
-            cursor = cls(int(rank), float(place), scorer, cluster)
-        except ValueError:
-            raise _no_cursor() from None
-        if not (0 <= cursor.rank < len(RANKS) and 0 <= cursor.place <= NO_END):
-            raise _no_cursor()
-        return cursor
 
 
 class FleetModel:
@@ -156,12 +102,12 @@ class FleetModel:
         rows, sequence = self._snapshot.read()
         notices = self._notices.scorers()
         scorers = [
-            overview.model_copy(update={"conditions": _conditions(notices.get(overview.name), unmet=True)})
+            overview.model_copy(update={"conditions": condition_views(notices.get(overview.name), unmet=True)})
             for overview in self._scorers(self._grouping.of(rows, now).scorers)
         ]
         known = {overview.name for overview in scorers}
-        unready = [_unready(notice) for name, notice in sorted(notices.items()) if name not in known]
-        states = _sum(scorer.states for scorer in scorers)
+        unready = [unready_scorer(notice) for name, notice in sorted(notices.items()) if name not in known]
+        states = summed(scorer.states for scorer in scorers)
         return FleetOverview(
             at=now,
             sequence=sequence,
@@ -170,7 +116,7 @@ class FleetModel:
             states=states,
             overdue=overdue,
             ticks_problem=ticks_problem(self._redis, now),
-            lags=_lags(stats, "lag:"),
+            lags=lag_histogram(stats, "lag:"),
             scorers=scorers,
             scorers_total=len(scorers),
             unready=unready,
@@ -183,7 +129,7 @@ class FleetModel:
 
     def _scorers(self, groups: Mapping[str, Groups]) -> list[ScorerOverview]:
         overviews = self._overviews(list(self._registry.scorers().values()), groups)
-        return sorted(overviews, key=lambda overview: (*(-number for number in _worst(overview.states)), overview.name))
+        return sorted(overviews, key=lambda overview: (*(-number for number in worst(overview.states)), overview.name))
 
     def scorers(self, scorer: str | None = None, *, limit: int | None = None, after: str | None = None) -> ScorerPage:
         """Every registered scorer by name, or one; at most `limit` of them (None: all), after the one named `after`."""
@@ -197,7 +143,7 @@ class FleetModel:
         scorers = [
             overview.model_copy(
                 update={
-                    "conditions": _conditions(notices.get(overview.name), unmet=True),
+                    "conditions": condition_views(notices.get(overview.name), unmet=True),
                     "config_read": read_at(reads.get(overview.name)),
                 }
             )
@@ -228,8 +174,8 @@ class FleetModel:
             values=spread([entry.value for entry in values], None),
             top=nlargest(10, values, key=lambda entry: (entry.value, entry.cluster)),
             bottom=nsmallest(10, values, key=lambda entry: (entry.value, entry.cluster)),
-            lags=_lags(counted, f"{name}:"),
-            conditions=_conditions(self._notices.scorer(name)),
+            lags=lag_histogram(counted, f"{name}:"),
+            conditions=condition_views(self._notices.scorer(name)),
         )
 
     def clusters(
@@ -242,7 +188,7 @@ class FleetModel:
     ) -> ClusterPage:
         """Accepted clusters, worst first, each with the state of its pairs; `names`: only these, `paired`: only those
         with pairs."""
-        limit = _limit(limit)
+        limit = at_most(limit)
         now = self._clock()
         wanted = {str(name) for name in self._redis.hkeys(keys.CLUSTERS)}
         if names is not None:
@@ -253,7 +199,7 @@ class FleetModel:
             wanted &= states.keys()
         order = sorted((-groups.badness.get(name, 0.0), name) for name in wanted)
         if cursor is not None:
-            after = _cluster_cursor(cursor)
+            after = cluster_cursor(cursor)
             order = [place for place in order if place > after]
         shown = [name for _, name in order[:limit]]
         following = None
@@ -264,12 +210,14 @@ class FleetModel:
             at=now,
             total=len(wanted),
             cursor=following,
-            clusters=[_cluster_overview(name, states.get(name, {})) for name in shown],
+            clusters=[cluster_overview(name, states.get(name, {})) for name in shown],
         )
 
     def cluster_states(self) -> dict[str, StateCounts]:
         """The states of the pairs of each cluster."""
-        return {name: _counted(verdicts.values()) for name, verdicts in self._groups(self._clock()).clusters.items()}
+        return {
+            name: state_counts(verdicts.values()) for name, verdicts in self._groups(self._clock()).clusters.items()
+        }
 
     def labels(self) -> dict[str, dict[str, str]]:
         """The labels of each cluster, without those of addons."""
@@ -290,7 +238,7 @@ class FleetModel:
         record = self._registry.cluster(name)
         now = self._clock()
         rows = [row for own in self.rows().values() if (row := own.get(name)) is not None]
-        overview = _cluster_overview(name, {row.scorer: row.state(now) for row in rows})
+        overview = cluster_overview(name, {row.scorer: row.state(now) for row in rows})
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.llen(keys.spoke_queue(name))
             pipe.exists(*keys.mail_slots(name))
@@ -316,7 +264,7 @@ class FleetModel:
     def pairs(self, wanted: PairFilter | None = None, *, limit: int = MAX_ROWS, cursor: str | None = None) -> PairPage:
         """Pairs that match a filter, worst first; at most `limit`, and never more than 200."""
         wanted = wanted or PairFilter()
-        limit = _limit(limit)
+        limit = at_most(limit)
         now = self._clock()
         after = Cursor.read(cursor) if cursor is not None else None
         total, rows = 0, list[tuple[int, float, str, str, SnapshotRow]]()
@@ -492,7 +440,7 @@ class FleetModel:
     def unready(self, name: str) -> UnreadyScorer | None:
         """A DynamicScorer that could not run yet; None for others."""
         notice = self._notices.scorer(name)
-        return _unready(notice) if notice is not None else None
+        return unready_scorer(notice) if notice is not None else None
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
@@ -532,37 +480,7 @@ class FleetModel:
     def _overviews(self, records: Sequence[ScorerRecord], groups: Mapping[str, Groups]) -> list[ScorerOverview]:
         now = self._clock()
         overrides = self._schedule.overrides()
-        overviews = []
-        for record in records:
-            own = groups.get(record.name, Groups({}, now))
-            states = StateCounts(**{state.value: len(some) for state, some in own.states.items()})
-            reasons = reason_groups(record, own)
-            overview = ScorerOverview(
-                name=record.name,
-                score_name=record.score_name,
-                description=record.description,
-                location=record.location,
-                score_destination=record.destination,
-                interval_seconds=record.interval,
-                effective_interval_seconds=interval_in_force(record.name, ALL_CLUSTERS, record.interval, overrides),
-                intervals_in_force=_intervals(record, own.rows, overrides),
-                validity_seconds=record.validity,
-                rate_limit=record.rate_limit,
-                suspended=record.suspended,
-                health_status=record.health,
-                problem=record.problem,
-                pairs=states.total,
-                states=states,
-                ages=spread(
-                    [max(0.0, now - at) for at in own.successes],
-                    # Bounds of the histogram, in seconds.
-                    (15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 21_600.0, 86_400.0),
-                ),
-                reasons=reasons[:20],
-                reasons_total=len(reasons),
-            )
-            overviews.append(overview)
-        return overviews
+        return [scorer_overview(record, groups.get(record.name, Groups({}, now)), overrides, now) for record in records]
 
     def _asked(self, wanted: PairFilter, now: float) -> Iterator[Groups]:
         """The rows of the wanted scorers. Raises UnknownScorerError."""
@@ -581,103 +499,7 @@ class FleetModel:
         ]
 
 
-def _intervals(record: ScorerRecord, clusters: Collection[str], overrides: Mapping[str, ScheduleOverride]) -> list[int]:
-    """Those in force on some cluster, ascending."""
-    if not any(override.interval is not None for override in overrides.values()):
-        return [record.interval] if clusters else []
-    return sorted({interval_in_force(record.name, cluster, record.interval, overrides) for cluster in clusters})
-
-
-def _conditions(notice: ScorerNotice | None, *, unmet: bool = False) -> list[ConditionView]:
-    """All conditions, or those that are False."""
-    conditions = notice.conditions if notice is not None else ()
-    return [
-        ConditionView(**condition.model_dump()) for condition in conditions if not unmet or condition.status == "False"
-    ]
-
-
-def _unready(notice: ScorerNotice) -> UnreadyScorer:
-    return UnreadyScorer(name=notice.name, namespace=notice.namespace, conditions=_conditions(notice))
-
-
 def _cut(view: ScoreView, is_long: bool) -> ScoreView:
     if not is_long:
         return view
     return view.model_copy(update={"items": view.items[:50], "results": view.results[:50]})
-
-
-def _limit(limit: int) -> int:
-    if limit < 1:
-        raise QueryError(f"limit: at least 1, not {limit}")
-    return min(limit, MAX_ROWS)
-
-
-def _no_cursor() -> CursorError:
-    return CursorError("not a cursor of this list; take `cursor` of the answer before, or none")
-
-
-def _cluster_cursor(text: str) -> tuple[float, str]:
-    number, _, name = text.partition("/")
-    try:
-        badness = float(number)
-    except ValueError:
-        raise _no_cursor() from None
-    # A cursor of pairs has more parts.
-    if not math.isfinite(badness) or not name or "/" in name:
-        raise _no_cursor()
-    return badness, name
-
-
-def _sum(counts: Iterable[StateCounts]) -> StateCounts:
-    sums = dict.fromkeys(StateCounts.model_fields, 0)
-    for states in counts:
-        for name in sums:
-            sums[name] += getattr(states, name)
-    return StateCounts(**sums)
-
-
-def _counted(states: Iterable[Verdict]) -> StateCounts:
-    return StateCounts(**{state.value: number for state, number in Counter(states).items()})
-
-
-def _cluster_overview(name: str, states: Mapping[str, Verdict]) -> ClusterOverview:
-    return ClusterOverview(
-        name=name, pairs=len(states), states=_counted(states.values()), scorers=dict(sorted(states.items()))
-    )
-
-
-def _worst(states: StateCounts) -> tuple[int, ...]:
-    return states.failing, states.expired + states.skipped, states.never, states.empty
-
-
-def _lags(stats: Mapping[str, Any], prefix: str) -> list[Bucket]:
-    def count(bound: str) -> int:
-        return whole("counter", prefix + bound, stats.get(prefix + bound))
-
-    return [
-        *(Bucket(up_to=float(bound), count=count(bound)) for bound in keys.LAG_BOUNDS),
-        Bucket(up_to=None, count=count("+Inf")),
-    ]
-
-
-def spread(numbers: Iterable[float], bounds: Sequence[float] | None) -> Spread:
-    """How numbers are spread; `bounds` of the bars ascending, None for ten bars from minimum to maximum."""
-    ordered = sorted(numbers)
-    size = len(ordered)
-    if not size:
-        return Spread(histogram=[Bucket(up_to=bound, count=0) for bound in (*bounds, None)] if bounds else [])
-    shown = [ordered[min(size - 1, int(size * part))] for part in (0, 0.5, 0.9, 0.99, 1)]
-    least, p50, p90, p99, most = shown if bounds is None else [round(number, 3) for number in shown]
-    edges = _tenths(ordered[0], ordered[-1]) if bounds is None else bounds
-    below = [0, *(bisect_right(ordered, edge) for edge in edges)]
-    bars = [Bucket(up_to=edge, count=high - low) for edge, (low, high) in zip(edges, pairwise(below), strict=True)]
-    if bounds is not None:
-        bars.append(Bucket(up_to=None, count=size - below[-1]))
-    return Spread(count=size, minimum=least, p50=p50, p90=p90, p99=p99, maximum=most, histogram=bars)
-
-
-def _tenths(least: float, greatest: float) -> list[float]:
-    if least == greatest:
-        return [greatest]
-    width = (greatest - least) / 10
-    return [*(least + width * number for number in range(1, 10)), greatest]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from dsf.fleet.model import MAX_ROWS, PairFilter
 from dsf.fleet.overviews import ScorerOverview
+from dsf.fleet.selection import MAX_ROWS, PairFilter
 from dsf.fleet.verdict import Verdict
 from dsf.messages import is_run_id
 from dsf.store.notices import CLUSTER_SET

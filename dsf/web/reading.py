@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 import redis
 
 from dsf import keys
-from dsf.fleet.model import FleetModel, PairFilter
+from dsf.fleet.model import FleetModel
 from dsf.fleet.overviews import PairDetail, PairRow, ReasonGroup, ScorerOverview
 from dsf.fleet.schedule import entry_view
+from dsf.fleet.selection import PairFilter
 from dsf.fleet.verdict import Verdict, verdict
 from dsf.fleet.views import EntryView
 from dsf.messages import run_time

@@ -13,8 +13,8 @@ from dsf.api.score import validity_at
 from dsf.api.scorer import DynamicScorer
 from dsf.errors import CursorError, UnknownScorerError
 from dsf.fleet import changes
-from dsf.fleet.model import PairFilter
 from dsf.fleet.overviews import ClusterPage, ConditionView, FleetOverview, SettingView
+from dsf.fleet.selection import PairFilter
 from dsf.fleet.verdict import Verdict
 from dsf.store.agents import Agents
 from dsf.store.entries import scorer_target

@@ -10,7 +10,8 @@ from typing import Any
 import redis
 
 from dsf import keys
-from dsf.fleet.model import FleetModel, PairFilter
+from dsf.fleet.model import FleetModel
+from dsf.fleet.selection import PairFilter
 from dsf.fleet.snapshot import every
 from dsf.fleet.verdict import Verdict, verdict
 from dsf.schedule.dispatch import Dispatcher

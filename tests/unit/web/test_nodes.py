@@ -14,7 +14,6 @@ import pytest
 from dsf.backtest import kept
 from dsf.backtest.kept import MAX_RUNS, fitting
 from dsf.backtest.summary import COLUMNS
-from dsf.fleet.model import PairFilter
 from dsf.fleet.overviews import (
     ClusterOverview,
     ClusterPage,
@@ -26,6 +25,7 @@ from dsf.fleet.overviews import (
     StateCounts,
     UnreadyScorer,
 )
+from dsf.fleet.selection import PairFilter
 from dsf.fleet.verdict import Verdict
 from dsf.store.notices import CLUSTER_SET
 from dsf.store.pairs import PairState
