@@ -11,6 +11,7 @@ import hypothesis
 import pytest
 import redis
 
+from dsf.cli import context
 from dsf.settings import ENV_PREFIX, Settings
 from tests.support.logs import logging_as_it_was
 from tests.support.redisserver import RedisServer
@@ -60,6 +61,13 @@ def _own_signals() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
+def _own_context() -> Iterator[None]:
+    """A command that a test runs in this process chooses a demo for that test alone."""
+    yield
+    context.want(None)
 
 
 @pytest.fixture(scope="session")
