@@ -4,7 +4,7 @@
 
 `--clock` puts the wall clock forward (or back) by so much, for everything in Python that asks for the time of day.
 `--run-slack` is how long after its expiry a run without a result stays open, in place of `dsf.store.ticks.RUN_SLACK`.
-`--calls` writes several times a second how often functions of each module of dsf were called, as JSON.
+`--calls` writes several times a second how often each function of dsf (`module:name`) was called, as JSON.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def count_calls(file: str) -> None:
     def profile(frame: FrameType, event: str, _: object) -> None:
         name = str(frame.f_globals.get("__name__", ""))
         if event == "call" and name.startswith("dsf."):
-            calls[name] = calls.get(name, 0) + 1
+            function = f"{name}:{frame.f_code.co_qualname}"
+            calls[function] = calls.get(function, 0) + 1
 
     def write() -> None:
         while True:
