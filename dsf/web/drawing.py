@@ -151,7 +151,8 @@ class Chart:
     height: float = 200.0
     left: float = 52.0
     top: float = 10.0
-    right: float = 626.0
+    #: Half of the longest text of a mark, with a date, has room beside it.
+    right: float = 600.0
     bottom: float = 158.0
 
 

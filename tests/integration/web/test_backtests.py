@@ -404,6 +404,12 @@ def test_a_comparison_of_the_command_line_is_drawn_with_its_placements(
         # A and B on each of two clusters.
         expect(shown.locator("#chosen path.line")).to_have_count(4)
         assert shown.locator("#chosen .strip .other").count() == len(placement.spans)
+        # The strip is as wide as the plots below it, but for the width of their lines.
+        ground = shown.locator("#chosen .strip .ground").bounding_box()
+        grid = shown.locator("#chosen .over-time .grid").first.bounding_box()
+        assert ground is not None
+        assert grid is not None
+        assert [ground[key] for key in ("x", "width")] == pytest.approx([grid[key] for key in ("x", "width")], abs=2)
         assert tab.violations(*THEMES) == []
         tab.page.emulate_media(color_scheme="light")
         monkeypatch.setenv("DSF_PICTURES", PICTURES)

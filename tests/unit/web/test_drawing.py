@@ -80,11 +80,11 @@ def test_one_score_is_no_line() -> None:
     ("values", "path"),
     [
         # A value holds until the next one; equal ones are one piece.
-        ([0, 0, 100], "M52.0,158.0 L626.0,158.0 L626.0,10.0"),
-        ([0, 100, 100], "M52.0,158.0 L339.0,158.0 L339.0,10.0 L626.0,10.0"),
+        ([0, 0, 100], "M52.0,158.0 L600.0,158.0 L600.0,10.0"),
+        ([0, 100, 100], "M52.0,158.0 L326.0,158.0 L326.0,10.0 L600.0,10.0"),
         # After a gap it begins anew, and the last moment alone is a dot.
-        ([0, None, 100], "M52.0,158.0 L339.0,158.0 M626.0,10.0 L626.0,10.0"),
-        ([None, 0, 100], "M339.0,158.0 L626.0,158.0 L626.0,10.0"),
+        ([0, None, 100], "M52.0,158.0 L326.0,158.0 M600.0,10.0 L600.0,10.0"),
+        ([None, 0, 100], "M326.0,158.0 L600.0,158.0 L600.0,10.0"),
     ],
 )
 def test_lines_are_steps_with_gaps(values: list[float | None], path: str) -> None:
