@@ -108,7 +108,7 @@ def web(
         Sessions(connect(settings, name="dsf-web")).end_all()
         return
     if importlib.util.find_spec("uvicorn") is None:
-        # The new process could only show where the import failed.
+        # As in the image of agents: the new process could only show where the import failed.
         raise ModuleNotFoundError(name="uvicorn")
     # Without the command line, to save memory.
     _become([sys.executable, "-P", "-m", "dsf.web"])
@@ -150,7 +150,7 @@ def flower(
     from dsf.worker import commands
 
     if importlib.util.find_spec("flower") is None:
-        # Celery would not find the command.
+        # As in the image of agents: Celery would not find the command.
         raise ModuleNotFoundError(name="flower")
     _set_environment(role="flower")
     _become(commands.flower(address, port, read_only=read_only))

@@ -53,8 +53,8 @@ class ClusterUsers:
         # User -> (what it was set to, its line in the server's ACL list), to detect changes quickly.
         self._known: dict[str, tuple[User, str]] = {}
         self._can_save = True
-        # Whether all users were read once: one that is not known since then is new.
-        self._is_synced = False
+        # User -> hashes of its passwords, as all users were read the first time: by whoever came before.
+        self._found: dict[str, set[str]] | None = None
 
     def password(self, cluster: str, key_id: int) -> str:
         """The password of a cluster: for its agent's Secret only."""
@@ -63,7 +63,8 @@ class ClusterUsers:
     def ensure(self, cluster: str, key_ids: Iterable[int]) -> bool:
         """Set the cluster's user with the passwords of exactly these key ids; returns whether it changed.
 
-        Costs no round trip when this object has done so before: `sync` detects other changes to a user.
+        Costs no round trip when this object has done so before: `sync` detects other changes to a user. The first call
+        reads all users, which may be thousands; later ones do not.
 
         When a password is no longer valid, the user's connections are cut: Redis only checks a password when one
         begins. An agent with a valid password is back within a second and loses nothing.
@@ -74,14 +75,24 @@ class ClusterUsers:
             known = self._known.get(user.name)
             if known is not None and known[0] == user:
                 return False
-            if self._is_synced:
-                self._make(user, known[0] if known is not None else None)
-                return True
-        return bool(self._apply({cluster: user}, remove=()))
+            if self._found is None:
+                self._found = {name: _hashes(line) for name, line in self._lines().items()}
+            before = set(known[0].hashes) if known is not None else self._found.get(user.name, set())
+            self._make(user, before)
+        return before != set(user.hashes)
 
     def remove(self, cluster: str) -> bool:
         """Remove the cluster's user and cut its connections; returns whether it existed."""
-        return bool(self._apply({}, remove=[cluster]))
+        name = cluster_user(cluster)
+        with self._lock:
+            was_there = bool(self._redis.acl_deluser(name))
+            self._known.pop(name, None)
+            (self._found or {}).pop(name, None)
+            if was_there:
+                self._save()
+        if was_there:
+            log.info("redis users of clusters changed", made=0, changed=0, removed=1)
+        return was_there
 
     def sync(self, wanted: Mapping[str, Iterable[int]]) -> UserChanges:
         """Set the users of exactly these clusters (name -> valid key ids), and no others.
@@ -89,20 +100,12 @@ class ClusterUsers:
         One round trip when nothing changes, whatever the number of clusters.
         """
         users = {cluster: self._user(cluster, key_ids) for cluster, key_ids in wanted.items()}
-        return self._apply(users, remove=None)
-
-    def _user(self, cluster: str, key_ids: Iterable[int]) -> User:
-        passwords = (self.password(cluster, key_id) for key_id in key_ids)
-        return User.of_cluster(cluster, *passwords)
-
-    def _apply(self, wanted: Mapping[str, User], remove: Iterable[str] | None) -> UserChanges:
         with self._lock:
             lines = self._lines()
             present = {cluster for name in lines if (cluster := cluster_of_user(name)) is not None}
-            gone = present - set(wanted) if remove is None else present & set(remove)
-            changes = UserChanges(removed=sorted(gone))
+            changes = UserChanges(removed=sorted(present - set(users)))
             todo = []
-            for cluster, user in sorted(wanted.items()):
+            for cluster, user in sorted(users.items()):
                 line = lines.get(user.name)
                 if line is None:
                     changes.made.append(cluster)
@@ -112,8 +115,9 @@ class ClusterUsers:
                     continue
                 todo.append(user)
             self._set(todo, lines)
-            self._delete(sorted(gone))
-            self._is_synced = self._is_synced or remove is None
+            self._delete(changes.removed)
+            # Whoever is not known from now on is new.
+            self._found = {}
             if not changes:
                 return changes
             self._save()
@@ -130,24 +134,28 @@ class ClusterUsers:
             )
         return changes
 
-    def _make(self, user: User, before: User | None) -> None:
-        """Set a user without reading all of them, which may be thousands. The lock is held.
+    def _user(self, cluster: str, key_ids: Iterable[int]) -> User:
+        passwords = (self.password(cluster, key_id) for key_id in key_ids)
+        return User.of_cluster(cluster, *passwords)
+
+    def _make(self, user: User, before: set[str]) -> None:
+        """Set a user whose passwords had these hashes, without reading all users. The lock is held.
 
         The next `sync` has the server save it; a withdrawn password is saved at once.
         """
-        is_withdrawn = before is not None and not set(before.hashes) <= set(user.hashes)
+        is_withdrawn = not before <= set(user.hashes)
         pipe: Any = self._redis.pipeline(transaction=False)
         with pipe:
             pipe.execute_command("ACL SETUSER", user.name, *user.setuser())
             # In case an unknown user of this name exists.
-            if is_withdrawn or before is None:
+            if is_withdrawn or not before:
                 pipe.execute_command("CLIENT KILL", "USER", user.name)
             pipe.execute()
         if is_withdrawn:
             self._save()
         self._known[user.name] = (user, "")
-        is_new = before is None
-        log.info("redis users of clusters changed", made=int(is_new), changed=int(not is_new), removed=0)
+        if before != set(user.hashes):
+            log.info("redis users of clusters changed", made=int(not before), changed=int(bool(before)), removed=0)
 
     def _lines(self) -> dict[str, str]:
         # `user <name> on #<hash> ...`, for every user.

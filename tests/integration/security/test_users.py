@@ -115,6 +115,30 @@ def test_one_user_costs_no_look_at_all_of_them(secure_redis: SecureRedis, monkey
     assert agent(secure_redis, users, "c2", key_id=2).ping()
 
 
+def test_a_hub_that_takes_over_reads_all_users_once(secure_redis: SecureRedis, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("c1", "c2", "c3")
+    users_of(secure_redis).sync({name: [2, 1] for name in names})
+    users = users_of(secure_redis)
+    works = agent(secure_redis, users, "c1", 2)
+    revoked = agent(secure_redis, users, "c3", 1)
+    assert works.ping()
+    assert revoked.ping()
+    [number] = (client["id"] for client in secure_redis.client().client_list() if client["user"] == "spoke-c1")
+    listed: list[int] = []
+    read = ClusterUsers._lines
+    with monkeypatch.context() as patch:
+        patch.setattr(ClusterUsers, "_lines", lambda mine: listed.append(1) or read(mine))
+        assert [users.ensure(name, [2, 1]) for name in ("c1", "c2")] == [False, False]
+        assert users.ensure("c3", [2])
+        assert users.ensure("c4", [1])
+    assert listed == [1]
+    assert number in {client["id"] for client in secure_redis.client().client_list()}
+    with pytest.raises(redis.ConnectionError):
+        revoked.ping()
+    assert agent(secure_redis, users, "c4").ping()
+    assert not users.sync({"c1": [2, 1], "c2": [2, 1], "c3": [2], "c4": [1]})
+
+
 def test_a_removed_cluster_is_cut_off_at_once(secure_redis: SecureRedis) -> None:
     users = users_of(secure_redis)
     users.sync({"c1": [1], "c10": [1]})
