@@ -45,7 +45,7 @@ __all__ = [
 #: First runs per second when many entries are created at once; hub and beat use the same.
 SPREAD_RATE: Final = 100.0
 #: How a due time moves; see lua/reschedule.lua.
-_How = Literal["early", "slot", "now"]
+_How = Literal["early", "now"]
 
 
 class _Move(NamedTuple):
@@ -186,9 +186,10 @@ class ScheduleStore:
         """Change the given fields, keep the rest, and move the due times of affected pairs; returns the result.
 
         `interval` in seconds. `paused=True` pauses until `paused_until` (or without an end), `paused=False` resumes,
-        even if the DynamicScorer itself is suspended. A new interval applies from its next slot; a resumed pair runs at
-        once. Raises UnknownScorerError, UnknownClusterError, and ValueError for an interval that is not 1..MAX_SECONDS
-        (`dsf.api.types`) or an end of the pause that is no time; nothing is stored then.
+        even if the DynamicScorer itself is suspended. With a new interval the next run is at its next slot or when it
+        was due before, whichever is earlier; a resumed pair runs at once. Raises UnknownScorerError,
+        UnknownClusterError, and ValueError for an interval that is not 1..MAX_SECONDS (`dsf.api.types`) or an end of
+        the pause that is no time; nothing is stored then.
         """
         at = hub_time(self._redis) if now is None else now
         self._check(target)
@@ -217,7 +218,7 @@ class ScheduleStore:
         self._check(target)
         # What applies to a pair instead: nothing in place of that of the whole scorer, as a pair's own goes before it.
         is_whole = keys.split_pair(target)[0] == ALL_CLUSTERS
-        others = {} if is_whole else {name: override for name, override in self.overrides().items() if name != target}
+        others = {} if is_whole else self._others(target)
         held = any(
             entry.runnable and effective(entry, others, at).paused for entry in self._read(self._touched(target))
         )
@@ -276,13 +277,19 @@ class ScheduleStore:
                 break
         else:
             raise redis.WatchError(f"the override of {target} is being changed by others all the time; try again")
-        others = {name: override for name, override in self.overrides().items() if name != target}
+        others = self._others(target)
         old = _override(target, text) if text else None
         before = {**others, target: old} if old else others
         after = {**others, target: new} if new else others
         for batch in batched(self._touched(target), self._BATCH):
             self._move(list(self._moves(batch, before, after, now)), now)
         return new
+
+    def _others(self, target: str) -> dict[str, ScheduleOverride]:
+        """The overrides that matter to the pairs of a target, without its own."""
+        cluster, scorer = keys.split_pair(target)
+        known = self.overrides() if cluster == ALL_CLUSTERS else self.overrides_of(scorer, [cluster])
+        return {name: override for name, override in known.items() if name != target}
 
     def _moves(
         self,
@@ -295,13 +302,11 @@ class ScheduleStore:
         for entry in self._read(pairs):
             was, will = effective(entry, before, now), effective(entry, after, now)
             slot = next_slot(entry.pair, will.interval, now)
-            if will.paused and not was.paused:
-                # It stays due; readers hear of it.
-                yield _Move(entry.pair, "", "early", slot)
-            elif was.paused and not will.paused:
+            if was.paused and not will.paused:
                 yield _Move(entry.pair, "", "now", slot)
-            elif will.interval != was.interval:
-                yield _Move(entry.pair, "", "early" if will.interval < was.interval else "slot", slot)
+            elif will.paused != was.paused or will.interval != was.interval:
+                # Never later than before: the score in force may end before the first slot of a longer interval.
+                yield _Move(entry.pair, "", "early", slot)
 
     def _read(self, pairs: Iterable[str]) -> Iterator[Entry]:
         for batch in batched(pairs, self._BATCH):
@@ -330,10 +335,11 @@ class ScheduleStore:
         )
 
     def _close_runs(self, pairs: set[str]) -> None:
-        for members in batched((name for name, _ in self._redis.zscan_iter(keys.OPEN_RUNS, count=1000)), self._BATCH):
-            closed = [member for member in members if member.rpartition("/")[0] in pairs]
-            if closed:
-                self._redis.zrem(keys.OPEN_RUNS, *closed)
+        # Redis picks those of the cluster: when a scorer goes, this is done for each cluster.
+        for cluster in {keys.split_pair(pair)[0] for pair in pairs}:
+            runs = self._redis.zscan_iter(keys.OPEN_RUNS, match=keys.pair(cluster, "*"), count=1000)
+            for members in batched([run for run, _ in runs if run.rpartition("/")[0] in pairs], self._BATCH):
+                self._redis.zrem(keys.OPEN_RUNS, *members)
 
 
 def _upserted(entry: Entry, text: str, old: Entry | None, overrides: dict[str, ScheduleOverride], now: float) -> _Move:

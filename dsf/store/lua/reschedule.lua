@@ -6,7 +6,6 @@
 -- ARGV  1 now  2 seconds between two first runs, then four per row:
 --       pair | its new entry as JSON, or "" to leave it | how | slot
 --       how   early  due at the slot or earlier, never later than before
---             slot   due at the slot
 --             now    due at once (many: spread), at the slot at the latest, never later than before
 --       A pair without a due time is new: it is treated as `now`.
 -- Returns the number of pairs that were changed. Times are unix seconds.
@@ -37,7 +36,7 @@ for i = 3, #ARGV, 4 do
         free = free + gap
         given = true
       end
-    elseif how == 'early' then
+    else
       due = math.min(old, slot)
     end
     if due == old then
