@@ -95,11 +95,10 @@ class SnapshotRow(PairState):
             return self.last_success or 0.0
         if state is Verdict.SKIPPED:
             return self.skips.since if self.skips is not None else 0.0
-        if state is Verdict.NEVER:
-            return 0.0
         if state is Verdict.PAUSED:
             return min(NO_END, self.pause_end(now) or 0.0)
-        return self.valid_until
+        # Others by name: the end of a score moves with each cycle, and a later page would have its pair again.
+        return self.valid_until if state is Verdict.EXPIRED else 0.0
 
 
 #: Scorer -> cluster -> row.

@@ -127,6 +127,21 @@ def test_a_pause_is_told_and_ends_by_itself(bed_in_memory: Bed) -> None:
     assert mix.model.scorer("s1").states.paused == 0
 
 
+def test_pages_have_each_pair_once_while_cycles_go_on(bed_in_memory: Bed) -> None:
+    mix = Mix(bed_in_memory, 1)
+    for pair in PAIRS:
+        bed_in_memory.cycle(*keys.split_pair(pair))
+    seen, cursor = [], None
+    while len(seen) <= len(PAIRS):
+        page = mix.model.pairs(limit=3, cursor=cursor)
+        seen += [keys.pair(row.cluster, row.scorer) for row in page.pairs]
+        if (cursor := page.cursor) is None:
+            break
+        for row in page.pairs:
+            bed_in_memory.cycle(row.cluster, row.scorer)
+    assert sorted(seen) == sorted(PAIRS)
+
+
 def test_a_score_expires_by_the_clock_alone(bed_in_memory: Bed) -> None:
     mix = Mix(bed_in_memory, 2)
     bed_in_memory.cycle("c1", "s1")
