@@ -202,6 +202,9 @@ class Writer:
             return (target is None) != (written is None)
         if target.name != written.name or target.digest != written.digest or written.is_ahead(self._clock()):
             return True
+        if target.valid_until < written.valid_until:
+            # Its validity was made shorter.
+            return True
         return self._clock() >= written.renew_at and target.valid_until > written.valid_until
 
     def _write(self, claim: PairLease, facts: Facts, target: DesiredScore | None) -> None:

@@ -169,6 +169,7 @@ local function take(first, i)
             news = news or is_over or (facts.items == '0') ~= (items_now == '0')
                 or decoded(facts.remark).reason ~= decoded(remark_now).reason
             changed = changed or digest ~= digest_now or is_over or was_ahead
+                or tonumber(until_now) < (tonumber(facts.valid_until) or 0)
             if was_ahead or (tonumber(facts.last_success) or 0) <= tonumber(measured) then
                 facts.last_success = measured
             end

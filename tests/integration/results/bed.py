@@ -21,7 +21,8 @@ from dsf.store.schedule import Entry, ScheduleStore
 from dsf.store.writes import Writes
 
 SECRET = "5e" * 32
-START = 1_800_000_000.0
+#: Later than any real clock, by which some due times are.
+START = 4_102_444_800.0
 
 
 class MemoryBackend:

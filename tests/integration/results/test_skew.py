@@ -15,9 +15,11 @@ from dsf.results.ingest import Ingest
 from dsf.store.agents import AgentRecord, Agents
 from dsf.store.schedule import ScheduleStore
 from tests.cases.skew import NAMES, recorded
-from tests.integration.results.bed import START, Bed
+from tests.integration.results.bed import Bed
 
 CLUSTER, SCORER = "worker01", "sample"
+#: When the messages were recorded (unix seconds).
+RECORDED = 1_800_000_000.0
 
 
 @pytest.fixture
@@ -34,7 +36,7 @@ def store(bed: Bed) -> Any:
             (keys.OVERRIDES, pair, "override"),
         ):
             bed.client.hset(key, field, json.dumps(case[name]))
-        return Ingest(bed.client, bed.settings, clock=lambda: START)
+        return Ingest(bed.client, bed.settings, clock=lambda: RECORDED)
 
     return put
 
@@ -89,6 +91,6 @@ def test_nobody_else_can_say_so(bed: Bed, store: Any) -> None:
     # A key that was withdrawn neither.
     bed.client.hset(keys.CLUSTERS, CLUSTER, json.dumps({**recorded("current")["cluster"], "key_ids": [2]}))
     bed.client.hdel(keys.AGENTS, CLUSTER)
-    other = Ingest(bed.client, bed.settings, clock=lambda: START)
+    other = Ingest(bed.client, bed.settings, clock=lambda: RECORDED)
     assert other.handle(envelope) == "bad_signature"
     assert Agents(bed.client).all() == {}

@@ -22,7 +22,7 @@ def test_a_first_score_is_written_at_once(bed: Bed) -> None:
     assert bed.write() == [APPLY]
     manifest = bed.backend.objects["c1", NAME]
     assert manifest["metadata"]["ownerReferences"][0]["uid"] == "uid-c1"
-    assert manifest["status"]["validUntil"] == "2027-01-15T08:05:01Z"
+    assert manifest["status"]["validUntil"] == "2100-01-01T00:05:01Z"
     assert bed.backend.scores("c1", NAME) == {"a": 1, "b": 2}
     assert bed.write() == []
 
@@ -37,9 +37,20 @@ def test_no_write_while_nothing_changes_until_half_the_validity_is_gone(bed: Bed
         assert bed.write() == []
     bed.now = written + 181
     assert bed.write() == [APPLY]
-    assert bed.backend.objects["c1", NAME]["status"]["validUntil"] == "2027-01-15T08:07:01Z"
+    assert bed.backend.objects["c1", NAME]["status"]["validUntil"] == "2100-01-01T00:07:01Z"
     since = bed.backend.objects["c1", NAME]["status"]["conditions"][0]["lastTransitionTime"]
-    assert since == "2027-01-15T08:00:01Z"
+    assert since == "2100-01-01T00:00:01Z"
+
+
+def test_an_object_follows_a_validity_that_was_made_shorter(bed: Bed) -> None:
+    bed.add(validity=3600)
+    bed.cycle()
+    assert bed.write() == [APPLY]
+    bed.add(validity=300)
+    bed.cycle()
+    assert bed.write() == [APPLY]
+    bed.now += 301
+    assert bed.write() == [DELETE]
 
 
 def test_the_order_of_items_is_no_change(bed: Bed) -> None:
