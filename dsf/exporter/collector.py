@@ -93,7 +93,7 @@ class FleetCollector(Collector):
         """The exposed families per scorer and cluster."""
         declared = declared_levels(scorers)
         undeclared = sum(number for name, number in self._counts(scorers).items() if name not in declared)
-        items = 0
+        items = self._items(name for name in scorers if name not in declared)
         has_pairs = self._budget.for_pairs(undeclared)
         levels: dict[str, Level] = {name: declared.get(name, "items" if has_pairs else "none") for name in scorers}
         shown: list[tuple[str, str]] = []
@@ -103,10 +103,8 @@ class FleetCollector(Collector):
                 for row in every(self._model.rows())
                 if levels.get(row.scorer, "none") != "none" and self._is_mine(row.cluster)
             )
-        if has_pairs:
-            items = self._items(pair for pair in shown if pair[1] not in declared)
-            if not self._budget.for_items(undeclared, items):
-                levels = {name: declared.get(name, "pair") for name in scorers}
+        if has_pairs and not self._budget.for_items(undeclared, items):
+            levels = {name: declared.get(name, "pair") for name in scorers}
         families = PairFamilies({name: record.score_name for name, record in scorers.items()}, self._clock())
         intervals = self._intervals(shown)
         for state in Pairs(self._redis).states(shown):
@@ -133,11 +131,11 @@ class FleetCollector(Collector):
         rows = self._model.rows()
         return {name: sum(map(self._is_mine, rows.get(name, ()))) for name in scorers}
 
-    def _items(self, pairs: Iterable[tuple[str, str]]) -> int:
-        """Total number of their items."""
+    def _items(self, scorers: Iterable[str]) -> int:
+        """Total number of their items in this shard."""
         rows = self._model.rows()
-        matching = (rows.get(scorer, {}).get(cluster) for cluster, scorer in pairs)
-        return sum(row.items or 0 for row in matching if row is not None)
+        mine = (row for name in scorers for row in rows.get(name, {}).values() if self._is_mine(row.cluster))
+        return sum(row.items or 0 for row in mine)
 
     def _exposition(self, levels: Mapping[str, Level], undeclared: int, items: int) -> list[Metric]:
         exposed = metrics.EXPOSED.gauge()

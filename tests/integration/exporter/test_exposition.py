@@ -52,6 +52,9 @@ def test_what_has_no_room_is_left_out(fleet: Fleet, limit: int, level: str, scor
         SAMPLE: level,
         STATIC: level,
     }
+    # What there would be does not depend on what there is.
+    text = TestClient(make_app(fleet.redis, series_limit=limit)).get("/metrics").text
+    assert f"dynamic_scoring_series_wanted {float(EVERYTHING)}" in text.splitlines()
     # Sums are always there.
     assert {"scorer": SAMPLE, "state": "ok"} in found["dynamic_scoring_pairs"]
     assert {"scorer": SAMPLE, "percentile": "99"} in found["dynamic_scoring_age_seconds"]
