@@ -85,6 +85,8 @@ class Runtime:
             hub_time=self.clock.now,
             on_success=self.readiness.succeeded,
         )
+        # At once, so that their stages ask for no Secret that is forgotten now.
+        self.config.on_change(self.cycles.end_others)
         self._settings = settings
         self._exposition: MetricsServer | None = None
 

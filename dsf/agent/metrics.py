@@ -46,7 +46,8 @@ class _Published:
 class AgentMetrics(Observer, Collector):
     """Written by cycles, read by the exposition. Thread-safe."""
 
-    def __init__(self, cluster: str, config: AgentConfig, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, cluster: str, config: AgentConfig, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` gives seconds, and is never set back: that would prolong scores."""
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry(auto_describe=False)
         counter = self._counter

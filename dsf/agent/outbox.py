@@ -108,7 +108,9 @@ class Mailbox:
     def _write(self, slot: int, mail: Mail, text: bytes, *, replace: bool = False) -> bool:
         """Whether it is in this slot now. Not if it is taken, or if another thread is writing it."""
         with self._lock:
-            if slot in self._busy:
+            old = self._written[slot] if replace else None
+            # The hub may have emptied it since, and another thread filled it.
+            if slot in self._busy or (old and (old.scorer != mail.scorer or old.run >= mail.run)):
                 return False
             self._busy.add(slot)
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import tracemalloc
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import requests
@@ -15,8 +16,11 @@ from opentelemetry.sdk.metrics import Counter, Histogram
 from opentelemetry.sdk.metrics.export import AggregationTemporality, MetricExportResult
 from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation, View
 
+from dsf.agent.config import FileConfig
+from dsf.api.summary import dump_summaries
 from dsf.errors import HttpError
 from dsf.sources.memory import keep
+from dsf.sources.registry import begin
 from tests.integration.sources.common import ask, memory, summary
 from tests.integration.sources.senders import Make, Sdk, gauge, partial, push, pushed, request
 
@@ -206,6 +210,21 @@ def test_a_point_without_a_value_in_json(make: Make, value: dict[str, None]) -> 
     assert success["rejectedDataPoints"] == "1"
     assert "without a value" in success["errorMessage"]
     assert agent.received.counts == {"no_value": 1, "kept": 1}
+
+
+def test_a_push_may_be_the_first_to_see_a_changed_configuration(make: Make, tmp_path: Path) -> None:
+    agent = make(pushed("before"))
+    file = tmp_path / "config"
+    file.write_text(dump_summaries([pushed("before")]))
+    config = FileConfig(file)
+    agent.memory.summaries = agent.received._summaries = config.summaries
+    config.summaries()
+    config.on_change(lambda summaries: begin(summaries, agent.memory))
+    file.write_text(dump_summaries([pushed("after; before")]))
+    body = request(gauge("after", 1)).SerializeToString()
+    answer = requests.post(agent.url, body, headers={"Content-Type": "application/x-protobuf"}, timeout=20)
+    assert answer.ok
+    assert agent.received.counts["kept"] == 1
 
 
 def test_the_same_request_again_is_nothing_and_older_ones_are_rejected(make: Make) -> None:

@@ -136,7 +136,8 @@ def test_a_cycle_is_reported_whatever_ends_its_stage(make: Callable[..., Bed], e
     assert bed.run(new_run_id(HUB_NOW + 1)) == "ok"
 
 
-def test_a_stage_is_tried_again_while_that_may_help(make: Callable[..., Bed]) -> None:
+def test_a_stage_is_tried_again_while_that_may_help(make: Callable[..., Bed], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dsf.agent.cycles._SHORTEST_TRY", 30.0)
     bed = make(max_retries=2)
     busy = CycleError("fetch", "http_503", "busy", retryable=True)
     bed.stages.fetch.side_effect = [busy, busy, Mock(pieces=[b"{}"], size=2, series=1, received=2)]
@@ -144,7 +145,7 @@ def test_a_stage_is_tried_again_while_that_may_help(make: Callable[..., Bed]) ->
     assert bed.sent[0].counts["retries"] == 2
     # Not once more than that, and not beyond the deadline, which may be when a server says to come again.
     later = CycleError("fetch", "http_503", "busy", retryable=True, retry_after=1000)
-    for number, (error, left, tries) in enumerate([(busy, 60.0, 3), (busy, 0.3, 1), (later, 600.0, 1)], 1):
+    for number, (error, left, tries) in enumerate([(busy, 60.0, 3), (busy, 30.0, 1), (later, 600.0, 1)], 1):
         bed.stages.fetch.reset_mock()
         bed.stages.fetch.side_effect = error
         with pytest.raises(CycleError, match="busy"):

@@ -124,6 +124,25 @@ def test_a_score_replaces_no_reason_while_a_slot_is_free(redis_client: redis.Red
     assert sorted(texts) == sorted([*late, *(f"{mail.scorer} score" for mail in scores)])
 
 
+def test_a_slot_that_was_emptied_and_filled_meanwhile_is_not_replaced(
+    redis_client: redis.Redis, mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redis_client.mset(dict.fromkeys(SLOTS[1:], "older"))
+    assert mailbox.put(entry(1, scorer="a"), b"a1")
+    look = mailbox._taken_slots
+
+    def before_the_hub_and_another_thread() -> set[int]:
+        taken = look()
+        monkeypatch.setattr(mailbox, "_taken_slots", look)
+        redis_client.delete(SLOTS[0])
+        assert mailbox.put(entry(2, scorer="b"), b"b2")
+        return taken
+
+    monkeypatch.setattr(mailbox, "_taken_slots", before_the_hub_and_another_thread)
+    assert not mailbox.put(entry(3, scorer="a"), b"a3")
+    assert redis_client.get(SLOTS[0]) == "b2"
+
+
 def test_threads_never_write_to_one_slot_at_once(redis_client: redis.Redis, mailbox: Mailbox) -> None:
     """All are in, and the hub takes each once, while it empties slots as fast as they are filled."""
     ended = threading.Event()

@@ -102,7 +102,8 @@ class Received:
         self._unwanted: set[int] = set()
         self._max_unwanted = budget.max_series
         self._forgotten_at = 0.0
-        self._lock = threading.Lock()
+        # Reentrant: whoever is the first to see a changed configuration has all sources tidy up, this one too.
+        self._lock = threading.RLock()
 
     @property
     def scorers(self) -> int:
