@@ -81,7 +81,7 @@ class Health:
     status: HealthStatus = HealthStatus.Unknown
     #: The last valid response of configURL; it stays if later ones are bad, and if the mode becomes None.
     config: RemoteConfig | None = None
-    #: Consecutive failed checks.
+    #: Consecutive failed checks, at most FAILURE_THRESHOLD.
     failures: int = 0
     #: Why the newest check failed; None after a success.
     failure: Obstacle | None = None
@@ -95,7 +95,8 @@ class Health:
         """The state after one more check; `FAILURE_THRESHOLD` consecutive failures make a proven scorer Inactive."""
         is_active = self.status is HealthStatus.Active and self.is_proven
         failure = check.health_failure or (None if is_active else check.config_failure)
-        failures = 0 if failure is None else self.failures + 1
+        # No more than count: a scoring API that stays down is no news at each check.
+        failures = 0 if failure is None else min(self.failures + 1, FAILURE_THRESHOLD)
         stays = failure is None or (is_active and failures < FAILURE_THRESHOLD)
         return Health(
             status=HealthStatus.Active if stays else HealthStatus.Inactive,
@@ -235,10 +236,8 @@ class HealthMonitor:
         return health
 
     def ask(self, key: ObjectKey, request: str) -> None:
-        """Check a tracked scorer at once, for the request with this id."""
+        """Check a scorer at once, or as soon as it is tracked, for the request with this id."""
         with self._lock:
-            if key not in self._targets:
-                return
             self._requests[key] = request
         self._queue.add(key)
 

@@ -48,6 +48,8 @@ class Registrar:
         #: Notices for users.
         self.notices = Notices(client)
         self._lock = threading.RLock()
+        # Held while all of Redis is read: a hub that takes over has many threads that need it, and one reads it.
+        self._reading = threading.RLock()
         self._is_read = False
         # Clusters whose entries were changed since `refresh` began.
         self._touched: set[str] = set()
@@ -66,6 +68,10 @@ class Registrar:
 
     def refresh(self) -> set[str]:
         """Reread Redis; returns the clusters changed by others since the last time."""
+        with self._reading:
+            return self._refresh()
+
+    def _refresh(self) -> set[str]:
         with self._lock:
             self._touched.clear()
         skew = hub_time(self._redis) - time.time()
@@ -253,10 +259,22 @@ class Registrar:
         return [cluster for cluster, entries in self._entries.items() if scorer in entries]
 
     def _ensure_read(self) -> None:
+        self._refuse_if_away()
+        if self._is_read:
+            return
+        with self._reading:
+            # The one before may have found Redis away: no other one waits as long.
+            self._refuse_if_away()
+            if not self._is_read:
+                try:
+                    self._refresh()
+                except (redis.ConnectionError, redis.TimeoutError) as error:
+                    self._outage.begin(error)
+                    raise
+
+    def _refuse_if_away(self) -> None:
         if self._outage.is_on:
             raise StillAwayError("Redis cannot be reached")
-        if not self._is_read:
-            self.refresh()
 
 
 def _differing(before: Mapping[str, object], after: Mapping[str, object]) -> set[str]:

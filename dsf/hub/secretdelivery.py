@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final
 
 from dsf.api.authentication import CaKind
@@ -44,10 +45,18 @@ class DeliverableSecrets:
         unreleased = frozenset(secret["metadata"]["name"] for secret in listed if not _usable_for(secret))
         return cls(namespace, tuple(known), unreleased)
 
+    @cached_property
+    def _known(self) -> dict[str, tuple[str, int]]:
+        """By name, as it is asked for each cluster and scorer: why it is not delivered, and its bytes."""
+        return {name: (problem, size) for name, problem, size in self.secrets or ()}
+
+    def problem(self, name: str) -> str | None:
+        """Why this Secret is not delivered, empty if it is; None if there is none."""
+        return self._known[name][0] if name in self._known else None
+
     def sizes(self, names: Mapping[str, str]) -> dict[str, int]:
         """Bytes of these deliverable Secrets (name there -> name on the hub), by name there."""
-        sizes = {name: size - len(name) for name, _, size in self.secrets or ()}
-        return {there: sizes[name] + len(there) for there, name in names.items()}
+        return {there: self._known[name][1] - len(name) + len(there) for there, name in names.items()}
 
     def with_targets(self, authentications: Iterable[object], clusters: Iterable[ClusterFacts]) -> DeliverableSecrets:
         """Unreleased are also the names under which clusters get Secrets that are released for no server."""
@@ -180,7 +189,7 @@ def _general_refusal(namespace: str, delivery: DeliverableSecrets) -> str:
 
 
 def _refusal(name: str, delivery: DeliverableSecrets) -> str:
-    problem = next((problem for known, problem, _ in delivery.secrets or () if known == name), None)
+    problem = delivery.problem(name)
     if problem is None:
         return (
             f"is not in namespace {delivery.namespace} with the label {DELIVER_LABEL}=true: create it, and label it if "

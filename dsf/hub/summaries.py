@@ -182,13 +182,18 @@ class FleetPlan:
 
     def having(self, secret: str) -> set[str]:
         """The clusters that get this hub Secret."""
-        return {
-            cluster
-            for plan in self.scorers.values()
-            if secretdelivery.delivers(plan.runnable)
-            for cluster in self.clusters_of(plan)
-            if secret in secretdelivery.wanted(plan.runnable, cluster).values()
-        }
+        return self._having.get(secret, set())
+
+    @cached_property
+    def _having(self) -> Mapping[str, set[str]]:
+        """Secret -> the clusters that get it. Thousands may change at once."""
+        clusters: dict[str, set[str]] = {}
+        for plan in self.scorers.values():
+            if secretdelivery.delivers(plan.runnable):
+                for cluster in self.clusters_of(plan):
+                    for name in secretdelivery.wanted(plan.runnable, cluster).values():
+                        clusters.setdefault(name, set()).add(cluster)
+        return clusters
 
     def without_room(self) -> list[ScorerPlan]:
         """The scorers that are left out on some clusters because the others fill the ManifestWork."""

@@ -141,7 +141,7 @@ class ClusterUsers:
     def _make(self, user: User, before: set[str]) -> None:
         """Set a user whose passwords had these hashes, without reading all users. The lock is held.
 
-        The next `sync` has the server save it; a withdrawn password is saved at once.
+        The next `sync` has the server save it; a revocation, which leaves no old password, is saved at once.
         """
         is_withdrawn = not before <= set(user.hashes)
         pipe: Any = self._redis.pipeline(transaction=False)
@@ -151,7 +151,7 @@ class ClusterUsers:
             if is_withdrawn or not before:
                 pipe.execute_command("CLIENT KILL", "USER", user.name)
             pipe.execute()
-        if is_withdrawn:
+        if is_withdrawn and before.isdisjoint(user.hashes):
             self._save()
         self._known[user.name] = (user, "")
         if before != set(user.hashes):

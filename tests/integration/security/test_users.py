@@ -139,6 +139,27 @@ def test_a_hub_that_takes_over_reads_all_users_once(secure_redis: SecureRedis, m
     assert not users.sync({"c1": [2, 1], "c2": [2, 1], "c3": [2], "c4": [1]})
 
 
+def test_ended_rotations_are_saved_together_and_a_revocation_at_once(
+    secure_redis: SecureRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = users_of(secure_redis)
+    names = ("c1", "c2", "c3")
+    users.sync({name: [2, 1] for name in names})
+    saved: list[int] = []
+    save = ClusterUsers._save
+    monkeypatch.setattr(ClusterUsers, "_save", lambda mine: saved.append(1) or save(mine))
+    assert all(users.ensure(name, [2]) for name in names)
+    assert saved == []
+    assert users.ensure("c1", [3])
+    assert saved == [1]
+    users.sync({"c1": [3], "c2": [2], "c3": [2]})
+    assert saved == [1, 1]
+    secure_redis.restart()
+    with pytest.raises(redis.AuthenticationError):
+        agent(secure_redis, users, "c2", 1).ping()
+    assert agent(secure_redis, users, "c2", 2).ping()
+
+
 def test_a_removed_cluster_is_cut_off_at_once(secure_redis: SecureRedis) -> None:
     users = users_of(secure_redis)
     users.sync({"c1": [1], "c10": [1]})

@@ -55,6 +55,32 @@ def test_three_failures_in_a_row_make_an_active_one_inactive() -> None:
     assert statuses(FINE, SICK, SICK, SICK, FINE, SICK) == ["Active"] * 3 + ["Inactive", "Active", "Active"]
 
 
+def test_one_that_stays_down_is_no_news_at_each_check() -> None:
+    health = Health().after(FINE)
+    for _ in range(3):
+        health = health.after(SICK)
+    assert health.status is HealthStatus.Inactive
+    assert health.after(SICK) == health
+
+
+def test_a_request_that_comes_before_its_scorer_is_answered_by_its_first_check(
+    monkeypatch: pytest.MonkeyPatch, settings_factory: Callable[..., Settings]
+) -> None:
+    answered: list[str] = []
+    monkeypatch.setattr(health, "check", lambda *_, **__: FINE)
+    monitor = HealthMonitor(
+        settings_factory(health_interval=600), lambda _: None, on_check=lambda *about: answered.append(about[-1])
+    )
+    key = ObjectKey(Kind.SCORER, "hub", "s")
+    monitor.ask(key, "1-0")
+    monitor.track(key, HealthTarget("http://s.test/config", ConfigSyncMode.Full, uid="u"), Health())
+    monitor.start()
+    try:
+        wait_for(lambda: answered == ["1-0"], 10, "the check for it")
+    finally:
+        monitor.stop()
+
+
 def test_a_bad_config_keeps_an_active_one_active_and_the_last_good_config() -> None:
     health = Health().after(FINE)
     for _ in range(10):

@@ -1,0 +1,53 @@
+"""What the hub remembers of Redis."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import redis
+
+from dsf.hub.outage import Outage, StillAwayError
+from dsf.hub.registrar import Registrar
+from dsf.store.schedule import ScheduleStore
+from tests.support.memorystore import memory_client
+
+THREADS = 4
+
+
+def test_threads_that_need_it_at_once_read_redis_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    registrar = Registrar(memory_client(), Outage("Redis"))
+    reads: list[None] = []
+    stored = ScheduleStore.stored
+
+    def slow(store: ScheduleStore) -> dict[str, str]:
+        reads.append(None)
+        time.sleep(0.2)
+        return stored(store)
+
+    monkeypatch.setattr(ScheduleStore, "stored", slow)
+    with ThreadPoolExecutor(THREADS) as pool:
+        assert list(pool.map(registrar.key_ids, ["c1"] * THREADS)) == [()] * THREADS
+    assert len(reads) == 1
+
+
+def test_one_thread_waits_for_a_redis_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    registrar = Registrar(memory_client(), Outage("Redis"))
+    reads: list[None] = []
+
+    def away(_: ScheduleStore) -> dict[str, str]:
+        reads.append(None)
+        time.sleep(0.2)
+        raise redis.TimeoutError("no answer")
+
+    def error(_: int) -> type[Exception]:
+        with pytest.raises(redis.RedisError) as raised:
+            registrar.key_ids("c1")
+        return raised.type
+
+    monkeypatch.setattr(ScheduleStore, "stored", away)
+    with ThreadPoolExecutor(THREADS) as pool:
+        errors = list(pool.map(error, range(THREADS)))
+    assert sorted(errors, key=str) == sorted([redis.TimeoutError, *[StillAwayError] * (THREADS - 1)], key=str)
+    assert len(reads) == 1
