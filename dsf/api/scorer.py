@@ -397,3 +397,11 @@ class DynamicScorer(KubernetesObject):
     kind: Literal["DynamicScorer"] = SCORER_KIND
     spec: DynamicScorerSpec
     status: DynamicScorerStatus = Field(default_factory=DynamicScorerStatus)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the hub ignores it for its namespace, or because one of its names is another one's.
+
+        Several namespaces may have a scorer of one name; the hub uses one of them.
+        """
+        return any(condition.reason in ("OtherNamespace", "ScoreNameConflict") for condition in self.status.conditions)

@@ -65,6 +65,7 @@ def from_hub(session: Session, name: str, cluster: str, scorer_url: str = "") ->
         (MANAGED_CLUSTERS, ManagedCluster),
     )
     found: list[ApiObject] = []
+    problem = ""
     for resource, model in kinds:
         for manifest in objects(session, resource):
             try:
@@ -72,12 +73,17 @@ def from_hub(session: Session, name: str, cluster: str, scorer_url: str = "") ->
             except ValidationError as error:
                 if model is DynamicScorer and manifest["metadata"]["name"] == name:
                     mistake = explain(error, model, manifest)[0]
-                    raise ManifestError(f"DynamicScorer {name!r} of the hub cannot be read: {mistake}") from None
+                    problem = f"DynamicScorer {name!r} of the hub cannot be read: {mistake}"
+    in_force = (each for each in found if isinstance(each, DynamicScorer) and not each.is_refused)
+    if problem and all(each.metadata.name != name for each in in_force):
+        raise ManifestError(problem)
     return _of(found, name, cluster, scorer_url, "the hub")
 
 
 def _of(found: Sequence[ApiObject], name: str, cluster: str, scorer_url: str, where: str) -> ScorerSummary:
-    scorers = {each.metadata.name: each for each in found if isinstance(each, DynamicScorer)}
+    known = [each for each in found if isinstance(each, DynamicScorer)]
+    # The one in force replaces others of its name.
+    scorers = {each.metadata.name: each for each in sorted(known, key=lambda each: not each.is_refused)}
     if name not in scorers:
         raise UnknownScorerError(
             f"{where} has no DynamicScorer {name!r}; it has: {', '.join(sorted(scorers)) or 'none'}"

@@ -66,11 +66,15 @@ class Bench:
         self.plane = plane
         self.session = session
         self.url = url
-        self.reader = PlacementReader(session)
         self._context = ssl.create_default_context()
         # It makes itself a certificate that nobody signs.
         self._context.check_hostname = False
         self._context.verify_mode = ssl.CERT_NONE
+
+    @property
+    def reader(self) -> PlacementReader:
+        """One that has not looked yet."""
+        return PlacementReader(self.session)
 
     def put(self, resource: Resource, namespace: str, name: str, **parts: Any) -> None:
         """An object, also its status."""
@@ -502,3 +506,10 @@ def test_a_browser_shows_the_order_and_what_if(bench: Bench, browser: Browser, r
         tab.picture("placement")
         assert tab.wrong == []
         assert tab.strangers == []
+        # When there is no answer the page itself says why, and does not keep the one before.
+        shown.route(
+            "**/*value=*", lambda route: route.fulfill(status=503, content_type="text/html", body="<h1>Not now</h1>")
+        )
+        shown.locator("#if-value").press("Home")
+        shown.locator("#if-value").blur()
+        expect(shown.locator("h1")).to_have_text("Not now")

@@ -89,10 +89,13 @@
   let questions = 0;
   form?.addEventListener("change", async () => {
     const number = ++questions;
-    const answer = await fetch(`${form.action}?${new URLSearchParams(new FormData(form))}`);
-    const made = await parsed(answer);
+    const answer = await fetch(`${form.action}?${new URLSearchParams(new FormData(form))}`, { redirect: "manual" }).catch(() => null);
+    const made = answer?.ok && await parsed(answer);
     // Answers come in any order: only that to the newest question counts.
-    if (answer.ok && number === questions) show("answer", made);
+    if (number !== questions) return;
+    if (made) show("answer", made);
+    // The login has ended, or something is wrong: the page itself says what.
+    else form.submit();
   });
 
   // --- keys ---

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -38,3 +39,20 @@ def test_one_that_cannot_be_read_is_not_in_the_way_of_another() -> None:
 def test_one_that_cannot_be_read_says_why() -> None:
     with pytest.raises(ManifestError, match=r"DynamicScorer 'later' of the hub cannot be read: spec\.source: "):
         scorers.from_hub(None, "later", "c1")  # type: ignore[arg-type]
+
+
+def test_one_that_the_hub_ignores_stands_for_no_other_of_its_name(hub: list[dict[str, Any]]) -> None:
+    refused = {
+        "type": "Ready",
+        "status": "False",
+        "reason": "OtherNamespace",
+        "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    theirs = copy.deepcopy(hub[0])
+    theirs["metadata"]["namespace"] = "z-team"
+    theirs["spec"]["source"]["params"]["query"] = "theirs"
+    hub.append({**theirs, "status": {"conditions": [refused]}})
+    hub.append(scorer("z-team", "good", source="of a later version"))
+    found = scorers.from_hub(None, "good", "c1")  # type: ignore[arg-type]
+    assert found.source_query == "up"

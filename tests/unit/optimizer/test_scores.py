@@ -20,6 +20,21 @@ class _Objects:
         return self._scorers if resource is DYNAMIC_SCORERS else []
 
 
+def test_a_scorer_that_the_hub_ignores_stands_for_no_other_of_its_name() -> None:
+    spec = {"description": "d", "configURL": "http://s.test/config", "configSyncMode": "Full"}
+    refused = {
+        "type": "Ready",
+        "status": "False",
+        "reason": "OtherNamespace",
+        "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    ignored = {"metadata": {"name": "s", "namespace": "a-team"}, "spec": spec, "status": {"conditions": [refused]}}
+    in_force = {"metadata": {"name": "s", "namespace": "n"}, "spec": spec}
+    scores = Scores(cast("ManifestClient", _Objects(ignored, in_force)))
+    assert scores.explain("s", datetime.now(UTC)).namespace == "n"
+
+
 def test_a_field_that_only_a_newer_crd_knows_hides_no_scorer() -> None:
     spec = {"description": "d", "configURL": "http://s.test/config", "configSyncMode": "Full", "later": True}
     scorer = {"metadata": {"name": "s", "namespace": "n"}, "spec": spec}

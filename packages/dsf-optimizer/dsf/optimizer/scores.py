@@ -60,14 +60,14 @@ class Scores:
         return {name: score_name(owner) for name, owner in owners if owner is not None}
 
     def _scorers(self) -> list[DynamicScorer]:
-        """All valid scorers; the hub controller reports the others."""
+        """All valid scorers, those in force first; the hub controller reports the others."""
         scorers = []
         for manifest in self._backend.objects(DYNAMIC_SCORERS):
             try:
                 scorers.append(understood(manifest, DynamicScorer))
             except ValidationError:
                 continue
-        return scorers
+        return sorted(scorers, key=lambda scorer: scorer.is_refused)
 
 
 def score_name(scorer: DynamicScorer) -> str:

@@ -4,6 +4,7 @@ configured.
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Sequence
@@ -87,15 +88,18 @@ def debugger_of(settings: Settings) -> Debugger | None:
 
 
 class PlacementReader:
-    """Thread-safe. Methods raise BackendError when the hub is unavailable."""
+    """One look at the hub: each list is read once. Thread-safe. Methods raise BackendError when the hub is
+    unavailable.
+    """
 
     def __init__(self, session: Session, debugger: Debugger | None = None) -> None:
         self._session = session
+        self._objects = functools.cache(functools.partial(objects, session))
         self._debugger = debugger
 
     def placements(self, namespace: str = "") -> PlacementList:
         """All Placements, or those of one namespace, sorted."""
-        summaries = [summary(placement) for placement in objects(self._session, PLACEMENTS, namespace)]
+        summaries = [summary(placement) for placement in self._objects(PLACEMENTS, namespace)]
         return PlacementList(placements=sorted(summaries, key=lambda placement: (placement.namespace, placement.name)))
 
     def explain(self, namespace: str, name: str, asked: Sequence[WhatIf] = ()) -> PlacementView:
@@ -117,23 +121,21 @@ class PlacementReader:
             placement = request_with_retry(self._session, "GET", PLACEMENTS.path(namespace, name))
         except ObjectNotFoundError:
             raise UnknownPlacementError(f"no Placement {name!r} in namespace {namespace!r}") from None
-        decisions = objects(self._session, PLACEMENT_DECISIONS)
+        decisions = self._objects(PLACEMENT_DECISIONS)
         mine = [decision for decision in decisions if _is_of(decision, namespace, name)]
         return Situation(
             placement=placement,
             decided=frozenset(cluster for decision in mine for cluster in decided_in(decision)),
             others=counts(decision for decision in decisions if not _is_of(decision, namespace, name)),
-            clusters={cluster["metadata"]["name"]: cluster for cluster in objects(self._session, MANAGED_CLUSTERS)},
+            clusters={cluster["metadata"]["name"]: cluster for cluster in self._objects(MANAGED_CLUSTERS)},
             sets=self._sets(namespace),
             scores=self._scores(placement),
             now=datetime.now(UTC),
         )
 
     def _sets(self, namespace: str) -> dict[str, Manifest]:
-        bound = {
-            binding["metadata"]["name"] for binding in objects(self._session, MANAGED_CLUSTER_SET_BINDINGS, namespace)
-        }
-        sets = objects(self._session, MANAGED_CLUSTER_SETS) if bound else []
+        bound = {binding["metadata"]["name"] for binding in self._objects(MANAGED_CLUSTER_SET_BINDINGS, namespace)}
+        sets = self._objects(MANAGED_CLUSTER_SETS) if bound else []
         return {
             cluster_set["metadata"]["name"]: cluster_set
             for cluster_set in sets
@@ -145,7 +147,7 @@ class PlacementReader:
         return {
             (score["metadata"]["namespace"], name): score
             for name in sorted(names)
-            for score in objects(self._session, ADDON_PLACEMENT_SCORES, name=name)
+            for score in self._objects(ADDON_PLACEMENT_SCORES, name=name)
         }
 
 

@@ -1,0 +1,53 @@
+"""Situations of several Placements, from one look at the hub."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from dsf.kube.resources import (
+    ADDON_PLACEMENT_SCORES,
+    MANAGED_CLUSTER_SET_BINDINGS,
+    MANAGED_CLUSTER_SETS,
+    MANAGED_CLUSTERS,
+    PLACEMENTS,
+    Resource,
+)
+from dsf.kube.session import Session
+from dsf.placements import reader
+from dsf.placements.reader import PlacementReader
+from dsf.placements.situations import from_hub
+
+_SCORE = {"resourceName": "r", "scoreName": "s"}
+_PRIORITIZER = {"scoreCoordinate": {"type": "AddOn", "addOn": _SCORE}, "weight": 1}
+
+
+def _placement(name: str) -> dict[str, Any]:
+    policy = {"mode": "Exact", "configurations": [_PRIORITIZER]}
+    return {"metadata": {"name": name, "namespace": "n"}, "spec": {"prioritizerPolicy": policy}}
+
+
+def test_placements_share_one_look_at_the_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
+    placements = {name: _placement(name) for name in ("p", "q", "r")}
+    hub: dict[Resource, list[dict[str, Any]]] = {
+        PLACEMENTS: [*placements.values()],
+        MANAGED_CLUSTERS: [{"metadata": {"name": "c1"}}],
+        MANAGED_CLUSTER_SET_BINDINGS: [{"metadata": {"name": "set", "namespace": "n"}}],
+        MANAGED_CLUSTER_SETS: [{"metadata": {"name": "set"}}],
+        ADDON_PLACEMENT_SCORES: [{"metadata": {"name": "r", "namespace": "c1"}}],
+    }
+    listed: list[Resource] = []
+
+    def objects(_: object, resource: Resource, *__: object, **___: object) -> list[dict[str, Any]]:
+        listed.append(resource)
+        return hub.get(resource, [])
+
+    monkeypatch.setattr(reader, "objects", objects)
+    monkeypatch.setattr(reader, "request_with_retry", lambda *about: placements[about[-1].rpartition("/")[2]])
+    situations, problems = from_hub(PlacementReader(cast("Session", None)), {"r"}, [])
+    assert problems == []
+    assert [one.placement["metadata"]["name"] for one in situations] == ["p", "q", "r"]
+    assert sorted(map(str, listed)) == sorted(map(str, set(listed)))
+    assert len({id(one.clusters["c1"]) for one in situations}) == 1
+    assert len({id(one.scores["c1", "r"]) for one in situations}) == 1
