@@ -8,7 +8,7 @@ import random
 import re
 import time
 from collections import Counter, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from bench.redisline import Connection, command
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from bench.player import Player
 
 ITEMS = 10
-#: Slots for reasons for having no score, the last ones of the mailbox; a scorer has one of the others for its scores.
-_REASONS = 6
-#: Seconds until a reason that finds its slot taken is tried again, as `dsf.agent.outbox` has it.
+#: Seconds until a result that finds no slot is tried again, as `dsf.agent.outbox` has it.
 _AGAIN = 0.25
 #: Share of the cycles of a bad scorer that fail.
 _FAILING = 0.5
@@ -37,6 +35,8 @@ class SentResult:
     run: str
     text: str
     is_score: bool
+    #: How often it found no slot.
+    tries: int = 0
 
 
 class PlayedAgent:
@@ -55,11 +55,13 @@ class PlayedAgent:
         self._flag = keys.mail_flag(name)
         self._pop = command("BRPOP", keys.spoke_queue(name), str(settings().redis_polling_interval))
         self._values: Counter[str] = Counter()
-        # Scorer -> its slot.
-        self._places: dict[str, int] = {}
-        self._reasons = itertools.cycle(range(len(self._slots) - _REASONS, len(self._slots)))
-        # What was sent and not answered, in order; the first answer to the first of them, once it has come.
-        self._sent: deque[SentResult] = deque()
+        # Scorer -> the slot that is tried first; slot -> the newest result in it, which the hub may have taken.
+        self._homes: dict[str, int] = {}
+        self._written: dict[int, SentResult] = {}
+        self._others = itertools.cycle(range(len(self._slots)))
+        # What was sent and not answered, with its slots, in order; the first answer to the first of them, once it has
+        # come.
+        self._sent: deque[tuple[SentResult, int]] = deque()
         self._answers: list[object] = []
 
     def take_from(self, connection: Connection) -> None:
@@ -69,13 +71,14 @@ class PlayedAgent:
 
     def give_over(self, connection: Connection) -> None:
         """Put results over this connection from now on, those first that were not answered."""
-        newest = {result.scorer: result for result in self._sent if result.is_score}
-        again = [result for result in self._sent if not result.is_score or result is newest[result.scorer]]
-        self._sent, self._answers = deque(again), []
-        for result in again:
-            self._player.counts["again"] += 1
-            connection.send(self._commands(result))
+        waiting = [result for result, _ in self._sent]
+        newest = {result.scorer: result for result in waiting if result.is_score}
+        self._sent, self._answers = deque(), []
         self.giving = connection
+        for result in waiting:
+            if not result.is_score or result is newest[result.scorer]:
+                self._player.counts["again"] += 1
+                self._put(result)
 
     def took(self, connection: Connection) -> None:
         """A tick has come, or the pop has ended without one."""
@@ -95,12 +98,14 @@ class PlayedAgent:
             if len(self._answers) < 2:
                 continue
             # Only now is it known to be there.
-            result, is_in = self._sent.popleft(), self._answers[0] is not None
+            (result, slot), is_in = self._sent.popleft(), self._answers[0] is not None
             self._answers = []
             if is_in:
+                self._written[slot] = result
                 self._player.put(self.name, result.scorer, result.run)
-            else:
-                self._player.later(_AGAIN, lambda result=result: self._put(result))  # type: ignore[misc]
+                continue
+            again = replace(result, tries=result.tries + 1)
+            self._player.later(_AGAIN if result.tries else 0.0, lambda again=again: self._put(again))  # type: ignore[misc]
 
     def _cycle(self, scorer: str, run: str, deadline: float) -> None:
         """What a cycle of this tick would have ended with."""
@@ -140,19 +145,23 @@ class PlayedAgent:
         self._put(SentResult(scorer, run, text, said["outcome"] == "ok"))
 
     def _put(self, result: SentResult) -> None:
-        self._sent.append(result)
+        slot, is_replaced = self._choose(result)
+        self._sent.append((result, slot))
         if self.giving is not None:
+            data = command("SET", self._slots[slot], result.text, *([] if is_replaced else ["NX"]))
             try:
-                self.giving.send(self._commands(result))
+                self.giving.send(data + command("SET", self._flag, str(slot)))
             except OSError:
                 self._player.lost(self, self.giving)
 
-    def _commands(self, result: SentResult) -> bytes:
-        """A score replaces the scorer's last one; a reason for having none waits for a slot and is never replaced."""
-        if result.is_score:
-            place = self._places.setdefault(result.scorer, len(self._places) % (len(self._slots) - _REASONS))
-            data = command("SET", self._slots[place], result.text)
-        else:
-            place = next(self._reasons)
-            data = command("SET", self._slots[place], result.text, "NX")
-        return data + command("SET", self._flag, str(place))
+    def _choose(self, result: SentResult) -> tuple[int, bool]:
+        """The slot of a result, and whether it replaces what is in it: only an older score of the same scorer."""
+        home = self._homes.setdefault(result.scorer, len(self._homes) % len(self._slots))
+        if not result.tries:
+            return home, False
+        busy = {slot for _, slot in self._sent}
+        for slot, old in self._written.items():
+            is_older = old.is_score and old.scorer == result.scorer and old.run < result.run
+            if result.is_score and is_older and slot not in busy:
+                return slot, True
+        return next(self._others), False
