@@ -29,7 +29,7 @@ hypothesis.settings.register_profile(
     "busy",
     deadline=None,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
-    derandomize=os.environ.get("CI") == "true",
+    derandomize="true" in (os.environ.get("CI"), os.environ.get("DSF_TEST_SAME")),
 )
 hypothesis.settings.load_profile("busy")
 

@@ -70,7 +70,8 @@ def test_scores_go_on_and_failures_are_seen(fleet: Fleet, clock: MovedClock) -> 
     score = fleet.state("sample").score
     assert score is not None
     assert score.valid_until < time.time() + AHEAD / 2
-    assert fleet.dsf("status").returncode == 0
+    # A cycle of a second may have no time on a busy machine.
+    fleet.until(lambda: fleet.dsf("status").returncode == 0, "`dsf status` to find nothing wrong")
     assert fleet.score_now("sample").outcome == "ok"
 
 

@@ -31,14 +31,14 @@ def local(ca: TestCa) -> ssl.SSLContext:
 
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Sets the clock by which tokens are kept so many seconds ahead. It is nobody else's."""
-    ahead = 0.0
+    """Sets the clock by which tokens are kept so many seconds ahead; it stands still, and is nobody else's."""
+    began, ahead = time.monotonic(), 0.0
 
     def move(seconds: float) -> None:
         nonlocal ahead
         ahead = seconds
 
-    monkeypatch.setattr(tokencache, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + ahead))
+    monkeypatch.setattr(tokencache, "time", SimpleNamespace(monotonic=lambda: began + ahead))
     return move
 
 

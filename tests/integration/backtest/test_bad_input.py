@@ -162,8 +162,8 @@ def test_what_fails_from_the_beginning_ends_soon(dsf: Dsf, author: Author) -> No
 
 
 def test_a_slow_api_is_left_after_its_time_out(dsf: Dsf, author: Author) -> None:
-    author.scorer.script(slow(5, answer(SCORES)), answer(SCORES))
-    found = view(dsf(*author.command("-o", "json", execution={"timeoutSeconds": 1})))
+    author.scorer.script(slow(60, answer(SCORES)), answer(SCORES))
+    found = view(dsf(*author.command("-o", "json", execution={"timeoutSeconds": 4})))
     assert found["outcomes"] == {"ok": 10, "error": 1}
     assert [(one["stage"], one["reason"]) for one in found["failures"]] == [("score", "timeout")]
 

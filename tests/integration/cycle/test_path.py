@@ -30,6 +30,7 @@ def test_a_cycle_and_its_result_enter_few_modules(tmp_path: Path) -> None:
         busy = {role: _calls(file) - busy[role] for role, file in files.items()}
         took = time.monotonic() - began
         fleet.scorer("sample", scores(10), interval=3600, query="up")
+        fleet.until(lambda: {entry.interval for entry in fleet.schedule.entries()} == {3600}, "the longer interval")
         pass_time(4)
         idle = {role: _calls(file) for role, file in files.items()}
         # What happens anyway, in as much time.

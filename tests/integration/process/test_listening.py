@@ -17,6 +17,7 @@ from dsf.process.exposition import MetricsServer
 from dsf.process.listening import EVERYWHERE
 from dsf.settings import Settings
 from dsf.sources.window import WindowBudget
+from tests.support.redisserver import free_port
 
 BOTH = ("127.0.0.1", "::1")
 
@@ -26,7 +27,7 @@ needs_ipv6 = pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this ma
 @contextlib.contextmanager
 def exposition(host: str) -> Iterator[int]:
     """The server of hub's and agent's metrics and probes."""
-    server = MetricsServer(CollectorRegistry(), host, 0)
+    server = MetricsServer(CollectorRegistry(), host, free_port())
     server.start()
     try:
         yield server.port
@@ -37,7 +38,7 @@ def exposition(host: str) -> Iterator[int]:
 @contextlib.contextmanager
 def receiver(host: str) -> Iterator[int]:
     """The agent's OTLP receiver."""
-    server = Receiver(Received(WindowBudget(1, 1), dict), host, 0, max_bytes=1000)
+    server = Receiver(Received(WindowBudget(1, 1), dict), host, free_port(), max_bytes=1000)
     server.start()
     try:
         yield server.port
@@ -48,7 +49,8 @@ def receiver(host: str) -> Iterator[int]:
 @contextlib.contextmanager
 def listener(host: str) -> Iterator[int]:
     """The socket of exporter and optimiser."""
-    with listen(host, 0) as listening:
+    # Not any free port, as in the others: what is free at ::1 may be another process's at 127.0.0.1.
+    with listen(host, free_port()) as listening:
         yield listening.getsockname()[1]
 
 

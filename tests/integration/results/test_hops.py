@@ -53,7 +53,10 @@ def test_one_result_is_encoded_three_times_decoded_twice_and_kept_in_two_places(
     settings_factory: SettingsFactory,
     counted: Counter[str],
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # What is registered is read once, however long this takes.
+    monkeypatch.setattr("dsf.results.ingest.REGISTRY_AGE", 3600.0)
     key = derive_key(bytes.fromhex(SECRET), "c1", 1)
     file = tmp_path / "key"
     file.write_text(key.dump())

@@ -113,7 +113,8 @@ def test_one_bad_result_does_not_harm_those_beside_it(bed: Bed, redis_url: str, 
 
 def test_kill_9_in_the_middle_loses_nothing(bed: Bed, redis_url: str, folder: Path) -> None:
     worker = WorkerProcess(redis_url, folder)
-    number, kills = 150, 0
+    # So many that some are left for the second kill, however late this process looks.
+    number, kills = 600, 0
     with pushing(bed.client, bed.backlog(number)):
         while kills < 2:
             done = bed.state().count("ok")

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import requests
 
-from dsf.up.ports import Ports
 from dsf.up.stack import http_ready
 from dsf.up.supervisor import Program, Supervisor
 from tests.integration.scorer.server import load, served
+from tests.support.redisserver import free_port
 from tests.support.uv import ROOT
 
 Start = Callable[..., str]
@@ -23,13 +23,12 @@ Start = Callable[..., str]
 def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     """`start("sample-scorer") -> url`: the process of a sample, the same one each time with the same environment."""
     supervisor = Supervisor(tmp_path_factory.mktemp("samples"), lambda _: None)
-    ports = Ports(lambda _: None)
     running: dict[tuple[object, ...], str] = {}
 
     def make(name: str, **environment: str) -> str:
         key = name, *sorted(environment.items())
         if key not in running:
-            port = ports.any()
+            port = free_port()
             folder = ROOT / "samples" / name
             options = ("--app-dir", str(folder), "--port", str(port), "--log-level", "warning")
             url = f"http://127.0.0.1:{port}"

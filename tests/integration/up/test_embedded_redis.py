@@ -13,9 +13,9 @@ import redis
 from dsf import keys
 from dsf.errors import ToolError
 from dsf.up.embedded_redis import EmbeddedRedis
-from dsf.up.ports import Ports
 from dsf.up.supervisor import Supervisor
 from tests.support.programs import find
+from tests.support.redisserver import free_port
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def without_valkey(patch: pytest.MonkeyPatch) -> None:
 
 
 def start(supervisor: Supervisor, folder: Path) -> EmbeddedRedis:
-    server = EmbeddedRedis(folder, Ports(lambda _: None).any())
+    server = EmbeddedRedis(folder, free_port())
     supervisor.start(server.program())
     supervisor.wait_ready(20)
     return server

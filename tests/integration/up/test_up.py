@@ -15,11 +15,10 @@ import pytest
 from dsf.demo.services import ScorerService
 from dsf.settings import ENV_PREFIX
 from dsf.store.pairs import Pairs
-from dsf.up.ports import Ports
 from dsf.up.supervisor import Supervisor
 from tests.support import forked
 from tests.support.child import Child, ran
-from tests.support.redisserver import SocketRedis
+from tests.support.redisserver import SocketRedis, free_port
 from tests.support.wait import wait_for
 
 DSF = (sys.executable, "-m", "dsf.cli")
@@ -56,7 +55,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 @pytest.fixture
 def scorer(tmp_path: Path) -> Iterator[ScorerService]:
     supervisor = Supervisor(tmp_path / "scorer", lambda _: None)
-    service = ScorerService("static-scorer", Ports(lambda _: None).any())
+    service = ScorerService("static-scorer", free_port())
     supervisor.start(service.program())
     supervisor.wait_ready(30)
     yield service

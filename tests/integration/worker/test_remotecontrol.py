@@ -28,6 +28,8 @@ from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
 
 WORKER = f"spoke@{CLUSTER}"
+#: Celery itself waits for a second. With a destination the first reply ends it.
+PATIENT = ("--timeout", "60", "--destination", WORKER)
 
 
 class Bed:
@@ -45,7 +47,7 @@ class Bed:
         return forked.celery(words, environment)
 
     def asked(self, *words: str) -> Any:
-        done = self.celery("inspect", *words, "--json", "--timeout", "10", "--destination", WORKER)
+        done = self.celery("inspect", *words, "--json", *PATIENT)
         assert done.returncode == 0, done.stdout + done.stderr
         return json.loads(done.stdout)[WORKER]
 
@@ -88,13 +90,13 @@ def test_people_look_into_an_agent_and_change_it(bed: Bed) -> None:
     assert {f"dsf.{name}" for name in ("cycle", "fetch", "score", "publish")} <= set(bed.asked("registered"))
     assert bed.asked("stats")["pool"]["max-concurrency"] == 8
     assert bed.asked("reserved") == []
-    done = bed.celery("status")
+    done = bed.celery("status", *PATIENT)
     assert (done.returncode, "1 node online" in done.stdout) == (0, True), done.stdout + done.stderr
     gate.opened.set()
     assert bed.agent.result().outcome == "ok"
     source.script(matrix(SERIES))
     # One an hour: the first has its turn, and the second one waits.
-    done = bed.celery("control", "rate_limit", "dsf.cycle", "1/h")
+    done = bed.celery("control", "rate_limit", "dsf.cycle", "1/h", *PATIENT)
     assert "new rate limit set successfully" in done.stdout, done.stdout + done.stderr
     before = len(source.requests)
     runs = [bed.agent.tick("sample", expires=600) for _ in range(2)]
@@ -103,7 +105,7 @@ def test_people_look_into_an_agent_and_change_it(bed: Bed) -> None:
     assert bed.agent.no_result()
     assert len(source.requests) == before + 1
     # Another limit: what waited is not held for the hour of the old one, nor does it keep others away.
-    bed.celery("control", "rate_limit", "dsf.cycle", "0")
+    bed.celery("control", "rate_limit", "dsf.cycle", "0", *PATIENT)
     waited = bed.agent.result()
     assert (waited.run, waited.outcome) == (runs[1], "ok")
     for _ in range(10):

@@ -144,7 +144,8 @@ def test_in_the_pod_of_an_agent(
     assert question["question"]["cluster"] == CLUSTER
     assert [record["outcome"] for record in records] == ["ok"] * 3
     assert [request.headers["Authorization"] for request in source.requests] == ["Bearer first-token"] * 4
-    assert len({request.query["end"] for request in source.requests}) == 4
+    # The first is that of `explain`, whose second may be one of these moments.
+    assert len({request.query["end"] for request in source.requests[1:]}) == 3
     assert "first-token" not in past.stdout + past.stderr
     assert list(temporary.iterdir()) == []
 

@@ -68,6 +68,9 @@ def test_a_slow_etcd_makes_everything_later_and_nothing_wrong(world: HubWorld, a
         world.mask((clusters[0], "cpu"))
         assert [world.send(cluster, 2) for cluster in clusters[1:]] == ["ok"] * 4
         world.until(lambda: pauses[0] >= 5, 20)
+    # The long pause begins soon after a renewal: the short ones may have used up most of a lease.
+    renewed = _lease(world)["renewTime"]
+    world.until(lambda: _lease(world)["renewTime"] != renewed, 10)
     with world.plane.paused("etcd"):
         assert [world.send(cluster, 3) for cluster in clusters[1:]] == ["ok"] * 4
         # Half of the time after which a leader gives up.
