@@ -52,6 +52,10 @@ class Mail(NamedTuple):
     #: Whether it has a score, not only a reason for having none.
     is_score: bool
 
+    def is_newer(self, old: Mail) -> bool:
+        """Whether it is a later result of the same scorer."""
+        return old.scorer == self.scorer and old.run < self.run
+
 
 class Mailbox:
     """Writes results into the slots; only this process writes them. Thread-safe."""
@@ -96,8 +100,8 @@ class Mailbox:
     def _older(self, mail: Mail) -> list[int]:
         """Slots with older results of the same scorer, the oldest first; the hub may have taken them."""
         with self._lock:
-            written = sorted((old.run, slot) for slot, old in self._written.items() if old.scorer == mail.scorer)
-        return [slot for run, slot in written if run < mail.run]
+            older = [(old.run, slot) for slot, old in self._written.items() if mail.is_newer(old)]
+        return [slot for _, slot in sorted(older)]
 
     def _share(self, mail: Mail) -> int:
         """Slots for each of the scorers that use them."""
@@ -108,9 +112,8 @@ class Mailbox:
     def _write(self, slot: int, mail: Mail, text: bytes, *, replace: bool = False) -> bool:
         """Whether it is in this slot now. Not if it is taken, or if another thread is writing it."""
         with self._lock:
-            old = self._written[slot] if replace else None
             # The hub may have emptied it since, and another thread filled it.
-            if slot in self._busy or (old and (old.scorer != mail.scorer or old.run >= mail.run)):
+            if slot in self._busy or (replace and not mail.is_newer(self._written[slot])):
                 return False
             self._busy.add(slot)
         try:

@@ -22,6 +22,8 @@ from dsf.api.sourcetype import AnySourceType, SourceOptions
 from dsf.api.types import (
     API_VERSION,
     MAX_SECONDS,
+    NAME_CONFLICT,
+    OTHER_NAMESPACE,
     SCORER_KIND,
     USED_LABELS,
     ConfigSyncMode,
@@ -404,4 +406,4 @@ class DynamicScorer(KubernetesObject):
 
         Several namespaces may have a scorer of one name; the hub uses one of them.
         """
-        return any(condition.reason in ("OtherNamespace", "ScoreNameConflict") for condition in self.status.conditions)
+        return any(condition.reason in (OTHER_NAMESPACE, NAME_CONFLICT) for condition in self.status.conditions)

@@ -22,6 +22,9 @@ CLUSTER_KIND: Final = "ManagedCluster"
 SCORE_API_VERSION: Final = "cluster.open-cluster-management.io/v1alpha1"
 SCORE_KIND: Final = "AddOnPlacementScore"
 
+#: Condition reasons of a scorer that the hub ignores: for its namespace, or because another one has its name.
+OTHER_NAMESPACE: Final = "OtherNamespace"
+NAME_CONFLICT: Final = "ScoreNameConflict"
 #: The only DynamicScoringConfig in force, in the hub's own namespace.
 CONFIG_NAME: Final = "dynamic-scoring-config"
 #: The ManifestWork in each cluster's namespace, and the ConfigMap it carries to the managed cluster.

@@ -11,7 +11,7 @@ from dsf.api.meta import Condition, rfc3339, set_condition
 from dsf.api.resolvereason import ResolveReason
 from dsf.api.scorer import MAX_FAILURES, ClusterNumbers, DynamicScorer, DynamicScorerStatus
 from dsf.api.scoringconfig import DynamicScoringConfig, DynamicScoringConfigStatus
-from dsf.api.types import ADDON_NAME, CONFIG_NAME, ConditionType, ConfigSyncMode, HealthStatus
+from dsf.api.types import ADDON_NAME, CONFIG_NAME, OTHER_NAMESPACE, ConditionType, ConfigSyncMode, HealthStatus
 from dsf.hub.cycles import ITEMS_REPLACED, NO_ITEMS, CycleOutcomes
 from dsf.hub.health import FAILURE_THRESHOLD, Health
 from dsf.hub.obstacle import INVALID, Obstacle
@@ -168,7 +168,7 @@ def ignored_scorer_status(scorer: DynamicScorer, namespace: str, *, now: datetim
         "hubSetting.scorerNamespaces): create it there, or have the hub's admin add its namespace"
     )
     known = [old for old in scorer.status.conditions if old.type in (ConditionType.Scoring, ConditionType.Ready)]
-    statement = Statement("False", "OtherNamespace", text)
+    statement = Statement("False", OTHER_NAMESPACE, text)
     conditions = _not_scoring(known, statement, scorer.metadata.generation, now)
     return DynamicScorerStatus(observed_generation=scorer.metadata.generation, conditions=conditions)
 
@@ -479,7 +479,7 @@ def _agents_statement(problems: Mapping[str, str]) -> Statement:
 
 def ignored_config_status(config: DynamicScoringConfig, namespace: str, *, now: datetime) -> DynamicScoringConfigStatus:
     """The status of a configuration other than the effective one, which is in `namespace`."""
-    reason = "OtherName" if config.metadata.name != CONFIG_NAME else "OtherNamespace"
+    reason = "OtherName" if config.metadata.name != CONFIG_NAME else OTHER_NAMESPACE
     text = f"only the DynamicScoringConfig {CONFIG_NAME} in namespace {namespace} counts"
     conditions = _only(IGNORED, Statement("True", reason, text), config, now)
     conditions += _only(ConditionType.Ready, Statement("False", reason, text), config, now)

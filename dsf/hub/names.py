@@ -10,10 +10,10 @@ from typing import Final, NamedTuple
 from dsf.api.allowednames import AllowedNames
 from dsf.api.nameclaims import NameClaims, Wish, refusal, settle
 from dsf.api.naming import sanitize_resource_name
+from dsf.api.types import NAME_CONFLICT
 from dsf.hub.obstacle import Obstacle
 
-#: Condition reasons of a scorer that does not get its score name, or its own name, which another namespace has.
-NAME_CONFLICT: Final = "ScoreNameConflict"
+#: Condition reason of a scorer whose namespace may not have its score name.
 NAME_NOT_ALLOWED: Final = "ScoreNameNotAllowed"
 
 

@@ -14,11 +14,11 @@ from functools import cached_property
 from dsf.api.resolve import ResolvedScorer
 from dsf.api.scorer import DynamicScorer
 from dsf.api.summary import ScorerSummary
-from dsf.api.types import HealthStatus
+from dsf.api.types import NAME_CONFLICT, HealthStatus
 from dsf.api.variants import Memory
 from dsf.hub.capacity import Load
 from dsf.hub.distribute import ScorerPart
-from dsf.hub.names import NAME_CONFLICT, NAME_NOT_ALLOWED, Named
+from dsf.hub.names import NAME_NOT_ALLOWED, Named
 from dsf.hub.obstacle import Obstacle
 from dsf.store.entries import Entry
 from dsf.store.registry import EmptyRule, FailingRule, HoldRule, ScorerRecord

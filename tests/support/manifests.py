@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from dsf.api.types import API_VERSION
+from dsf.api.types import API_VERSION, OTHER_NAMESPACE
+
+_NOW = "2026-01-01T00:00:00Z"
 
 CONFIG_URL = "http://sample-scorer.dynamic-scoring.svc:8000/config"
 
@@ -19,6 +21,12 @@ def scorer(namespace: str, name: str = "sample", **spec: Any) -> dict[str, Any]:
         "metadata": {"name": name, "namespace": namespace},
         "spec": {field: value for field, value in whole.items() if value is not None},
     }
+
+
+def ignored(manifest: dict[str, Any], reason: str = OTHER_NAMESPACE) -> dict[str, Any]:
+    """A DynamicScorer with the condition by which the hub says that it ignores it."""
+    condition = {"type": "Ready", "status": "False", "reason": reason, "message": "", "lastTransitionTime": _NOW}
+    return {**manifest, "status": {"conditions": [condition]}}
 
 
 def config(namespace: str, **spec: Any) -> dict[str, Any]:

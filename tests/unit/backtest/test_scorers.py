@@ -10,7 +10,7 @@ import pytest
 from dsf.backtest import scorers
 from dsf.errors import ManifestError
 from dsf.kube.resources import DYNAMIC_SCORERS
-from tests.support.manifests import scorer
+from tests.support.manifests import ignored, scorer
 
 
 @pytest.fixture
@@ -42,17 +42,10 @@ def test_one_that_cannot_be_read_says_why() -> None:
 
 
 def test_one_that_the_hub_ignores_stands_for_no_other_of_its_name(hub: list[dict[str, Any]]) -> None:
-    refused = {
-        "type": "Ready",
-        "status": "False",
-        "reason": "OtherNamespace",
-        "message": "",
-        "lastTransitionTime": "2026-01-01T00:00:00Z",
-    }
     theirs = copy.deepcopy(hub[0])
     theirs["metadata"]["namespace"] = "z-team"
     theirs["spec"]["source"]["params"]["query"] = "theirs"
-    hub.append({**theirs, "status": {"conditions": [refused]}})
+    hub.append(ignored(theirs))
     hub.append(scorer("z-team", "good", source="of a later version"))
     found = scorers.from_hub(None, "good", "c1")  # type: ignore[arg-type]
     assert found.source_query == "up"

@@ -8,6 +8,7 @@ from typing import Any, cast
 from dsf.kube.resources import DYNAMIC_SCORERS
 from dsf.optimizer.backend import ManifestClient
 from dsf.optimizer.scores import Scores
+from tests.support.manifests import ignored, scorer
 
 
 class _Objects:
@@ -21,23 +22,11 @@ class _Objects:
 
 
 def test_a_scorer_that_the_hub_ignores_stands_for_no_other_of_its_name() -> None:
-    spec = {"description": "d", "configURL": "http://s.test/config", "configSyncMode": "Full"}
-    refused = {
-        "type": "Ready",
-        "status": "False",
-        "reason": "OtherNamespace",
-        "message": "",
-        "lastTransitionTime": "2026-01-01T00:00:00Z",
-    }
-    ignored = {"metadata": {"name": "s", "namespace": "a-team"}, "spec": spec, "status": {"conditions": [refused]}}
-    in_force = {"metadata": {"name": "s", "namespace": "n"}, "spec": spec}
-    scores = Scores(cast("ManifestClient", _Objects(ignored, in_force)))
+    scores = Scores(cast("ManifestClient", _Objects(ignored(scorer("a-team", "s")), scorer("n", "s"))))
     assert scores.explain("s", datetime.now(UTC)).namespace == "n"
 
 
 def test_a_field_that_only_a_newer_crd_knows_hides_no_scorer() -> None:
-    spec = {"description": "d", "configURL": "http://s.test/config", "configSyncMode": "Full", "later": True}
-    scorer = {"metadata": {"name": "s", "namespace": "n"}, "spec": spec}
-    broken = {"metadata": {"name": "t", "namespace": "n"}, "spec": {"description": 1}}
-    scores = Scores(cast("ManifestClient", _Objects(scorer, broken)))
+    broken = scorer("n", "t", description=1)
+    scores = Scores(cast("ManifestClient", _Objects(scorer("n", "s", later=True), broken)))
     assert scores.explain("s", datetime.now(UTC)).name == "s"
