@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -23,8 +22,6 @@ log = dsf.log.get(__name__)
 
 #: Most characters of a token.
 MAX_TOKEN: Final = 16 * 1024
-#: Seconds for all of a form; anyone may send one to the login.
-_FORM_SECONDS: Final = 10.0
 #: What is still there in a form that was refused.
 _FIELDS: Final = ("until", "seconds", "hours", "every", "other", "how", "note")
 #: First values of fields.
@@ -32,16 +29,12 @@ _GIVEN: Final = {"seconds": "", "hours": "24", "every": "300", "other": "", "how
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """The fields of a form. Raises AccessError if it is too large (413), too slow (408) or has a field twice (400)."""
+    """The fields of a form. Raises AccessError if it is too large (413) or has a field twice (400)."""
     body = b""
-    try:
-        async with asyncio.timeout(_FORM_SECONDS):
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > 32 * 1024:
-                    raise AccessError("this form is too large", 413)
-    except TimeoutError:
-        raise AccessError(f"this form did not arrive within {_FORM_SECONDS:g} s", 408) from None
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > 32 * 1024:
+            raise AccessError("this form is too large", 413)
     try:
         pairs = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=30)
     except ValueError:
