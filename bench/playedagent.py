@@ -72,13 +72,11 @@ class PlayedAgent:
     def give_over(self, connection: Connection) -> None:
         """Put results over this connection from now on, those first that were not answered."""
         waiting = [result for result, _ in self._sent]
-        newest = {result.scorer: result for result in waiting if result.is_score}
         self._sent, self._answers = deque(), []
         self.giving = connection
         for result in waiting:
-            if not result.is_score or result is newest[result.scorer]:
-                self._player.counts["again"] += 1
-                self._put(result)
+            self._player.counts["again"] += 1
+            self._put(result)
 
     def took(self, connection: Connection) -> None:
         """A tick has come, or the pop has ended without one."""
@@ -104,8 +102,10 @@ class PlayedAgent:
                 self._written[slot] = result
                 self._player.put(self.name, result.scorer, result.run)
                 continue
+            # The hub has the time until the next try to take an older score of this scorer.
+            is_soon = result.tries == (0 if self._older(result) is None else 1)
             again = replace(result, tries=result.tries + 1)
-            self._player.later(_AGAIN if result.tries else 0.0, lambda again=again: self._put(again))  # type: ignore[misc]
+            self._player.later(0.0 if is_soon else _AGAIN, lambda again=again: self._put(again))  # type: ignore[misc]
 
     def _cycle(self, scorer: str, run: str, deadline: float) -> None:
         """What a cycle of this tick would have ended with."""
@@ -157,11 +157,15 @@ class PlayedAgent:
     def _choose(self, result: SentResult) -> tuple[int, bool]:
         """The slot of a result, and whether it replaces what is in it: only an older score of the same scorer."""
         home = self._homes.setdefault(result.scorer, len(self._homes) % len(self._slots))
-        if not result.tries:
-            return home, False
+        older = self._older(result)
+        if older is not None and result.tries > 1:
+            return older, True
+        return (next(self._others) if result.tries and older is None else home), False
+
+    def _older(self, result: SentResult) -> int | None:
+        """A slot with an older score of this one's scorer, which the hub may have taken."""
         busy = {slot for _, slot in self._sent}
         for slot, old in self._written.items():
-            is_older = old.is_score and old.scorer == result.scorer and old.run < result.run
-            if result.is_score and is_older and slot not in busy:
-                return slot, True
-        return next(self._others), False
+            if result.is_score and old.is_score and old.scorer == result.scorer and old.run < result.run:
+                return None if slot in busy else slot
+        return None

@@ -1,8 +1,9 @@
 """Signs results and puts them into the cluster's mailbox on the hub.
 
 The mailbox has a few slots of one result each, emptied by the hub. It is all that an agent may write. A scorer that has
-its share of the slots, because the hub is behind, or that finds all slots taken, replaces what waits of it by its newer
-score: each scorer has its turn. Without that the agent keeps what it has.
+its share of the slots, or that finds all slots taken, replaces what waits of it by its newer score: each scorer has its
+turn. It does so at its second try only, as a hub that is not behind has taken one of them by then: an agent that stood
+still has several results of a scorer at once. Without anything to replace the agent keeps what it has.
 
 The signing key is a file that is read at each use, so that rotation needs no restart.
 """
@@ -71,8 +72,11 @@ class Mailbox:
         self._written: dict[int, Mail] = {}
         self._busy: set[int] = set()
 
-    def put(self, mail: Mail, text: bytes) -> bool:
-        """Whether it is in. One round trip unless its slot is taken. Raises redis.RedisError."""
+    def put(self, mail: Mail, text: bytes, *, replace: bool = True) -> bool:
+        """Whether it is in, also in place of an older result if `replace` allows that.
+
+        One round trip unless its slot is taken. Raises redis.RedisError.
+        """
         with self._lock:
             home = self._homes.setdefault(mail.scorer, len(self._homes) % len(self._slots))
         if self._write(home, mail, text):
@@ -81,11 +85,14 @@ class Mailbox:
         older = [slot for slot in self._older(mail) if slot in taken]
         scores = [slot for slot in older if self._written[slot].is_score]
         # A reason for having no score waits: it is not worth another one.
-        if mail.is_score and len(scores) >= self._share(mail) and self._replace(scores, mail, text):
-            return True
+        if mail.is_score and len(scores) >= self._share(mail):
+            if not replace:
+                return False
+            if self._replace(scores, mail, text):
+                return True
         free = [slot for slot in range(len(self._slots)) if slot not in taken]
         return any(self._write(slot, mail, text) for slot in free) or (
-            mail.is_score and self._replace(older, mail, text)
+            mail.is_score and replace and self._replace(older, mail, text)
         )
 
     def _replace(self, slots: list[int], mail: Mail, text: bytes) -> bool:
@@ -148,11 +155,13 @@ class Outbox:
         """
         text = self._signed(result)
         mail = Mail(result.scorer, result.run, result.outcome in SUCCESSES)
+        is_first = True
         while True:
             try:
-                if self._mailbox.put(mail, text):
+                if self._mailbox.put(mail, text, replace=not is_first):
                     return
                 wait = 0.25
+                is_first = False
                 failure = CycleError(
                     "publish",
                     "results_behind",

@@ -111,6 +111,17 @@ def test_a_scorer_with_its_share_replaces_its_oldest_score(redis_client: redis.R
     assert sorted(texts) == sorted([*(mail.scorer for mail in others), *(f"a{n}" for n in runs[1:]), "a50", "a51"])
 
 
+def test_nothing_is_replaced_at_the_first_try(redis_client: redis.Redis, mailbox: Mailbox) -> None:
+    """An agent that stood still has two scores of a scorer at once, and the hub takes both."""
+    others = [entry(number) for number in range(keys.MAIL_SLOTS // 2)]
+    assert all(mailbox.put(mail, mail.scorer.encode(), replace=False) for mail in others)
+    assert mailbox.put(entry(50, scorer="a"), b"a50", replace=False)
+    assert not mailbox.put(entry(51, scorer="a"), b"a51", replace=False)
+    texts = {str(redis_client.getdel(slot)) for slot in SLOTS if redis_client.exists(slot)}
+    assert texts == {*(mail.scorer for mail in others), "a50"}
+    assert mailbox.put(entry(51, scorer="a"), b"a51")
+
+
 def test_a_score_replaces_no_reason_while_a_slot_is_free(redis_client: redis.Redis, mailbox: Mailbox) -> None:
     """Many scorers share the slots; a tick that came too late, and the cycle after it."""
     scorers = [f"scorer-{number}" for number in range(keys.MAIL_SLOTS - 2)]
@@ -170,6 +181,20 @@ def test_a_hub_that_takes_nothing_is_behind(outbox: Outbox, full: redis.Redis) -
         outbox.send(_result(), time.monotonic() + 0.6)
     assert (caught.value.stage, caught.value.reason) == ("publish", "results_behind")
     assert set(full.mget(SLOTS)) == {"older"}
+
+
+def test_a_score_replaces_the_one_before_it_when_the_hub_had_the_time_to_take_it(
+    outbox: Outbox, full: redis.Redis
+) -> None:
+    full.delete(SLOTS[3])
+    first, second = _result(), _result()
+    second.run = new_run_id(2.0)
+    outbox.send(first, time.monotonic() + 60)
+    with pytest.raises(CycleError, match="the hub has taken no result"):
+        outbox.send(second, time.monotonic() + 0.1)
+    assert first.run in str(full.get(SLOTS[3]))
+    outbox.send(second, time.monotonic() + 60)
+    assert second.run in str(full.get(SLOTS[3]))
 
 
 def test_a_result_waits_until_there_is_room(outbox: Outbox, full: redis.Redis) -> None:
