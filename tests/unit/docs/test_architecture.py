@@ -47,3 +47,23 @@ def test_one_tick_is_walked_in_few_files() -> None:
     files = re.findall(r"^\| \d+ \| `([^`]+)`", walk, re.MULTILINE)
     assert 10 < len(files) <= 14
     assert [name for name in files if not (ROOT / name).is_file()] == []
+
+
+def _places() -> list[tuple[str, str]]:
+    """Each file that "Where to change what" names with its folder, and each name in brackets behind it; '' for none."""
+    section = PAGE.partition("## Where to change what")[2].partition("\n## ")[0]
+    places = []
+    for file, names in re.findall(r"`([\w.-]+/[\w./-]+\.\w+)`(?: \(([^()]*)\))?", section):
+        places += [(file, name) for name in re.findall(r"`([^`]+)`", names)] or [(file, "")]
+    return places
+
+
+def test_what_can_be_changed_is_where_the_page_says() -> None:
+    places = _places()
+    assert len(places) > 150
+    assert {file for file, _ in places if not (ROOT / file).is_file()} == set()
+    assert [
+        (file, name)
+        for file, name in places
+        if not all(part in (ROOT / file).read_text(encoding="utf-8") for part in re.findall(r"[\w-]+", name))
+    ] == []
