@@ -112,7 +112,6 @@ def _interval(scorer: ScorerOverview) -> str:
 
 def _cluster_table(report: StatusReport) -> RenderableType:
     rows: list[list[str | tuple[str, str]]] = []
-    unhealthy = {scorer.name: scorer.problem for scorer in report.scorers if scorer.health_status == "Inactive"}
     for score in report.scores or []:
         reason = f"{score.failure.stage} {score.failure.reason}".strip() if score.failure else ""
         if score.remark and not reason:
@@ -120,9 +119,6 @@ def _cluster_table(report: StatusReport) -> RenderableType:
         if score.skips and not reason:
             reason = f"{score.skips.reason}, {score.skips.ticks} not sent"
         state = score.state.value
-        if state == "paused" and score.scorer in unhealthy:
-            # The cause first: nobody paused it.
-            state, reason = "unhealthy", unhealthy[score.scorer].partition(":")[0]
         rows.append(
             [
                 score.cluster,

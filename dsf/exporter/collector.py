@@ -19,7 +19,7 @@ from dsf.fleet.model import FleetModel
 from dsf.fleet.snapshot import every
 from dsf.schedule.stats import schedule_families
 from dsf.store.client import number
-from dsf.store.entries import effective
+from dsf.store.entries import pause
 from dsf.store.pairs import Pairs
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
@@ -113,12 +113,12 @@ class FleetCollector(Collector):
         return [*families.collect(), *self._exposition(levels, undeclared, items)]
 
     def _intervals(self, pairs: Sequence[tuple[str, str]]) -> dict[str, int]:
-        """The intervals in force, without those of paused pairs: no cycle of theirs is missing."""
+        """The intervals in force, without those of paused pairs: no cycle of theirs is missing, as it is of those whose
+        scoring API is down."""
         schedule, now = ScheduleStore(self._redis), self._clock()
         overrides = schedule.overrides()
         in_force = {
-            entry.pair: effective(entry, overrides, now)
-            for entry in schedule.entries(keys.pair(*pair) for pair in pairs)
+            entry.pair: pause(entry, overrides, now) for entry in schedule.entries(keys.pair(*pair) for pair in pairs)
         }
         return {pair: current.interval for pair, current in in_force.items() if not current.paused}
 

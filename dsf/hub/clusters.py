@@ -205,7 +205,7 @@ class ClusterReconciler:
         known = {
             name: entry
             for name, entry in wanted.items()
-            if name in present and (entry.suspended or not present[name].suspended)
+            if name in present and (present[name].is_started or not entry.is_started)
         }
         try:
             self._registrar.put_entries(cluster, known)
@@ -234,7 +234,7 @@ class ClusterReconciler:
         begins = [
             name
             for name, entry in wanted.items()
-            if not entry.suspended and (name not in present or present[name].suspended)
+            if entry.is_started and (name not in present or not present[name].is_started)
         ]
         if has_arrived or not begins:
             self._held.pop(cluster, None)

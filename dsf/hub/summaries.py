@@ -146,6 +146,9 @@ class FleetPlan:
             cannot_run = plan is None or plan.runnable is None or isinstance(plan.variants.get(cluster), Obstacle)
             if name not in wanted and cannot_run:
                 wanted[name] = entry.stopped()
+                if plan is not None and plan.resolved is not None:
+                    pause = {"suspended": plan.is_suspended, "suspended_until": plan.suspended_until}
+                    wanted[name] = wanted[name].model_copy(update=pause)
         return wanted
 
     def stopped(self, cluster: str, present: Mapping[str, Entry]) -> dict[str, Entry]:

@@ -67,7 +67,12 @@ class Entry(BaseModel):
 
     def stopped(self) -> Entry:
         """The entry of a pair that cannot run now, whatever overrides say; its score expires, its books stay."""
-        return self.model_copy(update={"suspended": True, "suspended_until": None, "runnable": False})
+        return self.model_copy(update={"runnable": False})
+
+    @property
+    def is_started(self) -> bool:
+        """Whether the hub lets it run: overrides apart, ticks are sent."""
+        return self.runnable and not self.suspended
 
     def dump(self) -> str:
         """The stored text: one per pair, so only deviations from the defaults, which are those of version 1."""
@@ -223,8 +228,8 @@ def _interval(scorer: str, cluster: str, declared: int, overrides: Mapping[str, 
 
 
 def pause(entry: Entry, overrides: Mapping[str, ScheduleOverride], now: float) -> Effective:
-    """The manual pause in force, if its result is `paused`. A pair that cannot run, because its scoring API is down, is
-    not paused: beat skips it with that reason."""
+    """The pause in force, by a person or the DynamicScorer, if its result is `paused`. A pair that cannot run, because
+    its scoring API is down, is not paused by that: beat skips it with that reason."""
     return effective(entry if entry.runnable else entry.model_copy(update={"runnable": True}), overrides, now)
 
 

@@ -189,10 +189,6 @@ def _why(state: State, model: PairRow, record: ScorerRecord | None, entry: Entry
         return Why(remark.stage, remark.reason, remark.message, remark.at.timestamp(), remark.run_id)
     if state.name == "ok":
         return None
-    if state.name == "paused" and record is not None and record.health == "Inactive" and record.problem:
-        # The cause first, as in `dsf status`: no person paused it, or it would not run either way.
-        reason, _, text = record.problem.partition(": ")
-        return Why("", reason, text or reason, 0.0)
     if state.name == "paused":
         return Why("", "paused", _paused_by(entry) if entry else state.help, 0.0)
     failure, skips = model.failure, model.skips

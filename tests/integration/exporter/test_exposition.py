@@ -9,6 +9,7 @@ import redis
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
+from dsf import keys
 from dsf.exporter.app import make_app
 from dsf.exporter.collector import PER_PAIR
 from dsf.store.registry import Registry, ScorerRecord
@@ -87,6 +88,10 @@ def test_each_pair_that_is_not_paused_has_the_interval_in_force(fleet: Fleet) ->
     store.set_override(f"worker02/{SAMPLE}", paused=True)
     assert said() == {"worker01": 60}
     store.set_override(f"worker02/{SAMPLE}", paused=True, paused_until=time.time() - 1)
+    assert said() == {"worker01": 60, "worker02": 7200}
+    # Its scoring API is down: its cycles are missing, and an alert says so.
+    [entry] = store.entries([f"worker02/{SAMPLE}"])
+    fleet.redis.hset(keys.ENTRIES, entry.pair, entry.stopped().dump())
     assert said() == {"worker01": 60, "worker02": 7200}
 
 

@@ -43,12 +43,12 @@ def test_a_scoring_api_that_lets_nobody_in_without_a_password_has_its_health_els
         assert told["scoringAccess"]["methods"]["basic"]["password"] == {"name": "s", "key": "k"}
 
 
-def test_inactive_keeps_entries_suspended_and_comes_back(running: World, api: ScriptedServer) -> None:
+def test_inactive_keeps_entries_and_comes_back(running: World, api: ScriptedServer) -> None:
     running.client.hset("dsf:pair:a/cpu-scorer", "n:scheduled", 7)
     api.script(answer("busy", 503), path="/healthz")
     running.until(lambda: health(running) == "Inactive")
     running.until(lambda: running.told("a") == [])
-    running.until(lambda: all(entry.suspended for entry in running.entries().values()))
+    running.until(lambda: not any(entry.runnable for entry in running.entries().values()))
     assert running.pairs() == ["a/cpu-scorer", "b/cpu-scorer"]
     record = running.record("cpu-scorer")
     assert record is not None
@@ -58,7 +58,7 @@ def test_inactive_keeps_entries_suspended_and_comes_back(running: World, api: Sc
     running.until(lambda: ("cpu-scorer", "HTTPError", "Warning") in running.events())
     api.script(answer("ok"), path="/healthz")
     running.until(lambda: health(running) == "Active")
-    running.until(lambda: not any(entry.suspended for entry in running.entries().values()))
+    running.until(lambda: all(entry.runnable for entry in running.entries().values()))
     running.until(lambda: running.told("a") == ["cpu-scorer"])
 
 
@@ -92,7 +92,7 @@ def test_a_changed_url_is_checked_at_once_and_decides_at_once(world: World, api:
         world.until(lambda: world.entries()["a/cpu-scorer"].interval == 11)
     world.scorer("cpu-scorer", "http://127.0.0.1:9")
     world.until(lambda: health(world) == "Inactive")
-    world.until(lambda: world.entries()["a/cpu-scorer"].suspended)
+    world.until(lambda: not world.entries()["a/cpu-scorer"].runnable)
 
 
 def test_a_removed_scorer_is_checked_no_more(running: World, api: ScriptedServer) -> None:

@@ -189,7 +189,7 @@ def test_a_check_that_fails_in_an_unexpected_way_is_a_failed_check(
     running.until(lambda: running.condition("cpu-scorer", "Healthy")[:2] == ("False", "CheckFailed"))
     assert "KeyError" in running.condition("cpu-scorer", "Healthy")[2]
     assert running.status("cpu-scorer")["healthStatus"] == "Inactive"
-    running.until(lambda: all(entry.suspended for entry in running.entries().values()))
+    running.until(lambda: not any(entry.runnable for entry in running.entries().values()))
     monkeypatch.undo()
     running.until(lambda: running.condition("cpu-scorer", "Healthy")[0] == "True")
 

@@ -27,6 +27,13 @@ def _states(groups: Groups) -> dict[str, str]:
     return {row.cluster: str(state) for state, some in groups.states.items() for row in some}
 
 
+def test_a_pair_that_cannot_run_is_not_paused() -> None:
+    entry = Entry(cluster="down", scorer="cpu", score_name="cpu", interval=30).stopped()
+    for is_suspended, state in ((False, Verdict.EXPIRED), (True, Verdict.PAUSED)):
+        text = entry.model_copy(update={"suspended": is_suspended}).dump()
+        assert _row("down", text, last_success=NOW - 300, valid_until=NOW - 1, items=1).state(NOW) is state
+
+
 def test_groups_are_made_anew_when_time_alone_changes_a_state() -> None:
     entry = Entry(cluster="paused", scorer="cpu", score_name="cpu", interval=30).model_dump_json()
     override = ScheduleOverride(paused=True, paused_until=NOW + 30)

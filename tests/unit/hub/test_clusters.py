@@ -48,7 +48,7 @@ def _reconciler(place: Place) -> ClusterReconciler:
 
 def test_an_entry_that_waits_runs_for_no_override() -> None:
     entry = Entry(cluster="c", scorer="s", score_name="s", interval=30)
-    place = Place(entry.model_copy(update={"suspended": True, "runnable": False}))
+    place = Place(entry.stopped())
     wanted = {"s": entry}
     assert _reconciler(place)._hold("c", wanted, has_arrived=False)
     assert effective(wanted["s"], {"*/s": ScheduleOverride(paused=False)}, 0.0).paused

@@ -105,14 +105,22 @@ def test_a_scorer_that_cannot_run_now_keeps_the_entry_it_has() -> None:
     for broken in (scorer("s", score="cpu", health="Inactive"), scorer("s", scoring={})):
         plan = make_plan([broken], config(), clusters, NOW)
         assert plan.entries("c", {}) == {}
-        held = {"suspended": True, "runnable": False}
-        assert plan.entries("c", present) == {"s": present["s"].model_copy(update=held)}
+        assert plan.entries("c", present) == {"s": present["s"].stopped()}
         assert make_plan([broken], config(("c", "cpu")), clusters, NOW).entries("c", present) == {}
         assert make_plan([broken], None, clusters, NOW).entries("c", present) == {}
         assert make_plan([broken], config(), [], NOW).entries("c", present) == {}
         assert set(plan.records(records)) == {"s"}
     assert make_plan([], config(), clusters, NOW).entries("c", present) == {}
     assert make_plan([], config(), clusters, NOW).records(records) == {}
+
+
+def test_a_scorer_that_cannot_run_may_be_suspended_meanwhile() -> None:
+    clusters = [cluster("c")]
+    present = make_plan([scorer("s")], config(), clusters, NOW).entries("c", {})
+    for execution, is_suspended in (({}, False), ({"suspend": True}, True)):
+        down = make_plan([scorer("s", health="Inactive", execution=execution)], config(), clusters, NOW)
+        present = down.entries("c", present)
+        assert (present["s"].runnable, present["s"].suspended) == (False, is_suspended)
     rival = scorer("older", score="cpu", created="2020-01-01T00:00:00Z")
     assert set(make_plan([scorer("s", score="cpu"), rival], config(), clusters, NOW).entries("c", present)) == {"older"}
 

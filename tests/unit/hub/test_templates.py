@@ -144,13 +144,12 @@ def test_a_mask_that_is_none(mask: dict[str, Any]) -> None:
         Mask.model_validate(mask, by_alias=True, by_name=False)
 
 
-def test_a_cluster_that_lost_a_value_keeps_its_entry_suspended() -> None:
+def test_a_cluster_that_lost_a_value_keeps_its_entry() -> None:
     source_of_region = source('up{r="${label:region}"}')
     before = plan(cluster("a", labels=EU), cluster("b", labels=US), source=source_of_region)
     after = plan(cluster("a", labels=EU), cluster("b"), source=source_of_region)
     present = before.entries("b", {})
-    held = present["s"].model_copy(update={"suspended": True, "runnable": False})
-    assert after.entries("b", present) == {"s": held}
+    assert after.entries("b", present) == {"s": present["s"].stopped()}
     assert after.entries("b", {}) == {}
     unselected = plan(cluster("b"), clusterSelector={"matchLabels": {"region": "us"}})
     assert unselected.entries("b", present) == {}
