@@ -507,6 +507,8 @@ def _secret(value: SecretStr | None, file: Path | None, name: str) -> str | None
             return file.read_text(encoding="utf-8").strip()
         except OSError as error:
             raise SettingsError(f"{ENV_PREFIX}{name}_FILE: cannot read {file}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise SettingsError(f"{ENV_PREFIX}{name}_FILE: {file} is no text in UTF-8") from None
     return value.get_secret_value() if value is not None else None
 
 

@@ -72,6 +72,10 @@ def accept(task: Any, app: Any, consumer: Any) -> Handler:
     return handle
 
 
+class _NoTickError(ValueError):
+    """What a message lacks. Nothing of the message is in the text, as it is in those of kombu's errors."""
+
+
 def forbid(task: Any, app: Any, consumer: Any) -> Handler:
     """Celery's strategy for a task that no message may call."""
     del task, app, consumer
@@ -80,7 +84,7 @@ def forbid(task: Any, app: Any, consumer: Any) -> Handler:
 
 def refuse_message(message: Any, *_: Any) -> Any:
     """Drop a call of another task, or of none."""
-    refuse(ValueError("not a call of dsf.cycle"))
+    refuse(_NoTickError("not a call of dsf.cycle"))
     return message.ack()
 
 
@@ -88,7 +92,7 @@ def refuse(error: Exception) -> None:
     """Count a message, and log it now and then. Nothing of its content is in the log."""
     for call in on_refused:
         call()
-    why = f"{type(error).__name__}: {error}" if type(error) is ValueError else type(error).__name__
+    why = str(error) if isinstance(error, _NoTickError) else type(error).__name__
     if (not_logged := _throttle.take(why)) is not None:
         log.warning("message refused", why=why, not_logged=not_logged)
 
@@ -99,7 +103,7 @@ def reduce(message: Any, task: str) -> tuple[Any, ...]:
     Raises ValueError and others if it is none."""
     # Bytes; that of a tick has 150, with base64 200.
     if len(message.body) > 4096:
-        raise ValueError("it is longer than a tick")
+        raise _NoTickError("it is longer than a tick")
     args, kwargs, *_ = json.loads(message.body)
     given = tuple(arguments(args, kwargs))
     task_id = message.headers.get("id")
@@ -127,15 +131,15 @@ def arguments(args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
     """
     given = dict(zip(_NAMES, args, strict=False))
     if len(args) > len(given) or given.keys() & kwargs.keys() or kwargs.keys() - set(_NAMES):
-        raise ValueError("an argument that a tick does not have")
+        raise _NoTickError("an argument that a tick does not have")
     scorer, run_id, deadline = map((given | kwargs).get, _NAMES)
     if not (isinstance(scorer, str) and is_name(scorer)):
-        raise ValueError("not the name of a scorer")
+        raise _NoTickError("not the name of a scorer")
     if run_id is not None and not is_run_id(run_id):
-        raise ValueError("not a run id")
+        raise _NoTickError("not a run id")
     # 1e11 is the year 5138.
     if deadline is not None and not (type(deadline) in (int, float) and 0 <= deadline < 1e11):
-        raise ValueError("not a time")
+        raise _NoTickError("not a time")
     return [scorer, run_id, deadline]
 
 
@@ -146,7 +150,7 @@ class Message(_Message):  # type: ignore[misc]
         parts = payload if isinstance(payload, dict) else {}
         headers, properties = parts.get("headers"), parts.get("properties")
         if not (isinstance(headers, dict) and isinstance(properties, dict) and isinstance(headers.get("task"), str)):
-            raise ValueError("not a call of a task")
+            raise _NoTickError("not a call of a task")
         # A message that cannot be acknowledged would take the place of a tick for ever.
         properties |= {"delivery_tag": str(uuid.uuid4()), "delivery_info": {}}
         # Kombu would decompress without a limit.
@@ -155,10 +159,10 @@ class Message(_Message):  # type: ignore[misc]
             super().__init__(payload, *args, **options)
         except KeyError as error:
             # Kombu takes a KeyError for a lost connection.
-            raise ValueError(f"a message without {error}") from None
+            raise _NoTickError(f"a message without {error}") from None
         # Kombu keeps some errors for Celery, which logs them with the message.
         if self.errors or not isinstance(self.body, bytes | str):
-            raise ValueError("not a call of a task")
+            raise _NoTickError("not a call of a task")
 
 
 class _Tolerant:

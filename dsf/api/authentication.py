@@ -1,7 +1,7 @@
 """Authentication to a source or a scoring API, with Secrets of the managed cluster, and verification of the server.
 
-Names and public values only: the agent reads the Secrets for each request. Each method is one model here and one file
-of `dsf/auth`.
+Names and public values only: the agent reads the Secrets for each request. Each method is one model here and one
+function of `dsf/auth`.
 """
 
 from __future__ import annotations

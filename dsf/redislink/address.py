@@ -54,7 +54,10 @@ def parse(url: str) -> Address:
     if scheme not in _PORTS or any(part.scheme != scheme for part in parts):
         raise SettingsError(f"DSF_REDIS_URL: not a scheme for Redis, or several ones; {_HELP}")
     if len(parts) > 1 and scheme != "sentinel":
-        raise SettingsError("DSF_REDIS_URL: several servers are possible with sentinel:// only")
+        raise SettingsError(
+            "DSF_REDIS_URL: several servers are possible with sentinel:// only; a comma or semicolon in a password "
+            "must be percent-encoded (%2C, %3B)"
+        )
     if any(part.fragment for part in parts):
         # Redis URLs have no fragment, so a # is part of a password.
         raise SettingsError("DSF_REDIS_URL: a # in a user or password must be percent-encoded (%23)")

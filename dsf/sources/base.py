@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import urlsplit
 
 from dsf.api.summary import ScorerSummary
 from dsf.api.types import SourceType
@@ -22,6 +22,8 @@ TAIL = b"]}"
 #: The path of OTLP/HTTP, and the plug-in that serves a source `OpenTelemetry` with this path.
 OTLP_PATH: Final = "/v1/metrics"
 OTLP: Final = "otlp.dynamic-scoring.open-cluster-management.io"
+# Not urlsplit, which raises for an address that cannot be one: the request refuses that, of this scorer alone.
+_PUSHED: Final = re.compile(rf"[^/]*//[^/?]*{OTLP_PATH}/*(?:\?|$)")
 #: Built-in types behind which there are plug-ins, too.
 BEHIND: Final[Mapping[str, str]] = {
     SourceType.OpenTelemetry: "opentelemetry.dynamic-scoring.open-cluster-management.io",
@@ -150,7 +152,6 @@ Source = Callable[[ScorerSummary, Context], Payload]
 
 def type_of(source: ScorerSummary) -> str:
     """The type of a source in `dsf.sources.registry`, where some built-in types have a plug-in behind them."""
-    is_pushed = urlsplit(source.source_endpoint).path.rstrip("/") == OTLP_PATH
-    if source.source_type == SourceType.OpenTelemetry and is_pushed:
+    if source.source_type == SourceType.OpenTelemetry and _PUSHED.match(source.source_endpoint):
         return OTLP
     return BEHIND.get(source.source_type, source.source_type)

@@ -62,3 +62,11 @@ def test_what_is_no_pull_secret_is_refused_and_not_shown(
     with pytest.raises(SettingsError, match="AGENT_PULL_SECRET_FILE: ") as caught:
         settings_factory(role="hub", agent_pull_secret_file=file).resolved_agent_pull_secret()
     assert "sesame" not in str(caught.value)
+
+
+def test_a_secret_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_bytes(b"\xff\xfe")
+    settings = Settings(signing_secret_file=file)
+    with pytest.raises(SettingsError, match=r"DSF_SIGNING_SECRET_FILE: .*secret is no text in UTF-8"):
+        settings.resolved_signing_secret()

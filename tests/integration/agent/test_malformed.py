@@ -20,6 +20,7 @@ MANY = 1000
 SEED = 20261122
 
 _VALUES = [None, True, 0, -1, 1e308, 10**40, "", "x", "\ud800", "\0", [], {}, [[]], {"a": {}}, ["sample"], "../..", "7"]
+_VALUES.append({"__type__": "x", "__value__": "y"})
 
 
 def tick(scorer: str = "sample", deadline: float = 4102444800.0) -> dict[str, Any]:

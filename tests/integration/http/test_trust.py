@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -283,3 +284,22 @@ def test_a_handshake_is_cut_with_what_it_is_for() -> None:
         assert time.monotonic() - started < PATIENCE
         thread.join()
     assert caught.value.reason == "timeout"
+
+
+def test_a_new_connection_reads_no_ca_again(
+    ca: TestCa, server: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "ca.crt").write_text(ca.cert.read_text())
+    trust.use_folder(folder)
+    url = f"https://localhost:{server}/"
+    assert by_agent(url) == b"ok"
+    read: list[object] = []
+    load = ssl.SSLContext.load_verify_locations
+
+    def noted(*arguments: Any, **options: Any) -> None:
+        read.append(options)
+        load(*arguments, **options)
+
+    monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", noted)
+    assert by_agent(url) == b"ok"
+    assert not read

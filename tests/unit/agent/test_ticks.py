@@ -8,11 +8,13 @@ import json
 import zlib
 from typing import Any
 
+import kombu.utils.json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kombu.transport.virtual import Base64, Channel
 
+import dsf.log
 from dsf.agent import ticks
 from dsf.agent.ticks import Message
 from dsf.store.ticks import TickFactory
@@ -199,3 +201,13 @@ def test_no_message_calls_a_stage_or_another_task(monkeypatch: pytest.MonkeyPatc
     pushed = _Message()
     ticks.forbid(None, None, None)(pushed, None, None, None, None)
     assert (len(counted), pushed.acks) == (1, 1)
+
+
+def test_nothing_of_a_message_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    throttle = dsf.log.Throttle()
+    monkeypatch.setattr(ticks, "_throttle", throttle)
+    for number in range(100):
+        with pytest.raises(ValueError, match="secret") as caught:
+            kombu.utils.json.loads(json.dumps({"__type__": "x", "__value__": f"secret {number}"}))
+        ticks.refuse(caught.value)
+    assert set(throttle._last) == {"ValueError"}

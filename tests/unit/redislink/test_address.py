@@ -48,6 +48,8 @@ def test_right_ones(url: str, expected: Address) -> None:
         ("redis://h;rediss://g", "not a scheme for Redis, or several"),
         ("redis://a;redis://b", "sentinel:// only"),
         ("redis://u:se/cret@h:6379/0", "percent-encoded"),
+        ("redis://:se,cret@h", "percent-encoded"),
+        ("redis://:se;cret@h", "percent-encoded"),
         ("redis://h:99999", "not a port"),
         ("redis://h/secret", "number of a database"),
         ("rediss://h?ssl_cert_reqs=none", "options after"),

@@ -14,7 +14,11 @@ from dsf.api.types import SourceType
 from dsf.errors import HttpError
 from dsf.http.access import Access
 from dsf.sources import SOURCES, Context, source_of
+from dsf.sources.base import OTLP, type_of
+from dsf.sources.memory import SourceMemory
 from dsf.sources.prometheus import _explain
+from dsf.sources.registry import begin
+from dsf.sources.window import WindowBudget
 
 ACCESS = Access(secrets=("canary-1",))
 
@@ -148,3 +152,26 @@ def test_none_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_table_names_types_of_the_api() -> None:
     assert set(SOURCES) <= set(SourceType)
+
+
+@pytest.mark.parametrize("kind", ["Prometheus", "OpenTelemetry"])
+def test_an_address_that_cannot_be_one_is_the_mistake_of_its_scorer(kind: str) -> None:
+    bad = summary(source_type=kind, source_endpoint="http://[fd00:1:2]:9090/api/v1/query_range")
+    assert type_of(bad) != OTLP
+    begin({"s": bad}, SourceMemory(WindowBudget(1, 1), dict))
+
+
+@pytest.mark.parametrize(
+    ("address", "is_pushed"),
+    [
+        ("http://collector:4318/v1/metrics", True),
+        ("http://collector:4318/v1/metrics/?a=b", True),
+        ("/v1/metrics", False),
+        ("//agent/v1/metrics", True),
+        ("http://collector/prefix/v1/metrics", False),
+        ("http://collector/v1/metrics/more", False),
+        ("", False),
+    ],
+)
+def test_which_metrics_are_pushed(address: str, is_pushed: bool) -> None:
+    assert (type_of(summary(source_type="OpenTelemetry", source_endpoint=address)) == OTLP) is is_pushed
