@@ -132,7 +132,8 @@ def compose(text: str) -> yaml.Node | None:
     except yaml.reader.ReaderError as error:
         raise YamlError(0, f"is not YAML: {error.reason}") from None
     if root is not None:
-        _check_tree(root)
+        # Without aliases a text has fewer nodes than bytes; a List may have a whole fleet.
+        _check_tree(root, max(20_000, len(data) // 8))
     return root
 
 
@@ -162,15 +163,15 @@ def _check_depth(data: bytes) -> None:
             depth -= 1
 
 
-def _check_tree(root: yaml.Node) -> None:
-    """Refuse documents that are too large with expanded aliases, and duplicate keys, as the API server does."""
+def _check_tree(root: yaml.Node, most: int) -> None:
+    """Refuse documents of more than `most` nodes with expanded aliases, and duplicate keys, as the API server does."""
     nodes = 0
     pending: list[tuple[yaml.Node, Location]] = [(root, ())]
     while pending:
         node, location = pending.pop()
         nodes += 1
         # Aliases can expand a short text without bound.
-        if nodes > 20_000 or len(location) > MAX_DEPTH:
+        if nodes > most or len(location) > MAX_DEPTH:
             raise YamlError(root.start_mark.line, "is too large once its aliases are followed")
         if isinstance(node, yaml.MappingNode):
             seen: set[str] = set()

@@ -148,9 +148,10 @@ def _tested(side: Recording, view: ComparisonView) -> list[BacktestView]:
 
     start, end = (int(moment.timestamp()) for moment in (view.start, view.end))
     questions = [side.questions[name] for name in view.clusters if side.questions[name].every]
+    # Moments are whole multiples of their distance; the time may begin with one of the other side.
+    asked = [(one, range(-(-start // one.every) * one.every, end + 1, one.every)) for one in questions]
     return [
-        summarised(one, range(start, end + 1, one.every), side.records(one.cluster, start, end), noise=0)
-        for one in questions
+        summarised(one, moments, side.records(one.cluster, start, end), noise=0) for one, moments in asked if moments
     ]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -138,7 +138,7 @@ def run(
     except CycleError as error:
         values = {"outcome": "error", "stage": error.stage, "reason": error.reason, "message": error.message}
     else:
-        values = _judged(_Destination(cluster, summary), seen, cycle, payload)
+        values = _judged(_Destination(cluster, summary, seen.hidden), seen, cycle, payload)
     if seen.exchanges["score"]:
         values["request"] = RequestView(
             url=_without_user(summary.scoring_endpoint),
@@ -213,7 +213,11 @@ class _Seen(Observer):
 
     def masked(self, data: bytes) -> bytes:
         """The data without the secrets."""
-        return masked(data.decode(errors="surrogateescape"), *self._secrets).encode(errors="surrogateescape")
+        return self.hidden(data.decode(errors="surrogateescape")).encode(errors="surrogateescape")
+
+    def hidden(self, text: str) -> str:
+        """The text without the secrets."""
+        return masked(text, *self._secrets)
 
 
 @dataclass(frozen=True)
@@ -222,11 +226,11 @@ class _Destination:
 
     cluster: str
     summary: ScorerSummary
+    #: Removes secrets from a text that is shown.
+    hidden: Callable[[str], str]
 
     def fates(self, body: bytes) -> Iterator[ResultView]:
         """The outcome of each result, in the order of the answer."""
-        if body == WITHHELD.encode():
-            return
         elements = json.loads(body.decode("utf-8-sig"), parse_int=float)["results"]
         if self.summary.aggregate_with and self.summary.score_destination != "None":
             refused = (self._fate(element, "x") for element in elements)
@@ -251,7 +255,7 @@ class _Destination:
             given |= last.keys()
 
     def _fate(self, element: Any, fmt: str) -> ResultView:
-        text = json.dumps(element, ensure_ascii=False)
+        text = self.hidden(json.dumps(element, ensure_ascii=False))
         shown = text if len(text) <= HEAD_BYTES else text[:HEAD_BYTES] + "..."
         alone = parse_response(json.dumps({"results": [element]}).encode())
         if not alone.results:
@@ -267,7 +271,7 @@ class _Destination:
         notes = [f"{score:g} is outside of -100..100"] if clamped else []
         if not clamped and math.floor(score) != score:
             notes = [f"rounded down from {score:g}"]
-        return ResultView(result=shown, fate="item", name=name, value=value, note="".join(notes))
+        return ResultView(result=shown, fate="item", name=self.hidden(name), value=value, note="".join(notes))
 
 
 def _aggregate(results: Sequence[ScoringResult], summary: ScorerSummary) -> list[ScoringResult]:
@@ -285,7 +289,8 @@ def _judged(destination: _Destination, seen: _Seen, cycle: Cycle, payload: Paylo
     # Only the labels that count tell metrics apart.
     distinct = {frozenset(labels.items()) for labels, _ in response.results}
     given, replaced, example = len(response.results), len(response.results) - len(distinct), ""
-    results = list(destination.fates(seen.masked(b"".join(question.pieces))))
+    body = b"".join(question.pieces)
+    results = [] if seen.masked(body) == WITHHELD.encode() else list(destination.fates(body))
     if summary.score_destination != "None":
         try:
             more = summary.more_dimension_formats or ()
@@ -301,7 +306,7 @@ def _judged(destination: _Destination, seen: _Seen, cycle: Cycle, payload: Paylo
     refused[RefusalReason.DUPLICATE_DIMENSION] = replaced
     remark = remark_of(refused, response.refused.total() + given, example=example, series=payload.series)
     # It may have the name of an item, which a server that repeats the token made.
-    message = seen.masked(remark.message.encode()).decode() if remark else ""
+    message = seen.hidden(remark.message) if remark else ""
     remark_fields = {"reason": remark.reason, "message": message} if remark else {}
     return {"results": results, "outcome": outcome, **remark_fields}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import time
 from collections.abc import Generator, Mapping
 from pathlib import Path
@@ -30,6 +31,10 @@ _JSON_PATCH = "application/json-patch+json"
 _PASSING = frozenset({408, 410, 429})
 # Statuses of a busy server: too many requests, unavailable.
 _BUSY = frozenset({429, 503})
+# What opens or closes a level of JSON, and strings, which may contain the same characters.
+_LEVELS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]')
+#: Levels of JSON that are read. The models take fewer, so an object that lacks deeper ones is refused as invalid.
+_DEPTH = 400
 
 
 class ApiServerError(BackendError):
@@ -79,7 +84,7 @@ class Watch:
                 *lines, buffer = (buffer + chunk).split(b"\n")
                 for line in lines:
                     if line:
-                        yield json.loads(line)
+                        yield _loaded(line)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             if not self._is_closed:
                 raise UnreachableError(f"watch of {self._path} broke off: {_cause(error)}") from None
@@ -192,8 +197,8 @@ class Session:
 
     def _parsed(self, method: str, path: str, status: int, data: bytes | bytearray) -> dict[str, Any]:
         try:
-            parsed = json.loads(data) if data else {}
-        except (ValueError, RecursionError):
+            parsed = _loaded(data) if data else {}
+        except ValueError:
             parsed = None
         if not isinstance(parsed, dict):
             # A proxy in front of the API server, or no API server.
@@ -313,3 +318,21 @@ def _api_error(method: str, path: str, status: int, data: bytes, headers: Mappin
         return ExpiredError(text, status)
     wait = headers.get("Retry-After", "")
     return ApiServerError(text, status, float(wait) if wait.isdecimal() else None)
+
+
+def _loaded(data: bytes | bytearray) -> Any:
+    """JSON, with null for what is nested too deeply: one object must not hide all others. Raises ValueError."""
+    try:
+        return json.loads(data)
+    except RecursionError:
+        kept, depth, start = bytearray(), 0, 0
+        for token in _LEVELS.finditer(data):
+            if token[0] in (b"[", b"{"):
+                depth += 1
+                if depth == _DEPTH + 1:
+                    kept += data[start : token.start()] + b"null"
+            elif token[0] in (b"]", b"}"):
+                if depth == _DEPTH + 1:
+                    start = token.end()
+                depth -= 1
+        return json.loads(kept + data[start:])

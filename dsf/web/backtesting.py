@@ -20,10 +20,10 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import redis
-import yaml
 from pydantic import ValidationError
 
 import dsf.log
+from dsf.api import kubeyaml
 from dsf.api.types import CLUSTER_API_VERSION, CLUSTER_KIND
 from dsf.backtest.comparison import ComparisonView
 from dsf.backtest.kept import KeptRun, keep, new_id
@@ -147,7 +147,7 @@ class BacktestRunner:
             for name in clusters
         ]
         manifest = found.model_dump(mode="json", by_alias=True, exclude_none=True)
-        return yaml.safe_dump_all([manifest, *known])
+        return "---\n".join(map(kubeyaml.dump, [manifest, *known]))
 
     def _run(self, asked: RunRequest, run: KeptRun, manifests: Sequence[str]) -> None:
         try:

@@ -10,10 +10,12 @@ import redis
 import yaml
 
 from dsf.api.summary import ScorerSummary, dump_summaries
+from dsf.backtest.recording import Recording
 from tests.integration.cli.conftest import Dsf, dsf, fleet
 from tests.integration.exporter.fleet import Fleet
 from tests.integration.scorer.server import ROOT
 from tests.support.httpserver import ScriptedServer, answer, matrix
+from tests.unit.backtest.test_summary import QUESTION, record
 
 __all__ = ["dsf", "fleet"]
 
@@ -102,3 +104,22 @@ def test_two_scorers_of_a_hub_on_a_folder(dsf: Dsf, tmp_path: Path, monkeypatch:
     found = json.loads(result.stdout)
     assert found["clusters"] == ["worker01", "worker02"]
     assert [(item["cluster"], item["meanDifference"]) for item in found["items"]] == [("worker01", 5), ("worker02", 5)]
+
+
+def test_two_cadences_end_at_the_same_moment(dsf: Dsf, tmp_path: Path) -> None:
+    sides = []
+    for every, moments in ((300, range(3000, 6001, 300)), (60, range(3240, 6241, 60))):
+        file = tmp_path / f"{every}.jsonl"
+        sides.append(str(file))
+        with Recording(file, writing=True) as recording:
+            recording.begin(QUESTION.model_copy(update={"every": every}))
+            for at in moments:
+                recording.add(record(at, {"n": 1}))
+    result = dsf("compare", *sides, "-o", "json")
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert not [note for note in report["notes"] if "to come" in note]
+    [first], [second] = report["backtestsA"], report["backtestsB"]
+    assert (first["notes"], second["notes"]) == ([], [])
+    assert (first["moments"], first["asked"]) == (10, 10)
+    assert (second["moments"], second["asked"]) == (47, 47)

@@ -280,6 +280,17 @@ def test_an_answer_that_spells_the_token_otherwise_is_not_shown(bed: Bed) -> Non
     assert "repeats a token" in report["response"]["head"]
 
 
+def test_a_token_may_be_a_part_of_a_number(bed: Bed) -> None:
+    """As the number of a tenant is."""
+    (bed.secret("scorer-token") / "token").write_text("42\n")
+    bed.scorer.script(answer({"results": [{"metric": {"node": "n1"}, "score": 42.5}]}))
+    bed.deliver(scoring_endpoint_auth_name="scorer-token", scoring_endpoint_auth_key="token")
+    report = bed.report()
+    [result] = report["results"]
+    assert (report["outcome"], result["value"]) == ("ok", 42)
+    assert "42" not in result["result"] + report["response"]["head"]
+
+
 def test_a_missing_token_is_named(bed: Bed) -> None:
     bed.deliver(source_endpoint_auth_name="prometheus-token", source_endpoint_auth_key="token")
     result = bed.explain()

@@ -6,6 +6,7 @@ import contextlib
 import json
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -307,6 +308,34 @@ def test_an_answer_that_is_not_json_is_an_error_of_the_backend() -> None:
         with pytest.raises(ApiServerError, match="502: <html>") as caught:
             session.get("/api/v1/configmaps")
         assert caught.value.status == 502
+
+
+def test_an_object_that_is_nested_too_deeply_hides_no_other() -> None:
+    """The API server keeps up to 10,000 levels where a schema preserves what it does not know."""
+
+    def written(obj: dict[str, Any]) -> bytes:
+        return json.dumps(obj).replace('"NEST"', '{"a":' * 2000 + '"]"' + "}" * 2000).encode()
+
+    class Deep(Script):
+        def list(self, number: int, exchange: Exchange) -> None:
+            data = written(listing(10, config_map("a", 5, "NEST"), config_map("b", 6)))
+            exchange._handler.send_response(200)
+            exchange._handler.send_header("Content-Length", str(len(data)))
+            exchange._handler.end_headers()
+            exchange._handler.wfile.write(data)
+
+        def first_watch(self, exchange: Exchange) -> None:
+            exchange.begin()
+            exchange.chunk(written({"type": "ADDED", "object": config_map("c", 11, "NEST")}) + b"\n")
+            exchange.event("ADDED", config_map("d", 12))
+            self.server.stopping.wait(30)
+
+    script, recorder = Deep(), Recorder()
+    with serving(script) as session, reflecting(session, CONFIG_MAPS, recorder) as reflector:
+        wait_for(lambda: reflector.store.get(("default", "d")))
+        assert reflector.store.get(("default", "b")) == config_map("b", 6)
+        assert script.lists == 1
+    assert recorder.names("added") == ["a", "b", "c", "d"]
 
 
 def test_an_answer_that_breaks_off_is_an_error_of_the_backend() -> None:

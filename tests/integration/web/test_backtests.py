@@ -332,7 +332,8 @@ def test_a_page_on_kubernetes_hands_over_the_manifest(
     good_fleet(redis_client)
     source = (hub / "source").read_text()
     spec = {
-        "description": "Busy CPUs in percent",
+        # Text in Kubernetes, and a number for some readers of YAML.
+        "description": "08",
         "configURL": f"{scoring}/config",
         "configSyncMode": "None",
         "scoreDimensionFormat": "busy",

@@ -321,3 +321,21 @@ def test_nothing_is_raised_and_lines_are_lines_of_the_text(text: str) -> None:
     for found in parse_documents(text, "f.yaml"):
         # YAML 1.1 has five line breaks.
         assert 1 <= found.line <= len(re.findall("[\r\n\x85\u2028\u2029]", text)) + 1
+
+
+def test_a_list_may_have_a_whole_fleet() -> None:
+    """As `kubectl get managedclusters -o yaml` writes it: one document without aliases."""
+    labels = {f"label-{number}": f"value-{number}" for number in range(60)}
+    clusters = [
+        {
+            "apiVersion": "cluster.open-cluster-management.io/v1",
+            "kind": "ManagedCluster",
+            "metadata": {"name": f"cluster-{number}", "labels": labels},
+        }
+        for number in range(200)
+    ]
+    text = yaml.safe_dump(json.loads(json.dumps({"apiVersion": "v1", "kind": "List", "items": clusters})))
+    documents = parse_documents(text, "clusters.yaml")
+    assert [document.object.metadata.name for document in documents if isinstance(document, ParsedDocument)] == [
+        f"cluster-{number}" for number in range(200)
+    ]
