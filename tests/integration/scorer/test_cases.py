@@ -119,6 +119,23 @@ def test_modules_of_one_name_in_two_folders(folder: Path, tmp_path_factory: pyte
     assert "3 passed, 0 failed" in result.stdout
 
 
+def test_an_environment_in_the_folder_is_imported_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Extensions such as numpy's refuse to be loaded twice."""
+    site = folder / ".venv" / "lib" / "site-packages"
+    site.mkdir(parents=True)
+    (site / "loads_once.py").write_text("import sys\nassert not hasattr(sys, 'loaded_once')\nsys.loaded_once = 1\n")
+    monkeypatch.syspath_prepend(site)
+    scorer = folder / "authors_scorer.py"
+    scorer.write_text("import loads_once\n" + scorer.read_text())
+    (folder / "second.yaml").write_text(GOOD)
+    try:
+        result = run(folder, GOOD, str(folder / "second.yaml"))
+        assert result.exit_code == 0, result.output
+    finally:
+        sys.modules.pop("loads_once", None)
+        vars(sys).pop("loaded_once", None)
+
+
 @pytest.mark.parametrize(
     ("file", "expected"),
     [

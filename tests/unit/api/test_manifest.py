@@ -325,7 +325,7 @@ def test_nothing_is_raised_and_lines_are_lines_of_the_text(text: str) -> None:
 
 def test_a_list_may_have_a_whole_fleet() -> None:
     """As `kubectl get managedclusters -o yaml` writes it: one document without aliases."""
-    labels = {f"label-{number}": f"value-{number}" for number in range(60)}
+    labels = {f"label-{number}": f"value-{number}" for number in range(120)}
     clusters = [
         {
             "apiVersion": "cluster.open-cluster-management.io/v1",

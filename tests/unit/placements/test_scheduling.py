@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -41,6 +42,17 @@ def policy(*configurations: dict[str, Any], mode: str = "Exact") -> dict[str, An
     return {"prioritizerPolicy": {"mode": mode, "configurations": list(configurations)}}
 
 
+def predicates(selector: str, operator: str, *values: str) -> dict[str, Any]:
+    """The first fits every cluster; the second has this requirement."""
+    requirement = {"key": "zone", "operator": operator} | ({"values": list(values)} if values else {})
+    return {
+        "predicates": [
+            {"requiredClusterSelector": {"labelSelector": {}}},
+            {"requiredClusterSelector": {selector: {"matchExpressions": [requirement]}}},
+        ]
+    }
+
+
 def score(value: int, until: str | None = None) -> dict[str, Any]:
     return {"status": {"scores": [{"name": "x", "value": value}], "validUntil": until}}
 
@@ -52,6 +64,9 @@ def score(value: int, until: str | None = None) -> dict[str, Any]:
         (policy({"weight": 1}), "scoreCoordinate field is required"),
         (policy({"scoreCoordinate": {"type": "AddOn"}}), "addOn should not be empty"),
         (policy({"scoreCoordinate": {"type": "BuiltIn", "builtIn": "Best"}}), "incorrect builtin prioritizer: Best"),
+        (predicates("labelSelector", "Equals", "eu"), "the operator 'Equals', which there is not"),
+        (predicates("labelSelector", "In"), "the operator In without values"),
+        (predicates("claimSelector", "Exists", "eu"), "a claimSelector has the operator Exists with values"),
         ({"tolerations": [{"operator": "Equal", "value": "x"}]}, "needs the operator Exists"),
         ({"tolerations": [{"key": "k", "operator": "Exists", "value": "x"}]}, "may have no value"),
     ],
@@ -140,7 +155,31 @@ def test_who_is_in_no_bound_set_or_is_being_deleted_is_left_out() -> None:
     assert outcome.left_out["c"][1] == "it is being deleted"
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b'{"error": "placement x not found"}', b'{"prioritizeResults": [{}]}'])
+@pytest.mark.parametrize("selector", [None, {}])
+def test_a_set_selects_by_labels(selector: dict[str, Any] | None) -> None:
+    """As in Kubernetes: no selector selects nothing, an empty one everything."""
+    by_labels = {"selectorType": "LabelSelector"} | ({} if selector is None else {"labelSelector": selector})
+    sets = {"s": {"metadata": {"name": "s"}, "spec": {"clusterSelector": by_labels}}}
+    assert schedule(situation({}, sets=sets)).chosen == ([] if selector is None else ["a", "b", "c"])
+
+
+@pytest.mark.parametrize("name", ["filteredPiplieResults", "filteredPipelineResults"])
+def test_an_answer_of_ocm_before_and_since_1_3(name: str) -> None:
+    filters = [{"name": "Predicate", "filteredClusters": ["a", "b"]}, {"name": "All", "filteredClusters": ["a"]}]
+    assert parse_answer(json.dumps({name: filters}).encode()).passed == {"a"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"error": "placement x not found"}',
+        b'{"prioritizeResults": [{}]}',
+        b'{"prioritizeResults": []}',
+    ],
+)
 def test_an_answer_that_is_none_is_said(body: bytes) -> None:
     with pytest.raises(HttpError):
         parse_answer(body)

@@ -16,10 +16,12 @@ from dsf.kube.resources import (
 )
 from dsf.kube.session import Session
 from dsf.placements import reader
+from dsf.placements.pages import _asked
 from dsf.placements.reader import PlacementReader
 from dsf.placements.situations import from_hub
 
-_SCORE = {"resourceName": "r", "scoreName": "s"}
+# The name of an item may have slashes, that of an object has none.
+_SCORE = {"resourceName": "r", "scoreName": "ns/pod"}
 _PRIORITIZER = {"scoreCoordinate": {"type": "AddOn", "addOn": _SCORE}, "weight": 1}
 
 
@@ -51,3 +53,8 @@ def test_placements_share_one_look_at_the_fleet(monkeypatch: pytest.MonkeyPatch)
     assert sorted(map(str, listed)) == sorted(map(str, set(listed)))
     assert len({id(one.clusters["c1"]) for one in situations}) == 1
     assert len({id(one.scores["c1", "r"]) for one in situations}) == 1
+
+
+def test_a_what_if_of_the_page() -> None:
+    [asked] = _asked({"cluster": "c", "score": "r/ns/pod", "value": "5"})
+    assert (asked.resource, asked.score, asked.value) == ("r", "ns/pod", 5)

@@ -19,14 +19,13 @@ class Clusters:
     def __init__(self, backend: ManifestClient, selector: PlacementSelector, names: Iterable[str]) -> None:
         self._backend = backend
         self._selector = selector
-        wanted = sorted(set(names))
+        wanted = set(names)
         # With a label, only clusters that have it matter.
         self._all = backend.objects(MANAGED_CLUSTERS, labels=selector.labels)
         self._wanted = {
             str(cluster["metadata"]["name"]): cluster for cluster in self._all if cluster["metadata"]["name"] in wanted
         }
-        left = [name for name in wanted if name not in self._wanted]
-        self._wanted |= backend.fetch(MANAGED_CLUSTERS, "", left)
+        self._wanted |= backend.fetch(MANAGED_CLUSTERS, "", wanted - self._wanted.keys())
 
     def missing(self, names: Iterable[str]) -> list[str]:
         """Mistakes: clusters that do not exist."""

@@ -59,7 +59,7 @@ def placement(sources: Sources, names: Mapping[str, str], query: Mapping[str, st
 
 
 def _asked(query: Mapping[str, str]) -> list[WhatIf]:
-    resource, _, score = query.get("score", "").rpartition("/")
+    resource, _, score = query.get("score", "").partition("/")
     cluster, value = query.get("cluster", ""), query.get("value", "")
     is_number = value.removeprefix("-").isdigit() and value.isascii() and len(value) < 5
     if not (resource and score and cluster and is_number):

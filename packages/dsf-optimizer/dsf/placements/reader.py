@@ -71,12 +71,14 @@ def parse_answer(body: bytes) -> SchedulerAnswer:
         if answer.get("error"):
             raise HttpError("bad_answer", f"OCM's scheduler says: {str(answer['error'])[:200]}")
         results = answer.get("prioritizeResults") or ()
+        # OCM before 1.3 misspells the name. A Placement that is misconfigured has neither.
+        filters = answer.get("filteredPipelineResults") or answer["filteredPiplieResults"]
         return SchedulerAnswer(
             # Each filter's result includes all previous filters; the last one has the longest name.
-            passed=frozenset((answer.get("filteredPiplieResults") or [{}])[-1].get("filteredClusters") or ()),
+            passed=frozenset(filters[-1].get("filteredClusters") or ()),
             scores={(result["name"], int(result["weight"])): dict(result.get("scores") or {}) for result in results},
         )
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise HttpError("bad_answer", f"OCM's scheduler answered something else: {type(error).__name__}") from None
 
 
@@ -143,7 +145,7 @@ class PlacementReader:
         }
 
     def _scores(self, placement: Manifest) -> dict[tuple[str, str], Manifest]:
-        names = {score.rpartition("/")[0] for score in summary(placement).scores}
+        names = {score.partition("/")[0] for score in summary(placement).scores}
         return {
             (score["metadata"]["namespace"], name): score
             for name in sorted(names)

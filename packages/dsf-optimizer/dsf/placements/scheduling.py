@@ -120,6 +120,8 @@ def schedule(
     clusters = _in_question(situation, outcome)
     try:
         outcome.prioritizers = list(_prioritizers(situation.spec))
+        if clusters:
+            _check_predicates(situation.spec.get("predicates") or ())
         clusters = [name for name in clusters if _passes(situation, name, outcome, answer)]
         _score(situation, clusters, outcome, asked or {}, answer)
     except _MisconfiguredError as error:
@@ -159,7 +161,8 @@ def holds(cluster_set: Manifest, cluster: Manifest) -> bool:
     labels = cluster["metadata"].get("labels") or {}
     selector = (cluster_set.get("spec") or {}).get("clusterSelector") or {}
     if selector.get("selectorType") == "LabelSelector":
-        return matches(selector.get("labelSelector") or {}, labels)
+        # None selects nothing, an empty one everything.
+        return selector.get("labelSelector") is not None and matches(selector["labelSelector"], labels)
     return bool(labels.get(_SET_LABEL) == cluster_set["metadata"]["name"])
 
 
@@ -191,6 +194,21 @@ def _fits(predicate: Manifest, cluster: Manifest, outcome: SchedulingDecision) -
     # Claims have no `matchLabels`.
     by_claims = {"matchExpressions": (selector.get("claimSelector") or {}).get("matchExpressions")}
     return matches(selector.get("labelSelector") or {}, labels) and matches(by_claims, claims_of(cluster))
+
+
+def _check_predicates(predicates: Iterable[Manifest]) -> None:
+    """Refuse operators and values that OCM refuses, whichever predicate a cluster fits."""
+    for predicate in predicates:
+        selector = predicate.get("requiredClusterSelector") or {}
+        for part in ("labelSelector", "claimSelector"):
+            for requirement in (selector.get(part) or {}).get("matchExpressions") or ():
+                operator, has_values = requirement.get("operator"), bool(requirement.get("values"))
+                if operator not in ("In", "NotIn", "Exists", "DoesNotExist"):
+                    raise _MisconfiguredError(f"a {part} has the operator {operator!r}, which there is not")
+                if has_values != (operator in ("In", "NotIn")):
+                    raise _MisconfiguredError(
+                        f"a {part} has the operator {operator} {'with' if has_values else 'without'} values"
+                    )
 
 
 def claims_of(cluster: Manifest) -> dict[str, str]:

@@ -115,7 +115,7 @@ def from_hub(
             if not fitting:
                 problems.append(f"there is no Placement {name!r} (any more); `dsf placement` lists them")
     else:
-        chosen = [one for one in listed if any(score.rpartition("/")[0] in resources for score in one.scores)]
+        chosen = [one for one in listed if any(score.partition("/")[0] in resources for score in one.scores)]
     situations = []
     for one in chosen:
         try:

@@ -36,7 +36,8 @@ def served(name: str, folder: Path) -> Iterator[str]:
         sys.path.remove(str(folder))
         for module in set(sys.modules) - before:
             file = getattr(sys.modules[module], "__file__", None)
-            if file is not None and Path(file).resolve().is_relative_to(folder.resolve()):
+            # Not of an environment in the folder: an extension such as numpy's loads once in a process.
+            if file and "site-packages" not in file and Path(file).resolve().is_relative_to(folder.resolve()):
                 del sys.modules[module]
 
 
