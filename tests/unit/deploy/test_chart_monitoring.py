@@ -239,6 +239,11 @@ def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
         (f"dynamic_scoring_interval_seconds{{{quiet}}}", "60x120"),
         # c3 never did.
         ('dynamic_scoring_scheduled_total{ds_cluster="c3",ds_score_name="s"}', "0+1x120"),
+        ('dynamic_scoring_interval_seconds{ds_cluster="c3",ds_score_name="s"}', "60x120"),
+        # c5 is paused, so nothing is expected of it, and c6 runs once an hour: of its cycles one was lost.
+        ('dynamic_scoring_scheduled_total{ds_cluster="c5",ds_score_name="s"}', "0+1x120"),
+        ('dynamic_scoring_interval_seconds{ds_cluster="c6",ds_score_name="s"}', "3600x120"),
+        ('dynamic_scoring_cycles_total{ds_cluster="c6",ds_score_name="s",outcome="lost"}', "0x80 1x40"),
         # From minute 60 on everything of c1 is lost; before, it failed now and then.
         (f'dynamic_scoring_cycles_total{{{pair},outcome="ok"}}', "0+1x60 60x60"),
         (f'dynamic_scoring_cycles_total{{{pair},outcome="error"}}', "0x120"),

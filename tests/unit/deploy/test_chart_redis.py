@@ -208,6 +208,10 @@ def test_only_what_redis_reads_restarts_it() -> None:
     labels = str(before["metadata"]["labels"])
     assert "version" not in labels
     assert "helm.sh/chart" not in labels
+    own = {"redis": redis | {"usersSecret": "u"}}
+    # It makes its users at its start: of these there is one more.
+    for change in ({"optimizer": {"enabled": True}}, {"flower": {"readOnly": False}}):
+        assert template(own | change) != template(own)
     more = template({"redis": redis | {"maxClients": 200}})
     assert (
         more["metadata"]["annotations"]["checksum/configuration"]
