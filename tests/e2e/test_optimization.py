@@ -22,7 +22,7 @@ from dsf.settings import ENV_PREFIX
 from dsf.up.stack import http_ready
 from tests.e2e.world import DSF, MANIFESTS, ROOT, chosen
 from tests.integration.policywatcher.managedcluster import ManagedCluster
-from tests.support import document
+from tests.support import document, programs
 from tests.support.child import Child
 from tests.support.controlplane import ControlPlane, find
 from tests.support.controlplane_fixtures import found, programs_needed
@@ -86,7 +86,8 @@ def hub(plane: ControlPlane) -> Iterator[ControlPlane]:
 def test_the_document_can_be_followed(hub: ControlPlane, tmp_path: Path) -> None:
     port = free_port()
     (tmp_path / "samples").symlink_to(ROOT / "samples")
-    path = os.pathsep.join([str(Path(sys.executable).parent), str(find("kubectl")), os.environ["PATH"]])
+    own = (Path(sys.executable).parent, find("kubectl"), programs.find("curl").parent)
+    path = os.pathsep.join([*map(str, own), os.environ["PATH"]])
     variables = environment(hub) | {"PATH": path, "DSF_LISTEN_PORT": str(port)}
     problems: list[str] = []
     count = 0

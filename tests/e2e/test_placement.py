@@ -61,7 +61,8 @@ def test_scores_are_written(world: World) -> None:
     eventually(world, lambda: world.values("cluster1") == {"n1": 80}, "the score of cluster1")
     eventually(world, lambda: world.values("cluster2") == {"n1": 20}, "the score of cluster2")
     for cluster in CLUSTERS:
-        score = world.score(cluster)
+        # It is gone where no cycle has ended for eight seconds.
+        score = wait_for(lambda cluster=cluster: _whole(world, cluster), 30, f"the score of {cluster}")
         assert score is not None
         labels = score["metadata"]["labels"]
         assert labels["app.kubernetes.io/managed-by"] == "dynamic-scoring-framework"
@@ -82,8 +83,14 @@ def test_scores_are_written(world: World) -> None:
         eventually(world, lambda cluster=cluster: _exported(world, cluster), f"{cluster} in the exporter", 5)
 
 
-def _valid_for(world: World, cluster: str) -> float:
+def _whole(world: World, cluster: str) -> dict[str, Any] | None:
+    """With its status, which comes a moment after it."""
     score = world.score(cluster)
+    return score if score and score.get("status") else None
+
+
+def _valid_for(world: World, cluster: str) -> float:
+    score = wait_for(lambda: _whole(world, cluster), 30, f"the score of {cluster}")
     assert score is not None
     return (datetime.fromisoformat(score["status"]["validUntil"]) - datetime.now(UTC)).total_seconds()
 

@@ -24,6 +24,8 @@ PROGRAMS = {
         DebianProgram("redis-server", "redis-server", _REDIS, ("valkey-server",)),
         DebianProgram("redis-cli", "redis-tools", _REDIS, ("valkey-cli",)),
         DebianProgram("victoria-metrics", "victoria-metrics", "https://docs.victoriametrics.com/"),
+        # Pages and scripts of samples tell people to type it.
+        DebianProgram("curl", "curl", "https://curl.se/"),
         # For proxy tests.
         DebianProgram("tinyproxy", "tinyproxy-bin", "https://tinyproxy.github.io/"),
         # For tests and pictures of the page.

@@ -211,3 +211,12 @@ class SocketRedis(RedisServer):
 
     def _probe(self) -> redis.Redis:
         return redis.Redis(unix_socket_path=str(self.path), socket_timeout=10, retry=AT_ONCE)
+
+
+def has_ipv6() -> bool:
+    """Whether this machine has ::1, which many containers lack."""
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False

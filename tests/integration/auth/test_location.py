@@ -14,9 +14,12 @@ from dsf.errors import HttpError
 from dsf.http.access import DIRECT, Access
 from dsf.hub.health import HealthTarget, check
 from tests.integration.auth.bed import Bed
-from tests.integration.http.test_proxies import Proxy
+from tests.integration.http.test_proxies import Proxy, clean
 from tests.support.httpserver import ScriptedServer, answer
 from tests.support.wait import PATIENCE
+
+# The proxies of this shell are not asked.
+__all__ = ["clean"]
 
 BOUND = {"methods": {}, "authentication": "a", "allowedHosts": ["127.0.0.1"], "proxyURL": "http://proxy.example:3128"}
 

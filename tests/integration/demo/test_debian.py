@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,13 +24,28 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
+@contextlib.contextmanager
+def archive() -> Iterator[None]:
+    """Where there is no way to an archive a test is skipped; in CI that is a failure."""
+    try:
+        yield
+    except ToolError as error:
+        if os.environ.get("CI", "").lower() != "true":
+            try:
+                socket.getaddrinfo("deb.debian.org", 80)
+            except OSError:
+                pytest.skip(f"no archive of packages: {error}")
+        raise
+
+
 def test_a_redis_with_libraries_that_this_machine_may_lack(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One that is installed would be taken as it is.
     monkeypatch.setattr("dsf.demo.debian.shutil.which", lambda name: None)
     monkeypatch.setattr(debian, "available", lambda: True)
-    found = programs.find("redis-server")
+    with archive():
+        found = programs.find("redis-server")
     said = ran([found, "--version"], check=True).stdout
     assert re.match(r"Redis server v=\d", said)
     progress = capfd.readouterr().err
@@ -43,7 +62,8 @@ def test_a_machine_whose_package_lists_are_missing(
     config = tmp_path / "apt.conf"
     config.write_text('Dir::State::lists "/nonexistent/";\n')
     monkeypatch.setenv("APT_CONFIG", str(config))
-    version = debian.unpack("liblzf1", tmp_path / "work" / "root", tmp_path / "apt")
+    with archive():
+        version = debian.unpack("liblzf1", tmp_path / "work" / "root", tmp_path / "apt")
     assert version
     assert list((tmp_path / "work" / "root").rglob("liblzf.so.1"))
     assert "reading fresh ones into" in capfd.readouterr().err
@@ -56,7 +76,8 @@ def test_a_package_that_does_not_exist(tmp_path: Path) -> None:
 
 def test_a_program_of_a_page_has_the_packages_that_it_links_to(tmp_path: Path) -> None:
     """They are needed beside it, whether installed or not."""
-    debian.unpack("prometheus", tmp_path / "work" / "root", tmp_path / "apt")
+    with archive():
+        debian.unpack("prometheus", tmp_path / "work" / "root", tmp_path / "apt")
     links = [
         path for path in (tmp_path / "work" / "root" / "usr" / "share" / "prometheus").rglob("*") if path.is_symlink()
     ]

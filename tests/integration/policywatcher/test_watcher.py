@@ -64,7 +64,7 @@ def test_api_errors_keep_the_claim_and_are_no_compliance(cluster: ManagedCluster
     cluster.policy("one", "Compliant")
     cluster.set_claim("empty")
     # Long enough for the outage to begin before it is over.
-    stable = 8
+    stable = 20
     with cluster.watcher(stable=stable) as child:
         says(child, "policies are compliant")
         cluster.forbid("RoleBinding")

@@ -17,11 +17,11 @@ from dsf.process.exposition import MetricsServer
 from dsf.process.listening import EVERYWHERE
 from dsf.settings import Settings
 from dsf.sources.window import WindowBudget
-from tests.support.redisserver import free_port
+from tests.support.redisserver import free_port, has_ipv6
 
 BOTH = ("127.0.0.1", "::1")
 
-needs_ipv6 = pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
 
 
 @contextlib.contextmanager

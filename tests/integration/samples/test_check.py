@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import subprocess
 from collections.abc import Collection, Iterator
@@ -17,6 +18,7 @@ from dsf.cli.main import app as dsf
 from tests.integration.samples.conftest import Start, series
 from tests.integration.samples.llm import MODEL, LanguageModel
 from tests.integration.scorer.server import hub_waits
+from tests.support.programs import find
 from tests.support.uv import ROOT
 
 #: Sample -> its /config paths, each with the names that items shall have.
@@ -106,6 +108,7 @@ def test_the_series_of_nodes_pass(start: Start, tmp_path: Path) -> None:
 def test_its_script_asks_a_running_one(start: Start, model: LanguageModel, name: str) -> None:
     url = start(name, **({"VLLM_ENDPOINT": model.url, "MODEL_NAME": MODEL} if name not in SAMPLES else {}))
     script = ROOT / "samples" / name / "test_scorer.sh"
-    done = subprocess.run([script, url], capture_output=True, text=True, timeout=300, check=False)
+    variables = os.environ | {"PATH": f"{find('curl').parent}:{os.environ['PATH']}"}
+    done = subprocess.run([script, url], env=variables, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert re.search(r'"score":-?[0-9]', done.stdout), done.stdout

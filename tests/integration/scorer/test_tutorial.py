@@ -24,6 +24,7 @@ from tests.integration.scorer.server import ROOT
 from tests.support.child import Child
 from tests.support.document import Command, File, steps
 from tests.support.httpserver import ScriptedServer, matrix
+from tests.support.programs import find
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
 
@@ -45,7 +46,7 @@ class Reader:
         self._prometheus = prometheus.removeprefix("http://")
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("DSF_")},
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PATH": f"{Path(sys.executable).parent}:{find('curl').parent}:{os.environ['PATH']}",
             "XDG_STATE_HOME": str(folder / "state"),
         }
         self.outputs: dict[str, str] = {}

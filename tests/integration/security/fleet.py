@@ -249,7 +249,9 @@ class Fleet:
             proxied = {"HTTP_PROXY": self._identities.proxy, "PYTHONPATH": str(_ROOT)}
         if role in ("hub", "results"):
             values["signing_secret_file"] = self._secret_file
-        environment = {n: v for n, v in os.environ.items() if not n.startswith(ENV_PREFIX)}
+        # Nor the proxies of this shell.
+        kept = {n: v for n, v in os.environ.items() if not n.lower().endswith("_proxy")}
+        environment = {n: v for n, v in kept.items() if not n.startswith(ENV_PREFIX)}
         environment |= proxied | {ENV_PREFIX + n.upper(): str(v) for n, v in (values | settings).items()}
         return environment | {"FLOWER_UNAUTHENTICATED_API": "true", "PYTHONUNBUFFERED": "1"}
 

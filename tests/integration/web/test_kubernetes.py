@@ -61,7 +61,8 @@ def own_settings() -> dict[str, Any]:
 def test_the_api_server_says_who_may_what(
     control_plane: ControlPlane, redis_client: redis.Redis, redis_url: str, tmp_path: Path
 ) -> None:
-    fleet = good_fleet(redis_client)
+    # It takes a while until somebody looks; nothing is to be late by then.
+    fleet = good_fleet(redis_client, due_in=3600)
     namespace = control_plane.namespace("page")
     page_account = control_plane.service_account(namespace, "page", own_rules())
     tokens = {

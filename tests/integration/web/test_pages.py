@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import time
 from html import unescape
 from pathlib import Path
@@ -30,7 +29,7 @@ from dsf.web.pages import Sources, all_views
 from dsf.web.reading import Reading
 from dsf.web.views import VIEWS
 from tests.integration.exporter.fleet import CLUSTERS, SAMPLE, STATIC, Fleet, good_fleet
-from tests.support.redisserver import RedisServer
+from tests.support.redisserver import RedisServer, has_ipv6
 from tests.support.wait import wait_for
 from tests.support.webprocess import WebProcess
 
@@ -497,7 +496,7 @@ def test_the_fleet_by_cluster_set_and_by_label(page: WebProcess, redis_client: r
     fetch(page, "/find?q=LABEL:Zone=E*+cluster:WORKER*", "1 pair ")
 
 
-@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6")
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
 def test_it_listens_on_ipv6(redis_server: RedisServer, redis_client: redis.Redis, tmp_path: Path) -> None:
     good_fleet(redis_client)
     with WebProcess(redis_server.url, tmp_path / "log", listen_host="::1") as page:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +21,7 @@ from dsf.store.registry import ClusterRecord, Registry
 from dsf.worker import commands
 from tests.conftest import SettingsFactory
 from tests.support.child import Child
-from tests.support.redisserver import RedisServer, free_port
+from tests.support.redisserver import RedisServer, free_port, has_ipv6
 from tests.support.wait import wait_for
 
 #: Bytes that Flower may grow by, whatever is published.
@@ -221,7 +220,7 @@ def test_it_is_reached_by_both_families_and_metrics_need_the_password(redis_url:
             return False
 
     try:
-        for address in ("127.0.0.1", "[::1]") if socket.has_dualstack_ipv6() else ("127.0.0.1",):
+        for address in ("127.0.0.1", "[::1]") if has_ipv6() else ("127.0.0.1",):
             url = f"http://{address}:{port}"
             wait_for(functools.partial(is_ready, url), 60, f"Flower to answer on {address}")
             assert requests.get(f"{url}/metrics", timeout=300).status_code == 401

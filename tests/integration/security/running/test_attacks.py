@@ -27,7 +27,8 @@ def test_every_process_works_with_its_own_user_and_is_refused_nothing(fleet: Fle
     workers = json.loads(fleet.get(fleet.flower_port, "/workers?json=1"))["data"]
     (results,) = (worker["hostname"] for worker in workers if worker["hostname"].startswith("results@"))
     for worker, task in (("spoke@c1", "dsf.publish"), (results, "dsf.ingest")):
-        assert task in fleet.get(fleet.flower_port, f"/worker/{worker}")
+        # Flower waits a second for an answer; each look asks again for what is missing.
+        fleet.until(lambda worker=worker, task=task: task in fleet.get(fleet.flower_port, f"/worker/{worker}"), task)
     assert fleet.acl_log() == []
 
 

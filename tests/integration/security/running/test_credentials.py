@@ -57,7 +57,7 @@ def rotated(fleet: Fleet) -> int:
     """Rotate the credentials of c1; how many more cycles than c10, which keeps its own, it missed meanwhile."""
     key_id = fleet.key_id() + 1
     before = [missed(fleet, cluster) for cluster in CLUSTERS]
-    answer = dsf(fleet, "rotate", "--cluster", "c1", "--wait", "30")
+    answer = dsf(fleet, "rotate", "--cluster", "c1", "--wait", "120")
     assert (answer["c1"]["currentId"], answer["c1"]["previousIds"], answer["c1"]["usedId"]) == (key_id, [], key_id)
     works(fleet, "c1", key_id)
     c1, c10 = (missed(fleet, cluster) - old for cluster, old in zip(CLUSTERS, before, strict=True))
@@ -131,7 +131,7 @@ def test_a_revoked_credential_ends_at_once(fleet: Fleet) -> None:
     old, others = fleet.key_id(), fleet.key_id("c10")
     thief = fleet.spoke()
     assert thief.ping()
-    answer = dsf(fleet, "revoke", "--cluster", "c1", "--wait", "30")
+    answer = dsf(fleet, "revoke", "--cluster", "c1", "--wait", "120")
     assert answer["c1"]["previousIds"] == []
     with pytest.raises((redis.ConnectionError, redis.AuthenticationError)):
         thief.ping()
@@ -142,7 +142,7 @@ def test_a_revoked_credential_ends_at_once(fleet: Fleet) -> None:
 
 
 def test_a_redis_that_lost_everything_gets_the_users_back(fleet: Fleet) -> None:
-    dsf(fleet, "revoke", "--cluster", "c1", "--wait", "30")
+    dsf(fleet, "revoke", "--cluster", "c1", "--wait", "120")
     known = {cluster: fleet.key_id(cluster) for cluster in CLUSTERS}
     fleet.redis.kill()
     for left in (fleet.redis.dir / "users.acl", *(fleet.redis.dir / "appendonlydir").iterdir()):
@@ -195,7 +195,7 @@ def by_hand(fleet: Fleet) -> Iterator[Fleet]:
     fleet.run_hub()
     fleet.until(lambda: "dsf-hub" in {client["user"] for client in fleet.admin.client_list()}, "the hub to be back")
     # The newest that was used is the one that is valid again.
-    dsf(fleet, "rotate", "--cluster", "c1", "--wait", "30")
+    dsf(fleet, "rotate", "--cluster", "c1", "--wait", "120")
 
 
 def give(fleet: Fleet, key_id: int) -> None:

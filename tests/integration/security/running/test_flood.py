@@ -104,7 +104,7 @@ def test_a_flood_of_one_cluster_is_its_own_affair_and_revoking_ends_it(small: Fl
         may = ("large mail", "garbage", "mail that looks good", "large flags", "events")
         fleet.until(lambda: min(thief.done.get(name, 0) for name in may) > 10, "a flood of everything")
         assert (thief.done["results queue"], thief.done["own queue"]) == (0, 0)
-        dsf(fleet, "revoke", "--cluster", "c1", "--wait", "30")
+        dsf(fleet, "revoke", "--cluster", "c1", "--wait", "120")
         # Its connections are cut, and it comes in no more.
         fleet.until(lambda: not thief.is_at_work(), "the thief to be out", 30)
     _cycles(fleet, "c1", 2)
@@ -124,7 +124,7 @@ def test_a_redis_that_was_filled_is_well_again_after_revoking(small: Fleet) -> N
             _fill(fleet.admin, keys.spoke_queue("c1"))
     finally:
         agent.signal(signal.SIGCONT)
-    dsf(fleet, "revoke", "--cluster", "c1", "--wait", "30")
+    dsf(fleet, "revoke", "--cluster", "c1", "--wait", "120")
     _cycles(fleet, CLUSTERS[1], 2)
     _cycles(fleet, "c1", 2)
     for name, length in before.items():
