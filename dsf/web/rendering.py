@@ -77,10 +77,13 @@ def _time(at: float | datetime | None, kind: str = "age") -> Markup:
 
 
 def _clock(at: float | datetime | None) -> Markup:
+    """A time of day in UTC, with the date if it is not today's."""
     if at is None:
         return Markup('<span class="none">-</span>')
     text = stamp(at)
-    return Markup('<time datetime="{}">{}</time>').format(text, text[11:19])
+    day, clock = text[:10], text[11:19]
+    shown = clock if day == stamp(time.time())[:10] else f"{day} {clock}"
+    return Markup('<time datetime="{}">{}</time>').format(text, shown)
 
 
 def _milliseconds(seconds: float | None) -> str:

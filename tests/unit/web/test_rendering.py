@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import time
+import re
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -28,6 +32,13 @@ def test_ages_are_put_in_last() -> None:
 )
 def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_a_time_of_another_day_has_its_date() -> None:
+    clock = environment().filters["clock"]
+    assert clock(0.0) == '<time datetime="1970-01-01T00:00:00Z">1970-01-01 00:00:00</time>'
+    now = time.time()
+    assert re.fullmatch(r'<time datetime="[^"]+">(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d</time>', clock(now))
 
 
 def test_links() -> None:
