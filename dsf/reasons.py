@@ -161,7 +161,7 @@ class SkipReason(DescribedReason):
     PAUSED = "paused", "suspended in the DynamicScorer, or paused by `dsf schedule pause`", "`dsf schedule resume`"
     INACTIVE = (
         "inactive",
-        "the scoring API fails its health checks, or its configuration is invalid; `dsf status` shows which and why",
+        "the scoring API fails its health checks, its configuration is invalid, or a label is missing (`dsf status`)",
         "fix the cause; `resume` has no effect, as it is not paused",
     )
     EXPIRED = (

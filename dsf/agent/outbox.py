@@ -2,8 +2,8 @@
 
 The mailbox has a few slots of one result each, emptied by the hub. It is all that an agent may write. A scorer that has
 its share of the slots, or that finds all slots taken, replaces what waits of it by its newer score: each scorer has its
-turn. It does so at its second try only, as a hub that is not behind has taken one of them by then: an agent that stood
-still has several results of a scorer at once. Without anything to replace the agent keeps what it has.
+turn. It does so at its second try (or its last), as a hub that is not behind has taken one of them by then: an agent
+that stood still has several results of a scorer at once. Without anything to replace the agent keeps what it has.
 
 The signing key is a file that is read at each use, so that rotation needs no restart.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import redis
 
@@ -23,6 +23,11 @@ from dsf.errors import CycleError, SettingsError
 from dsf.messages import PACKING, Result, SigningKey, sign
 from dsf.settings import Settings
 from dsf.store.pairs import SUCCESSES
+
+#: Seconds until the next try while the mailbox has no room, longer than a hub that keeps up leaves a result there; and
+#: while Redis is away.
+_AGAIN: Final = 0.25
+_AWAY: Final = 1.0
 
 
 class KeyRing:
@@ -155,25 +160,27 @@ class Outbox:
         """
         text = self._signed(result)
         mail = Mail(result.scorer, result.run, result.outcome in SUCCESSES)
-        is_first = True
+        replace = False
         while True:
+            is_last = self._ending.is_set() or time.monotonic() + _AGAIN >= deadline
             try:
-                if self._mailbox.put(mail, text, replace=not is_first):
+                if self._mailbox.put(mail, text, replace=replace or is_last):
                     return
-                wait = 0.25
-                is_first = False
-                failure = CycleError(
+            except redis.RedisError as error:
+                # While Redis is unreachable; the client itself retries briefly.
+                if is_last or time.monotonic() + _AWAY >= deadline or self._ending.wait(_AWAY):
+                    raise CycleError(
+                        "publish", "connection_failed", "the result cannot be sent, Redis is away"
+                    ) from error
+                continue
+            if is_last:
+                raise CycleError(
                     "publish",
                     "results_behind",
                     "the hub has taken no result of this cluster for so long; check its results workers",
                 )
-            except redis.RedisError as error:
-                # While Redis is unreachable; the client itself retries briefly.
-                wait = 1.0
-                failure = CycleError("publish", "connection_failed", "the result cannot be sent, Redis is away")
-                failure.__cause__ = error
-            if time.monotonic() + wait >= deadline or self._ending.wait(wait):
-                raise failure
+            replace = True
+            self._ending.wait(_AGAIN)
 
     def _signed(self, result: Result) -> bytes:
         """The envelope, as JSON. Raises CycleError without a key, and for a result that the hub would refuse unread."""

@@ -245,12 +245,13 @@ class _Destination:
             # A later result replaces one with the same item name; an earlier format wins over a later one.
             last = {fate.name: index for index, fate in enumerate(fates) if fate.fate == "item"}
             for index, fate in enumerate(fates):
+                shown = fate.model_copy(update={"name": self.hidden(fate.name), "note": self.hidden(fate.note)})
                 if fate.fate == "item" and (last[fate.name] != index or fate.name in given):
                     which = "an earlier format" if fate.name in given else "a later result"
                     note = f"{which} has the same item name"
-                    yield fate.model_copy(update={"fate": "replaced", "value": None, "note": note})
+                    yield shown.model_copy(update={"fate": "replaced", "value": None, "note": note})
                 elif fate.fate == "item" or (number == len(formats) - 1 and index not in named):
-                    yield fate
+                    yield shown
                 named |= {index} if fate.fate == "item" else set()
             given |= last.keys()
 
@@ -271,7 +272,7 @@ class _Destination:
         notes = [f"{score:g} is outside of -100..100"] if clamped else []
         if not clamped and math.floor(score) != score:
             notes = [f"rounded down from {score:g}"]
-        return ResultView(result=shown, fate="item", name=self.hidden(name), value=value, note="".join(notes))
+        return ResultView(result=shown, fate="item", name=name, value=value, note="".join(notes))
 
 
 def _aggregate(results: Sequence[ScoringResult], summary: ScorerSummary) -> list[ScoringResult]:

@@ -211,7 +211,7 @@ def _render(listed: ScheduleList) -> RenderableType:
 
 def _state(entry: EntryView) -> tuple[str, str]:
     if not entry.paused:
-        return "running", "green"
+        return ("running", "green") if entry.next_run else ("inactive", "red")
     what = "suspended" if entry.paused_source == "entry" else "paused"
     return (f"{what} until {clock(entry.paused_until)}" if entry.paused_until else what), "yellow"
 

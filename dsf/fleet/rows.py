@@ -14,7 +14,7 @@ from dsf.fleet.overviews import ItemView, PairDetail, PairRow
 from dsf.fleet.verdict import Verdict, verdict
 from dsf.fleet.views import Books, CycleView, FailureView, HoldView, ScoreItem, ScoreResult, ScoreView, SkipsView
 from dsf.process.tracing import trace_id
-from dsf.store.entries import effective, scorer_target
+from dsf.store.entries import pause, scorer_target
 from dsf.store.history import HistoryEntry
 from dsf.store.notices import ConfigRead
 from dsf.store.pairs import PairFailure, PairScore, PairState
@@ -47,7 +47,7 @@ def pair_detail(
     now: float,
 ) -> PairDetail:
     """One pair; `judged` is its state, `entry` is None if it does not run."""
-    runs = effective(entry, overrides, now) if entry is not None else None
+    runs = pause(entry, overrides, now) if entry is not None else None
     own_overrides = [
         overrides[target]
         for target in (keys.pair(state.cluster, state.scorer), scorer_target(state.scorer))

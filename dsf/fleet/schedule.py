@@ -6,13 +6,14 @@ from collections.abc import Mapping
 
 from dsf import keys
 from dsf.fleet.views import EntryView, OverrideView
-from dsf.store.schedule import Entry, ScheduleOverride, ScheduleStore, effective, scorer_target
+from dsf.store.entries import pause
+from dsf.store.schedule import Entry, ScheduleOverride, ScheduleStore, scorer_target
 
 
 def entry_view(entry: Entry, overrides: Mapping[str, ScheduleOverride], due: float | None, now: float) -> EntryView:
     """One entry with the overrides in force at `now`; `due` is its next run. Times are unix seconds."""
-    runs = effective(entry, overrides, now)
-    waits = due is not None and not runs.paused
+    runs = pause(entry, overrides, now)
+    waits = due is not None and entry.runnable and not runs.paused
     targets = (scorer_target(entry.scorer), entry.pair)
     return EntryView(
         cluster=entry.cluster,

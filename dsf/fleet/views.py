@@ -53,7 +53,7 @@ class SkipsView(View):
 
     cluster: str
     reason: str = Field(
-        description="queue_full, rate_limit, paused, results_behind or expired: that of the newest of them"
+        description="queue_full, rate_limit, paused, results_behind, inactive or expired: that of the newest of them"
     )
     message: str
     ticks: int = Field(description="How many in a row.")
@@ -184,7 +184,7 @@ class EntryView(View):
     paused: bool = Field(description="No ticks are sent now: by a person, or because the scorer is suspended.")
     paused_until: Time | None = None
     paused_source: str | None = Field(default=None, description="entry, or the target of the override that paused it.")
-    next_run: Time | None = Field(default=None, description="null while paused.")
+    next_run: Time | None = Field(default=None, description="null while it is paused, or cannot run.")
     lag_seconds: float = Field(description="How long the next run is overdue; 0 when it is not.")
     overrides: list[OverrideView] = []
 

@@ -130,8 +130,12 @@ def set_aliases(aliases: Mapping[str, str]) -> None:
 
 def alias_of(url: str) -> str:
     """`address:port` where a request to this URL goes to instead of its host; empty if it goes there."""
-    parts = urlsplit(url)
-    host, port = _aliases.get(f"{parts.hostname}:{parts.port or PORTS.get(parts.scheme, 0)}", ("", 0))
+    try:
+        parts = urlsplit(url)
+        host, port = _aliases.get(f"{parts.hostname}:{parts.port or PORTS.get(parts.scheme, 0)}", ("", 0))
+    except ValueError:
+        # The request says that it is no address.
+        return ""
     return f"{host}:{port}" if host else ""
 
 

@@ -44,7 +44,7 @@ class Departures:
 
 
 class DepartedClusters:
-    """Clusters that the hub does not serve: what they have is paused until their grace is over, then removed."""
+    """Clusters that the hub does not serve: what they have is suspended until their grace is over, then removed."""
 
     def __init__(
         self, backend: Backend, registrar: Registrar, credentials: AgentCredentials, departures: Departures

@@ -135,7 +135,7 @@ class FleetPlan:
         """The entries of a cluster by scorer; `present` are those in the schedule now.
 
         A scorer that cannot run at the moment (its API is down, its manifest was edited into something that cannot run
-        or be read, this cluster lacks a label that it needs) keeps its entry, suspended: its scores expire normally and
+        or be read, this cluster lacks a label that it needs) keeps its entry, stopped: its scores expire normally and
         its books stay. The entry is removed if the scorer is deleted, masked, lost its score name to another, or can
         run and does not select the cluster.
         """
@@ -152,8 +152,12 @@ class FleetPlan:
         return wanted
 
     def stopped(self, cluster: str, present: Mapping[str, Entry]) -> dict[str, Entry]:
-        """The entries by scorer while a cluster or the configuration is gone for a moment: none runs, none is lost."""
-        return {name: entry.stopped() for name, entry, _ in self._kept(cluster, present)}
+        """The entries by scorer while a cluster or the configuration is gone for a moment: none runs, none is lost.
+
+        They count as suspended: nothing is missing where there is no cluster.
+        """
+        held = {"suspended": True, "suspended_until": None}
+        return {name: entry.stopped().model_copy(update=held) for name, entry, _ in self._kept(cluster, present)}
 
     def _kept(self, cluster: str, present: Mapping[str, Entry]) -> Iterator[tuple[str, Entry, ScorerPlan | None]]:
         """The scorers that still have an entry on a cluster, and no mask there; those without a plan are unreadable."""

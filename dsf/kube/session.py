@@ -32,7 +32,7 @@ _PASSING = frozenset({408, 410, 429})
 # Statuses of a busy server: too many requests, unavailable.
 _BUSY = frozenset({429, 503})
 # What opens or closes a level of JSON, and strings, which may contain the same characters.
-_LEVELS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]')
+_LEVELS = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{}]')
 #: Levels of JSON that are read. The models take fewer, so an object that lacks deeper ones is refused as invalid.
 _DEPTH = 400
 
@@ -299,7 +299,7 @@ def _cause(error: BaseException) -> str:
 
 def _api_error(method: str, path: str, status: int, data: bytes, headers: Mapping[str, str]) -> BackendError:
     try:
-        answer = json.loads(data)
+        answer = _loaded(data)
         message = str(answer["message"])
         causes = {cause.get("reason") for cause in (answer.get("details") or {}).get("causes") or ()}
     except (ValueError, KeyError, TypeError, AttributeError):

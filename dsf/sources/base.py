@@ -23,7 +23,7 @@ TAIL = b"]}"
 OTLP_PATH: Final = "/v1/metrics"
 OTLP: Final = "otlp.dynamic-scoring.open-cluster-management.io"
 # Not urlsplit, which raises for an address that cannot be one: the request refuses that, of this scorer alone.
-_PUSHED: Final = re.compile(rf"[^/]*//[^/?]*{OTLP_PATH}/*(?:\?|$)")
+_PUSHED: Final = re.compile(rf"(?:[^/?#]*//[^/?#]*)?{OTLP_PATH}/*(?:[?#]|\Z)")
 #: Built-in types behind which there are plug-ins, too.
 BEHIND: Final[Mapping[str, str]] = {
     SourceType.OpenTelemetry: "opentelemetry.dynamic-scoring.open-cluster-management.io",

@@ -86,8 +86,8 @@ def hub(plane: ControlPlane) -> Iterator[ControlPlane]:
 def test_the_document_can_be_followed(hub: ControlPlane, tmp_path: Path) -> None:
     port = free_port()
     (tmp_path / "samples").symlink_to(ROOT / "samples")
-    own = (Path(sys.executable).parent, find("kubectl"), programs.find("curl").parent)
-    path = os.pathsep.join([*map(str, own), os.environ["PATH"]])
+    own = (Path(sys.executable).parent, find("kubectl"), os.environ["PATH"], programs.find("curl").parent)
+    path = os.pathsep.join(map(str, own))
     variables = environment(hub) | {"PATH": path, "DSF_LISTEN_PORT": str(port)}
     problems: list[str] = []
     count = 0

@@ -128,7 +128,7 @@ class StackWorld(Fleet):
         config = self.out / "clusters" / CLUSTERS[0] / "dynamic-scoring-config.yaml"
         environment = kept | self.environment("cli")
         environment |= {
-            "PATH": f"{Path(sys.executable).parent}:{find('curl').parent}:{os.environ['PATH']}",
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}:{find('curl').parent}",
             "DSF_AGENT_CONFIG": str(config),
             **EXPORTS,
             "FLOWER_USER": user,

@@ -52,7 +52,8 @@ def test_a_scoring_api_that_is_down_is_said_to_be_down_and_not_paused(running: W
     fleet = FleetModel(running.client)
     [scorer] = fleet.scorers().scorers
     assert "status 500" in scorer.problem
-    assert (scorer.states.paused, scorer.reasons) == (2, [])
+    reasons = [(reason.reason, reason.clusters, reason.message) for reason in scorer.reasons]
+    assert (scorer.states.skipped, reasons) == (2, [("inactive", 2, scorer.problem)])
     # The live table of the demo says it, too, and counts down to nothing.
     lines = DemoReport(running.client, running.folder, running.out).lines()
     assert {(line.failure, line.next_run) for line in lines} == {(scorer.problem, None)}

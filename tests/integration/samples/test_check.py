@@ -108,7 +108,7 @@ def test_the_series_of_nodes_pass(start: Start, tmp_path: Path) -> None:
 def test_its_script_asks_a_running_one(start: Start, model: LanguageModel, name: str) -> None:
     url = start(name, **({"VLLM_ENDPOINT": model.url, "MODEL_NAME": MODEL} if name not in SAMPLES else {}))
     script = ROOT / "samples" / name / "test_scorer.sh"
-    variables = os.environ | {"PATH": f"{find('curl').parent}:{os.environ['PATH']}"}
+    variables = os.environ | {"PATH": f"{os.environ['PATH']}:{find('curl').parent}"}
     done = subprocess.run([script, url], env=variables, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert re.search(r'"score":-?[0-9]', done.stdout), done.stdout

@@ -46,7 +46,7 @@ class Reader:
         self._prometheus = prometheus.removeprefix("http://")
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("DSF_")},
-            "PATH": f"{Path(sys.executable).parent}:{find('curl').parent}:{os.environ['PATH']}",
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}:{find('curl').parent}",
             "XDG_STATE_HOME": str(folder / "state"),
         }
         self.outputs: dict[str, str] = {}

@@ -244,6 +244,8 @@ def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
         ('dynamic_scoring_scheduled_total{ds_cluster="c5",ds_score_name="s"}', "0+1x120"),
         ('dynamic_scoring_interval_seconds{ds_cluster="c6",ds_score_name="s"}', "3600x120"),
         ('dynamic_scoring_cycles_total{ds_cluster="c6",ds_score_name="s",outcome="lost"}', "0x80 1x40"),
+        # One of a minute beside it gets no ticks.
+        ('dynamic_scoring_interval_seconds{ds_cluster="c6",ds_score_name="down"}', "60x120"),
         # From minute 60 on everything of c1 is lost; before, it failed now and then.
         (f'dynamic_scoring_cycles_total{{{pair},outcome="ok"}}', "0+1x60 60x60"),
         (f'dynamic_scoring_cycles_total{{{pair},outcome="error"}}', "0x120"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from dsf.fleet.groups import Grouping, Groups
+from dsf.fleet.schedule import entry_view
 from dsf.fleet.snapshot import SnapshotRow
 from dsf.fleet.verdict import Verdict
 from dsf.store.entries import Entry, ScheduleOverride
@@ -32,6 +33,14 @@ def test_a_pair_that_cannot_run_is_not_paused() -> None:
     for is_suspended, state in ((False, Verdict.EXPIRED), (True, Verdict.PAUSED)):
         text = entry.model_copy(update={"suspended": is_suspended}).dump()
         assert _row("down", text, last_success=NOW - 300, valid_until=NOW - 1, items=1).state(NOW) is state
+
+
+def test_a_person_may_pause_a_pair_that_cannot_run() -> None:
+    entry = Entry(cluster="down", scorer="cpu", score_name="cpu", interval=30).stopped()
+    override = ScheduleOverride(paused=True, paused_until=NOW + 30, by="ann")
+    for overrides, paused_source in (({}, None), ({"*/cpu": override}, "*/cpu")):
+        view = entry_view(entry, overrides, NOW + 5, NOW)
+        assert (view.paused, view.paused_source, view.next_run) == (paused_source is not None, paused_source, None)
 
 
 def test_groups_are_made_anew_when_time_alone_changes_a_state() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsf.http.access import PLAIN, proxy_for
+from dsf.http.access import PLAIN, alias_of, proxy_for
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,8 @@ def test_no_proxy(monkeypatch: pytest.MonkeyPatch, no_proxy: str, url: str, expe
     monkeypatch.delenv("NO_PROXY", raising=False)
     found = proxy_for(url, PLAIN)
     assert (found.shown if found else None) == ("proxy:3128" if expected else None)
+
+
+def test_what_is_no_address_has_no_other_one() -> None:
+    assert alias_of("http://[fd00:1:2]:9090/api") == ""
+    assert alias_of("http://prometheus:99999/") == ""

@@ -114,6 +114,14 @@ def test_a_scorer_that_cannot_run_now_keeps_the_entry_it_has() -> None:
     assert make_plan([], config(), clusters, NOW).records(records) == {}
 
 
+def test_what_is_gone_for_a_moment_is_suspended_and_starts_again() -> None:
+    plan = make_plan([scorer("s")], config(), [cluster("c")], NOW)
+    present = plan.entries("c", {})
+    gone = plan.stopped("c", present)
+    assert (gone["s"].runnable, gone["s"].suspended) == (False, True)
+    assert plan.entries("c", gone) == present
+
+
 def test_a_scorer_that_cannot_run_may_be_suspended_meanwhile() -> None:
     clusters = [cluster("c")]
     present = make_plan([scorer("s")], config(), clusters, NOW).entries("c", {})

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-import re
-import time
 from pathlib import Path
 from types import SimpleNamespace
 

@@ -37,7 +37,7 @@ def served(name: str, folder: Path) -> Iterator[str]:
         for module in set(sys.modules) - before:
             file = getattr(sys.modules[module], "__file__", None)
             # Not of an environment in the folder: an extension such as numpy's loads once in a process.
-            if file and "site-packages" not in file and Path(file).resolve().is_relative_to(folder.resolve()):
+            if file and "-packages" not in file and Path(file).resolve().is_relative_to(folder.resolve()):
                 del sys.modules[module]
 
 
