@@ -113,13 +113,15 @@ def _add_static(app: FastAPI) -> None:
 def _add_errors(app: FastAPI, site: Site) -> None:
     def unavailable(request: Request, error: Exception) -> HTMLResponse:
         log.warning("redis cannot be read", path=request.scope["path"], error=str(error))
+        is_form = request.method != "GET"
+        then = "Go back and send it again." if is_form else "This page retries automatically."
         return site.respond(
             request,
             "error.html",
             503,
             title="Redis cannot be read",
-            text="Scores, schedule and history are in Redis. This page retries automatically.",
-            again=True,
+            text=f"Scores, schedule and history are in Redis. {then}",
+            again=not is_form,
         )
 
     def unknown(request: Request, error: Exception) -> HTMLResponse:

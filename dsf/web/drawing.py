@@ -270,7 +270,8 @@ def lines_over_time(lines: Sequence[SeriesLine]) -> Plot | None:
 def _value_steps(low: float, high: float) -> list[float]:
     """Round numbers at equal distances, the first at or below all values and the last at or above them."""
     if low == high:
-        low, high = low - 1, high + 1
+        margin = max(1.0, abs(low) / 100)
+        low, high = low - margin, high + margin
     rough = (high - low) / (_MOST_MARKS - 1)
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * (1 - 1e-9))

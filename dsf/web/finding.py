@@ -33,9 +33,10 @@ class _Meaning:
 
 @dataclass(frozen=True)
 class _Looked:
-    """Matching pairs, the number of read pairs, and their total."""
+    """The first matching pairs and their number, the number of read pairs, and their total."""
 
     fitting: list[TableRow]
+    number: int
     read: int
     total: int
 
@@ -46,8 +47,8 @@ def find(reading: Reading, text: str, limit: int, cursor: str | None) -> dict[st
     meaning = _meaning(reading, asked) if asked else _Meaning(None, [], [], [], [])
     page, looked = Rows([], 0, None), None
     if meaning.wanted is not None and (meaning.items or meaning.runs):
-        looked = _look(reading, meaning, meaning.wanted)
-        page = Rows(looked.fitting[:limit], len(looked.fitting), None)
+        looked = _look(reading, meaning, meaning.wanted, limit)
+        page = Rows(looked.fitting, looked.number, None)
     elif meaning.wanted is not None:
         page = reading.page(meaning.wanted, limit, cursor)
     return {
@@ -111,21 +112,23 @@ def _is_why(stages: Iterable[str], reasons: Iterable[str], stage: str, reason: s
     )
 
 
-def _look(reading: Reading, meaning: _Meaning, wanted: PairFilter) -> _Looked:
+def _look(reading: Reading, meaning: _Meaning, wanted: PairFilter, limit: int) -> _Looked:
     """Read pairs, worst first; for a run id, first those that were due at its time."""
     for run in filter(is_run_id, meaning.runs):
         rows = reading.of_run(run, wanted)
         if rows:
-            return _Looked(_fitting(reading, meaning, rows), len(rows), len(rows))
-    fitting: list[TableRow] = []
-    read, cursor = 0, None
+            fitting = _fitting(reading, meaning, rows)
+            return _Looked(fitting[:limit], len(fitting), len(rows), len(rows))
+    first: list[TableRow] = []
+    number, read, cursor = 0, 0, None
     while True:
         page = reading.page(wanted, MAX_ROWS, cursor)
-        fitting += _fitting(reading, meaning, page.rows)
-        read, cursor = read + len(page.rows), page.cursor
+        fitting = _fitting(reading, meaning, page.rows)
+        first += fitting[: limit - len(first)]
+        number, read, cursor = number + len(fitting), read + len(page.rows), page.cursor
         if cursor is None or read >= _LOOKED_INTO:
             # Pairs may be removed meanwhile.
-            return _Looked(fitting, read, max(read, page.total))
+            return _Looked(first, number, read, max(read, page.total))
 
 
 def _fitting(reading: Reading, meaning: _Meaning, rows: list[TableRow]) -> list[TableRow]:

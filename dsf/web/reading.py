@@ -132,6 +132,10 @@ class Reading:
             state = STATES[verdict(data, now, is_paused=is_paused).value]
             why = _why(state, models[pair], records.get(pair[1]), view)
             expired = score is not None and score.valid_until <= now
+            # Tables name items and no results: a score may have 10,000, and hundreds of rows are read at once.
+            if score is not None:
+                score = score.model_copy(update={"results": score.results[:1]})
+            data = replace(data, books={"last_run": data.last_run})
             rows.append(TableRow(*pair, state, why, score, expired, view, data))
         return rows
 

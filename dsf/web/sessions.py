@@ -94,14 +94,14 @@ def cookie_of(request: Request) -> str:
 
 
 def set_cookie(request: Request, response: Response, value: str) -> None:
-    """Set a cookie that scripts cannot read and other sites cannot send."""
+    """Set a cookie that scripts cannot read, and that other sites send with links only, never with forms."""
     response.set_cookie(
         _name(request),
         value,
         max_age=LIFETIME,
         path=_path(request),
         httponly=True,
-        samesite="strict",
+        samesite="lax",
         secure=request.scope["scheme"] == "https",
     )
 

@@ -206,7 +206,8 @@ class Site:
         )
         # Without the ages, which the browser counts itself.
         tag = {"ETag": f'"{digest(html)}"'}
-        if status == 200 and request.headers.get("if-none-match") == tag["ETag"]:
+        # A proxy that compresses makes the tag a weak one.
+        if status == 200 and request.headers.get("if-none-match", "").removeprefix("W/") == tag["ETag"]:
             return HTMLResponse(status_code=304, headers=tag)
         return HTMLResponse(with_ages(html), status_code=status, headers=tag)
 

@@ -26,12 +26,14 @@
   // --- what happens ---
   const banner = $("banner");
   const say = (text) => { if (banner.textContent !== text) banner.textContent = text; banner.hidden = !text; };
-  let said = "", spoken = 0;
+  let said, spoken = 0;
   const announce = () => {
     const text = document.querySelector("[data-announce]")?.textContent.trim() || "";
+    said ??= text;
     // Not more often than every ten seconds: a screen reader must not chatter.
-    if (said && text !== said && Date.now() - spoken > 10000) { $("announce").textContent = text; spoken = Date.now(); }
-    said = said && Date.now() - spoken <= 10000 && text !== said ? said : text;
+    if (text === said || Date.now() - spoken <= 10000) return;
+    $("announce").textContent = said = text;
+    spoken = Date.now();
   };
   announce();
   // Changes only what differs, so that focus, what is typed and how far it is scrolled stay.

@@ -17,7 +17,7 @@ from dsf.store.notices import CLUSTER_SET, ClusterNotice, ConditionNotice, Notic
 from dsf.store.schedule import Entry, ScheduleStore
 from dsf.web.acting import ACTS
 from tests.integration.exporter.fleet import SAMPLE, STATIC, Fleet, good_fleet
-from tests.integration.web.visitor import TOKEN
+from tests.integration.web.visitor import TOKEN, Visitor
 from tests.support.browser import THEMES, TIMEOUT, Tab
 from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
@@ -189,6 +189,25 @@ def test_what_happens_is_followed(page: WebProcess, browser: Browser, redis_clie
         assert tab.strangers == []
 
 
+def test_a_change_is_announced_once(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
+    """To screen readers, and not again while the page says the same."""
+    fleet = good_fleet(redis_client)
+    with Tab(browser, page.url) as tab:
+        tab.page.add_init_script("window.ahead = 0; const now = Date.now; Date.now = () => now() + window.ahead;")
+        shown = tab.open("/")
+        expect(shown.locator("h1")).to_contain_text("All 2 scores are fresh")
+        shown.evaluate(
+            "window.told = 0; new MutationObserver(() => window.told++).observe("
+            "document.getElementById('announce'), { childList: true, characterData: true, subtree: true })"
+        )
+        fleet.failure("worker02", message="the first text")
+        expect(shown.locator("#announce")).to_contain_text("fails on worker02")
+        shown.evaluate("window.ahead = 20000")
+        fleet.failure("worker02", message="another text")
+        expect(shown.locator("main")).to_contain_text("another text")
+        assert shown.evaluate("window.told") == 1
+
+
 def test_redis_goes_and_comes_back(browser: Browser, tmp_path: Path) -> None:
     with RedisServer(aof=True) as server, WebProcess(server.url, tmp_path / "log") as page:
         client = server.client()
@@ -197,10 +216,15 @@ def test_redis_goes_and_comes_back(browser: Browser, tmp_path: Path) -> None:
             shown = tab.open("/")
             expect(shown.locator("html")).to_have_attribute("data-polled", "yes")
             shown.evaluate("window.same = true")
+            visitor = Visitor(page)
+            form = visitor.get(f"/act/pause?scorer={SAMPLE}")
             server.kill()
             answer = wait_for(lambda: [one for one in [page.get("/")] if one.status_code == 503], 20)[0]
             assert "Redis cannot be read" in answer.text
             assert [page.get(path).status_code for path in ("/readyz", "/healthz")] == [503, 200]
+            # Nothing sends a form again by itself.
+            status, text, _ = visitor.post("/act/pause", form)
+            assert (status, "send it again" in text, "http-equiv" in text) == (503, True, False)
             expect(shown.locator("#banner")).to_be_visible()
             expect(shown.locator("#banner")).to_contain_text("What you see is old")
             server.restart()

@@ -45,7 +45,7 @@ def test_log_in_follow_and_act(proxied: str, browser: Browser, redis_client: red
         shown.get_by_role("button", name="Log in").click()
         expect(shown.locator("h1")).to_contain_text("All 2 scores are fresh")
         [cookie] = tab.context.cookies()
-        assert (cookie["secure"], cookie["httpOnly"], cookie["sameSite"]) == (True, True, "Strict")
+        assert (cookie["secure"], cookie["httpOnly"], cookie["sameSite"]) == (True, True, "Lax")
         # Nothing holds back what is sent little by little.
         expect(shown.locator("html")).to_have_attribute("data-polled", "yes")
         fleet.failure("worker02", message="unknown metric")

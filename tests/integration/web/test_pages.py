@@ -181,6 +181,21 @@ def test_words_are_names_of_items_and_runs_too(page: WebProcess, redis_client: r
     fetch(page, "/find?q=nowhere", "0 pairs ", "Items and runs were searched in 2 pairs.")
 
 
+def test_a_search_does_not_hold_all_results(redis_client: redis.Redis) -> None:
+    fleet = good_fleet(redis_client)
+    results = [({"namespace": "a", "pod": f"pod-{number}"}, 1.0) for number in range(200)]
+    for number in range(50):
+        fleet.registry.put_cluster(fleet.cluster_record(f"edge{number}"))
+        fleet.entry(f"edge{number}")
+        fleet.score(f"edge{number}", results=results)
+    reading = Reading(redis_client)
+    answer = finding.find(reading, "item:n1", 30, None)
+    rows = answer["page"].rows
+    assert (len(rows), answer["page"].total, answer["looked"].read) == (30, 52, 52)
+    assert {len(row.score.results) for row in rows} == {1}
+    assert {tuple(row.data.books) for row in rows} == {("last_run",)}
+
+
 def test_how_far_a_search_looked(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finding, "_LOOKED_INTO", 3)
     monkeypatch.setattr(finding, "MAX_ROWS", 3)
