@@ -233,6 +233,7 @@ class DesiredState:
         plan = replace(
             plan,
             without_addon=without_addon,
+            has_no_config=self.has_no_config,
             unreadable={key: mistakes.get(key, "the hub's log says why") for key in unreadable},
         )
         self._report(plan)

@@ -79,6 +79,8 @@ class FleetPlan:
     masks: MaskIndex = field(default_factory=MaskIndex)
     #: Whether a configuration exists; without one nothing runs or is distributed.
     is_enabled: bool = False
+    #: Whether there is none, not even one that cannot be read: no score is published then.
+    has_no_config: bool = True
     #: Number of accepted clusters not in `clusters`: without an agent yet.
     without_addon: int = 0
     #: Labels of `clusters` that are shown to users.
@@ -237,7 +239,7 @@ class FleetPlan:
             if (key := self._owner(name, old.namespace)) in self.unreadable:
                 problem = f"{INVALID}: {self.unreadable[key]}"
                 wanted[name] = old.model_copy(update={"suspended": True, "health": "Unknown", "problem": problem})
-        if not self.is_enabled:
+        if self.has_no_config:
             return {name: record.model_copy(update={"destination": "None"}) for name, record in wanted.items()}
         return wanted
 
@@ -281,7 +283,7 @@ def differences(old: FleetPlan, new: FleetPlan) -> Differences:
         if key not in scorers and old.scorers[key] is not plan
     }
     scorers |= {key for key, _ in old.unreadable.items() ^ new.unreadable.items()}
-    is_general = old.is_enabled != new.is_enabled or old.masks != new.masks
+    is_general = (old.is_enabled, old.has_no_config) != (new.is_enabled, new.has_no_config) or old.masks != new.masks
     # A scorer's status shows where it runs; a cluster's delivery contains what runs there.
     every_scorer = new.scorers.keys() if is_general or clusters else set()
     every_cluster = old.clusters.keys() | new.clusters.keys() if is_general or scorers else set()
@@ -370,6 +372,7 @@ def make_plan(
         labels={name: grouping_labels(cluster.metadata.labels) for name, cluster in served.items()},
         masks=MaskIndex(frozenset(_by_name(config.spec.all_masks if config is not None else (), facts))),
         is_enabled=is_enabled,
+        has_no_config=not is_enabled,
         limit=limit,
         claims=claims,
     )
@@ -416,16 +419,18 @@ def _bounded(plan: FleetPlan, own_namespace: str) -> FleetPlan:
         return plan
     scorers = dict(plan.scorers)
     # Most clusters run the same scorers.
-    known: dict[tuple[int, ...], dict[str, str]] = {}
+    known: dict[tuple[tuple[int, int], ...], dict[str, str]] = {}
+    obstacles: dict[str, dict[str, Obstacle]] = {}
     for cluster in plan.clusters:
         running = plan.running(cluster)
-        shared = tuple(id(scorer.part_on(cluster)) for scorer in running)
+        shared = tuple((id(scorer.part_on(cluster)), id(scorer.secrets.get(cluster))) for scorer in running)
         if shared not in known:
             loads = (scorer.load_on(cluster) for scorer in running)
             known[shared] = dict(capacity.left_out(loads, own_namespace, plan.limit))
         for key, why in known[shared].items():
-            old = scorers[key]
-            scorers[key] = replace(old, variants={**old.variants, cluster: Obstacle(str(ResolveReason.NoRoom), why)})
+            obstacles.setdefault(key, {})[cluster] = Obstacle(str(ResolveReason.NoRoom), why)
+    for key, found in obstacles.items():
+        scorers[key] = replace(scorers[key], variants={**scorers[key].variants, **found})
     return replace(plan, scorers=scorers)
 
 

@@ -186,6 +186,9 @@ class Writer:
         if not facts.scheduled or facts.scorer is None or facts.cluster is None:
             return None
         score = parsed(PairScore, claim.pair, facts.score)
+        if score is not None and not score.items and facts.items:
+            # Its results were for metrics only, which is no empty answer; the next one has items.
+            score = None
         return desired(
             score,
             facts.failing,

@@ -140,12 +140,13 @@ class Notices:
                 self._forget(key, [str(name) for name in known if name not in names])
 
     def refresh(self) -> None:
-        """Rewrite notices lost by Redis."""
+        """Rewrite notices that Redis lost, or has in an older version."""
         for key, written in self._written.items():
+            stored: Any = self._redis.hgetall(key)
             with self._lock:
-                known: dict[Any, Any] = dict(written)
-            if known and self._redis.hlen(key) < len(known):
-                self._redis.hset(key, mapping=known)
+                lost: dict[Any, Any] = {name: text for name, text in written.items() if stored.get(name) != text}
+            if lost:
+                self._redis.hset(key, mapping=lost)
 
     def scorers(self) -> dict[str, ScorerNotice]:
         """All notices by name."""

@@ -23,6 +23,7 @@ from dsf.store.entries import (
     ScheduleOverride,
     effective,
     next_slot,
+    pause,
     read,
     read_overrides,
     scorer_target,
@@ -219,9 +220,7 @@ class ScheduleStore:
         # What applies to a pair instead: nothing in place of that of the whole scorer, as a pair's own goes before it.
         is_whole = keys.split_pair(target)[0] == ALL_CLUSTERS
         others = {} if is_whole else self._others(target)
-        held = any(
-            entry.runnable and effective(entry, others, at).paused for entry in self._read(self._touched(target))
-        )
+        held = any(pause(entry, others, at).paused for entry in self._read(self._touched(target)))
 
         def resumed(old: ScheduleOverride) -> ScheduleOverride | None:
             new = ScheduleOverride(interval=old.interval, paused=False if held else None, note=note, by=by, at=at)

@@ -116,6 +116,8 @@ class Facts:
     scheduled: bool
     score: str | None
     failing: int
+    #: Items of the score; of one for metrics only, its results.
+    items: int
     #: Changes of the desired object since the last check.
     changes: int
     #: Why the last attempt was refused, for the scorer's status; empty if it was not.
@@ -295,12 +297,14 @@ def _facts(
     fields: Sequence[str | None],
 ) -> Facts:
     score, changes = fields
+    state = row_fields(claim.pair, row)
     return Facts(
         scorer=parsed(ScorerRecord, claim.scorer, scorer),
         cluster=parsed(ClusterRecord, claim.cluster, cluster),
         scheduled=entry is not None,
         score=score,
-        failing=row_fields(claim.pair, row).get("failing", 0),
+        failing=state.get("failing", 0),
+        items=state.get("items", 0),
         changes=whole("changes", claim.pair, changes),
         refusal=refusal or "",
         written_text=written or "",

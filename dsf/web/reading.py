@@ -135,8 +135,8 @@ class Reading:
             # Tables name items and no results: a score may have 10,000, and hundreds of rows are read at once.
             if score is not None:
                 score = score.model_copy(update={"results": score.results[:1]})
-            data = replace(data, books={"last_run": data.last_run})
-            rows.append(TableRow(*pair, state, why, score, expired, view, data))
+            short = replace(data, books={"last_run": data.last_run})
+            rows.append(TableRow(*pair, state, why, score, expired, view, short))
         return rows
 
     def cluster_names(self) -> list[str]:

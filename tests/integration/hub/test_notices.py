@@ -6,7 +6,7 @@ import redis
 
 from dsf import keys
 from dsf.fleet.model import FleetModel
-from dsf.store.notices import Notices
+from dsf.store.notices import ClusterNotice, Notices
 from tests.integration.hub.world import World, scoring_api
 from tests.support.httpserver import answer
 
@@ -42,3 +42,7 @@ def test_labels_and_masks_of_a_cluster(running: World, redis_client: redis.Redis
     # What Redis loses is told again, when the hub looks around.
     redis_client.delete(keys.CLUSTER_NOTICES)
     running.until(lambda: {"a", "b"} <= Notices(redis_client).clusters().keys())
+    # Also where it has an older copy.
+    older = ClusterNotice(name="a", labels={"env": "old"}).model_dump_json()
+    redis_client.hset(keys.CLUSTER_NOTICES, "a", older)
+    running.until(lambda: FleetModel(redis_client).cluster("a").labels == {"env": "prod"})

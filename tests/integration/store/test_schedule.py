@@ -276,15 +276,19 @@ def test_resume_keeps_an_interval(store: ScheduleStore, store_client: redis.Redi
     assert (left.interval, left.paused) == (9, None)
 
 
+@pytest.mark.parametrize("is_down", [False, True])
 @pytest.mark.parametrize("by_scorer", [True, False])
 def test_resume_overrules_what_else_holds_the_pair(
-    store: ScheduleStore, store_client: redis.Redis, by_scorer: bool
+    store: ScheduleStore, store_client: redis.Redis, by_scorer: bool, is_down: bool
 ) -> None:
     register(store_client, ["c1"])
-    store.upsert([entry("c1", suspended=not by_scorer)], START)
+    known = entry("c1", suspended=not by_scorer)
+    store.upsert([known.stopped() if is_down else known], START)
     if by_scorer:
         store.set_override("*/s", paused=True, now=START)
     assert store.resume("c1/s", now=START + 1).paused is False
+    # It runs again.
+    store.upsert([known], START + 1)
     assert not effective(store.entries()[0], store.overrides(), START + 2).paused
 
 

@@ -227,6 +227,8 @@ def test_a_configuration_that_cannot_be_read_ends_nothing_for_good(world: World)
     for _ in range(2):
         world.look()
         assert (world.runs(), world.told(), world.cycles()) == (False, False, "7")
+        # Scores stay until they expire.
+        assert world.registry.scorers()["cpu"].destination == "AddOnPlacementScore"
         world.now += 10 * GRACE
     world.api.put(readable)
     world.look()

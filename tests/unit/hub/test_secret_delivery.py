@@ -78,6 +78,15 @@ def wanting(name: str, created: str, *secrets: dict[str, str]) -> tuple[Any, Any
     return scorer(name, source=source, created=created), one.model_copy(update={"metadata": metadata})
 
 
+def test_room_is_that_of_each_clusters_own_secret() -> None:
+    one, wants = wanting("s", "2026-01-01T00:00:00Z", {"name": "thanos-${cluster}", "targetName": "thanos"})
+    delivery = DeliverableSecrets.of("hub", [secret("thanos-a", 300), secret("thanos-b", 20_000)])
+    for names in ("ab", "ba"):
+        clusters = [cluster(name) for name in names]
+        made = make_plan([one], config(), clusters, NOW, authentications=[wants], delivery=delivery, limit=20 * 1024)
+        assert made.scorers["hub/s"].obstacles.keys() == {"b"}
+
+
 def test_each_cluster_gets_its_own_under_another_name() -> None:
     one, wants = wanting("s", "2026-01-01T00:00:00Z", {"name": "thanos-${cluster}", "targetName": "thanos"})
     secrets = [secret("thanos-a"), secret("thanos-b", 20_000), secret("thanos")]

@@ -125,6 +125,18 @@ def test_metrics_only_takes_the_object_away(bed: Bed) -> None:
     assert bed.write() == []
 
 
+def test_results_for_metrics_only_are_no_empty_answer(bed: Bed) -> None:
+    rule = EmptyRule(behavior="Value", value=-100)
+    bed.add(destination="None", when_empty=rule)
+    bed.cycle()
+    bed.add(when_empty=rule)
+    bed.writes.touch("c1", "s1")
+    assert bed.write() == []
+    bed.cycle()
+    assert bed.write() == [APPLY]
+    assert bed.backend.scores("c1", NAME) == {"a": 1, "b": 2}
+
+
 def test_another_score_name_moves_the_object(bed: Bed) -> None:
     bed.cycle()
     bed.write()
