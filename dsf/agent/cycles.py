@@ -64,6 +64,8 @@ class RunningCycles:
         self._cycles: dict[str, Cycle] = {}
         #: Scorer -> its last runs, by their threads: ticks that come together begin in any order.
         self._last: dict[str, deque[str]] = {}
+        #: Scorer -> seconds that its last successful cycle took.
+        self._took: dict[str, float] = {}
 
     def is_new(self, scorer: str, run_id: str) -> bool:
         """Note the run; whether it is none of the scorer's last ones: a message may come twice."""
@@ -73,6 +75,17 @@ class RunningCycles:
                 return False
             last.append(run_id)
             return True
+
+    def needed(self, scorer: str, interval: float) -> float:
+        """Seconds with which a cycle is not begun: it could not end in time, and would only keep a thread from one that
+        can. At most half of the interval, so that one slow cycle does not keep a scorer waiting."""
+        with self._lock:
+            return min(self._took.get(scorer, 0.0), max(0.0, interval) / 2)
+
+    def succeeded(self, scorer: str, seconds: float) -> None:
+        """A cycle took so long."""
+        with self._lock:
+            self._took[scorer] = seconds
 
     def enter(self, cycle: Cycle) -> bool:
         """Begin this cycle; False if another one of its scorer is still running, or hangs."""
@@ -100,6 +113,7 @@ class RunningCycles:
                 cycle.deadline = now
             for scorer in [scorer for scorer in self._last if scorer not in scorers]:
                 del self._last[scorer]
+                self._took.pop(scorer, None)
         return others
 
 
@@ -143,12 +157,16 @@ class CycleRunner:
         run_id = run_id or new_run_id(self._hub_time())
         if not self._running.is_new(scorer, run_id):
             return "duplicate"
-        if deadline is not None and deadline <= self._hub_time():
-            message = "its tick waited in the queue until the next cycle was due"
+        if deadline is not None and deadline - self._hub_time() <= self._running.needed(
+            scorer, deadline - run_time(run_id)
+        ):
+            message = "its tick waited in the queue until no time was left for a cycle: the agent's threads were busy"
             return self._without_score(scorer, run_id, "skipped", CycleError("", SkipReason.EXPIRED, message))
         summary = self._find(scorer, deadline)
         if summary is None:
             message = f"scorer {scorer!r} is not in the configuration that was delivered to this cluster"
+            if problem := self._config.problem:
+                message = f"the agent cannot read the configuration of this cluster: {problem}"
             unknown = CycleError("fetch", "unknown_scorer", message)
             self._without_score(scorer, run_id, "error", unknown)
             raise unknown
@@ -157,6 +175,7 @@ class CycleRunner:
             message = f"another cycle of {summary.score_name!r} is still running on this cluster"
             return self._without_score(scorer, run_id, "skipped", CycleError("", SkipReason.OVERLAP, message))
         self._thread.current = cycle
+        began = time.monotonic()
         try:
             outcome = ""
             for task in stages:
@@ -168,6 +187,7 @@ class CycleRunner:
             self._fail(cycle)
             raise
         else:
+            self._running.succeeded(scorer, time.monotonic() - began)
             self._on_success(scorer, cycle.interval)
             return outcome
         finally:

@@ -264,8 +264,15 @@ class HubClock:
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            # A clock drifts by milliseconds in a minute.
-            self._stop.wait(60.0 if self._try() else 5.0)
+            # A clock drifts by milliseconds in a minute; one that is set has another distance to the monotonic one.
+            until = time.monotonic() + (60.0 if self._try() else 5.0)
+            distance = self._distance()
+            while time.monotonic() < until and abs(self._distance() - distance) < 0.5:
+                if self._stop.wait(1.0):
+                    return
+
+    def _distance(self) -> float:
+        return self._clock() - time.monotonic()
 
     def _try(self) -> bool:
         """Measure; False if it shall be tried again soon."""

@@ -91,6 +91,9 @@ class ReadableErrors:
     tls_by = "rediss://"
 
     def __init__(self, **options: Any) -> None:
+        # Kombu's None would switch off redis-py's own times, after which a server that is silently gone is noticed.
+        if options.get("socket_keepalive_options", ()) is None:
+            del options["socket_keepalive_options"]
         super().__init__(**options | {"command_packer": _Packer()})
         # Saves two round trips per connect, and CLIENT SETINFO needs a right that older servers do not know.
         self.driver_info = self.lib_name = self.lib_version = None

@@ -96,6 +96,8 @@ class Dispatcher:
         self._limiter = RateLimiter()
         self._prune_at = 0.0
         self._stray_at = 0.0
+        # Number of pairs with the latest due times that were looked at since then, and stay.
+        self._stay = 0
         self._complain_at = 0.0
         self._newest = 0.0
         # Time up to which late pairs are scheduled.
@@ -108,19 +110,20 @@ class Dispatcher:
             # The clock was set back: what is based on it is void.
             self._limiter = RateLimiter()
             self._prune_at = self._stray_at = self._late_free = self._complain_at = 0.0
+            self._stay = 0
         self._newest = now
         if now >= self._prune_at:
             self._limiter.prune(now)
             self._prune_at = now + 60.0
         # Also after the clock was set back.
-        if not 0 <= self._stray_at - now <= _STRAY_INTERVAL:
-            self._recall(now)
+        is_recalled = 0 <= self._stray_at - now <= _STRAY_INTERVAL or self._recall(now)
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.zrangebyscore(keys.DUE, "-inf", repr(now), start=0, num=self._batch, withscores=True)
             pipe.zrange(keys.DUE, 0, 0, withscores=True)
             due, first = pipe.execute()
         if not due:
-            return float(first[0][1]) if first else None
+            following = float(first[0][1]) if first else None
+            return following if following is None or is_recalled else min(following, now + 0.1)
         batch = self._read(now, [(str(pair), float(at)) for pair, at in due])
         rows = [self._row(batch, pair, at) for pair, at in batch.due]
         self._write(rows)
@@ -129,25 +132,21 @@ class Dispatcher:
         # most this lag. The three round trips dominate a batch's cost, so many ticks are cheap.
         return now if len(due) == self._batch else now + 0.1
 
-    def _recall(self, now: float) -> None:
+    def _recall(self, now: float) -> bool:
         """Give pairs that are due too late their next slot: a beat whose clock was ahead left them there, and nothing
-        would be sent until then."""
-        self._stray_at = now + _STRAY_INTERVAL
-        stay = moved = 0
-        # Enough for all pairs, and no endless loop if another process moves the same ones.
-        for _ in range(1000):
-            # Latest due times first.
-            latest: Any = self._redis.zrange(keys.DUE, -stay - self._batch, -stay - 1, withscores=True)
-            far = [(str(pair), float(at)) for pair, at in latest if float(at) > now + _STRAY_SLACK]
-            rows = self._strays(now, far)
-            if rows:
-                self._write(rows)
-            moved += len(rows)
-            stay += len(far) - len(rows)
-            if len(far) < self._batch:
-                break
-        if moved:
-            log.warning("pairs were due far in the future, as after a wrong clock: they are due again", pairs=moved)
+        would be sent until then. Says whether all were looked at."""
+        # Latest due times first; one batch a call, as due ticks wait meanwhile.
+        latest: Any = self._redis.zrange(keys.DUE, -self._stay - self._batch, -self._stay - 1, withscores=True)
+        far = [(str(pair), float(at)) for pair, at in latest if float(at) > now + _STRAY_SLACK]
+        rows = self._strays(now, far)
+        if rows:
+            self._write(rows)
+            log.warning("pairs were due far in the future, as after a wrong clock: they are due again", pairs=len(rows))
+        self._stay += len(far) - len(rows)
+        if len(far) == self._batch:
+            return False
+        self._stay, self._stray_at = 0, now + _STRAY_INTERVAL
+        return True
 
     def _strays(self, now: float, far: list[tuple[str, float]]) -> list[_Row]:
         if not far:

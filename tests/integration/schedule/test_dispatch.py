@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import redis
@@ -92,6 +93,28 @@ def test_a_clock_that_was_ahead_for_a_moment_keeps_nobody_waiting(redis_client: 
     assert {name for name in often if len(pushed(redis_client, name)) < before[name] + 2} == set()
     # What is far away and may be stays.
     assert {name: redis_client.zscore(keys.DUE, f"{name}/s") for name in daily} == due
+
+
+def test_many_long_intervals_keep_no_tick_waiting(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That they may be due so late is looked at batch by batch, between ticks."""
+    bench = Bench(redis_client, batch=10)
+    bench.store.upsert([entry(f"d{n}", interval=86_400) for n in range(200)], bench.now)
+    bench.run(120)
+    bench.now += 61
+    bench.store.upsert([entry("c1")], bench.now)
+    asked: list[object] = []
+    zrange = redis_client.zrange
+
+    def noted(*arguments: Any, **options: Any) -> Any:
+        asked.append(arguments)
+        return zrange(*arguments, **options)
+
+    monkeypatch.setattr(redis_client, "zrange", noted)
+    bench.dispatcher.run()
+    assert (len(asked), len(pushed(redis_client, "c1"))) == (1, 1)
+    for _ in range(30):
+        bench.dispatcher.run()
+    assert len(asked) < 25
 
 
 def test_exactness_under_every_reason(redis_client: redis.Redis) -> None:

@@ -30,6 +30,18 @@ def test_it_measures_by_itself_and_ends(redis_client: redis.Redis) -> None:
     agent.stop()
 
 
+def test_a_clock_that_is_set_is_measured_at_once(redis_client: redis.Redis) -> None:
+    hub, off = HubClock(redis_client), [0.0]
+    agent = HubClock(redis_client, clock=lambda: time.time() + off[0])
+    agent.start()
+    try:
+        wait_for(lambda: agent.offset != 0.0, message="no measurement")
+        off[0] = 90.0
+        wait_for(lambda: agent.now() == pytest.approx(hub.now(), abs=0.5), 20)
+    finally:
+        agent.stop()
+
+
 def test_without_the_right_to_ask_the_own_clock_counts(redis_client: redis.Redis) -> None:
     redis_client.acl_setuser("timeless", enabled=True, nopass=True, commands=["+ping"], reset=True)
     try:

@@ -76,6 +76,34 @@ def test_a_tick_whose_time_is_over_by_the_hubs_clock(make: Callable[..., Bed]) -
     bed.stages.fetch.assert_not_called()
 
 
+def test_a_cycle_that_cannot_end_in_time_is_not_begun(make: Callable[..., Bed]) -> None:
+    """It would only keep a thread from one that can."""
+    bed = make()
+
+    def after(last: float, left: float) -> str:
+        """The outcome of a cycle every 10 s with so many seconds left, when the last one took so long."""
+        bed.cycles._running.succeeded("a", last)
+        return bed.run(new_run_id(HUB_NOW + left - 10), HUB_NOW + left)
+
+    assert after(0.0, 0.5) == "ok"
+    assert after(3.0, 2.5) == "skipped: expired"
+    assert "threads were busy" in bed.sent[-1].message
+    assert bed.stages.fetch.call_count == 1
+    assert after(3.0, 4.0) == "ok"
+    # Half of the interval is enough to try.
+    assert (after(9.0, 5.5), after(9.0, 4.5)) == ("ok", "skipped: expired")
+    bed.cycles.end_others([])
+    assert bed.run(new_run_id(HUB_NOW - 9.6), HUB_NOW + 0.4) == "ok"
+
+
+def test_a_configuration_that_cannot_be_read_is_said(make: Callable[..., Bed]) -> None:
+    bed = make()
+    bed.cycles._config.now.clear()  # type: ignore[attr-defined]
+    bed.cycles._config.problem = "not JSON"  # type: ignore[misc]
+    with pytest.raises(CycleError, match="the agent cannot read the configuration of this cluster: not JSON"):
+        bed.run(new_run_id(HUB_NOW), HUB_NOW + 0.1)
+
+
 def test_a_failed_stage_leaves_nothing_in_memory(make: Callable[..., Bed]) -> None:
     bed = make(max_retries=1)
     answers: list[weakref.ref[object]] = []
