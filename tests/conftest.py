@@ -23,6 +23,10 @@ SettingsFactory = Callable[..., Settings]
 # A shell that starts us in the background makes us ignore SIGINT, and every process started here would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Tests read what is shown: no colours, which a shell or GitHub's runners may ask for, and no other width of texts.
+for _variable in ("FORCE_COLOR", "GITHUB_ACTIONS", "PY_COLORS", "TTY_COMPATIBLE", "TERMINAL_WIDTH"):
+    os.environ.pop(_variable, None)
+
 # How fast an example runs says nothing of the code beside other tests. CI draws the same examples each time:
 # a failure there is one of the change, and a person's machine goes on looking for new ones.
 hypothesis.settings.register_profile(

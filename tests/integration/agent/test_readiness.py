@@ -10,7 +10,8 @@ from tests.support.wait import wait_for
 
 def test_ready_while_cycles_succeed(make_agent: AgentFactory, source: ScriptedServer, scorer: ScriptedServer) -> None:
     agent = make_agent()
-    agent.configure(summary("sample", source.url, scorer.url, scoringInterval=1, maxRetries=0))
+    # Ready for 15 s from its start: for as long as this process may need to see that.
+    agent.configure(summary("sample", source.url, scorer.url, scoringInterval=5, maxRetries=0))
     with agent:
         # At its start it has time for a first cycle; then nothing comes.
         wait_for(lambda: not agent.ready.exists(), 20, "not to be ready without a cycle")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import socket
 import time
 from typing import Any
 
@@ -11,13 +9,14 @@ import pytest
 import redis
 
 from dsf import keys
+from dsf.cli.person import who
 from dsf.errors import CursorError
 from dsf.fleet.changes import MAX_CLUSTERS, Action, Actor, UserAction, read, record
 from dsf.store.registry import ClusterRecord, Registry
 from tests.integration.cli.conftest import Dsf, loaded
 from tests.integration.exporter.fleet import SAMPLE, Fleet
 
-WHO = f"{getpass.getuser()}@{socket.gethostname()}"
+WHO = who()
 ANN = Actor(name="ann", claimed=False, way="page")
 
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import getpass
-import socket
 import time
 
 import pytest
 import redis
 
 from dsf import keys
+from dsf.cli.person import who
 from dsf.fleet import changes
 from dsf.store.registry import ScorerRecord
 from dsf.store.schedule import ScheduleOverride, ScheduleStore
 from tests.integration.cli.conftest import Dsf, loaded
 from tests.integration.exporter.fleet import SAMPLE, Fleet
 
-WHO = f"{getpass.getuser()}@{socket.gethostname()}"
+WHO = who()
 
 
 def overrides(client: redis.Redis) -> dict[str, ScheduleOverride]:

@@ -141,7 +141,8 @@ def test_redis_away_stops_neither_health_nor_distribution(
 def test_a_redis_that_hangs_holds_up_deliveries_for_one_time_out_not_for_one_each(
     frail: World, own_redis: RedisServer
 ) -> None:
-    clusters = [f"new-{number}" for number in range(10)]
+    # So many that two workers, each waiting for each of them, would need longer than is waited for.
+    clusters = [f"new-{number}" for number in range(60)]
     patience = 2 * frail.settings.redis_socket_timeout
     os.kill(own_redis.pid, signal.SIGSTOP)
     try:
@@ -150,4 +151,4 @@ def test_a_redis_that_hangs_holds_up_deliveries_for_one_time_out_not_for_one_eac
         frail.until(lambda: all(frail.told(name) for name in clusters), timeout=patience)
     finally:
         os.kill(own_redis.pid, signal.SIGCONT)
-    frail.until(lambda: len(frail.pairs()) == 11)
+    frail.until(lambda: len(frail.pairs()) == 61)

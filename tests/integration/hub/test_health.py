@@ -105,6 +105,6 @@ def test_a_removed_scorer_is_checked_no_more(running: World, api: ScriptedServer
         time.sleep(1.2)  # six intervals: the silence itself is what is tested
         return len(api.requests) - seen
 
-    # A check that was under way ends: that is one request, or two. There is no other after it.
+    # A check that was under way ends: that is one request, or two, in two looks where it has to wait for the CPU.
     assert (first := requests()) <= 2
-    assert first == 0 or requests() == 0
+    assert first == 0 or (second := requests()) == 0 or (first + second <= 2 and requests() == 0)

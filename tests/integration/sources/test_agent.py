@@ -43,10 +43,11 @@ def test_pushed_and_pulled_metrics_reach_the_scoring_api(
             summary("pulled", f"{exporter.url}/metrics", scorer.url, sourceQuery="pulled", **common),
         )
         wait_for(lambda: agent.metrics("dynamic_scoring_config_scorers 2"), 10, "both scorers are known")
-        sender = OTLPMetricExporter(endpoint=f"http://127.0.0.1:{port}/v1/metrics")
+        # It would give up after ten seconds.
+        sender = OTLPMetricExporter(endpoint=f"http://127.0.0.1:{port}/v1/metrics", timeout=300)
         provider = MeterProvider([PeriodicExportingMetricReader(sender, 60_000)], shutdown_on_exit=False)
         provider.get_meter("test").create_gauge("queue.length").set(42)
-        assert provider.force_flush()
+        assert provider.force_flush(300_000)
         provider.shutdown()
         agent.tick("pushed")
         assert agent.result().outcome == "ok"

@@ -99,7 +99,7 @@ with tracing.by_hand("explain", run):
     except requests.RequestException as error:
         assert "hush-2" in str(error)
 fetch.apply()
-requests.get(url + "/nothing", timeout=5)
+requests.get(url + "/nothing", timeout=300)
 print(tracing.headers(run)["traceparent"])
 """
 

@@ -38,11 +38,20 @@ def _in_the_background(act: Any) -> Iterator[list[int]]:
         thread.join()
 
 
-def _slow_etcd(plane: ControlPlane) -> contextlib.AbstractContextManager[list[int]]:
-    """Whatever the API server asks of etcd waits for a second."""
+@contextlib.contextmanager
+def _away(plane: ControlPlane, lengths: list[float]) -> Iterator[None]:
+    """etcd is away while the context is open; adds how long it was."""
+    began = time.monotonic()
+    with plane.paused("etcd"):
+        yield
+    lengths.append(time.monotonic() - began)
+
+
+def _slow_etcd(plane: ControlPlane, lengths: list[float]) -> contextlib.AbstractContextManager[list[int]]:
+    """Whatever the API server asks of etcd waits for a second; adds how long it really was."""
 
     def act(_: int) -> None:
-        with plane.paused("etcd"):
+        with _away(plane, lengths):
             time.sleep(1.0)
         time.sleep(0.1)
 
@@ -62,16 +71,16 @@ def test_a_slow_etcd_makes_everything_later_and_nothing_wrong(world: HubWorld, a
     world.until(lambda: said(standby.log, "waits for its turn"), 20)
     assert [world.send(cluster, 1) for cluster in clusters] == ["ok"] * 5
     world.until(lambda: world.scores() == {cluster: [1] for cluster in clusters}, 20)
-    before = _lease(world)
+    before, lengths = _lease(world), list[float]()
 
-    with _slow_etcd(world.plane) as pauses:
+    with _slow_etcd(world.plane, lengths) as pauses:
         world.mask((clusters[0], "cpu"))
         assert [world.send(cluster, 2) for cluster in clusters[1:]] == ["ok"] * 4
         world.until(lambda: pauses[0] >= 5, 20)
     # The long pause begins soon after a renewal: the short ones may have used up most of a lease.
     renewed = _lease(world)["renewTime"]
     world.until(lambda: _lease(world)["renewTime"] != renewed, 10)
-    with world.plane.paused("etcd"):
+    with _away(world.plane, lengths):
         assert [world.send(cluster, 3) for cluster in clusters[1:]] == ["ok"] * 4
         # Half of the time after which a leader gives up.
         time.sleep(5.0)
@@ -79,11 +88,14 @@ def test_a_slow_etcd_makes_everything_later_and_nothing_wrong(world: HubWorld, a
     world.until(lambda: world.told(clusters[0]) == [], 5)
     world.until(lambda: world.status()["clusters"]["desired"] == 4, 5)
     after = _lease(world)
-    assert (after["holderIdentity"], after["leaseTransitions"]) == (
-        before["holderIdentity"],
-        before["leaseTransitions"],
-    )
-    assert all(process.is_running for process in (leader, standby, results))
+    # Where this process got no CPU, etcd was away for longer than a leader may be, and the other hub leads.
+    if max(lengths) < 7.0:
+        assert (after["holderIdentity"], after["leaseTransitions"]) == (
+            before["holderIdentity"],
+            before["leaseTransitions"],
+        )
+        assert leader.is_running
+    assert all(process.is_running for process in (standby, results))
     assert not any("Traceback" in process.log.read_text() for process in (leader, standby, results))
 
 

@@ -136,7 +136,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("hurried")
 def test_works_are_read_in_pages_and_only_the_hubs_own() -> None:
     server = Server()
-    assert leaving.leave(cast("Session", server), "hub", patience=5) == []
+    assert leaving.leave(cast("Session", server), "hub", patience=60) == []
     assert {query.get("labelSelector") for query in server.queries} == {f"{MANAGED_BY_LABEL}={MANAGED_BY}"}
     assert all(int(query.get("limit", 0)) > 0 for query in server.queries)
     assert [query.get("continue") for query in server.queries[:3]] == [None, "1", "2"]
@@ -155,7 +155,7 @@ def test_works_are_read_in_pages_and_only_the_hubs_own() -> None:
 )
 def test_a_failure_within_the_patience_is_not_the_end(failure: BackendError, at: int) -> None:
     server = Server(failure, at)
-    assert leaving.leave(cast("Session", server), "hub", patience=5) == []
+    assert leaving.leave(cast("Session", server), "hub", patience=60) == []
     assert server.works == []
 
 
