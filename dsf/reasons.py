@@ -166,8 +166,8 @@ class SkipReason(DescribedReason):
     )
     EXPIRED = (
         "expired",
-        "its interval ended before it started: the agent was too late (three in a row: a failure), or beat was down",
-        "check the agent's load and clock, and beat",
+        "no time was left when it could start: the agent was too late (three in a row: a failure), or beat was down",
+        "raise the agent's `concurrency` or CPU; check its clock, and beat",
     )
 
 
