@@ -307,6 +307,8 @@ class Hub:
             self._registrar.sync_scorers(plan)
             kept = {**plan.clusters, **self._gone(plan)}
             self._registrar.notices.keep(plan.scorer_names(), kept.keys())
+            if everything:
+                self._registrar.notices.refresh(everything=True)
             self._sync_credentials(kept)
             self._changes.tell()
         finally:

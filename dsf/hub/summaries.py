@@ -148,7 +148,7 @@ class FleetPlan:
             cannot_run = plan is None or plan.runnable is None or isinstance(plan.variants.get(cluster), Obstacle)
             if name not in wanted and cannot_run:
                 wanted[name] = entry.stopped()
-                if plan is not None and plan.resolved is not None:
+                if plan is not None:
                     pause = {"suspended": plan.is_suspended, "suspended_until": plan.suspended_until}
                     wanted[name] = wanted[name].model_copy(update=pause)
         return wanted
@@ -385,7 +385,7 @@ def _bound(plan: ScorerPlan, allowed: TokenHosts) -> ScorerPlan:
         return plan
     common = [] if plan.variants else servers_of(plan.resolved.summary)
     if why := server_refusal(allowed, [plan.scorer.spec.config_url, *common]):
-        return ScorerPlan(plan.scorer, None, Obstacle(str(ResolveReason.HostNotAllowed), why))
+        return ScorerPlan(plan.scorer, None, Obstacle(str(ResolveReason.HostNotAllowed), why), plan.is_suspended)
     variants = dict(plan.variants)
     for cluster, variant in plan.variants.items():
         if isinstance(variant, ScorerSummary) and (why := server_refusal(allowed, servers_of(variant))):
@@ -469,9 +469,9 @@ def _plan_scorer(
         plan.entry("any")
         sanitize_resource_name(resolved.score_name)
     except ResolutionError as error:
-        return ScorerPlan(scorer, None, Obstacle(str(error.reason), str(error)))
+        return ScorerPlan(scorer, None, Obstacle(str(error.reason), str(error)), scorer.spec.execution.suspend)
     except Exception as error:  # noqa: BLE001 (its caller logs it)
-        return ScorerPlan(scorer, None, internal_obstacle(error, "planning"))
+        return ScorerPlan(scorer, None, internal_obstacle(error, "planning"), scorer.spec.execution.suspend)
     return plan
 
 

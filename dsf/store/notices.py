@@ -139,14 +139,13 @@ class Notices:
                 known: Any = self._redis.hkeys(key)
                 self._forget(key, [str(name) for name in known if name not in names])
 
-    def refresh(self) -> None:
-        """Rewrite notices that Redis lost, or has in an older version."""
+    def refresh(self, *, everything: bool = False) -> None:
+        """Rewrite notices that Redis lost; with `everything` all, as it may have them in an older version."""
         for key, written in self._written.items():
-            stored: Any = self._redis.hgetall(key)
             with self._lock:
-                lost: dict[Any, Any] = {name: text for name, text in written.items() if stored.get(name) != text}
-            if lost:
-                self._redis.hset(key, mapping=lost)
+                known: dict[Any, Any] = dict(written)
+            if known and (everything or self._redis.hlen(key) < len(known)):
+                self._redis.hset(key, mapping=known)
 
     def scorers(self) -> dict[str, ScorerNotice]:
         """All notices by name."""

@@ -27,6 +27,7 @@ from dsf.results.intake import Mailboxes
 from dsf.results.writer import Writer
 from dsf.settings import Settings
 from dsf.store.agents import AgentKeys, results_waiting
+from dsf.store.notices import ClusterNotice, Notices, ScorerNotice
 from dsf.store.pairs import Pairs
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from dsf.store.runs import Runs
@@ -60,6 +61,12 @@ def test_nobody_is_refused_in_its_own_work(secure_redis: SecureRedis) -> None:
         Entry(cluster=c, scorer=s, score_name=s, interval=10, rate_limit="1/m" if s == "limited" else None)
         for c, s in rows
     )
+    notices = Notices(hub)
+    notices.tell_scorer(ScorerNotice(name="s1"))
+    notices.tell_cluster(ClusterNotice(name="gone"))
+    for everything in (False, True):
+        notices.refresh(everything=everything)
+    notices.keep(("s1",), ("c1", "c2"))
     users = ClusterUsers(hub, MASTER)
     users.sync({"c1": [1], "c2": [1]})
     users.sync({"c1": [2]})
