@@ -124,15 +124,12 @@ class BeatScheduler(Scheduler):
             self._connect(config.model_copy(update={"redis_socket_timeout": timeout}), retries=0),
             config.beat_lock_timeout,
         )
-        # Agents compare deadlines with Redis' clock; this host's may be off, by so many seconds.
-        self._offset, self._measure_at = 0.0, 0.0
         self._dispatcher = Dispatcher(
             self._redis,
             TickFactory(),
             batch=500,
             queue_limit=config.queue_limit,
             spread_rate=SPREAD_RATE,
-            clock=self._now,
         )
         # The pop must end before the socket's timeout.
         self._longest_wait = min(LONGEST_WAIT, config.redis_socket_timeout / 2)
@@ -152,9 +149,6 @@ class BeatScheduler(Scheduler):
                 # Not on the wake list: its element is for the active beat.
                 time.sleep(self._lock.poll if self._lock else _BACKOFF_MAX)
             else:
-                if time.monotonic() >= self._measure_at:
-                    self._offset = hub_time(self._redis) - time.time()
-                    self._measure_at = time.monotonic() + 10.0
                 until = self._dispatcher.run()
                 if not self._is_ending:
                     self._wait(until)
@@ -224,13 +218,9 @@ class BeatScheduler(Scheduler):
         self._clients.append(client)
         return client
 
-    def _now(self) -> float:
-        """Unix seconds by the clock that all processes of the hub share."""
-        return time.time() + self._offset
-
     def _wait(self, until: float | None) -> None:
         """Wait until this time (unix seconds), a change of the schedule, or the longest wait."""
-        seconds = self._longest_wait if until is None else min(until - self._now(), self._longest_wait)
+        seconds = self._longest_wait if until is None else min(until - time.time(), self._longest_wait)
         # The clock may be set back during the pop.
         ends_at = time.monotonic() + seconds
         # An idle Redis checks timeouts of blocked clients ten times a second (`hz 10`), so a blocking pop ends up to

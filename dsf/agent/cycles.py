@@ -82,6 +82,11 @@ class RunningCycles:
         with self._lock:
             return min(self._took.get(scorer, 0.0), max(0.0, interval) / 2)
 
+    def passed_over(self, scorer: str) -> None:
+        """A cycle was not begun. The last one may have been slow for once: a next one has a better chance."""
+        with self._lock:
+            self._took[scorer] = self._took.get(scorer, 0.0) / 2
+
     def succeeded(self, scorer: str, seconds: float) -> None:
         """A cycle took so long."""
         with self._lock:
@@ -160,7 +165,11 @@ class CycleRunner:
         if deadline is not None and deadline - self._hub_time() <= self._running.needed(
             scorer, deadline - run_time(run_id)
         ):
-            message = "its tick waited in the queue until no time was left for a cycle: the agent's threads were busy"
+            self._running.passed_over(scorer)
+            message = (
+                "its tick waited in the queue until no time was left for a cycle: the agent was away, or its threads "
+                "were busy"
+            )
             return self._without_score(scorer, run_id, "skipped", CycleError("", SkipReason.EXPIRED, message))
         summary = self._find(scorer, deadline)
         if summary is None:
@@ -175,7 +184,6 @@ class CycleRunner:
             message = f"another cycle of {summary.score_name!r} is still running on this cluster"
             return self._without_score(scorer, run_id, "skipped", CycleError("", SkipReason.OVERLAP, message))
         self._thread.current = cycle
-        began = time.monotonic()
         try:
             outcome = ""
             for task in stages:
@@ -187,7 +195,6 @@ class CycleRunner:
             self._fail(cycle)
             raise
         else:
-            self._running.succeeded(scorer, time.monotonic() - began)
             self._on_success(scorer, cycle.interval)
             return outcome
         finally:
@@ -233,6 +240,8 @@ class CycleRunner:
             # As far as known before sending.
             cycle.timings["publish"] = time.monotonic() - began
             result = self._result(cycle.scorer, cycle.run_id, outcome, cycle)
+            # Without pauses between tries, and the wait for a hub that is behind.
+            self._running.succeeded(cycle.scorer, sum(cycle.timings.values()))
             # Before the result is visible: its reader may request the next cycle at once.
             self._running.leave(cycle)
             self._outbox.send(result, cycle.deadline)

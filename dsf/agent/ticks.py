@@ -265,8 +265,9 @@ class HubClock:
     def _run(self) -> None:
         while not self._stop.is_set():
             # A clock drifts by milliseconds in a minute; one that is set has another distance to the monotonic one.
-            until = time.monotonic() + (60.0 if self._try() else 5.0)
             distance = self._distance()
+            pause = 60.0 if self._try() else 5.0
+            until = time.monotonic() + pause
             while time.monotonic() < until and abs(self._distance() - distance) < 0.5:
                 if self._stop.wait(1.0):
                     return

@@ -20,6 +20,7 @@ from dsf.store.notices import ConfigRead
 from dsf.store.pairs import PairFailure, PairScore, PairState
 from dsf.store.registry import HoldRule, ScorerRecord
 from dsf.store.schedule import Entry, ScheduleOverride
+from dsf.store.ticks import INACTIVE
 
 #: Most shown items of a pair.
 MAX_ITEMS: Final = 1000
@@ -212,6 +213,7 @@ def _row(
     state: PairState, judged: Verdict, record: ScorerRecord | None, due: float | None, now: float
 ) -> dict[str, Any]:
     is_usable = state.last_success is not None and not has_expired(state.valid_until, now)
+    skips = state.skips
     return {
         "cluster": state.cluster,
         "scorer": state.scorer,
@@ -221,7 +223,7 @@ def _row(
         "last_success": state.last_success,
         "age_seconds": age_of(state.last_success, now),
         "valid_until": state.valid_until or None,
-        "next_run": None if judged is Verdict.PAUSED else due,
+        "next_run": None if judged is Verdict.PAUSED or (skips and skips.reason == INACTIVE) else due,
         "failing": state.failing or (state.expired if state.trouble is not None else 0),
         "failure": failure_view(state),
         "remark": remark_view(state),

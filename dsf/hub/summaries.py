@@ -156,9 +156,10 @@ class FleetPlan:
     def stopped(self, cluster: str, present: Mapping[str, Entry]) -> dict[str, Entry]:
         """The entries by scorer while a cluster or the configuration is gone for a moment: none runs, none is lost.
 
-        They count as suspended: nothing is missing where there is no cluster.
+        Where the cluster or the configuration is gone they count as suspended, as no score is missing there.
         """
-        held = {"suspended": True, "suspended_until": None}
+        is_gone = self.has_no_config or cluster not in self.clusters
+        held = {"suspended": True, "suspended_until": None} if is_gone else {}
         return {name: entry.stopped().model_copy(update=held) for name, entry, _ in self._kept(cluster, present)}
 
     def _kept(self, cluster: str, present: Mapping[str, Entry]) -> Iterator[tuple[str, Entry, ScorerPlan | None]]:
@@ -419,11 +420,14 @@ def _bounded(plan: FleetPlan, own_namespace: str) -> FleetPlan:
         return plan
     scorers = dict(plan.scorers)
     # Most clusters run the same scorers.
-    known: dict[tuple[tuple[int, int], ...], dict[str, str]] = {}
+    known: dict[object, dict[str, str]] = {}
     obstacles: dict[str, dict[str, Obstacle]] = {}
     for cluster in plan.clusters:
         running = plan.running(cluster)
-        shared = tuple((id(scorer.part_on(cluster)), id(scorer.secrets.get(cluster))) for scorer in running)
+        shared = tuple(
+            (id(scorer.part_on(cluster)), *sorted(scorer.secrets.get(cluster, scorer.secrets[""]).items()))
+            for scorer in running
+        )
         if shared not in known:
             loads = (scorer.load_on(cluster) for scorer in running)
             known[shared] = dict(capacity.left_out(loads, own_namespace, plan.limit))

@@ -115,18 +115,19 @@ class Dispatcher:
         if now >= self._prune_at:
             self._limiter.prune(now)
             self._prune_at = now + 60.0
-        # Also after the clock was set back.
-        is_recalled = 0 <= self._stray_at - now <= _STRAY_INTERVAL or self._recall(now)
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.zrangebyscore(keys.DUE, "-inf", repr(now), start=0, num=self._batch, withscores=True)
             pipe.zrange(keys.DUE, 0, 0, withscores=True)
             due, first = pipe.execute()
-        if not due:
+        batch = self._read(now, [(str(pair), float(at)) for pair, at in due]) if due else None
+        if batch is not None:
+            rows = [self._row(batch, pair, at) for pair, at in batch.due]
+            self._write(rows)
+        # Also after the clock was set back.
+        is_recalled = 0 <= self._stray_at - now <= _STRAY_INTERVAL or self._recall(now)
+        if batch is None:
             following = float(first[0][1]) if first else None
             return following if following is None or is_recalled else min(following, now + 0.1)
-        batch = self._read(now, [(str(pair), float(at)) for pair, at in due])
-        rows = [self._row(batch, pair, at) for pair, at in batch.due]
-        self._write(rows)
         tracing.ticks_sent([(row.run, row.due) for row in rows if row.run], self._clock())
         # At 1,000 ticks a second something is always due; handling each alone would cost a core, and batching costs at
         # most this lag. The three round trips dominate a batch's cost, so many ticks are cheap.

@@ -214,5 +214,5 @@ def _paused_by(view: EntryView) -> str:
         if override.target == view.paused_source:
             by = {"name": override.by or "unknown", "note": f": {override.note}" if override.note else ""}
     if by is None:
-        return f"suspended by its DynamicScorer{until}"
+        return f"suspended by its DynamicScorer{until}, or its cluster or the configuration is gone"
     return f"paused by {by['name']}{until}{by['note']}"

@@ -1,7 +1,7 @@
 """Renders views as HTML.
 
-A page does not depend on the time of rendering: times are in the attribute `datetime`, and ages are inserted last. So
-two renderings are equal if nothing has changed. Of others, a browser takes what differs.
+A page depends on the day of rendering alone: times are in the attribute `datetime`, and ages are inserted last. So two
+renderings are equal if nothing has changed. Of others, a browser takes what differs.
 """
 
 from __future__ import annotations

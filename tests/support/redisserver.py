@@ -113,7 +113,8 @@ class Server(ABC):
         return self
 
     def _spawn(self) -> None:
-        self._process = Child(self._command(), self.dir / "log")
+        # Redis ends at its start where the shell names a locale that this machine lacks.
+        self._process = Child(self._command(), self.dir / "log", {"LC_ALL": "C"})
 
     def _answers(self) -> bool:
         if self._process is None or not self._process.is_running:

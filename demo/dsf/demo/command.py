@@ -71,7 +71,7 @@ def demo(
     """Run two clusters with real Prometheus servers and real scores on this machine. Ctrl-C ends everything.
 
     Missing programs (Prometheus, the node exporter) are unpacked from Debian packages into ~/.cache/dsf; nothing is
-    installed. Needs a checkout of the repository.
+    installed.
 
     Example: dsf demo --keep my-demo --with prediction,resource-usage
     """

@@ -109,6 +109,9 @@ def _unpacked(program: DebianProgram, cache: Path) -> Path:
     folder = max(cache.glob(f"{program.package}_*"), key=lambda path: path.stat().st_mtime, default=None)
     if folder is not None:
         return folder
+    # Of one that was killed: this process has the lock.
+    for left in cache.glob(".unpacking-*"):
+        shutil.rmtree(left, ignore_errors=True)
     print(
         f"dsf: {program.name} is not on PATH; unpacking Debian's package {program.package} into {cache}",
         file=sys.stderr,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dsf.errors import ToolError
@@ -22,7 +22,7 @@ FOLDER = Path(__file__).resolve().parent / "files"
 _ADDRESSES = ".addresses.json"
 
 
-def prepare(folder: Path, ports: Mapping[str, int], extras: Iterable[Path] = ()) -> list[str]:
+def prepare(folder: Path, ports: Mapping[str, int], extras: Sequence[Path] = ()) -> list[str]:
     """Copy the manifests into `folder` unless it has some; returns messages for the user.
 
     `ports` has the port of each scorer's service. In manifests of an earlier run, which the user may have edited, only
@@ -34,7 +34,10 @@ def prepare(folder: Path, ports: Mapping[str, int], extras: Iterable[Path] = ())
         folder.mkdir(parents=True, exist_ok=True)
         files = [path for pattern in ("*.yaml", "*.yml") for path in sorted(folder.glob(pattern))]
         record = folder / _ADDRESSES
-        notes = _move(files, addresses, record)
+        ours = [*(FOLDER / "manifests").glob("*.yaml"), *extras]
+        names = {template.name for template in ours}
+        # A file of the user's own may name the same port and mean a program of theirs.
+        notes = _move([file for file in files if file.name in names], addresses, record)
         in_containers = {name: f"{name}:8000" for name in addresses}
         for template in (*(() if files else (FOLDER / "manifests").glob("*.yaml")), *extras):
             if not (folder / template.name).exists():
@@ -57,7 +60,7 @@ def _move(files: list[Path], addresses: Mapping[str, str], record: Path) -> list
         changed = _replaced(text, before, addresses)
         if changed != text:
             file.write_text(changed, encoding="utf-8")
-            notes.append(f"{file.name}: a port is in use by another program, so the scorer's address was changed")
+            notes.append(f"{file.name}: its port has changed, so the scorer's address was changed")
     return notes
 
 

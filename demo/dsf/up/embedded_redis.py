@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import shutil
@@ -62,7 +63,11 @@ class EmbeddedRedis:
         )
         server = _server()
         self._version = _version_of(server)
-        return Program("Redis", (str(server), str(config)), ready=self._answers, last=True, explain=self._explain)
+        # Redis ends at its start where the shell names a locale that this machine lacks.
+        environment = {**os.environ, "LC_ALL": "C"}
+        return Program(
+            "Redis", (str(server), str(config)), environment, ready=self._answers, last=True, explain=self._explain
+        )
 
     def _explain(self, log: str) -> str:
         """Redis and Valkey cannot read all of each other's data, nor an older version that of a newer one."""

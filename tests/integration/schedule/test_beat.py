@@ -14,7 +14,6 @@ from dsf import keys
 from dsf.beat_schedule import BeatScheduler
 from dsf.celery import make_app
 from dsf.messages import run_time
-from dsf.store.client import hub_time
 from dsf.store.schedule import ScheduleStore
 from tests.conftest import SettingsFactory
 from tests.integration.schedule.processes import Process, beat, celerys_beat, patient_beat
@@ -217,23 +216,3 @@ def test_it_ends_when_the_signal_was_swallowed(
             scheduler.tick()
     scheduler.close()
     app.close()
-
-
-def test_deadlines_are_of_redis_clock(
-    redis_url: str, redis_client: redis.Redis, settings_factory: SettingsFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Agents compare them with it; the clock of beat's host may be off."""
-    store = ScheduleStore(redis_client)
-    store.upsert([entry("c1", interval=10)])
-    settings = settings_factory(role="beat", redis_url=redis_url)
-    app = make_app(settings)
-    clock = time.time
-    monkeypatch.setattr("dsf.beat_schedule.time.time", lambda: clock() - 40)
-    scheduler = BeatScheduler(app, config=settings)
-    try:
-        wait_for(lambda: scheduler.tick() == 0.0 and pushed(redis_client, "c1"), 20)
-        [(_, run)] = pushed(redis_client, "c1")[:1]
-        assert run_time(run) == pytest.approx(hub_time(redis_client), abs=10.5)
-    finally:
-        scheduler.close()
-        app.close()

@@ -63,6 +63,8 @@ def test_an_unpacked_program_finds_its_own_files(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(debian, "available", lambda: True)
     monkeypatch.setattr(debian, "unpack", unpack)
+    # Another one was killed meanwhile.
+    (debian.cache_dir() / ".unpacking-old" / "root").mkdir(parents=True)
     found = debian.find(PROMETHEUS)
     folder = debian.cache_dir() / "prometheus_1%3a2.0"
     assert found == folder / "bin" / "prometheus"

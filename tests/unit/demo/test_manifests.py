@@ -53,6 +53,16 @@ def test_an_address_follows_its_scorer_to_another_port(tmp_path: Path) -> None:
     assert "configURL: http://127.0.0.1:8000/performance/config\n" in (folder / "static-scorer.yaml").read_text()
 
 
+def test_a_scorer_of_the_users_own_keeps_its_address(tmp_path: Path) -> None:
+    """It may have the port that one of the demo had the last time."""
+    folder = tmp_path / "demo"
+    manifests.prepare(folder, PORTS)
+    mine = folder / "mine.yaml"
+    mine.write_text("configURL: http://127.0.0.1:8000/config\n")
+    assert manifests.prepare(folder, {"sample-scorer": 8005, "static-scorer": 8001})
+    assert mine.read_text() == "configURL: http://127.0.0.1:8000/config\n"
+
+
 def test_foreign_manifests_are_left_alone(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()

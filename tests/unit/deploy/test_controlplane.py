@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
+
 from tests.support.child import ran
+from tests.support.wait import wait_for
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = ROOT / "scripts" / "controlplane"
@@ -101,6 +104,22 @@ def test_tests_that_need_no_control_plane_run_while_it_is_built(tmp_path: Path) 
     done = ran([tmp_path / "scripts" / "test"], cwd=tmp_path, env=_environment(), timeout=170)
     assert log.read_text() == "without with ", done.stdout + done.stderr
     assert done.returncode == 1, "a failure of the first part counts after the second"
+
+
+def test_ctrl_c_ends_the_build_and_runs_nothing_more(tmp_path: Path) -> None:
+    """pytest catches it, and the script goes on."""
+    pid, later = tmp_path / "pid", tmp_path / "later"
+    _copy(tmp_path, f"case $1 in --no-build) exit 3;; *) echo $$ >{pid}; exec sleep 300;; esac")
+    (tmp_path / "test_it.py").write_text(
+        "import pathlib, time\n\ndef test_it():\n"
+        f"    while not pathlib.Path({str(pid)!r}).exists() or not pathlib.Path({str(pid)!r}).read_text():\n"
+        "        time.sleep(0.05)\n"
+        "    raise KeyboardInterrupt\n\n"
+        f"def test_later():\n    pathlib.Path({str(later)!r}).touch()\n"
+    )
+    done = ran([tmp_path / "scripts" / "test"], cwd=tmp_path, env=_environment(), timeout=170)
+    assert (done.returncode, later.exists()) == (2, False), done.stdout + done.stderr
+    wait_for(lambda: not psutil.pid_exists(int(pid.read_text())), 20, "the build to end")
 
 
 def _copy(folder: Path, controlplane: str) -> None:

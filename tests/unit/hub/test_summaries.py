@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 from hypothesis import given
@@ -117,9 +118,13 @@ def test_a_scorer_that_cannot_run_now_keeps_the_entry_it_has() -> None:
 def test_what_is_gone_for_a_moment_is_suspended_and_starts_again() -> None:
     plan = make_plan([scorer("s")], config(), [cluster("c")], NOW)
     present = plan.entries("c", {})
-    gone = plan.stopped("c", present)
-    assert (gone["s"].runnable, gone["s"].suspended) == (False, True)
-    assert plan.entries("c", gone) == present
+    for left in (replace(plan, clusters={}), replace(plan, is_enabled=False, has_no_config=True)):
+        gone = left.stopped("c", present)
+        assert (gone["s"].runnable, gone["s"].suspended) == (False, True)
+        assert plan.entries("c", gone) == present
+    # Of a configuration that cannot be read scores are missing.
+    unreadable = replace(plan, is_enabled=False, has_no_config=False)
+    assert unreadable.stopped("c", present) == {"s": present["s"].stopped()}
 
 
 def test_a_scorer_that_cannot_run_may_be_suspended_meanwhile() -> None:

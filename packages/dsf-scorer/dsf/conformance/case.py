@@ -72,11 +72,14 @@ class Case:
 
     @cached_property
     def scoring_url(self) -> str:
-        """Where scores are asked for. Raises ValueError when the host in /config is no URL."""
+        """Where scores are asked for. Raises a Verdict when the host in /config is no URL."""
         scoring = self.config.scoring if self.config is not None else None
         host = scoring.host if scoring is not None and scoring.host else base_url(self.url)
         config_path = scoring.path if scoring is not None else ""
-        return join_url(host, self.path or config_path or DEFAULT_SCORING_PATH)
+        try:
+            return join_url(host, self.path or config_path or DEFAULT_SCORING_PATH)
+        except ValueError as error:
+            raise fail(str(error), "set scoring.host to a URL, or omit it") from None
 
     @cached_property
     def samples(self) -> Samples:

@@ -51,7 +51,7 @@ def check(case: Case, skipped: Collection[str] = ()) -> ConformanceReport:
     findings = {finding.point: finding for finding in _findings(case, skipped)}
     try:
         scoring_url = case.scoring_url
-    except ValueError:
+    except CheckEnded:
         scoring_url = ""
     return ConformanceReport.of(case.url, scoring_url, list(findings.values()))
 
