@@ -209,7 +209,7 @@ def test_a_change_is_announced_once(page: WebProcess, browser: Browser, redis_cl
 
 
 def test_redis_goes_and_comes_back(browser: Browser, tmp_path: Path) -> None:
-    with RedisServer(aof=True) as server, WebProcess(server.url, tmp_path / "log") as page:
+    with RedisServer(aof=True) as server, WebProcess(server.url, tmp_path / "log", web_auth="local") as page:
         client = server.client()
         fleet = good_fleet(client)
         with Tab(browser, page.url) as tab:
