@@ -215,7 +215,5 @@ class Skips:
         if self.reason == PAUSED:
             return "it is paused: dsf schedule list says by whom, dsf schedule resume ends it"
         if self.reason == INACTIVE:
-            return (
-                problem or "it could not run: the conditions of its DynamicScorer, or its cluster's page, say why"
-            )
+            return problem or "it could not run: the conditions of its DynamicScorer, or its cluster's page, say why"
         return "beat or Redis was away when it was due; check the lag of the schedule"
