@@ -9,10 +9,10 @@ Every 20 to 40 seconds, by chance from a seed, one of these, each once before an
     clusters                       5 % of the agents do nothing for 10 to 40 s, as processes that are stopped
 
 Meanwhile half of the cycles of 3 scorers fail. The fleet has 10 scorers for each cluster, so that is a larger share
-than 3 of 50. The other ones are to lose nothing: no cycle of theirs ends as `lost` or `error`, but for ticks of the
-second in which Redis ended, as a tick is delivered at most once (none was a result yet). And their scores are never
-older than 2 intervals and the time for which a fault held them up. That time is the fault's own, without what the
-product needs to be at work again.
+than 3 of 50. No result is to be lost: as many cycles end as `lost` as ticks reached no agent, which is possible in the
+moment in which Redis ends. No cycle of the other scorers is to end as `error`, and their scores are never older than 2
+intervals and the time for which a fault held them up. That time is the fault's own, without what the product needs to
+be at work again.
 
 Memory is flat when the first and the last tenth of the time after the warm-up differ by 5 % at most. What Redis holds
 is judged when there was time for all histories to hold nothing from before the soak: 25 minutes, and as much again.
@@ -34,7 +34,7 @@ import yaml
 from bench.common import Figure
 from bench.fleetworld import INTERVAL, Books, World
 from bench.hub import SCORERS
-from bench.soakjudge import BAD_ENDS, FRESH, Fault, Judge, counted
+from bench.soakjudge import FRESH, Fault, Judge, counted
 from dsf import keys
 from dsf.messages import run_time
 from dsf.store.pairs import OUTCOMES, Pairs
@@ -166,7 +166,10 @@ class Soak:
         self._judge.survey()
         seen = self._judge.seen
         ended = self._outcomes() - self._first
-        lost = sum(ended[end] for end in BAD_ENDS) - self._judge.ticks_lost
+        # A tick is delivered at most once: what Redis had not passed on when it ended has no result.
+        sent = int(self._world.client.hget(keys.BEAT_STATS, "ticks") or 0)
+        unreached = sent - self._world.player.counts["ticks"]
+        lost = sum(state.count("lost") for state in Pairs(self._world.client).states(self._world.pairs)) - unreached
         text = ", ".join(f"{outcome} {ended[outcome]}" for outcome in OUTCOMES if ended[outcome])
         twice, differ = self._twice(), self._differing()
         rejected = dict(self._world.client.hgetall(keys.REJECTED))
@@ -184,10 +187,10 @@ class Soak:
             ),
             *self._memory(name),
             Figure(
-                f"{name}: cycles of good scorers that were lost",
-                f"{text}; {self._judge.ticks_lost} ticks lost in the second in which Redis ended; "
-                + ("; ".join(self._judge.losses[:10]) or "nothing else lost"),
-                lost,
+                f"{name}: results that were lost, and cycles of good scorers that failed",
+                f"{text}; {unreached} ticks of all scorers reached no agent; "
+                + ("; ".join(self._judge.losses[:10]) or "none lost"),
+                abs(lost) + ended["error"],
                 "cycles",
                 f"faults: {faults}",
                 most=0,
@@ -218,6 +221,7 @@ class Soak:
         details = {
             "faults": [(fault.kind, fault.began - self._began, fault.ended - fault.began) for fault in self._faults],
             "losses": self._judge.losses,
+            "unreached": unreached,
             "outcomes": dict(ended),
             "oldest": seen.oldest,
             "old": seen.old,

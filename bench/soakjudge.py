@@ -86,8 +86,6 @@ class Judge:
         self.seen = SoakFigures()
         #: Cycles of good scorers that were lost, in words.
         self.losses: list[str] = []
-        #: Of their ticks, those that were lost because Redis ended with an answer that it had not sent.
-        self.ticks_lost = 0
         self._world = world
         self._good = good
         self._faults = faults
@@ -194,14 +192,8 @@ class Judge:
         for entry in Pairs(self._client).history(*pair)[:10]:
             if entry.outcome in BAD_ENDS and entry.at >= self._since and entry.run not in self._told:
                 self._told.add(entry.run)
-                if entry.outcome == "lost" and self._is_of_ending_redis(entry.at):
-                    self.ticks_lost += 1
-                    continue
                 why = entry.outcome if entry.outcome == entry.reason else f"{entry.outcome} {entry.reason}"
                 self.losses.append(f"{keys.pair(*pair)} {entry.run} {why}, due {self._nearest(entry.at)}")
-
-    def _is_of_ending_redis(self, at: float) -> bool:
-        return any(fault.kind == "redis" and abs(at - fault.began) <= 1.0 for fault in self._faults)
 
     def _nearest(self, at: float) -> str:
         """Which fault this moment belongs to."""
