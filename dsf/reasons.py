@@ -167,7 +167,7 @@ class SkipReason(DescribedReason):
     EXPIRED = (
         "expired",
         "no time was left when it could start: the agent was too late (three in a row: a failure), or beat was down",
-        "raise the agent's `concurrency` or CPU; check its clock, and beat",
+        "raise the agent's `concurrency` or CPU; check beat, and the clocks of both",
     )
 
 

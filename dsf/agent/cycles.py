@@ -39,6 +39,8 @@ AnyTask = Task[Any, Any]
 _LOOK_EVERY: Final = 1.0
 #: Least seconds that must be left for another try.
 _SHORTEST_TRY: Final = 0.5
+#: Most ticks of a scorer in a row for which its last cycle leaves no time: few are wasted on a next try.
+_MOST_PASSED: Final = 5
 #: First wait in seconds before a stage is tried again; it doubles.
 FIRST_PAUSE: Final = 0.5
 
@@ -64,8 +66,9 @@ class RunningCycles:
         self._cycles: dict[str, Cycle] = {}
         #: Scorer -> its last runs, by their threads: ticks that come together begin in any order.
         self._last: dict[str, deque[str]] = {}
-        #: Scorer -> seconds that its last successful cycle took.
+        #: Scorer -> seconds that its last successful cycle took, and its ticks in a row for which that left no time.
         self._took: dict[str, float] = {}
+        self._passed: dict[str, int] = {}
 
     def is_new(self, scorer: str, run_id: str) -> bool:
         """Note the run; whether it is none of the scorer's last ones: a message may come twice."""
@@ -76,16 +79,19 @@ class RunningCycles:
             last.append(run_id)
             return True
 
-    def needed(self, scorer: str, interval: float) -> float:
-        """Seconds with which a cycle is not begun: it could not end in time, and would only keep a thread from one that
-        can. At most half of the interval, so that one slow cycle does not keep a scorer waiting."""
-        with self._lock:
-            return min(self._took.get(scorer, 0.0), max(0.0, interval) / 2)
+    def has_time(self, scorer: str, left: float, interval: float) -> bool:
+        """Whether a cycle is begun with so many seconds left of its interval.
 
-    def passed_over(self, scorer: str) -> None:
-        """A cycle was not begun. The last one may have been slow for once: a next one has a better chance."""
+        Not if the last successful one took longer: it could not end in time, and would only keep a thread from one that
+        can. But with half of the interval, and after some ticks in a row: the last one may have been slow for once.
+        """
         with self._lock:
-            self._took[scorer] = self._took.get(scorer, 0.0) / 2
+            is_late = left <= min(self._took.get(scorer, 0.0), max(0.0, interval) / 2)
+            self._passed[scorer] = self._passed.get(scorer, 0) + 1 if is_late else 0
+            if self._passed[scorer] > _MOST_PASSED:
+                self._passed[scorer] = 0
+                return True
+            return not is_late
 
     def succeeded(self, scorer: str, seconds: float) -> None:
         """A cycle took so long."""
@@ -119,6 +125,7 @@ class RunningCycles:
             for scorer in [scorer for scorer in self._last if scorer not in scorers]:
                 del self._last[scorer]
                 self._took.pop(scorer, None)
+                self._passed.pop(scorer, None)
         return others
 
 
@@ -162,10 +169,10 @@ class CycleRunner:
         run_id = run_id or new_run_id(self._hub_time())
         if not self._running.is_new(scorer, run_id):
             return "duplicate"
-        if deadline is not None and deadline - self._hub_time() <= self._running.needed(
-            scorer, deadline - run_time(run_id)
+        left = 0.0 if deadline is None else deadline - self._hub_time()
+        if deadline is not None and (
+            left <= 0 or not self._running.has_time(scorer, left, deadline - run_time(run_id))
         ):
-            self._running.passed_over(scorer)
             message = (
                 "its tick waited in the queue until no time was left for a cycle: the agent was away, or its threads "
                 "were busy"

@@ -168,8 +168,8 @@ def _change(
     for entry in listed.entries if changed else ():
         own = entry.interval_source if changed == "interval" else entry.paused_source or target
         what = ""
-        if changed == "pause" and not entry.paused and entry.next_run:
-            what = "still runs: a user resumed it there"
+        if changed == "pause" and not entry.paused:
+            what = "is not paused: a user resumed it there"
         elif own not in (target, "entry"):
             what = f"keeps its {f'interval of {entry.interval_seconds}s' if changed == 'interval' else 'own pause'}"
         if what:

@@ -218,7 +218,7 @@ class PairRow(View):
     last_success: Time | None = None
     age_seconds: float | None = None
     valid_until: Time | None = None
-    next_run: Time | None = Field(default=None, description="null while it is paused, or cannot run.")
+    next_run: Time | None = Field(default=None, description="null while paused or skipped as inactive.")
     failing: int = Field(default=0, description="Cycles in a row that failed, or that expired in the queue.")
     failure: FailureView | None = None
     remark: FailureView | None = Field(default=None, description="Why the newest score has no items, or not all.")

@@ -180,7 +180,7 @@ class EntryView(View):
     entry_interval_seconds: int = Field(description="The interval of the hub controller's entry.")
     interval_source: str = Field(description="Where the interval comes from: entry, or the target of an override.")
     rate_limit: str | None = Field(default=None, description="Limit of this scorer on all clusters together.")
-    suspended: bool = Field(default=False, description="The DynamicScorer itself says that it shall not run.")
+    suspended: bool = Field(default=False, description="By its DynamicScorer, or its cluster is gone.")
     paused: bool = Field(description="No ticks are sent now: by a person, or because the scorer is suspended.")
     paused_until: Time | None = None
     paused_source: str | None = Field(default=None, description="entry, or the target of the override that paused it.")

@@ -147,10 +147,7 @@ class FleetPlan:
         for name, entry, plan in self._kept(cluster, present):
             cannot_run = plan is None or plan.runnable is None or isinstance(plan.variants.get(cluster), Obstacle)
             if name not in wanted and cannot_run:
-                wanted[name] = entry.stopped()
-                if plan is not None:
-                    pause = {"suspended": plan.is_suspended, "suspended_until": plan.suspended_until}
-                    wanted[name] = wanted[name].model_copy(update=pause)
+                wanted[name] = _stopped(entry, plan)
         return wanted
 
     def stopped(self, cluster: str, present: Mapping[str, Entry]) -> dict[str, Entry]:
@@ -158,9 +155,11 @@ class FleetPlan:
 
         Where the cluster or the configuration is gone they count as suspended, as no score is missing there.
         """
-        is_gone = self.has_no_config or cluster not in self.clusters
-        held = {"suspended": True, "suspended_until": None} if is_gone else {}
-        return {name: entry.stopped().model_copy(update=held) for name, entry, _ in self._kept(cluster, present)}
+        stopped = {name: _stopped(entry, plan) for name, entry, plan in self._kept(cluster, present)}
+        if self.has_no_config or cluster not in self.clusters:
+            held = {"suspended": True, "suspended_until": None}
+            return {name: entry.model_copy(update=held) for name, entry in stopped.items()}
+        return stopped
 
     def _kept(self, cluster: str, present: Mapping[str, Entry]) -> Iterator[tuple[str, Entry, ScorerPlan | None]]:
         """The scorers that still have an entry on a cluster, and no mask there; those without a plan are unreadable."""
@@ -295,6 +294,14 @@ def differences(old: FleetPlan, new: FleetPlan) -> Differences:
     )
 
 
+def _stopped(entry: Entry, plan: ScorerPlan | None) -> Entry:
+    """The entry of a pair that cannot run, suspended as its scorer is, if that is known."""
+    if plan is None or plan.resolved is None:
+        return entry.stopped()
+    pause = {"suspended": plan.is_suspended, "suspended_until": plan.suspended_until}
+    return entry.stopped().model_copy(update=pause)
+
+
 def _footprint(plan: ScorerPlan | None) -> object:
     """The parts of a scorer that may affect every cluster."""
     if plan is None:
@@ -386,7 +393,7 @@ def _bound(plan: ScorerPlan, allowed: TokenHosts) -> ScorerPlan:
         return plan
     common = [] if plan.variants else servers_of(plan.resolved.summary)
     if why := server_refusal(allowed, [plan.scorer.spec.config_url, *common]):
-        return ScorerPlan(plan.scorer, None, Obstacle(str(ResolveReason.HostNotAllowed), why), plan.is_suspended)
+        return ScorerPlan(plan.scorer, None, Obstacle(str(ResolveReason.HostNotAllowed), why))
     variants = dict(plan.variants)
     for cluster, variant in plan.variants.items():
         if isinstance(variant, ScorerSummary) and (why := server_refusal(allowed, servers_of(variant))):
@@ -473,9 +480,9 @@ def _plan_scorer(
         plan.entry("any")
         sanitize_resource_name(resolved.score_name)
     except ResolutionError as error:
-        return ScorerPlan(scorer, None, Obstacle(str(error.reason), str(error)), scorer.spec.execution.suspend)
+        return ScorerPlan(scorer, None, Obstacle(str(error.reason), str(error)))
     except Exception as error:  # noqa: BLE001 (its caller logs it)
-        return ScorerPlan(scorer, None, internal_obstacle(error, "planning"), scorer.spec.execution.suspend)
+        return ScorerPlan(scorer, None, internal_obstacle(error, "planning"))
     return plan
 
 

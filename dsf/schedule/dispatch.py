@@ -123,19 +123,19 @@ class Dispatcher:
         if batch is not None:
             rows = [self._row(batch, pair, at) for pair, at in batch.due]
             self._write(rows)
+            tracing.ticks_sent([(row.run, row.due) for row in rows if row.run], self._clock())
         # Also after the clock was set back.
         is_recalled = 0 <= self._stray_at - now <= _STRAY_INTERVAL or self._recall(now)
         if batch is None:
             following = float(first[0][1]) if first else None
             return following if following is None or is_recalled else min(following, now + 0.1)
-        tracing.ticks_sent([(row.run, row.due) for row in rows if row.run], self._clock())
         # At 1,000 ticks a second something is always due; handling each alone would cost a core, and batching costs at
         # most this lag. The three round trips dominate a batch's cost, so many ticks are cheap.
         return now if len(due) == self._batch else now + 0.1
 
     def _recall(self, now: float) -> bool:
         """Give pairs that are due too late their next slot: a beat whose clock was ahead left them there, and nothing
-        would be sent until then. Says whether all were looked at."""
+        would be sent until then. Says whether all were looked at and nothing was moved."""
         # Latest due times first; one batch a call, as due ticks wait meanwhile.
         latest: Any = self._redis.zrange(keys.DUE, -self._stay - self._batch, -self._stay - 1, withscores=True)
         far = [(str(pair), float(at)) for pair, at in latest if float(at) > now + _STRAY_SLACK]
@@ -147,7 +147,7 @@ class Dispatcher:
         if len(far) == self._batch:
             return False
         self._stay, self._stray_at = 0, now + _STRAY_INTERVAL
-        return True
+        return not rows
 
     def _strays(self, now: float, far: list[tuple[str, float]]) -> list[_Row]:
         if not far:

@@ -53,7 +53,7 @@ class Entry(BaseModel):
     interval: _Interval = Field(ge=1)
     #: Fleet-wide limit of this scorer, e.g. `10/s`, or none.
     rate_limit: str | None = None
-    #: `spec.execution.suspend` or the annotation paused-until, as decided by the controller.
+    #: `spec.execution.suspend`, the annotation paused-until, or its cluster or the configuration is gone for a moment.
     suspended: bool = False
     #: Unix seconds until which it is suspended; None without an end.
     suspended_until: PauseEnd | None = None

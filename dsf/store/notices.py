@@ -142,10 +142,11 @@ class Notices:
     def refresh(self, *, everything: bool = False) -> None:
         """Rewrite notices that Redis lost; with `everything` all, as it may have them in an older version."""
         for key, written in self._written.items():
+            # Within the lock: a text that is told meanwhile is newer.
             with self._lock:
                 known: dict[Any, Any] = dict(written)
-            if known and (everything or self._redis.hlen(key) < len(known)):
-                self._redis.hset(key, mapping=known)
+                if known and (everything or self._redis.hlen(key) < len(known)):
+                    self._redis.hset(key, mapping=known)
 
     def scorers(self) -> dict[str, ScorerNotice]:
         """All notices by name."""

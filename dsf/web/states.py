@@ -25,7 +25,7 @@ STATES: Final[Mapping[str, State]] = {
         State("expired", "◔", "expired", "nothing failed, but no cycle ran until the score expired"),
         State("skipped", "»", "skipped", "its ticks are not sent; the reason says why"),
         State("never", "·", "never ran", "no cycle has succeeded yet"),
-        State("paused", "‖", "paused", "a user paused it, or its DynamicScorer says suspend"),
+        State("paused", "‖", "paused", "a user or its DynamicScorer paused it, or its cluster is gone"),
         State("empty", "○", "empty", "the newest cycle succeeded and brought no items, so there is no score"),
         State("ok", "✓", "ok", "the newest cycle succeeded, and its score may be used"),
     )

@@ -126,7 +126,7 @@ def test_a_cluster_that_runs_on_is_named(dsf: Dsf, fleet: Fleet) -> None:
     dsf("schedule", "pause", SAMPLE)
     dsf("schedule", "resume", SAMPLE, "--cluster", "worker01")
     result = dsf("schedule", "pause", SAMPLE)
-    assert "note: worker01 still runs: a user resumed it there; end that with `dsf schedule reset" in result.stderr
+    assert "note: worker01 is not paused: a user resumed it there; end that with `dsf schedule reset" in result.stderr
     assert "worker02" not in result.stderr
 
 

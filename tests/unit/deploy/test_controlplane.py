@@ -119,7 +119,14 @@ def test_ctrl_c_ends_the_build_and_runs_nothing_more(tmp_path: Path) -> None:
     )
     done = ran([tmp_path / "scripts" / "test"], cwd=tmp_path, env=_environment(), timeout=170)
     assert (done.returncode, later.exists()) == (2, False), done.stdout + done.stderr
-    wait_for(lambda: not psutil.pid_exists(int(pid.read_text())), 20, "the build to end")
+
+    def has_ended() -> bool:
+        try:
+            return psutil.Process(int(pid.read_text())).status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
+
+    wait_for(has_ended, 20, "the build to end")
 
 
 def _copy(folder: Path, controlplane: str) -> None:

@@ -124,17 +124,17 @@ def test_what_is_gone_for_a_moment_is_suspended_and_starts_again() -> None:
         assert plan.entries("c", gone) == present
     # Of a configuration that cannot be read scores are missing.
     unreadable = replace(plan, is_enabled=False, has_no_config=False)
-    assert unreadable.stopped("c", present) == {"s": present["s"].stopped()}
+    for before in (present, gone):
+        assert unreadable.stopped("c", before) == {"s": present["s"].stopped()}
 
 
 def test_a_scorer_that_cannot_run_may_be_suspended_meanwhile() -> None:
     clusters = [cluster("c")]
     present = make_plan([scorer("s")], config(), clusters, NOW).entries("c", {})
     for execution, is_suspended in (({}, False), ({"suspend": True}, True)):
-        for cause in ({"health": "Inactive"}, {"scoring": {}}):
-            down = make_plan([scorer("s", execution=execution, **cause)], config(), clusters, NOW)
-            present = down.entries("c", present)
-            assert (present["s"].runnable, present["s"].suspended) == (False, is_suspended)
+        down = make_plan([scorer("s", health="Inactive", execution=execution)], config(), clusters, NOW)
+        present = down.entries("c", present)
+        assert (present["s"].runnable, present["s"].suspended) == (False, is_suspended)
     rival = scorer("older", score="cpu", created="2020-01-01T00:00:00Z")
     assert set(make_plan([scorer("s", score="cpu"), rival], config(), clusters, NOW).entries("c", present)) == {"older"}
 
