@@ -38,7 +38,7 @@ def deployed(world: World, images: dict[str, str]) -> dict[str, str]:
 def _on_node(cluster: Cluster) -> set[str]:
     """The names of images on a cluster's node, as kubelet reports them."""
     (node,) = cluster.items("nodes")
-    return {name for image in node["status"]["images"] for name in image.get("names", [])}
+    return {name for image in node["status"].get("images") or [] for name in image.get("names") or []}
 
 
 def test_make_image_loads_each_image_where_its_pods_run(world: World, images: dict[str, str]) -> None:
