@@ -4,36 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field
 
 from dsf.api.meta import SpecModel
 from dsf.api.scoring import ScoringResult
-from dsf.api.types import USED_LABELS
+from dsf.api.types import USED_LABELS, UsedLabel
 
-
-class Aggregation(StrEnum):
-    """Function for the scores of one group."""
-
-    max = "max"
-    min = "min"
-    mean = "mean"
-    sum = "sum"
-    last = "last"
-
-
-class UsedLabel(StrEnum):
-    """A label of a result that the framework uses."""
-
-    node = "node"
-    device = "device"
-    namespace = "namespace"
-    app = "app"
-    pod = "pod"
-    container = "container"
-    meta = "meta"
+_Label = Annotated[UsedLabel, Field(description="A label of a result that the framework uses.")]
 
 
 def _each_once(labels: tuple[UsedLabel, ...]) -> tuple[UsedLabel, ...]:
@@ -45,11 +24,11 @@ def _each_once(labels: tuple[UsedLabel, ...]) -> tuple[UsedLabel, ...]:
 class Aggregate(SpecModel):
     """Merges results with the same labels."""
 
-    by: Annotated[tuple[UsedLabel, ...], Field(max_length=len(USED_LABELS)), AfterValidator(_each_once)] = Field(
+    by: Annotated[tuple[_Label, ...], Field(max_length=len(USED_LABELS)), AfterValidator(_each_once)] = Field(
         default=(),
         description="Labels to keep; results with the same values of them are one group. None: all are one group.",
     )
-    how: Aggregation = Field(
+    how: Literal["max", "min", "mean", "sum", "last"] = Field(
         alias="with", description="Function for the scores of a group. last: the last in the answer."
     )
 
@@ -60,11 +39,11 @@ def _mean(scores: Sequence[float]) -> float:
 
 
 _FUNCTIONS: Final[Mapping[str, Callable[[Sequence[float]], float]]] = {
-    Aggregation.max: max,
-    Aggregation.min: min,
-    Aggregation.mean: _mean,
-    Aggregation.sum: sum,
-    Aggregation.last: lambda scores: scores[-1],
+    "max": max,
+    "min": min,
+    "mean": _mean,
+    "sum": sum,
+    "last": lambda scores: scores[-1],
 }
 
 

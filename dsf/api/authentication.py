@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Final, NamedTuple
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, Field, StrictBool, StrictInt
 from pydantic.alias_generators import to_camel
@@ -53,7 +53,7 @@ class TokenSecretRef(SpecModel):
     key: str = Field(description="Key in the Secret that holds the token.")
 
 
-class OneValue(SpecModel):
+class Value(SpecModel):
     """A value, or where it is."""
 
     rules = (
@@ -68,11 +68,7 @@ class OneValue(SpecModel):
     secret_ref: SecretKeyRef | None = Field(default=None, description="Reference to the value, if it is secret.")
 
 
-class Value(OneValue):
-    """A value, or where it is."""
-
-
-class Header(OneValue):
+class Header(Value):
     """A header of each request."""
 
     rules = (
@@ -88,7 +84,7 @@ class Header(OneValue):
     )
 
 
-class Parameter(OneValue):
+class Parameter(Value):
     """A parameter of each request's URL."""
 
     name: Plain = Field(description="Name of the parameter.", min_length=1)
@@ -111,13 +107,6 @@ class ClientCertificate(SpecModel):
     private_key_key: str = Field(default="tls.key", description="Key of the private key, in PEM without a password.")
 
 
-class ClientAuthentication(StrEnum):
-    """Client authentication at the token server."""
-
-    Basic = "Basic"
-    Post = "Post"
-
-
 class OAuth2(SpecModel):
     """OAuth2 client credentials: a token is requested, cached until shortly before it expires, and sent as Bearer."""
 
@@ -129,8 +118,8 @@ class OAuth2(SpecModel):
     parameters: tuple[Parameter, ...] = Field(
         default=(), description="Additional parameters of the token request.", max_length=MAX_PAIRS
     )
-    client_authentication: ClientAuthentication = Field(
-        default=ClientAuthentication.Basic,
+    client_authentication: Literal["Basic", "Post"] = Field(
+        default="Basic",
         description="Basic: id and secret as a header. Post: as parameters of the token request.",
     )
 

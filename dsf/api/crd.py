@@ -141,8 +141,9 @@ def _structural(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str
     if (choices := schema.pop("anyOf", None)) is not None:
         (choice,) = [choice for choice in choices if choice.get("type") != "null"]
         schema = {**_structural(choice, definitions), **schema}
-    if "const" in schema:
-        schema["enum"] = [schema.pop("const")]
+    if "enum" in schema:
+        # Said before what is chosen from and by default, wherever pydantic has them.
+        schema = {key: schema[key] for key in ("description", "enum", "type", "default") if key in schema}
     if schema.get("default", ...) is None:
         del schema["default"]
     for unwanted in ("title", "additionalProperties") if "properties" in schema else ("title",):

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, StrictInt
 from pydantic.config import JsonDict
 
 from dsf.api.meta import Rule, SpecModel
-from dsf.api.selector import ClusterSelector, Operator
+from dsf.api.selector import ClusterSelector
 
 #: Kinds that contain secrets and are never read, regardless of rights: by API group, kind -> plural.
 DENIED: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
@@ -146,12 +146,12 @@ class ObjectSource(SpecModel):
         """The selector in the format of the API server's query; empty without one."""
         if self.selector is None:
             return ""
-        words = {Operator.Exists: "{}", Operator.DoesNotExist: "!{}", Operator.In: "{} in ({})"}
+        words = {"Exists": "{}", "DoesNotExist": "!{}", "In": "{} in ({})", "NotIn": "{} notin ({})"}
         return ",".join(
             [
                 *(f"{key}={value}" for key, value in (self.selector.match_labels or {}).items()),
                 *(
-                    words.get(expression.operator, "{} notin ({})").format(expression.key, ",".join(expression.values))
+                    words[expression.operator].format(expression.key, ",".join(expression.values))
                     for expression in self.selector.match_expressions
                 ),
             ]

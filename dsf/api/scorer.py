@@ -27,12 +27,7 @@ from dsf.api.types import (
     SCORER_KIND,
     USED_LABELS,
     ConfigSyncMode,
-    EmptyBehavior,
-    Exposition,
-    FailingBehavior,
     HealthStatus,
-    Location,
-    ScoreDestination,
     SourceMethod,
     SourceType,
 )
@@ -168,15 +163,15 @@ class WhenFailing(SpecModel):
         Rule(
             "value goes with behavior Value and only with it",
             "(self.behavior == 'Value') == has(self.value)",
-            lambda self: (self.behavior == FailingBehavior.Value) == (self.value is not None),
+            lambda self: (self.behavior == "Value") == (self.value is not None),
         ),
     )
 
     failure_threshold: StrictInt = Field(
         default=3, description="Failed cycles in a row after which the behavior applies.", ge=1, le=1000
     )
-    behavior: FailingBehavior = Field(
-        default=FailingBehavior.Keep,
+    behavior: Literal["Keep", "Value", "Remove"] = Field(
+        default="Keep",
         description="Keep: the last score until it expires. Value: an explicit value. Remove: nothing.",
     )
     value: ScoreValue | None = Field(default=None, description="The value to show; only with behavior Value.")
@@ -206,12 +201,12 @@ class WhenEmpty(SpecModel):
         Rule(
             "behavior Value goes with either value or items, and only it does",
             "self.behavior == 'Value' ? has(self.value) != has(self.items) : !has(self.value) && !has(self.items)",
-            lambda self: (self.value is not None) + (self.items is not None) == (self.behavior == EmptyBehavior.Value),
+            lambda self: (self.value is not None) + (self.items is not None) == (self.behavior == "Value"),
         ),
     )
 
-    behavior: EmptyBehavior = Field(
-        default=EmptyBehavior.Empty,
+    behavior: Literal["Empty", "Value"] = Field(
+        default="Empty",
         description="Empty: no items. Value: value or items. OCM reads a missing score as 0.",
     )
     value: ScoreValue | None = Field(
@@ -289,13 +284,13 @@ class DynamicScorerSpec(SpecModel):
     config_sync_mode: ConfigSyncMode = Field(
         description="Full: configURL is polled and its values win. None: the values here are used."
     )
-    location: Location = Field(
-        default=Location.Internal,
+    location: Literal["Internal", "External"] = Field(
+        default="Internal",
         description="Internal: the scoring API is inside a cluster and called without a proxy. External: called "
         "through the proxy of its ScoringAuthentication, or of HTTP_PROXY, HTTPS_PROXY and NO_PROXY.",
     )
-    score_destination: ScoreDestination = Field(
-        default=ScoreDestination.AddOnPlacementScore, description="Destination of scores. None: metrics only."
+    score_destination: Literal["AddOnPlacementScore", "None"] = Field(
+        default="AddOnPlacementScore", description="Destination of scores. None: metrics only."
     )
     score_dimension_format: str = Field(
         default="",
@@ -314,7 +309,7 @@ class DynamicScorerSpec(SpecModel):
     cluster_selector: ClusterSelector | None = Field(
         default=None, description="Managed clusters on which it runs, by labels; unset: all."
     )
-    exposition: Exposition | None = Field(
+    exposition: Literal["items", "pair", "none"] | None = Field(
         default=None,
         description="Its series on the hub's exporter. items: each item and each cluster; pair: each cluster; none: "
         "sums only. Unset: items while the whole fleet is below the exporter's limit, else pair or none.",

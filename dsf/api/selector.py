@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from dsf.api.meta import Rule, SpecModel
 
 _Text = Annotated[str, Field(max_length=317)]
-
-
-class Operator(StrEnum):
-    """How a label is compared."""
-
-    In = "In"
-    NotIn = "NotIn"
-    Exists = "Exists"
-    DoesNotExist = "DoesNotExist"
 
 
 class Requirement(SpecModel):
@@ -29,24 +19,13 @@ class Requirement(SpecModel):
         Rule(
             "values goes with In and NotIn and only with them",
             "(self.operator == 'In' || self.operator == 'NotIn') == (size(self.values) > 0)",
-            lambda self: (self.operator in (Operator.In, Operator.NotIn)) == bool(self.values),
+            lambda self: (self.operator in ("In", "NotIn")) == bool(self.values),
         ),
     )
 
     key: str = Field(description="The label's key.", min_length=1, max_length=317)
-    operator: Operator = Field(description="How it is compared.")
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"] = Field(description="How it is compared.")
     values: tuple[_Text, ...] = Field(default=(), description="What it is compared with.", max_length=64)
-
-    def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether the labels meet the requirement. As in Kubernetes, NotIn is also true without the label."""
-        match self.operator:
-            case Operator.In:
-                return labels.get(self.key) in self.values
-            case Operator.NotIn:
-                return labels.get(self.key) not in self.values
-            case Operator.Exists:
-                return self.key in labels
-        return self.key not in labels
 
 
 class ClusterSelector(SpecModel):
@@ -67,14 +46,14 @@ class ClusterSelector(SpecModel):
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether it selects a cluster with these labels."""
-        wanted = (self.match_labels or {}).items()
-        return all(labels.get(key) == value for key, value in wanted) and all(
-            requirement.matches(labels) for requirement in self.match_expressions
-        )
+        return matches(self.to_manifest(), labels)
 
 
 def matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """Whether labels match `matchLabels` and `matchExpressions` of a foreign object; an empty selector matches all."""
+    """Whether labels match `matchLabels` and `matchExpressions` of any object; an empty selector matches all.
+
+    As in Kubernetes, NotIn is also true without the label.
+    """
     if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
         return False
     return all(_meets(requirement, labels) for requirement in selector.get("matchExpressions") or ())

@@ -6,7 +6,7 @@ Other programs rely on every value in this file: changing one is a breaking chan
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final
+from typing import Final, Literal, get_args
 
 #: API group and version of the framework's own kinds.
 GROUP: Final = "dynamic-scoring.open-cluster-management.io"
@@ -75,7 +75,8 @@ PAUSED_UNTIL_ANNOTATION: Final = "dynamic-scoring.open-cluster-management.io/pau
 SCORE_CONDITION: Final = "AddOnPlacementScoreUpdated"
 
 #: Labels of a result that the framework uses; others are dropped.
-USED_LABELS: Final = ("node", "device", "namespace", "app", "pod", "container", "meta")
+UsedLabel = Literal["node", "device", "namespace", "app", "pod", "container", "meta"]
+USED_LABELS: Final[tuple[str, ...]] = get_args(UsedLabel)
 
 
 class HealthStatus(StrEnum):
@@ -93,28 +94,6 @@ class ConfigSyncMode(StrEnum):
     None_ = "None"
 
 
-class Location(StrEnum):
-    """Whether a scoring API runs inside a cluster: then no proxy is on the way to it."""
-
-    Internal = "Internal"
-    External = "External"
-
-
-class ScoreDestination(StrEnum):
-    """Destination of scores besides metrics."""
-
-    AddOnPlacementScore = "AddOnPlacementScore"
-    None_ = "None"
-
-
-class Exposition(StrEnum):
-    """Series of a scorer on the hub's exporter."""
-
-    Items = "items"
-    Pair = "pair"
-    None_ = "none"
-
-
 class SourceType(StrEnum):
     """Source of a scoring API's time series."""
 
@@ -130,21 +109,6 @@ class SourceMethod(StrEnum):
 
     GET = "GET"
     POST = "POST"
-
-
-class FailingBehavior(StrEnum):
-    """The published score while cycles fail."""
-
-    Keep = "Keep"
-    Value = "Value"
-    Remove = "Remove"
-
-
-class EmptyBehavior(StrEnum):
-    """The published score after a valid answer without results."""
-
-    Empty = "Empty"
-    Value = "Value"
 
 
 class ConditionType(StrEnum):

@@ -10,7 +10,6 @@ from typing import Any, Final, Literal
 from dsf.api.authentication import Methods, ServerAccess, Tls, TokenSecretRef
 from dsf.api.summary import ScorerSummary
 from dsf.api.tokenhosts import NO_HOSTS, TokenHosts
-from dsf.api.types import Location
 from dsf.api.urls import base_url
 from dsf.auth.builder import CredentialsBuilder
 from dsf.auth.secrets import SecretError, SecretSource
@@ -52,7 +51,7 @@ class Authenticator:
         else:
             spec, url = summary.scoring_access, summary.scoring_endpoint
             name, key = summary.scoring_endpoint_auth_name, summary.scoring_endpoint_auth_key
-        is_direct = stage == "score" and summary.location == Location.Internal
+        is_direct = stage == "score" and summary.location == "Internal"
         if spec is None:
             if not name and not key:
                 return DIRECT if is_direct else PLAIN

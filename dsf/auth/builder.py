@@ -8,7 +8,7 @@ from urllib.parse import quote, quote_plus
 
 import requests
 
-from dsf.api.authentication import OneValue
+from dsf.api.authentication import Value
 from dsf.api.plain import SecretKeyRef, is_header_value
 from dsf.api.tokenhosts import TokenHosts
 from dsf.auth.secrets import SecretError, SecretSource, Use
@@ -120,7 +120,7 @@ class CredentialsBuilder:
         self.hide(text, quote(text, safe=""), quote_plus(text))
         return text
 
-    def value(self, value: OneValue, *also: str) -> tuple[str, str]:
+    def value(self, value: Value, *also: str) -> tuple[str, str]:
         """A value, and its text for display."""
         if value.secret_ref is not None:
             return self.text(value.secret_ref, *also), MASK

@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from dsf import http
-from dsf.api.authentication import ClientAuthentication, OAuth2
+from dsf.api.authentication import OAuth2
 from dsf.api.plain import is_header_value
 from dsf.auth.builder import CredentialsBuilder
 from dsf.auth.tokencache import Token
@@ -33,7 +33,7 @@ def oauth2(method: OAuth2, builder: CredentialsBuilder) -> None:
     if method.audience:
         fields.append(("audience", method.audience))
     headers: tuple[tuple[str, str], ...] = ()
-    if method.client_authentication is ClientAuthentication.Basic:
+    if method.client_authentication == "Basic":
         # RFC 6749, 2.3.1. Space as %20: some servers take + literally.
         both = base64.b64encode(f"{quote(client, safe='')}:{quote(secret, safe='')}".encode()).decode()
         builder.hide(both)

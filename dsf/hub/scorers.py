@@ -11,7 +11,6 @@ import redis
 from pydantic import ValidationError
 
 from dsf.api.scorer import DynamicScorer, DynamicScorerStatus
-from dsf.api.types import Location
 from dsf.backends.protocol import Backend, ObjectKey
 from dsf.errors import DsfError
 from dsf.http.access import DIRECT, PLAIN, Access
@@ -155,7 +154,7 @@ class ScorerReconciler:
 
     def _access(self, scorer: DynamicScorer) -> Access:
         """The hub's access to its scoring API: without Secrets, but maybe through a proxy."""
-        if scorer.spec.location is Location.Internal:
+        if scorer.spec.location == "Internal":
             return DIRECT
         auth = scorer.spec.scoring.auth
         if auth is None or auth.authentication_ref is None:

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from dsf.api.aggregate import Aggregate, Aggregation, UsedLabel, aggregated
+from dsf.api.aggregate import Aggregate, aggregated
 from dsf.api.problems import explain
 from dsf.api.resolve import resolve
 from dsf.api.scoring import ScoringResult
-from dsf.api.types import USED_LABELS
 from tests.unit.api.factories import SYNCED, scorer
 
 RESULTS = [
@@ -64,6 +63,5 @@ def test_what_is_refused(spec: dict[str, Any], expected: str) -> None:
 
 
 def test_agents_and_the_api_know_the_words() -> None:
-    assert tuple(UsedLabel) == USED_LABELS
     found = resolve(scorer({"aggregate": {"by": ["node", "pod"], "with": "mean"}}, SYNCED)).summary
-    assert (found.aggregate_by, found.aggregate_with) == (("node", "pod"), Aggregation.mean)
+    assert (found.aggregate_by, found.aggregate_with) == (("node", "pod"), "mean")

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from dsf.api.problems import explain
 from dsf.api.scorer import DynamicScorer, DynamicScorerStatus, FailedCycle
-from dsf.api.types import ConfigSyncMode, HealthStatus, Location, ScoreDestination
+from dsf.api.types import ConfigSyncMode, HealthStatus
 from tests.cases import load
 from tests.unit.api.factories import SYNCED, manifest, scorer
 
@@ -28,8 +28,8 @@ def test_spec(case: dict[str, Any]) -> None:
 
 def test_defaults() -> None:
     spec = scorer().spec
-    assert spec.location is Location.Internal
-    assert spec.score_destination is ScoreDestination.AddOnPlacementScore
+    assert spec.location == "Internal"
+    assert spec.score_destination == "AddOnPlacementScore"
     assert spec.config_sync_mode is ConfigSyncMode.Full
     assert spec.execution.to_manifest() == {
         "timeoutSeconds": 30,

@@ -169,7 +169,7 @@ class TestFile:
             raise self._mistakes([Mistake(("tests", index, "dynamic_scorer"), text)])
         spec = scorers.get(case.dynamic_scorer, next(iter(scorers.values()))).spec
         rest = spec.config_url.partition("://")[2].partition("/")[2]
-        by, how = (spec.aggregate.by, spec.aggregate.how.value) if spec.aggregate is not None else ((), "")
+        by, how = (spec.aggregate.by, spec.aggregate.how) if spec.aggregate is not None else ((), "")
         return Registered(f"/{rest}", spec.dimension_formats, tuple(by), how)
 
     def _manifest(self, name: str) -> dict[str, DynamicScorer]:
