@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, get_args
 
@@ -13,8 +13,6 @@ from pydantic import BaseModel, ValidationError
 
 #: Most bytes of a foreign answer that are shown in a message.
 HEAD_BYTES: Final = 120
-#: Mistakes that `brief` names: one request can have hundreds of thousands.
-_MOST: Final = 50
 
 Location = tuple[int | str, ...]
 
@@ -41,15 +39,6 @@ def field_path(location: Location) -> str:
     for step in location:
         path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
     return path
-
-
-def brief(details: Iterable[Mapping[str, Any]]) -> str:
-    """Pydantic's mistakes on one line, each with its place and without the input; the first ones of very many."""
-    details = [*details]
-    # Pydantic prefixes messages of our validators with "Value error, ".
-    mistakes = (Mistake(tuple(item["loc"]), item["msg"].removeprefix("Value error, ")) for item in details[:_MOST])
-    more = f"; and {len(details) - _MOST} more mistakes" if len(details) > _MOST else ""
-    return "; ".join(map(str, mistakes)) + more
 
 
 def head(body: bytes) -> str:
@@ -102,10 +91,11 @@ def _present(location: Location, kind: str, document: Any) -> tuple[Location, An
 
 def _wording(kind: str, context: dict[str, Any], value: Any, fallback: str) -> str:
     shown = reprlib.repr(value)
+    choices = str(context.get("expected", "")).replace("'", "").replace(" or ", ", ")
     words = {
         "missing": "is required",
-        "enum": f"{shown} is not one of {_unquoted(context)}",
-        "literal_error": f"{shown} is not {_unquoted(context)}",
+        "enum": f"{shown} is not one of {choices}",
+        "literal_error": f"{shown} is not {'one of ' if ', ' in choices else ''}{choices}",
         "string_type": f"{shown} is not text",
         "string_too_short": "must not be empty",
         "string_too_long": f"is longer than {context.get('max_length')} characters",
@@ -124,10 +114,6 @@ def _wording(kind: str, context: dict[str, Any], value: Any, fallback: str) -> s
         "value_error": str(context.get("error")),
     }
     return words.get(kind, fallback)
-
-
-def _unquoted(context: dict[str, Any]) -> str:
-    return str(context.get("expected", "")).replace("'", "").replace(" or ", ", ")
 
 
 def _unknown_field(name: str, allowed: Sequence[str]) -> str:

@@ -15,12 +15,12 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 import dsf.log
-from dsf.api.problems import brief
 from dsf.errors import AccessError, BackendError, DsfError, ManifestError, UnknownScorerError
 from dsf.http.apidocs import add_docs
 from dsf.optimizer.errors import ApplyError, PlanConflictError, SolverError
 from dsf.optimizer.middleware import MAX_BODY, PROBLEM, AccessMiddleware, BodyCheck, problem
 from dsf.optimizer.params import Namespace, OptimizeParams, ResetParams
+from dsf.optimizer.requestbody import brief
 from dsf.optimizer.service import OptimizerService
 from dsf.optimizer.views import PlanList, PlanReport, ProblemView, ResetReport, ScoreList, ScorerView
 from dsf.process import threads

@@ -27,13 +27,12 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 import dsf.log
-from dsf.api import strictjson
-from dsf.api.problems import brief
 from dsf.errors import DsfError
 from dsf.http.hosts import is_loopback
 from dsf.optimizer.access import by_tool, current_caller
 from dsf.optimizer.mcp_tools import TOOLS, Arguments, Tool
 from dsf.optimizer.middleware import MAX_BODY, problem
+from dsf.optimizer.requestbody import brief, load_json
 from dsf.optimizer.service import OptimizerService
 
 log = dsf.log.get(__name__)
@@ -203,7 +202,7 @@ def _unwrapped(arguments: type[Arguments], given: dict[str, Any]) -> dict[str, A
             value = given[key]
             if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
                 try:
-                    plain[key] = strictjson.load(value)
+                    plain[key] = load_json(value)
                 except (ValueError, RecursionError):
                     continue
     return plain

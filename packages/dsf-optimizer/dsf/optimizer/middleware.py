@@ -16,11 +16,11 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import dsf.log
-from dsf.api import strictjson
 from dsf.errors import AccessError, BackendError, ManifestError, SettingsError
 from dsf.http import apidocs
 from dsf.http.hosts import host_name, is_loopback
 from dsf.optimizer.access import CallerAccess, current_caller
+from dsf.optimizer.requestbody import load_json
 from dsf.optimizer.views import ProblemView
 
 log = dsf.log.get(__name__)
@@ -137,7 +137,7 @@ def problem(status: int, detail: str, title: str = "", headers: Mapping[str, str
 
 def _repeated(body: bytearray) -> JSONResponse | None:
     try:
-        strictjson.load(body)
+        load_json(body)
     except ManifestError as error:
         return problem(422, f"body: {error}", "Cannot be planned")
     except (ValueError, RecursionError):

@@ -106,9 +106,9 @@ def read_params(file: Path) -> OptimizeParams:
     """Read a request from a file. Raises ManifestError naming file, field and allowed values."""
     from pydantic import ValidationError
 
-    from dsf.api.problems import brief
     from dsf.errors import ManifestError
     from dsf.optimizer.params import OptimizeParams
+    from dsf.optimizer.requestbody import brief
 
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
@@ -127,11 +127,12 @@ def read_params(file: Path) -> OptimizeParams:
 
 def _parsed(text: str) -> Any:
     """Parse JSON, else YAML. Raises ManifestError for a key that is there twice, and ValueError with both errors."""
-    from dsf.api import kubeyaml, strictjson
+    from dsf.api import kubeyaml
+    from dsf.optimizer.requestbody import load_json
 
     try:
         # Not all JSON is YAML, which forbids tabs.
-        return strictjson.load(text)
+        return load_json(text)
     except (ValueError, RecursionError) as not_json:
         try:
             return kubeyaml.load(text)
