@@ -13,9 +13,10 @@ import json
 import re
 import secrets
 import time
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from dsf.errors import MessageRejectedError, SchemaMismatchError, SettingsError
 from dsf.keys import SCHEMA_VERSION, is_name, is_supported
@@ -39,7 +40,7 @@ INGEST_TASK = "dsf.ingest"
 PACKING = 3
 
 _RUN_ID = re.compile(r"[0-9]{13}-[0-9a-f]{8}")
-_REASON = r"[a-z0-9_]{1,64}"
+_REASON = re.compile(r"([a-z0-9_]{1,64})?")
 #: Characters of a result's message.
 MESSAGE_LIMIT = 1024
 #: Largest count in a result: more than any cycle has, and exact in every reader.
@@ -103,76 +104,46 @@ def derive_key(master_secret: bytes, cluster: str, key_id: int) -> SigningKey:
     return SigningKey(id=key_id, secret=digest)
 
 
+def _is(valid: Callable[[str], object], what: str) -> AfterValidator:
+    def check(text: str) -> str:
+        if not valid(text):
+            raise ValueError(f"not {what}")
+        return text
+
+    return AfterValidator(check)
+
+
+def _cleaned(limit: int) -> AfterValidator:
+    return AfterValidator(lambda text: cleaned(text, limit))
+
+
+_Name = Annotated[str, _is(is_name, "a DNS-1123 name")]
+_Label = Annotated[str, AfterValidator(spaced)]
+
+
 class Result(BaseModel):
     """What publish sends at the end of a cycle. Times are unix seconds by the agent's clock, durations seconds."""
 
     model_config = ConfigDict(extra="ignore")
 
     v: int = SCHEMA_VERSION
-    cluster: str
-    scorer: str
-    run: str
+    cluster: _Name
+    scorer: _Name
+    run: Annotated[str, _is(is_run_id, "a run id")]
     at: float = Field(allow_inf_nan=False)
     outcome: Outcome
     stage: Stage = ""
-    reason: Annotated[str, Field(max_length=64)] = ""
-    message: str = ""
+    reason: Annotated[str, _is(_REASON.fullmatch, "a snake_case word")] = ""
+    message: Annotated[str, _cleaned(MESSAGE_LIMIT)] = ""
     #: [labels, score] per accepted result.
-    results: list[tuple[dict[str, str], Annotated[float, Field(allow_inf_nan=False)]]] = []
+    results: list[tuple[dict[str, _Label], Annotated[float, Field(allow_inf_nan=False)]]] = []
     # Reasons -> number; some ten are known.
     refused: Annotated[dict[str, Annotated[int, Field(ge=0, le=LARGEST_COUNT)]], Field(max_length=64)] = {}
     timings: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = {}
     counts: dict[str, Annotated[int, Field(ge=0)]] = {}
     #: Host name of the agent, and the version of its software.
-    agent: str = ""
-    version: str = ""
-
-    @field_validator("cluster", "scorer")
-    @classmethod
-    def _is_name(cls, value: str) -> str:
-        if not is_name(value):
-            raise ValueError("not a DNS-1123 name")
-        return value
-
-    @field_validator("run")
-    @classmethod
-    def _is_run_id(cls, value: str) -> str:
-        if not is_run_id(value):
-            raise ValueError("not a run id")
-        return value
-
-    @field_validator("reason")
-    @classmethod
-    def _is_label(cls, value: str) -> str:
-        if value and re.fullmatch(_REASON, value) is None:
-            raise ValueError("not a snake_case word")
-        return value
-
-    @field_validator("message")
-    @classmethod
-    def _is_short(cls, value: str) -> str:
-        return cleaned(value, MESSAGE_LIMIT)
-
-    @field_validator("version")
-    @classmethod
-    def _is_version(cls, value: str) -> str:
-        return cleaned(value, _VERSION_LIMIT)
-
-    @field_validator("agent")
-    @classmethod
-    def _is_host(cls, value: str) -> str:
-        return cleaned(value, 255)
-
-    @field_validator("results")
-    @classmethod
-    def _are_visible(cls, value: list[tuple[dict[str, str], float]]) -> list[tuple[dict[str, str], float]]:
-        if "".join([text for labels, _ in value for text in labels.values()]).isprintable():
-            return value
-        for labels, _ in value:
-            for name, text in labels.items():
-                if not text.isprintable():
-                    labels[name] = spaced(text)
-        return value
+    agent: Annotated[str, _cleaned(255)] = ""
+    version: Annotated[str, _cleaned(_VERSION_LIMIT)] = ""
 
 
 def sign(result: Result, key: SigningKey) -> dict[str, Any]:
@@ -208,7 +179,7 @@ def _check_schema(body: str, cluster: str, key_id: int, version: int) -> None:
         )
 
 
-def verify(envelope: object, master_secret: bytes, *, limit: int) -> Result:
+def verify(envelope: object, master_secret: bytes) -> Result:
     """Verify the sender of an envelope and parse its result.
 
     Only the signature proves the sender: the `cluster` outside picks the key, and the one inside must agree. Raises
@@ -226,8 +197,8 @@ def verify(envelope: object, master_secret: bytes, *, limit: int) -> Result:
         raise MessageRejectedError("malformed", "key id or cluster name missing or wrong")
     if not (isinstance(body, str) and isinstance(signature, str)):
         raise MessageRejectedError("malformed", "body or signature missing")
-    if len(body) > limit:
-        raise MessageRejectedError("malformed", f"result of {len(body)} characters, the limit is {limit}")
+    if len(body) > MAX_RESULT_BYTES:
+        raise MessageRejectedError("malformed", f"result of {len(body)} characters, the limit is {MAX_RESULT_BYTES}")
     expected = _signature(derive_key(master_secret, cluster, kid), body)
     if not hmac.compare_digest(expected.encode(), signature.encode("utf-8", "surrogatepass")):
         if not is_supported(version):

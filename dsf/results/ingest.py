@@ -14,7 +14,7 @@ import redis
 import dsf.log
 from dsf import keys
 from dsf.errors import MessageRejectedError, SchemaMismatchError, SettingsError
-from dsf.messages import MAX_RESULT_BYTES, Result, verify
+from dsf.messages import Result, verify
 from dsf.process import tracing
 from dsf.results.ending import ending_of
 from dsf.results.holding import Published
@@ -168,7 +168,7 @@ class Ingest:
     def _examine(self, envelope: object, news: dict[str, tuple[_Versions, int]]) -> tuple[Result, ScorerRecord]:
         """The result and its scorer; adds its sender's data to `news`. Raises MessageRejectedError."""
         try:
-            result = verify(envelope, self._secret, limit=MAX_RESULT_BYTES)
+            result = verify(envelope, self._secret)
         except SchemaMismatchError as error:
             # Its agent is reported: else users would suspect a lossy network.
             self._sender(error.cluster, error.key_id, (error.schema_version, error.version), news)

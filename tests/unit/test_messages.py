@@ -17,7 +17,7 @@ def _sent(reason: str) -> Result:
     result = Result.model_construct(cluster="c", scorer="s", run=RUN, at=1.0, outcome="error", reason=reason)
     envelope = sign(result, derive_key(MASTER, "c", 1))
     assert json.loads(envelope["body"])["reason"] == reason
-    return verify(envelope, MASTER, limit=10_000)
+    return verify(envelope, MASTER)
 
 
 def test_a_reason_is_one_word() -> None:
@@ -36,8 +36,8 @@ def test_a_key_id_that_is_no_number_spoils_no_key() -> None:
     good = sign(result, derive_key(MASTER, "c", 1))
     derive_key.cache_clear()
     with pytest.raises(MessageRejectedError, match="key id"):
-        verify({**good, "kid": True}, MASTER, limit=10_000)
-    assert verify(good, MASTER, limit=10_000) == result
+        verify({**good, "kid": True}, MASTER)
+    assert verify(good, MASTER) == result
 
 
 def test_what_cannot_be_seen_does_not_arrive() -> None:
@@ -52,7 +52,7 @@ def test_what_cannot_be_seen_does_not_arrive() -> None:
         version="1\u200b",
         results=[({"node": "n\x9b1\n", "pod": "p"}, 1.0)],
     )
-    found = verify(sign(result, derive_key(MASTER, "c", 1)), MASTER, limit=10_000)
+    found = verify(sign(result, derive_key(MASTER, "c", 1)), MASTER)
     assert (found.message, found.agent, found.version) == ("a 31m b ]0;", "host", "1")
     assert found.results == [({"node": "n 1 ", "pod": "p"}, 1.0)]
 
@@ -61,7 +61,7 @@ def test_a_cluster_signs_for_itself_only() -> None:
     result = Result(cluster="other", scorer="s", run=RUN, at=1.0, outcome="ok")
     envelope = sign(result, derive_key(MASTER, "c", 1)) | {"cluster": "c"}
     with pytest.raises(MessageRejectedError, match="signed by c for cluster other") as refused:
-        verify(envelope, MASTER, limit=10_000)
+        verify(envelope, MASTER)
     assert refused.value.reason == "bad_signature"
 
 
