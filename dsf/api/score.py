@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
 from typing import Any, Final
 
 from dsf.api.meta import Condition, rfc3339, set_condition
@@ -94,7 +93,6 @@ def build_items(
     score_name: str,
     *,
     more: Sequence[str] = (),
-    max_bytes: int = MAX_OBJECT_BYTES,
 ) -> ScoreItems:
     """The items of `results`: named by the dimension format `fmt`, then by each of `more`.
 
@@ -128,7 +126,7 @@ def build_items(
         latest = latest or own
     if nameless:
         refused[RefusalReason.EMPTY_DIMENSION] += len(nameless)
-    _check_size(latest, max_bytes)
+    _check_size(latest)
     values = [(name, to_score_value(score)) for name, score in latest.items()]
     return ScoreItems(
         items=tuple((name, value) for name, (value, _) in values),
@@ -153,35 +151,22 @@ class DimensionFormat:
     A name of which only separators are left (`;;`) because no label of the format is there is no name.
     """
 
-    __slots__ = ("_labels", "_separators", "_template")
-
     def __init__(self, fmt: str, cluster: str, score_name: str) -> None:
-        known = {"cluster": cluster, "scoreName": score_name}
-        template = ""
-        labels: list[str] = []
-        # The split alternates: text, placeholder, text, ..., text.
-        for index, part in enumerate(_parts(fmt or DEFAULT_FORMAT)):
-            if index % 2 and part not in known:
-                labels.append(part)
-                template += "%s"
-            else:
-                text = known[part] if index % 2 else part
-                template += text.replace("%", "%%")
-        self._template = template
-        self._labels = labels
-        bare = template % (("",) * len(labels)) if labels else ""
+        self._format = fmt or DEFAULT_FORMAT
+        self._known = {"cluster": cluster, "scoreName": score_name}
+        has_labels = not self._known.keys() >= set(_PLACEHOLDER.findall(self._format))
+        bare = self._filled({}) if has_labels else ""
         #: The name of a result without any of the labels, if it has neither letter nor digit.
         self._separators = "" if any(map(str.isalnum, bare)) else bare
 
     def render(self, labels: Mapping[str, str]) -> str:
         """The item name of a result with these labels; may be empty."""
-        name = self._template % tuple([labels.get(label, "") for label in self._labels])
+        name = self._filled(labels)
         return "" if name == self._separators else name
 
-
-@lru_cache(256)
-def _parts(fmt: str) -> tuple[str, ...]:
-    return tuple(_PLACEHOLDER.split(fmt))
+    def _filled(self, labels: Mapping[str, str]) -> str:
+        values = {**labels, **self._known}
+        return _PLACEHOLDER.sub(lambda found: values.get(found[1], ""), self._format)
 
 
 def render_dimension(fmt: str, cluster: str, score_name: str, labels: Mapping[str, str]) -> str:
@@ -197,16 +182,12 @@ def object_bytes(names: Collection[str]) -> int:
     return _OBJECT_BYTES + 2 * len(quoted.encode("utf-8", "replace")) + escaped_again + _ITEM_BYTES * len(names)
 
 
-def _check_size(names: Collection[str], max_bytes: int) -> None:
-    # A character has at most 20 bytes: six for a control character, counted twice, and a backslash.
-    if _OBJECT_BYTES + 20 * len("".join(names)) + 2 * _ITEM_BYTES * len(names) <= max_bytes:
-        # For any escapes of its names, and without encoding them once more for each result.
-        return
+def _check_size(names: Collection[str]) -> None:
     size = object_bytes(names)
-    if size > max_bytes:
+    if size > MAX_OBJECT_BYTES:
         raise ScoreObjectTooLargeError(
-            f"{len(names)} score items make an AddOnPlacementScore of {size} bytes, more than the {max_bytes} that one "
-            "object may have; use a scoreDimensionFormat with fewer or shorter names"
+            f"{len(names)} score items make an AddOnPlacementScore of {size} bytes, more than the {MAX_OBJECT_BYTES} "
+            "that one object may have; use a scoreDimensionFormat with fewer or shorter names"
         )
 
 

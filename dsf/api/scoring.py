@@ -52,17 +52,17 @@ class ScoringResponse:
     refused: Counter[str]
 
 
-def parse_response(body: bytes, *, max_results: int = 10_000) -> ScoringResponse:
+def parse_response(body: bytes) -> ScoringResponse:
     """The results in the answer `body`.
 
     A single invalid result is refused and counted, the others are accepted. Null instead of the list is an empty list.
 
     Raises ScoringResponseError when the answer is not `{"results": [{...}]}` (reason `bad_answer`), or has more than
-    `max_results`, or more values than those can have (reason `too_many_results`).
+    MAX_RESULTS, or more values than those can have (reason `too_many_results`).
     """
     results: list[ScoringResult] = []
     refused: Counter[str] = Counter()
-    for index, element in enumerate(_elements(body, max_results)):
+    for index, element in enumerate(_elements(body)):
         if type(element) is not dict:
             raise ScoringResponseError(f"results[{index}] is not an object; the answer starts with {head(body)}")
         score = element.get("score")
@@ -81,10 +81,10 @@ def parse_response(body: bytes, *, max_results: int = 10_000) -> ScoringResponse
     return ScoringResponse(results, refused)
 
 
-def _elements(body: bytes, max_results: int) -> list[Any]:
+def _elements(body: bytes) -> list[Any]:
     if body.count(b",") + body.count(b"[") + body.count(b"{") > _MAX_VALUES:
         raise ScoringResponseError(
-            f"the answer holds more than {_MAX_VALUES} values, too many for {max_results} results; "
+            f"the answer holds more than {_MAX_VALUES} values, too many for {MAX_RESULTS} results; "
             f"it starts with {head(body)}",
             "too_many_results",
         )
@@ -101,9 +101,9 @@ def _elements(body: bytes, max_results: int) -> list[Any]:
         return []
     if not isinstance(elements, list):
         raise ScoringResponseError(f'the answer is not {{"results": [...]}}; it starts with {head(body)}')
-    if len(elements) > max_results:
+    if len(elements) > MAX_RESULTS:
         raise ScoringResponseError(
-            f"the answer has {len(elements)} results, more than the {max_results} that are allowed", "too_many_results"
+            f"the answer has {len(elements)} results, more than the {MAX_RESULTS} that are allowed", "too_many_results"
         )
     return elements
 

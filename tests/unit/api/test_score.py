@@ -67,14 +67,15 @@ def test_names_are_unique_and_every_result_is_accounted_for(results: list[Scorin
 
 
 def test_too_many_items_for_one_object() -> None:
-    results = [ScoringResult({"pod": f"pod-{n:04}"}, 1.0) for n in range(100)]
-    assert len(build_items(results, "${pod}", "c", "s").items) == 100
-    size = object_bytes([f"pod-{n:04}" for n in range(100)])
+    names = [f"{n:04}-{'x' * 400}" for n in range(1200)]
+    results = [ScoringResult({"pod": name}, 1.0) for name in names]
+    assert len(build_items(results[:1000], "${pod}", "c", "s").items) == 1000
+    size = object_bytes(names)
     with pytest.raises(ScoreObjectTooLargeError) as raised:
-        build_items(results, "${pod}", "c", "s", max_bytes=size - 1)
+        build_items(results, "${pod}", "c", "s")
     assert str(raised.value) == (
-        f"100 score items make an AddOnPlacementScore of {size} bytes, more than the {size - 1} that one object may "
-        "have; use a scoreDimensionFormat with fewer or shorter names"
+        f"1200 score items make an AddOnPlacementScore of {size} bytes, more than the {MAX_OBJECT_BYTES} that "
+        "one object may have; use a scoreDimensionFormat with fewer or shorter names"
     )
 
 
