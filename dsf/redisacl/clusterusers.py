@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hmac
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from dsf.store.client import connect_to
 
 log = dsf.log.get(__name__)
 
-#: Users set or removed per round trip.
+#: Users set per round trip.
 _BATCH = 200
 
 
@@ -50,11 +50,11 @@ class ClusterUsers:
         self._redis = client
         self._secret = master_secret
         self._lock = threading.Lock()
-        # User -> (what it was set to, its line in the server's ACL list), to detect changes quickly.
-        self._known: dict[str, tuple[User, str]] = {}
+        # Each user as it was set.
+        self._set_to: dict[str, User] = {}
+        # Each user's line in the server's list when that was last read; None until it is.
+        self._seen: dict[str, str] | None = None
         self._can_save = True
-        # User -> hashes of its passwords, as all users were read the first time: by whoever came before.
-        self._found: dict[str, set[str]] | None = None
 
     def password(self, cluster: str, key_id: int) -> str:
         """The password of a cluster: for its agent's Secret only."""
@@ -72,26 +72,31 @@ class ClusterUsers:
         """
         user = self._user(cluster, key_ids)
         with self._lock:
-            known = self._known.get(user.name)
-            if known is not None and known[0] == user:
+            if self._set_to.get(user.name) == user:
                 return False
-            if self._found is None:
-                self._found = {name: _hashes(line) for name, line in self._lines().items()}
-            before = set(known[0].hashes) if known is not None else self._found.get(user.name, set())
-            self._make(user, before)
-        return before != set(user.hashes)
+            if self._seen is None:
+                self._seen = self._lines()
+            before = _hashes(self._seen.get(user.name, ""))
+            self._set([user], self._seen)
+            if before and before.isdisjoint(user.hashes):
+                # A revocation. All else is saved by the next `sync`.
+                self._save()
+            self._set_to[user.name], self._seen[user.name] = user, user.line()
+        if before == set(user.hashes):
+            return False
+        _log(made=int(not before), changed=int(bool(before)))
+        return True
 
     def remove(self, cluster: str) -> bool:
         """Remove the cluster's user and cut its connections; returns whether it existed."""
         name = cluster_user(cluster)
         with self._lock:
             was_there = bool(self._redis.acl_deluser(name))
-            self._known.pop(name, None)
-            (self._found or {}).pop(name, None)
+            self._set_to.pop(name, None)
+            (self._seen or {}).pop(name, None)
             if was_there:
                 self._save()
-        if was_there:
-            log.info("redis users of clusters changed", made=0, changed=0, removed=1)
+                _log(removed=1)
         return was_there
 
     def sync(self, wanted: Mapping[str, Iterable[int]]) -> UserChanges:
@@ -101,82 +106,48 @@ class ClusterUsers:
         """
         users = {cluster: self._user(cluster, key_ids) for cluster, key_ids in wanted.items()}
         with self._lock:
-            lines = self._lines()
+            lines, last = self._lines(), self._seen or {}
             present = {cluster for name in lines if (cluster := cluster_of_user(name)) is not None}
             changes = UserChanges(removed=sorted(present - set(users)))
-            todo = []
             for cluster, user in sorted(users.items()):
                 line = lines.get(user.name)
                 if line is None:
                     changes.made.append(cluster)
-                elif self._known.get(user.name) != (user, line):
+                elif line != last.get(user.name) or self._set_to.get(user.name) != user:
                     changes.changed.append(cluster)
-                else:
-                    continue
-                todo.append(user)
-            self._set(todo, lines)
-            self._delete(changes.removed)
-            # Whoever is not known from now on is new.
-            self._found = {}
             if not changes:
                 return changes
+            self._set([users[cluster] for cluster in (*changes.made, *changes.changed)], lines)
+            if changes.removed:
+                self._redis.acl_deluser(*map(cluster_user, changes.removed))
             self._save()
-            after = self._lines()
-            self._known |= {user.name: (user, after[user.name]) for user in todo if user.name in after}
+            self._seen = after = self._lines()
+            self._set_to = {user.name: user for user in users.values()}
             # A user that was correct, only not known to this process, is unchanged.
             changes.changed = [c for c in changes.changed if lines[cluster_user(c)] != after.get(cluster_user(c))]
-        if changes:
-            log.info(
-                "redis users of clusters changed",
-                made=len(changes.made),
-                changed=len(changes.changed),
-                removed=len(changes.removed),
-            )
+        _log(len(changes.made), len(changes.changed), len(changes.removed))
         return changes
 
     def _user(self, cluster: str, key_ids: Iterable[int]) -> User:
         passwords = (self.password(cluster, key_id) for key_id in key_ids)
         return User.of_cluster(cluster, *passwords)
 
-    def _make(self, user: User, before: set[str]) -> None:
-        """Set a user whose passwords had these hashes, without reading all users. The lock is held.
-
-        The next `sync` has the server save it; a revocation, which leaves no old password, is saved at once.
-        """
-        is_withdrawn = not before <= set(user.hashes)
-        pipe: Any = self._redis.pipeline(transaction=False)
-        with pipe:
-            pipe.execute_command("ACL SETUSER", user.name, *user.setuser())
-            # In case an unknown user of this name exists.
-            if is_withdrawn or not before:
-                pipe.execute_command("CLIENT KILL", "USER", user.name)
-            pipe.execute()
-        if is_withdrawn and before.isdisjoint(user.hashes):
-            self._save()
-        self._known[user.name] = (user, "")
-        if before != set(user.hashes):
-            log.info("redis users of clusters changed", made=int(not before), changed=int(bool(before)), removed=0)
-
     def _lines(self) -> dict[str, str]:
         # `user <name> on #<hash> ...`, for every user.
         return {line.split(" ", 2)[1]: line for line in map(str, self._redis.acl_list())}
 
     def _set(self, users: list[User], lines: Mapping[str, str]) -> None:
+        """Set users that had these lines, and cut the connections with a password that is no longer valid."""
         for start in range(0, len(users), _BATCH):
             pipe: Any = self._redis.pipeline(transaction=False)
             with pipe:
                 for user in users[start : start + _BATCH]:
                     pipe.execute_command("ACL SETUSER", user.name, *user.setuser())
-                    if _hashes(lines.get(user.name, "")) - set(user.hashes):
+                    before = _hashes(lines.get(user.name, ""))
+                    # Without a line, too: somebody may have made a user of this name since.
+                    if not before or not before <= set(user.hashes):
                         pipe.execute_command("CLIENT KILL", "USER", user.name)
                 pipe.execute()
-
-    def _delete(self, clusters: list[str]) -> None:
-        for start in range(0, len(clusters), _BATCH):
-            names = [cluster_user(cluster) for cluster in clusters[start : start + _BATCH]]
-            self._redis.acl_deluser(*names)
-            for name in names:
-                self._known.pop(name, None)
 
     def _save(self) -> None:
         """Have the server write its ACL file. Without one, users are set again after a restart of the server."""
@@ -187,6 +158,11 @@ class ClusterUsers:
         except redis.ResponseError as error:
             self._can_save = False
             log.info("redis users are not saved by the server", reason=str(error))
+
+
+def _log(made: int = 0, changed: int = 0, removed: int = 0) -> None:
+    if made or changed or removed:
+        log.info("redis users of clusters changed", made=made, changed=changed, removed=removed)
 
 
 def _hashes(line: str) -> set[str]:
@@ -221,25 +197,20 @@ class UsersEverywhere:
         """The password of a cluster: for its agent's Secret only."""
         return self._main.password(cluster, key_id)
 
-    def ensure(self, cluster: str, key_ids: Iterable[int]) -> bool:
+    def ensure(self, cluster: str, key_ids: Sequence[int]) -> None:
         """As `ClusterUsers.ensure`. Raises redis.RedisError when it fails on the server."""
-        ids = tuple(key_ids)
-        changed = self._main.ensure(cluster, ids)
-        if changed:
-            self._on_replicas(lambda users: users.ensure(cluster, ids))
-        return changed
+        if self._main.ensure(cluster, key_ids):
+            self._on_replicas(lambda users: users.ensure(cluster, key_ids))
 
-    def remove(self, cluster: str) -> bool:
+    def remove(self, cluster: str) -> None:
         """As `ClusterUsers.remove`."""
-        was_there = self._main.remove(cluster)
+        self._main.remove(cluster)
         self._on_replicas(lambda users: users.remove(cluster))
-        return was_there
 
-    def sync(self, wanted: Mapping[str, Iterable[int]]) -> UserChanges:
+    def sync(self, wanted: Mapping[str, Sequence[int]]) -> UserChanges:
         """As `ClusterUsers.sync`; the changes are those on the server."""
-        listed = {cluster: tuple(key_ids) for cluster, key_ids in wanted.items()}
-        changes = self._main.sync(listed)
-        self._on_replicas(lambda users: users.sync(listed))
+        changes = self._main.sync(wanted)
+        self._on_replicas(lambda users: users.sync(wanted))
         return changes
 
     def close(self) -> None:

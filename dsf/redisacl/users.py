@@ -56,11 +56,11 @@ class User:
 
 def hub_users(passwords: Mapping[HubRole, str]) -> list[User]:
     """The users of the hub's processes that have passwords, and `probe`, which needs none."""
-    return [User.of_hub(role, *filter(None, [passwords.get(role)])) for role in HUB_ROLES if _wanted(role, passwords)]
-
-
-def _wanted(role: HubRole, passwords: Mapping[HubRole, str]) -> bool:
-    return role == "probe" or role in passwords
+    return [
+        User.of_hub(role, *filter(None, [passwords.get(role)]))
+        for role in HUB_ROLES
+        if role == "probe" or role in passwords
+    ]
 
 
 def render_acl_file(users: Iterable[User], existing: str = "") -> str:
