@@ -11,13 +11,11 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, get_origin
 
-from pydantic import Field, SecretStr, ValidationError
-from pydantic.fields import FieldInfo
+from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
-from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
-from pydantic_settings import PydanticBaseSettingsSource as _Source
+from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from dsf.errors import SettingsError
 
@@ -34,7 +32,7 @@ DEFAULT_PORTS: Final[Mapping[Role, int]] = {"agent": 8080, "exporter": 8080, "we
 class Settings(BaseSettings):
     """One process's settings. Sizes are in bytes and times in seconds unless a field says otherwise."""
 
-    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore", enable_decoding=False)
 
     # --- every process -----------------------------------------------------------------------------------------
     role: Role = Field(
@@ -398,13 +396,8 @@ class Settings(BaseSettings):
 
     def with_redis(self, url: str) -> Self:
         """These settings for the Redis at `url`, without the user and password of the configured Redis."""
-        return self.model_copy(
-            update={
-                "redis_url": SecretStr(url),
-                "redis_username": "",
-                "redis_password_file": None,
-            }
-        )
+        update = {"redis_url": SecretStr(url), "redis_username": "", "redis_password_file": None}
+        return self.model_copy(update=update)
 
     def resolved_redis_url(self) -> str:
         """The Redis URL, which may contain a password."""
@@ -460,17 +453,17 @@ class Settings(BaseSettings):
         """The hub's master secret in hex, or None. Raises SettingsError when its file cannot be read."""
         return _secret(self.signing_secret, self.signing_secret_file, "SIGNING_SECRET")
 
+    @field_validator("*", mode="before")
     @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: _Source,
-        env_settings: _Source,
-        dotenv_settings: _Source,
-        file_secret_settings: _Source,
-    ) -> tuple[_Source, ...]:
-        """The environment only: unused file sources would be queried for each field."""
-        return init_settings, _Environment(settings_cls)
+    def _from_json(cls, value: Any, info: ValidationInfo) -> Any:
+        """Lists and objects are JSON. Other text stays: validation then names the field and the allowed values."""
+        field = cls.model_fields[info.field_name or ""]
+        if not isinstance(value, str) or get_origin(field.annotation) not in (list, dict):
+            return value
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            return value
 
     @classmethod
     def load(cls) -> Self:
@@ -490,15 +483,6 @@ def _said(error: ErrorDetails) -> str:
     example = {"list_type": '{"a": ["b"]}' if inside else '["a", "b"]', "dict_type": '{"a": ["b"]}'}.get(error["type"])
     written = f", as JSON: {example}" if example else ""
     return f"{name}{error['msg'].removeprefix('Value error, ')}{inside}{written}"
-
-
-class _Environment(EnvSettingsSource):
-    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
-        """The parsed JSON, or the text itself: validation then names the field and the allowed values."""
-        try:
-            return super().decode_complex_value(field_name, field, value)
-        except (ValueError, RecursionError):
-            return value
 
 
 def _secret(value: SecretStr | None, file: Path | None, name: str) -> str | None:

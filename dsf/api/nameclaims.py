@@ -12,7 +12,7 @@ The hub stores the claims outside of the objects: their authors cannot edit them
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
@@ -100,6 +100,7 @@ class NameClaims:
 def settle(before: Queues, wishes: Iterable[Wish], now: int, home: str) -> dict[str, tuple[NameClaim, ...]]:
     """The claims after those `before`, for all existing scorers' wishes; `home` is the hub's own namespace."""
     wished = {wish.owner: wish for wish in wishes}
+    wanted = {wish.owner: wish.name for wish in wished.values()}
     holders: dict[str, NameClaim] = {}
     waiting: dict[str, list[NameClaim]] = {}
     for name, queue in before.items():
@@ -108,12 +109,10 @@ def settle(before: Queues, wishes: Iterable[Wish], now: int, home: str) -> dict[
             holder = _renamed(holder, name, queue[1:], wished.values(), now) or holder
         if holder is not None:
             holders[name] = holder
-        waiting[name] = [claim for claim in queue[1:] if claim != holder and _is_wished(claim, name, wished)]
-    known = {claim.owner for claim in holders.values()}
-    known |= {claim.owner for queue in waiting.values() for claim in queue}
-    room = ROOM_OF_OTHERS - sum(
-        _size(name, claim) for name, claim in _each(holders, waiting) if _is_others(claim, home)
-    )
+        waiting[name] = [claim for claim in queue[1:] if claim != holder and wanted.get(claim.owner) == name]
+    claims = [*holders.items(), *((name, claim) for name, queue in waiting.items() for claim in queue)]
+    known = {claim.owner for _, claim in claims}
+    room = ROOM_OF_OTHERS - sum(_size(name, claim) for name, claim in claims if _is_others(claim, home))
     for wish in sorted(wished.values(), key=lambda wish: (wish.created or _NOT_CREATED, wish.owner)):
         if not wish.name or wish.owner in known:
             continue
@@ -178,11 +177,6 @@ def _renamed(
     return next((claim for claim in waiting if claim.owner in new), NameClaim(min(new), now))
 
 
-def _is_wished(claim: NameClaim, name: str, wished: Mapping[str, Wish]) -> bool:
-    wish = wished.get(claim.owner)
-    return wish is not None and wish.name == name
-
-
 def _is_others(claim: NameClaim, home: str) -> bool:
     return _namespace(claim.owner) != home
 
@@ -194,13 +188,6 @@ def _namespace(owner: str) -> str:
 def _size(name: str, claim: NameClaim) -> int:
     # Characters of a stored claim besides its two names.
     return len(name.encode()) + len(claim.owner) + 30
-
-
-def _each(holders: Mapping[str, NameClaim], waiting: Mapping[str, list[NameClaim]]) -> Iterator[tuple[str, NameClaim]]:
-    yield from holders.items()
-    for name, claims in waiting.items():
-        for claim in claims:
-            yield name, claim
 
 
 def _text(at: int) -> str:

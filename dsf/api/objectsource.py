@@ -5,31 +5,29 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, Field, StrictInt
+from pydantic import Field, StrictInt
 from pydantic.config import JsonDict
 
 from dsf.api.meta import Rule, SpecModel
+from dsf.api.plain import DISTINCT, SOME
 from dsf.api.selector import ClusterSelector
 
 #: Kinds that contain secrets and are never read, regardless of rights: by API group, kind -> plural.
-DENIED: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
-    {
-        "": {"Secret": "secrets"},
-        "work.open-cluster-management.io": {
-            "ManifestWork": "manifestworks",
-            "ManifestWorkReplicaSet": "manifestworkreplicasets",
-        },
-        "oauth.openshift.io": {
-            "OAuthAccessToken": "oauthaccesstokens",
-            "OAuthAuthorizeToken": "oauthauthorizetokens",
-            "OAuthClient": "oauthclients",
-            "UserOAuthAccessToken": "useroauthaccesstokens",
-        },
-    }
-)
+DENIED: Final[Mapping[str, Mapping[str, str]]] = {
+    "": {"Secret": "secrets"},
+    "work.open-cluster-management.io": {
+        "ManifestWork": "manifestworks",
+        "ManifestWorkReplicaSet": "manifestworkreplicasets",
+    },
+    "oauth.openshift.io": {
+        "OAuthAccessToken": "oauthaccesstokens",
+        "OAuthAuthorizeToken": "oauthauthorizetokens",
+        "OAuthClient": "oauthclients",
+        "UserOAuthAccessToken": "useroauthaccesstokens",
+    },
+}
 DENIED_RULE: Final = (
     "objects of this kind hold secrets and are never read: Secret, ManifestWork, ManifestWorkReplicaSet, and "
     "OpenShift's OAuth tokens and clients"
@@ -50,22 +48,6 @@ def _denied_in_cel() -> str:
         for group, kinds in DENIED.items()
     )
     return f"!({' || '.join(f'({group})' for group in groups)})"
-
-
-def _distinct(named: tuple[Any, ...]) -> tuple[Any, ...]:
-    names = [item.name for item in named]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        msg = f"the name {twice!r} stands there twice"
-        raise ValueError(msg)
-    return named
-
-
-def _some(named: tuple[Any, ...]) -> tuple[Any, ...]:
-    # Not by the field's min_length, which reports a list of invalid elements as empty.
-    if not named:
-        raise ValueError("must not be empty")
-    return named
 
 
 _BY_NAME: Final[JsonDict] = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
@@ -95,7 +77,7 @@ class ObjectField(SpecModel):
         description="Path of the value, such as status.readyReplicas, spec.containers[0].resources.limits.cpu or "
         "status.allocatable['nvidia.com/gpu']: a number, a quantity, or true or false, which are 1 and 0."
     )
-    labels: Annotated[tuple[ObjectLabel, ...], AfterValidator(_distinct)] = Field(
+    labels: Annotated[tuple[ObjectLabel, ...], DISTINCT] = Field(
         default=(),
         description="Labels of the series beside namespace and name.",
         max_length=8,
@@ -130,7 +112,7 @@ class ObjectSource(SpecModel):
         max_length=63,
     )
     selector: ClusterSelector | None = Field(default=None, description="Only objects with these labels; unset: all.")
-    fields: Annotated[tuple[ObjectField, ...], AfterValidator(_some), AfterValidator(_distinct)] = Field(
+    fields: Annotated[tuple[ObjectField, ...], SOME, DISTINCT] = Field(
         description="The fields to read of each object.",
         max_length=16,
         json_schema_extra=_BY_NAME | {"minItems": 1},

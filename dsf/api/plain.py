@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Final
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Protocol, TypeVar
 
 from pydantic import AfterValidator, Field
 
@@ -17,6 +18,21 @@ MAX_PAIRS: Final = 32
 _PLAIN: Final = r"^[!-~](?:[ -~]*[!-~])?$"
 #: The API server's check of a URL; the models check more.
 URL_PATTERN: Final = r"^[hH][tT][tT][pP][sS]?://[a-zA-Z0-9._:\[\]-]+([/?][^\s\\#]*)?$"
+
+
+#: A positive number of cycles per second, minute or hour.
+RATE_PATTERN: Final = "^[1-9][0-9]{0,8}/[smh]$"
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
+
+
+def parse_rate(text: str) -> float:
+    """A rate such as `10/s`, `30/m` or `100/h` as a number per second. Raises ValueError for anything else."""
+    # fullmatch, since `$` alone would accept a trailing line break.
+    if re.fullmatch(RATE_PATTERN, text) is None:
+        msg = f"{text!r} is not a rate: write a whole number from 1 on and /s, /m or /h, such as 10/s or 30/m"
+        raise ValueError(msg)
+    number, _, unit = text.partition("/")
+    return int(number) / _SECONDS[unit]
 
 
 def is_header_value(value: str) -> bool:
@@ -52,6 +68,34 @@ Plain = Annotated[str, AfterValidator(_plain), matches(_PLAIN, 4096)]
 Url = Annotated[str, AfterValidator(_url), matches(URL_PATTERN, 2048)]
 HttpsUrl = Annotated[str, AfterValidator(_https), matches(r"^https://\S+$", 2048)]
 Name = Annotated[str, Field(min_length=1, max_length=253)]
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+_Items = TypeVar("_Items", bound=Sequence[_Named])
+
+
+def _some(items: _Items) -> _Items:
+    if not items:
+        raise ValueError("must not be empty")
+    return items
+
+
+def _distinct(items: _Items) -> _Items:
+    names = [item.name for item in items]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"the name {twice!r} is there twice; give each its own")
+    return items
+
+
+#: For lists of things with names. `SOME`: not by the field's min_length, which reports a list of invalid elements as
+#: empty.
+DISTINCT: Final = AfterValidator(_distinct)
+SOME: Final = AfterValidator(_some)
 
 
 class SecretKeyRef(SpecModel):

@@ -7,13 +7,13 @@ since a guess could score something unintended.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
-from typing import Annotated, Any, Final, Protocol, TypeVar
+from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, StrictInt, ValidationError
 from pydantic_core import from_json
 
 from dsf.api.meta import ApiModel
+from dsf.api.plain import DISTINCT, SOME
 from dsf.api.problems import explain, head
 from dsf.api.sourcetype import AnySourceType
 from dsf.api.types import MAX_SECONDS, SourceType
@@ -31,26 +31,6 @@ def _any_letter_case(value: Any) -> Any:
     if value == "":
         return None
     return _SOURCE_TYPES.get(value.lower(), value) if isinstance(value, str) else value
-
-
-class _Named(Protocol):
-    @property
-    def name(self) -> str: ...
-
-
-_Sources = TypeVar("_Sources", bound=Sequence[_Named])
-
-
-def distinct(sources: _Sources) -> _Sources:
-    """The sources, if not empty and with unique names. Raises ValueError."""
-    # Not by the field's min_length, which reports a list of invalid elements as empty.
-    if not sources:
-        raise ValueError("must not be empty")
-    names = [source.name for source in sources]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise ValueError(f"two sources have the name {twice!r}; give each its own")
-    return sources
 
 
 class _RemoteModel(ApiModel):
@@ -85,7 +65,8 @@ class RemoteNamedSource(RemoteSource):
 RemoteNamedSources = Annotated[
     tuple[RemoteNamedSource, ...],
     Field(max_length=MAX_SOURCES, json_schema_extra={"minItems": 1}),
-    AfterValidator(distinct),
+    SOME,
+    DISTINCT,
 ]
 
 

@@ -14,8 +14,8 @@ from dsf.api.aggregate import Aggregate
 from dsf.api.authentication import Auth, Tls
 from dsf.api.meta import Condition, KubernetesObject, Rule, SpecModel, StatusModel, Time
 from dsf.api.objectsource import ObjectSource
-from dsf.api.ratelimit import RATE_PATTERN, parse_rate
-from dsf.api.remoteconfig import MAX_SOURCES, SOURCE_NAME_PATTERN, RemoteConfig, distinct
+from dsf.api.plain import DISTINCT, RATE_PATTERN, SOME, parse_rate
+from dsf.api.remoteconfig import MAX_SOURCES, SOURCE_NAME_PATTERN, RemoteConfig
 from dsf.api.score import DEFAULT_FORMAT
 from dsf.api.selector import ClusterSelector
 from dsf.api.sourcetype import AnySourceType, SourceOptions
@@ -135,7 +135,7 @@ class NamedSource(SourceSpec):
 
 
 NamedSources = Annotated[
-    tuple[NamedSource, ...], Field(max_length=MAX_SOURCES, json_schema_extra={"minItems": 1}), AfterValidator(distinct)
+    tuple[NamedSource, ...], Field(max_length=MAX_SOURCES, json_schema_extra={"minItems": 1}), SOME, DISTINCT
 ]
 
 

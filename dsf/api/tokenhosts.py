@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 from dsf.api.urls import base_url, origin
 
 _SEPARATORS = re.compile(r"[,\s]+")
 
 
-class _Host(NamedTuple):
-    """One server; None stands for any."""
-
-    scheme: str | None
-    host: str
-    port: int | None
+#: Scheme, host and port of one server; None stands for any.
+_Host = tuple[str | None, str, int | None]
 
 
 class TokenHosts:
@@ -28,7 +24,7 @@ class TokenHosts:
 
     def __init__(self, entries: Iterable[str] = ()) -> None:
         """Raises ValueError naming an invalid entry."""
-        self._entries = frozenset(_parse(entry) for entry in entries)
+        self._entries: frozenset[_Host] = frozenset(_parse(entry) for entry in entries)
 
     @classmethod
     def split(cls, text: str) -> TokenHosts:
@@ -44,8 +40,7 @@ class TokenHosts:
             scheme, host, port = origin(url)
         except ValueError:
             return False
-        ways = ((None, host, None), (None, host, port), (scheme, host, port))
-        return any(_Host(*way) in self._entries for way in ways)
+        return not self._entries.isdisjoint({(None, host, None), (None, host, port), (scheme, host, port)})
 
 
 NO_HOSTS: Final = TokenHosts()
@@ -61,6 +56,6 @@ def _parse(entry: str) -> _Host:
         msg = f"{entry!r} is not a server of the form host, host:port or https://host[:port]"
         raise ValueError(msg) from None
     if "://" in entry:
-        return _Host(scheme, host, port)
+        return scheme, host, port
     # The part after the brackets of an IPv6 address, or a whole name.
-    return _Host(None, host, port if ":" in entry.rpartition("]")[2] else None)
+    return None, host, port if ":" in entry.rpartition("]")[2] else None

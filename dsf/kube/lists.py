@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from http import HTTPStatus
 from typing import Any, Final
@@ -28,15 +29,13 @@ def objects(
     query = {"limit": "500"} | ({"labelSelector": labels} if labels else {})
     if name:
         query["fieldSelector"] = f"metadata.name={name}"
-    for attempt in range(1, _ATTEMPTS + 1):
-        try:
-            return _pages(session, resource.path(namespace), query)
-        except ObjectNotFoundError:
-            return []
-        except ExpiredError:
-            if attempt == _ATTEMPTS:
-                raise
-    raise AssertionError("unreachable")
+    try:
+        for _ in range(_ATTEMPTS - 1):
+            with contextlib.suppress(ExpiredError):
+                return _pages(session, resource.path(namespace), query)
+        return _pages(session, resource.path(namespace), query)
+    except ObjectNotFoundError:
+        return []
 
 
 def _pages(session: Session, path: str, query: dict[str, str]) -> list[dict[str, Any]]:

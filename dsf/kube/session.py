@@ -162,9 +162,7 @@ class Session:
             raise UnreachableError(f"{method} {path}: the answer of {self.host} broke off: {_cause(error)}") from None
         finally:
             response.release_conn()
-        if response.status >= 300:
-            raise _api_error(method, path, response.status, data, response.headers)
-        return self._parsed(method, path, response.status, data)
+        return self._parsed(method, path, response, data)
 
     def read(
         self, path: str, query: Mapping[str, str], *, max_bytes: int, deadline: float
@@ -191,18 +189,20 @@ class Session:
             raise
         finally:
             response.release_conn()
-        if response.status >= 300:
-            raise _api_error("GET", path, response.status, bytes(data), response.headers)
-        return self._parsed("GET", path, response.status, data), len(data)
+        return self._parsed("GET", path, response, bytes(data)), len(data)
 
-    def _parsed(self, method: str, path: str, status: int, data: bytes | bytearray) -> dict[str, Any]:
+    def _parsed(self, method: str, path: str, response: urllib3.BaseHTTPResponse, data: bytes) -> dict[str, Any]:
+        if response.status >= 300:
+            raise _api_error(method, path, response, data)
         try:
             parsed = _loaded(data) if data else {}
         except ValueError:
             parsed = None
         if not isinstance(parsed, dict):
             # A proxy in front of the API server, or no API server.
-            raise ApiServerError(f"{method} {path}: {self.host} answered something that is not a JSON object", status)
+            raise ApiServerError(
+                f"{method} {path}: {self.host} answered something that is not a JSON object", response.status
+            )
         return parsed
 
     def watch(self, path: str, query: Mapping[str, str], *, read_timeout: float) -> Watch:
@@ -215,7 +215,7 @@ class Session:
                 sock.settimeout(read_timeout)
             return Watch(response, path)
         try:
-            raise _api_error("GET", path, response.status, response.read(64 * 1024), response.headers)
+            raise _api_error("GET", path, response, response.read(64 * 1024))
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise UnreachableError(f"GET {path}: the answer of {self.host} broke off: {_cause(error)}") from None
         finally:
@@ -297,7 +297,8 @@ def _cause(error: BaseException) -> str:
     return f"{type(reason).__name__}: {reason}"
 
 
-def _api_error(method: str, path: str, status: int, data: bytes, headers: Mapping[str, str]) -> BackendError:
+def _api_error(method: str, path: str, response: urllib3.BaseHTTPResponse, data: bytes) -> BackendError:
+    status = response.status
     try:
         answer = _loaded(data)
         message = str(answer["message"])
@@ -316,11 +317,11 @@ def _api_error(method: str, path: str, status: int, data: bytes, headers: Mappin
         return ForbiddenError(text, status)
     if status == 410:
         return ExpiredError(text, status)
-    wait = headers.get("Retry-After", "")
+    wait = response.headers.get("Retry-After", "")
     return ApiServerError(text, status, float(wait) if wait.isdecimal() else None)
 
 
-def _loaded(data: bytes | bytearray) -> Any:
+def _loaded(data: bytes) -> Any:
     """JSON, with null for what is nested too deeply: one object must not hide all others. Raises ValueError."""
     try:
         return json.loads(data)

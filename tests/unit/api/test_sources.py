@@ -131,7 +131,7 @@ def test_too_large_together() -> None:
 
 BAD: list[tuple[Any, str]] = [
     ([], "must not be empty"),
-    ([one("a"), one("b"), one("a")], "two sources have the name 'a'; give each its own"),
+    ([one("a"), one("b"), one("a")], "the name 'a' is there twice; give each its own"),
     ([one(f"s{i}") for i in range(1000)], "has more than 8 items"),
     ([one("a b")], "'a b' does not match"),
     ([{"type": "Prometheus"}], "is required"),

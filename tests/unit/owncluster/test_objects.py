@@ -182,7 +182,7 @@ def test_anything_else_is_refused(value: object, reason: str) -> None:
             for kind in kinds
         ),
         ({"fields": []}, "must not be empty"),
-        ({"fields": OBJECT["fields"] * 2}, "the name 'ready' stands there twice"),
+        ({"fields": OBJECT["fields"] * 2}, "the name 'ready' is there twice"),
         (
             {"fields": [{**OBJECT["fields"][0], "labels": [{"name": "namespace", "path": "a"}]}]},
             "has __name__, namespace",
