@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from pydantic import Field, StrictInt
 from pydantic.config import JsonDict
@@ -36,7 +35,6 @@ DENIED_RULE: Final = (
 _OWN_LABELS: Final = ("__name__", "namespace", "name")
 _KEY = r"[A-Za-z0-9_-]+"
 _PATH: Final = rf"^\.?{_KEY}(\.{_KEY}|\[[0-9]{{1,4}}\]|\['[^'\\]+'\])*$"
-_STEP = re.compile(rf"\.?({_KEY})|\[([0-9]+)\]|\['([^']+)'\]")
 _SELECTED = re.compile(r"[A-Za-z0-9_./-]*")
 
 
@@ -122,40 +120,6 @@ class ObjectSource(SpecModel):
     def group(self) -> str:
         """The API group; empty for the core group."""
         return self.api_version.rpartition("/")[0]
-
-    @property
-    def label_selector(self) -> str:
-        """The selector in the format of the API server's query; empty without one."""
-        if self.selector is None:
-            return ""
-        words = {"Exists": "{}", "DoesNotExist": "!{}", "In": "{} in ({})", "NotIn": "{} notin ({})"}
-        return ",".join(
-            [
-                *(f"{key}={value}" for key, value in (self.selector.match_labels or {}).items()),
-                *(
-                    words[expression.operator].format(expression.key, ",".join(expression.values))
-                    for expression in self.selector.match_expressions
-                ),
-            ]
-        )
-
-
-def at(document: Any, path: str) -> Any:
-    """The value at a path; None if missing."""
-    step: Any
-    for step in _steps(path):
-        if not isinstance(document, list if isinstance(step, int) else dict):
-            return None
-        try:
-            document = document[step]
-        except LookupError:
-            return None
-    return document
-
-
-@functools.lru_cache(maxsize=1024)
-def _steps(path: str) -> tuple[str | int, ...]:
-    return tuple(int(index) if index else key or quoted for key, index, quoted in _STEP.findall(path))
 
 
 def _texts(selector: ClusterSelector) -> list[str]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from dsf.api.meta import Condition, rfc3339, set_condition
+from dsf.api.meta import Condition, rfc3339
 from dsf.api.naming import label_value, sanitize_resource_name
 from dsf.api.types import (
     CLUSTER_API_VERSION,
@@ -110,22 +110,20 @@ def build_items(
     latest: dict[str, float] = {}
     accepted = 0
     duplicate = ""
-    nameless: Sequence[int] = range(len(finite))
+    named: set[int] = set()
     for one_format in (fmt, *more):
-        render = DimensionFormat(one_format, cluster, score_name).render
-        names = [render(labels) for labels, _ in finite]
-        own = dict(zip(names, [score for _, score in finite], strict=True))
-        own.pop("", None)
-        nameable = len(names) - names.count("")
-        accepted += nameable
-        if nameable > len(own) and not duplicate:
-            duplicate = next(name for name, number in Counter(names).items() if name and number > 1)
-        nameless = [number for number in nameless if not names[number]]
-        for name, score in own.items() if latest else ():
+        dimension = DimensionFormat(one_format, cluster, score_name)
+        own: dict[str, float] = {}
+        for number, (labels, score) in enumerate(finite):
+            if name := dimension.render(labels):
+                accepted += 1
+                named.add(number)
+                duplicate = duplicate or (name if name in own else "")
+                own[name] = score
+        for name, score in own.items():
             latest.setdefault(name, score)
-        latest = latest or own
-    if nameless:
-        refused[RefusalReason.EMPTY_DIMENSION] += len(nameless)
+    if len(named) < len(finite):
+        refused[RefusalReason.EMPTY_DIMENSION] += len(finite) - len(named)
     _check_size(latest)
     values = [(name, to_score_value(score)) for name, score in latest.items()]
     return ScoreItems(
@@ -205,10 +203,8 @@ def score_body(cluster: str, scorer_name: str, score_name: str, *, owner_uid: st
     return {"apiVersion": SCORE_API_VERSION, "kind": SCORE_KIND, "metadata": metadata}
 
 
-def score_status(
-    items: Iterable[Item], *, valid_until: datetime, now: datetime, previous: Iterable[Condition] = ()
-) -> dict[str, Any]:
-    """The status: items, their expiry, and a condition. `previous` are the existing conditions."""
+def score_status(items: Iterable[Item], *, valid_until: datetime, now: datetime) -> dict[str, Any]:
+    """The status: items, their expiry, and a condition."""
     scores = [{"name": name, "value": value} for name, value in items]
     updated = Condition(
         type=SCORE_CONDITION,
@@ -218,7 +214,7 @@ def score_status(
         last_transition_time=now,
     )
     return {
-        "conditions": [condition.to_manifest() for condition in set_condition(previous, updated)],
+        "conditions": [updated.to_manifest()],
         "scores": scores,
         "validUntil": rfc3339(valid_until),
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final, Literal
 
 from pydantic import ConfigDict, Field, StrictInt
@@ -68,8 +67,3 @@ class DynamicScoringConfig(KubernetesObject):
     kind: Literal["DynamicScoringConfig"] = CONFIG_KIND
     spec: DynamicScoringConfigSpec = Field(default_factory=DynamicScoringConfigSpec)
     status: DynamicScoringConfigStatus = Field(default_factory=DynamicScoringConfigStatus)
-
-
-def is_masked(masks: Iterable[Mask], cluster: str, score_name: str) -> bool:
-    """Whether a mask names this cluster and this (raw, not sanitised) score name. Selectors are ignored."""
-    return any(mask.cluster_name in (ANY, cluster) and mask.score_name in (ANY, score_name) for mask in masks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -46,7 +47,11 @@ class ClusterSelector(SpecModel):
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether it selects a cluster with these labels."""
-        return matches(self.to_manifest(), labels)
+        return matches(self._manifest, labels)
+
+    @functools.cached_property
+    def _manifest(self) -> dict[str, Any]:
+        return self.to_manifest()
 
 
 def matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:

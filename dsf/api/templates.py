@@ -7,7 +7,7 @@ a value, and never become part of the query or change the server. `$${` is a lit
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 from urllib.parse import quote
 
@@ -55,28 +55,27 @@ class Renderer:
         if "${" not in text:
             return text
         filled = code = ""
-        for piece, kind in _pieces(text):
-            if kind == "string":
+        for token in TOKEN.finditer(text):
+            piece = token[0]
+            if token["string"]:
                 is_regex = re.search(r"[=!]~\s*$", code) is not None
                 _check_backslashes(piece, field, is_regex=is_regex)
                 filled += self._fill(piece, field, _in_string(piece[0], is_regex=is_regex), _IN_QUERY)
             else:
                 filled += self._fill(piece, field, _word, _IN_QUERY)
-            if kind != "comment":
+            if not token["comment"]:
                 code += piece
         return filled
 
     def host(self, text: str, field: str) -> str:
         """A URL without its query."""
-        if "${" not in text:
-            return text
-        filled, at, position = "", text.find("://") + 3, 0
-        for match in _TEMPLATE.finditer(text):
-            filled += text[position : match.start()]
-            in_path = "/" in filled[at:]
-            filled += self._value(match, field, _path if in_path else _host)
-            position = match.end()
-        return filled + text[position:]
+        start = text.find("://") + 3
+
+        def fill(match: re.Match[str]) -> str:
+            before = _TEMPLATE.sub("", text[start : match.start()])
+            return self._value(match, field, _path if "/" in before else _host)
+
+        return _TEMPLATE.sub(fill, text)
 
     def path(self, text: str, field: str) -> str:
         """A path, optionally with a query."""
@@ -112,12 +111,6 @@ class Renderer:
             raise ResolutionError(
                 ResolveReason.UnsafeClusterValue, f"{field}: of ManagedCluster {name!r}, {match[0]} {error}"
             ) from None
-
-
-def _pieces(text: str) -> Iterator[tuple[str, str]]:
-    """Pieces of the text with their type: `string` (with its quotes), `comment` or other."""
-    for token in TOKEN.finditer(text):
-        yield token[0], token.lastgroup or ""
 
 
 def _check_backslashes(piece: str, field: str, *, is_regex: bool) -> None:

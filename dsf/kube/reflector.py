@@ -101,11 +101,6 @@ class Reflector:
         # It may be in a request that the server does not answer.
         self._thread.join(5.0)
 
-    @property
-    def stopped(self) -> bool:
-        """Whether `stop` was called."""
-        return self._stop.is_set()
-
     def observe(self, obj: Object) -> None:
         """Store the answer to an own write at once, so that the next reconcile acts on it."""
         self.store.observe(self._transform(obj))
@@ -189,13 +184,13 @@ class Reflector:
                 item.setdefault("apiVersion", self.resource.api_version)
                 item.setdefault("kind", self.resource.kind)
                 listed[key_of(item)] = self._transform(item)
+            version = str(page["metadata"]["resourceVersion"])
+            if self._stop.is_set():
+                return version
             token = page["metadata"].get("continue")
-            if not token or self._stop.is_set():
+            if not token:
                 break
             query["continue"] = token
-        if self._stop.is_set():
-            return str(page["metadata"]["resourceVersion"])
-        version = str(page["metadata"]["resourceVersion"])
         is_restored = version.isdecimal() and int(version) < self._highest
         if is_restored:
             log.warning("the API server went back in time", resource=str(self.resource), version=version)

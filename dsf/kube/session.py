@@ -105,12 +105,12 @@ class Watch:
 class Session:
     """Requests to one API server. Thread-safe. Close it when done."""
 
-    def __init__(self, configuration: client.Configuration, *, pool_size: int = 32, watch_pool_size: int = 16) -> None:
+    def __init__(self, configuration: client.Configuration) -> None:
         configuration.retries = urllib3.Retry(total=0, connect=0, read=False, redirect=0)
         configuration.keep_alive = True
-        configuration.connection_pool_maxsize = pool_size
+        configuration.connection_pool_maxsize = 32
         self._client = client.ApiClient(configuration)
-        configuration.connection_pool_maxsize = watch_pool_size
+        configuration.connection_pool_maxsize = 16
         self._watch_client = client.ApiClient(configuration)
         self._certificates = access.Certificates(configuration)
         for api in (self._client, self._watch_client):
@@ -118,7 +118,7 @@ class Session:
         self.host: str = configuration.host
 
     @classmethod
-    def load(cls, kubeconfig: Path | None = None, context: str | None = None, **options: int) -> Session:
+    def load(cls, kubeconfig: Path | None = None) -> Session:
         """Connect with a kubeconfig, or with the pod's ServiceAccount when none is given.
 
         Raises SettingsError when neither can be used.
@@ -126,14 +126,14 @@ class Session:
         configuration = client.Configuration()
         try:
             if kubeconfig is not None:
-                access.of_kubeconfig(configuration, kubeconfig, context)
+                access.of_kubeconfig(configuration, kubeconfig)
             else:
                 access.of_pod(configuration)
         except config.ConfigException as error:
             raise SettingsError(
                 f"no Kubernetes API server is configured: {str(error).rstrip('.')}. Set DSF_KUBECONFIG or run in a pod"
             ) from None
-        return cls(configuration, **options)
+        return cls(configuration)
 
     def close(self) -> None:
         """Close all idle connections. Open reads continue: close watches separately."""
@@ -244,9 +244,9 @@ class Session:
         patch = [{"op": "add", "path": field, "value": value}]
         return self.request("PATCH", path, query={"fieldManager": field_manager}, body=patch, content_type=_JSON_PATCH)
 
-    def apply(self, path: str, body: object, *, field_manager: str, force: bool = True) -> dict[str, Any]:
+    def apply(self, path: str, body: object, *, field_manager: str) -> dict[str, Any]:
         """Server-side apply: own fields only; those of others stay."""
-        query = {"fieldManager": field_manager, "force": "true" if force else "false"}
+        query = {"fieldManager": field_manager, "force": "true"}
         return self.request("PATCH", path, query=query, body=body, content_type=_APPLY_PATCH)
 
     def delete(self, path: str, *, uid: str | None = None) -> None:

@@ -11,10 +11,11 @@ from dsf import keys
 from dsf.api.cluster import ManagedCluster
 from dsf.api.manifest import ParsedDocument, parse_documents
 from dsf.api.scorer import DynamicScorer
-from dsf.api.scoringconfig import DynamicScoringConfig, Mask, is_masked
+from dsf.api.scoringconfig import DynamicScoringConfig
 from dsf.fleet.model import FleetModel
 from dsf.fleet.outfolder import problems_in, unmet
 from dsf.fleet.views import ScoreView
+from dsf.hub.summaries import MaskIndex
 from dsf.store.notices import Notices
 from dsf.store.registry import Registry
 
@@ -85,20 +86,21 @@ class DemoReport:
         """The pairs defined by the manifests."""
         clusters: list[str] = []
         scorers: list[str] = []
-        masks: list[Mask] = []
+        masks: set[tuple[str, str]] = set()
         for document in self._documents():
             if isinstance(document.object, ManagedCluster) and document.object.is_served:
                 clusters.append(document.object.metadata.name)
             elif isinstance(document.object, DynamicScorer) and not document.object.spec.execution.suspend:
                 scorers.append(document.object.metadata.name)
             elif isinstance(document.object, DynamicScoringConfig):
-                masks += document.object.spec.all_masks
+                masks |= {(mask.cluster_name or "", mask.score_name) for mask in document.object.spec.all_masks}
+        hidden = MaskIndex(frozenset(masks))
         names = {name: record.score_name for name, record in Registry(self._redis).scorers().items()}
         return {
             keys.pair(cluster, scorer)
             for cluster in clusters
             for scorer in scorers
-            if not is_masked(masks, cluster, names.get(scorer, ""))
+            if not hidden.hides(cluster, names.get(scorer, ""))
         }
 
     def _documents(self) -> list[ParsedDocument]:

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsf.api.meta import Condition
 from dsf.api.score import (
     MAX_OBJECT_BYTES,
     build_items,
@@ -130,14 +129,6 @@ def test_the_status_has_items_expiry_and_a_condition() -> None:
         "scores": [{"name": "a", "value": 1}, {"name": "b", "value": -100}],
         "validUntil": "2026-01-01T12:05:00Z",
     }
-
-
-def test_the_transition_time_stays_over_updates() -> None:
-    first = score_status([], valid_until=NOW, now=NOW)
-    previous = [Condition.model_validate(condition) for condition in first["conditions"]]
-    later = score_status([("a", 1)], valid_until=NOW, now=NOW + timedelta(hours=1), previous=previous)
-    assert later["conditions"][0]["lastTransitionTime"] == "2026-01-01T12:00:00Z"
-    assert later["conditions"][0]["message"] == "1 score items are up to date"
 
 
 def test_several_formats_make_an_item_of_each_result_for_each() -> None:

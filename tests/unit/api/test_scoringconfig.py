@@ -2,10 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from dsf.api.scoringconfig import DynamicScoringConfig, Mask, is_masked
-from tests.cases import load
+from dsf.api.scoringconfig import DynamicScoringConfig
 
 
 def config(spec: dict[str, Any]) -> DynamicScoringConfig:
@@ -17,13 +14,6 @@ def config(spec: dict[str, Any]) -> DynamicScoringConfig:
             "spec": spec,
         }
     )
-
-
-# That `*` means any is this project's own.
-@pytest.mark.parametrize("case", load("masks"))
-def test_is_masked(case: dict[str, Any]) -> None:
-    masks = [Mask(cluster_name=cluster, score_name=score) for cluster, score in case["masks"]]
-    assert is_masked(masks, case["cluster"], case["score"]) is case["expected"]
 
 
 def test_a_config_without_masks() -> None:

@@ -13,14 +13,15 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from dsf.api.objectsource import DENIED, DENIED_RULE, ObjectSource, at
+from dsf.api.objectsource import DENIED, DENIED_RULE, ObjectSource
 from dsf.api.resolve import resolve
 from dsf.api.resolvereason import ResolveReason
 from dsf.api.scorer import DynamicScorer
 from dsf.api.summary import ScorerSummary, parse_summaries
 from dsf.errors import HttpError, ResolutionError
 from dsf.owncluster.background import OwnCluster
-from dsf.owncluster.objects import PLUGIN, RefusedValueError, number
+from dsf.owncluster.kubelisting import label_selector
+from dsf.owncluster.objects import PLUGIN, RefusedValueError, at, number
 from dsf.settings import Settings
 from dsf.sources.base import Context, Question
 from dsf.sources.memory import SourceMemory
@@ -212,8 +213,9 @@ def test_a_selector_as_the_api_server_has_it() -> None:
         {"key": "h", "operator": "DoesNotExist"},
     ]
     selector = {"matchLabels": {"x": "y"}, "matchExpressions": expressions}
-    assert wanted(selector=selector).label_selector == "x=y,a in (b,c),d notin (e),f/g,!h"
-    assert wanted().label_selector == ""
+    chosen = wanted(selector=selector).selector
+    assert chosen is not None
+    assert label_selector(chosen) == "x=y,a in (b,c),d notin (e),f/g,!h"
 
 
 def test_object_goes_with_its_type() -> None:

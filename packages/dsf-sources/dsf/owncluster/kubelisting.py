@@ -8,6 +8,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from dsf.api.objectsource import DENIED, DENIED_RULE, ObjectSource
+from dsf.api.selector import ClusterSelector
 from dsf.api.types import AGENT_ACCOUNT
 from dsf.errors import BackendError, HttpError, ObjectNotFoundError
 from dsf.kube.resources import Resource
@@ -32,7 +33,7 @@ class KubeListing:
                 "unauthorized", f"this agent may not read {self._resource}: {_how_to_grant(self._resource)}"
             )
         self._path = self._resource.path(wanted.namespace)
-        selector = wanted.label_selector
+        selector = label_selector(wanted.selector) if wanted.selector is not None else ""
         self._query = {"limit": str(_PAGE)} | ({"labelSelector": selector} if selector else {})
         #: The request, for display.
         self.url = f"{self._path}?{urlencode(self._query)} of this cluster"
@@ -55,6 +56,15 @@ class KubeListing:
             more = str(metadata.get("continue") or "")
             if not more:
                 return
+
+
+def label_selector(selector: ClusterSelector) -> str:
+    """The selector in the format of the API server's query."""
+    words = {"Exists": "{}", "DoesNotExist": "!{}", "In": "{} in ({})", "NotIn": "{} notin ({})"}
+    equal = [f"{key}={value}" for key, value in (selector.match_labels or {}).items()]
+    return ",".join(
+        equal + [words[one.operator].format(one.key, ",".join(one.values)) for one in selector.match_expressions]
+    )
 
 
 def _is_object(item: object) -> bool:

@@ -5,15 +5,17 @@ Objects are listed in each cycle, not watched: only the chosen numbers stay in m
 
 from __future__ import annotations
 
+import functools
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Any, Final
 
 from pydantic import ValidationError
 
-from dsf.api.objectsource import ObjectField, ObjectSource, at
+from dsf.api.objectsource import ObjectField, ObjectSource
 from dsf.api.problems import explain
 from dsf.api.quantity import quantity
 from dsf.errors import HttpError
@@ -22,6 +24,7 @@ from dsf.owncluster.kubelisting import KubeListing
 from dsf.sources.memory import Samples
 from dsf.sources.plugin import Options, Plugin, Request, Series
 
+_STEP = re.compile(r"\.?([A-Za-z0-9_-]+)|\[([0-9]+)\]|\['([^']+)'\]")
 #: Booleans of conditions.
 _WORDS: Final = {"True": 1.0, "true": 1.0, "False": 0.0, "false": 0.0}
 #: Characters of a quantity; the API server bounds quantities, but no other texts.
@@ -117,6 +120,24 @@ def _samples(
                 "number, a quantity, or true or false",
             )
     return samples, received
+
+
+def at(document: Any, path: str) -> Any:
+    """The value at a path; None if missing."""
+    step: Any
+    for step in _steps(path):
+        if not isinstance(document, list if isinstance(step, int) else dict):
+            return None
+        try:
+            document = document[step]
+        except LookupError:
+            return None
+    return document
+
+
+@functools.lru_cache(maxsize=1024)
+def _steps(path: str) -> tuple[str | int, ...]:
+    return tuple(int(index) if index else key or quoted for key, index, quoted in _STEP.findall(path))
 
 
 def _labels(field: ObjectField, obj: Mapping[str, Any]) -> dict[str, str]:
