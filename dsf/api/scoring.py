@@ -31,8 +31,6 @@ REFUSALS: Final = frozenset[str](RefusalReason)
 _MAX_VALUES: Final = 500_000
 
 _USED: Final = frozenset(USED_LABELS)
-#: Label names of `dynamic_score`, in the order in which `gauge_labels` returns their values.
-GAUGE_LABELS: Final = ("ds_cluster", *(f"ds_{label}" for label in USED_LABELS), "ds_score_name")
 
 
 class ScoringResult(NamedTuple):
@@ -125,32 +123,18 @@ def _labels(metric: Any) -> dict[str, str] | None:
         if type(value) is not str:
             return None
         if name in _USED:
-            # Also lone surrogates, which an escape can contain.
-            labels[name] = value if value.isprintable() else spaced(clean_text(value))
+            # An escape can contain a lone surrogate, which UTF-8 cannot encode.
+            labels[name] = value if value.isprintable() else spaced(value.encode("utf-8", "replace").decode())
     return labels
 
 
 def cut_label(value: str, limit: int = 256) -> str:
     """The longest prefix of `value` with at most `limit` bytes of UTF-8, cut between two characters."""
-    if value.isascii():
-        return value[:limit]
-    data = clean_text(value).encode()
-    return data[:limit].decode(errors="ignore")
-
-
-def clean_text(value: str) -> str:
-    """`value` with lone surrogates replaced by `?`.
-
-    JSON can contain a lone surrogate (`"\\ud800"`), which UTF-8, as required by Kubernetes, Prometheus and Redis,
-    cannot encode.
-    """
-    if value.isascii():
-        return value
-    return value.encode("utf-8", "replace").decode()
+    return value.encode("utf-8", "replace")[:limit].decode(errors="ignore")
 
 
 def gauge_labels(cluster: str, score_name: str, labels: Mapping[str, str]) -> tuple[str, ...]:
-    """The label values of one gauge in the order of `GAUGE_LABELS`; absent labels are empty, long ones are cut."""
+    """The label values of one `dynamic_score`, as `dsf.metrics` has them; absent ones are empty, long ones are cut."""
     return (cut_label(cluster), *(cut_label(labels.get(name, "")) for name in USED_LABELS), cut_label(score_name))
 
 

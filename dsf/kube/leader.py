@@ -133,13 +133,10 @@ class LeaderElector:
             try:
                 holds = self._try()
                 self._logged = ""
-            except BackendError as error:
-                holds = None
-                self._say(str(error))
             except Exception as error:  # noqa: BLE001
-                # A Lease with unexpected content must not end campaigning.
+                # A Lease with unexpected content must not end campaigning either.
                 holds = None
-                self._say(f"{type(error).__name__}: {error}")
+                self._say(str(error) if isinstance(error, BackendError) else f"{type(error).__name__}: {error}")
             if holds:
                 self._hold(self._wrote)
             elif holds is False:
