@@ -51,7 +51,6 @@ DEFAULT_FORMAT: Final = "${scoreName}"
 PLACEHOLDERS: Final = ("cluster", "scoreName", *USED_LABELS)
 
 _PLACEHOLDER = re.compile(r"\$\{(" + "|".join(PLACEHOLDERS) + r")\}")
-_LOOKS_LIKE_ONE = re.compile(r"\$\{[^${}]*\}|\$[A-Za-z_]\w*")
 
 Item = tuple[str, int]
 
@@ -133,11 +132,6 @@ def build_items(
         duplicate=duplicate,
         refused=refused,
     )
-
-
-def unknown_placeholders(fmt: str) -> list[str]:
-    """Unknown placeholders of a format, in order; they are kept literally."""
-    return [placeholder for placeholder in _LOOKS_LIKE_ONE.findall(fmt) if not _PLACEHOLDER.fullmatch(placeholder)]
 
 
 class DimensionFormat:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections import Counter
 
 from dsf.api.promql import split_queries
-from dsf.api.score import PLACEHOLDERS, DimensionFormat, to_score_value, unknown_placeholders
+from dsf.api.score import PLACEHOLDERS, DimensionFormat, to_score_value
 from dsf.api.scoring import ScoringResponse
 from dsf.api.summary import DEFAULT_TIMEOUT_SECONDS
 from dsf.api.types import USED_LABELS
@@ -14,6 +15,7 @@ from dsf.conformance import samples
 from dsf.conformance.case import Case, refuse_refused
 from dsf.conformance.report import fail, skip, warn
 
+_LOOKS_LIKE_PLACEHOLDER = re.compile(r"\$\{[^${}]*\}|\$[A-Za-z_]\w*")
 _NO_SERIES = "the source type is None: the framework sends no series"
 _NO_RESULTS = "there are no results for made-up series; give recorded ones with --sample"
 _MADE_UP = "the made-up series are to blame: give recorded ones with --sample"
@@ -104,11 +106,12 @@ def labels(case: Case) -> str:
 
 
 def _names(case: Case, response: ScoringResponse) -> str:
-    unknown = unknown_placeholders(case.dimension)
+    known = [f"${{{name}}}" for name in PLACEHOLDERS]
+    unknown = [text for text in _LOOKS_LIKE_PLACEHOLDER.findall(case.dimension) if text not in known]
     if unknown:
         raise fail(
             f"{case.dimension} has {', '.join(unknown)}, which no label fills: it would stay as it is in every name",
-            f"placeholders are {', '.join(f'${{{name}}}' for name in PLACEHOLDERS)}",
+            f"placeholders are {', '.join(known)}",
         )
     score_name = case.config.scoring.params.name if case.config is not None else "score"
     dimension = DimensionFormat(case.dimension, "cluster1", score_name)
