@@ -159,24 +159,23 @@ def _signature(key: SigningKey, body: str) -> str:
     return hmac.new(key.secret, body.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
 
 
+class _Versions(BaseModel):
+    """What the bodies of all schema versions have: theirs, and the version of the agent's software."""
+
+    v: int = SCHEMA_VERSION
+    version: str = ""
+
+
 def _check_schema(body: str, cluster: str, key_id: int, version: int) -> None:
-    """Raises SchemaMismatchError. The signed version in the body counts; bodies of all versions have it."""
+    """Raises SchemaMismatchError. The signed version in the body counts, and that of the envelope."""
     try:
-        said = json.loads(body)
-    except (ValueError, RecursionError):
-        # No object: the parser reports it.
+        signed = _Versions.model_validate_json(body)
+    except ValidationError:
+        # No such object: the parser reports it.
         return
-    if not isinstance(said, dict):
-        return
-    inside = said.get("v", version)
-    if not (isinstance(inside, int) and is_supported(inside) and is_supported(version)):
-        software = said.get("version")
-        raise SchemaMismatchError(
-            cluster,
-            key_id,
-            inside if isinstance(inside, int) and not is_supported(inside) else version,
-            software[:_VERSION_LIMIT] if isinstance(software, str) else "",
-        )
+    for schema in (signed.v, version):
+        if not is_supported(schema):
+            raise SchemaMismatchError(cluster, key_id, schema, signed.version[:_VERSION_LIMIT])
 
 
 def verify(envelope: object, master_secret: bytes) -> Result:

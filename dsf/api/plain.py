@@ -1,25 +1,23 @@
-"""Validation of spec texts that become part of a request, with the same rules for the API server."""
+"""Checks of values in specs, with the same rules for the API server: texts that become part of a request, rates, and
+lists of things with names."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final, Protocol, TypeVar
 
 from pydantic import AfterValidator, Field
 
 from dsf.api.meta import SpecModel
-from dsf.api.urls import is_valid_url
+from dsf.api.urls import is_valid_url, origin
 
 #: Most headers, query parameters or scopes.
 MAX_PAIRS: Final = 32
 
-
 _PLAIN: Final = r"^[!-~](?:[ -~]*[!-~])?$"
 #: The API server's check of a URL; the models check more.
 URL_PATTERN: Final = r"^[hH][tT][tT][pP][sS]?://[a-zA-Z0-9._:\[\]-]+([/?][^\s\\#]*)?$"
-
-
 #: A positive number of cycles per second, minute or hour.
 RATE_PATTERN: Final = "^[1-9][0-9]{0,8}/[smh]$"
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
@@ -47,16 +45,20 @@ def _plain(value: str) -> str:
     return value
 
 
-def _url(value: str) -> str:
-    if not is_valid_url(value):
-        raise ValueError(f"{value!r} is not a URL of the form http://host[:port][/path] or https://...")
-    return value
-
-
 def _https(value: str) -> str:
     if not is_valid_url(value) or not value.startswith("https://"):
         raise ValueError(f"{value!r} is not a URL of the form https://host[:port]")
     return value
+
+
+def checked(check: Callable[[str], object]) -> AfterValidator:
+    """A validator that refuses the texts for which `check` raises ValueError."""
+
+    def validate(value: str) -> str:
+        check(value)
+        return value
+
+    return AfterValidator(validate)
 
 
 def matches(pattern: str, max_length: int) -> Any:
@@ -65,7 +67,7 @@ def matches(pattern: str, max_length: int) -> Any:
 
 
 Plain = Annotated[str, AfterValidator(_plain), matches(_PLAIN, 4096)]
-Url = Annotated[str, AfterValidator(_url), matches(URL_PATTERN, 2048)]
+Url = Annotated[str, checked(origin), matches(URL_PATTERN, 2048)]
 HttpsUrl = Annotated[str, AfterValidator(_https), matches(r"^https://\S+$", 2048)]
 Name = Annotated[str, Field(min_length=1, max_length=253)]
 

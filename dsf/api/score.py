@@ -77,12 +77,9 @@ def to_score_value(score: float) -> tuple[int, bool]:
     """
     if not math.isfinite(score):
         raise ValueError(f"{score} is not a score")
-    value = math.floor(score)
-    if value < MIN_VALUE:
-        return MIN_VALUE, True
-    if value > MAX_VALUE:
-        return MAX_VALUE, True
-    return value, False
+    floor = math.floor(score)
+    value = min(max(floor, MIN_VALUE), MAX_VALUE)
+    return value, value != floor
 
 
 def build_items(
@@ -159,11 +156,6 @@ class DimensionFormat:
     def _filled(self, labels: Mapping[str, str]) -> str:
         values = {**labels, **self._known}
         return _PLACEHOLDER.sub(lambda found: values.get(found[1], ""), self._format)
-
-
-def render_dimension(fmt: str, cluster: str, score_name: str, labels: Mapping[str, str]) -> str:
-    """The item name of one result; see `DimensionFormat`."""
-    return DimensionFormat(fmt, cluster, score_name).render(labels)
 
 
 def object_bytes(names: Collection[str]) -> int:

@@ -14,7 +14,7 @@ from dsf.api.aggregate import Aggregate
 from dsf.api.authentication import Auth, Tls
 from dsf.api.meta import Condition, KubernetesObject, Rule, SpecModel, StatusModel, Time
 from dsf.api.objectsource import ObjectSource
-from dsf.api.plain import DISTINCT, RATE_PATTERN, SOME, parse_rate
+from dsf.api.plain import DISTINCT, RATE_PATTERN, SOME, checked, parse_rate
 from dsf.api.remoteconfig import MAX_SOURCES, SOURCE_NAME_PATTERN, RemoteConfig
 from dsf.api.score import DEFAULT_FORMAT
 from dsf.api.selector import ClusterSelector
@@ -55,15 +55,10 @@ def _http_url(value: str) -> str:
     return value
 
 
-def _rate(value: str) -> str:
-    parse_rate(value)
-    return value
-
-
 HttpUrl = Annotated[str, AfterValidator(_http_url), Field(json_schema_extra={"pattern": _HTTP_URL})]
 DimensionText = Annotated[str, Field(min_length=1, max_length=1024)]
 ScoreValue = Annotated[StrictInt, Field(ge=-100, le=100)]
-Rate = Annotated[str, AfterValidator(_rate), Field(json_schema_extra={"pattern": RATE_PATTERN})]
+Rate = Annotated[str, checked(parse_rate), Field(json_schema_extra={"pattern": RATE_PATTERN})]
 
 
 class SourceParams(SpecModel):

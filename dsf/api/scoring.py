@@ -93,8 +93,8 @@ def _elements(body: bytes) -> list[Any]:
         raise ScoringResponseError(f"the answer is nested too deeply; it starts with {head(body)}") from None
     except ValueError as error:
         raise ScoringResponseError(f"the answer is not JSON ({error}); it starts with {head(body)}") from None
-    elements = document.get("results") if isinstance(document, dict) else None
-    if elements is None and isinstance(document, dict) and "results" in document:
+    elements = document.get("results", ...) if isinstance(document, dict) else ...
+    if elements is None:
         # Go's JSON of a nil slice.
         return []
     if not isinstance(elements, list):

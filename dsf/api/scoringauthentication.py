@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field
 from dsf.api.authentication import Methods, Tls
 from dsf.api.meta import Condition, KubernetesObject, Rule, SpecModel, StatusModel
 from dsf.api.naming import is_dns_subdomain
-from dsf.api.plain import Url, matches
+from dsf.api.plain import Url, checked, matches
 from dsf.api.selector import ClusterSelector
 from dsf.api.tokenhosts import TokenHosts
 from dsf.api.types import (
@@ -32,11 +32,6 @@ _SERVER: Final = r"^([hH][tT][tT][pP][sS]?://)?[a-zA-Z0-9._:\[\]-]+$"
 _PROXY: Final = r"^[hH][tT][tT][pP]://[a-zA-Z0-9._:\[\]-]+/?$"
 
 
-def _server(value: str) -> str:
-    TokenHosts([value])
-    return value
-
-
 def _proxy(value: str) -> str:
     if not is_valid_url(value) or not value.lower().startswith("http://") or base_url(value) != value.rstrip("/"):
         raise ValueError(f"{value!r} is not the URL of a proxy of the form http://host[:port]")
@@ -49,9 +44,6 @@ class ClusterFacts(NamedTuple):
     name: str
     labels: Mapping[str, str] = {}
     claims: Mapping[str, str] = {}
-
-    def __hash__(self) -> int:
-        return hash((self.name, tuple(sorted(self.labels.items())), tuple(sorted(self.claims.items()))))
 
 
 class Override(Methods):
@@ -121,7 +113,7 @@ class DeliveredSecret(SpecModel):
 class ScoringAuthenticationSpec(Methods):
     """Authentication and its allowed servers."""
 
-    allowed_hosts: tuple[Annotated[str, AfterValidator(_server), matches(_SERVER, 512)], ...] = Field(
+    allowed_hosts: tuple[Annotated[str, checked(lambda host: TokenHosts([host])), matches(_SERVER, 512)], ...] = Field(
         description="The servers that it applies to: host (any port), host:port, or https://host[:port].",
         min_length=1,
         max_length=64,

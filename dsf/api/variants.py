@@ -48,17 +48,16 @@ def resolve_everywhere(
     before_inputs, before = memory.get(scorer.key, ((), {}))
     if before_inputs != inputs:
         before = {}
+
+    def variant(cluster: ClusterFacts) -> _Own:
+        if selector is not None and not selector.matches(cluster.labels):
+            return None
+        return _tried(scorer, token_hosts, authentications, Renderer(cluster)) if anywhere.is_used else common
+
     now: dict[str, tuple[ClusterFacts, _Own]] = {}
     for cluster in clusters:
-        known = before.get(cluster.name)
-        if known is None or known[0] != cluster:
-            own: _Own = None
-            if selector is None or selector.matches(cluster.labels):
-                own = common
-                if anywhere.is_used:
-                    own = _tried(scorer, token_hosts, authentications, Renderer(cluster))
-            known = (cluster, own)
-        now[cluster.name] = known
+        facts, own = before.get(cluster.name, (None, None))
+        now[cluster.name] = cluster, own if facts == cluster else variant(cluster)
     memory[scorer.key] = inputs, now
     found = {name: own for name, (_, own) in now.items()}
     usable = (own for own in found.values() if isinstance(own, ResolvedScorer))

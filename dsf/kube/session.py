@@ -10,7 +10,7 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -156,12 +156,8 @@ class Session:
         ApiServerError (any other status) and UnreachableError.
         """
         response = self._send(self._client, method, path, query, body, content_type, timeout)
-        try:
+        with self._reading(method, path, response):
             data = response.data
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise UnreachableError(f"{method} {path}: the answer of {self.host} broke off: {_cause(error)}") from None
-        finally:
-            response.release_conn()
         return self._parsed(method, path, response, data)
 
     def read(
@@ -174,7 +170,7 @@ class Session:
         left = max(deadline - time.monotonic(), 0.001)
         response = self._send(self._client, "GET", path, query, None, "", (min(_TIMEOUT[0], left), left))
         data = bytearray()
-        try:
+        with self._reading("GET", path, response):
             # What has come, not whole chunks: a server that sends a byte now and then would hold them up for ever.
             while chunk := response.read1(64 * 1024, decode_content=True):
                 data += chunk
@@ -182,14 +178,22 @@ class Session:
                     raise TooLargeError(f"GET {path}: the answer has more than the {max_bytes} bytes allowed")
                 if time.monotonic() >= deadline:
                     raise UnreachableError(f"GET {path}: {self.host} did not answer in time")
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise UnreachableError(f"GET {path}: the answer of {self.host} broke off: {_cause(error)}") from None
-        except BackendError:
-            response.close()  # The next request must not read the rest.
+        return self._parsed("GET", path, response, bytes(data)), len(data)
+
+    @contextlib.contextmanager
+    def _reading(self, method: str, path: str, response: urllib3.BaseHTTPResponse) -> Iterator[None]:
+        """Read an answer, and give its connection back; after an error close it, for the next one must not read the
+        rest."""
+        try:
+            yield
+        except BaseException as error:
+            response.close()
+            if isinstance(error, (urllib3.exceptions.HTTPError, OSError)):
+                text = f"{method} {path}: the answer of {self.host} broke off: {_cause(error)}"
+                raise UnreachableError(text) from None
             raise
         finally:
             response.release_conn()
-        return self._parsed("GET", path, response, bytes(data)), len(data)
 
     def _parsed(self, method: str, path: str, response: urllib3.BaseHTTPResponse, data: bytes) -> dict[str, Any]:
         if response.status >= 300:
@@ -214,12 +218,8 @@ class Session:
             if (sock := getattr(response.connection, "sock", None)) is not None:
                 sock.settimeout(read_timeout)
             return Watch(response, path)
-        try:
+        with self._reading("GET", path, response):
             raise _api_error("GET", path, response, response.read(64 * 1024))
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise UnreachableError(f"GET {path}: the answer of {self.host} broke off: {_cause(error)}") from None
-        finally:
-            response.close()
 
     def get(self, path: str) -> dict[str, Any]:
         """Read one object or list."""

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from dsf.api.naming import sanitize_resource_name
-from dsf.api.score import Item, has_expired, render_dimension, score_body, score_status, valid_until
+from dsf.api.score import DimensionFormat, Item, has_expired, score_body, score_status, valid_until
 from dsf.store.pairs import PairScore
 from dsf.store.registry import ClusterRecord, ScorerRecord
 
@@ -97,15 +97,14 @@ def _without_results(scorer: ScorerRecord, cluster: ClusterRecord, value: int | 
 
     None if there is neither. Of two with the same name on this cluster the later one counts, as for results.
     """
+
+    def name_of(fmt: str) -> str:
+        return DimensionFormat(fmt, cluster.name, scorer.score_name).render({})
+
     named = scorer.when_empty.items
     if named:
-        return tuple(
-            {render_dimension(name, cluster.name, scorer.score_name, {}): number for name, number in named}.items()
-        )
-    if value is None:
-        return ()
-    name = render_dimension(scorer.dimension_format, cluster.name, scorer.score_name, {}) or scorer.score_name
-    return ((name, value),)
+        return tuple({name_of(name): number for name, number in named}.items())
+    return () if value is None else ((name_of(scorer.dimension_format) or scorer.score_name, value),)
 
 
 def _moment(seconds: float) -> datetime:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsf.api.score import DEFAULT_FORMAT, DimensionFormat, render_dimension
+from dsf.api.score import DEFAULT_FORMAT, DimensionFormat
 from dsf.api.types import USED_LABELS
 from tests.cases import load
 
@@ -18,7 +18,7 @@ LABELS = st.dictionaries(st.sampled_from(USED_LABELS), FORMATS)
 
 @pytest.mark.parametrize("case", load("dimensions"))
 def test_render(case: dict[str, Any]) -> None:
-    assert render_dimension(case["format"], case["cluster"], case["score"], case["labels"]) == case["expected"]
+    assert DimensionFormat(case["format"], case["cluster"], case["score"]).render(case["labels"]) == case["expected"]
 
 
 def test_the_default_format_is_the_score_name() -> None:
@@ -42,7 +42,7 @@ def test_rendering_never_raises_and_is_one_pass(fmt: str, cluster: str, score: s
     if used and not any(used) and not any(map(str.isalnum, expected)):
         # Nothing but separators.
         expected = ""
-    assert render_dimension(fmt, cluster, score, labels) == expected
+    assert DimensionFormat(fmt, cluster, score).render(labels) == expected
 
 
 def test_a_format_is_made_once_and_rendered_often() -> None:
