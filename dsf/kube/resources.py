@@ -1,4 +1,4 @@
-"""The kinds that the hub controller, the agent and the optimiser use, with their REST paths."""
+"""Kinds of objects with their REST paths."""
 
 from __future__ import annotations
 
@@ -60,22 +60,6 @@ PODS = Resource("", "v1", "pods", "Pod")
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
-
-# Optimiser only.
 PLACEMENTS = Resource("cluster.open-cluster-management.io", "v1beta1", "placements", "Placement")
-PLACEMENT_DECISIONS = Resource(
-    "cluster.open-cluster-management.io", "v1beta1", "placementdecisions", "PlacementDecision"
-)
-MANAGED_CLUSTER_SETS = Resource(
-    "cluster.open-cluster-management.io", "v1beta2", "managedclustersets", "ManagedClusterSet", namespaced=False
-)
-MANAGED_CLUSTER_SET_BINDINGS = Resource(
-    "cluster.open-cluster-management.io", "v1beta2", "managedclustersetbindings", "ManagedClusterSetBinding"
-)
-MANIFEST_WORK_REPLICA_SETS = Resource(
-    "work.open-cluster-management.io", "v1alpha1", "manifestworkreplicasets", "ManifestWorkReplicaSet"
-)
-POLICIES = Resource("policy.open-cluster-management.io", "v1", "policies", "Policy")
-PLACEMENT_BINDINGS = Resource("policy.open-cluster-management.io", "v1", "placementbindings", "PlacementBinding")
 TOKEN_REVIEWS = Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False)
 ACCESS_REVIEWS = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False)

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from dsf.kube.resources import MANAGED_CLUSTERS, PLACEMENT_BINDINGS
+from dsf.kube.resources import MANAGED_CLUSTERS
 from dsf.kube.session import Session
+from dsf.optimizer.kinds import PLACEMENT_BINDINGS
 from dsf.optimizer.selector import COMPLIANCE_CLAIM
 from dsf.settings import ENV_PREFIX
 from dsf.up.stack import http_ready

@@ -25,16 +25,9 @@ from dsf.api.meta import rfc3339
 from dsf.backtest.placements import Scores
 from dsf.backtest.record import Question, Record
 from dsf.kube.lists import objects
-from dsf.kube.resources import (
-    ADDON_PLACEMENT_SCORES,
-    MANAGED_CLUSTER_SET_BINDINGS,
-    MANAGED_CLUSTER_SETS,
-    MANAGED_CLUSTERS,
-    PLACEMENT_DECISIONS,
-    PLACEMENTS,
-    Resource,
-)
+from dsf.kube.resources import ADDON_PLACEMENT_SCORES, MANAGED_CLUSTERS, PLACEMENTS, Resource
 from dsf.kube.session import Session
+from dsf.optimizer.kinds import MANAGED_CLUSTER_SET_BINDINGS, MANAGED_CLUSTER_SETS, PLACEMENT_DECISIONS
 from dsf.placements.explanation import PlacementView, WhatIf, explain
 from dsf.placements.reader import PlacementReader, parse_answer
 from dsf.placements.replay import Replay

@@ -11,8 +11,9 @@ from typing import Any
 import yaml
 
 from dsf.errors import ObjectNotFoundError
-from dsf.kube.resources import MANIFEST_WORK_REPLICA_SETS, PLACEMENT_BINDINGS, POLICIES, Resource
+from dsf.kube.resources import Resource
 from dsf.kube.session import Session
+from dsf.optimizer.kinds import MANIFEST_WORK_REPLICA_SETS, PLACEMENT_BINDINGS, POLICIES
 from tests.support.controlplane import find
 from tests.support.controlplane_crds import create_crds
 

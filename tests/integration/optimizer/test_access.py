@@ -9,10 +9,11 @@ import pytest
 from fastapi.testclient import TestClient
 
 from dsf.errors import AccessError
-from dsf.kube.resources import MANIFEST_WORK_REPLICA_SETS, PLACEMENT_BINDINGS, PLACEMENTS, POLICIES
+from dsf.kube.resources import PLACEMENTS
 from dsf.optimizer.access import CallerAccess, GuardedAction, KubernetesAccess, OpenAccess, TokenAccess
 from dsf.optimizer.app import make_app
 from dsf.optimizer.backend import ManifestClient
+from dsf.optimizer.kinds import MANIFEST_WORK_REPLICA_SETS, PLACEMENT_BINDINGS, POLICIES
 from tests.integration.optimizer.bed import PERFORMANCE, Bed
 from tests.support.redisserver import free_port
 

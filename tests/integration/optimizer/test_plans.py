@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dsf.errors import ManifestError, UnknownScorerError
-from dsf.kube.resources import ADDON_PLACEMENT_SCORES, PLACEMENT_BINDINGS
+from dsf.kube.resources import ADDON_PLACEMENT_SCORES
 from dsf.optimizer.errors import PlanConflictError
+from dsf.optimizer.kinds import PLACEMENT_BINDINGS
 from dsf.optimizer.manifests import generated_name
 from dsf.optimizer.scores import DESCRIPTION, DIMENSION_FORMAT
 from dsf.optimizer.selector import COMPLIANCE_CLAIM

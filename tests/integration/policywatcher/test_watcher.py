@@ -15,8 +15,9 @@ import pytest
 import yaml
 from kubernetes import client, config
 
-from dsf.kube.resources import POLICIES, SECRETS
+from dsf.kube.resources import SECRETS
 from dsf.kube.session import Session
+from dsf.optimizer.kinds import POLICIES
 from tests.integration.kube.way import Way
 from tests.integration.policywatcher.kinds import CLAIMS, install, uninstall
 from tests.integration.policywatcher.managedcluster import CLAIM, MANIFEST, SAMPLE, ManagedCluster

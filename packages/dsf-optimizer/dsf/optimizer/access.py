@@ -17,17 +17,10 @@ from typing import Any, Final
 import dsf.log
 from dsf.errors import AccessError, SettingsError
 from dsf.http.hosts import is_loopback
-from dsf.kube.resources import (
-    ADDON_PLACEMENT_SCORES,
-    DYNAMIC_SCORERS,
-    MANIFEST_WORK_REPLICA_SETS,
-    PLACEMENT_BINDINGS,
-    PLACEMENTS,
-    POLICIES,
-    Resource,
-)
+from dsf.kube.resources import ADDON_PLACEMENT_SCORES, DYNAMIC_SCORERS, PLACEMENTS, Resource
 from dsf.kube.reviews import Reviews
 from dsf.kube.session import Session
+from dsf.optimizer.kinds import MANIFEST_WORK_REPLICA_SETS, PLACEMENT_BINDINGS, POLICIES
 from dsf.web.access import TokenFile
 
 log = dsf.log.get(__name__)

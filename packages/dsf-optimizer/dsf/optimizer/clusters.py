@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from dsf.kube.resources import MANAGED_CLUSTER_SET_BINDINGS, MANAGED_CLUSTER_SETS, MANAGED_CLUSTERS
+from dsf.kube.resources import MANAGED_CLUSTERS
 from dsf.optimizer.backend import ManifestClient
+from dsf.optimizer.kinds import MANAGED_CLUSTER_SET_BINDINGS, MANAGED_CLUSTER_SETS
 from dsf.optimizer.selector import COMPLIANCE_CLAIM, PlacementSelector, Selection
 from dsf.placements.scheduling import claims_of, holds
 

@@ -8,9 +8,10 @@ from datetime import datetime
 
 from dsf.api.naming import MAX_LABEL_VALUE_LENGTH
 from dsf.errors import ManifestError
-from dsf.kube.resources import ADDON_PLACEMENT_SCORES, MANIFEST_WORK_REPLICA_SETS, POLICIES, Resource
+from dsf.kube.resources import ADDON_PLACEMENT_SCORES, Resource
 from dsf.optimizer.backend import Manifest, ManifestClient
 from dsf.optimizer.clusters import Clusters
+from dsf.optimizer.kinds import MANIFEST_WORK_REPLICA_SETS, POLICIES
 from dsf.optimizer.labels import placement_name, read_problem
 from dsf.optimizer.manifests import current_places
 from dsf.optimizer.model import PlanInput, Preference, refuse
