@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import dsf.log
 from dsf.api import kubeyaml
@@ -23,7 +23,7 @@ from dsf.api.types import CREDENTIALS_KEY, REDIS_PASSWORD_KEY, SENTINEL_PASSWORD
 from dsf.backends.eventlimit import EventLimit
 from dsf.backends.files import read_text, read_yaml, write_text
 from dsf.backends.manifestfolder import GRACE, Declared, ManifestFolder
-from dsf.backends.outfolder import INPUT_KINDS, PRIVATE, DirectoryScores, FolderLock, OutFolder, identity
+from dsf.backends.outfolder import INPUT_KINDS, PRIVATE, DirectoryScores, OutFolder, identity
 from dsf.backends.protocol import Credentials, EventType, Kind, Manifest, ObjectKey, OnChange
 from dsf.errors import BackendError, ObjectNotFoundError, SettingsError
 from dsf.keys import is_name
@@ -60,7 +60,6 @@ class DirectoryBackend(DirectoryScores):
         # Guards all below, and the files made from it. Held while writing, so that file and memory agree.
         self._lock = threading.RLock()
         self._objects: dict[ObjectKey, Manifest] = {}
-        self._version = 0
         self._declared: dict[ObjectKey, Declared] = {}
         self._problems: Sequence[ManifestProblem] | None = None
         self._events: list[dict[str, Any]] = []
@@ -68,12 +67,12 @@ class DirectoryBackend(DirectoryScores):
         self._limit = EventLimit()
         self._stop = threading.Event()
         self._thread = SupervisedThread(self._watch, "manifests")
-        self._folder_lock: FolderLock | None = None
+        self._lock_file: TextIO | None = None
         self._on_change: OnChange = lambda _: None
 
     def start(self, on_change: OnChange) -> None:
         """See the protocol. Raises BackendError when another hub uses the out folder."""
-        self._folder_lock = FolderLock(self._out.root)
+        self._lock_file = self._out.lock()
         self._restore()
         before = {*self._objects}
         self._look(grace=0.0)
@@ -90,9 +89,8 @@ class DirectoryBackend(DirectoryScores):
         self._stop.set()
         self._thread.join()
         self._write_events()
-        if self._folder_lock is not None:
-            self._folder_lock.release()
-            self._folder_lock = None
+        if self._lock_file is not None:
+            self._lock_file.close()
 
     def list(self, kind: Kind) -> list[Manifest]:
         """See the protocol."""
@@ -165,10 +163,6 @@ class DirectoryBackend(DirectoryScores):
     def keep_name_claims(self, text: str) -> None:
         """See the protocol. No other process has this folder."""
         write_text(self._private("names.json"), text)
-
-    def problems(self) -> Sequence[ManifestProblem]:
-        """See the protocol."""
-        return self._problems or ()
 
     def signing_secret(self) -> str:
         """See the protocol. It is in a file that only its owner can read."""
@@ -295,14 +289,8 @@ class DirectoryBackend(DirectoryScores):
 
     def _keep(self, key: ObjectKey, manifest: Manifest) -> None:
         """Store one object."""
-        self._objects[key] = self._numbered(manifest)
-        shown = {name: value for name, value in manifest["metadata"].items() if name != "resourceVersion"}
-        self._out.put(self._out.path(key), kubeyaml.dump({**manifest, "metadata": shown}))
-
-    def _numbered(self, manifest: Manifest) -> Manifest:
-        """The object with a new resourceVersion, which is not stored: it is a counter of this process."""
-        self._version += 1
-        return {**manifest, "metadata": {**manifest["metadata"], "resourceVersion": str(self._version)}}
+        self._objects[key] = manifest
+        self._out.put(self._out.path(key), kubeyaml.dump(manifest))
 
     def _report(self, problems: Sequence[ManifestProblem]) -> None:
         """Set the current problems: `problems.yaml` has them, log and events those that are new."""

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 import dsf.log
-from dsf.api.manifest import ManifestProblem
 from dsf.api.types import CREDENTIALS_WORK_NAME, MANAGED_BY, MANAGED_BY_LABEL
 from dsf.backends.compare import carries
 from dsf.backends.kube_credentials import credentials_work, key_ids_of, signing_secret
@@ -139,10 +138,6 @@ class KubeBackend(KubeScoreBackend):
             # `kubectl describe` finds events by uid.
             regarding["uid"] = obj["metadata"]["uid"]
         self._events.record(regarding, type_, reason, message)
-
-    def problems(self) -> Sequence[ManifestProblem]:
-        """None: the API server itself refuses invalid manifests."""
-        return ()
 
     def signing_secret(self) -> str:
         """See the protocol."""

@@ -22,7 +22,7 @@ import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TextIO
 
 import dsf.log
 from dsf.api import kubeyaml
@@ -116,6 +116,25 @@ class OutFolder:
                 if mode and read_text(path) != text:
                     write_text(path, text, mode=mode)
 
+    def lock(self) -> TextIO:
+        """Lock the folder for one hub, since two would undo each other's work, until the file is closed.
+
+        Raises BackendError when another process holds it or it cannot be written.
+        """
+        path = self.root / PRIVATE / "lock"
+        try:
+            # For its owner only: the master secret is in the same folder.
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file = path.open("a", encoding="utf-8")
+        except OSError as error:
+            raise BackendError(f"cannot write into {self.root}: {error.strerror}") from None
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            raise BackendError(f"another hub works on {self.root}; stop it, or choose another DSF_OUT_DIR") from None
+        return file
+
     def read(self, key: ObjectKey) -> Manifest | None:
         """One object; None if it is missing, or if people copied or renamed another one to this place."""
         path = self.path(key)
@@ -184,29 +203,3 @@ def identity() -> Manifest:
     # Kubernetes has whole seconds; the fraction orders objects of one second.
     now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return {"uid": str(uuid.uuid4()), "creationTimestamp": now}
-
-
-class FolderLock:
-    """One hub's lock of the folder, since two would undo each other's work.
-
-    Held until `release` or any end of the process.
-    """
-
-    def __init__(self, root: Path) -> None:
-        """Raises BackendError when another process holds the folder or it cannot be written."""
-        path = root / PRIVATE / "lock"
-        try:
-            # For its owner only: the master secret is in the same folder.
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._file = path.open("a", encoding="utf-8")
-        except OSError as error:
-            raise BackendError(f"cannot write into {root}: {error.strerror}") from None
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._file.close()
-            raise BackendError(f"another hub works on {root}; stop it, or choose another DSF_OUT_DIR") from None
-
-    def release(self) -> None:
-        """Release the lock."""
-        self._file.close()

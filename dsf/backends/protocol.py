@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple, Protocol, Self
 
-from dsf.api.manifest import ManifestProblem
 from dsf.redisacl.keyids import KeyIds
 
 Manifest = dict[str, Any]
@@ -104,9 +103,10 @@ class Backend(ScoreBackend, Protocol):
         """Let a `start` that waits in another thread raise BackendError soon. `stop` must still be called."""
 
     def list(self, kind: Kind) -> list[Manifest]:
-        """All objects of a kind; none of an unsupported kind. They are shared: do not change them.
+        """All objects of a kind; none of an unsupported kind. They are shared: do not change them; a changed object is
+        another one here.
 
-        `metadata` has uid, generation, creationTimestamp and a resourceVersion that changes with the object.
+        `metadata` has uid, generation and creationTimestamp.
         """
 
     def keys(self, kind: Kind) -> Sequence[ObjectKey]:
@@ -129,9 +129,6 @@ class Backend(ScoreBackend, Protocol):
 
     def event(self, about: ObjectKey, type_: EventType, reason: str, message: str) -> None:
         """Record an event about an object, within the limit of `dsf.backends.eventlimit`. Never raises."""
-
-    def problems(self) -> Sequence[ManifestProblem]:
-        """The current mistakes in users' manifests."""
 
     def signing_secret(self) -> str:
         """The hub's master secret in hex, created at the very first call and kept."""

@@ -15,8 +15,7 @@ from dsf.api.types import MANIFESTWORK_NAME
 from dsf.backends.compare import carries
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
 from dsf.errors import BackendError, DsfError
-from dsf.hub.credentials import AgentCredentials
-from dsf.hub.departures import DepartedClusters, Departures, delete_work
+from dsf.hub.departures import DepartedClusters, delete_work
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.distribute import is_applied, manifest_work
 from dsf.hub.registrar import Registrar
@@ -39,14 +38,9 @@ class _Known(NamedTuple):
     #: Scorers delivered to its agent; None if not known to be up to date.
     delivered: frozenset[str] | None = None
     is_looked_at: bool = False
-    #: Whether its last run failed or is unfinished.
-    is_unsettled: bool = False
     #: Why delivery failed, and whether that was a refusal; empty if it did not.
     problem: str = ""
     is_refused: bool = False
-
-
-_NOTHING: Final = _Known()
 
 
 class ClusterReconciler:
@@ -57,20 +51,18 @@ class ClusterReconciler:
         backend: Backend,
         registrar: Registrar,
         desired: DesiredState,
+        departed: DepartedClusters,
         *,
-        credentials: AgentCredentials,
         agent_namespace: str,
-        departures: Departures | None = None,
         on_distributed: Callable[[frozenset[str]], None],
         replan: Callable[[], FleetPlan],
     ) -> None:
-        """`on_distributed` gets the names of the scorers added to or removed from a cluster, `replan` makes a new plan;
-        without `departures` what is gone is forgotten at once."""
+        """`on_distributed` gets the names of the scorers added to or removed from a cluster, `replan` makes a plan."""
         self._backend = backend
         self._registrar = registrar
         self._desired = desired
         self._agent_namespace = agent_namespace
-        self._credentials = credentials
+        self._departed = departed
         self._on_distributed = on_distributed
         self._replan = replan
         self._lock = threading.Lock()
@@ -78,32 +70,27 @@ class ClusterReconciler:
         self._known: dict[str, _Known] = {}
         # Cluster -> end (monotonic clock) of its new entries' wait.
         self._held: dict[str, float] = {}
-        self._departures = departures or Departures(0.0)
-        self.departed = DepartedClusters(backend, registrar, credentials, self._departures)
 
     def __call__(self, key: ObjectKey) -> float | None:
         """Raises BackendError and redis.RedisError; a failure of one does not prevent the other's work."""
         plan = self._desired.plan
-        self._note(key.name, is_unsettled=True)
-        outcome: dict[str, Any] = {"problem": "", "is_refused": False}
+        problem, is_refused = "", False
         try:
             reconcile = self._serve_what_fits if key.name in plan.clusters else self._leave
-            look = reconcile(key.name, plan)
-            outcome["is_unsettled"] = False
-            return look
+            return reconcile(key.name, plan)
         except BackendError as error:
-            outcome |= {"problem": str(error), "is_refused": error.is_refusal}
+            problem, is_refused = str(error), error.is_refusal
             raise
         except (DsfError, redis.RedisError):
             raise
         except Exception as error:
-            outcome["problem"] = f"the hub cannot go on: {type(error).__name__}; the hub's log says where"
+            problem = f"the hub cannot go on: {type(error).__name__}; the hub's log says where"
             raise
         finally:
             # Also on failure: the delivery is then known not to be up to date. And statuses may have waited for the
             # first look although it changed nothing.
-            before, after = self._note(key.name, is_looked_at=True, **outcome)
-            if before._replace(is_unsettled=after.is_unsettled) != after:
+            before, after = self._note(key.name, is_looked_at=True, problem=problem, is_refused=is_refused)
+            if before != after:
                 self._on_distributed(frozenset(scorer.name for scorer in plan.running(key.name)))
 
     def distributed(self, scorer: str) -> int:
@@ -125,10 +112,6 @@ class ClusterReconciler:
         _, name = min(failed)
         return f"{name}: {rows[name].problem}", rows[name].is_refused
 
-    def unsettled(self) -> set[str]:
-        """Clusters whose last run failed or is unfinished."""
-        return {name for name, known in self._rows().items() if known.is_unsettled}
-
     def up_to_date(self) -> int:
         """Number of clusters that are up to date."""
         return sum(known.delivered is not None for known in self._rows().values())
@@ -140,7 +123,7 @@ class ClusterReconciler:
     def _note(self, cluster: str, **facts: Any) -> tuple[_Known, _Known]:
         """Note facts about a cluster; returns what was known before and what is now."""
         with self._lock:
-            before = self._known.get(cluster, _NOTHING)
+            before = self._known.get(cluster, _Known())
             after = self._known[cluster] = before._replace(**facts)
         return before, after
 
@@ -163,8 +146,8 @@ class ClusterReconciler:
         try:
             # Also without a configuration: credentials are the agent's identity, not its work. They are removed when
             # the cluster is no longer accepted.
-            look = self._credentials.ensure(cluster, plan.clusters[cluster])
-            self._departures.forget(cluster)
+            look = self._departed.credentials.ensure(cluster, plan.clusters[cluster])
+            self._departed.departures.forget(cluster)
         except redis.RedisError as error:
             # Deliveries without Redis are done.
             unreachable = error
@@ -173,8 +156,8 @@ class ClusterReconciler:
             wanted = plan.entries(cluster, present)
             if not self._desired.has_no_config:
                 # An unreadable one is not gone: its grace begins anew with each look.
-                self._departures.forget(_CONFIG)
-            if not plan.is_enabled and (left := self._departures.left(_CONFIG)):
+                self._departed.departures.forget(_CONFIG)
+            if not plan.is_enabled and (left := self._departed.departures.left(_CONFIG)):
                 wanted, look = plan.stopped(cluster, present), min(left, look or left)
             # Before the agent forgets the scorer: a tick for an unknown scorer would be a failed cycle.
             self._registrar.remove_other_entries(cluster, wanted)
@@ -225,7 +208,7 @@ class ClusterReconciler:
     def _leave(self, cluster: str, plan: FleetPlan) -> float | None:
         self._held.pop(cluster, None)
         self._note_delivery(cluster, None)
-        return self.departed(cluster, plan)
+        return self._departed(cluster, plan)
 
     def _hold(self, cluster: str, wanted: dict[str, Entry], *, has_arrived: bool) -> float | None:
         """Take entries out of `wanted` that would start before delivery to the agent; returns the seconds until they

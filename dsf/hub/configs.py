@@ -7,6 +7,7 @@ clusters are accepted: these are their identity, and the next configuration find
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import redis
@@ -20,49 +21,40 @@ from dsf.hub.scores import ScoreReconciler
 from dsf.hub.statuses import write_status
 
 
+@dataclass(frozen=True)
 class ConfigReconciler:
     """Reconciles a DynamicScoringConfig by key, existing or not."""
 
-    def __init__(
-        self,
-        backend: Backend,
-        registrar: Registrar,
-        desired: DesiredState,
-        clusters: ClusterReconciler,
-        scores: ScoreReconciler,
-        *,
-        on_orphan: Callable[[ObjectKey], None],
-    ) -> None:
-        """`on_orphan` gets the scores that are to be reconciled because there is no configuration any more."""
-        self._backend = backend
-        self._registrar = registrar
-        self._desired = desired
-        self._clusters = clusters
-        self._scores = scores
-        self._on_orphan = on_orphan
+    backend: Backend
+    registrar: Registrar
+    desired: DesiredState
+    clusters: ClusterReconciler
+    scores: ScoreReconciler
+    #: Gets the scores that are to be reconciled because there is no configuration any more.
+    on_orphan: Callable[[ObjectKey], None]
 
     def __call__(self, key: ObjectKey) -> float | None:
         """Raises BackendError and redis.RedisError."""
-        plan = self._desired.plan
-        config = self._desired.config(key)
-        counts = key == self._desired.config_key
-        if counts and self._desired.has_no_config:
-            for score in self._scores.orphans(plan):
-                self._on_orphan(score)
+        plan = self.desired.plan
+        config = self.desired.config(key)
+        counts = key == self.desired.config_key
+        if counts and self.desired.has_no_config:
+            for score in self.scores.orphans(plan):
+                self.on_orphan(score)
             return None
         if config is None or config.metadata.deletion_timestamp is not None:
             return None
         now = datetime.now(UTC)
         if not counts:
-            status = ignored_config_status(config, self._desired.config_key.namespace, now=now)
+            status = ignored_config_status(config, self.desired.config_key.namespace, now=now)
         else:
-            if config.status.conditions and not self._clusters.have_looked_at(plan.clusters):
+            if config.status.conditions and not self.clusters.have_looked_at(plan.clusters):
                 # After a start: the counts are not yet complete. The last cluster's run triggers this again.
                 return None
             status = config_status(
                 config,
                 clusters=len(plan.clusters),
-                distributed=self._clusters.up_to_date(),
+                distributed=self.clusters.up_to_date(),
                 scorers=sum(bool(plan.clusters_of(scorer)) for scorer in plan.scorers.values()),
                 masked=plan.masked_pairs(),
                 agents=self._agent_problems(),
@@ -70,12 +62,12 @@ class ConfigReconciler:
                 without_room=[scorer.scorer.key for scorer in plan.without_room()],
                 now=now,
             )
-        write_status(self._backend, key, config.status.conditions, status)
+        write_status(self.backend, key, config.status.conditions, status)
         return None
 
     def _agent_problems(self) -> Mapping[str, str] | None:
         try:
-            return self._registrar.agent_problems()
+            return self.registrar.agent_problems()
         except redis.RedisError:
             # Keep the known status.
             return None

@@ -46,17 +46,16 @@ class AgentCredentials:
         registrar: Registrar,
         client: redis.Redis,
         settings: Settings,
-        master_secret: bytes,
     ) -> None:
-        """Raises SettingsError."""
+        """Call `begin` before all else. Raises SettingsError."""
         self._backend = backend
         self._registrar = registrar
         self._keys = AgentKeys(client)
-        self._secret = master_secret
+        self._secret = b""
         self._settings = settings
         # Report a wrong setting at startup.
         self._shared()
-        self._users = UsersEverywhere(client, settings, master_secret) if settings.redis_manage_users else None
+        self._users: UsersEverywhere | None = None
         # Last seen by `have_changed`.
         self._seen: object = None
         # Seconds between two checks of a rotation in progress.
@@ -71,6 +70,12 @@ class AgentCredentials:
         self._requests: dict[str, KeyRequest] | None = None
         self._client = client
         self._are_limits_known = False
+
+    def begin(self, master_secret: bytes) -> None:
+        """All credentials are derived from this secret."""
+        self._secret = master_secret
+        if self._settings.redis_manage_users:
+            self._users = UsersEverywhere(self._client, self._settings, master_secret)
 
     def ensure(self, cluster: str, uid: str, *, deliver: bool = True) -> float | None:
         """Make the cluster's credentials valid and `deliver` them; returns seconds until the next check.

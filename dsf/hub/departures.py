@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import redis
@@ -43,16 +44,14 @@ class Departures:
             self._since.pop(name, None)
 
 
+@dataclass(frozen=True)
 class DepartedClusters:
     """Clusters that the hub does not serve: what they have is suspended until their grace is over, then removed."""
 
-    def __init__(
-        self, backend: Backend, registrar: Registrar, credentials: AgentCredentials, departures: Departures
-    ) -> None:
-        self._backend = backend
-        self._registrar = registrar
-        self._credentials = credentials
-        self._departures = departures
+    backend: Backend
+    registrar: Registrar
+    credentials: AgentCredentials
+    departures: Departures
 
     def __call__(self, cluster: str, plan: FleetPlan) -> float | None:
         """Nothing runs there from now on. Returns the seconds until all of it is removed; None if it is already.
@@ -66,43 +65,43 @@ class DepartedClusters:
             if left:
                 self._pause(cluster, plan, left, has_agent=has_agent)
             else:
-                self._credentials.withdraw(cluster)
-                self._registrar.remove_cluster(cluster)
-                self._registrar.notices.forget_cluster(cluster)
-                self._departures.forget(cluster)
+                self.credentials.withdraw(cluster)
+                self.registrar.remove_cluster(cluster)
+                self.registrar.notices.forget_cluster(cluster)
+                self.departures.forget(cluster)
         except redis.RedisError as error:
             unreachable = error
-        delete_work(self._backend, cluster)
+        delete_work(self.backend, cluster)
         if not (left and has_agent):
-            self._backend.remove_credentials(cluster)
+            self.backend.remove_credentials(cluster)
         if unreachable is not None:
             raise unreachable
-        return left if left and cluster in self._registrar.known_clusters() else None
+        return left if left and cluster in self.registrar.known_clusters() else None
 
     def grace_of(self, cluster: str) -> float:
         """Seconds for which a cluster without the hub's service is still kept; 0 if it is refused."""
-        managed_cluster = self._backend.get(Kind.CLUSTER, "", cluster)
+        managed_cluster = self.backend.get(Kind.CLUSTER, "", cluster)
         if managed_cluster is not None and (managed_cluster.get("spec") or {}).get("hubAcceptsClient") is not True:
             # A person's decision, perhaps about a cluster that is not trusted any more.
             return 0.0
-        return self._departures.left(cluster)
+        return self.departures.left(cluster)
 
     def _may_have_agent(self, cluster: str) -> bool:
         """Whether only the add-on is missing: OCM waits for no ManifestWork then, and the credentials may stay."""
-        managed_cluster = self._backend.get(Kind.CLUSTER, "", cluster)
+        managed_cluster = self.backend.get(Kind.CLUSTER, "", cluster)
         return managed_cluster is not None and not managed_cluster["metadata"].get("deletionTimestamp")
 
     def _pause(self, cluster: str, plan: FleetPlan, left: float, *, has_agent: bool) -> None:
         """Run nothing on a cluster that is gone for a moment. Costs nothing for an unknown one."""
-        if cluster not in self._registrar.known_clusters():
+        if cluster not in self.registrar.known_clusters():
             return
-        self._credentials.keep(cluster, deliver=has_agent)
-        stopped = plan.stopped(cluster, self._registrar.present(cluster))
-        self._registrar.remove_other_entries(cluster, stopped)
-        self._registrar.put_entries(cluster, stopped)
+        self.credentials.keep(cluster, deliver=has_agent)
+        stopped = plan.stopped(cluster, self.registrar.present(cluster))
+        self.registrar.remove_other_entries(cluster, stopped)
+        self.registrar.put_entries(cluster, stopped)
         what = f"its ManagedClusterAddOn {ADDON_NAME} is gone" if has_agent else "its ManagedCluster is gone"
         until = datetime.fromtimestamp(time.time() + left, UTC)
-        self._registrar.notices.tell_cluster(
+        self.registrar.notices.tell_cluster(
             ClusterNotice(
                 name=cluster,
                 problem=f"{what}, so nothing runs there; its scores, history and credentials are kept until "

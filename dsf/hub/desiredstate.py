@@ -79,8 +79,8 @@ class DesiredState:
         # Held while a plan is made.
         self._making = threading.Lock()
         self._lock = threading.RLock()
-        # Version, parsed object, and error if unreadable.
-        self._parsed: dict[ObjectKey, tuple[str, ApiObject | None, str]] = {}
+        # Manifest, parsed object, and error if unreadable.
+        self._parsed: dict[ObjectKey, tuple[Manifest, ApiObject | None, str]] = {}
         # Object -> last message logged about its unknown fields.
         self._ignored: dict[ObjectKey, str] = {}
         # Clusters whose hosted add-on is reported.
@@ -323,18 +323,16 @@ class DesiredState:
             return None
         return self._parse(key, manifest, model)
 
-    def _parse(self, key: ObjectKey, manifest: Manifest, model: type[_Object]) -> _Object | None:
+    def _parse(self, key: ObjectKey, stored: Manifest, model: type[_Object]) -> _Object | None:
         with self._lock:
-            return self._parsed_or_read(key, manifest, model)
+            cached = self._parsed.get(key)
+            if cached is None or cached[0] is not stored:
+                self._parsed[key] = cached = (stored, *self._read(key, stored, model))
+        item = cached[1]
+        return item if isinstance(item, model) else None
 
-    def _parsed_or_read(self, key: ObjectKey, manifest: Manifest, model: type[_Object]) -> _Object | None:
-        version = f"{manifest['metadata'].get('uid')}/{manifest['metadata'].get('resourceVersion')}"
-        cached = self._parsed.get(key)
-        if cached is not None and cached[0] == version:
-            item = cached[1]
-            return item if isinstance(item, model) else None
-        parsed: _Object | None
-        text = ""
+    def _read(self, key: ObjectKey, manifest: Manifest, model: type[_Object]) -> tuple[_Object | None, str]:
+        """The object, and why it is none."""
         try:
             unknown: list[str] = []
             # Newer CRDs stay after a rollback, and a hub without its configuration would remove everything. Not
@@ -343,20 +341,17 @@ class DesiredState:
             if model in (DynamicScorer, DynamicScoringConfig):
                 manifest, unknown = known(manifest, model)
             self._tell_ignored(key, unknown)
-            parsed = read(manifest, model)
+            return read(manifest, model), ""
         except ValidationError as error:
             text = "; ".join(str(mistake) for mistake in explain(error, model, manifest))
             log.warning("object cannot be used", kind=key.kind.value, object=key.name, problem=text)
             self._backend.event(key, "Warning", INVALID, text)
-            parsed = None
         except Exception as error:
             # A bug in the hub: it must not break the plan of all others.
             log.exception("object cannot be read, the others go on", kind=key.kind.value, object=key.name)
             text = f"the hub cannot read this object: {type(error).__name__}; the hub's log says where"
             self._backend.event(key, "Warning", INTERNAL_ERROR, text)
-            return None
-        self._parsed[key] = (version, parsed, text)
-        return parsed
+        return None, text
 
     def _report_hosted(self, clusters: set[str]) -> None:
         """Report add-ons in hosted mode once: their agents would run on another cluster than the one they score."""

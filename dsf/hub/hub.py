@@ -6,7 +6,7 @@ import itertools
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Mapping, Set
 from typing import Final
 
 import redis
@@ -19,7 +19,7 @@ from dsf.hub.clusters import ClusterReconciler
 from dsf.hub.configs import ConfigReconciler
 from dsf.hub.controller import Controller, Planner, Reconcile
 from dsf.hub.credentials import AgentCredentials
-from dsf.hub.departures import Departures
+from dsf.hub.departures import DepartedClusters, Departures
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.health import Check, HealthMonitor, HealthTarget, config_read
 from dsf.hub.notifications import ChangeTeller, NotificationListener
@@ -60,11 +60,11 @@ class Hub:
             on_wake=self._on_wake,
             on_back=self._resync.set,
         )
-        self._credentials: AgentCredentials | None = None
         self._health = HealthMonitor(settings, self._on_health, self._on_check)
         self._desired = DesiredState(backend, settings, self._health.health, self._on_new_plan)
         self._planner = Planner(self._desired, self._outage)
         self._registrar = Registrar(self._client, self._outage)
+        self._credentials = AgentCredentials(backend, self._registrar, self._client, settings)
         self._changes = ChangeTeller(self._client, backend, self._scorers_called, self._health.ask)
         workers = _WORKERS[settings.backend]
         # Two queues: thousands of waiting clusters must not delay a scorer's status.
@@ -72,10 +72,11 @@ class Hub:
         self._others = Controller("scorers", self._reconcile, workers=workers, outage=self._outage)
         #: For probes and metrics.
         self.controllers = (self._planner.controller, self._clusters, self._others)
+        self._departed = DepartedClusters(
+            backend, self._registrar, self._credentials, Departures(settings.departure_grace)
+        )
         self._scores = ScoreReconciler(backend, self._registrar, self._desired)
-        self._reconcilers: dict[Kind, Reconcile] = {}
-        self._unsettled: Callable[[], set[str]] = set
-        self._grace_of: Callable[[str], float] = lambda _: 0.0
+        self._reconcilers = self._make_reconcilers()
         # Last seen by `_is_changed` of each object; only used in the backend's one thread.
         self._seen: dict[ObjectKey, tuple[object, ...]] = {}
         self._is_stopping = False
@@ -85,7 +86,7 @@ class Hub:
     def start(self) -> None:
         """Start working. Raises BackendError and SettingsError."""
         self._backend.start(self._on_change)
-        self._make_reconcilers(self._master_secret())
+        self._credentials.begin(self._master_secret())
         if self._is_stopping:
             raise BackendError("stopped while starting")
         self._health.start()
@@ -135,44 +136,26 @@ class Hub:
         self._notifications.stop()
         # Last: threads may write until here.
         self._backend.stop()
-        if self._credentials is not None:
-            self._credentials.close()
+        self._credentials.close()
         self._client.close()
         self._notifications_client.close()
 
-    def _make_reconcilers(self, master_secret: bytes) -> None:
-        self._credentials = AgentCredentials(
-            self._backend, self._registrar, self._client, self._settings, master_secret
-        )
+    def _make_reconcilers(self) -> dict[Kind, Reconcile]:
+        backend, registrar, desired = self._backend, self._registrar, self._desired
         clusters = ClusterReconciler(
-            self._backend,
-            self._registrar,
-            self._desired,
-            credentials=self._credentials,
+            backend,
+            registrar,
+            desired,
+            self._departed,
             agent_namespace=self._settings.agent_namespace,
-            departures=Departures(self._settings.departure_grace),
             on_distributed=self._on_distributed,
             replan=self._planner.update,
         )
-        self._unsettled = clusters.unsettled
-        self._grace_of = clusters.departed.grace_of
-        self._reconcilers = {
+        return {
             Kind.CLUSTER: clusters,
-            Kind.SCORER: ScorerReconciler(
-                self._backend,
-                self._registrar,
-                self._desired,
-                self._health,
-                clusters,
-                on_change=self._planner.changed,
-            ),
+            Kind.SCORER: ScorerReconciler(backend, registrar, desired, self._health, clusters, self._planner.changed),
             Kind.CONFIG: ConfigReconciler(
-                self._backend,
-                self._registrar,
-                self._desired,
-                clusters,
-                self._scores,
-                on_orphan=self._clusters.queue.add,
+                backend, registrar, desired, clusters, self._scores, self._clusters.queue.add
             ),
             Kind.SCORE: self._scores,
         }
@@ -248,9 +231,8 @@ class Hub:
 
     def _on_wake(self) -> None:
         """There may be requests for credentials, or other user actions. Raises redis.RedisError."""
-        if self._credentials is not None:
-            for cluster in self._credentials.read_requests():
-                self._clusters.queue.add(_cluster(cluster))
+        for cluster in self._credentials.read_requests():
+            self._clusters.queue.add(_cluster(cluster))
         # Before the first plan the objects meant are unknown.
         if self._desired.plan.scorers:
             self._changes.tell()
@@ -293,7 +275,7 @@ class Hub:
         """Enqueue the clusters that deviate from the desired state without an event, or `everything`."""
         plan = self._planner.update()
         clusters: set[str] = set()
-        if (self._credentials is not None and self._credentials.have_changed()) or everything:
+        if self._credentials.have_changed() or everything:
             clusters |= plan.clusters.keys() | {key.name for key in self._backend.keys(Kind.CLUSTER)}
             clusters |= {key.namespace for key in self._backend.keys(Kind.WORK)}
         others = [*self._backend.keys(Kind.SCORER), *self._backend.keys(Kind.CONFIG)]
@@ -312,7 +294,6 @@ class Hub:
             self._sync_credentials(kept)
             self._changes.tell()
         finally:
-            clusters |= self._unsettled()
             for key in others:
                 self._others.queue.add_after(key, random.uniform(0, spread))  # noqa: S311
             for key in (*orphans, *map(_cluster, clusters)):
@@ -321,13 +302,11 @@ class Hub:
     def _gone(self, plan: FleetPlan) -> dict[str, str]:
         """The clusters (name -> uid) that are gone for a moment. Raises redis.RedisError."""
         known = self._registrar.known_clusters() - plan.clusters.keys()
-        return {name: self._registrar.uid(name) for name in known if self._grace_of(name)}
+        return {name: self._registrar.uid(name) for name in known if self._departed.grace_of(name)}
 
     def _sync_credentials(self, clusters: Mapping[str, str]) -> None:
         """Correct the users of these clusters (name -> uid) in Redis after any change or loss. Raises
         redis.RedisError."""
-        if self._credentials is None:
-            return
         for cluster in self._credentials.read_requests() | self._credentials.sync(clusters):
             # Something may have changed during this pass: each is reconciled once more by itself.
             self._clusters.queue.add(_cluster(cluster))

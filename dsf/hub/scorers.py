@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import redis
@@ -35,26 +35,17 @@ from dsf.store.entries import Pace
 from dsf.store.notices import ConditionNotice, ScorerNotice, cut
 
 
+@dataclass(frozen=True)
 class ScorerReconciler:
     """Reconciles a DynamicScorer by key, existing or not. The cluster reconciler decides where it runs."""
 
-    def __init__(
-        self,
-        backend: Backend,
-        registrar: Registrar,
-        desired: DesiredState,
-        health: HealthMonitor,
-        clusters: ClusterReconciler,
-        *,
-        on_change: Callable[[ObjectKey], None],
-    ) -> None:
-        """`on_change` gets the scorers that need a newer plan."""
-        self._backend = backend
-        self._registrar = registrar
-        self._desired = desired
-        self._health = health
-        self._clusters = clusters
-        self._on_change = on_change
+    backend: Backend
+    registrar: Registrar
+    desired: DesiredState
+    health: HealthMonitor
+    clusters: ClusterReconciler
+    #: Gets the scorers that need a newer plan.
+    on_change: Callable[[ObjectKey], None]
 
     def __call__(self, key: ObjectKey) -> float | None:
         """Raises BackendError and redis.RedisError; the status is written even if Redis is unreachable.
@@ -71,50 +62,50 @@ class ScorerReconciler:
 
     def _tell(self, key: ObjectKey, error: Exception) -> None:
         """Report an internal error in the status of this scorer."""
-        scorer = self._desired.scorer(key)
+        scorer = self.desired.scorer(key)
         if scorer is not None:
             now = datetime.now(UTC)
             status = stumbled_scorer_status(scorer, internal_obstacle(error, "working on it"), now=now)
-            write_status(self._backend, key, scorer.status.conditions, status)
+            write_status(self.backend, key, scorer.status.conditions, status)
 
     def _reconcile(self, key: ObjectKey) -> float | None:
-        scorer = self._desired.scorer(key)
+        scorer = self.desired.scorer(key)
         if scorer is None:
-            self._health.forget(key)
-            plan = self._desired.plan
-            self._registrar.sync_scorers(plan)
-            self._registrar.notices.keep(plan.scorer_names())
+            self.health.forget(key)
+            plan = self.desired.plan
+            self.registrar.sync_scorers(plan)
+            self.registrar.notices.keep(plan.scorer_names())
             self._tell_mistake(key)
             return None
-        if not self._desired.counts(key.namespace):
+        if not self.desired.counts(key.namespace):
             # Not even its /config is requested: unauthorised users could make the hub send requests.
-            self._health.forget(key)
-            namespace = self._desired.config_key.namespace
+            self.health.forget(key)
+            namespace = self.desired.config_key.namespace
             status = ignored_scorer_status(scorer, namespace, now=datetime.now(UTC))
-            write_status(self._backend, key, scorer.status.conditions, status)
+            write_status(self.backend, key, scorer.status.conditions, status)
             return None
         spec = scorer.spec
-        access, is_home = self._access(scorer), self._desired.is_home(key.namespace)
+        access, is_home = self._access(scorer), self.desired.is_home(key.namespace)
         servers = [spec.config_url, access.proxy] if access.proxy else [spec.config_url]
-        refusal = self._desired.server_refusal(key.namespace, servers)
+        refusal = self.desired.server_refusal(key.namespace, servers)
         target = HealthTarget(spec.config_url, spec.config_sync_mode, access, scorer.metadata.uid, is_home, refusal)
-        self._health.track(key, target, _known(scorer))
-        plan = self._desired.plan
+        self.health.track(key, target, _known(scorer))
+        plan = self.desired.plan
         own = plan.scorers.get(scorer.key)
-        health = self._health.health(key) or _known(scorer)
+        health = self.health.health(key) or _known(scorer)
         if own is None or not _is_planned_with(own, health):
             # Created or checked after this plan was made; the two together would be a healthy scorer without /config.
-            self._on_change(key)
+            self.on_change(key)
             return None
         cycles: CycleOutcomes | None = None
         pace: Pace | None = None
         unreachable: redis.RedisError | None = None
         try:
-            problem = self._registrar.sync_scorers(plan).get(own.name)
+            problem = self.registrar.sync_scorers(plan).get(own.name)
             if problem is not None:
                 raise problem
             clusters = plan.clusters_of(own)
-            cycles, pace = self._registrar.cycles(own, clusters), self._registrar.pace(own, clusters)
+            cycles, pace = self.registrar.cycles(own, clusters), self.registrar.pace(own, clusters)
             if not is_home:
                 cycles = replace(cycles, failures=without_answers(cycles.failures))
         except redis.RedisError as error:
@@ -128,19 +119,19 @@ class ScorerReconciler:
             previous=scorer.status,
             now=datetime.now(UTC),
         )
-        write_status(self._backend, key, scorer.status.conditions, status)
+        write_status(self.backend, key, scorer.status.conditions, status)
         if unreachable is not None:
             raise unreachable
         if plan.called(key.name) == scorer.key:
-            self._registrar.notices.tell_scorer(_notice(key, status))
+            self.registrar.notices.tell_scorer(_notice(key, status))
         # The end of a pause updates registry and status; beat knows the time itself.
         ends = [at for at in (own.suspended_until, pace.pauses.ends if pace else None) if at is not None]
         return max(0.0, min(ends) - time.time()) + 0.05 if ends else None
 
     def _tell_mistake(self, key: ObjectKey) -> None:
         """Report in the status why a scorer is unreadable."""
-        mistake, manifest = self._desired.mistake(key), self._backend.get(*key)
-        if not mistake or manifest is None or not self._desired.counts(key.namespace):
+        mistake, manifest = self.desired.mistake(key), self.backend.get(*key)
+        if not mistake or manifest is None or not self.desired.counts(key.namespace):
             return
         try:
             known = DynamicScorerStatus.model_validate(manifest.get("status") or {}, by_alias=True).conditions
@@ -148,9 +139,9 @@ class ScorerReconciler:
             known = []
         generation = manifest["metadata"].get("generation") or 0
         status = unreadable_scorer_status(mistake, known, generation, now=datetime.now(UTC))
-        write_status(self._backend, key, known, status)
-        if self._desired.plan.called(key.name) == f"{key.namespace}/{key.name}":
-            self._registrar.notices.tell_scorer(_notice(key, status))
+        write_status(self.backend, key, known, status)
+        if self.desired.plan.called(key.name) == f"{key.namespace}/{key.name}":
+            self.registrar.notices.tell_scorer(_notice(key, status))
 
     def _access(self, scorer: DynamicScorer) -> Access:
         """The hub's access to its scoring API: without Secrets, but maybe through a proxy."""
@@ -159,22 +150,22 @@ class ScorerReconciler:
         auth = scorer.spec.scoring.auth
         if auth is None or auth.authentication_ref is None:
             return PLAIN
-        authentication = self._desired.authentication(scorer.metadata.namespace, auth.authentication_ref.name)
+        authentication = self.desired.authentication(scorer.metadata.namespace, auth.authentication_ref.name)
         return PLAIN if authentication is None else Access(proxy=authentication.spec.proxy_url)
 
     def _spread(self, plan: FleetPlan, own: ScorerPlan) -> DeliveryCounts:
-        config = self._desired.config_key
+        config = self.desired.config_key
         clusters = plan.clusters_of(own)
         desired = len(clusters)
-        problem, is_refused = self._clusters.problem(clusters)
+        problem, is_refused = self.clusters.problem(clusters)
         return DeliveryCounts(
             clusters=len(plan.clusters),
             desired=desired,
-            distributed=min(self._clusters.distributed(own.name), desired),
+            distributed=min(self.clusters.distributed(own.name), desired),
             config=f"{config.namespace}/{config.name}",
             is_enabled=plan.is_enabled,
-            config_mistake=self._desired.mistake(config),
-            is_counted=self._clusters.have_looked_at(clusters),
+            config_mistake=self.desired.mistake(config),
+            is_counted=self.clusters.have_looked_at(clusters),
             problem=problem,
             is_refused=is_refused,
             without_addon=plan.without_addon,

@@ -7,6 +7,7 @@ to the writer: Redis lost their records, or they were created manually with the 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import dsf.log
 from dsf.api.naming import label_value, sanitize_resource_name
@@ -21,37 +22,37 @@ from dsf.hub.summaries import FleetPlan
 log = dsf.log.get(__name__)
 
 
+@dataclass(frozen=True)
 class ScoreReconciler:
     """Reconciles an AddOnPlacementScore by key: edited, deleted, or possibly orphaned."""
 
-    def __init__(self, backend: Backend, registrar: Registrar, desired: DesiredState) -> None:
-        self._backend = backend
-        self._registrar = registrar
-        self._desired = desired
+    backend: Backend
+    registrar: Registrar
+    desired: DesiredState
 
     def __call__(self, key: ObjectKey) -> float | None:
         """Raises BackendError and redis.RedisError."""
-        plan = self._desired.plan
-        manifest = self._backend.get(*key)
+        plan = self.desired.plan
+        manifest = self.backend.get(*key)
         owner = _Owners(plan).of(key, manifest)
         if owner is not None:
-            self._registrar.rewrite_score(key.namespace, owner.name)
+            self.registrar.rewrite_score(key.namespace, owner.name)
         elif manifest is None or _is_going(manifest):
             return None
-        elif self._desired.has_no_config or not self._is_writers(key, manifest):
+        elif self.desired.has_no_config or not self._is_writers(key, manifest):
             # Without a configuration also what the writer will remove: it may be away.
             log.info("removing a score that belongs to no scorer", cluster=key.namespace, score=key.name)
-            self._backend.delete_score(key.namespace, key.name)
+            self.backend.delete_score(key.namespace, key.name)
         return None
 
     def orphans(self, plan: FleetPlan) -> Iterator[ObjectKey]:
         """Scores without a scorer in the plan; the writer may still be about to remove them."""
         owners = _Owners(plan)
-        for key in self._backend.keys(Kind.SCORE):
+        for key in self.backend.keys(Kind.SCORE):
             # Most are recognised by name: only the others are read.
             if owners.of(key, None) is None:
                 try:
-                    manifest = self._backend.get(*key)
+                    manifest = self.backend.get(*key)
                 except BackendError as error:
                     log.warning("a score is left out", cluster=key.namespace, score=key.name, error=str(error))
                     continue
@@ -61,7 +62,7 @@ class ScoreReconciler:
     def _is_writers(self, key: ObjectKey, manifest: Manifest) -> bool:
         """Whether the writer knows this score, and so will remove it."""
         scorer = _label(manifest, SCORER_NAME_LABEL)
-        return bool(scorer) and self._registrar.written_score(key.namespace, scorer) == key.name
+        return bool(scorer) and self.registrar.written_score(key.namespace, scorer) == key.name
 
 
 class _Owners:

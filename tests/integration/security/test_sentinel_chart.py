@@ -97,7 +97,8 @@ def test_an_agent_of_the_chart_finds_redis(
         hub = _told(workloads["dynamic-scoring-hub"], secrets, patch, **places)
         client = stack.enter_context(contextlib.closing(connect(hub)))
         registrar = Registrar(client, Outage("redis"))
-        credentials = AgentCredentials(DirectoryBackend(hub), registrar, client, hub, MASTER)
+        credentials = AgentCredentials(DirectoryBackend(hub), registrar, client, hub)
+        credentials.begin(MASTER)
         stack.callback(credentials.close)
         credentials.ensure(CLUSTER, "uid")
         (secrets["redis-sentinel"] / "password").unlink()
@@ -105,7 +106,7 @@ def test_an_agent_of_the_chart_finds_redis(
         with pytest.raises(BackendError, match="AGENT_SENTINEL_PASSWORD_FILE: cannot read"):
             credentials.ensure(CLUSTER, "uid")
         with pytest.raises(SettingsError, match="AGENT_SENTINEL_PASSWORD_FILE: cannot read"):
-            AgentCredentials(DirectoryBackend(hub), registrar, client, hub, MASTER)
+            AgentCredentials(DirectoryBackend(hub), registrar, client, hub)
     # What OCM's work agent makes of the ManifestWorks.
     secrets[CREDENTIALS_NAME] = tmp_path / "_out" / "clusters" / CLUSTER / "agent-credentials"
     for config_map in chart.of_kind(chart.agent_objects(objects), "ConfigMap"):

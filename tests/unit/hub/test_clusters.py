@@ -13,6 +13,7 @@ import redis
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
 from dsf.hub.clusters import ClusterReconciler
 from dsf.hub.credentials import AgentCredentials
+from dsf.hub.departures import DepartedClusters, Departures
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.registrar import Registrar
 from dsf.hub.summaries import FleetPlan, make_plan
@@ -39,7 +40,7 @@ def _reconciler(place: Place) -> ClusterReconciler:
         cast("Backend", nothing),
         cast("Registrar", place),
         nothing,
-        credentials=nothing,
+        nothing,
         agent_namespace="agent",
         on_distributed=lambda names: None,
         replan=nothing,
@@ -61,10 +62,14 @@ def test_an_entry_that_waits_runs_for_no_override() -> None:
     assert arrived == {"s": entry}
 
 
-def _working(plan: FleetPlan, registrar: Mock, backend: Mock, counted: list[frozenset[str]]) -> ClusterReconciler:
-    """One whose credentials are always in place."""
+def _departed() -> DepartedClusters:
     credentials = Mock(spec=AgentCredentials)
     credentials.ensure.return_value = None
+    return DepartedClusters(Mock(spec=Backend), Mock(spec=Registrar), credentials, Departures(0.0))
+
+
+def _working(plan: FleetPlan, registrar: Mock, backend: Mock, counted: list[frozenset[str]]) -> ClusterReconciler:
+    """One whose credentials are always in place."""
     desired = Mock(spec=DesiredState)
     desired.plan = plan
     desired.lower_limit.return_value = False
@@ -72,7 +77,7 @@ def _working(plan: FleetPlan, registrar: Mock, backend: Mock, counted: list[froz
         backend,
         registrar,
         desired,
-        credentials=credentials,
+        _departed(),
         agent_namespace="agent",
         on_distributed=counted.append,
         replan=lambda: plan,
@@ -142,13 +147,11 @@ def test_a_tenants_many_large_scorers_stop_nobodys_delivery(settings_factory: Ca
     desired = DesiredState(api.backend, settings, lambda key: None, lambda news, changed: None)
     registrar = Mock(spec=Registrar, notices=Mock())
     registrar.present.return_value = {}
-    credentials = Mock(spec=AgentCredentials)
-    credentials.ensure.return_value = None
     reconcile = ClusterReconciler(
         api.backend,
         registrar,
         desired,
-        credentials=credentials,
+        _departed(),
         agent_namespace="agent",
         on_distributed=lambda names: None,
         replan=desired.update,

@@ -14,7 +14,7 @@ from dsf.fleet.model import FleetModel
 from dsf.hub.clusters import ClusterReconciler
 from dsf.hub.configs import ConfigReconciler
 from dsf.hub.credentials import AgentCredentials
-from dsf.hub.departures import Departures
+from dsf.hub.departures import DepartedClusters, Departures
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.outage import Outage
 from dsf.hub.registrar import Registrar
@@ -54,15 +54,15 @@ class World:
         """Also anew."""
         backend = self.api.backend
         self.registrar = Registrar(self.client, Outage("redis"))
-        self.credentials = AgentCredentials(backend, self.registrar, self.client, self._settings, b"m" * 32)
+        self.credentials = AgentCredentials(backend, self.registrar, self.client, self._settings)
+        self.credentials.begin(b"m" * 32)
         self.desired = DesiredState(backend, self._settings, lambda key: None, lambda news, changed: None)
         self.clusters = ClusterReconciler(
             backend,
             self.registrar,
             self.desired,
-            credentials=self.credentials,
+            DepartedClusters(backend, self.registrar, self.credentials, Departures(GRACE, lambda: self.now)),
             agent_namespace="agent",
-            departures=Departures(GRACE, lambda: self.now),
             on_distributed=lambda names: None,
             replan=self.desired.update,
         )

@@ -47,7 +47,8 @@ class World:
 
     def credentials(self) -> AgentCredentials:
         """Of a hub that was started just now."""
-        made = AgentCredentials(self.hub.backend, self.registrar(), self.client, self._settings, MASTER)
+        made = AgentCredentials(self.hub.backend, self.registrar(), self.client, self._settings)
+        made.begin(MASTER)
         self._made.append(made)
         return made
 
@@ -174,7 +175,8 @@ def test_a_pull_secret_is_delivered_follows_its_file_and_goes(
     settings = settings_factory(role="hub", redis_url=redis_url, agent_pull_secret_file=file)
 
     def delivered() -> dict[str, Any]:
-        credentials = AgentCredentials(world.hub.backend, world.registrar(), world.client, settings, MASTER)
+        credentials = AgentCredentials(world.hub.backend, world.registrar(), world.client, settings)
+        credentials.begin(MASTER)
         with contextlib.closing(credentials):
             credentials.ensure(world.cluster, "uid1")
         return {one["metadata"]["name"]: one for one in session.get(world.path)["spec"]["workload"]["manifests"]}
