@@ -88,9 +88,9 @@ class Backend(ScoreBackend, Protocol):
         """Start to watch. Returns when every object has been read; from then on `list` and `get` return all of them.
 
         `on_change` is called for each existing object, then for each created, changed or deleted one, including the
-        hub's own changes; of AddOnPlacementScores only for those that another manager changed or removed. Changes of
-        the agents' credentials are reported as those of a ManifestWork. It must return quickly and is called by one
-        thread at a time.
+        hub's own changes; of AddOnPlacementScores only for those that another manager changed or removed, and not if
+        only the status of a DynamicScorer or DynamicScoringConfig changed. Changes of the agents' credentials are
+        reported as those of a ManifestWork. It must return quickly and is called by one thread at a time.
         """
 
     def stop(self) -> None:

@@ -24,13 +24,9 @@ IGNORED: Final = "Ignored"
 AGENTS_SUPPORTED: Final = "AgentsSupported"
 #: Reasons used in several places.
 NOT_CHECKED_YET: Final = "NotCheckedYet"
-#: Conditions of an unreadable DynamicScorer.
-_OF_UNREADABLE: Final = (
-    ConditionType.ConfigSynced,
-    ConditionType.Distributed,
-    ConditionType.Scoring,
-    ConditionType.Ready,
-)
+#: Conditions of a DynamicScorer that the hub cannot work on, and of an unreadable one.
+_OF_STOPPED: Final = (ConditionType.Scoring, ConditionType.Ready)
+_OF_UNREADABLE: Final = (ConditionType.ConfigSynced, ConditionType.Distributed, *_OF_STOPPED)
 NOT_DISTRIBUTED: Final = "NotDistributed"
 _NO_CONFIG: Final = "NoScoringConfig"
 _DISTRIBUTING: Final = "Distributing"
@@ -99,41 +95,31 @@ def scorer_status(
     now: datetime,
 ) -> DynamicScorerStatus:
     """The whole status. `cycles` and `pace` are None if they cannot be read; the previous values then stay."""
-    statements: dict[ConditionType, Statement | None] = {
+    generation, resolved = plan.scorer.metadata.generation, plan.resolved
+    delivered = distributed(plan, health, spread)
+    scored = scoring(plan, spread, cycles, pace.pauses if pace else Pauses()) if cycles else None
+    if scored and scored.reason == NOT_DISTRIBUTED and delivered and delivered.status == "False":
+        # The cause first: this is the reason that kubectl shows.
+        scored = delivered
+    statements: dict[str, Statement | None] = {
         ConditionType.Healthy: healthy(health),
         ConditionType.ConfigSynced: config_synced(plan, health),
-        ConditionType.Distributed: distributed(plan, health, spread),
-        ConditionType.Scoring: scoring(plan, spread, cycles, pace.pauses if pace else Pauses()) if cycles else None,
+        ConditionType.Distributed: delivered,
+        ConditionType.Scoring: scored,
     }
-    spread_out, scored = statements[ConditionType.Distributed], statements[ConditionType.Scoring]
-    if (
-        scored is not None
-        and scored.reason == NOT_DISTRIBUTED
-        and spread_out is not None
-        and spread_out.status == "False"
-    ):
-        # The cause first: this is the reason that kubectl shows.
-        statements[ConditionType.Scoring] = scored._replace(reason=spread_out.reason, message=spread_out.message)
     if (verified := tls_verified(plan, previous)) is not None:
         statements[ConditionType.TLSVerified] = verified
-    generation = plan.scorer.metadata.generation
-    conditions = previous.conditions
-    for kind, statement in statements.items():
-        if statement is None and any(condition.type == kind for condition in conditions):
-            continue
-        current = statement or Statement("Unknown", NOT_CHECKED_YET, "not known yet")
-        conditions = set_condition(conditions, _condition(kind, current, generation, now))
+    conditions = _stated(previous.conditions, statements, generation, now)
     if cycles is not None:
         statement = ready(conditions, plan, health, cycles)
         if statement.reason == _NO_CONFIG and spread.config_mistake:
             statement = statement._replace(status="False")
-        conditions = set_condition(conditions, _condition(ConditionType.Ready, statement, generation, now))
-    known = previous.clusters
-    resolved = plan.resolved
+        conditions = _stated(conditions, {ConditionType.Ready: statement}, generation, now)
     declared = resolved.summary.scoring_interval if resolved is not None else 0
     if pace is None:
         in_force = previous.interval if declared == previous.declared_interval else declared
         pace = Pace(in_force, min(previous.clusters_with_other_interval, spread.desired))
+    known = cycles or _known_cycles(previous, spread.desired)
     return DynamicScorerStatus(
         health_status=health.status,
         last_synced_config=health.config,
@@ -145,13 +131,18 @@ def scorer_status(
         declared_interval=declared,
         clusters_with_other_interval=pace.elsewhere,
         clusters=ClusterNumbers(
-            desired=spread.desired,
-            succeeding=cycles.succeeding if cycles is not None else min(known.succeeding, spread.desired),
-            empty=cycles.empty if cycles is not None else min(known.empty, spread.desired),
-            failing=cycles.failing if cycles is not None else min(known.failing, spread.desired),
+            desired=spread.desired, succeeding=known.succeeding, empty=known.empty, failing=known.failing
         ),
-        failures=cycles.failures if cycles is not None else previous.failures,
+        failures=known.failures,
     )
+
+
+def _known_cycles(previous: DynamicScorerStatus, desired: int) -> CycleOutcomes:
+    succeeding, empty, failing = (
+        min(number, desired)
+        for number in (previous.clusters.succeeding, previous.clusters.empty, previous.clusters.failing)
+    )
+    return CycleOutcomes(succeeding, failing, empty=empty, failures=previous.failures)
 
 
 def _config_time(health: Health, previous: DynamicScorerStatus, now: datetime) -> datetime | None:
@@ -167,16 +158,14 @@ def ignored_scorer_status(scorer: DynamicScorer, namespace: str, *, now: datetim
         f"only DynamicScorers in namespace {namespace} count, and those of DSF_SCORER_NAMESPACES (the chart's "
         "hubSetting.scorerNamespaces): create it there, or have the hub's admin add its namespace"
     )
-    known = [old for old in scorer.status.conditions if old.type in (ConditionType.Scoring, ConditionType.Ready)]
     statement = Statement("False", OTHER_NAMESPACE, text)
-    conditions = _not_scoring(known, statement, scorer.metadata.generation, now)
-    return DynamicScorerStatus(observed_generation=scorer.metadata.generation, conditions=conditions)
+    return _only(_OF_STOPPED, statement, scorer.status.conditions, scorer.metadata.generation, now)
 
 
 def stumbled_scorer_status(scorer: DynamicScorer, obstacle: Obstacle, *, now: datetime) -> DynamicScorerStatus:
     """The status of a scorer with an internal error; all else known of it stays."""
-    statement = Statement.against(obstacle)
-    conditions = _not_scoring(scorer.status.conditions, statement, scorer.metadata.generation, now)
+    statements: dict[str, Statement | None] = dict.fromkeys(_OF_STOPPED, Statement.against(obstacle))
+    conditions = _stated(scorer.status.conditions, statements, scorer.metadata.generation, now)
     return scorer.status.model_copy(update={"conditions": conditions})
 
 
@@ -187,28 +176,37 @@ def unreadable_scorer_status(
     statement = Statement(
         "False", INVALID, f"{mistake}; until it is mended nothing runs, earlier scores stay until they expire"
     )
-    conditions = [condition for condition in known if condition.type in _OF_UNREADABLE]
-    for kind in _OF_UNREADABLE:
-        conditions = set_condition(conditions, _condition(kind, statement, generation, now))
+    return _only(_OF_UNREADABLE, statement, known, generation, now)
+
+
+def _only(
+    kinds: Sequence[str], statement: Statement, known: list[Condition], generation: int, now: datetime
+) -> DynamicScorerStatus:
+    """A status of these conditions alone."""
+    earlier = [condition for condition in known if condition.type in kinds]
+    conditions = _stated(earlier, dict.fromkeys(kinds, statement), generation, now)
     return DynamicScorerStatus(observed_generation=generation, conditions=conditions)
 
 
-def _not_scoring(known: list[Condition], statement: Statement, generation: int, now: datetime) -> list[Condition]:
-    for kind in (ConditionType.Scoring, ConditionType.Ready):
-        known = set_condition(known, _condition(kind, statement, generation, now))
+def _stated(
+    known: list[Condition], statements: Mapping[str, Statement | None], generation: int, now: datetime
+) -> list[Condition]:
+    """The conditions with these statements. Where there is none the earlier one stays."""
+    for kind, statement in statements.items():
+        if statement is None and any(condition.type == kind for condition in known):
+            continue
+        status, reason, message = statement or Statement("Unknown", NOT_CHECKED_YET, "not known yet")
+        condition = Condition(
+            type=str(kind),
+            status=status,
+            reason=reason,
+            # The CRD allows no more.
+            message=message[:32768],
+            last_transition_time=now,
+            observed_generation=generation,
+        )
+        known = set_condition(known, condition)
     return known
-
-
-def _condition(kind: str, statement: Statement, generation: int, now: datetime) -> Condition:
-    return Condition(
-        type=str(kind),
-        status=statement.status,
-        reason=statement.reason,
-        # The CRD allows no more.
-        message=statement.message[:32768],
-        last_transition_time=now,
-        observed_generation=generation,
-    )
 
 
 def ready(conditions: Sequence[Condition], plan: ScorerPlan, health: Health, cycles: CycleOutcomes) -> Statement:
@@ -447,18 +445,17 @@ def config_status(
         )
     else:
         statement = Statement("True", "Distributed", f"all {clusters} accepted clusters are up to date")
-    conditions = _only("Distributed", statement, config, now)
-    known = [old for old in config.status.conditions if old.type == AGENTS_SUPPORTED]
-    if agents is None:
-        conditions += known
-    elif agents or known:
-        conditions += _only(AGENTS_SUPPORTED, _agents_statement(agents), config, now)
+    statements: dict[str, Statement | None] = {"Distributed": statement}
+    known = [old for old in config.status.conditions if old.type != IGNORED]
+    if agents or (agents is not None and any(old.type == AGENTS_SUPPORTED for old in known)):
+        statements[AGENTS_SUPPORTED] = _agents_statement(agents)
+    conditions = _stated(known, statements, config.metadata.generation, now)
     unsupported = [one for one in conditions if one.type == AGENTS_SUPPORTED and one.status == "False"]
     if statement.reason in _PASSING:
         statement = statement._replace(status="Unknown")
     elif unsupported and statement.status == "True":
         statement = Statement("False", unsupported[0].reason, unsupported[0].message)
-    conditions += _only(ConditionType.Ready, statement, config, now)
+    conditions = _stated(conditions, {ConditionType.Ready: statement}, config.metadata.generation, now)
     return DynamicScoringConfigStatus(
         observed_generation=config.metadata.generation,
         conditions=conditions,
@@ -481,11 +478,10 @@ def ignored_config_status(config: DynamicScoringConfig, namespace: str, *, now: 
     """The status of a configuration other than the effective one, which is in `namespace`."""
     reason = "OtherName" if config.metadata.name != CONFIG_NAME else OTHER_NAMESPACE
     text = f"only the DynamicScoringConfig {CONFIG_NAME} in namespace {namespace} counts"
-    conditions = _only(IGNORED, Statement("True", reason, text), config, now)
-    conditions += _only(ConditionType.Ready, Statement("False", reason, text), config, now)
+    statements = {
+        IGNORED: Statement("True", reason, text),
+        ConditionType.Ready: Statement("False", reason, text),
+    }
+    known = [old for old in config.status.conditions if old.type in statements]
+    conditions = _stated(known, statements, config.metadata.generation, now)
     return DynamicScoringConfigStatus(observed_generation=config.metadata.generation, conditions=conditions)
-
-
-def _only(kind: str, statement: Statement, config: DynamicScoringConfig, now: datetime) -> list[Condition]:
-    known = [old for old in config.status.conditions if old.type == kind]
-    return set_condition(known, _condition(kind, statement, config.metadata.generation, now))

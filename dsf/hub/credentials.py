@@ -84,7 +84,7 @@ class AgentCredentials:
         """
         request: KeyRequest | None = None
         try:
-            registered = self._registrar.key_ids(cluster)
+            registered = self._registrar.cluster(cluster).key_ids
             request = self._request(cluster)
             ids = self._admit(cluster, uid, registered, request)
         except redis.RedisError:
@@ -104,8 +104,9 @@ class AgentCredentials:
 
         Raises BackendError and redis.RedisError. Costs nothing for an unknown cluster.
         """
-        if self._registrar.key_ids(cluster):
-            self.ensure(cluster, self._registrar.uid(cluster), deliver=deliver)
+        registered = self._registrar.cluster(cluster)
+        if registered.key_ids:
+            self.ensure(cluster, registered.uid, deliver=deliver)
 
     def withdraw(self, cluster: str) -> None:
         """The cluster is gone for good: delete its user and close its connections; its credentials never become valid
@@ -113,7 +114,7 @@ class AgentCredentials:
 
         Raises redis.RedisError. Costs nothing for an unknown cluster.
         """
-        registered = self._registrar.key_ids(cluster)
+        registered = self._registrar.cluster(cluster).key_ids
         with self._lock:
             self._gone.add(cluster)
             ids = self._ids.get(cluster)
@@ -223,7 +224,7 @@ class AgentCredentials:
 
     def _is_another(self, cluster: str, uid: str) -> bool:
         """Whether the registered cluster is an earlier one of this name."""
-        registered = self._registrar.uid(cluster)
+        registered = self._registrar.cluster(cluster).uid
         return bool(registered and uid and registered != uid)
 
     def _in_force(self, cluster: str, uid: str) -> KeyIds | None:
@@ -231,7 +232,7 @@ class AgentCredentials:
         what Redis already refuses must not become valid again even briefly."""
         if cluster not in self._ids and self._is_another(cluster, uid):
             return None
-        ids, request = self._known(cluster, self._registrar.key_ids(cluster)), self._request(cluster)
+        ids, request = self._known(cluster, self._registrar.cluster(cluster).key_ids), self._request(cluster)
         if ids is not None and request is not None and (request.action, request.key_id) == ("revoke", ids.current):
             return ids.revoked(time.time())
         return ids

@@ -16,7 +16,6 @@ from dsf.backends.protocol import Backend, Kind, ObjectKey
 from dsf.errors import BackendError, DsfError, SettingsError
 from dsf.http import addresses, trust
 from dsf.hub.clusters import ClusterReconciler
-from dsf.hub.configs import ConfigReconciler
 from dsf.hub.controller import Controller, Planner, Reconcile
 from dsf.hub.credentials import AgentCredentials
 from dsf.hub.departures import DepartedClusters, Departures
@@ -25,8 +24,8 @@ from dsf.hub.health import Check, HealthMonitor, HealthTarget, config_read
 from dsf.hub.notifications import ChangeTeller, NotificationListener
 from dsf.hub.outage import Outage
 from dsf.hub.registrar import Registrar
-from dsf.hub.scorers import ScorerReconciler
 from dsf.hub.scores import ScoreReconciler
+from dsf.hub.statuses import ConfigReconciler, ScorerReconciler
 from dsf.hub.summaries import Differences, FleetPlan
 from dsf.process.threads import SupervisedThread
 from dsf.settings import Settings
@@ -60,7 +59,7 @@ class Hub:
             on_wake=self._on_wake,
             on_back=self._resync.set,
         )
-        self._health = HealthMonitor(settings, self._on_health, self._on_check)
+        self._health = HealthMonitor(settings, self._on_change, self._on_check)
         self._desired = DesiredState(backend, settings, self._health.health, self._on_new_plan)
         self._planner = Planner(self._desired, self._outage)
         self._registrar = Registrar(self._client, self._outage)
@@ -77,8 +76,6 @@ class Hub:
         )
         self._scores = ScoreReconciler(backend, self._registrar, self._desired)
         self._reconcilers = self._make_reconcilers()
-        # Last seen by `_is_changed` of each object; only used in the backend's one thread.
-        self._seen: dict[ObjectKey, tuple[object, ...]] = {}
         self._is_stopping = False
         self._has_begun = False
         self._thread = SupervisedThread(self._resync_forever, "resync")
@@ -180,8 +177,7 @@ class Hub:
     def _on_change(self, key: ObjectKey) -> None:
         """An object changed. Effects on others are found by comparing the next plan with this one."""
         if key.kind in (Kind.SCORER, Kind.CONFIG):
-            if self._is_changed(key):
-                self._planner.changed(key)
+            self._planner.changed(key)
         elif key.kind is Kind.AUTHENTICATION:
             self._planner.changed(self._desired.config_key)
         elif key.kind is Kind.SECRET:
@@ -192,22 +188,6 @@ class Hub:
             self._clusters.queue.add(_cluster(key.namespace))
         elif key.kind is Kind.SCORE:
             self._clusters.queue.add(key)
-
-    def _is_changed(self, key: ObjectKey) -> bool:
-        """Whether more than the status, which the hub itself writes, changed. Edits of a status are found by a full
-        resync."""
-        manifest = self._backend.get(*key)
-        if manifest is None:
-            self._seen.pop(key, None)
-            return True
-        metadata = manifest["metadata"]
-        fields = ("uid", "generation", "annotations", "deletionTimestamp")
-        now = tuple(metadata.get(name) for name in fields)
-        before, self._seen[key] = self._seen.get(key), now
-        return before != now
-
-    def _on_health(self, key: ObjectKey) -> None:
-        self._planner.changed(key)
 
     def _on_check(self, key: ObjectKey, target: HealthTarget, result: Check, request: str) -> None:
         """Tell people when /config was read. Nothing depends on it: what Redis does not take is left out."""
@@ -302,7 +282,7 @@ class Hub:
     def _gone(self, plan: FleetPlan) -> dict[str, str]:
         """The clusters (name -> uid) that are gone for a moment. Raises redis.RedisError."""
         known = self._registrar.known_clusters() - plan.clusters.keys()
-        return {name: self._registrar.uid(name) for name in known if self._departed.grace_of(name)}
+        return {name: self._registrar.cluster(name).uid for name in known if self._departed.grace_of(name)}
 
     def _sync_credentials(self, clusters: Mapping[str, str]) -> None:
         """Correct the users of these clusters (name -> uid) in Redis after any change or loss. Raises

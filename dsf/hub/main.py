@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from queue import SimpleQueue
+from typing import Literal
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import Metric
@@ -30,15 +31,8 @@ from dsf.settings import Settings
 log = dsf.log.get(__name__)
 
 
-class _Ended:
-    """Shutdown was requested."""
-
-
-class _Leading:
-    """This hub is the leader."""
-
-
-_Happened = _Ended | _Leading | BaseException
+#: Shutdown was requested, this hub is the leader, or it could not start.
+_Happened = Literal["end", "lead"] | BaseException
 
 
 def run(settings: Settings) -> int:
@@ -48,9 +42,9 @@ def run(settings: Settings) -> int:
     # Not an Event: only SimpleQueue.put is safe in a signal handler, which interrupts its own thread anywhere.
     happened: SimpleQueue[_Happened] = SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: happened.put(_Ended()))
+        signal.signal(number, lambda *_: happened.put("end"))
     try:
-        election = make_election(settings, lambda: happened.put(_Leading()), _stop_writing)
+        election = make_election(settings, lambda: happened.put("lead"), _stop_writing)
         hub = Hub(settings, make_backend(settings))
         exposition = HubExposition(settings, hub, election)
     except SettingsError as error:
@@ -61,7 +55,7 @@ def run(settings: Settings) -> int:
     election.start()
     exposition.start()
     try:
-        if isinstance(happened.get(), _Ended):
+        if happened.get() == "end":
             return 0
         return _work(hub, happened)
     finally:
@@ -81,7 +75,7 @@ def _work(hub: Hub, happened: SimpleQueue[_Happened]) -> int:
             happened.put(error)
 
     starting = background(start, "start")
-    while isinstance(event := happened.get(), _Leading):
+    while (event := happened.get()) == "lead":
         log.debug("leading already")
     if isinstance(event, SettingsError):
         log.error("wrong settings", error=str(event))

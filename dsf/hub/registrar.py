@@ -21,7 +21,7 @@ from dsf.hub.scorerplan import ScorerPlan
 from dsf.hub.summaries import FleetPlan
 from dsf.store.agents import Agents
 from dsf.store.client import hub_time
-from dsf.store.entries import Entry, Pace, pace, read
+from dsf.store.entries import Entry, Pace, pace
 from dsf.store.notices import Notices
 from dsf.store.pairs import Pairs
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
@@ -58,8 +58,6 @@ class Registrar:
         self._clusters: dict[str, ClusterRecord] = {}
         self._agents = Agents(client)
         self._agent_problems: Mapping[str, str] = {}
-        # Pair -> an entry's text, and what it says.
-        self._parsed: dict[str, tuple[str, Entry | None]] = {}
         # Seconds by which the clock shared by all hub processes is ahead of this host's.
         self._skew = 0.0
         # The plan whose scorers the registry has, and scorers' errors at the last attempt.
@@ -69,21 +67,16 @@ class Registrar:
     def refresh(self) -> set[str]:
         """Reread Redis; returns the clusters changed by others since the last time."""
         with self._reading:
-            return self._refresh()
-
-    def _refresh(self) -> set[str]:
-        with self._lock:
-            self._touched.clear()
-        skew = hub_time(self._redis) - time.time()
-        stored = self._schedule.stored()
-        self.notices.refresh()
-        by_cluster: dict[str, dict[str, Entry]] = {}
-        parsed: dict[str, tuple[str, Entry | None]] = {}
-        for pair, text in stored.items():
-            known = self._parsed.get(pair)
-            parsed[pair] = row = known if known is not None and known[0] == text else (text, read(Entry, pair, text))
-            if (entry := row[1]) is not None:
+            with self._lock:
+                self._touched.clear()
+            skew = hub_time(self._redis) - time.time()
+            by_cluster: dict[str, dict[str, Entry]] = {}
+            for entry in self._schedule.entries():
                 by_cluster.setdefault(entry.cluster, {})[entry.scorer] = entry
+            self.notices.refresh()
+            return self._take(by_cluster, skew)
+
+    def _take(self, by_cluster: dict[str, dict[str, Entry]], skew: float) -> set[str]:
         with self._lock:
             for cluster in self._touched:
                 # Changed while reading: the cache is newer.
@@ -92,7 +85,7 @@ class Registrar:
             clusters = self._registry.clusters()
             others = _differing(self._entries, entries) | _differing(self._clusters, clusters)
             self._entries, self._clusters, self._scorers = entries, clusters, self._registry.scorers()
-            self._parsed, self._skew, self._synced = parsed, skew, None
+            self._skew, self._synced = skew, None
             self._agent_problems = {
                 name: agent.problem for name, agent in sorted(self._agents.all().items()) if agent.problem
             }
@@ -186,19 +179,11 @@ class Registrar:
         with self._lock:
             return {name: text for name, text in self._agent_problems.items() if name in self._clusters}
 
-    def key_ids(self, cluster: str) -> tuple[int, ...]:
-        """Registered ids of the cluster's valid credentials; none if not registered."""
+    def cluster(self, name: str) -> ClusterRecord:
+        """The registered cluster of this name, with its uid and the ids of its valid credentials; none if it is not."""
         self._ensure_read()
         with self._lock:
-            record = self._clusters.get(cluster)
-            return record.key_ids if record is not None else ()
-
-    def uid(self, cluster: str) -> str:
-        """uid of the registered ManagedCluster; empty if none."""
-        self._ensure_read()
-        with self._lock:
-            record = self._clusters.get(cluster)
-            return record.uid if record is not None else ""
+            return self._clusters.get(name) or ClusterRecord(name=name, key_ids=())
 
     def put_cluster(self, record: ClusterRecord) -> None:
         """Register a cluster."""
@@ -267,7 +252,7 @@ class Registrar:
             self._refuse_if_away()
             if not self._is_read:
                 try:
-                    self._refresh()
+                    self.refresh()
                 except (redis.ConnectionError, redis.TimeoutError) as error:
                     self._outage.begin(error)
                     raise

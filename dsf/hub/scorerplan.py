@@ -20,6 +20,7 @@ from dsf.hub.capacity import Load
 from dsf.hub.distribute import ScorerPart
 from dsf.hub.names import NAME_NOT_ALLOWED, Named
 from dsf.hub.obstacle import Obstacle
+from dsf.hub.secretdelivery import SecretCopy
 from dsf.store.entries import Entry
 from dsf.store.registry import EmptyRule, FailingRule, HoldRule, ScorerRecord
 
@@ -41,27 +42,30 @@ class ScorerPlan:
     variants: Mapping[str, ScorerSummary | Obstacle | None] = field(default_factory=dict)
     #: Its part of a cluster's ManifestWork, by cluster if they differ; "" for all other clusters.
     parts: Mapping[str, ScorerPart] = field(default_factory=dict)
-    #: Bytes of the hub's Secrets that are delivered with it, by name there; by cluster as `parts`.
-    secrets: Mapping[str, Mapping[str, int]] = field(default_factory=lambda: {"": {}})
-    # By cluster, made once: a cluster's are compared with the schedule after each change of any scorer.
-    _entries: dict[str, Entry] = field(default_factory=dict, init=False, repr=False, compare=False)
+    #: The hub's Secrets that are delivered with it, by name there; by cluster as `parts`.
+    secrets: Mapping[str, Mapping[str, SecretCopy]] = field(default_factory=lambda: {"": {}})
 
     def part_on(self, cluster: str) -> ScorerPart:
         """Its part of this cluster's ManifestWork."""
         return self.parts.get(cluster, self.parts[""])
 
+    def secrets_on(self, cluster: str) -> Mapping[str, SecretCopy]:
+        """The Secrets that this cluster gets with it, by their names there."""
+        return self.secrets.get(cluster, self.secrets[""])
+
     @cached_property
     def largest(self) -> Load:
         """The room that it needs on the cluster where it needs most."""
-        most = max(self.secrets.values(), key=lambda sizes: sum(sizes.values()))
+        most = max(self.secrets.values(), key=lambda copies: sum(copy.size for copy in copies.values()))
         return self._load(max(part.size for part in self.parts.values()), most)
 
     def load_on(self, cluster: str) -> Load:
         """The room that it needs in this cluster's ManifestWork."""
-        return self._load(self.part_on(cluster).size, self.secrets.get(cluster, self.secrets[""]))
+        return self._load(self.part_on(cluster).size, self.secrets_on(cluster))
 
-    def _load(self, size: int, secrets: Mapping[str, int]) -> Load:
-        return Load(self.scorer.key, self.scorer.metadata.creation_timestamp, size, secrets)
+    def _load(self, size: int, secrets: Mapping[str, SecretCopy]) -> Load:
+        sizes = {there: copy.size for there, copy in secrets.items()}
+        return Load(self.scorer.key, self.scorer.metadata.creation_timestamp, size, sizes)
 
     def summary_on(self, cluster: str) -> ScorerSummary | None:
         """A cluster's summary; None if it does not run there now."""
@@ -110,12 +114,9 @@ class ScorerPlan:
             obstacle = self.unhealthy
         return f"{obstacle.reason}: {obstacle.message}" if obstacle is not None else ""
 
+    @cached_property
     def record(self) -> ScorerRecord | None:
         """Record for the results worker and users; None if nothing is known yet."""
-        return self._record
-
-    @cached_property
-    def _record(self) -> ScorerRecord | None:
         if self.resolved is None or self.obstacle is not None:
             return None
         spec, resolved = self.scorer.spec, self.resolved
@@ -156,18 +157,16 @@ class ScorerPlan:
         resolved = self.runnable
         if resolved is None:
             return None
-        if cluster not in self._entries:
-            self._entries[cluster] = Entry(
-                cluster=cluster,
-                scorer=self.name,
-                namespace=self.namespace,
-                score_name=resolved.score_name,
-                interval=resolved.summary.scoring_interval,
-                rate_limit=self.scorer.spec.execution.rate_limit,
-                suspended=self.is_suspended,
-                suspended_until=self.suspended_until,
-            )
-        return self._entries[cluster]
+        return Entry(
+            cluster=cluster,
+            scorer=self.name,
+            namespace=self.namespace,
+            score_name=resolved.score_name,
+            interval=resolved.summary.scoring_interval,
+            rate_limit=self.scorer.spec.execution.rate_limit,
+            suspended=self.is_suspended,
+            suspended_until=self.suspended_until,
+        )
 
 
 class PlanMemory:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dsf.api.authentication import CaKind
 from dsf.api.resolve import ResolvedScorer
@@ -25,15 +24,24 @@ from dsf.hub import capacity
 MAX_SIZE: Final = 32 * 1024
 
 
+class SecretCopy(NamedTuple):
+    """A Secret as delivered to a cluster."""
+
+    #: On the hub.
+    name: str
+    #: Bytes there.
+    size: int
+
+
 @dataclass(frozen=True)
 class DeliverableSecrets:
     """Deliverable Secrets."""
 
     #: The hub's own namespace.
     namespace: str = ""
-    #: For each labelled Secret there: name, why it is not delivered (empty if it is), bytes of the delivered Secret;
+    #: For each labelled Secret there, by name: why it is not delivered (empty if it is), bytes of the delivered Secret;
     #: None: delivery is off.
-    secrets: tuple[tuple[str, str, int], ...] | None = None
+    secrets: Mapping[str, tuple[str, int]] | None = None
     #: Names of those that do not say themselves which servers may receive them.
     unreleased: frozenset[str] = frozenset()
 
@@ -41,22 +49,24 @@ class DeliverableSecrets:
     def of(cls, namespace: str, secrets: Iterable[Manifest]) -> DeliverableSecrets:
         """From the labelled Secrets."""
         listed = list(secrets)
-        known = sorted((secret["metadata"]["name"], _problem(secret), _size(secret)) for secret in listed)
+        known = {secret["metadata"]["name"]: (_problem(secret), _size(secret)) for secret in listed}
         unreleased = frozenset(secret["metadata"]["name"] for secret in listed if not _usable_for(secret))
-        return cls(namespace, tuple(known), unreleased)
+        return cls(namespace, known, unreleased)
 
-    @cached_property
-    def _known(self) -> dict[str, tuple[str, int]]:
-        """By name, as it is asked for each cluster and scorer: why it is not delivered, and its bytes."""
-        return {name: (problem, size) for name, problem, size in self.secrets or ()}
+    def refusal(self, name: str) -> str:
+        """Why this Secret is not delivered; empty if it is."""
+        if self.secrets and name in self.secrets:
+            return self.secrets[name][0]
+        return (
+            f"is not in namespace {self.namespace} with the label {DELIVER_LABEL}=true: create it, and label it if "
+            "clusters may have it"
+        )
 
-    def problem(self, name: str) -> str | None:
-        """Why this Secret is not delivered, empty if it is; None if there is none."""
-        return self._known[name][0] if name in self._known else None
-
-    def sizes(self, names: Mapping[str, str]) -> dict[str, int]:
-        """Bytes of these deliverable Secrets (name there -> name on the hub), by name there."""
-        return {there: self._known[name][1] - len(name) + len(there) for there, name in names.items()}
+    def copies(self, resolved: ResolvedScorer, cluster: str = "") -> dict[str, SecretCopy]:
+        """The Secrets delivered with this scorer, which are deliverable, by their names on this cluster."""
+        secrets = self.secrets or {}
+        names = (secret.names_on(cluster) for _, secret in _named(resolved))
+        return {there: SecretCopy(name, secrets[name][1] - len(name) + len(there)) for name, there in names}
 
     def with_targets(self, authentications: Iterable[object], clusters: Iterable[ClusterFacts]) -> DeliverableSecrets:
         """Unreleased are also the names under which clusters get Secrets that are released for no server."""
@@ -101,28 +111,9 @@ def _size(secret: Manifest) -> int:
     return capacity.size_of(copy_for("x" * 63, secret))
 
 
-def wanted(resolved: ResolvedScorer | None, cluster: str = "") -> dict[str, str]:
-    """The Secrets delivered with this scorer: name on this cluster -> name on the hub.
-
-    Raises ValueError for a name that is none on this cluster.
-    """
-    names = (secret.names_on(cluster) for _, secret in _named(resolved))
-    return {there: name for name, there in names}
-
-
-def delivers(resolved: ResolvedScorer | None) -> bool:
-    """Whether any Secret is delivered with this scorer."""
-    return next(_named(resolved), None) is not None
-
-
-def is_per_cluster(resolved: ResolvedScorer | None) -> bool:
+def is_per_cluster(resolved: ResolvedScorer) -> bool:
     """Whether these Secrets depend on the cluster."""
     return any(secret.is_per_cluster for _, secret in _named(resolved))
-
-
-def is_renaming(resolved: ResolvedScorer | None) -> bool:
-    """Whether a Secret may have another name on a cluster."""
-    return any(secret.target_name is not None for _, secret in _named(resolved))
 
 
 def check(resolved: ResolvedScorer, delivery: DeliverableSecrets, cluster: str = "") -> None:
@@ -139,7 +130,7 @@ def check(resolved: ResolvedScorer, delivery: DeliverableSecrets, cluster: str =
             except ValueError as error:
                 problem = f"has no possible name on cluster {cluster}: {error}"
             else:
-                problem = _refusal(known, delivery)
+                problem = delivery.refusal(known)
                 if names.setdefault(there, known) != known:
                     problem = f"and Secret {names[there]!r} would both be {there!r} there: set another targetName"
         if problem:
@@ -155,16 +146,16 @@ class Targets:
     def __init__(self) -> None:
         self._taken: dict[str, tuple[str, str]] = {}
 
-    def take(self, scorer: str, names: Mapping[str, str]) -> str:
+    def take(self, scorer: str, copies: Mapping[str, SecretCopy]) -> str:
         """Add a scorer's; why not, if one of these names is another's."""
-        for there, name in names.items():
-            source, owner = self._taken.get(there, (name, ""))
-            if source != name:
+        for there, copy in copies.items():
+            source, owner = self._taken.get(there, (copy.name, ""))
+            if source != copy.name:
                 return (
-                    f"Secret {name!r} would be {there!r} there, as Secret {source!r} of scorer {owner} is already: set "
-                    "another targetName in secretDelivery"
+                    f"Secret {copy.name!r} would be {there!r} there, as Secret {source!r} of scorer {owner} is already: "
+                    "set another targetName in secretDelivery"
                 )
-        self._taken |= {there: (name, scorer) for there, name in names.items()}
+        self._taken |= {there: (copy.name, scorer) for there, copy in copies.items()}
         return ""
 
 
@@ -188,18 +179,8 @@ def _general_refusal(namespace: str, delivery: DeliverableSecrets) -> str:
     return ""
 
 
-def _refusal(name: str, delivery: DeliverableSecrets) -> str:
-    problem = delivery.problem(name)
-    if problem is None:
-        return (
-            f"is not in namespace {delivery.namespace} with the label {DELIVER_LABEL}=true: create it, and label it if "
-            "clusters may have it"
-        )
-    return problem
-
-
-def _named(resolved: ResolvedScorer | None) -> Iterator[tuple[ScoringAuthentication, DeliveredSecret]]:
-    for authentication in resolved.authentications if resolved is not None else ():
+def _named(resolved: ResolvedScorer) -> Iterator[tuple[ScoringAuthentication, DeliveredSecret]]:
+    for authentication in resolved.authentications:
         for secret in authentication.spec.secret_delivery:
             yield authentication, secret
 

@@ -1,22 +1,273 @@
-"""Writes statuses: only changes, with an event for each new condition."""
+"""The reconcilers of DynamicScorer and DynamicScoringConfig: what their statuses say.
+
+A scorer's also has its health checks, and its place in the registry; where it runs is decided by the cluster
+reconciler. That also removes ManifestWorks and schedule entries when the effective configuration is deleted. Agents
+keep their credentials while their clusters are accepted: these are their identity, and the next configuration finds
+agents that are ready.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Final
 
+import redis
+from pydantic import ValidationError
+
 from dsf.api.meta import Condition
-from dsf.api.scorer import DynamicScorerStatus
+from dsf.api.scorer import DynamicScorer, DynamicScorerStatus
 from dsf.api.scoringconfig import DynamicScoringConfigStatus
-from dsf.api.types import ConditionType
+from dsf.api.types import ConditionType, Location
 from dsf.backends.protocol import Backend, ObjectKey
-from dsf.errors import ObjectNotFoundError
-from dsf.hub.conditions import IGNORED
+from dsf.errors import DsfError, ObjectNotFoundError
+from dsf.http.access import DIRECT, PLAIN, Access
+from dsf.hub.clusters import ClusterReconciler
+from dsf.hub.conditions import (
+    IGNORED,
+    DeliveryCounts,
+    config_status,
+    ignored_config_status,
+    ignored_scorer_status,
+    scorer_status,
+    stumbled_scorer_status,
+    unreadable_scorer_status,
+)
+from dsf.hub.cycles import CycleOutcomes
+from dsf.hub.desiredstate import DesiredState
+from dsf.hub.discretion import without_answers
+from dsf.hub.health import Health, HealthMonitor, HealthTarget
+from dsf.hub.obstacle import internal_obstacle
+from dsf.hub.registrar import Registrar
+from dsf.hub.scorerplan import ScorerPlan
+from dsf.hub.scores import ScoreReconciler
+from dsf.hub.summaries import FleetPlan
+from dsf.store.entries import Pace
+from dsf.store.notices import ConditionNotice, ScorerNotice, cut
 
 #: Reasons of transitional states, or covered by another condition, as all that Ready says.
 _QUIET: Final = frozenset({"Distributing", "NotDistributed"})
 #: Conditions that are bad if True.
 _BAD_WHEN_TRUE: Final = frozenset({IGNORED})
+
+
+@dataclass(frozen=True)
+class ScorerReconciler:
+    """Reconciles a DynamicScorer by key, existing or not. The cluster reconciler decides where it runs."""
+
+    backend: Backend
+    registrar: Registrar
+    desired: DesiredState
+    health: HealthMonitor
+    clusters: ClusterReconciler
+    #: Gets the scorers that need a newer plan.
+    on_change: Callable[[ObjectKey], None]
+
+    def __call__(self, key: ObjectKey) -> float | None:
+        """Raises BackendError and redis.RedisError; the status is written even if Redis is unreachable.
+
+        Other errors also go into the status.
+        """
+        try:
+            return self._reconcile(key)
+        except (DsfError, redis.RedisError):
+            raise
+        except Exception as error:
+            self._tell(key, error)
+            raise
+
+    def _tell(self, key: ObjectKey, error: Exception) -> None:
+        """Report an internal error in the status of this scorer."""
+        scorer = self.desired.scorer(key)
+        if scorer is not None:
+            now = datetime.now(UTC)
+            status = stumbled_scorer_status(scorer, internal_obstacle(error, "working on it"), now=now)
+            write_status(self.backend, key, scorer.status.conditions, status)
+
+    def _reconcile(self, key: ObjectKey) -> float | None:
+        scorer = self.desired.scorer(key)
+        if scorer is None:
+            self.health.forget(key)
+            plan = self.desired.plan
+            self.registrar.sync_scorers(plan)
+            self.registrar.notices.keep(plan.scorer_names())
+            self._tell_mistake(key)
+            return None
+        if not self.desired.counts(key.namespace):
+            # Not even its /config is requested: unauthorised users could make the hub send requests.
+            self.health.forget(key)
+            namespace = self.desired.config_key.namespace
+            status = ignored_scorer_status(scorer, namespace, now=datetime.now(UTC))
+            write_status(self.backend, key, scorer.status.conditions, status)
+            return None
+        spec = scorer.spec
+        access, is_home = self._access(scorer), self.desired.is_home(key.namespace)
+        servers = [spec.config_url, access.proxy] if access.proxy else [spec.config_url]
+        refusal = self.desired.server_refusal(key.namespace, servers)
+        target = HealthTarget(spec.config_url, spec.config_sync_mode, access, scorer.metadata.uid, is_home, refusal)
+        self.health.track(key, target, _known(scorer))
+        plan = self.desired.plan
+        own = plan.scorers.get(scorer.key)
+        health = self.health.health(key) or _known(scorer)
+        if own is None or not _is_planned_with(own, health):
+            # Created or checked after this plan was made; the two together would be a healthy scorer without /config.
+            self.on_change(key)
+            return None
+        cycles: CycleOutcomes | None = None
+        pace: Pace | None = None
+        unreachable: redis.RedisError | None = None
+        try:
+            problem = self.registrar.sync_scorers(plan).get(own.name)
+            if problem is not None:
+                raise problem
+            clusters = plan.clusters_of(own)
+            cycles, pace = self.registrar.cycles(own, clusters), self.registrar.pace(own, clusters)
+            if not is_home:
+                cycles = replace(cycles, failures=without_answers(cycles.failures))
+        except redis.RedisError as error:
+            unreachable = error
+        status = scorer_status(
+            own,
+            health,
+            self._spread(plan, own),
+            cycles,
+            pace,
+            previous=scorer.status,
+            now=datetime.now(UTC),
+        )
+        write_status(self.backend, key, scorer.status.conditions, status)
+        if unreachable is not None:
+            raise unreachable
+        if plan.called(key.name) == scorer.key:
+            self.registrar.notices.tell_scorer(_notice(key, status))
+        # The end of a pause updates registry and status; beat knows the time itself.
+        ends = [at for at in (own.suspended_until, pace.pauses.ends if pace else None) if at is not None]
+        return max(0.0, min(ends) - time.time()) + 0.05 if ends else None
+
+    def _tell_mistake(self, key: ObjectKey) -> None:
+        """Report in the status why a scorer is unreadable."""
+        mistake, manifest = self.desired.mistake(key), self.backend.get(*key)
+        if not mistake or manifest is None or not self.desired.counts(key.namespace):
+            return
+        try:
+            known = DynamicScorerStatus.model_validate(manifest.get("status") or {}, by_alias=True).conditions
+        except ValidationError:
+            known = []
+        generation = manifest["metadata"].get("generation") or 0
+        status = unreadable_scorer_status(mistake, known, generation, now=datetime.now(UTC))
+        write_status(self.backend, key, known, status)
+        if self.desired.plan.called(key.name) == f"{key.namespace}/{key.name}":
+            self.registrar.notices.tell_scorer(_notice(key, status))
+
+    def _access(self, scorer: DynamicScorer) -> Access:
+        """The hub's access to its scoring API: without Secrets, but maybe through a proxy."""
+        if scorer.spec.location == "Internal":
+            return DIRECT
+        auth = scorer.spec.scoring.auth
+        if auth is None or auth.authentication_ref is None:
+            return PLAIN
+        authentication = self.desired.authentication(scorer.metadata.namespace, auth.authentication_ref.name)
+        return PLAIN if authentication is None else Access(proxy=authentication.spec.proxy_url)
+
+    def _spread(self, plan: FleetPlan, own: ScorerPlan) -> DeliveryCounts:
+        config = self.desired.config_key
+        clusters = plan.clusters_of(own)
+        desired = len(clusters)
+        problem, is_refused = self.clusters.problem(clusters)
+        return DeliveryCounts(
+            clusters=len(plan.clusters),
+            desired=desired,
+            distributed=min(self.clusters.distributed(own.name), desired),
+            config=f"{config.namespace}/{config.name}",
+            is_enabled=plan.is_enabled,
+            config_mistake=self.desired.mistake(config),
+            is_counted=self.clusters.have_looked_at(clusters),
+            problem=problem,
+            is_refused=is_refused,
+            without_addon=plan.without_addon,
+        )
+
+
+def _notice(key: ObjectKey, status: DynamicScorerStatus) -> ScorerNotice:
+    conditions = (
+        ConditionNotice(
+            type=condition.type,
+            status=condition.status,
+            reason=condition.reason,
+            message=cut(condition.message),
+            since=condition.last_transition_time.timestamp(),
+        )
+        for condition in status.conditions
+    )
+    return ScorerNotice(name=key.name, namespace=key.namespace, conditions=tuple(conditions))
+
+
+def _is_planned_with(own: ScorerPlan, health: Health) -> bool:
+    planned = own.scorer.status
+    return (planned.health_status, planned.last_synced_config) == (health.status, health.config)
+
+
+def _known(scorer: DynamicScorer) -> Health:
+    """Findings of an earlier hub. If the spec changed since, they may be of another URL."""
+    return Health(
+        status=scorer.status.health_status,
+        config=scorer.status.last_synced_config,
+        is_proven=scorer.status.observed_generation == scorer.metadata.generation,
+    )
+
+
+@dataclass(frozen=True)
+class ConfigReconciler:
+    """Reconciles a DynamicScoringConfig by key, existing or not."""
+
+    backend: Backend
+    registrar: Registrar
+    desired: DesiredState
+    clusters: ClusterReconciler
+    scores: ScoreReconciler
+    #: Gets the scores that are to be reconciled because there is no configuration any more.
+    on_orphan: Callable[[ObjectKey], None]
+
+    def __call__(self, key: ObjectKey) -> float | None:
+        """Raises BackendError and redis.RedisError."""
+        plan = self.desired.plan
+        config = self.desired.config(key)
+        counts = key == self.desired.config_key
+        if counts and self.desired.has_no_config:
+            for score in self.scores.orphans(plan):
+                self.on_orphan(score)
+            return None
+        if config is None or config.metadata.deletion_timestamp is not None:
+            return None
+        now = datetime.now(UTC)
+        if not counts:
+            status = ignored_config_status(config, self.desired.config_key.namespace, now=now)
+        else:
+            if config.status.conditions and not self.clusters.have_looked_at(plan.clusters):
+                # After a start: the counts are not yet complete. The last cluster's run triggers this again.
+                return None
+            status = config_status(
+                config,
+                clusters=len(plan.clusters),
+                distributed=self.clusters.up_to_date(),
+                scorers=sum(bool(plan.clusters_of(scorer)) for scorer in plan.scorers.values()),
+                masked=plan.masked_pairs(),
+                agents=self._agent_problems(),
+                without_addon=plan.without_addon,
+                without_room=[scorer.scorer.key for scorer in plan.without_room()],
+                now=now,
+            )
+        write_status(self.backend, key, config.status.conditions, status)
+        return None
+
+    def _agent_problems(self) -> Mapping[str, str] | None:
+        try:
+            return self.registrar.agent_problems()
+        except redis.RedisError:
+            # Keep the known status.
+            return None
 
 
 def write_status(

@@ -27,7 +27,7 @@ from dsf.hub.distribute import part_of
 from dsf.hub.names import NO_RULES, NameRules, decide, is_owner
 from dsf.hub.obstacle import INVALID, Obstacle, internal_obstacle
 from dsf.hub.scorerplan import PlanMemory, ScorerPlan
-from dsf.hub.secretdelivery import NO_DELIVERY, DeliverableSecrets
+from dsf.hub.secretdelivery import NO_DELIVERY, DeliverableSecrets, SecretCopy
 from dsf.store.entries import Entry
 from dsf.store.notices import ClusterNotice, cut, grouping_labels
 from dsf.store.registry import ScorerRecord
@@ -128,11 +128,6 @@ class FleetPlan:
                 absent[plan.name] = cut(selected)
         return ClusterNotice(name=cluster, labels=dict(self.labels.get(cluster, {})), absent=absent)
 
-    def summaries(self, cluster: str) -> list[ScorerSummary]:
-        """The summaries for a cluster's agent."""
-        summaries = (plan.summary_on(cluster) for plan in self.running(cluster))
-        return [summary for summary in summaries if summary is not None]
-
     def entries(self, cluster: str, present: Mapping[str, Entry]) -> dict[str, Entry]:
         """The entries of a cluster by scorer; `present` are those in the schedule now.
 
@@ -184,10 +179,7 @@ class FleetPlan:
 
     def delivered(self, cluster: str) -> dict[str, str]:
         """The hub's Secrets delivered to a cluster: name there -> name on the hub."""
-        secrets: dict[str, str] = {}
-        for plan in self.running(cluster):
-            secrets |= secretdelivery.wanted(plan.runnable, cluster)
-        return secrets
+        return {there: copy.name for plan in self.running(cluster) for there, copy in plan.secrets_on(cluster).items()}
 
     def having(self, secret: str) -> set[str]:
         """The clusters that get this hub Secret."""
@@ -198,10 +190,9 @@ class FleetPlan:
         """Secret -> the clusters that get it. Thousands may change at once."""
         clusters: dict[str, set[str]] = {}
         for plan in self.scorers.values():
-            if secretdelivery.delivers(plan.runnable):
-                for cluster in self.clusters_of(plan):
-                    for name in secretdelivery.wanted(plan.runnable, cluster).values():
-                        clusters.setdefault(name, set()).add(cluster)
+            for cluster in self.clusters_of(plan) if any(plan.secrets.values()) else ():
+                for copy in plan.secrets_on(cluster).values():
+                    clusters.setdefault(copy.name, set()).add(cluster)
         return clusters
 
     def without_room(self) -> list[ScorerPlan]:
@@ -225,7 +216,7 @@ class FleetPlan:
         A scorer that cannot be resolved or read at the moment keeps its record, suspended. One that lost its score name
         to another has none. Without a configuration no score is published.
         """
-        wanted = {record.name: record for plan in self.scorers.values() if (record := plan.record()) is not None}
+        wanted = {record.name: record for plan in self.scorers.values() if (record := plan.record) is not None}
         for plan in self.scorers.values():
             old = present.get(plan.name)
             if plan.resolved is not None or plan.has_no_name or old is None or plan.name in wanted:
@@ -306,7 +297,7 @@ def _footprint(plan: ScorerPlan | None) -> object:
     """The parts of a scorer that may affect every cluster."""
     if plan is None:
         return None
-    return plan.resolved, plan.obstacle, plan.runnable is None, plan.suspended_until, plan.record()
+    return plan.resolved, plan.obstacle, plan.runnable is None, plan.suspended_until, plan.record
 
 
 def _varied(old: ScorerPlan, new: ScorerPlan) -> set[str]:
@@ -403,8 +394,9 @@ def _bound(plan: ScorerPlan, allowed: TokenHosts) -> ScorerPlan:
 
 def _undisputed(plan: FleetPlan) -> FleetPlan:
     """The plan without the scorers, on a cluster, whose Secrets would take the place of an older scorer's there."""
-    delivering = [plan for plan in plan.scorers.values() if secretdelivery.delivers(plan.runnable)]
-    if not any(secretdelivery.is_renaming(scorer.runnable) for scorer in delivering):
+    delivering = [plan for plan in plan.scorers.values() if any(plan.secrets.values())]
+    copies = (copies for scorer in delivering for copies in scorer.secrets.values())
+    if all(there == copy.name for each in copies for there, copy in each.items()):
         return plan
     delivering.sort(key=lambda one: (one.names.created or datetime.max.replace(tzinfo=UTC), one.scorer.key))
     scorers = dict(plan.scorers)
@@ -413,7 +405,7 @@ def _undisputed(plan: FleetPlan) -> FleetPlan:
         for scorer in delivering:
             if not plan.selects(scorer, cluster):
                 continue
-            if why := targets.take(scorer.name, secretdelivery.wanted(scorer.runnable, cluster)):
+            if why := targets.take(scorer.name, scorer.secrets_on(cluster)):
                 old = scorers[scorer.scorer.key]
                 obstacle = Obstacle(str(ResolveReason.SecretNotDelivered), why)
                 scorers[scorer.scorer.key] = replace(old, variants={**old.variants, cluster: obstacle})
@@ -431,10 +423,7 @@ def _bounded(plan: FleetPlan, own_namespace: str) -> FleetPlan:
     obstacles: dict[str, dict[str, Obstacle]] = {}
     for cluster in plan.clusters:
         running = plan.running(cluster)
-        shared = tuple(
-            (id(scorer.part_on(cluster)), *sorted(scorer.secrets.get(cluster, scorer.secrets[""]).items()))
-            for scorer in running
-        )
+        shared = tuple((id(scorer.part_on(cluster)), *sorted(scorer.secrets_on(cluster).items())) for scorer in running)
         if shared not in known:
             loads = (scorer.load_on(cluster) for scorer in running)
             known[shared] = dict(capacity.left_out(loads, own_namespace, plan.limit))
@@ -467,7 +456,7 @@ def _plan_scorer(
                 secretdelivery.check_foreign(summary, delivery)
         variants = {name: _variant(result) for name, result in results.items()}
         summaries = {"": resolved.summary, **variants}
-        secrets = _secret_sizes(resolved, clusters, delivery, variants)
+        secrets = _secrets(resolved, clusters, delivery, variants)
         plan = replace(
             _resolved_plan(scorer, resolved, now),
             unhealthy=unhealthy,
@@ -476,8 +465,7 @@ def _plan_scorer(
             secrets=secrets,
         )
         # Tried alone first: later, with all scorers together, an error would stop those too.
-        plan.record()
-        plan.entry("any")
+        _ = plan.record, plan.entry("any")
         sanitize_resource_name(resolved.score_name)
     except ResolutionError as error:
         return ScorerPlan(scorer, None, Obstacle(str(error.reason), str(error)))
@@ -486,25 +474,25 @@ def _plan_scorer(
     return plan
 
 
-def _secret_sizes(
+def _secrets(
     resolved: ResolvedScorer,
     clusters: Iterable[ClusterFacts],
     delivery: DeliverableSecrets,
     variants: dict[str, ScorerSummary | Obstacle | None],
-) -> dict[str, Mapping[str, int]]:
-    """Bytes of the Secrets by cluster; adds to `variants` the clusters for which one is missing."""
+) -> dict[str, Mapping[str, SecretCopy]]:
+    """The delivered Secrets by cluster; adds to `variants` the clusters for which one is missing."""
     if not secretdelivery.is_per_cluster(resolved):
-        return {"": delivery.sizes(secretdelivery.wanted(resolved))}
-    sizes: dict[str, Mapping[str, int]] = {"": {}}
+        return {"": delivery.copies(resolved)}
+    secrets: dict[str, Mapping[str, SecretCopy]] = {"": {}}
     for cluster in clusters:
         if not isinstance(variants.get(cluster.name, resolved.summary), ScorerSummary):
             continue
         try:
             secretdelivery.check(resolved, delivery, cluster.name)
-            sizes[cluster.name] = delivery.sizes(secretdelivery.wanted(resolved, cluster.name))
+            secrets[cluster.name] = delivery.copies(resolved, cluster.name)
         except ResolutionError as error:
             variants[cluster.name] = Obstacle(str(error.reason), str(error))
-    return sizes
+    return secrets
 
 
 def _variant(result: ScorerSummary | ResolutionError | None) -> ScorerSummary | Obstacle | None:

@@ -76,11 +76,11 @@ SCORER_STEPS = {
     "dsf.hub.scorerplan:Entry": "ConfigSynced",
     "dsf.hub.distribute:dump_summaries": "ConfigSynced",
     "dsf.hub.health:HealthMonitor.track": "Scoring",
-    "dsf.hub.scorers:scorer_status": "Scoring",
-    "dsf.hub.scorers:ScorerReconciler._spread": "Scoring",
+    "dsf.hub.statuses:scorer_status": "Scoring",
+    "dsf.hub.statuses:ScorerReconciler._spread": "Scoring",
     "dsf.hub.registrar:Registrar._sync_scorer": "Scoring",
     "dsf.hub.registrar:Registrar.cycles": "Scoring",
-    "dsf.hub.scorers:write_status": "",
+    "dsf.hub.statuses:write_status": "",
 }
 
 

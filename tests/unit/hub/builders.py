@@ -8,6 +8,7 @@ from typing import Any
 from dsf.api.cluster import ManagedCluster
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringconfig import DynamicScoringConfig
+from dsf.api.summary import ScorerSummary
 from dsf.hub.summaries import FleetPlan
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
@@ -78,3 +79,9 @@ def refusal(plan: FleetPlan, scorer: str) -> tuple[str, str]:
     """Why a scorer, `namespace/name`, runs nowhere: reason and message; both empty if it runs."""
     obstacle = plan.scorers[scorer].obstacle
     return (obstacle.reason, obstacle.message) if obstacle is not None else ("", "")
+
+
+def summaries(plan: FleetPlan, cluster: str) -> list[ScorerSummary]:
+    """The summaries for a cluster's agent."""
+    found = (scorer.summary_on(cluster) for scorer in plan.running(cluster))
+    return [summary for summary in found if summary is not None]

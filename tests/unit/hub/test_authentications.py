@@ -8,7 +8,7 @@ from dsf.api.scoringauthentication import ScoringAuthentication
 from dsf.api.types import CLUSTER_SET_LABEL
 from dsf.hub.conditions import tls_verified
 from dsf.hub.summaries import FleetPlan, differences, make_plan
-from tests.unit.hub.builders import GROUP, NOW, cluster, config, refusal, scorer
+from tests.unit.hub.builders import GROUP, NOW, cluster, config, refusal, scorer, summaries
 
 SOURCE = {
     "type": "Prometheus",
@@ -36,7 +36,7 @@ def plan(*authentications: ScoringAuthentication, clusters: Any = None, **source
 
 
 def test_what_is_told() -> None:
-    (summary,) = plan(authentication(tls={"serverName": "x"})).summaries("a")
+    (summary,) = summaries(plan(authentication(tls={"serverName": "x"})), "a")
     access = summary.source_access
     assert access is not None
     assert access.methods.token_secret_ref is not None
@@ -96,7 +96,7 @@ def test_overrides_by_name_set_and_label() -> None:
     ):
         other = {**where, "host": "http://eu.thanos.example:1", "basic": _basic("eu"), "tls": {"serverName": "eu"}}
         found = plan(authentication(overrides=[other, {"clusters": ["b"], "host": "http://eu.thanos.example:2"}]))
-        (on_a,), (on_b,) = found.summaries("a"), found.summaries("b")
+        (on_a,), (on_b,) = summaries(found, "a"), summaries(found, "b")
         assert on_a.source_endpoint == "https://thanos.example/api/v1/query_range"
         assert on_b.source_endpoint == "http://eu.thanos.example:1/api/v1/query_range"
         assert {reference.name for reference in on_a.references} == {"thanos"}
@@ -105,7 +105,7 @@ def test_overrides_by_name_set_and_label() -> None:
 
 def test_an_override_that_says_little_leaves_the_rest() -> None:
     found = plan(authentication(overrides=[{"clusters": ["b"], "tls": {"insecureSkipVerify": True}}]))
-    (on_b,) = found.summaries("b")
+    (on_b,) = summaries(found, "b")
     assert {reference.name for reference in on_b.references} == {"thanos"}
     (one,) = found.scorers.values()
     said = tls_verified(one, one.scorer.status)
@@ -116,7 +116,7 @@ def test_an_override_that_says_little_leaves_the_rest() -> None:
 def test_an_override_of_a_server_that_is_not_allowed_stops_that_cluster_alone() -> None:
     found = plan(authentication(overrides=[{"clusters": ["b"], "host": "https://thief.example"}]))
     (one,) = found.scorers.values()
-    assert (found.clusters_of(one), found.summaries("b")) == (["a"], [])
+    assert (found.clusters_of(one), summaries(found, "b")) == (["a"], [])
     assert [(name, why.reason) for name, why in one.obstacles.items()] == [("b", "HostNotAllowed")]
 
 
@@ -138,7 +138,7 @@ def test_a_change_concerns_clusters() -> None:
         ),
         clusters=[cluster("a", labels={"region": "eu"}), cluster("b")],
     )
-    assert moved.summaries("a")[0].source_endpoint.startswith("http://eu.")
+    assert summaries(moved, "a")[0].source_endpoint.startswith("http://eu.")
 
 
 def _basic(name: str) -> dict[str, Any]:

@@ -12,13 +12,13 @@ from dsf.api.types import ADDON_NAME, CREDENTIALS_WORK_NAME, MANIFESTWORK_NAME
 from dsf.backends.protocol import Kind, Manifest, ObjectKey
 from dsf.fleet.model import FleetModel
 from dsf.hub.clusters import ClusterReconciler
-from dsf.hub.configs import ConfigReconciler
 from dsf.hub.credentials import AgentCredentials
 from dsf.hub.departures import DepartedClusters, Departures
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.outage import Outage
 from dsf.hub.registrar import Registrar
 from dsf.hub.scores import ScoreReconciler
+from dsf.hub.statuses import ConfigReconciler
 from dsf.settings import Settings
 from dsf.store.agents import AgentKeys, Agents
 from dsf.store.registry import Registry

@@ -10,6 +10,7 @@ import redis
 
 from dsf.hub.outage import Outage, StillAwayError
 from dsf.hub.registrar import Registrar
+from dsf.store.entries import Entry
 from dsf.store.schedule import ScheduleStore
 from tests.support.memorystore import memory_client
 
@@ -19,16 +20,16 @@ THREADS = 4
 def test_threads_that_need_it_at_once_read_redis_once(monkeypatch: pytest.MonkeyPatch) -> None:
     registrar = Registrar(memory_client(), Outage("Redis"))
     reads: list[None] = []
-    stored = ScheduleStore.stored
+    entries = ScheduleStore.entries
 
-    def slow(store: ScheduleStore) -> dict[str, str]:
+    def slow(store: ScheduleStore) -> list[Entry]:
         reads.append(None)
         time.sleep(0.2)
-        return stored(store)
+        return entries(store)
 
-    monkeypatch.setattr(ScheduleStore, "stored", slow)
+    monkeypatch.setattr(ScheduleStore, "entries", slow)
     with ThreadPoolExecutor(THREADS) as pool:
-        assert list(pool.map(registrar.key_ids, ["c1"] * THREADS)) == [()] * THREADS
+        assert [found.key_ids for found in pool.map(registrar.cluster, ["c1"] * THREADS)] == [()] * THREADS
     assert len(reads) == 1
 
 
@@ -43,10 +44,10 @@ def test_one_thread_waits_for_a_redis_that_is_away(monkeypatch: pytest.MonkeyPat
 
     def error(_: int) -> type[Exception]:
         with pytest.raises(redis.RedisError) as raised:
-            registrar.key_ids("c1")
+            registrar.cluster("c1")
         return raised.type
 
-    monkeypatch.setattr(ScheduleStore, "stored", away)
+    monkeypatch.setattr(ScheduleStore, "entries", away)
     with ThreadPoolExecutor(THREADS) as pool:
         errors = list(pool.map(error, range(THREADS)))
     assert sorted(errors, key=str) == sorted([redis.TimeoutError, *[StillAwayError] * (THREADS - 1)], key=str)

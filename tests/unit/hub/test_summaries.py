@@ -15,14 +15,14 @@ from dsf.api.scoringconfig import Mask
 from dsf.hub.summaries import FleetPlan, MaskIndex, differences, make_plan
 from dsf.store.registry import HoldRule
 from tests.cases import load
-from tests.unit.hub.builders import NOW, cluster, config, refusal, scorer
+from tests.unit.hub.builders import NOW, cluster, config, refusal, scorer, summaries
 
 GONE = {"deletionTimestamp": "2026-01-02T00:00:00Z"}
 NAMES = st.sampled_from(["*", "a", "b", "cpu", "mem"])
 
 
 def names(plan: FleetPlan, cluster_name: str) -> list[str]:
-    return [summary.name for summary in plan.summaries(cluster_name)]
+    return [summary.name for summary in summaries(plan, cluster_name)]
 
 
 def test_a_summary_needs_an_accepted_cluster_health_resolution_and_no_mask() -> None:
@@ -63,7 +63,7 @@ def test_the_older_one_keeps_a_name() -> None:
     young, old = scorer("a", score="X y"), scorer("b", score="x-y", created="2025-01-01T00:00:00Z")
     plan = make_plan([young, old], config(), [cluster("c")], NOW)
     assert names(plan, "c") == ["b"]
-    assert plan.scorers["hub/a"].record() is None
+    assert plan.scorers["hub/a"].record is None
     assert refusal(plan, "hub/a")[0] == "ScoreNameConflict"
 
 
@@ -215,5 +215,5 @@ def test_a_new_or_relabelled_cluster_is_looked_at_alone() -> None:
 
 
 def test_without_a_source_the_endpoint_is_the_host_of_config_url_as_upstreams() -> None:
-    [summary] = make_plan([scorer("s")], config(), [cluster("c")], NOW).summaries("c")
+    [summary] = summaries(make_plan([scorer("s")], config(), [cluster("c")], NOW), "c")
     assert (summary.source_type, summary.source_endpoint) == ("None", "http://scorer.test")

@@ -15,7 +15,7 @@ from dsf.hub.conditions import DeliveryCounts, distributed
 from dsf.hub.health import Health
 from dsf.hub.scorerplan import PlanMemory
 from dsf.hub.summaries import FleetPlan, make_plan
-from tests.unit.hub.builders import NOW, cluster, config, refusal, scorer
+from tests.unit.hub.builders import NOW, cluster, config, refusal, scorer, summaries
 
 EU, US = {"region": "eu", "env": "prod"}, {"region": "us"}
 
@@ -45,7 +45,7 @@ def test_each_cluster_gets_its_own_values() -> None:
     auth = {"headers": [{"name": "X-Scope-OrgID", "value": "${cluster}-${label:region}"}]}
     own = source('up{r="${label:region}"}', "http://prometheus.${label:region}.example", auth=auth)
     found = plan(cluster("a", labels=EU), cluster("b", labels=US), source=own)
-    (on_a,), (on_b,) = found.summaries("a"), found.summaries("b")
+    (on_a,), (on_b,) = summaries(found, "a"), summaries(found, "b")
     assert (on_a.source_query, on_b.source_query) == ('up{r="eu"}', 'up{r="us"}')
     assert on_b.source_endpoint == "http://prometheus.us.example/api/v1/query_range"
     assert on_b.source_access is not None
@@ -57,7 +57,7 @@ def test_each_of_several_sources_gets_them() -> None:
     auth = {"headers": [{"name": "X-Scope-OrgID", "value": "${cluster}"}]}
     other = source('up{r="${label:region}"}', "http://${label:region}.example", auth=auth)
     found = plan(cluster("a", labels=EU), cluster("b"), sources=[{"name": "x", **source()}, {"name": "y", **other}])
-    (on_a,) = found.summaries("a")
+    (on_a,) = summaries(found, "a")
     x, y = on_a.each_source
     assert (x.source_query, y.source_query) == ("up", 'up{r="eu"}')
     assert y.source_endpoint == "http://eu.example/api/v1/query_range"
@@ -98,7 +98,7 @@ def test_templates_of_a_config_that_counts_no_more_are_not_looked_at(query: str)
     }
     stale = scorer("s", status={"lastSyncedConfig": synced}, source=source(query))
     found = make_plan([stale], config(), [cluster("a")], NOW)
-    (told,) = found.summaries("a")
+    (told,) = summaries(found, "a")
     assert told.source_query == query.replace("${cluster}", "a")
     assert told.source_endpoint == "http://prometheus.example/api/v1/query_range"
 
@@ -108,7 +108,7 @@ def test_a_selector_of_the_scorer() -> None:
     found = plan(cluster("a", labels=EU), cluster("b", labels=US), cluster("c"), clusterSelector=selector)
     (one,) = found.scorers.values()
     assert found.clusters_of(one) == ["b", "c"]
-    assert [name for name in "abc" if found.summaries(name)] == ["b", "c"]
+    assert [name for name in "abc" if summaries(found, name)] == ["b", "c"]
 
 
 def test_a_selector_that_selects_nothing() -> None:

@@ -134,7 +134,7 @@ def test_a_cluster_that_was_made_again_while_no_hub_ran_has_none_of_its_predeces
         with pytest.raises(SystemExit):
             new.ensure(world.cluster, "uid2")
     assert (world.lets_in(1), world.lets_in(2)) == (False, True)
-    assert world.registrar().key_ids(world.cluster) == (2,), "results with the old signing key are refused"
+    assert world.registrar().cluster(world.cluster).key_ids == (2,), "results with the old signing key are refused"
     wait_for(lambda: world.hub.backend.delivered_key_ids(world.cluster) is None)
     for _ in range(2):
         newest = world.credentials()
