@@ -152,8 +152,8 @@ class Targets:
             source, owner = self._taken.get(there, (copy.name, ""))
             if source != copy.name:
                 return (
-                    f"Secret {copy.name!r} would be {there!r} there, as Secret {source!r} of scorer {owner} is already: "
-                    "set another targetName in secretDelivery"
+                    f"Secret {copy.name!r} would be {there!r} there, as Secret {source!r} of scorer {owner} is "
+                    "already: set another targetName in secretDelivery"
                 )
         self._taken |= {there: (copy.name, scorer) for there, copy in copies.items()}
         return ""
