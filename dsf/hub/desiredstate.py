@@ -86,8 +86,6 @@ class DesiredState:
         # Clusters whose hosted add-on is reported.
         self._hosted: set[str] = set()
         self._memory = PlanMemory()
-        # Scorer as stored, its health, and the scorer with that.
-        self._healthy: dict[str, tuple[DynamicScorer, Health, DynamicScorer]] = {}
         # Scorer -> last logged error.
         self._reported: dict[str, str] = {}
         # The stored claims of names; None if they must be read.
@@ -200,8 +198,6 @@ class DesiredState:
         scorers = [self._in_force(scorer) for scorer in read if self.counts(scorer.metadata.namespace)]
         mistakes = {f"{key.namespace}/{key.name}": text for key, text in self._mistakes(Kind.SCORER)}
         unreadable = self._present(Kind.SCORER) - {scorer.key for scorer in read}
-        counted = {scorer.key for scorer in scorers}
-        self._healthy = {key: known for key, known in self._healthy.items() if key in counted}
         clusters = self._all(Kind.CLUSTER, ManagedCluster)
         without_addon = 0
         if self._settings.addon_mode:
@@ -297,13 +293,8 @@ class DesiredState:
         health = self._health(ObjectKey(Kind.SCORER, scorer.metadata.namespace, scorer.metadata.name))
         if health is None:
             return scorer
-        known = self._healthy.get(scorer.key)
-        if known is None or known[0] is not scorer or known[1] is not health:
-            update = {"health_status": health.status, "last_synced_config": health.config}
-            status = scorer.status.model_copy(update=update)
-            known = (scorer, health, scorer.model_copy(update={"status": status}))
-            self._healthy[scorer.key] = known
-        return known[2]
+        update = {"health_status": health.status, "last_synced_config": health.config}
+        return scorer.model_copy(update={"status": scorer.status.model_copy(update=update)})
 
     def _all(self, kind: Kind, model: type[_Object]) -> list[_Object]:
         manifests = [(ObjectKey.of(manifest), manifest) for manifest in self._backend.list(kind)]

@@ -7,7 +7,7 @@ stopped first, or they would deliver and write again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final
 
@@ -54,42 +54,42 @@ def leave(session: Session, namespace: str, patience: float = 90.0) -> list[str]
     """
     if not _until(lambda: _has_ended(session, namespace), patience):
         log.warning("hub controller and results workers have not ended yet", namespace=namespace)
-    works: list[dict[str, Any]] = []
-    asked: set[str] = set()
-
-    def have_looked() -> bool:
-        works[:] = _works(session)
-        return True
+    pending: list[str] = []
+    deleted: set[str] = set()
 
     def are_gone() -> bool:
-        have_looked()
+        works = _works(session)
+        pending[:] = sorted({work["metadata"]["namespace"] for work in works})
         clusters = {score["metadata"]["namespace"] for score in _scores(session)}
         removals = [partial(_remove_scores, session, cluster) for cluster in sorted(clusters)]
-        for work in works:
-            uid = work["metadata"]["uid"]
-            if not work["metadata"].get("deletionTimestamp") and uid not in asked:
-                removals.append(partial(_remove_work, session, work["metadata"], asked))
-        failure: BackendError | None = None
-        for remove in removals:
-            try:
-                remove()
-            except UnreachableError:
-                # It would fail for the next one too.
-                raise
-            except BackendError as error:
-                if error.is_busy:
-                    raise
-                # Specific to one object, such as a refusing webhook: the others must still be deleted.
-                failure = failure or error
-        if failure is not None:
-            raise failure
+        removals += [
+            partial(_remove_work, session, work["metadata"], deleted)
+            for work in works
+            if not work["metadata"].get("deletionTimestamp")
+        ]
+        _try_each(removals)
         return not works and not clusters
 
-    if not _until(are_gone, patience):
-        # Some are gone since then.
-        _until(have_looked, 10.0)
-    log.info("taken back", deliveries=len(asked))
-    return sorted({work["metadata"]["namespace"] for work in works})
+    _until(are_gone, patience)
+    log.info("taken back", deliveries=len(deleted))
+    return pending
+
+
+def _try_each(removals: Iterable[Callable[[], None]]) -> None:
+    """Raise the first error at the end: one specific to one object, such as a refusing webhook, keeps no other."""
+    failure: BackendError | None = None
+    for remove in removals:
+        try:
+            remove()
+        except UnreachableError:
+            # It would fail for the next one too.
+            raise
+        except BackendError as error:
+            if error.is_busy:
+                raise
+            failure = failure or error
+    if failure is not None:
+        raise failure
 
 
 def _has_ended(session: Session, namespace: str) -> bool:
@@ -105,12 +105,12 @@ def _remove_scores(session: Session, cluster: str) -> None:
     session.request("DELETE", ADDON_PLACEMENT_SCORES.path(cluster), query={"labelSelector": _OURS})
 
 
-def _remove_work(session: Session, metadata: dict[str, Any], asked: set[str]) -> None:
+def _remove_work(session: Session, metadata: dict[str, Any], deleted: set[str]) -> None:
     try:
         session.delete(MANIFEST_WORKS.path(metadata["namespace"], metadata["name"]), uid=metadata["uid"])
     except ObjectNotFoundError:
         log.info("gone already", cluster=metadata["namespace"], name=metadata["name"])
-    asked.add(metadata["uid"])
+    deleted.add(metadata["uid"])
 
 
 def _scores(session: Session) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ Active. So each of these must cost what changed, not what there is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -178,42 +178,42 @@ class PlanMemory:
         self._shared: tuple[object, ...] = ()
         self._kept: dict[str, tuple[tuple[object, ...], ScorerPlan]] = {}
 
-    def begin(self, *shared: object) -> None:
-        """Start the next desired state; `shared` is what all plans are made from, such as the clusters."""
-        if shared != self._shared:
-            self._shared = shared
-            self._kept.clear()
+    def plans(
+        self,
+        scorers: Iterable[DynamicScorer],
+        unhealthy: Mapping[str, Obstacle],
+        now: datetime,
+        shared: tuple[object, ...],
+        make: Callable[[DynamicScorer, Obstacle | None], ScorerPlan],
+    ) -> dict[str, ScorerPlan]:
+        """The plans of these scorers, each made only if the known one is outdated; others are forgotten.
 
-    def plan(
-        self, scorer: DynamicScorer, unhealthy: Obstacle | None, now: datetime, make: Callable[[], ScorerPlan]
-    ) -> ScorerPlan:
-        """The plan of a scorer, made only if the known one is outdated."""
-        metadata, status = scorer.metadata, scorer.status
-        # Not the whole status: the hub writes it, and most of it is no input.
-        inputs = (
-            scorer.spec,
-            (metadata.uid, metadata.creation_timestamp, metadata.annotations),
-            (status.health_status, status.last_synced_config),
-            unhealthy,
-        )
-        kept = self._kept.get(scorer.key)
-        if kept is not None and kept[0] == inputs and not _is_over(kept[1], now):
-            if kept[1].scorer is not scorer:
-                kept = (kept[0], replace(kept[1], scorer=scorer))
-        else:
-            kept = (inputs, make())
-        self._kept[scorer.key] = kept
-        if kept[1].obstacle is not None and kept[1].obstacle.error is not None:
-            # An internal error may be gone at the next attempt.
-            del self._kept[scorer.key]
-        return kept[1]
-
-    def forget_others(self, scorers: Set[str]) -> None:
-        """Drop the plans of all other scorers."""
-        for gone in self._kept.keys() - scorers:
-            del self._kept[gone]
-        for gone in self.variants.keys() - scorers:
+        `shared` is what all plans are made from, such as the clusters.
+        """
+        kept = self._kept if shared == self._shared else {}
+        self._shared, self._kept = shared, {}
+        plans: dict[str, ScorerPlan] = {}
+        for scorer in scorers:
+            inputs = _inputs(scorer, unhealthy.get(scorer.key))
+            before, plan = kept.get(scorer.key, ((), None))
+            if plan is None or before != inputs or _is_over(plan, now):
+                plan = make(scorer, unhealthy.get(scorer.key))
+            elif plan.scorer is not scorer:
+                plan = replace(plan, scorer=scorer)
+            plans[scorer.key] = plan
+            if plan.obstacle is None or plan.obstacle.error is None:
+                # An internal error may be gone at the next attempt.
+                self._kept[scorer.key] = (inputs, plan)
+        for gone in self.variants.keys() - plans.keys():
             del self.variants[gone]
+        return plans
+
+
+def _inputs(scorer: DynamicScorer, unhealthy: Obstacle | None) -> tuple[object, ...]:
+    """What its plan is made from. Not the whole status: the hub writes it, and most of it is no input."""
+    metadata, status = scorer.metadata, scorer.status
+    identity = (metadata.uid, metadata.creation_timestamp, metadata.annotations)
+    return scorer.spec, identity, status.health_status, status.last_synced_config, unhealthy
 
 
 def _is_over(plan: ScorerPlan, now: datetime) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import cached_property, partial
+from functools import cached_property
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from dsf.api.scoringauthentication import Authentications, ClusterFacts, Scoring
 from dsf.api.scoringconfig import ANY, DynamicScoringConfig, Mask
 from dsf.api.summary import ScorerSummary
 from dsf.api.tokenhosts import NO_HOSTS, TokenHosts
-from dsf.api.variants import resolve_everywhere
+from dsf.api.variants import Memory, resolve_everywhere
 from dsf.errors import ResolutionError
 from dsf.hub import capacity, secretdelivery
 from dsf.hub.discretion import server_refusal, servers_of
@@ -345,17 +345,14 @@ def make_plan(
     is_enabled = config is not None and config.metadata.deletion_timestamp is None
     delivery = delivery.with_targets(known.values(), facts)
     memory = memory or PlanMemory()
-    memory.begin(token_hosts, known, facts, delivery)
-    plans = {
-        scorer.key: memory.plan(
-            scorer,
-            cause := unhealthy.get(scorer.key),
-            now,
-            partial(_plan_scorer, scorer, cause, now, token_hosts, known, facts, delivery, memory),
-        )
-        for scorer in present
-    }
-    memory.forget_others(plans.keys())
+    shared = (token_hosts, known, facts, delivery)
+    plans = memory.plans(
+        present,
+        unhealthy,
+        now,
+        shared,
+        lambda scorer, cause: _plan_scorer(scorer, cause, now, *shared, memory.variants),
+    )
     if scorer_hosts:
         plans = {
             key: plan if plan.namespace == names.home else _bound(plan, scorer_hosts) for key, plan in plans.items()
@@ -442,11 +439,11 @@ def _plan_scorer(
     authentications: Authentications,
     clusters: Iterable[ClusterFacts],
     delivery: DeliverableSecrets,
-    memory: PlanMemory,
+    known: Memory,
 ) -> ScorerPlan:
     """One scorer's plan for any input of author and scoring API: an error here would break the whole plan."""
     try:
-        resolved, results = resolve_everywhere(scorer, token_hosts, authentications, clusters, memory.variants)
+        resolved, results = resolve_everywhere(scorer, token_hosts, authentications, clusters, known)
         secretdelivery.check(resolved, delivery)
         if scorer.metadata.namespace != delivery.namespace and delivery.unreleased:
             for summary in (
