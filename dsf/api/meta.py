@@ -122,7 +122,6 @@ class ObjectMeta(ApiModel):
     namespace: Annotated[str, AfterValidator(_namespace)] = ""
     uid: str = ""
     generation: int = 0
-    resource_version: str = ""
     creation_timestamp: Time | None = None
     deletion_timestamp: Time | None = None
     labels: dict[str, str] = Field(default_factory=dict)

@@ -17,7 +17,7 @@ from dsf.api.manifest import ApiObject
 from dsf.api.nameclaims import NameClaims
 from dsf.api.problems import explain
 from dsf.api.reading import known, read
-from dsf.api.scorer import DynamicScorer
+from dsf.api.scorer import DynamicScorer, DynamicScorerStatus
 from dsf.api.scoringauthentication import ScoringAuthentication
 from dsf.api.scoringconfig import DynamicScoringConfig
 from dsf.api.tokenhosts import TokenHosts
@@ -289,12 +289,11 @@ class DesiredState:
         return health.failure if health is not None else None
 
     def _in_force(self, scorer: DynamicScorer) -> DynamicScorer:
-        """The scorer with its current health and config; its stored status may be slightly stale."""
+        """The scorer with its current health and config. The rest of its status is left out: the hub writes it."""
         health = self._health(ObjectKey(Kind.SCORER, scorer.metadata.namespace, scorer.metadata.name))
-        if health is None:
-            return scorer
-        update = {"health_status": health.status, "last_synced_config": health.config}
-        return scorer.model_copy(update={"status": scorer.status.model_copy(update=update)})
+        health = health or Health.of(scorer)
+        status = DynamicScorerStatus(health_status=health.status, last_synced_config=health.config)
+        return scorer.model_copy(update={"status": status})
 
     def _all(self, kind: Kind, model: type[_Object]) -> list[_Object]:
         manifests = [(ObjectKey.of(manifest), manifest) for manifest in self._backend.list(kind)]

@@ -21,6 +21,7 @@ from dsf import http
 from dsf.api.problems import head
 from dsf.api.remoteconfig import CHECK_TIMEOUT, RemoteConfig, parse_remote_config
 from dsf.api.resolvereason import ResolveReason
+from dsf.api.scorer import DynamicScorer
 from dsf.api.types import ConfigSyncMode, HealthStatus
 from dsf.api.urls import base_url
 from dsf.backends.protocol import ObjectKey
@@ -90,6 +91,13 @@ class Health:
     is_checked: bool = False
     #: Whether it was Active at this URL and in this mode, so that a failed check may be transient.
     is_proven: bool = False
+
+    @classmethod
+    def of(cls, scorer: DynamicScorer) -> Health:
+        """Findings of an earlier hub. If the spec changed since, they may be of another URL."""
+        status = scorer.status
+        is_proven = status.observed_generation == scorer.metadata.generation
+        return cls(status.health_status, status.last_synced_config, is_proven=is_proven)
 
     def after(self, check: Check) -> Health:
         """The state after one more check; `FAILURE_THRESHOLD` consecutive failures make a proven scorer Inactive."""

@@ -176,7 +176,7 @@ class PlanMemory:
         #: Clusters' configurations of scorers that differ between clusters.
         self.variants: Memory = {}
         self._shared: tuple[object, ...] = ()
-        self._kept: dict[str, tuple[tuple[object, ...], ScorerPlan]] = {}
+        self._kept: dict[str, ScorerPlan] = {}
 
     def plans(
         self,
@@ -184,36 +184,25 @@ class PlanMemory:
         unhealthy: Mapping[str, Obstacle],
         now: datetime,
         shared: tuple[object, ...],
-        make: Callable[[DynamicScorer, Obstacle | None], ScorerPlan],
+        make: Callable[[DynamicScorer], ScorerPlan],
     ) -> dict[str, ScorerPlan]:
         """The plans of these scorers, each made only if the known one is outdated; others are forgotten.
 
         `shared` is what all plans are made from, such as the clusters.
         """
         kept = self._kept if shared == self._shared else {}
-        self._shared, self._kept = shared, {}
         plans: dict[str, ScorerPlan] = {}
         for scorer in scorers:
-            inputs = _inputs(scorer, unhealthy.get(scorer.key))
-            before, plan = kept.get(scorer.key, ((), None))
-            if plan is None or before != inputs or _is_over(plan, now):
-                plan = make(scorer, unhealthy.get(scorer.key))
-            elif plan.scorer is not scorer:
-                plan = replace(plan, scorer=scorer)
+            plan, cause = kept.get(scorer.key), unhealthy.get(scorer.key)
+            if plan is None or (plan.scorer, plan.unhealthy) != (scorer, cause) or _is_over(plan, now):
+                plan = replace(make(scorer), unhealthy=cause)
             plans[scorer.key] = plan
-            if plan.obstacle is None or plan.obstacle.error is None:
-                # An internal error may be gone at the next attempt.
-                self._kept[scorer.key] = (inputs, plan)
+        # An internal error may be gone at the next attempt.
+        self._kept = {key: plan for key, plan in plans.items() if plan.obstacle is None or plan.obstacle.error is None}
+        self._shared = shared
         for gone in self.variants.keys() - plans.keys():
             del self.variants[gone]
         return plans
-
-
-def _inputs(scorer: DynamicScorer, unhealthy: Obstacle | None) -> tuple[object, ...]:
-    """What its plan is made from. Not the whole status: the hub writes it, and most of it is no input."""
-    metadata, status = scorer.metadata, scorer.status
-    identity = (metadata.uid, metadata.creation_timestamp, metadata.annotations)
-    return scorer.spec, identity, status.health_status, status.last_synced_config, unhealthy
 
 
 def _is_over(plan: ScorerPlan, now: datetime) -> bool:

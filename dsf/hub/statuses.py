@@ -107,10 +107,10 @@ class ScorerReconciler:
         servers = [spec.config_url, access.proxy] if access.proxy else [spec.config_url]
         refusal = self.desired.server_refusal(key.namespace, servers)
         target = HealthTarget(spec.config_url, spec.config_sync_mode, access, scorer.metadata.uid, is_home, refusal)
-        self.health.track(key, target, _known(scorer))
+        self.health.track(key, target, Health.of(scorer))
         plan = self.desired.plan
         own = plan.scorers.get(scorer.key)
-        health = self.health.health(key) or _known(scorer)
+        health = self.health.health(key) or Health.of(scorer)
         if own is None or not _is_planned_with(own, health):
             # Created or checked after this plan was made; the two together would be a healthy scorer without /config.
             self.on_change(key)
@@ -207,15 +207,6 @@ def _notice(key: ObjectKey, status: DynamicScorerStatus) -> ScorerNotice:
 def _is_planned_with(own: ScorerPlan, health: Health) -> bool:
     planned = own.scorer.status
     return (planned.health_status, planned.last_synced_config) == (health.status, health.config)
-
-
-def _known(scorer: DynamicScorer) -> Health:
-    """Findings of an earlier hub. If the spec changed since, they may be of another URL."""
-    return Health(
-        status=scorer.status.health_status,
-        config=scorer.status.last_synced_config,
-        is_proven=scorer.status.observed_generation == scorer.metadata.generation,
-    )
 
 
 @dataclass(frozen=True)

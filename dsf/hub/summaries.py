@@ -347,11 +347,7 @@ def make_plan(
     memory = memory or PlanMemory()
     shared = (token_hosts, known, facts, delivery)
     plans = memory.plans(
-        present,
-        unhealthy,
-        now,
-        shared,
-        lambda scorer, cause: _plan_scorer(scorer, cause, now, *shared, memory.variants),
+        present, unhealthy, now, shared, lambda scorer: _plan_scorer(scorer, now, *shared, memory.variants)
     )
     if scorer_hosts:
         plans = {
@@ -433,7 +429,6 @@ def _bounded(plan: FleetPlan, own_namespace: str) -> FleetPlan:
 
 def _plan_scorer(
     scorer: DynamicScorer,
-    unhealthy: Obstacle | None,
     now: datetime,
     token_hosts: TokenHosts,
     authentications: Authentications,
@@ -456,7 +451,6 @@ def _plan_scorer(
         secrets = _secrets(resolved, clusters, delivery, variants)
         plan = replace(
             _resolved_plan(scorer, resolved, now),
-            unhealthy=unhealthy,
             variants=variants,
             parts={name: part_of(variant) for name, variant in summaries.items() if isinstance(variant, ScorerSummary)},
             secrets=secrets,
