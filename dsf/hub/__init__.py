@@ -3,13 +3,13 @@
 In reading order:
 
 * `dsf.backends`: the interface to the store of the hub's objects, and its implementations.
-* `summaries`: computes the desired state from the objects; `desiredstate` reads them and keeps it.
+* `summaries`: computes the desired state from the objects; `desiredstate` reads them, says when, and keeps it.
 * `clusters`, `scores`, and of scorers and the configuration `statuses`: reconcilers, one object at a time.
 * `departures`: clusters and add-ons that are gone. `distribute`: the ManifestWork of a cluster. `registrar`: registry
   and schedule in Redis.
 * `health`: checks of scoring APIs and the polling of their /config.
 * `cycles`, `conditions`: content of statuses.
-* `workqueue`, `controller`: keys, worker threads, and when the desired state is computed. `notifications`: what results
+* `workqueue`, `controller`: keys and worker threads. `notifications`: what results
   workers report, and users' actions. `outage`: of Redis.
 * `hub`: event routing and thread lifecycle. `main`: the process with leader election.
 """

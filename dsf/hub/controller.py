@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Final
 
 import redis
@@ -15,9 +14,7 @@ import structlog
 import dsf.log
 from dsf.backends.protocol import ObjectKey
 from dsf.errors import BackendError, DsfError
-from dsf.hub.desiredstate import DesiredState
 from dsf.hub.outage import Outage
-from dsf.hub.summaries import FleetPlan
 from dsf.hub.workqueue import RETRY_MAX, WorkQueue
 from dsf.process.threads import SupervisedThread
 
@@ -38,8 +35,17 @@ Reconcile = Callable[[ObjectKey], float | None]
 class Controller:
     """Worker threads that feed the keys of one queue to one function."""
 
-    def __init__(self, name: str, reconcile: Reconcile, *, workers: int, outage: Outage) -> None:
-        self.queue: WorkQueue[ObjectKey] = WorkQueue()
+    def __init__(
+        self,
+        name: str,
+        reconcile: Reconcile,
+        *,
+        workers: int,
+        outage: Outage,
+        may_begin: Callable[[ObjectKey, Set[ObjectKey]], bool] = lambda *_: True,
+    ) -> None:
+        """`may_begin` as for WorkQueue."""
+        self.queue = WorkQueue(may_begin)
         #: Reconciliations by result: done, requeued, error.
         self.results: Counter[str] = Counter()
         self.name = name
@@ -64,10 +70,10 @@ class Controller:
         for thread in self._threads:
             thread.start()
 
-    def stop(self) -> None:
-        """Take no more keys and wait for work in progress."""
+    def stop(self, patience: float = 10.0) -> None:
+        """Take no more keys and wait, at most so many seconds, for work in progress."""
         self.queue.shutdown()
-        deadline = time.monotonic() + 10.0
+        deadline = time.monotonic() + patience
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         log.info("controller stopped", controller=self.name, **self.results)
@@ -114,44 +120,3 @@ def _asked(error: Exception) -> float:
         # A busy server may send no Retry-After.
         asked = 1.0
     return min(asked or 0.0, RETRY_MAX)
-
-
-#: A plan is made from all objects, whatever changed. After one that took a second none is made for this many seconds:
-#: so while a thousand scorers become Active one after the other, planning takes a quarter of the time, not all of it.
-REST: Final = 3.0
-
-
-class Planner:
-    """Makes new plans in a thread of its own: soon after a change, and never one right after the other."""
-
-    def __init__(self, desired: DesiredState, outage: Outage) -> None:
-        self._desired = desired
-        self._rests_until = -math.inf
-        #: Its queue has one key, which stands for the whole plan.
-        self.controller = Controller("plan", self._plan, workers=1, outage=outage)
-
-    def changed(self, *objects: ObjectKey) -> None:
-        """These objects changed: they are reconciled with a plan that knows it."""
-        self._desired.note(*objects)
-        self.controller.queue.add_after(self._desired.config_key, self._rests_until - time.monotonic())
-
-    def update(self) -> FleetPlan:
-        """A plan made in the caller's thread, for one that cannot wait. Raises BackendError."""
-        try:
-            return self._desired.update()
-        except Exception:
-            # The caller tries its own work again, and not what has changed meanwhile.
-            self.controller.queue.retry(self._desired.config_key)
-            raise
-
-    def _plan(self, _: ObjectKey) -> float | None:
-        """Returns the seconds until the next plan is due without a change; None if never. Raises BackendError."""
-        began = time.monotonic()
-        if began < self._rests_until:
-            return self._rests_until - began
-        try:
-            self._desired.update()
-        finally:
-            ended = time.monotonic()
-            self._rests_until = ended + REST * (ended - began)
-        return max(0.0, self._desired.ends - time.time()) if self._desired.ends < math.inf else None

@@ -28,10 +28,10 @@ from dsf.backends.protocol import ObjectKey
 from dsf.errors import HttpError, RemoteConfigError
 from dsf.http.access import PLAIN, Access
 from dsf.http.failures import TLS_FAILED
+from dsf.hub.controller import Controller
 from dsf.hub.discretion import NOT_SHOWN, kind_of
 from dsf.hub.obstacle import Obstacle
-from dsf.hub.workqueue import WorkQueue
-from dsf.process.threads import SupervisedThread
+from dsf.hub.outage import Outage
 from dsf.settings import Settings
 from dsf.store.notices import NOT_READ, ConfigRead, cut
 from dsf.text import cleaned, place
@@ -197,6 +197,7 @@ class HealthMonitor:
     def __init__(
         self,
         settings: Settings,
+        outage: Outage,
         on_change: Callable[[ObjectKey], None],
         on_check: Callable[[ObjectKey, HealthTarget, Check, str], None] = lambda *_: None,
     ) -> None:
@@ -206,25 +207,22 @@ class HealthMonitor:
         self._on_change = on_change
         self._on_check = on_check
         self._requests: dict[ObjectKey, str] = {}
-        self._queue = WorkQueue(self._has_thread)
         self._targets: dict[ObjectKey, HealthTarget] = {}
         self._known: dict[ObjectKey, Health] = {}
         # Number of targets by namespace.
         self._namespaces: Counter[str] = Counter()
         self._lock = threading.Lock()
-        self._threads = [SupervisedThread(self._work, f"health-{number}") for number in range(CONCURRENCY)]
+        self._controller = Controller(
+            "health", self._check, workers=CONCURRENCY, outage=outage, may_begin=self._has_thread
+        )
 
     def start(self) -> None:
         """Start checking."""
-        for thread in self._threads:
-            thread.start()
+        self._controller.start()
 
     def stop(self) -> None:
         """Start no more checks; hanging ones end with the process."""
-        self._queue.shutdown()
-        deadline = time.monotonic() + 1.0
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        self._controller.stop(1.0)
 
     def track(self, key: ObjectKey, target: HealthTarget, known: Health) -> Health:
         """Start or continue checking this scorer; returns its state. A new or changed target is checked at once.
@@ -240,14 +238,14 @@ class HealthMonitor:
             health = known if before is None else self._known[key].elsewhere()
             self._targets[key] = target
             self._known[key] = health
-        self._queue.add(key)
+        self._controller.queue.add(key)
         return health
 
     def ask(self, key: ObjectKey, request: str) -> None:
         """Check a scorer at once, or as soon as it is tracked, for the request with this id."""
         with self._lock:
             self._requests[key] = request
-        self._queue.add(key)
+        self._controller.queue.add(key)
 
     def forget(self, key: ObjectKey) -> None:
         """Stop checking this scorer."""
@@ -264,33 +262,17 @@ class HealthMonitor:
         with self._lock:
             return self._known.get(key)
 
-    def _work(self) -> None:
-        while (key := self._queue.get()) is not None:
-            try:
-                self._check(key)
-            except Exception:
-                log.exception("the outcome of a health check is lost", scorer=key.name)
-            finally:
-                self._queue.done(key)
-                self._plan_next(key)
-
     def _has_thread(self, key: ObjectKey, checked: Set[ObjectKey]) -> bool:
         """Whether this scorer's namespace has a thread left of its equal share."""
         share = max(1, CONCURRENCY // max(1, len(self._namespaces)))
         return sum(other.namespace == key.namespace for other in checked) < share
 
-    def _plan_next(self, key: ObjectKey) -> None:
-        with self._lock:
-            if key in self._targets:
-                # So that checks do not run in step.
-                pause = self._settings.health_interval * random.uniform(0.9, 1)  # noqa: S311
-                self._queue.add_after(key, pause)
-
-    def _check(self, key: ObjectKey) -> None:
+    def _check(self, key: ObjectKey) -> float | None:
+        """Returns the seconds until the next check; None for a scorer that is tracked no more."""
         with self._lock:
             target, request = self._targets.get(key), self._requests.get(key, "")
         if target is None:
-            return
+            return None
         try:
             result = check(target, timeout=CHECK_TIMEOUT)
         except Exception as error:
@@ -302,8 +284,8 @@ class HealthMonitor:
             result = Check(Obstacle("CheckFailed", text))
         with self._lock:
             if self._targets.get(key) != target:
-                # Changed meanwhile: this result is for an old target.
-                return
+                # Changed meanwhile, and in the queue again: this result is for an old target.
+                return None
             before = self._known[key]
             after = before.after(result)
             self._known[key] = after
@@ -311,3 +293,5 @@ class HealthMonitor:
         if after != before:
             log.info("health checked", scorer=key.name, status=after.status.value, failures=after.failures)
             self._on_change(key)
+        # So that checks do not run in step.
+        return self._settings.health_interval * random.uniform(0.9, 1)  # noqa: S311

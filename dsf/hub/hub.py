@@ -16,10 +16,10 @@ from dsf.backends.protocol import Backend, Kind, ObjectKey
 from dsf.errors import BackendError, DsfError, SettingsError
 from dsf.http import addresses, trust
 from dsf.hub.clusters import ClusterReconciler
-from dsf.hub.controller import Controller, Planner, Reconcile
+from dsf.hub.controller import Controller, Reconcile
 from dsf.hub.credentials import AgentCredentials
 from dsf.hub.departures import DepartedClusters, Departures
-from dsf.hub.desiredstate import DesiredState
+from dsf.hub.desiredstate import DesiredState, Planner
 from dsf.hub.health import Check, HealthMonitor, HealthTarget, config_read
 from dsf.hub.notifications import ChangeTeller, NotificationListener
 from dsf.hub.outage import Outage
@@ -59,7 +59,7 @@ class Hub:
             on_wake=self._on_wake,
             on_back=self._resync.set,
         )
-        self._health = HealthMonitor(settings, self._on_change, self._on_check)
+        self._health = HealthMonitor(settings, self._outage, self._on_change, self._on_check)
         self._desired = DesiredState(backend, settings, self._health.health, self._on_new_plan)
         self._planner = Planner(self._desired, self._outage)
         self._registrar = Registrar(self._client, self._outage)

@@ -15,6 +15,7 @@ from dsf.http import addresses
 from dsf.hub import health
 from dsf.hub.health import Check, Health, HealthMonitor, HealthTarget, check
 from dsf.hub.obstacle import Obstacle
+from dsf.hub.outage import Outage
 from dsf.settings import Settings
 from tests.support.httpserver import (
     Handler,
@@ -69,7 +70,10 @@ def test_a_request_that_comes_before_its_scorer_is_answered_by_its_first_check(
     answered: list[str] = []
     monkeypatch.setattr(health, "check", lambda *_, **__: FINE)
     monitor = HealthMonitor(
-        settings_factory(health_interval=600), lambda _: None, on_check=lambda *about: answered.append(about[-1])
+        settings_factory(health_interval=600),
+        Outage("Redis"),
+        lambda _: None,
+        on_check=lambda *about: answered.append(about[-1]),
     )
     key = ObjectKey(Kind.SCORER, "hub", "s")
     monitor.ask(key, "1-0")
@@ -214,7 +218,7 @@ def test_a_namespaces_hanging_scoring_apis_delay_no_others(
     changed: list[ObjectKey] = []
     monkeypatch.setattr(health, "check", apis.check)
     monkeypatch.setattr(health, "CONCURRENCY", 4)
-    monitor = HealthMonitor(settings_factory(health_interval=600), changed.append)
+    monitor = HealthMonitor(settings_factory(health_interval=600), Outage("Redis"), changed.append)
 
     def track(namespace: str, number: int) -> ObjectKey:
         key = ObjectKey(Kind.SCORER, namespace, f"{namespace}-{number}")

@@ -10,8 +10,7 @@ import pytest
 
 from dsf.backends.protocol import Kind, ObjectKey
 from dsf.errors import BackendError
-from dsf.hub.controller import REST, Planner
-from dsf.hub.desiredstate import DesiredState
+from dsf.hub.desiredstate import REST, DesiredState, Planner
 from dsf.hub.outage import Outage
 from tests.support.wait import wait_for
 
