@@ -21,9 +21,17 @@ from dsf.api.manifest import ManifestProblem
 from dsf.api.meta import rfc3339
 from dsf.api.types import CREDENTIALS_KEY, REDIS_PASSWORD_KEY, SENTINEL_PASSWORD_KEY
 from dsf.backends.eventlimit import EventLimit
-from dsf.backends.files import read_text, read_yaml, write_text
 from dsf.backends.manifestfolder import GRACE, Declared, ManifestFolder
-from dsf.backends.outfolder import INPUT_KINDS, PRIVATE, DirectoryScores, OutFolder, identity
+from dsf.backends.outfolder import (
+    INPUT_KINDS,
+    PRIVATE,
+    DirectoryScores,
+    OutFolder,
+    identity,
+    read_text,
+    read_yaml,
+    write_text,
+)
 from dsf.backends.protocol import Credentials, EventType, Kind, Manifest, ObjectKey, OnChange
 from dsf.errors import BackendError, ObjectNotFoundError, SettingsError
 from dsf.keys import is_name

@@ -53,20 +53,21 @@ class KubeBackend(KubeScoreBackend):
         self._stopping = threading.Event()
         self._namespace = settings.namespace
         unwanted = {Kind.ADDON: not settings.addon_mode, Kind.SECRET: not settings.secret_delivery}
-        # By name for kinds of which only some are watched; by "" for the others.
+        # By kind, and by name for kinds of which only some are watched; "" for the others.
         self._reflectors = {
-            kind: {name: self._reflector(kind, name) for name in watched.names or ("",)}
+            (kind, name): self._reflector(kind, name)
             for kind, watched in WATCHED.items()
             if not unwanted.get(kind)
+            for name in watched.names or ("",)
         }
 
     def start(self, on_change: OnChange) -> None:
         """See the protocol. Raises BackendError when a kind cannot be listed within a minute, or after `stop`."""
         self._on_change = on_change
-        for reflector in self._each_reflector():
+        for reflector in self._reflectors.values():
             reflector.start()
         began = warned = time.monotonic()
-        while missing := [reflector for reflector in self._each_reflector() if not reflector.synced.is_set()]:
+        while missing := [reflector for reflector in self._reflectors.values() if not reflector.synced.is_set()]:
             now = time.monotonic()
             if now - warned > 10.0:
                 warned = now
@@ -88,20 +89,17 @@ class KubeBackend(KubeScoreBackend):
         with self._telling:
             self._on_change = None
         self._events.close()
-        for reflector in self._each_reflector():
+        for reflector in self._reflectors.values():
             reflector.stop()
         self.close()
 
     def list(self, kind: Kind) -> list[Manifest]:
         """See the protocol."""
-        return [
-            manifest for reflector in self._reflectors.get(kind, {}).values() for manifest in reflector.store.list()
-        ]
+        return [manifest for reflector in self._of(kind) for manifest in reflector.store.list()]
 
     def keys(self, kind: Kind) -> Sequence[ObjectKey]:
         """See the protocol."""
-        reflectors = self._reflectors.get(kind, {}).values()
-        return [ObjectKey(kind, *key) for reflector in reflectors for key in reflector.store.names()]
+        return [ObjectKey(kind, *key) for reflector in self._of(kind) for key in reflector.store.names()]
 
     def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
         """See the protocol."""
@@ -187,11 +185,11 @@ class KubeBackend(KubeScoreBackend):
         if work is not None and not work["metadata"].get("deletionTimestamp"):
             self.delete(Kind.WORK, cluster, CREDENTIALS_WORK_NAME)
 
-    def _each_reflector(self) -> Iterator[Reflector]:
-        return (reflector for reflectors in self._reflectors.values() for reflector in reflectors.values())
+    def _of(self, kind: Kind) -> Iterator[Reflector]:
+        return (reflector for (own, _), reflector in self._reflectors.items() if own is kind)
 
     def _reflector_of(self, kind: Kind, name: str) -> Reflector | None:
-        return self._reflectors.get(kind, {}).get(name if WATCHED[kind].names else "")
+        return self._reflectors.get((kind, name if WATCHED[kind].names else ""))
 
     def _reflector(self, kind: Kind, name: str) -> Reflector:
         watched = WATCHED[kind]

@@ -40,13 +40,12 @@ _WORKERS: Final = {"kube": 8, "dir": 2}
 class Hub:
     """One hub controller. `start` it once, `stop` it once."""
 
-    def __init__(self, settings: Settings, backend: Backend, *, resync: float | None = None) -> None:
-        """`resync` in seconds, by default from the settings. Raises SettingsError."""
+    def __init__(self, settings: Settings, backend: Backend) -> None:
+        """Raises SettingsError."""
         self._settings = settings
         trust.use_folder(settings.trusted_ca_dir)
         addresses.allow_link_local(settings.allow_link_local)
         self._backend = backend
-        self._resync_interval = resync or settings.hub_resync
         self._outage = Outage("Redis")
         self._resync = threading.Event()
         self._client = connect(settings, name="dsf-hub")
@@ -64,7 +63,7 @@ class Hub:
         self._planner = Planner(self._desired, self._outage)
         self._registrar = Registrar(self._client, self._outage)
         self._credentials = AgentCredentials(backend, self._registrar, self._client, settings)
-        self._changes = ChangeTeller(self._client, backend, self._scorers_called, self._health.ask)
+        self._changes = ChangeTeller(self._client, backend, self._scorer_called, self._health.ask)
         workers = _WORKERS[settings.backend]
         # Two queues: thousands of waiting clusters must not delay a scorer's status.
         self._clusters = Controller("clusters", self._reconcile, workers=workers, outage=self._outage)
@@ -217,9 +216,9 @@ class Hub:
         if self._desired.plan.scorers:
             self._changes.tell()
 
-    def _scorers_called(self, name: str) -> list[ObjectKey]:
+    def _scorer_called(self, name: str) -> ObjectKey | None:
         key = self._desired.plan.called(name)
-        return [_scorer(key)] if key is not None and key in self._desired.plan.scorers else []
+        return _scorer(key) if key is not None and key in self._desired.plan.scorers else None
 
     def _refresh_statuses(self, names: frozenset[str] | set[str]) -> None:
         delay = self._status_delay()
@@ -235,13 +234,13 @@ class Hub:
 
     def _resync_forever(self) -> None:
         for number in itertools.count(1):
-            pause = self._resync_interval * random.uniform(0.9, 1.1)  # noqa: S311
+            pause = self._settings.hub_resync * random.uniform(0.9, 1.1)  # noqa: S311
             is_urgent = self._resync.wait(pause)
             self._resync.clear()
             if self._is_stopping:
                 return
             # Seconds over which a full resync is spread.
-            spread = 0.0 if is_urgent else min(5.0, self._resync_interval / 2)
+            spread = 0.0 if is_urgent else min(5.0, self._settings.hub_resync / 2)
             try:
                 self._look_around(spread, everything=is_urgent or number % 20 == 0)
             except (redis.ConnectionError, redis.TimeoutError) as error:

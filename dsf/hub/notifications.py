@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 import redis
@@ -117,13 +117,13 @@ class ChangeTeller:
         self,
         client: redis.Redis,
         backend: Backend,
-        scorers_called: Callable[[str], Iterable[ObjectKey]],
+        scorer_called: Callable[[str], ObjectKey | None],
         on_sync: Callable[[ObjectKey, str], None],
     ) -> None:
-        """`scorers_called` finds DynamicScorers by name; `on_sync` gets requests to read a /config, with their ids."""
+        """`scorer_called` finds one by its name; `on_sync` gets requests to read a /config, with their ids."""
         self._redis = client
         self._backend = backend
-        self._scorers_called = scorers_called
+        self._scorer_called = scorer_called
         self._on_sync = on_sync
         self._lock = threading.Lock()
 
@@ -142,9 +142,8 @@ class ChangeTeller:
                 at_once(self._redis, ("SET", keys.CHANGES_TOLD, last))
 
     def _tell(self, change: Change) -> None:
-        if change.action is Action.SYNC:
-            for key in self._scorers_called(change.scorer):
-                self._on_sync(key, change.id)
-        reason = REASONS.get(change.action)
-        for key in self._scorers_called(change.scorer) if reason else ():
-            self._backend.event(key, "Normal", reason or "", change.sentence)
+        key = self._scorer_called(change.scorer)
+        if key is not None and change.action is Action.SYNC:
+            self._on_sync(key, change.id)
+        if key is not None and change.action in REASONS:
+            self._backend.event(key, "Normal", REASONS[change.action], change.sentence)

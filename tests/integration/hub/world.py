@@ -65,7 +65,8 @@ class World:
     # --- the hub -------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        hub = Hub(self.settings, make_backend(self.settings), resync=self.resync)
+        settings = self.settings.model_copy(update={"hub_resync": self.resync})
+        hub = Hub(settings, make_backend(settings))
         self._hub = hub
         hub.start()
 

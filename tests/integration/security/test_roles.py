@@ -159,7 +159,7 @@ def test_nobody_is_refused_in_its_own_work(secure_redis: SecureRedis) -> None:
     Writes(hub).touch("c1", "s1", forget_written=True)
     Writes(hub).facts([PairLease("c1", "s1", 0.0)])
     Writes(hub).validity_factor()
-    ChangeTeller(hub, MemoryBackend(), lambda _: [], lambda *_: None).tell()
+    ChangeTeller(hub, MemoryBackend(), lambda _: None, lambda *_: None).tell()
     assert hub.get(keys.CHANGES_TOLD)
     schedule.overrides_of("s1", ["c1"])
     schedule.remove(["gone/s1", "gone/limited"])

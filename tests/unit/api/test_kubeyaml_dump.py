@@ -11,7 +11,7 @@ import yaml
 from hypothesis import strategies
 
 from dsf.api import kubeyaml
-from dsf.backends.files import read_yaml
+from dsf.backends.outfolder import read_yaml
 
 _TEXTS = (
     "", " ", "a", "node1", "a b", " a", "a ", "-", "- a", "?", ": a", "a: b", "a:b", "a #b", "a#b", "#", "'",

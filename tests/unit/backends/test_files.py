@@ -9,8 +9,7 @@ import pytest
 import yaml
 
 from dsf.api import kubeyaml
-from dsf.backends.files import read_yaml, remove, write_text
-from dsf.backends.outfolder import DirectoryScores, OutFolder
+from dsf.backends.outfolder import DirectoryScores, OutFolder, read_yaml, remove, write_text
 from dsf.backends.protocol import Kind, ObjectKey
 from dsf.errors import BackendError, ObjectNotFoundError
 
