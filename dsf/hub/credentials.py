@@ -96,7 +96,6 @@ class AgentCredentials:
             self._deliver(cluster, ids)
         if request is not None and request.key_id < ids.current:
             self._keys.done(cluster, request)
-            self._forget(cluster, request)
         return self._look if ids.previous is not None else None
 
     def keep(self, cluster: str, *, deliver: bool) -> None:
@@ -126,7 +125,6 @@ class AgentCredentials:
             self._keys.empty(cluster)
             self._keys.retire(cluster, current)
             self._ids.pop(cluster, None)
-            self._forget(cluster)
         log.info("credentials of a cluster withdrawn", cluster=cluster, key_id=current)
 
     def sync(self, clusters: Mapping[str, str]) -> set[str]:
@@ -173,12 +171,6 @@ class AgentCredentials:
             # First: a revoked credential must not become valid again even briefly.
             self.read_requests()
         return (self._requests or {}).get(cluster)
-
-    def _forget(self, cluster: str, request: KeyRequest | None = None) -> None:
-        """Forget a completed request, or any of a cluster."""
-        requests = self._requests
-        if requests is not None and request in (None, requests.get(cluster)):
-            requests.pop(cluster, None)
 
     def _admit(self, cluster: str, uid: str, registered: tuple[int, ...], request: KeyRequest | None) -> KeyIds:
         """Have Redis and the results worker accept the currently valid credentials."""

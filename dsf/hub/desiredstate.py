@@ -40,7 +40,9 @@ from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
 
-
+#: A plan is made from all objects, whatever changed. After one that took a second none is made for this many seconds:
+#: so while a thousand scorers become Active one after the other, planning takes a quarter of the time, not all of it.
+REST: Final = 3.0
 #: OCM's annotation of a ManagedClusterAddOn whose agent runs on another cluster.
 _HOSTING: Final = "addon.open-cluster-management.io/hosting-cluster-name"
 
@@ -51,17 +53,19 @@ class DesiredState:
     """Rebuilds the plan after changes and reports what has to be reconciled with it. Thread-safe.
 
     A plan is made from all objects. So changes are gathered, and reconcilers take the current plan: what changed is
-    reconciled when there is a plan that knows it.
+    reconciled when there is a plan that knows it. A thread makes plans, soon after a change and never one right after
+    the other.
     """
 
     def __init__(
         self,
         backend: Backend,
         settings: Settings,
+        outage: Outage,
         health: Callable[[ObjectKey], Health | None],
         on_new: Callable[[Differences, Set[ObjectKey]], None],
     ) -> None:
-        """`on_new` gets a new plan's differences, and the objects that changed, in the thread that called `update`.
+        """`on_new` gets a new plan's differences, and the objects that changed, in the thread that made it.
 
         Raises SettingsError.
         """
@@ -101,13 +105,18 @@ class DesiredState:
         self._changed: set[ObjectKey] = set()
         # Objects to be reconciled that came before the first plan; None after it.
         self._early: set[ObjectKey] | None = set()
-        #: Unix time at which a pause ends or a name becomes free, and the plan changes by itself.
-        self.ends = math.inf
+        # Unix time at which a pause ends or a name becomes free, and the plan changes by itself.
+        self._ends = math.inf
+        # By the monotonic clock.
+        self._rests_until = -math.inf
+        #: Its queue has one key, which stands for the whole plan.
+        self.controller = Controller("plan", self._plan_again, workers=1, outage=outage)
 
-    def note(self, *changed: ObjectKey) -> None:
-        """These objects are to be reconciled with the next plan."""
+    def changed(self, *objects: ObjectKey) -> None:
+        """These objects changed: they are reconciled with a plan that knows it."""
         with self._lock:
-            self._changed.update(changed)
+            self._changed.update(objects)
+        self.controller.queue.add_after(self.config_key, self._rests_until - time.monotonic())
 
     @property
     def plan(self) -> FleetPlan:
@@ -122,6 +131,27 @@ class DesiredState:
             return self._early is not None
 
     def update(self) -> FleetPlan:
+        """A plan made in the caller's thread, for one that cannot wait. Raises BackendError."""
+        try:
+            return self._update()
+        except Exception:
+            # The caller tries its own work again, and not what has changed meanwhile.
+            self.controller.queue.retry(self.config_key)
+            raise
+
+    def _plan_again(self, _: ObjectKey) -> float | None:
+        """Returns the seconds until the next plan is due without a change; None if never. Raises BackendError."""
+        began = time.monotonic()
+        if began < self._rests_until:
+            return self._rests_until - began
+        try:
+            self._update()
+        finally:
+            ended = time.monotonic()
+            self._rests_until = ended + REST * (ended - began)
+        return max(0.0, self._ends - time.time()) if self._ends < math.inf else None
+
+    def _update(self) -> FleetPlan:
         """Make a new plan and report what is to be reconciled with it.
 
         Raises BackendError; what is to be reconciled is then reported with the next plan.
@@ -134,13 +164,14 @@ class DesiredState:
                 plan = self._make()
                 news = differences(self._plan, plan)
             except BaseException:
-                self.note(*changed)
+                with self._lock:
+                    self._changed |= changed
                 raise
             self._plan = plan
             with self._lock:
                 early, self._early = self._early or set(), None
             pauses = (scorer.suspended_until for scorer in plan.scorers.values())
-            self.ends = min([until for until in pauses if until is not None] + [plan.claims.next_end])
+            self._ends = min([until for until in pauses if until is not None] + [plan.claims.next_end])
         self._on_new(news, changed | early)
         return plan
 
@@ -374,44 +405,3 @@ def _hosts(name: str, entries: Iterable[str]) -> TokenHosts:
         return TokenHosts(entries)
     except ValueError as error:
         raise SettingsError(f"{name}: {error}") from None
-
-
-#: A plan is made from all objects, whatever changed. After one that took a second none is made for this many seconds:
-#: so while a thousand scorers become Active one after the other, planning takes a quarter of the time, not all of it.
-REST: Final = 3.0
-
-
-class Planner:
-    """Makes new plans in a thread of its own: soon after a change, and never one right after the other."""
-
-    def __init__(self, desired: DesiredState, outage: Outage) -> None:
-        self._desired = desired
-        self._rests_until = -math.inf
-        #: Its queue has one key, which stands for the whole plan.
-        self.controller = Controller("plan", self._plan, workers=1, outage=outage)
-
-    def changed(self, *objects: ObjectKey) -> None:
-        """These objects changed: they are reconciled with a plan that knows it."""
-        self._desired.note(*objects)
-        self.controller.queue.add_after(self._desired.config_key, self._rests_until - time.monotonic())
-
-    def update(self) -> FleetPlan:
-        """A plan made in the caller's thread, for one that cannot wait. Raises BackendError."""
-        try:
-            return self._desired.update()
-        except Exception:
-            # The caller tries its own work again, and not what has changed meanwhile.
-            self.controller.queue.retry(self._desired.config_key)
-            raise
-
-    def _plan(self, _: ObjectKey) -> float | None:
-        """Returns the seconds until the next plan is due without a change; None if never. Raises BackendError."""
-        began = time.monotonic()
-        if began < self._rests_until:
-            return self._rests_until - began
-        try:
-            self._desired.update()
-        finally:
-            ended = time.monotonic()
-            self._rests_until = ended + REST * (ended - began)
-        return max(0.0, self._desired.ends - time.time()) if self._desired.ends < math.inf else None

@@ -19,7 +19,7 @@ from dsf.hub.clusters import ClusterReconciler
 from dsf.hub.controller import Controller, Reconcile
 from dsf.hub.credentials import AgentCredentials
 from dsf.hub.departures import DepartedClusters, Departures
-from dsf.hub.desiredstate import DesiredState, Planner
+from dsf.hub.desiredstate import DesiredState
 from dsf.hub.health import Check, HealthMonitor, HealthTarget, config_read
 from dsf.hub.notifications import ChangeTeller, NotificationListener
 from dsf.hub.outage import Outage
@@ -59,8 +59,7 @@ class Hub:
             on_back=self._resync.set,
         )
         self._health = HealthMonitor(settings, self._outage, self._on_change, self._on_check)
-        self._desired = DesiredState(backend, settings, self._health.health, self._on_new_plan)
-        self._planner = Planner(self._desired, self._outage)
+        self._desired = DesiredState(backend, settings, self._outage, self._health.health, self._on_new_plan)
         self._registrar = Registrar(self._client, self._outage)
         self._credentials = AgentCredentials(backend, self._registrar, self._client, settings)
         self._changes = ChangeTeller(self._client, backend, self._scorer_called, self._health.ask)
@@ -69,7 +68,7 @@ class Hub:
         self._clusters = Controller("clusters", self._reconcile, workers=workers, outage=self._outage)
         self._others = Controller("scorers", self._reconcile, workers=workers, outage=self._outage)
         #: For probes and metrics.
-        self.controllers = (self._planner.controller, self._clusters, self._others)
+        self.controllers = (self._desired.controller, self._clusters, self._others)
         self._departed = DepartedClusters(
             backend, self._registrar, self._credentials, Departures(settings.departure_grace)
         )
@@ -86,7 +85,7 @@ class Hub:
         if self._is_stopping:
             raise BackendError("stopped while starting")
         self._health.start()
-        self._planner.controller.start()
+        self._desired.controller.start()
         self._others.start()
         self._clusters.start()
         self._notifications.start()
@@ -125,7 +124,7 @@ class Hub:
         self._resync.set()
         self._notifications.end()
         self._health.stop()
-        self._planner.controller.stop()
+        self._desired.controller.stop()
         self._clusters.stop()
         self._others.stop()
         self._thread.join()
@@ -145,11 +144,11 @@ class Hub:
             self._departed,
             agent_namespace=self._settings.agent_namespace,
             on_distributed=self._on_distributed,
-            replan=self._planner.update,
+            replan=self._desired.update,
         )
         return {
             Kind.CLUSTER: clusters,
-            Kind.SCORER: ScorerReconciler(backend, registrar, desired, self._health, clusters, self._planner.changed),
+            Kind.SCORER: ScorerReconciler(backend, registrar, desired, self._health, clusters, self._desired.changed),
             Kind.CONFIG: ConfigReconciler(
                 backend, registrar, desired, clusters, self._scores, self._clusters.queue.add
             ),
@@ -176,13 +175,13 @@ class Hub:
     def _on_change(self, key: ObjectKey) -> None:
         """An object changed. Effects on others are found by comparing the next plan with this one."""
         if key.kind in (Kind.SCORER, Kind.CONFIG):
-            self._planner.changed(key)
+            self._desired.changed(key)
         elif key.kind is Kind.AUTHENTICATION:
-            self._planner.changed(self._desired.config_key)
+            self._desired.changed(self._desired.config_key)
         elif key.kind is Kind.SECRET:
-            self._planner.changed(self._desired.config_key, *map(_cluster, self._desired.plan.having(key.name)))
+            self._desired.changed(self._desired.config_key, *map(_cluster, self._desired.plan.having(key.name)))
         elif key.kind in (Kind.CLUSTER, Kind.ADDON):
-            self._planner.changed(_cluster(key.name if key.kind is Kind.CLUSTER else key.namespace))
+            self._desired.changed(_cluster(key.name if key.kind is Kind.CLUSTER else key.namespace))
         elif key.kind is Kind.WORK:
             self._clusters.queue.add(_cluster(key.namespace))
         elif key.kind is Kind.SCORE:
@@ -252,7 +251,7 @@ class Hub:
 
     def _look_around(self, spread: float, *, everything: bool) -> None:
         """Enqueue the clusters that deviate from the desired state without an event, or `everything`."""
-        plan = self._planner.update()
+        plan = self._desired.update()
         clusters: set[str] = set()
         if self._credentials.have_changed() or everything:
             clusters |= plan.clusters.keys() | {key.name for key in self._backend.keys(Kind.CLUSTER)}
@@ -264,7 +263,7 @@ class Hub:
             clusters |= self._registrar.refresh()
             clusters |= self._registrar.known_clusters() - plan.clusters.keys()
             # Listing took a while, and entries not in the plan are forgotten.
-            plan = self._planner.update()
+            plan = self._desired.update()
             self._registrar.sync_scorers(plan)
             kept = {**plan.clusters, **self._gone(plan)}
             self._registrar.notices.keep(plan.scorer_names(), kept.keys())

@@ -15,6 +15,7 @@ from dsf.hub.clusters import ClusterReconciler
 from dsf.hub.credentials import AgentCredentials
 from dsf.hub.departures import DepartedClusters, Departures
 from dsf.hub.desiredstate import DesiredState
+from dsf.hub.outage import Outage
 from dsf.hub.registrar import Registrar
 from dsf.hub.summaries import FleetPlan, make_plan
 from dsf.kube.session import ForbiddenError
@@ -144,7 +145,7 @@ def test_a_tenants_many_large_scorers_stop_nobodys_delivery(settings_factory: Ca
     objects = (cluster("c"), config(), *tenant, *others)
     api = Api(*(one.to_manifest() for one in objects))
     settings = settings_factory(namespace="hub", addon_mode=False, scorer_namespaces=["tenant", "other"])
-    desired = DesiredState(api.backend, settings, lambda key: None, lambda news, changed: None)
+    desired = DesiredState(api.backend, settings, Outage("Redis"), lambda key: None, lambda news, changed: None)
     registrar = Mock(spec=Registrar, notices=Mock())
     registrar.present.return_value = {}
     reconcile = ClusterReconciler(

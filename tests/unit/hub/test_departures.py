@@ -56,7 +56,9 @@ class World:
         self.registrar = Registrar(self.client, Outage("redis"))
         self.credentials = AgentCredentials(backend, self.registrar, self.client, self._settings)
         self.credentials.begin(b"m" * 32)
-        self.desired = DesiredState(backend, self._settings, lambda key: None, lambda news, changed: None)
+        self.desired = DesiredState(
+            backend, self._settings, Outage("Redis"), lambda key: None, lambda news, changed: None
+        )
         self.clusters = ClusterReconciler(
             backend,
             self.registrar,

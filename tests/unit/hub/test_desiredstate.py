@@ -12,6 +12,7 @@ from dsf.backends.protocol import Kind, Manifest, ObjectKey
 from dsf.hub import summaries
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.health import Health
+from dsf.hub.outage import Outage
 from dsf.hub.summaries import Differences
 from dsf.settings import Settings
 from tests.unit.hub.builders import cluster, config, scorer
@@ -20,7 +21,7 @@ from tests.unit.hub.objects import Objects
 
 def _desired(place: Objects, settings_factory: Callable[..., Settings], *, addon_mode: bool = False) -> DesiredState:
     settings = settings_factory(namespace="hub", addon_mode=addon_mode)
-    return DesiredState(place.backend, settings, lambda key: None, lambda news, changed: None)
+    return DesiredState(place.backend, settings, Outage("Redis"), lambda key: None, lambda news, changed: None)
 
 
 def _spec(manifest: Manifest, **more: Any) -> Manifest:
@@ -112,7 +113,7 @@ def test_what_changes_for_one_scorer_is_worked_out_for_that_one_only(
     known: dict[ObjectKey, Health] = {}
     settings = settings_factory(namespace="hub", addon_mode=False)
     affected: list[Differences] = []
-    desired = DesiredState(fleet.backend, settings, known.get, lambda news, _: affected.append(news))
+    desired = DesiredState(fleet.backend, settings, Outage("Redis"), known.get, lambda news, _: affected.append(news))
     fleet.put(cluster("a").to_manifest())
     fleet.put(config().to_manifest())
     made = {f"s{number}": scorer(f"s{number}").to_manifest() for number in range(20)}
@@ -127,7 +128,7 @@ def test_what_changes_for_one_scorer_is_worked_out_for_that_one_only(
         plan = desired.update()
         # As if it was made from nothing.
         count = worked.copy()
-        anew = DesiredState(fleet.backend, settings, known.get, lambda *_: None).update()
+        anew = DesiredState(fleet.backend, settings, Outage("Redis"), known.get, lambda *_: None).update()
         assert plan == anew
         assert affected[0].scorers <= {f"hub/{name}"}
         return count
@@ -159,7 +160,9 @@ def test_what_changes_for_one_scorer_is_worked_out_for_that_one_only(
 def test_what_comes_before_the_first_plan_is_reconciled_with_it(settings_factory: Callable[..., Settings]) -> None:
     place, told = Objects(), list[set[ObjectKey]]()
     settings = settings_factory(namespace="hub")
-    desired = DesiredState(place.backend, settings, lambda key: None, lambda news, changed: told.append({*changed}))
+    desired = DesiredState(
+        place.backend, settings, Outage("Redis"), lambda key: None, lambda news, changed: told.append({*changed})
+    )
     score, work = ObjectKey(Kind.SCORE, "c", "s"), ObjectKey(Kind.CLUSTER, "", "gone")
     assert desired.waits(score)
     assert desired.waits(work)

@@ -82,7 +82,7 @@ def test_wrong_lists_of_names(entry: str, settings_factory: Callable[..., Settin
     for lists in ({"team": [entry]}, {"other": ["x"]}):
         chosen = settings_factory(namespace="hub", scorer_namespaces=["team"], score_names=lists)
         with pytest.raises(SettingsError, match=r"DSF_SCORE_NAMES: (team|other): "):
-            DesiredState(Objects().backend, chosen, lambda _: None, lambda *_: None)
+            DesiredState(Objects().backend, chosen, Outage("Redis"), lambda _: None, lambda *_: None)
 
 
 def test_of_two_scorers_of_one_name_one_is_told_about() -> None:
@@ -154,7 +154,7 @@ def stored(*scorers: DynamicScorer) -> Objects:
 
 def desired(store: Objects, settings_factory: Callable[..., Settings]) -> DesiredState:
     chosen = settings_factory(namespace="hub", addon_mode=False)
-    return DesiredState(store.backend, chosen, lambda key: None, lambda news, changed: None)
+    return DesiredState(store.backend, chosen, Outage("Redis"), lambda key: None, lambda news, changed: None)
 
 
 def running(state: DesiredState) -> list[str]:

@@ -3,54 +3,51 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from typing import cast
+from collections.abc import Callable, Iterator, Set
 
 import pytest
 
 from dsf.backends.protocol import Kind, ObjectKey
 from dsf.errors import BackendError
-from dsf.hub.desiredstate import REST, DesiredState, Planner
+from dsf.hub.desiredstate import REST, DesiredState
 from dsf.hub.outage import Outage
+from dsf.hub.scorerplan import ScorerPlan
+from dsf.hub.summaries import Differences, FleetPlan
+from dsf.settings import Settings
 from tests.support.wait import wait_for
+from tests.unit.hub.builders import scorer
+from tests.unit.hub.objects import Objects
 
 
-class Desired:
+class Desired(DesiredState):
     """A desired state whose plans take a moment; each consists of the changes before it."""
 
-    config_key = ObjectKey(Kind.CONFIG, "hub", "config")
-
-    def __init__(self) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.took = 0.0
-        self.ends = float("inf")
+        #: When the plan changes by itself.
+        self.until: float | None = None
         self.failures = 0
-        self.waiting: set[ObjectKey] = set()
         self.plans: list[frozenset[str]] = []
         #: When each began and ended.
         self.times: list[tuple[float, float]] = []
+        super().__init__(Objects().backend, settings, Outage("Redis"), lambda _: None, self._planned)
 
-    def note(self, *changed: ObjectKey) -> None:
-        self.waiting |= set(changed)
-
-    def update(self) -> None:
+    def _make(self) -> FleetPlan:
         began = time.monotonic()
         if self.failures:
             self.failures -= 1
             raise BackendError("the API server does not answer")
-        changed, self.waiting = self.waiting, set()
         time.sleep(self.took)
-        self.plans.append(frozenset(key.name for key in changed))
         self.times.append((began, time.monotonic()))
+        return FleetPlan(scorers={"hub/s": ScorerPlan(scorer(), None, None, suspended_until=self.until)})
+
+    def _planned(self, _: Differences, changed: Set[ObjectKey]) -> None:
+        self.plans.append(frozenset(key.name for key in changed))
 
 
 @pytest.fixture
-def desired() -> Desired:
-    return Desired()
-
-
-@pytest.fixture
-def planner(desired: Desired) -> Iterator[Planner]:
-    made = Planner(cast("DesiredState", desired), Outage("Redis"))
+def desired(settings_factory: Callable[..., Settings]) -> Iterator[Desired]:
+    made = Desired(settings_factory(namespace="hub"))
     made.controller.start()
     yield made
     made.controller.stop()
@@ -60,10 +57,10 @@ def _scorer(number: int) -> ObjectKey:
     return ObjectKey(Kind.SCORER, "hub", f"s{number}")
 
 
-def test_each_change_is_in_a_plan_and_many_share_one(planner: Planner, desired: Desired) -> None:
+def test_each_change_is_in_a_plan_and_many_share_one(desired: Desired) -> None:
     desired.took = 0.05
     for number in range(300):
-        planner.changed(_scorer(number))
+        desired.changed(_scorer(number))
         time.sleep(0.001)
     wait_for(lambda: sum(map(len, desired.plans)) == 300)
     # A rest after each: at most one plan in three of these times.
@@ -72,28 +69,28 @@ def test_each_change_is_in_a_plan_and_many_share_one(planner: Planner, desired: 
         assert next_began - ended >= REST * (ended - began) * 0.9
 
 
-def test_a_change_is_planned_at_once_when_nothing_else_changes(planner: Planner, desired: Desired) -> None:
-    planner.changed(_scorer(1))
+def test_a_change_is_planned_at_once_when_nothing_else_changes(desired: Desired) -> None:
+    desired.changed(_scorer(1))
     wait_for(lambda: desired.plans == [{"s1"}])
 
 
-def test_a_plan_that_fails_is_made_again(planner: Planner, desired: Desired) -> None:
+def test_a_plan_that_fails_is_made_again(desired: Desired) -> None:
     desired.failures = 3
-    planner.changed(_scorer(1))
+    desired.changed(_scorer(1))
     wait_for(lambda: desired.plans == [{"s1"}])
 
 
-def test_a_plan_that_ends_by_itself_is_followed_by_another(planner: Planner, desired: Desired) -> None:
-    desired.ends = time.time() + 0.3
-    planner.changed(_scorer(1))
+def test_a_plan_that_ends_by_itself_is_followed_by_another(desired: Desired) -> None:
+    desired.until = time.time() + 0.3
+    desired.changed(_scorer(1))
     wait_for(lambda: len(desired.plans) >= 2)
-    desired.ends = float("inf")
+    desired.until = None
     assert desired.plans[1] == frozenset()
 
 
-def test_what_changed_before_a_plan_of_another_thread_failed_is_in_the_next(planner: Planner, desired: Desired) -> None:
-    desired.note(_scorer(1))
+def test_what_changed_before_a_plan_of_another_thread_failed_is_in_the_next(desired: Desired) -> None:
+    assert desired.waits(_scorer(1))
     desired.failures = 1
     with pytest.raises(BackendError):
-        planner.update()
+        desired.update()
     wait_for(lambda: desired.plans == [{"s1"}])
