@@ -68,7 +68,6 @@ class DirectoryBackend(DirectoryScores):
         # Guards all below, and the files made from it. Held while writing, so that file and memory agree.
         self._lock = threading.RLock()
         self._objects: dict[ObjectKey, Manifest] = {}
-        self._declared: dict[ObjectKey, Declared] = {}
         self._problems: Sequence[ManifestProblem] | None = None
         self._events: list[dict[str, Any]] = []
         self._written_events = self._events
@@ -102,15 +101,13 @@ class DirectoryBackend(DirectoryScores):
 
     def list(self, kind: Kind) -> list[Manifest]:
         """See the protocol."""
-        if kind is Kind.SCORE:
-            # Of the results workers.
-            return [*self._out.all(kind)]
         with self._lock:
             return [manifest for key, manifest in self._objects.items() if key.kind is kind]
 
     def keys(self, kind: Kind) -> Sequence[ObjectKey]:
         """See the protocol."""
         if kind is Kind.SCORE:
+            # Of the results workers.
             return self._out.score_keys()
         return [ObjectKey.of(manifest) for manifest in self.list(kind)]
 
@@ -230,7 +227,6 @@ class DirectoryBackend(DirectoryScores):
             file = annotations.get(FILE_ANNOTATION) if isinstance(annotations, dict) else None
             if isinstance(file, str):
                 declared[key] = Declared(_as_written(manifest), file, 0)
-        self._declared = declared
         self._folder.restore(declared)
         for work in self._out.all(Kind.WORK):
             key = ObjectKey.of(work)
@@ -265,16 +261,14 @@ class DirectoryBackend(DirectoryScores):
 
     def _look(self, *, grace: float = GRACE) -> bool:
         """Read the folder, update the objects and report what changed; returns whether something did."""
-        self._folder.refresh(grace=grace)
+        changed = self._folder.refresh(grace=grace)
         if self._folder.problems != self._problems:
             self._report(self._folder.problems)
-        before, self._declared = self._declared, self._folder.objects
-        changed = [key for key in {**before, **self._declared} if before.get(key) != self._declared.get(key)]
         # One lock for all: objects that changed together become visible together.
         with self._lock:
             for key in changed:
                 try:
-                    self._take(key, self._declared.get(key))
+                    self._take(key, self._folder.objects.get(key))
                 except BackendError as error:
                     # It counts as it is; `repair` writes the file. The others go on.
                     log.error("an object cannot be stored, will be tried again", object=key.name, error=str(error))

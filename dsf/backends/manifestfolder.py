@@ -86,8 +86,8 @@ class ManifestFolder:
         for key, declared in objects.items():
             self._files.setdefault(declared.file, _File()).objects[key] = declared
 
-    def refresh(self, *, grace: float = GRACE) -> None:
-        """Read the folder.
+    def refresh(self, *, grace: float = GRACE) -> list[ObjectKey]:
+        """Read the folder; returns what changed.
 
         Objects of files that are missing for `grace` seconds are removed, those of empty ones later; those of a folder
         that cannot be listed stay.
@@ -98,7 +98,7 @@ class ManifestFolder:
             # Unlike an empty folder: an unmounted share must not end all scoring.
             text = f"the folder {self._root} cannot be read ({error.strerror}); nothing is changed until it can"
             self.problems = [ManifestProblem(self._root.name, 0, "", text)]
-            return
+            return []
         for name, content in listing.files.items():
             file = self._files.setdefault(name, _File())
             if content == b"" and file.objects:
@@ -116,7 +116,9 @@ class ManifestFolder:
             file.is_doubted = bool(is_emptied or not listing.files) or name.startswith(tuple(listing.bare))
             if now - file.missing_since >= (self._grace if file.is_doubted else grace):
                 del self._files[name]
+        before = self.objects
         self._merge(listing.problems)
+        return [key for key in {**before, **self.objects} if before.get(key) != self.objects.get(key)]
 
     def _list(self) -> _Listing:
         """Raises OSError when the folder itself cannot be listed."""

@@ -103,9 +103,9 @@ class Backend(ScoreBackend, Protocol):
         """Let a `start` that waits in another thread raise BackendError soon. `stop` must still be called."""
 
     def list(self, kind: Kind) -> list[Manifest]:
-        """All objects of a kind; none of an unsupported kind. They are shared: do not change them; a changed object is
-        another one here.
+        """All objects of a kind but AddOnPlacementScore; none of an unsupported kind.
 
+        They are shared: do not change them; a changed object is another one here.
         `metadata` has uid, generation and creationTimestamp.
         """
 

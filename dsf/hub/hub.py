@@ -6,7 +6,7 @@ import itertools
 import random
 import threading
 from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Set
 from typing import Final
 
 import redis
@@ -26,7 +26,7 @@ from dsf.hub.outage import Outage
 from dsf.hub.registrar import Registrar
 from dsf.hub.scores import ScoreReconciler
 from dsf.hub.statuses import ConfigReconciler, ScorerReconciler
-from dsf.hub.summaries import Differences, FleetPlan
+from dsf.hub.summaries import Differences
 from dsf.process.threads import SupervisedThread
 from dsf.settings import Settings
 from dsf.store.client import connect
@@ -265,29 +265,22 @@ class Hub:
             # Listing took a while, and entries not in the plan are forgotten.
             plan = self._desired.update()
             self._registrar.sync_scorers(plan)
-            kept = {**plan.clusters, **self._gone(plan)}
+            # Also those that are gone for a moment.
+            gone = self._registrar.known_clusters() - plan.clusters.keys()
+            kept = {name: self._registrar.cluster(name).uid for name in gone if self._departed.grace_of(name)}
+            kept |= plan.clusters
             self._registrar.notices.keep(plan.scorer_names(), kept.keys())
             if everything:
                 self._registrar.notices.refresh(everything=True)
-            self._sync_credentials(kept)
+            for cluster in self._credentials.read_requests() | self._credentials.sync(kept):
+                # Something may have changed during this pass: each is reconciled once more by itself.
+                self._clusters.queue.add(_cluster(cluster))
             self._changes.tell()
         finally:
             for key in others:
                 self._others.queue.add_after(key, random.uniform(0, spread))  # noqa: S311
             for key in (*orphans, *map(_cluster, clusters)):
                 self._clusters.queue.add_after(key, random.uniform(0, spread))  # noqa: S311
-
-    def _gone(self, plan: FleetPlan) -> dict[str, str]:
-        """The clusters (name -> uid) that are gone for a moment. Raises redis.RedisError."""
-        known = self._registrar.known_clusters() - plan.clusters.keys()
-        return {name: self._registrar.cluster(name).uid for name in known if self._departed.grace_of(name)}
-
-    def _sync_credentials(self, clusters: Mapping[str, str]) -> None:
-        """Correct the users of these clusters (name -> uid) in Redis after any change or loss. Raises
-        redis.RedisError."""
-        for cluster in self._credentials.read_requests() | self._credentials.sync(clusters):
-            # Something may have changed during this pass: each is reconciled once more by itself.
-            self._clusters.queue.add(_cluster(cluster))
 
 
 def _cluster(name: str) -> ObjectKey:
