@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from dsf.api.meta import Condition
 from dsf.api.scorer import DynamicScorer, DynamicScorerStatus
 from dsf.api.scoringconfig import DynamicScoringConfigStatus
-from dsf.api.types import ConditionType, Location
+from dsf.api.types import ConditionType
 from dsf.backends.protocol import Backend, ObjectKey
 from dsf.errors import DsfError, ObjectNotFoundError
 from dsf.http.access import DIRECT, PLAIN, Access
