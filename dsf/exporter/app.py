@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import gzip
 import sys
-import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Sequence
 from importlib import metadata
 from typing import Annotated
 
@@ -15,7 +13,6 @@ import redis
 import uvicorn
 from fastapi import FastAPI, Header, HTTPException, Query, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
-from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 from prometheus_client.registry import Collector
 
@@ -28,6 +25,7 @@ from dsf.http.apidocs import add_docs
 from dsf.http.hosts import ScrapedHosts
 from dsf.http.serving import configured, listen, serve
 from dsf.process import memory, threads
+from dsf.process.shared import Shared
 from dsf.settings import Settings
 from dsf.store.client import connect
 from dsf.store.ticks import ticks_problem
@@ -166,31 +164,10 @@ class Scraper:
     """
 
     def __init__(self, collector: Collector) -> None:
-        # A separate registry: the default one adds metrics of this process, unrelated to the fleet.
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(collector)
-        self._lock = threading.Lock()
-        self._running: dict[str, Future[bytes]] = {}
+        self._collector = collector
+        self._texts: Shared[str, bytes] = Shared()
 
     def scrape(self, accept: str) -> tuple[bytes, str]:
         """The metrics in the format of the `Accept` header, and the content type."""
         encode, content_type = choose_encoder(accept)
-        return self._shared(content_type, lambda: encode(self._registry)), content_type
-
-    def _shared(self, key: str, work: Callable[[], bytes]) -> bytes:
-        with self._lock:
-            running = self._running.get(key)
-            if running is None:
-                mine: Future[bytes] = Future()
-                self._running[key] = mine
-        if running is not None:
-            return running.result()
-        try:
-            mine.set_result(work())
-        except BaseException as error:
-            mine.set_exception(error)
-            raise
-        finally:
-            with self._lock:
-                del self._running[key]
-        return mine.result()
+        return self._texts.get(content_type, lambda: encode(self._collector)), content_type

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal
 
 import redis
@@ -14,9 +14,8 @@ from prometheus_client.registry import Collector
 
 import dsf.log
 from dsf import keys, metrics
-from dsf.exporter.families import PairFamilies
+from dsf.exporter.families import Labels, PairFamilies, filled
 from dsf.fleet.model import FleetModel
-from dsf.fleet.snapshot import every
 from dsf.schedule.stats import schedule_families
 from dsf.store.client import number
 from dsf.store.entries import pause
@@ -57,21 +56,14 @@ class FleetCollector(Collector):
         self._budget = SeriesBudget(limit)
         self._shard = shard
 
-    def describe(self) -> Iterable[Metric]:
-        """Empty, so that registering does not read Redis."""
-        return []
-
     def collect(self) -> Iterable[Metric]:
         """Read everything before yielding, so that a scrape is complete or absent."""
-        up = metrics.UP.gauge()
         try:
             families = self._read()
         except redis.RedisError as error:
             log.warning("redis cannot be read", error=str(error))
-            up.add_metric((), 0)
-            return [up]
-        up.add_metric((), 1)
-        return [up, *families]
+            return [filled(metrics.UP.gauge(), {(): 0})]
+        return [filled(metrics.UP.gauge(), {(): 1}), *families]
 
     def _read(self) -> list[Metric]:
         scorers = Registry(self._redis).scorers()
@@ -82,35 +74,32 @@ class FleetCollector(Collector):
         return [
             *pairs,
             *schedule_families(self._redis),
-            self._rejected(),
-            self._mail(),
-            *self._writes(),
-            _healthy(scorers),
+            *self._counters(),
+            filled(
+                metrics.SCORER_HEALTHY.gauge(), {(name,): scorers[name].health == "Active" for name in sorted(scorers)}
+            ),
             *model_families(self._model),
         ]
 
     def _pairs(self, scorers: dict[str, ScorerRecord]) -> list[Metric]:
         """The exposed families per scorer and cluster."""
-        declared = declared_levels(scorers)
-        undeclared = sum(number for name, number in self._counts(scorers).items() if name not in declared)
-        items = self._items(name for name in scorers if name not in declared)
-        has_pairs = self._budget.for_pairs(undeclared)
-        levels: dict[str, Level] = {name: declared.get(name, "items" if has_pairs else "none") for name in scorers}
-        shown: list[tuple[str, str]] = []
-        if any(level != "none" for level in levels.values()):
-            shown = sorted(
-                (row.cluster, row.scorer)
-                for row in every(self._model.rows())
-                if levels.get(row.scorer, "none") != "none" and self._is_mine(row.cluster)
-            )
-        if has_pairs and not self._budget.for_items(undeclared, items):
-            levels = {name: declared.get(name, "pair") for name in scorers}
+        rows = self._model.rows()
+        mine = {name: [row for row in rows.get(name, {}).values() if self._is_mine(row.cluster)] for name in scorers}
+        undeclared = [row for name, record in scorers.items() if not record.exposition for row in mine[name]]
+        pairs, items = len(undeclared), sum(row.items or 0 for row in undeclared)
+        level = self._budget.level(pairs, items)
+        levels: dict[str, Level] = {name: record.exposition or level for name, record in scorers.items()}
+        shown = sorted((row.cluster, name) for name in scorers if levels[name] != "none" for row in mine[name])
         families = PairFamilies({name: record.score_name for name, record in scorers.items()}, self._clock())
         intervals = self._intervals(shown)
         for state in Pairs(self._redis).states(shown):
-            pair = keys.pair(state.cluster, state.scorer)
-            families.add(state, interval=intervals.get(pair), with_items=levels.get(state.scorer) == "items")
-        return [*families.collect(), *self._exposition(levels, undeclared, items)]
+            families.add(state, interval=intervals.get(state.pair), with_items=levels[state.scorer] == "items")
+        return [
+            *families.collect(),
+            filled(metrics.EXPOSED.gauge(), dict.fromkeys(sorted(levels.items()), 1)),
+            filled(metrics.SERIES_LIMIT.gauge(), {(): self._budget.limit}),
+            filled(metrics.SERIES_WANTED.gauge(), {(): PER_PAIR * pairs + items}),
+        ]
 
     def _intervals(self, pairs: Sequence[tuple[str, str]]) -> dict[str, int]:
         """The intervals in force, without those of paused pairs: no cycle of theirs is missing, as it is of those whose
@@ -126,60 +115,26 @@ class FleetCollector(Collector):
         number, of = self._shard
         return of == 1 or zlib.crc32(cluster.encode()) % of == number
 
-    def _counts(self, scorers: Iterable[str]) -> dict[str, int]:
-        """Number of clusters in this shard per scorer."""
-        rows = self._model.rows()
-        return {name: sum(map(self._is_mine, rows.get(name, ()))) for name in scorers}
-
-    def _items(self, scorers: Iterable[str]) -> int:
-        """Total number of their items in this shard."""
-        rows = self._model.rows()
-        mine = (row for name in scorers for row in rows.get(name, {}).values() if self._is_mine(row.cluster))
-        return sum(row.items or 0 for row in mine)
-
-    def _exposition(self, levels: Mapping[str, Level], undeclared: int, items: int) -> list[Metric]:
-        exposed = metrics.EXPOSED.gauge()
-        for name, level in sorted(levels.items()):
-            exposed.add_metric((name, level), 1)
-        limit = metrics.SERIES_LIMIT.gauge()
-        limit.add_metric((), self._budget.limit)
-        wanted = metrics.SERIES_WANTED.gauge()
-        wanted.add_metric((), PER_PAIR * undeclared + items)
-        return [exposed, limit, wanted]
-
-    def _rejected(self) -> Metric:
-        stored = {
+    def _counters(self) -> list[Metric]:
+        """Of the results worker: refused results and mail, and writes."""
+        rejected = {
             str(reason): number("counter", str(reason), text)
             for reason, text in self._redis.hgetall(keys.REJECTED).items()
         }
-        family = metrics.REJECTED.counter()
         # Exposed as 0 from the start: rate() does not see an increase from absent to one.
         known = dict.fromkeys(("bad_signature", "replayed", "stale", "unknown_cluster", "malformed"), 0.0)
-        for reason, value in (known | stored).items():
-            family.add_metric((reason,), value)
-        return family
-
-    def _mail(self) -> Metric:
-        family = metrics.MAIL_REJECTED.counter()
-        for cluster, text in sorted(self._redis.hgetall(keys.REJECTED_MAIL).items()):
-            family.add_metric((str(cluster),), number("counter", str(cluster), text))
-        return family
-
-    def _writes(self) -> list[Metric]:
+        mail: dict[Labels, float] = {
+            (str(cluster),): number("counter", str(cluster), text)
+            for cluster, text in sorted(self._redis.hgetall(keys.REJECTED_MAIL).items())
+        }
         stored = self._redis.hgetall(keys.WRITE_STATS)
-        writes = metrics.WRITES.counter()
-        for result in ("written", "coalesced", "unchanged", "failed", "deleted"):
-            writes.add_metric((result,), number("counter", result, stored.get(result)))
-        factor = metrics.VALIDITY_FACTOR.gauge()
-        factor.add_metric((), read_factor(stored.get(VALIDITY_FACTOR)))
-        return [writes, factor]
-
-
-def _healthy(scorers: dict[str, ScorerRecord]) -> Metric:
-    family = metrics.SCORER_HEALTHY.gauge()
-    for name, record in sorted(scorers.items()):
-        family.add_metric((name,), float(record.health == "Active"))
-    return family
+        results = ("written", "coalesced", "unchanged", "failed", "deleted")
+        return [
+            filled(metrics.REJECTED.counter(), {(reason,): value for reason, value in (known | rejected).items()}),
+            filled(metrics.MAIL_REJECTED.counter(), mail),
+            filled(metrics.WRITES.counter(), {(name,): number("counter", name, stored.get(name)) for name in results}),
+            filled(metrics.VALIDITY_FACTOR.gauge(), {(): read_factor(stored.get(VALIDITY_FACTOR))}),
+        ]
 
 
 def model_families(model: FleetModel) -> Iterable[Metric]:
@@ -208,20 +163,11 @@ class SeriesBudget:
         self._has_pairs = True
         self._has_items = True
 
-    def for_pairs(self, pairs: int) -> bool:
-        """Whether there is room for the series of this many pairs."""
+    def level(self, pairs: int, items: int) -> Level:
+        """What there is room for: the series of this many pairs with these items, of pairs alone, or none."""
         self._has_pairs = _fits(PER_PAIR * pairs, self.limit, self._has_pairs)
-        return self._has_pairs
-
-    def for_items(self, pairs: int, items: int) -> bool:
-        """Whether there is room for those of the items too."""
         self._has_items = self._has_pairs and _fits(PER_PAIR * pairs + items, self.limit, self._has_items)
-        return self._has_items
-
-
-def declared_levels(records: Mapping[str, ScorerRecord]) -> dict[str, Level]:
-    """The levels that scorers declare themselves."""
-    return {name: record.exposition for name, record in records.items() if record.exposition != ""}
+        return "items" if self._has_items else "pair" if self._has_pairs else "none"
 
 
 def _fits(wanted: int, limit: int, had: bool) -> bool:

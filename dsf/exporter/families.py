@@ -9,17 +9,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from prometheus_client.core import Metric, SummaryMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 
-import dsf.log
 from dsf import metrics
 from dsf.api.score import has_expired
 from dsf.api.scoring import cut_label, gauge_labels
 from dsf.store.pairs import OUTCOMES, SUCCESSES, PairState
 
-log = dsf.log.get(__name__)
-
 Labels = tuple[str, ...]
+_Family = CounterMetricFamily | GaugeMetricFamily
 
 
 class PairFamilies:
@@ -29,19 +27,25 @@ class PairFamilies:
         """`score_names` by scorer; `now` in unix seconds decides which results have expired."""
         self._score_names = score_names
         self._now = now
-        self._scores: dict[Labels, float] = {}
-        self._valid_until: dict[Labels, float] = {}
-        self._last_success: dict[Labels, float] = {}
-        self._intervals: dict[Labels, float] = {}
-        self._scheduled: defaultdict[Labels, int] = defaultdict(int)
-        self._cycles: defaultdict[Labels, int] = defaultdict(int)
-        self._requests: defaultdict[Labels, int] = defaultdict(int)
-        self._failures: defaultdict[Labels, int] = defaultdict(int)
-        self._refused: defaultdict[Labels, int] = defaultdict(int)
-        self._clamped: defaultdict[Labels, int] = defaultdict(int)
-        self._held: defaultdict[Labels, int] = defaultdict(int)
-        self._stage_sum: defaultdict[Labels, float] = defaultdict(float)
-        self._stage_count: defaultdict[Labels, int] = defaultdict(int)
+        self._families: list[tuple[_Family, defaultdict[Labels, float]]] = []
+        self._scores = self._values(metrics.SCORE.gauge())
+        self._requests = self._values(_per_cluster(metrics.REQUESTS))
+        self._last_success = self._values(metrics.LAST_SUCCESS.gauge())
+        self._valid_until = self._values(metrics.VALID_UNTIL.gauge())
+        self._intervals = self._values(metrics.INTERVAL.gauge())
+        self._scheduled = self._values(metrics.SCHEDULED.counter())
+        self._cycles = self._values(metrics.CYCLES.counter())
+        self._failures = self._values(_per_cluster(metrics.FAILURES))
+        self._refused = self._values(_per_cluster(metrics.REFUSED))
+        self._clamped = self._values(_per_cluster(metrics.CLAMPED))
+        self._held = self._values(_per_cluster(metrics.HELD))
+        self._stage_seconds: defaultdict[Labels, float] = defaultdict(float)
+        self._stage_counts: defaultdict[Labels, int] = defaultdict(int)
+
+    def _values(self, family: _Family) -> defaultdict[Labels, float]:
+        values: defaultdict[Labels, float] = defaultdict(float)
+        self._families.append((family, values))
+        return values
 
     def add(self, pair: PairState, *, interval: int | None = None, with_items: bool = True) -> None:
         """Add one pair, with the interval in force; without items only metrics with one series per pair."""
@@ -78,44 +82,32 @@ class PairFamilies:
         if pair.held:
             self._held[name, cluster] += pair.held
         for stage, (seconds, number) in pair.timings().items():
-            self._stage_sum[name, stage, cluster] += seconds
-            self._stage_count[name, stage, cluster] += number
+            self._stage_seconds[name, stage, cluster] += seconds
+            self._stage_counts[name, stage, cluster] += number
 
     def collect(self) -> Iterable[Metric]:
         """The families, each once, also when it is empty."""
-        yield _gauge(metrics.SCORE, self._scores)
-        yield _counter(metrics.REQUESTS, self._requests, "ds_cluster")
+        for family, values in self._families:
+            yield filled(family, values)
         # Results carry sums, not buckets, which is a summary without quantiles.
         spec = metrics.STAGE_SECONDS
         stages = SummaryMetricFamily(spec.name, spec.help, labels=(*spec.labels, "ds_cluster"))
-        for labels, number in self._stage_count.items():
-            stages.add_metric(labels, count_value=number, sum_value=self._stage_sum[labels])
+        for labels, number in self._stage_counts.items():
+            stages.add_metric(labels, count_value=number, sum_value=self._stage_seconds[labels])
         yield stages
-        yield _gauge(metrics.LAST_SUCCESS, self._last_success)
-        yield _gauge(metrics.VALID_UNTIL, self._valid_until)
-        yield _gauge(metrics.INTERVAL, self._intervals)
-        yield _counter(metrics.SCHEDULED, self._scheduled)
-        yield _counter(metrics.CYCLES, self._cycles)
-        # Per cluster: a total would fall when a pair is removed, which Prometheus takes for a restart.
-        yield _counter(metrics.FAILURES, self._failures, "ds_cluster")
-        yield _counter(metrics.REFUSED, self._refused, "ds_cluster")
-        yield _counter(metrics.CLAMPED, self._clamped, "ds_cluster")
-        yield _counter(metrics.HELD, self._held, "ds_cluster")
+
+
+def filled(family: _Family, values: Mapping[Labels, float]) -> Metric:
+    """The family with these values."""
+    for labels, value in values.items():
+        family.add_metric(labels, value)
+    return family
+
+
+def _per_cluster(spec: metrics.Metric) -> CounterMetricFamily:
+    # A total of all clusters would fall when a pair is removed, which Prometheus takes for a restart.
+    return spec.counter((*spec.labels, "ds_cluster"))
 
 
 def _keep_greatest(values: dict[Labels, float], labels: Labels, value: float) -> None:
     values[labels] = max(value, values.get(labels, value))
-
-
-def _gauge(spec: metrics.Metric, values: Mapping[Labels, float]) -> Metric:
-    family = spec.gauge()
-    for labels, value in values.items():
-        family.add_metric(labels, value)
-    return family
-
-
-def _counter(spec: metrics.Metric, values: Mapping[Labels, float], *more_labels: str) -> Metric:
-    family = spec.counter((*spec.labels, *more_labels))
-    for labels, value in values.items():
-        family.add_metric(labels, value)
-    return family

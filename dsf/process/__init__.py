@@ -3,6 +3,7 @@
 launch       `python -m dsf.ROLE`: from the settings of the environment to an exit code
 memory       less work for Python's garbage collector
 children     child processes that end with this one
+shared       what is made once for all who ask meanwhile
 threads      threads that start again after an unexpected exception
 listening    addresses to listen on, of both families
 connections  servers with a limited number of connections and a deadline for each header

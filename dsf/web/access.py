@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 from starlette.requests import Request
 
 from dsf.errors import AccessError, SettingsError
-from dsf.web.shared import Shared
+from dsf.process.shared import Shared
 
 Doing = Literal["look", "act", "placements"]
 #: Headers of oauth2-proxy and similar proxies: user, else email; groups.

@@ -11,9 +11,9 @@ from dsf.errors import BackendError
 from dsf.kube.resources import DYNAMIC_SCORERS, PLACEMENTS, Resource
 from dsf.kube.reviews import Reviews
 from dsf.kube.session import Session
+from dsf.process.shared import Shared
 from dsf.web.access import Doing, PageUser
 from dsf.web.objects import parsed
-from dsf.web.shared import Shared
 
 log = dsf.log.get(__name__)
 

@@ -16,6 +16,7 @@ from fastapi.responses import HTMLResponse
 import dsf.log
 from dsf.api.naming import MAX_NAME_LENGTH
 from dsf.errors import AccessError, BackendError, QueryError, SettingsError
+from dsf.process.shared import Shared
 from dsf.web.access import Doing, PageUser, UserAccess
 from dsf.web.acting import ACTS, ActionTarget
 from dsf.web.backtests import ALLOWED
@@ -23,7 +24,6 @@ from dsf.web.guard import Network
 from dsf.web.pages import PageView, Sources
 from dsf.web.rendering import digest, render, with_ages
 from dsf.web.sessions import Sessions, cookie_of, form_secret
-from dsf.web.shared import Shared
 
 log = dsf.log.get(__name__)
 

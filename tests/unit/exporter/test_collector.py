@@ -22,15 +22,12 @@ def test_each_cluster_is_in_one_shard() -> None:
 def test_series_that_were_left_out_come_back_when_there_is_more_room() -> None:
     budget = SeriesBudget(PER_PAIR * 100)
     # So many pairs, and whether they have series: with ten percent to spare once they had none.
-    assert [(pairs, budget.for_pairs(pairs)) for pairs in (100, 101, 100, 91, 90, 100)] == [
+    assert [(pairs, budget.level(pairs, 0) != "none") for pairs in (100, 101, 100, 91, 90, 100)] == [
         *((100, True), (101, False), (100, False), (91, False), (90, True), (100, True))
     ]
 
 
 def test_items_have_no_series_where_pairs_have_none() -> None:
     budget = SeriesBudget(PER_PAIR * 10)
-    assert budget.for_pairs(5)
-    assert budget.for_items(5, PER_PAIR * 5)
-    assert not budget.for_items(5, PER_PAIR * 5 + 1)
-    assert not budget.for_pairs(11)
-    assert not budget.for_items(0, 0)
+    found = [budget.level(*asked) for asked in ((5, PER_PAIR * 5), (5, PER_PAIR * 5 + 1), (11, 0), (0, 0))]
+    assert found == ["items", "pair", "none", "items"]

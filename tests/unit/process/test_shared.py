@@ -9,7 +9,7 @@ from itertools import count
 import pytest
 
 from dsf.errors import BackendError
-from dsf.web.shared import Shared
+from dsf.process.shared import Shared
 from tests.support.wait import wait_for
 
 
@@ -30,7 +30,6 @@ def test_a_value_is_made_once_for_all_who_ask_meanwhile() -> None:
 def test_those_who_wait_get_the_same_error_and_do_not_take_all_threads() -> None:
     """Nobody asks a server again that has just let all of them wait."""
     shared: Shared[str, int] = Shared(60.0, 2, turns=5)
-    assert shared._turns is not None
     turns = shared._turns
     inside, go_on, asked = threading.Event(), threading.Event(), count()
 

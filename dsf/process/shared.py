@@ -1,0 +1,85 @@
+"""What is made for one who asks and shared with others: pages, scrapes, answers of the hub's API server."""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from typing import Generic, TypeVar
+
+from dsf.errors import BackendError
+
+_Key = TypeVar("_Key", bound=Hashable)
+_Value = TypeVar("_Value")
+
+
+class _Made(Generic[_Value]):
+    """A value that is being made or was made, and until when it counts (monotonic)."""
+
+    def __init__(self) -> None:
+        self.value: Future[_Value] = Future()
+        self.until = math.inf
+
+
+class Shared(Generic[_Key, _Value]):
+    """Values by key, the `most` that were asked for last, each for some seconds. Thread-safe.
+
+    Each is made once for all who ask meanwhile: they get the same value, or the same error. At most so many threads as
+    there are `turns` make one or wait for one: each is one of the 40 that answer requests.
+    """
+
+    def __init__(self, seconds: float = 0.0, most: int = 100, turns: int = sys.maxsize) -> None:
+        self._seconds = seconds
+        self._most = most
+        self._turns = threading.BoundedSemaphore(turns)
+        self._lock = threading.Lock()
+        self._known: OrderedDict[_Key, _Made[_Value]] = OrderedDict()
+
+    def get(self, key: _Key, make: Callable[[], _Value], *, is_new: bool = False) -> _Value:
+        """The value, made again if it is too old or has to be new. Raises what `make` raises.
+
+        Raises BackendError when too many threads are at it.
+        """
+        with self._lock:
+            known = self._known.get(key)
+            is_mine = known is None or is_new or time.monotonic() >= known.until
+            if known is None or is_mine:
+                known = _Made()
+            elif known.value.done():
+                self._known.move_to_end(key)
+                return known.value.result()
+            if not self._turns.acquire(blocking=False):
+                raise BackendError("the hub's API server is asked too much at a time")
+            self._known[key] = known
+            self._known.move_to_end(key)
+            if len(self._known) > self._most:
+                self._known.popitem(last=False)
+        try:
+            return self._make(key, known, make) if is_mine else known.value.result()
+        finally:
+            self._turns.release()
+
+    def _make(self, key: _Key, mine: _Made[_Value], make: Callable[[], _Value]) -> _Value:
+        began = time.thread_time()
+        try:
+            value = make()
+        except BaseException as error:
+            self._forget(key, mine)
+            mine.value.set_exception(error)
+            raise
+        if self._seconds:
+            # One page takes at most a tenth of a core, however many viewers it has.
+            mine.until = time.monotonic() + max(self._seconds, 10 * (time.thread_time() - began))
+        else:
+            self._forget(key, mine)
+        mine.value.set_result(value)
+        return value
+
+    def _forget(self, key: _Key, mine: _Made[_Value]) -> None:
+        with self._lock:
+            if self._known.get(key) is mine:
+                del self._known[key]
