@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import redis
+from fastapi import HTTPException
 
 from dsf import keys
 from dsf.api.pauses import pause_end
@@ -20,15 +20,12 @@ from dsf.errors import BacktestError, UnknownScorerError
 from dsf.fleet.actions import Actions
 from dsf.fleet.changes import MAX_NOTE, Actor
 from dsf.fleet.rescore import RunView, answer
-from dsf.settings import Settings
 from dsf.store.entries import Effective
 from dsf.store.history import HistoryEntry, read_row
 from dsf.web.access import PageUser
 from dsf.web.backtesting import BacktestRunner, RunRequest
-from dsf.web.reading import Reading
+from dsf.web.pages import Query, Sources
 
-#: Seconds for which a read outcome is cached.
-_SHOWN: Final = 1.0
 #: Most runs of one action that are tracked; more are only counted.
 MAX_RUNS: Final = 200
 
@@ -88,14 +85,11 @@ class ActionTarget:
 class Acting:
     """Performs actions. Methods raise redis.RedisError, and UnknownScorerError or UnknownClusterError."""
 
-    def __init__(self, client: redis.Redis, settings: Settings, reading: Reading, backtests: BacktestRunner) -> None:
-        self._redis = client
-        self._settings = settings
-        self._reading = reading
+    def __init__(self, sources: Sources, backtests: BacktestRunner) -> None:
+        self._reading = sources.reading
+        self._redis = sources.reading.redis
+        self._settings = sources.settings
         self._backtests = backtests
-        self._lock = threading.Lock()
-        #: Outcomes by id, with the monotonic time at which they expire.
-        self._outcomes: dict[str, tuple[float, dict[str, Any]]] = {}
 
     def affected(self, act: str, target: ActionTarget) -> tuple[list[str], list[str]]:
         """The affected clusters, and those that keep an override of their own, which goes before that of all."""
@@ -170,40 +164,33 @@ class Acting:
         self._redis.set(keys.web_outcome(ident), json.dumps({**stored, "at": time.time()}), ex=3600)
         return ident
 
-    def outcome(self, ident: str) -> dict[str, Any] | None:
-        """The outcome of an action's runs; None if it has expired."""
-        with self._lock:
-            until, known = self._outcomes.get(ident, (0.0, None))
-        if known is not None and time.monotonic() < until:
-            return known
-        text = self._redis.get(keys.web_outcome(ident))
-        if text is None:
-            return None
-        stored = json.loads(str(text))
-        ended = {run["run"]: run["cycle"] for run in known["runs"] if run["cycle"]} if known else {}
-        ended |= self._ended(stored["scorer"], [run for run in stored["runs"] if run["run"] not in ended])
-        runs = [{**run, "cycle": ended.get(run["run"])} for run in stored["runs"]]
-        open_runs = sum(run["run"] != "" and run["cycle"] is None for run in runs)
-        outcome = {**stored, "runs": runs, "open": open_runs}
-        with self._lock:
-            if len(self._outcomes) >= 20:
-                self._outcomes.clear()
-            self._outcomes[ident] = (time.monotonic() + _SHOWN, outcome)
-        return outcome
 
-    def _ended(self, scorer: str, runs: Sequence[Mapping[str, str]]) -> dict[str, HistoryEntry]:
-        """Ended cycles of the runs by run id: one round trip, usually without parsing older cycles."""
-        sent = [run for run in runs if run["run"]]
-        with self._redis.pipeline(transaction=False) as pipe:
-            for run in sent:
-                pipe.lrange(keys.history_key(run["cluster"], scorer), 0, -1)
-            histories = pipe.execute()
-        by_run = {}
-        for run, rows in zip(sent, histories, strict=True):
-            cycles = (cycle for row in rows if (cycle := read_row(row)) is not None)
-            if (cycle := answer(cycles, run["run"])) is not None:
-                by_run[run["run"]] = cycle
-        return by_run
+def outcome(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
+    """Data of the page that shows what came of an action's runs. Raises HTTPException (404) if that has expired."""
+    text = sources.reading.redis.get(keys.web_outcome(names["ident"]))
+    if text is None:
+        raise HTTPException(404)
+    stored = json.loads(str(text))
+    ended = _ended(sources.reading.redis, stored["scorer"], stored["runs"])
+    runs = [{**run, "cycle": ended.get(run["run"])} for run in stored["runs"]]
+    open_runs = sum(run["run"] != "" and run["cycle"] is None for run in runs)
+    title = f"Scored now: {stored['scorer']}"
+    return {"title": title, "every": 1 if open_runs else 0, "outcome": {**stored, "runs": runs, "open": open_runs}}
+
+
+def _ended(client: redis.Redis, scorer: str, runs: Sequence[Mapping[str, str]]) -> dict[str, HistoryEntry]:
+    """Ended cycles of the runs by run id: one round trip, usually without parsing older cycles."""
+    sent = [run for run in runs if run["run"]]
+    with client.pipeline(transaction=False) as pipe:
+        for run in sent:
+            pipe.lrange(keys.history_key(run["cluster"], scorer), 0, -1)
+        histories = pipe.execute()
+    by_run = {}
+    for run, rows in zip(sent, histories, strict=True):
+        cycles = (cycle for row in rows if (cycle := read_row(row)) is not None)
+        if (cycle := answer(cycles, run["run"])) is not None:
+            by_run[run["run"]] = cycle
+    return by_run
 
 
 def _note(actions: Actions, asked: RunRequest, note: str) -> None:

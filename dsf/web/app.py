@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -16,7 +15,7 @@ import redis
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
-from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, RedirectResponse
 
 import dsf.log
 from dsf.errors import (
@@ -35,10 +34,10 @@ from dsf.process import threads
 from dsf.web.access import UserAccess
 from dsf.web.acting import Acting
 from dsf.web.forms import MAX_TOKEN, add_forms
-from dsf.web.guard import Guard
-from dsf.web.pages import PageView, Sources, all_views
+from dsf.web.guard import Guard, parse_networks, root_path
+from dsf.web.pages import Sources, all_views
 from dsf.web.rendering import link, prepare
-from dsf.web.site import LoginNeededError, PageOptions, Site, assets, static_files
+from dsf.web.site import LoginNeededError, Site, assets, static_files
 from dsf.web.views import VIEWS, settings_in_force
 
 log = dsf.log.get(__name__)
@@ -46,13 +45,13 @@ log = dsf.log.get(__name__)
 PREFIX: Final = "/api/v1"
 
 
-def make_app(
-    sources: Sources, options: PageOptions, access: UserAccess, client: redis.Redis, acting: Acting
-) -> FastAPI:
-    """Build the service. Pages are plain functions, which FastAPI runs in its thread pool."""
-    prepare()
-    site = Site(sources, options, access, client)
+def make_app(sources: Sources, access: UserAccess, acting: Acting) -> FastAPI:
+    """Build the service. Pages are plain functions, which FastAPI runs in its thread pool.
 
+    Raises SettingsError.
+    """
+    prepare()
+    settings, site = sources.settings, Site(sources, access)
     # A redirect that only removes the slash would leave the path prefix of a proxy.
     app = FastAPI(
         title="Dynamic scoring",
@@ -64,19 +63,17 @@ def make_app(
     _add_probes(app, sources)
     _add_static(app)
     for view in all_views(VIEWS):
-        app.add_api_route(view.path, _endpoint(site, view), methods=["GET", "HEAD"])
+        app.add_route(view.path, functools.partial(site.page, view))
     add_forms(app, site, acting)
     add_api(app, site)
     _add_errors(app, site)
-    app.add_middleware(Guard, hosts=options.hosts, proxies=options.proxies, root_path=options.root_path)
+    app.add_middleware(
+        Guard,
+        hosts=settings.host_names,
+        proxies=parse_networks(settings.web_trusted_proxies),
+        root_path=root_path(settings.web_root_path),
+    )
     return app
-
-
-def _endpoint(site: Site, view: PageView) -> Callable[[Request], HTMLResponse]:
-    def page(request: Request) -> HTMLResponse:
-        return site.page(request, view, request.path_params)
-
-    return page
 
 
 def _add_probes(app: FastAPI, sources: Sources) -> None:
@@ -111,72 +108,56 @@ def _add_static(app: FastAPI) -> None:
 
 
 def _add_errors(app: FastAPI, site: Site) -> None:
-    def unavailable(request: Request, error: Exception) -> HTMLResponse:
-        log.warning("redis cannot be read", path=request.scope["path"], error=str(error))
-        is_form = request.method != "GET"
-        then = "Go back and send it again." if is_form else "This page retries automatically."
-        return site.respond(
-            request,
-            "error.html",
-            503,
-            title="Redis cannot be read",
-            text=f"Scores, schedule and history are in Redis. {then}",
-            again=not is_form,
-        )
+    def answer(request: Request, error: Exception) -> Response:
+        if is_api(request):
+            return problem_for(request, error)
+        if isinstance(error, LoginNeededError):
+            return _to_login(request)
+        status, title, text = _explained(request, error)
+        again = isinstance(error, redis.RedisError) and request.method == "GET"
+        return site.respond(request, "error.html", status, title=title, text=text, again=again)
 
-    def unknown(request: Request, error: Exception) -> HTMLResponse:
-        known = isinstance(error, UnknownScorerError | UnknownClusterError | UnknownPlacementError)
-        title, status = ("There is no such thing", 404) if known else ("This did not work", 500)
-        return site.respond(request, "error.html", status, title=title, text=str(error), again=False)
+    def missing(request: Request, error: Exception) -> Response:
+        title, text = "There is no such page", "Look for it above."
+        return site.respond(request, "error.html", 404, title=title, text=text, again=False)
 
-    def missing(request: Request, error: Exception) -> HTMLResponse:
-        return site.missing(request)
-
-    def login(request: Request, error: Exception) -> Response:
-        path = request.scope["path"]
-        query = f"?{request.url.query}" if request.url.query else ""
-        if request.method == "GET":
-            return RedirectResponse(link(request.scope["dsf.root"], "/login", to=path + query), 303)
-        # What was sent is gone: the login page says so, and leads back to the form.
-        form = urlsplit(request.headers.get("referer", ""))
-        root = request.scope["dsf.root"]
-        is_own = form.netloc == request.url.netloc and form.path.startswith(f"{root}/act/")
-        to = form.path.removeprefix(root) + (f"?{form.query}" if form.query else "") if is_own else "/"
-        return RedirectResponse(link(root, "/login", to=to, lost="1"), 303)
-
-    def refused(request: Request, error: Exception) -> HTMLResponse:
-        status = error.status if isinstance(error, AccessError) else 403
-        return site.respond(request, "error.html", status, title="You may not do this", text=str(error), again=False)
-
-    def undecided(request: Request, error: Exception) -> HTMLResponse:
-        log.warning("the API server is unavailable", path=request.scope["path"], error=str(error))
-        text = "The hub's API server does not answer, or refuses this page. Try again; see the log."
-        return site.respond(request, "error.html", 503, title="Not now", text=text, again=False)
-
-    def mistaken(request: Request, error: Exception) -> HTMLResponse:
-        text = mistakes(error) if isinstance(error, RequestValidationError) else str(error)
-        return site.respond(request, "error.html", 400, title="Invalid request", text=text, again=False)
-
-    kinds: dict[type[Exception], Callable[[Request, Any], Response]] = {
-        redis.RedisError: unavailable,
-        DsfError: unknown,
-        LoginNeededError: login,
-        AccessError: refused,
-        BackendError: undecided,
-        QueryError: mistaken,
-        CursorError: mistaken,
-        RequestValidationError: mistaken,
-    }
-    for kind, answer in kinds.items():
-        app.add_exception_handler(kind, _for_whom(answer))
+    for kind in (redis.RedisError, DsfError, LoginNeededError, RequestValidationError):
+        app.add_exception_handler(kind, answer)
     app.add_exception_handler(404, missing)
 
 
-def _for_whom(page: Callable[[Request, Any], Response]) -> Callable[[Request, Exception], Response]:
-    def answer(request: Request, error: Exception) -> Response:
-        return problem_for(request, error) if is_api(request) else page(request, error)
+def _to_login(request: Request) -> Response:
+    root, path = request.scope["dsf.root"], request.scope["path"]
+    if request.method == "GET":
+        query = f"?{request.url.query}" if request.url.query else ""
+        return RedirectResponse(link(root, "/login", to=path + query), 303)
+    # What was sent is gone: the login page says so, and leads back to the form.
+    form = urlsplit(request.headers.get("referer", ""))
+    is_own = form.netloc == request.url.netloc and form.path.startswith(f"{root}/act/")
+    to = form.path.removeprefix(root) + (f"?{form.query}" if form.query else "") if is_own else "/"
+    return RedirectResponse(link(root, "/login", to=to, lost="1"), 303)
 
-    return answer
+
+def _explained(request: Request, error: Exception) -> tuple[int, str, str]:
+    """Status, title and text of the page for an error."""
+    match error:
+        case redis.RedisError():
+            log.warning("redis cannot be read", path=request.scope["path"], error=str(error))
+            is_form = request.method != "GET"
+            then = "Go back and send it again." if is_form else "This page retries automatically."
+            return 503, "Redis cannot be read", f"Scores, schedule and history are in Redis. {then}"
+        case AccessError():
+            return error.status, "You may not do this", str(error)
+        case BackendError():
+            log.warning("the API server is unavailable", path=request.scope["path"], error=str(error))
+            return 503, "Not now", "The hub's API server does not answer, or refuses this page. Try again; see the log."
+        case RequestValidationError():
+            return 400, "Invalid request", mistakes(error)
+        case QueryError() | CursorError():
+            return 400, "Invalid request", str(error)
+        case UnknownScorerError() | UnknownClusterError() | UnknownPlacementError():
+            return 404, "There is no such thing", str(error)
+    return 500, "This did not work", str(error)
 
 
 def _token(request: Request) -> str:
@@ -215,8 +196,10 @@ def add_api(app: FastAPI, site: Site) -> None:
             request.scope["dsf.caller"] = site.holder(token)
         site.allow(request, "look")
 
-    router = make_router(site.redis, functools.partial(settings_in_force, site.sources), site.sources.reading.model)
-    add_changes(router, site.redis)
+    router = make_router(
+        site.sources.reading.redis, functools.partial(settings_in_force, site.sources), site.sources.reading.model
+    )
+    add_changes(router, site.sources.reading.redis)
 
     @functools.cache
     def described() -> dict[str, Any]:

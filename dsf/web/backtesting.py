@@ -33,8 +33,7 @@ from dsf.errors import BacktestError, DsfError
 from dsf.process import threads
 from dsf.process.children import tied
 from dsf.text import cleaned
-from dsf.web.objects import HubObjects
-from dsf.web.reading import Reading
+from dsf.web.pages import Sources
 
 log = dsf.log.get(__name__)
 
@@ -81,12 +80,9 @@ class RunRequest:
 class BacktestRunner:
     """Runs one at a time. Thread-safe."""
 
-    def __init__(self, client: redis.Redis, reading: Reading, objects: HubObjects, *, by_name: bool) -> None:
-        """`by_name`: a hub on a folder, from which the command reads what was delivered to the cluster."""
-        self._redis = client
-        self._reading = reading
-        self._objects = objects
-        self._by_name = by_name
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._redis = sources.reading.redis
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -105,7 +101,8 @@ class BacktestRunner:
                     f"{number} moments are more than {MOST}: ask for a shorter time, less often, or on fewer clusters; "
                     "`dsf backtest` and `dsf compare` have no such limit"
                 )
-        is_by_name = self._by_name or not asked.every
+        # From a hub on a folder, the command reads what was delivered to the cluster.
+        is_by_name = self._sources.settings.backend == "dir" or not asked.every
         manifests = [] if is_by_name else [self._manifest(name, asked.clusters) for name in asked.scorers]
         with self._lock:
             if self._is_stopped or (self._thread is not None and self._thread.is_alive()):
@@ -132,12 +129,12 @@ class BacktestRunner:
 
     def _manifest(self, scorer: str, clusters: Sequence[str]) -> str:
         """The DynamicScorer and the clusters' labels, for a test of what is registered nowhere."""
-        found = self._objects.scorer(scorer, self._reading.registry.scorer(scorer).namespace)
+        found = self._sources.scorer_object(scorer, self._sources.reading.registry.scorer(scorer).namespace)
         if found is None:
             raise BacktestError(
                 f"the DynamicScorer {scorer!r} cannot be read from here: run `dsf backtest` where it can, with --keep"
             )
-        labels = self._reading.model.labels()
+        labels = self._sources.reading.model.labels()
         known = [
             {
                 "apiVersion": CLUSTER_API_VERSION,

@@ -1,20 +1,19 @@
-"""Pages with forms: login, actions and their outcomes."""
+"""Pages with forms: login and actions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Annotated, Final
 from urllib.parse import parse_qsl
 
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import RedirectResponse
-from starlette.concurrency import run_in_threadpool
 
 import dsf.log
 from dsf.errors import AccessError, BackendError
 from dsf.web import sessions
-from dsf.web.acting import ACTS, TESTS, Acting, ActionTarget, FormError
+from dsf.web.acting import ACTS, TESTS, Act, Acting, ActionTarget, FormError
 from dsf.web.rendering import link, segment
 from dsf.web.site import Site
 
@@ -45,20 +44,26 @@ async def read_form(request: Request) -> dict[str, str]:
     return fields
 
 
+def _named(name: str) -> Act:
+    if name not in ACTS:
+        raise HTTPException(404)
+    return ACTS[name]
+
+
+#: The fields of a request's form, and the action that its path names.
+Form = Annotated[dict[str, str], Depends(read_form)]
+Named = Annotated[Act, Depends(_named)]
+
+
 def add_forms(app: FastAPI, site: Site, acting: Acting) -> None:
-    """Add the pages of login, actions and outcomes."""
+    """Add the pages of login and of actions."""
     _add_login(app, site)
     _add_acts(app, site, acting)
 
 
 def _add_login(app: FastAPI, site: Site) -> None:
     def page(request: Request, status: int, problem: str, to: str) -> Response:
-        cookie = sessions.cookie_of(request) or sessions.Sessions.fresh()
-        answer = site.respond(
-            request, "login.html", status, title="Log in", problem=problem, secret=sessions.form_secret(cookie), to=to
-        )
-        sessions.set_cookie(request, answer, cookie)
-        return answer
+        return site.form(request, "login.html", status, title="Log in", problem=problem, to=to)
 
     @app.get("/login")
     def login(request: Request, to: str = "/", lost: str = "") -> Response:
@@ -66,11 +71,7 @@ def _add_login(app: FastAPI, site: Site) -> None:
         return page(request, 200, message, _own(to))
 
     @app.post("/login")
-    async def enter(request: Request) -> Response:
-        form = await read_form(request)
-        return await run_in_threadpool(answer, request, form)
-
-    def answer(request: Request, form: Mapping[str, str]) -> Response:
+    def enter(request: Request, form: Form) -> Response:
         to, address = _own(form.get("to", "/")), request.client.host if request.client else ""
         try:
             sessions.check_form(request, form.get("secret", ""))
@@ -83,35 +84,27 @@ def _add_login(app: FastAPI, site: Site) -> None:
             log.warning("login cannot be checked", client=address, reason=str(error))
             return page(request, 503, "your login cannot be checked now; try again", to)
         log.info("logged in", caller=caller.name, client=address)
-        sessions.Sessions(site.redis).close(sessions.cookie_of(request))
+        site.sessions.close(sessions.cookie_of(request))
         entered = RedirectResponse(link(request.scope["dsf.root"], to), 303)
-        sessions.set_cookie(request, entered, sessions.Sessions(site.redis).open(token))
+        sessions.set_cookie(request, entered, site.sessions.open(token))
         return entered
 
     @app.post("/logout")
-    async def leave(request: Request) -> Response:
-        form = await read_form(request)
+    def leave(request: Request, form: Form) -> Response:
         sessions.check_form(request, form.get("secret", ""))
-        await run_in_threadpool(sessions.Sessions(site.redis).close, sessions.cookie_of(request))
+        site.sessions.close(sessions.cookie_of(request))
         left = RedirectResponse(link(request.scope["dsf.root"], "/login"), 303)
         sessions.delete_cookie(request, left)
         return left
 
 
 def _add_acts(app: FastAPI, site: Site, acting: Acting) -> None:
-    def form_page(
-        request: Request,
-        name: str,
-        target: ActionTarget,
-        given: Mapping[str, str],
-        problem: str = "",
-        status: int = 200,
+    def page(
+        request: Request, act: Act, target: ActionTarget, given: Mapping[str, str], problem: str = "", status: int = 200
     ) -> Response:
-        act = ACTS[name]
-        affected, kept = acting.affected(name, target)
-        cookie = sessions.cookie_of(request) or sessions.Sessions.fresh()
+        affected, kept = acting.affected(act.name, target)
         soon = (datetime.now(UTC) + timedelta(hours=2)).strftime("%Y-%m-%dT%H:%M")
-        page = site.respond(
+        return site.form(
             request,
             "act.html",
             status,
@@ -121,58 +114,37 @@ def _add_acts(app: FastAPI, site: Site, acting: Acting) -> None:
             affected=affected,
             kept=kept,
             given={**_GIVEN, "until": soon, **given},
-            others=acting.others(target.scorer) if name == "compare" else [],
+            others=acting.others(target.scorer) if act.name == "compare" else [],
             problem=problem,
-            secret=sessions.form_secret(cookie),
             back=_place(target),
         )
-        sessions.set_cookie(request, page, cookie)
-        return page
 
     @app.get("/act/{name}")
-    def preview(request: Request, name: str, scorer: str, cluster: str = "") -> Response:
-        if name not in ACTS:
-            return site.missing(request)
+    def preview(request: Request, act: Named, scorer: str, cluster: str = "") -> Response:
         target = ActionTarget(scorer, cluster or None)
-        site.allow(request, "act", name, target)
-        return form_page(request, name, target, {})
+        site.allow(request, "act", act.name, target)
+        return page(request, act, target, {})
 
     @app.post("/act/{name}")
-    async def act(request: Request, name: str) -> Response:
-        if name not in ACTS:
-            return site.missing(request)
-        form = await read_form(request)
-        return await run_in_threadpool(done, request, name, form)
-
-    def done(request: Request, name: str, form: Mapping[str, str]) -> Response:
+    def done(request: Request, act: Named, form: Form) -> Response:
         target = ActionTarget(form.get("scorer", ""), form.get("cluster", "") or None)
-        caller = site.allow(request, "act", name, target)
+        caller = site.allow(request, "act", act.name, target)
         try:
             sessions.check_form(request, form.get("secret", ""))
         except AccessError as error:
-            site.note_refusal(request, caller.name, name, target, str(error))
+            site.note_refusal(request, caller.name, act.name, target, str(error))
             raise
-        given = {field: text for field, text in form.items() if field in _FIELDS}
         try:
-            acting.affected(name, target)
-            ident = acting.do(name, target, form, caller)
+            acting.affected(act.name, target)
+            ident = acting.do(act.name, target, form, caller)
         except FormError as error:
-            return form_page(request, name, target, given, str(error), 422)
-        log.info("done on the page", act=name, caller=caller.name, scorer=target.scorer, cluster=target.cluster or "*")
-        root = request.scope["dsf.root"]
-        if name in TESTS:
+            given = {field: text for field, text in form.items() if field in _FIELDS}
+            return page(request, act, target, given, str(error), 422)
+        cluster, root = target.cluster or "*", request.scope["dsf.root"]
+        log.info("done on the page", act=act.name, caller=caller.name, scorer=target.scorer, cluster=cluster)
+        if act.name in TESTS:
             return RedirectResponse(link(root, f"/scorers/{segment(target.scorer)}/backtests", run=ident), 303)
         return RedirectResponse(link(root, f"/outcomes/{ident}" if ident else _place(target)), 303)
-
-    @app.get("/outcomes/{ident}")
-    def outcome(request: Request, ident: str) -> Response:
-        site.allow(request, "look")
-        result = acting.outcome(ident) if ident.replace("-", "").replace("_", "").isalnum() else None
-        if result is None:
-            return site.missing(request)
-        return site.respond(
-            request, "outcome.html", title=f"Scored now: {result['scorer']}", outcome=result, ident=ident
-        )
 
 
 def _place(target: ActionTarget) -> str:

@@ -56,6 +56,14 @@ def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
     return tuple(networks)
 
 
+def root_path(text: str) -> str:
+    """The path prefix of all addresses. Raises SettingsError for an invalid one."""
+    root = text.rstrip("/")
+    if root and not is_prefix(root):
+        raise SettingsError(f"DSF_WEB_ROOT_PATH: {root!r} is not a path such as /scores, or begins like the page's own")
+    return root
+
+
 def is_within(address: str, networks: Sequence[Network]) -> bool:
     """Whether an address belongs to one of the networks; an IPv4 address may be IPv6-mapped."""
     try:

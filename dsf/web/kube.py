@@ -13,7 +13,7 @@ from dsf.kube.reviews import Reviews
 from dsf.kube.session import Session
 from dsf.process.shared import Shared
 from dsf.web.access import Doing, PageUser
-from dsf.web.objects import parsed
+from dsf.web.objects import ScorerReader, parsed
 
 log = dsf.log.get(__name__)
 
@@ -46,23 +46,17 @@ class KubeAccess:
         return self._reviews.allows(user, verb, resource, self._namespace if resource is DYNAMIC_SCORERS else "")
 
 
-class ScorerCache:
-    """DynamicScorers of the API server, cached for some seconds; none without the right to read them."""
+def scorer_reader(session: Session, namespaces: Iterable[str]) -> ScorerReader:
+    """DynamicScorers of the API server, kept for some seconds; none without the right to read them."""
+    known: Shared[tuple[str, str], DynamicScorer | None] = Shared(3.0, 1000)
+    own = tuple(dict.fromkeys(namespaces))
 
-    def __init__(self, session: Session, namespaces: Iterable[str]) -> None:
-        self._session = session
-        self._namespaces = tuple(dict.fromkeys(namespaces))
-        self._known: Shared[tuple[str, str], DynamicScorer | None] = Shared(3.0, 1000)
-
-    def scorer(self, name: str, namespace: str = "") -> DynamicScorer | None:
-        """See the protocol."""
-        namespaces = [namespace] if namespace else self._namespaces
-        return self._known.get((namespace, name), lambda: self._read(name, namespaces))
-
-    def _read(self, name: str, namespaces: Iterable[str]) -> DynamicScorer | None:
+    def read(name: str, namespaces: Iterable[str]) -> DynamicScorer | None:
         for namespace in namespaces:
             try:
-                return parsed(self._session.request("GET", DYNAMIC_SCORERS.path(namespace, name)))
+                return parsed(session.request("GET", DYNAMIC_SCORERS.path(namespace, name)))
             except BackendError as error:
                 log.debug("a DynamicScorer cannot be read", scorer=name, namespace=namespace, error=str(error))
         return None
+
+    return lambda name, namespace: known.get((namespace, name), lambda: read(name, [namespace] if namespace else own))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import TYPE_CHECKING
 
@@ -28,11 +29,9 @@ from dsf.web.access import (
 from dsf.web.acting import Acting
 from dsf.web.app import make_app
 from dsf.web.backtesting import BacktestRunner
-from dsf.web.guard import is_prefix, parse_networks
-from dsf.web.objects import FolderObjects, HubObjects, NoObjects
+from dsf.web.objects import ScorerReader, in_folder, nothing
 from dsf.web.pages import Sources
 from dsf.web.reading import Reading
-from dsf.web.site import PageOptions
 
 if TYPE_CHECKING:
     from dsf.kube.session import Session
@@ -47,20 +46,15 @@ def run(settings: Settings) -> int:
     """
     dsf.log.setup(settings)
     memory.prepare()
-    options = _options(settings)
     # A user is waiting.
     quick = settings.model_copy(update={"redis_socket_timeout": min(settings.redis_socket_timeout, 5.0)})
     client = connect(quick, name="dsf-web", retries=0)
     session = _session(settings)
-    reading = Reading(client)
-    access = _access(settings, session)
-    objects = _objects(settings, session)
-    sources = Sources(reading, objects, session, settings)
-    backtests = BacktestRunner(client, reading, objects, by_name=settings.backend == "dir")
-    acting = Acting(client, settings, reading, backtests)
+    sources = Sources(Reading(client), _scorer_reader(settings, session), session, settings)
+    backtests = BacktestRunner(sources)
+    app = make_app(sources, _access(settings, session), Acting(sources, backtests))
     with listen(*settings.listen_address("web")) as listener:
         host, port = listener.getsockname()[:2]
-        app = make_app(sources, options, access, client, acting)
         server = uvicorn.Server(configured(app, shutdown_seconds=2))
         memory.settle()
         try:
@@ -72,27 +66,14 @@ def run(settings: Settings) -> int:
     return 0
 
 
-def _options(settings: Settings) -> PageOptions:
-    root = settings.web_root_path.rstrip("/")
-    if root and not is_prefix(root):
-        raise SettingsError(f"DSF_WEB_ROOT_PATH: {root!r} is not a path such as /scores, or begins like the page's own")
-    return PageOptions(
-        hosts=tuple(settings.host_names),
-        proxies=parse_networks(settings.web_trusted_proxies),
-        root_path=root,
-        flower_url=settings.web_flower_url,
-        grafana_url=settings.web_grafana_url,
-    )
-
-
-def _objects(settings: Settings, session: Session | None) -> HubObjects:
+def _scorer_reader(settings: Settings, session: Session | None) -> ScorerReader:
     if settings.backend == "dir":
-        return FolderObjects(settings.out) if settings.out is not None else NoObjects()
+        return functools.partial(in_folder, settings.out) if settings.out is not None else nothing
     if session is None:
-        return NoObjects()
-    from dsf.web.kube import ScorerCache
+        return nothing
+    from dsf.web.kube import scorer_reader
 
-    return ScorerCache(session, [settings.namespace, *settings.scorer_namespaces])
+    return scorer_reader(session, [settings.namespace, *settings.scorer_namespaces])
 
 
 def _session(settings: Settings) -> Session | None:

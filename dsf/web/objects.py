@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import yaml
 from pydantic import ValidationError
@@ -22,34 +23,22 @@ from dsf.store.entries import ScheduleOverride
 INTERVAL: Final = "interval (s)"
 
 
-class HubObjects(Protocol):
-    """Reader of DynamicScorers."""
-
-    def scorer(self, name: str, namespace: str = "") -> DynamicScorer | None:
-        """One DynamicScorer; None if it is unreadable. Without a namespace, the first of this name."""
+#: Reads a DynamicScorer by name and namespace; None if it is unreadable. Without a namespace, the first of this name.
+ScorerReader = Callable[[str, str], DynamicScorer | None]
 
 
-class NoObjects:
-    """For a page that only reads Redis."""
-
-    def scorer(self, name: str, namespace: str = "") -> DynamicScorer | None:
-        """See the protocol."""
-        return None
+def nothing(name: str, namespace: str) -> None:
+    """The reader of a page that only reads Redis."""
 
 
-class FolderObjects:
-    """Specs and statuses written by a hub on a folder."""
-
-    def __init__(self, out: Path) -> None:
-        self._folder = out / "dynamicscorers"
-
-    def scorer(self, name: str, namespace: str = "") -> DynamicScorer | None:
-        """See the protocol."""
-        # The name is from the registry and has no slash. Behind an underscore, which no name has, it is of another
-        # namespace than the hub's.
-        files = (self._folder / f"{name}.yaml", *sorted(self._folder.glob(f"*_{name}.yaml")))
-        read = (scorer for file in files if (scorer := _read(file)) is not None)
-        return next((scorer for scorer in read if namespace in ("", scorer.metadata.namespace)), None)
+def in_folder(out: Path, name: str, namespace: str) -> DynamicScorer | None:
+    """Spec and status as written by a hub on a folder; see ScorerReader."""
+    folder = out / "dynamicscorers"
+    # The name is from the registry and has no slash. Behind an underscore, which no name has, it is of another
+    # namespace than the hub's.
+    files = (folder / f"{name}.yaml", *sorted(folder.glob(f"*_{name}.yaml")))
+    read = (scorer for file in files if (scorer := _read(file)) is not None)
+    return next((scorer for scorer in read if namespace in ("", scorer.metadata.namespace)), None)
 
 
 def _read(file: Path) -> DynamicScorer | None:

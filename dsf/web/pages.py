@@ -18,7 +18,7 @@ import jinja2
 import dsf.log
 from dsf.settings import Settings
 from dsf.web.access import Doing
-from dsf.web.objects import HubObjects
+from dsf.web.objects import ScorerReader, nothing
 from dsf.web.reading import Reading
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Sources:
     """Data sources of the pages."""
 
     reading: Reading
-    objects: HubObjects
+    scorer_object: ScorerReader = nothing
     #: None without an API server.
     session: Session | None = None
     settings: Settings = field(default_factory=Settings)

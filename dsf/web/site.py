@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata, resources
@@ -20,10 +19,9 @@ from dsf.process.shared import Shared
 from dsf.web.access import Doing, PageUser, UserAccess
 from dsf.web.acting import ACTS, ActionTarget
 from dsf.web.backtests import ALLOWED
-from dsf.web.guard import Network
 from dsf.web.pages import PageView, Sources
 from dsf.web.rendering import digest, render, with_ages
-from dsf.web.sessions import Sessions, cookie_of, form_secret
+from dsf.web.sessions import Sessions, cookie_of, form_secret, set_cookie
 
 log = dsf.log.get(__name__)
 
@@ -38,18 +36,9 @@ class _Part:
     """The part of a page that is the same for all viewers."""
 
     title: str
+    #: Seconds between two polls of it; 0: none.
+    every: int
     html: str
-
-
-@dataclass(frozen=True)
-class PageOptions:
-    """Options of the page from the settings."""
-
-    hosts: tuple[str, ...] = ()
-    proxies: tuple[Network, ...] = ()
-    root_path: str = ""
-    flower_url: str = ""
-    grafana_url: str = ""
 
 
 class LoginNeededError(Exception):
@@ -59,12 +48,10 @@ class LoginNeededError(Exception):
 class Site:
     """Renders pages and checks access."""
 
-    def __init__(self, sources: Sources, options: PageOptions, access: UserAccess, client: redis.Redis) -> None:
+    def __init__(self, sources: Sources, access: UserAccess) -> None:
         self.sources = sources
-        self.options = options
         self.access = access
-        self.redis = client
-        self.sessions = Sessions(client)
+        self.sessions = Sessions(sources.reading.redis)
         # Less than the time between two polls of one viewer; a page has up to 400 kB.
         self._parts: Shared[str, _Part] = Shared(seconds=2.0, most=50)
         self.version = metadata.version("dynamic-scoring-framework")
@@ -141,26 +128,22 @@ class Site:
             reason=reason,
         )
 
-    def missing(self, request: Request) -> HTMLResponse:
-        """The answer for a missing page."""
-        text = "Look for it above."
-        return self.respond(request, "error.html", 404, title="There is no such page", text=text, again=False)
-
-    def page(self, request: Request, view: PageView, names: Mapping[str, str], status: int = 200) -> HTMLResponse:
+    def page(self, view: PageView, request: Request) -> HTMLResponse:
         """One page. Raises what its view raises."""
         caller = self.allow(request, "look")
         if view.needs != "look":
             self.allow(request, view.needs)
         if len(request.url.query) > LONGEST_QUERY:
             raise QueryError(f"a query has at most {LONGEST_QUERY} characters")
-        root, query = request.scope["dsf.root"], view.asked(request.query_params.items())
+        root, names, query = request.scope["dsf.root"], request.path_params, view.asked(request.query_params.items())
         if view.more_with and self.access.allows(caller, view.more_with):
             query[ALLOWED] = view.more_with
 
         def make() -> _Part:
-            context = view.build(self.sources, names, query)
-            template = context.get("template", view.template)
-            return _Part(context["title"], render(template, root, {**context, "options": self.options, "query": query}))
+            context = {"every": 3 if view.live else 0, **view.build(self.sources, names, query)}
+            given = {**context, "options": self.sources.settings, "query": query}
+            html = render(context.get("template", view.template), root, given)
+            return _Part(context["title"], context["every"], html)
 
         if view.live:
             key = f"{root} {request.scope['path']} {sorted(query.items())}"
@@ -168,20 +151,17 @@ class Site:
             part = self._parts.get(key, make, is_new="if-none-match" not in request.headers)
         else:
             part = make()
+        acts = ACTS if view.acts and self.access.allows(caller, "act") else {}
         return self.respond(
-            request,
-            "page.html",
-            status,
-            title=part.title,
-            view=view,
-            content=part.html,
-            acts=self._acts(names) if view.acts and self.access.allows(caller, "act") else [],
+            request, "page.html", title=part.title, every=part.every, content=part.html, acts=acts, names=names
         )
 
-    @staticmethod
-    def _acts(names: Mapping[str, str]) -> list[tuple[str, dict[str, str]]]:
-        """The actions of a page, with the query of each form."""
-        return [(act, dict(names)) for act in ACTS]
+    def form(self, request: Request, template: str, status: int = 200, **context: Any) -> HTMLResponse:
+        """A page with a form: its secret is that of the visitor's cookie."""
+        cookie = cookie_of(request) or Sessions.fresh()
+        answer = self.respond(request, template, status, secret=form_secret(cookie), **context)
+        set_cookie(request, answer, cookie)
+        return answer
 
     def respond(self, request: Request, template: str, status: int = 200, **context: Any) -> HTMLResponse:
         """A whole page from a template that extends the base; 304 for a browser that has the same."""
@@ -193,14 +173,12 @@ class Site:
             {
                 "assets": assets(),
                 "version": self.version,
-                "options": self.options,
+                "options": self.sources.settings,
                 "q": request.query_params.get("q", "") if request.url.path.endswith("/find") else "",
                 "path": request.scope["path"],
                 "query_string": request.url.query,
                 "caller": caller,
                 "leave": leave,
-                "acts": [],
-                "all_acts": ACTS,
                 **context,
             },
         )

@@ -18,6 +18,7 @@ from dsf.fleet.selection import PairFilter
 from dsf.fleet.verdict import Verdict
 from dsf.store.agents import Agents
 from dsf.store.entries import scorer_target
+from dsf.web.acting import outcome
 from dsf.web.backtests import backtests
 from dsf.web.dividing import EVERYTHING, Chosen, chosen, divided
 from dsf.web.finding import find
@@ -88,7 +89,7 @@ def _matrix_rows(fleet: FleetOverview, groups: int, columns: int, only: Chosen) 
 def settings_in_force(sources: Sources, name: str) -> list[SettingView] | None:
     """The settings of a registered scorer; None if its DynamicScorer is unreadable. Raises UnknownScorerError."""
     record = sources.reading.registry.scorer(name)
-    manifest = sources.objects.scorer(name, record.namespace)
+    manifest = sources.scorer_object(name, record.namespace)
     if manifest is None:
         return None
     override = sources.reading.schedule.overrides_of(name, []).get(scorer_target(name))
@@ -104,14 +105,14 @@ def _scorer(sources: Sources, names: Mapping[str, str], query: Query) -> dict[st
         unready = sources.reading.model.unready(name)
         if unready is None:
             raise
-        manifest = sources.objects.scorer(name, unready.namespace)
+        manifest = sources.scorer_object(name, unready.namespace)
         config = _config(manifest)
         return {"title": f"Scorer {name}", "template": "unready.html", "unready": unready, "object": manifest} | {
             "conditions": unready.conditions,
             "settings": settings_of(manifest) if manifest else [],
             "config": config,
         }
-    manifest = sources.objects.scorer(name, record.namespace)
+    manifest = sources.scorer_object(name, record.namespace)
     scorer = sources.reading.model.scorer(name)
     config = _config(manifest, scorer.config_read)
     everywhere = scorer_target(name)
@@ -187,9 +188,9 @@ def _pair(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str,
 def _object(sources: Sources, name: str) -> DynamicScorer | None:
     """The DynamicScorer of this name, of the namespace that has the name."""
     try:
-        return sources.objects.scorer(name, sources.reading.registry.scorer(name).namespace)
+        return sources.scorer_object(name, sources.reading.registry.scorer(name).namespace)
     except UnknownScorerError:
-        return sources.objects.scorer(name)
+        return sources.scorer_object(name, "")
 
 
 def _commands(manifest: DynamicScorer | None, row: TableRow) -> list[str]:
@@ -237,5 +238,6 @@ VIEWS: Final = (
         lambda sources, _, query: find(sources.reading, query.get("q", ""), PAGE_ROWS, query.get("cursor") or None),
         knows=("cursor", "q"),
     ),
+    PageView("/outcomes/{ident}", "outcome.html", outcome),
     PageView("/parts", "parts.html", lambda sources, _, query: divided(sources.reading, query), knows=("cursor", "by")),
 )

@@ -11,24 +11,13 @@ import redis
 
 from dsf import keys
 from dsf.fleet import changes
-from dsf.settings import Settings
 from dsf.store.schedule import ScheduleStore
-from dsf.web.access import PageUser
-from dsf.web.acting import Acting, ActionTarget
-from dsf.web.backtesting import BacktestRunner
-from dsf.web.objects import NoObjects
-from dsf.web.reading import Reading
 from dsf.web.rendering import link
 from tests.integration.exporter.fleet import SAMPLE, good_fleet
 from tests.integration.web.visitor import TOKEN, Visitor
 from tests.support.redisserver import RedisServer, free_port
 from tests.support.wait import wait_for
 from tests.support.webprocess import WebProcess
-
-
-def _acting(client: redis.Redis) -> Acting:
-    reading = Reading(client)
-    return Acting(client, Settings(), reading, BacktestRunner(client, reading, NoObjects(), by_name=True))
 
 
 def test_a_preview_says_on_how_many_clusters(acting: WebProcess, redis_client: redis.Redis) -> None:
@@ -83,40 +72,18 @@ def test_score_now_and_what_came_of_it(acting: WebProcess, redis_client: redis.R
     assert 'None of <a href="/find?q=sampel">sampel</a> on <a href="/find?q=worker01">worker01</a> is known.' in other
 
 
-def test_an_outcome_is_read_once_for_all_who_look_at_it(
-    redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also by many at once, and what has ended is not looked for again."""
-    fleet = good_fleet(redis_client)
-    asked = _acting(redis_client)
-    ident = asked.do("rescore", ActionTarget(SAMPLE, None), {}, PageUser("ann"))
-
-    def read() -> int:
-        redis_client.config_resetstat()
-        found = [asked.outcome(ident) for _ in range(5)]
-        assert all(one == found[0] for one in found)
-        return int(redis_client.info("commandstats").get("cmdstat_lrange", {}).get("calls", 0))
-
-    monkeypatch.setattr("dsf.web.acting._SHOWN", 3600.0)
-    assert read() == 2
-    assert read() == 0
-    outcome = asked.outcome(ident)
-    assert outcome is not None
-    assert outcome["open"] == 2
-    run = next(one["run"] for one in outcome["runs"] if one["cluster"] == "worker01")
-    fleet.cycle("worker01", outcome="error", stage="fetch", reason="bad_query", message="no", run=run)
-    fleet.cycle("worker01", outcome="error", stage="fetch", reason="bad_query", message="no")
-    # Each is read anew: both runs at first, then only the one that is still under way.
-    monkeypatch.setattr("dsf.web.acting._SHOWN", 0.0)
-    again = _acting(redis_client)
-    counted = []
-    for _ in range(2):
-        redis_client.config_resetstat()
-        outcome = again.outcome(ident)
-        assert outcome is not None
-        assert outcome["open"] == 1
-        counted.append(int(redis_client.info("commandstats")["cmdstat_lrange"]["calls"]))
-    assert counted == [2, 1]
+def test_an_outcome_is_read_once_for_all_who_look_at_it(acting: WebProcess, redis_client: redis.Redis) -> None:
+    good_fleet(redis_client)
+    visitor = Visitor(acting)
+    status, _, place = visitor.post("/act/rescore", visitor.get(f"/act/rescore?scorer={SAMPLE}"))
+    assert (status, "2 of 2 runs are under way" in visitor.get(place)) == (303, True)
+    redis_client.config_resetstat()
+    # As open pages ask.
+    polled = [acting.get(place, **{"If-None-Match": "none"}) for _ in range(20)]
+    assert {answer.status_code for answer in polled} == {200}
+    read = redis_client.info("commandstats").get("cmdstat_lrange", {}).get("calls", 0)
+    assert read <= 10, "each reading is of two histories"
+    assert acting.get("/outcomes/nothing").status_code == 404
 
 
 def test_a_pause_may_have_an_end_and_a_reason(acting: WebProcess, redis_client: redis.Redis) -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from dsf.backtest.kept import KeptRun
 from dsf.fleet import changes
 from dsf.store.registry import ScorerRecord
 from dsf.web.backtesting import BacktestRunner, RunRequest
-from dsf.web.objects import FolderObjects, NoObjects
+from dsf.web.objects import in_folder
+from dsf.web.pages import Sources
 from dsf.web.reading import Reading
 from tests.integration.backtest.conftest import CLUSTERS, busy
 from tests.integration.cli.conftest import Dsf, dsf
@@ -350,7 +352,7 @@ def test_a_page_on_kubernetes_hands_over_the_manifest(
     stored = DynamicScorer.from_manifest(manifest).model_dump(mode="json", by_alias=True, exclude_none=True)
     (tmp_path / "dynamicscorers" / f"{SAMPLE}.yaml").write_text(yaml.safe_dump(stored))
     reading = Reading(redis_client)
-    runner = BacktestRunner(redis_client, reading, FolderObjects(tmp_path), by_name=False)
+    runner = BacktestRunner(Sources(reading, partial(in_folder, tmp_path)))
     noted: list[str] = []
     runner.start(RunRequest(SAMPLE, ["worker01"], 3600, 600), "ann", lambda: noted.append("ann"))
     run = ended(redis_client)
@@ -362,7 +364,7 @@ def test_a_page_on_kubernetes_hands_over_the_manifest(
     assert [(view.cluster, view.outcomes) for view in run.comparison.backtests_b] == [
         (name, {"ok": 7}) for name in CLUSTERS
     ]
-    blind = BacktestRunner(redis_client, reading, NoObjects(), by_name=False)
+    blind = BacktestRunner(Sources(reading))
     with pytest.raises(Exception, match="cannot be read from here"):
         blind.start(RunRequest(SAMPLE, ["worker01"], 3600, 600), "ann", lambda: None)
 

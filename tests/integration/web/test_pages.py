@@ -24,7 +24,6 @@ from dsf.store.registry import ClusterRecord, HoldRule, Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
 from dsf.web import finding, views
 from dsf.web.guard import own_segments
-from dsf.web.objects import NoObjects
 from dsf.web.pages import Sources, all_views
 from dsf.web.reading import Reading
 from dsf.web.views import VIEWS
@@ -228,7 +227,7 @@ def test_how_far_a_search_looked(redis_client: redis.Redis, monkeypatch: pytest.
 
 def test_a_cursor_that_the_fleet_has_outgrown_shows_the_first_page(redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
-    sources = Sources(Reading(redis_client), NoObjects())
+    sources = Sources(Reading(redis_client))
     [view] = [one for one in VIEWS if one.path == "/"]
 
     def grown(start: int, end: int) -> None:
@@ -258,7 +257,7 @@ def test_clusters_without_pairs_are_not_counted_in_the_matrix(
         if number % 2:
             fleet.entry(f"edge{number:03}")
     monkeypatch.setattr(views, "_matrix_rows", lambda *_: 50)
-    sources = Sources(Reading(redis_client), NoObjects())
+    sources = Sources(Reading(redis_client))
     sizes: list[int] = []
 
     def read() -> bool:

@@ -10,11 +10,10 @@ import redis
 
 from dsf.optimizer import pages
 from dsf.optimizer.plans import ClusterPlan, PlanBlock, PlanColumn, PlanComparison, PlanMove, PlanPlace
-from dsf.web.objects import NoObjects
+from dsf.settings import Settings
 from dsf.web.pages import Sources
 from dsf.web.reading import Reading
 from dsf.web.rendering import render
-from dsf.web.site import PageOptions
 from tests.unit.web.test_nodes import AROUND
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -49,8 +48,8 @@ def test_a_plan_of_any_size(blocks: int, pictured: int, monkeypatch: pytest.Monk
     monkeypatch.setattr(pages, "read_plans", lambda _: plans)
     [view] = pages.PAGES.views
     query = {"namespace": "n0"}
-    context = view.build(Sources(Reading(redis.Redis()), NoObjects()), {}, query)
-    html = render(view.template, "", {**context, "options": PageOptions(), "query": query})
+    context = view.build(Sources(Reading(redis.Redis())), {}, query)
+    html = render(view.template, "", {**context, "options": Settings(), "query": query})
     assert len(re.findall("<[a-zA-Z]", html)) + AROUND < 5000
     # What is left out is counted.
     assert html.count('class="plan-pair"') == pictured

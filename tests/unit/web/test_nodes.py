@@ -27,14 +27,13 @@ from dsf.fleet.overviews import (
 )
 from dsf.fleet.selection import PairFilter
 from dsf.fleet.verdict import Verdict
+from dsf.settings import Settings
 from dsf.store.notices import CLUSTER_SET
 from dsf.store.pairs import PairState
 from dsf.store.registry import ScorerRecord
-from dsf.web.objects import NoObjects
 from dsf.web.pages import Sources
 from dsf.web.reading import Reading, Rows, TableRow, Why
 from dsf.web.rendering import render
-from dsf.web.site import PageOptions
 from dsf.web.states import STATES
 from dsf.web.views import VIEWS
 from tests.unit.backtest.test_kept import backtest, comparison, with_backtests
@@ -142,8 +141,8 @@ def test_parts_of_any_number() -> None:
     seen: list[str] = []
     query: dict[str, str] = {}
     while True:
-        context = view.build(Sources(cast("Reading", Parts()), NoObjects()), {}, query)
-        html = render(view.template, "", {**context, "options": PageOptions(), "query": query})
+        context = view.build(Sources(cast("Reading", Parts())), {}, query)
+        html = render(view.template, "", {**context, "options": Settings(), "query": query})
         assert len(re.findall("<[a-zA-Z]", html)) + AROUND < 5000
         seen += re.findall(r">of (c\d+)</a>", html)
         found = re.search(r'rel="next" href="/parts\?[^"]*cursor=(\d+)"', html)
@@ -154,9 +153,9 @@ def test_parts_of_any_number() -> None:
 
 
 def first_page(fleet: Fleet, query: Mapping[str, str]) -> str:
-    sources = Sources(cast("Reading", fleet), NoObjects())
+    sources = Sources(cast("Reading", fleet))
     context = VIEWS[0].build(sources, {}, query)
-    return render(VIEWS[0].template, "", {**context, "options": PageOptions(), "query": query})
+    return render(VIEWS[0].template, "", {**context, "options": Settings(), "query": query})
 
 
 @pytest.mark.parametrize(
@@ -224,7 +223,7 @@ def test_the_tab_of_backtests_with_as_much_as_is_kept(monkeypatch: pytest.Monkey
     [view] = [one for one in VIEWS if one.path == "/scorers/{scorer}/backtests"]
     for run in ("0", "1", "2"):
         query = {"run": run, "allowed": "placements"}
-        context = view.build(Sources(cast("Reading", Registered()), NoObjects()), {"scorer": "s"}, query)
-        html = render(view.template, "", {**context, "options": PageOptions(), "query": query})
+        context = view.build(Sources(cast("Reading", Registered())), {"scorer": "s"}, query)
+        html = render(view.template, "", {**context, "options": Settings(), "query": query})
         assert len(re.findall("<[a-zA-Z]", html)) + AROUND < 5000
         assert html.count('<th scope="row" data-name="What"') == MAX_RUNS

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dsf.settings import Settings
-from dsf.web.objects import FolderObjects, parsed, settings_of
+from dsf.web.objects import in_folder, parsed, settings_of
 
 
 def settings(source: dict[str, Any], synced: dict[str, Any] | None = None) -> dict[str, tuple[str, str]]:
@@ -34,8 +34,7 @@ def settings(source: dict[str, Any], synced: dict[str, Any] | None = None) -> di
 def test_a_scorer_of_another_namespace_is_found_by_its_name(tmp_path: Path) -> None:
     folder = tmp_path / "dynamicscorers"
     folder.mkdir()
-    objects = FolderObjects(tmp_path)
-    assert objects.scorer("mem") is None
+    assert in_folder(tmp_path, "mem", "") is None
     manifest = {
         "metadata": {"name": "mem", "namespace": "team"},
         "spec": {"description": "d", "configURL": "http://scorer.test/config", "configSyncMode": "Full"},
@@ -47,13 +46,13 @@ def test_a_scorer_of_another_namespace_is_found_by_its_name(tmp_path: Path) -> N
         },
     }
     (folder / "team_mem.yaml").write_text(json.dumps(manifest))
-    found = objects.scorer("mem")
+    found = in_folder(tmp_path, "mem", "")
     assert found is not None
-    assert (found.metadata.name, objects.scorer("em")) == ("mem", None)
+    assert (found.metadata.name, in_folder(tmp_path, "em", "")) == ("mem", None)
     # Of the namespace that has the name, if there are two.
     manifest["metadata"] = {"name": "mem", "namespace": "hub"}
     (folder / "mem.yaml").write_text(json.dumps(manifest))
-    chosen = [objects.scorer("mem", namespace) for namespace in ("team", "hub", "other")]
+    chosen = [in_folder(tmp_path, "mem", namespace) for namespace in ("team", "hub", "other")]
     assert [one and one.metadata.namespace for one in chosen] == ["team", "hub", None]
 
 

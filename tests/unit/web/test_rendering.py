@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from dsf.settings import Settings
 from dsf.web import rendering
 from dsf.web.rendering import advice, duration, environment, link, prepare, render, with_ages
 
@@ -50,12 +51,10 @@ def test_what_is_put_in_is_escaped() -> None:
 
 
 def _base(**more: object) -> dict[str, object]:
-    from dsf.web.site import PageOptions
-
     return {
         "assets": "a",
         "version": "1",
-        "options": PageOptions(),
+        "options": Settings(),
         "q": "",
         "path": "/",
         "leave": "",
