@@ -13,7 +13,7 @@ from dsf.backtest.comparison import ComparisonView, PlacementDifference
 from dsf.backtest.kept import KeptRun
 from dsf.backtest.summary import BacktestView, ItemView
 from dsf.web.backtesting import LIMIT
-from dsf.web.drawing import Chart, Plot, SeriesLine, lines_over_time
+from dsf.web.drawing import Chart, SeriesLine, lines_over_time
 from dsf.web.reading import Reading
 
 #: Of a query, by the site itself: the right for which a page shows more, if the viewer has it.
@@ -46,7 +46,7 @@ class ClusterPlot:
     """All lines of one cluster."""
 
     cluster: str
-    plot: Plot
+    plot: Chart
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from dsf.fleet.aggregates import summed
 from dsf.fleet.overviews import StateCounts
 from dsf.store.notices import CLUSTER_SET
 from dsf.web import search
 from dsf.web.finding import labelled
 from dsf.web.reading import Reading
-from dsf.web.search import quoted
 
 #: Most rows of a page, of some 45 elements each.
 _ROWS: Final = 90
@@ -22,15 +22,9 @@ _CHOICES: Final = 40
 
 @dataclass(frozen=True)
 class LabelGroup:
-    """The clusters with one value of a label.
-
-    `query` finds their pairs, `only` is the query that filters the first page; both are empty for clusters without the
-    label.
-    """
+    """The clusters with one value of a label; it is empty for those without the label."""
 
     value: str
-    query: str
-    only: dict[str, str]
     clusters: int
     states: StateCounts
 
@@ -73,18 +67,12 @@ def divided(reading: Reading, query: Mapping[str, str]) -> dict[str, Any]:
     """Data of the page; `by` of the query is the label, by default that of the ClusterSet."""
     labels, states = reading.model.labels(), reading.model.cluster_states()
     by = query.get("by") or CLUSTER_SET
-    clusters: Counter[str] = Counter()
-    sums: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    members: defaultdict[str, list[str]] = defaultdict(list)
     for name in reading.cluster_names():
-        value = labels.get(name, {}).get(by, "")
-        clusters[value] += 1
-        if name in states:
-            for state, number in states[name]:
-                if number:
-                    sums[value][state] += number
+        members[labels.get(name, {}).get(by, "")].append(name)
     parts = [
-        LabelGroup(value, _query(by, value), _only(by, value), number, StateCounts(**sums[value]))
-        for value, number in clusters.items()
+        LabelGroup(value, len(names), summed(states[name] for name in names if name in states))
+        for value, names in members.items()
     ]
     parts.sort(key=lambda part: (-part.states.failing, -(part.states.total - part.states.ok), part.value))
     start = int(cursor) if (cursor := query.get("cursor", "")).isdecimal() and len(cursor) < 8 else 0
@@ -98,15 +86,3 @@ def divided(reading: Reading, query: Mapping[str, str]) -> dict[str, Any]:
         "total": len(parts),
         "following": start + _ROWS if start + _ROWS < len(parts) else None,
     }
-
-
-def _query(by: str, value: str) -> str:
-    if not value:
-        return ""
-    return f"set:{quoted(value)}" if by == CLUSTER_SET else f"label:{quoted(f'{by}={value}')}"
-
-
-def _only(by: str, value: str) -> dict[str, str]:
-    if not value:
-        return {}
-    return {"set": value} if by == CLUSTER_SET else {"label": f"{by}={value}"}

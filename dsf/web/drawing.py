@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -43,7 +43,6 @@ class StageBar:
     """One stage of a cycle."""
 
     stage: str
-    seconds: float
     y: float
     height: float
 
@@ -64,12 +63,11 @@ class Timeline:
 
     columns: list[CycleColumn]
     longest: float
-    width: float
-    height: float
 
 
-def timeline(cycles: Sequence[CycleView], width: float = 1000.0, height: float = 120.0) -> Timeline:
+def timeline(cycles: Sequence[CycleView]) -> Timeline:
     """Turns cycles, newest first, into columns, oldest on the left; few ones stand at the right end."""
+    width, height = 1000.0, 120.0
     longest = max((sum(cycle.timings.values()) for cycle in cycles), default=0.0) or 1.0
     places = max(len(cycles), 20)
     step = width / places
@@ -81,12 +79,12 @@ def timeline(cycles: Sequence[CycleView], width: float = 1000.0, height: float =
             if seconds > 0:
                 tall = max(1.0, (height - 16) * seconds / longest)
                 y -= tall
-                parts.append(StageBar(stage, seconds, round(y, 1), round(tall, 1)))
+                parts.append(StageBar(stage, round(y, 1), round(tall, 1)))
         if not parts:
             # A cycle without a duration.
-            parts.append(StageBar("none", 0.0, height - 8.0, 8.0))
+            parts.append(StageBar("none", height - 8.0, 8.0))
         columns.append(CycleColumn(cycle, round(number * step, 1), round(step * 0.75, 1), parts))
-    return Timeline(columns, longest, width, height)
+    return Timeline(columns, longest)
 
 
 @dataclass(frozen=True)
@@ -101,21 +99,21 @@ class Bin:
     height: float
 
 
-def histogram(spread: Spread, width: float = 400.0, height: float = 90.0) -> list[Bin]:
+def histogram(spread: Spread) -> list[Bin]:
     """The columns of a histogram; none without values."""
-    bars = spread.histogram
+    bars, full = spread.histogram, 90.0
     most = max((bar.count for bar in bars), default=0)
     if not most:
         return []
-    wide = width / max(len(bars), 4)
+    wide = 400.0 / max(len(bars), 4)
     return [
         Bin(
             up_to=bar.up_to if bar.up_to is not None else spread.maximum or 0.0,
             count=bar.count,
             x=round(place * wide, 1),
-            y=round(height - height * bar.count / most, 1),
+            y=round(full - full * bar.count / most, 1),
             width=round(wide * 0.9, 1),
-            height=round(height * bar.count / most, 1),
+            height=round(full * bar.count / most, 1),
         )
         for place, bar in enumerate(bars)
     ]
@@ -139,21 +137,11 @@ class Dot:
 
 
 @dataclass(frozen=True)
-class Chart:
-    """Scores over time, with both axes. Units of the picture; the plot is from `left`, `top` to `right`, `bottom`."""
+class Curve:
+    """One line as data of an SVG path, which may have gaps."""
 
-    dots: list[Dot]
-    #: Points of polylines; a cycle without a score ends one.
-    lines: list[str]
-    values: list[Tick]
-    times: list[Tick]
-    width: float = 640.0
-    height: float = 200.0
-    left: float = 52.0
-    top: float = 10.0
-    #: Half of the longest text of a mark, with a date, has room beside it.
-    right: float = 600.0
-    bottom: float = 158.0
+    name: str
+    path: str
 
 
 #: Most marks of an axis.
@@ -162,23 +150,36 @@ _MOST_MARKS: Final = 5
 _TIME_STEPS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 28_800, 43_200, 86_400)
 
 
-class _Axes:
-    """Both axes of a chart: where a time (unix seconds) and a number are in the picture, and the marks."""
+class Chart:
+    """Numbers over time, with both axes. Units of the picture; the plot is from `left`, `top` to `right`, `bottom`."""
+
+    width: Final = 640.0
+    height: Final = 200.0
+    left: Final = 52.0
+    top: Final = 10.0
+    #: Half of the longest text of a mark, with a date, has room beside it.
+    right: Final = 600.0
+    bottom: Final = 158.0
 
     def __init__(self, first: float, last: float, numbers: Sequence[float]) -> None:
+        """For these numbers between two times (unix seconds)."""
         self._first, self._last = first, last
         steps = _value_steps(min(numbers), max(numbers))
         self._low, self._high = steps[0], steps[-1]
         self.values = [Tick(self.y(step), f"{step:.6g}") for step in steps]
         self.times = [Tick(self.x(moment), text) for moment, text in _time_steps(first, last)]
+        self.curves: list[Curve] = []
+        self.dots: list[Dot] = []
 
     def x(self, moment: float) -> float:
+        """Where a time is."""
         part = (moment - self._first) / (self._last - self._first) if self._last > self._first else 0.5
-        return round(Chart.left + part * (Chart.right - Chart.left), 1)
+        return round(self.left + part * (self.right - self.left), 1)
 
     def y(self, number: float) -> float:
+        """Where a number is."""
         part = (number - self._low) / (self._high - self._low)
-        return round(Chart.bottom - part * (Chart.bottom - Chart.top), 1)
+        return round(self.bottom - part * (self.bottom - self.top), 1)
 
 
 def scores_over_time(cycles: Sequence[CycleView]) -> Chart | None:
@@ -187,25 +188,20 @@ def scores_over_time(cycles: Sequence[CycleView]) -> Chart | None:
     if len(scored) < 2:
         return None
     numbers = [cycle.value for cycle in scored if cycle.value is not None]
-    first, last = scored[0].at.timestamp(), scored[-1].at.timestamp()
-    axes = _Axes(first, last, numbers)
-
-    dots: list[Dot] = []
-    lines: list[list[str]] = []
-    open_line: list[str] = []
+    chart = Chart(scored[0].at.timestamp(), scored[-1].at.timestamp(), numbers)
+    steps: list[str] = []
+    command = "M"
     for cycle in reversed(cycles):
         if cycle.value is None:
-            lines.append(open_line)
-            open_line = []
+            # A gap: the next score begins anew.
+            command = "M"
             continue
-        dots.append(Dot(cycle, axes.x(cycle.at.timestamp()), axes.y(cycle.value)))
-        open_line = [*open_line, f"{dots[-1].x},{dots[-1].y}"]
-    return Chart(
-        dots,
-        [" ".join(line) for line in (*lines, open_line) if len(line) > 1],
-        axes.values,
-        axes.times,
-    )
+        x, y = chart.x(cycle.at.timestamp()), chart.y(cycle.value)
+        chart.dots.append(Dot(cycle, x, y))
+        steps.append(f"{command}{x},{y}")
+        command = "L"
+    chart.curves.append(Curve("score", " ".join(steps)))
+    return chart
 
 
 @dataclass(frozen=True)
@@ -218,53 +214,32 @@ class SeriesLine:
     values: Sequence[float | None]
 
 
-@dataclass(frozen=True)
-class Curve:
-    """One line of a plot as data of an SVG path, which may have gaps."""
-
-    name: str
-    path: str
-
-
-@dataclass(frozen=True)
-class Plot(Chart):
-    """Several lines, each of which keeps its value until the next one."""
-
-    curves: list[Curve] = field(default_factory=list)
-
-
-def lines_over_time(lines: Sequence[SeriesLine]) -> Plot | None:
-    """The lines with common axes; None without a value."""
+def lines_over_time(lines: Sequence[SeriesLine]) -> Chart | None:
+    """Lines with common axes, each of which keeps its value until the next one; None without a value."""
     numbers = [value for line in lines for value in line.values if value is not None]
     if not numbers:
         return None
-    first, last = min(line.start for line in lines), max(line.end for line in lines)
-    axes = _Axes(first, last, numbers)
+    chart = Chart(min(line.start for line in lines), max(line.end for line in lines), numbers)
+    chart.curves += [Curve(line.name, _stairs(chart, line)) for line in lines]
+    return chart
 
-    def path(line: SeriesLine) -> str:
-        distance = (line.end - line.start) / max(1, len(line.values) - 1)
-        found: list[str] = []
-        before: float | None = None
-        for number, value in enumerate(line.values):
-            at = axes.x(line.start + number * distance)
-            is_last = number == len(line.values) - 1
-            if before is not None and (value != before or is_last):
-                # The value before holds until here, where another one or a gap begins.
-                found.append(f"L{at},{axes.y(before)}")
-            if value is not None and value != before:
-                found.append(f"{'M' if before is None else 'L'}{at},{axes.y(value)}")
-                # Of a length of 0, which is drawn as a dot.
-                found += [f"L{at},{axes.y(value)}"] if is_last and before is None else []
-            before = value
-        return " ".join(found)
 
-    return Plot(
-        dots=[],
-        lines=[],
-        values=axes.values,
-        times=axes.times,
-        curves=[Curve(line.name, path(line)) for line in lines],
-    )
+def _stairs(chart: Chart, line: SeriesLine) -> str:
+    distance = (line.end - line.start) / max(1, len(line.values) - 1)
+    found: list[str] = []
+    before: float | None = None
+    for number, value in enumerate(line.values):
+        at = chart.x(line.start + number * distance)
+        is_last = number == len(line.values) - 1
+        if before is not None and (value != before or is_last):
+            # The value before holds until here, where another one or a gap begins.
+            found.append(f"L{at},{chart.y(before)}")
+        if value is not None and value != before:
+            found.append(f"{'M' if before is None else 'L'}{at},{chart.y(value)}")
+            # Of a length of 0, which is drawn as a dot.
+            found += [f"L{at},{chart.y(value)}"] if is_last and before is None else []
+        before = value
+    return " ".join(found)
 
 
 def _value_steps(low: float, high: float) -> list[float]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 from dsf.fleet.overviews import ScorerOverview
@@ -14,6 +13,7 @@ from dsf.messages import is_run_id
 from dsf.store.notices import CLUSTER_SET
 from dsf.web import search
 from dsf.web.reading import Reading, Rows, TableRow
+from dsf.web.search import fits_all
 from dsf.web.states import STATES
 
 #: Most pairs that a search for items or runs reads: the rows in memory have neither.
@@ -32,25 +32,21 @@ class _Meaning:
 
 
 @dataclass(frozen=True)
-class _Looked:
-    """The first matching pairs and their number, the number of read pairs, and their total."""
+class _Looked(Rows):
+    """The first matching pairs and their number, the number of read pairs, and how many they are of."""
 
-    fitting: list[TableRow]
-    number: int
     read: int
-    total: int
+    of: int
 
 
 def find(reading: Reading, text: str, limit: int, cursor: str | None) -> dict[str, Any]:
     """Data of the search page; see `search` for the language."""
     asked = search.parse(text)
     meaning = _meaning(reading, asked) if asked else _Meaning(None, [], [], [], [])
-    page, looked = Rows([], 0, None), None
-    if meaning.wanted is not None and (meaning.items or meaning.runs):
-        looked = _look(reading, meaning, meaning.wanted, limit)
-        page = Rows(looked.fitting, looked.number, None)
-    elif meaning.wanted is not None:
-        page = reading.page(meaning.wanted, limit, cursor)
+    page = Rows([], 0, None)
+    if meaning.wanted is not None:
+        look = bool(meaning.items or meaning.runs)
+        page = _look(reading, meaning, meaning.wanted, limit) if look else reading.page(meaning.wanted, limit, cursor)
     return {
         "title": f"Search: {asked.text}" if asked.text else "Search",
         "asked": asked,
@@ -58,7 +54,7 @@ def find(reading: Reading, text: str, limit: int, cursor: str | None) -> dict[st
         "scorers": meaning.scorers[:200],
         "clusters": meaning.clusters[:50],
         "page": page,
-        "looked": looked,
+        "looked": page if isinstance(page, _Looked) else None,
     }
 
 
@@ -101,15 +97,11 @@ def _meaning(reading: Reading, asked: search.Query) -> _Meaning:
             scorers=None if len(scorers) == len(fleet.scorers) else {scorer.name for scorer in scorers},
             clusters=clusters if named_clusters else None,
             states=[Verdict(name) for name in states] if len(states) < len(STATES) else None,
-            why=partial(_is_why, stages, reasons) if stages or reasons else None,
+            why=(lambda stage, reason: fits_all(stage, stages) and fits_all(reason, reasons))
+            if stages or reasons
+            else None,
         )
     return _Meaning(wanted, shown_scorers, shown_clusters, items, runs)
-
-
-def _is_why(stages: Iterable[str], reasons: Iterable[str], stage: str, reason: str) -> bool:
-    return all(search.fits(stage, pattern) for pattern in stages) and all(
-        search.fits(reason, pattern) for pattern in reasons
-    )
 
 
 def _look(reading: Reading, meaning: _Meaning, wanted: PairFilter, limit: int) -> _Looked:
@@ -118,7 +110,7 @@ def _look(reading: Reading, meaning: _Meaning, wanted: PairFilter, limit: int) -
         rows = reading.of_run(run, wanted)
         if rows:
             fitting = _fitting(reading, meaning, rows)
-            return _Looked(fitting[:limit], len(fitting), len(rows), len(rows))
+            return _Looked(fitting[:limit], len(fitting), None, read=len(rows), of=len(rows))
     first: list[TableRow] = []
     number, read, cursor = 0, 0, None
     while True:
@@ -128,14 +120,14 @@ def _look(reading: Reading, meaning: _Meaning, wanted: PairFilter, limit: int) -
         number, read, cursor = number + len(fitting), read + len(page.rows), page.cursor
         if cursor is None or read >= _LOOKED_INTO:
             # Pairs may be removed meanwhile.
-            return _Looked(first, number, read, max(read, page.total))
+            return _Looked(first, number, None, read, of=max(read, page.total))
 
 
 def _fitting(reading: Reading, meaning: _Meaning, rows: list[TableRow]) -> list[TableRow]:
     """The rows with such an item, and such a run among their last cycles."""
 
     def has(names: Iterable[str], patterns: list[str]) -> bool:
-        return not patterns or any(all(search.fits(name, pattern) for pattern in patterns) for name in names)
+        return not patterns or any(fits_all(name, patterns) for name in names)
 
     rows = [row for row in rows if has((name for name, _ in row.score.items) if row.score else (), meaning.items)]
     runs = reading.runs(rows) if meaning.runs else [[] for _ in rows]
@@ -144,13 +136,12 @@ def _fitting(reading: Reading, meaning: _Meaning, rows: list[TableRow]) -> list[
 
 def labelled(labels: Mapping[str, Mapping[str, str]], asked: search.Query, clusters: Iterable[str]) -> list[str]:
     """The clusters in the requested ClusterSets and with the requested labels; `labels` by cluster."""
-    sets, wanted = asked.of("set"), asked.of("label")
     none: dict[str, str] = {}
-    return [name for name in clusters if _is_labelled(labels.get(name, none), sets, wanted)]
 
+    def fits(own: Mapping[str, str]) -> bool:
+        texts = [f"{key}={value}" for key, value in own.items()]
+        return asked.allows("set", own.get(CLUSTER_SET, "")) and all(
+            any(search.fits(text, pattern, exact=True) for text in texts) for pattern in asked.of("label")
+        )
 
-def _is_labelled(labels: Mapping[str, str], sets: Iterable[str], wanted: Iterable[str]) -> bool:
-    """Whether a cluster with these labels is in the ClusterSets and has all wanted labels, `KEY=VALUE`."""
-    return all(search.fits(labels.get(CLUSTER_SET, ""), pattern, exact=True) for pattern in sets) and all(
-        any(search.fits(f"{key}={value}", pattern, exact=True) for key, value in labels.items()) for pattern in wanted
-    )
+    return [name for name in clusters if fits(labels.get(name, none))]

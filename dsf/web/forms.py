@@ -21,8 +21,6 @@ log = dsf.log.get(__name__)
 
 #: Most characters of a token.
 MAX_TOKEN: Final = 16 * 1024
-#: What is still there in a form that was refused.
-_FIELDS: Final = ("until", "seconds", "hours", "every", "other", "how", "note")
 #: First values of fields.
 _GIVEN: Final = {"seconds": "", "hours": "24", "every": "300", "other": "", "how": "now", "note": ""}
 
@@ -138,8 +136,7 @@ def _add_acts(app: FastAPI, site: Site, acting: Acting) -> None:
             acting.affected(act.name, target)
             ident = acting.do(act.name, target, form, caller)
         except FormError as error:
-            given = {field: text for field, text in form.items() if field in _FIELDS}
-            return page(request, act, target, given, str(error), 422)
+            return page(request, act, target, form, str(error), 422)
         cluster, root = target.cluster or "*", request.scope["dsf.root"]
         log.info("done on the page", act=act.name, caller=caller.name, scorer=target.scorer, cluster=cluster)
         if act.name in TESTS:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import redis
 
@@ -13,25 +14,24 @@ from dsf.fleet.model import FleetModel
 from dsf.fleet.overviews import PairDetail, PairRow, ReasonGroup, ScorerOverview
 from dsf.fleet.schedule import entry_view
 from dsf.fleet.selection import PairFilter
-from dsf.fleet.verdict import Verdict, verdict
+from dsf.fleet.snapshot import every
+from dsf.fleet.verdict import Verdict
 from dsf.fleet.views import EntryView
 from dsf.messages import run_time
-from dsf.store.entries import TOLERANCE, Effective, effective, interval_in_force, is_slot, pause
-from dsf.store.pairs import Pairs, PairScore, PairState
+from dsf.store.entries import TOLERANCE, Effective, effective, interval_in_force, is_slot
+from dsf.store.pairs import Pairs, PairScore
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
 from dsf.web.states import RANK, STATES, State
 
 
-@dataclass(frozen=True)
-class Why:
+class Why(NamedTuple):
     """Why a pair has no fresh score. `at` is unix seconds, 0 if unknown."""
 
     stage: str
     reason: str
     message: str
-    at: float
-    run: str = ""
+    at: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class TableRow:
 
     cluster: str
     scorer: str
+    data: PairRow
     state: State
     why: Why | None
     score: PairScore | None
     expired: bool
     entry: EntryView | None
-    data: PairState
 
     @property
     def values(self) -> list[int]:
@@ -96,7 +96,7 @@ class Reading:
                 if number and wordless < 20:
                     wordless += 1
                     some = self.page(PairFilter(scorer=scorer.name, states=[state]), 1).rows
-                    why = (some[0].why if some else None) or Why("", "", STATES[state.value].help, 0.0)
+                    why = (some[0].why if some else None) or Why("", "", STATES[state].help)
                     group = ReasonGroup(
                         scorer=scorer.name,
                         state=state,
@@ -116,27 +116,23 @@ class Reading:
         return Rows(self.rows(page.pairs), page.total, page.cursor)
 
     def rows(self, pairs: Iterable[PairRow]) -> list[TableRow]:
-        """Rows of tables, in their order, each as its pair is now."""
-        models = {(row.cluster, row.scorer): row for row in pairs}
-        names = [keys.pair(*pair) for pair in models]
-        now = time.time()
-        entries = {(entry.cluster, entry.scorer): entry for entry in self.schedule.entries(names)}
-        overrides, due = self.schedule.overrides(), self.schedule.due_times(names)
+        """Rows of tables, in their order, with scores and schedule."""
+        models = {keys.pair(row.cluster, row.scorer): row for row in pairs}
+        now, overrides, due = time.time(), self.schedule.overrides(), self.schedule.due_times(models)
+        entries = {
+            entry.pair: entry_view(entry, overrides, due.get(entry.pair), now)
+            for entry in self.schedule.entries(models)
+        }
         records = self.registry.scorers()
         rows = []
-        for data in self._pairs.states(models):
-            pair = (data.cluster, data.scorer)
-            entry, score = entries.get(pair), data.score
-            view = entry_view(entry, overrides, due.get(keys.pair(*pair)), now) if entry is not None else None
-            is_paused = entry is not None and pause(entry, overrides, now).paused
-            state = STATES[verdict(data, now, is_paused=is_paused).value]
-            why = _why(state, models[pair], records.get(pair[1]), view)
+        for data in self._pairs.states(map(keys.split_pair, models)):
+            row, entry, score = models[data.pair], entries.get(data.pair), data.score
             expired = score is not None and score.valid_until <= now
             # Tables name items and no results: a score may have 10,000, and hundreds of rows are read at once.
             if score is not None:
                 score = score.model_copy(update={"results": score.results[:1]})
-            short = replace(data, books={"last_run": data.last_run})
-            rows.append(TableRow(*pair, state, why, score, expired, view, short))
+            why = _why(row, records.get(row.scorer), entry)
+            rows.append(TableRow(row.cluster, row.scorer, row, STATES[row.state], why, score, expired, entry))
         return rows
 
     def cluster_names(self) -> list[str]:
@@ -153,66 +149,53 @@ class Reading:
         detail = self.model.pair(cluster, scorer)
         return self.rows([detail])[0], detail
 
-    def runs(self, rows: Iterable[TableRow]) -> list[list[str]]:
+    def runs(self, rows: Sequence[TableRow]) -> list[list[str]]:
         """The known run ids of each pair: past cycles and that of its score."""
-        rows = list(rows)
         past = self._pairs.past_runs((row.cluster, row.scorer) for row in rows)
-        return [
-            [*runs, row.data.last_run, *([row.score.run] if row.score else [])]
-            for row, runs in zip(rows, past, strict=True)
-        ]
+        return [[*runs, *([row.score.run] if row.score else [])] for row, runs in zip(rows, past, strict=True)]
 
     def of_run(self, run: str, wanted: PairFilter) -> list[TableRow]:
         """The pair with this scheduled run: the id contains the time, at which few pairs are due."""
         at = run_time(run) + TOLERANCE / 2
         records, overrides = self.registry.scorers(), self.schedule.overrides()
         due = [
-            (cluster, scorer)
-            for cluster, scorer in self._pairs.names()
-            if scorer in records
+            (row.cluster, row.scorer)
+            for row in every(self.model.rows())
+            if row.scorer in records
+            and (wanted.scorers is None or row.scorer in wanted.scorers)
+            and (wanted.clusters is None or row.cluster in wanted.clusters)
             and is_slot(
-                keys.pair(cluster, scorer),
-                interval_in_force(scorer, cluster, records[scorer].interval, overrides),
-                at,
+                row.pair, interval_in_force(row.scorer, row.cluster, records[row.scorer].interval, overrides), at
             )
         ]
-        rows: list[TableRow] = []
-        for (cluster, scorer), runs in zip(due, self._pairs.past_runs(due), strict=True):
-            if (
-                run in runs
-                and (wanted.scorers is None or scorer in wanted.scorers)
-                and (wanted.clusters is None or cluster in wanted.clusters)
-            ):
-                rows += self.page(replace(wanted, scorer=scorer, clusters=[cluster]), 1).rows
-        return rows
+        found = [pair for pair, runs in zip(due, self._pairs.past_runs(due), strict=True) if run in runs]
+        pages = (self.page(replace(wanted, scorer=scorer, clusters=[cluster]), 1) for cluster, scorer in found)
+        return [row for page in pages for row in page.rows]
 
 
-def _why(state: State, model: PairRow, record: ScorerRecord | None, entry: EntryView | None) -> Why | None:
+def _why(row: PairRow, record: ScorerRecord | None, entry: EntryView | None) -> Why | None:
     """Why a pair has no score, or not all of it; None if it has."""
-    if state.name in ("ok", "empty") and (remark := model.remark) is not None:
-        return Why(remark.stage, remark.reason, remark.message, remark.at.timestamp(), remark.run_id)
-    if state.name == "ok":
+    failure, skips = row.failure, row.skips
+    if row.state in (Verdict.OK, Verdict.EMPTY) and row.remark is not None:
+        failure = row.remark
+    elif row.state is Verdict.OK:
         return None
-    if state.name == "paused":
-        return Why("", "paused", _paused_by(entry) if entry else state.help, 0.0)
-    failure, skips = model.failure, model.skips
+    elif row.state is Verdict.PAUSED:
+        return Why("", "paused", _paused_by(entry) if entry else STATES[row.state].help)
     if failure is not None:
-        return Why(failure.stage, failure.reason, failure.message, failure.at.timestamp(), failure.run_id)
+        return Why(failure.stage, failure.reason, failure.message, failure.at.timestamp())
     if skips is not None:
         return Why("", skips.reason, skips.message, skips.since.timestamp())
     if record is not None and record.problem:
         reason, _, text = record.problem.partition(": ")
-        return Why("", reason, text or reason, 0.0)
-    return Why("", "", state.help, 0.0)
+        return Why("", reason, text or reason)
+    return Why("", "", STATES[row.state].help)
 
 
 def _paused_by(view: EntryView) -> str:
     """Who paused a pair and why, as a sentence."""
     until = f" until {view.paused_until:%Y-%m-%d %H:%M} UTC" if view.paused_until else ""
-    by: Mapping[str, str] | None = None
-    for override in view.overrides:
-        if override.target == view.paused_source:
-            by = {"name": override.by or "unknown", "note": f": {override.note}" if override.note else ""}
+    by = next((override for override in view.overrides if override.target == view.paused_source), None)
     if by is None:
         return f"suspended by its DynamicScorer{until}, or its cluster or the configuration is gone"
-    return f"paused by {by['name']}{until}{by['note']}"
+    return f"paused by {by.by or 'unknown'}{until}{': ' if by.note else ''}{by.note}"

@@ -7,7 +7,9 @@ in the reason.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Final
 
 #: Searchable fields. `item` and `run` need the data of each pair.
@@ -35,7 +37,7 @@ class Query:
 
     def allows(self, field: str, value: str) -> bool:
         """Whether this value matches all patterns of the field."""
-        return all(fits(value, pattern, exact=field in _EXACT) for pattern in self.of(field))
+        return fits_all(value, self.of(field), exact=field in _EXACT)
 
 
 def parse(text: str) -> Query:
@@ -59,21 +61,13 @@ def fits(value: str, pattern: str, *, exact: bool = False) -> bool:
     """Whether a value matches a pattern, which is in lower case unless `exact`. Brackets and question marks are
     literal.
     """
-    # Not a regular expression: `*a*a*a*~` could take forever.
-    value = value if exact else value.lower()
-    first, *middle = pattern.split("*")
-    if not middle:
-        return value == first
-    last = middle.pop()
-    place, end = len(first), len(value) - len(last)
-    if place > end or not (value.startswith(first) and value.endswith(last)):
-        return False
-    for part in middle:
-        place = value.find(part, place, end)
-        if place < 0:
-            return False
-        place += len(part)
-    return True
+    literal = pattern.replace("[", "[[]").replace("?", "[?]")
+    return fnmatchcase(value if exact else value.lower(), literal)
+
+
+def fits_all(value: str, patterns: Iterable[str], *, exact: bool = False) -> bool:
+    """Whether a value matches all patterns."""
+    return all(fits(value, pattern, exact=exact) for pattern in patterns)
 
 
 def quoted(text: str) -> str:

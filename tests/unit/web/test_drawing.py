@@ -17,9 +17,9 @@ def _cycle(number: int) -> CycleView:
 
 def test_few_cycles_stand_where_the_newest_is_expected() -> None:
     """At the right end, which is what a narrow screen shows."""
-    few = timeline([_cycle(number) for number in range(3)], width=1000.0)
+    few = timeline([_cycle(number) for number in range(3)])
     assert [column.x for column in few.columns] == [850.0, 900.0, 950.0]
-    many = timeline([_cycle(number) for number in range(40)], width=1000.0)
+    many = timeline([_cycle(number) for number in range(40)])
     assert (many.columns[0].x, many.columns[-1].x) == (0.0, 975.0)
 
 
@@ -74,7 +74,8 @@ def test_both_axes_have_round_numbers(
 def test_a_cycle_without_a_score_is_a_gap() -> None:
     chart = _chart([1.0, 2.0, None, 3.0, 4.0, None, 5.0])
     assert chart is not None
-    assert [len(points.split()) for points in chart.lines] == [2, 2]
+    [curve] = chart.curves
+    assert [len(line.split()) for line in curve.path.split("M")] == [0, 2, 2, 1]
     assert len(chart.dots) == 5
 
 

@@ -19,6 +19,7 @@ from dsf.fleet.overviews import (
     ClusterPage,
     ConditionView,
     FleetOverview,
+    PairRow,
     ReasonGroup,
     ScorerOverview,
     Spread,
@@ -29,7 +30,6 @@ from dsf.fleet.selection import PairFilter
 from dsf.fleet.verdict import Verdict
 from dsf.settings import Settings
 from dsf.store.notices import CLUSTER_SET
-from dsf.store.pairs import PairState
 from dsf.store.registry import ScorerRecord
 from dsf.web.pages import Sources
 from dsf.web.reading import Reading, Rows, TableRow, Why
@@ -95,9 +95,12 @@ class Fleet:
         return self.names
 
     def page(self, wanted: PairFilter, limit: int, cursor: str | None = None) -> Rows:
-        why = Why("fetch", "bad_query", "no", 1.0, "r")
+        why = Why("fetch", "bad_query", "no", 1.0)
         row = partial(TableRow, state=STATES["failing"], why=why, score=None, expired=False, entry=None)
-        rows = [row(f"c{one}", "s", data=PairState(f"c{one}", "s", {})) for one in range(limit)]
+        rows = [
+            row(f"c{one}", "s", data=PairRow(cluster=f"c{one}", scorer="s", state=Verdict.FAILING))
+            for one in range(limit)
+        ]
         return Rows(rows, 2 * limit, "next")
 
     def clusters(self, *, limit: int, names: object, cursor: str | None, paired: bool) -> ClusterPage:
