@@ -50,10 +50,6 @@ Holder = Callable[[str], PageUser]
 Rights = Callable[[PageUser, Doing], bool]
 
 
-def _no_login(token: str) -> PageUser:
-    raise AccessError("there is no login here", 401)
-
-
 @dataclass(frozen=True)
 class UserAccess:
     """Authentication of users, and their rights."""
@@ -61,14 +57,10 @@ class UserAccess:
     #: The user of a request by its headers; None if a login is required. Raises AccessError (401).
     recognise: Callable[[Request], PageUser | None]
     allows: Rights
-    login: Holder = _no_login
+    #: The holder of the token that users log in with; None without a login.
+    login: Holder | None = None
     #: Whether every client is taken for a user.
     is_open: bool = False
-
-    @property
-    def has_login(self) -> bool:
-        """Whether users log in with a token."""
-        return self.login is not _no_login
 
 
 def without_users(*, acting: bool) -> UserAccess:

@@ -7,7 +7,6 @@ of a login with each request (`Authorization: Bearer`).
 from __future__ import annotations
 
 import functools
-import re
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -16,8 +15,12 @@ from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse, PlainTextResponse, RedirectResponse
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
 
 import dsf.log
+from dsf import keys
 from dsf.errors import (
     AccessError,
     BackendError,
@@ -37,7 +40,7 @@ from dsf.web.forms import MAX_TOKEN, add_forms
 from dsf.web.guard import Guard, parse_networks, root_path
 from dsf.web.pages import Sources, all_views
 from dsf.web.rendering import link, prepare
-from dsf.web.site import LoginNeededError, Site, assets, static_files
+from dsf.web.site import LoginNeededError, Site, assets
 from dsf.web.views import VIEWS, settings_in_force
 
 log = dsf.log.get(__name__)
@@ -61,7 +64,7 @@ def make_app(sources: Sources, access: UserAccess, acting: Acting) -> FastAPI:
         redirect_slashes=False,
     )
     _add_probes(app, sources)
-    _add_static(app)
+    app.mount("/static/{tag}", GZipMiddleware(_Static(packages=[("dsf.web", "static")])))
     for view in all_views(VIEWS):
         app.add_route(view.path, functools.partial(site.page, view))
     add_forms(app, site, acting)
@@ -84,27 +87,23 @@ def _add_probes(app: FastAPI, sources: Sources) -> None:
     @app.get("/readyz", response_class=PlainTextResponse)
     def readyz() -> Response:
         try:
-            sources.reading.ping()
+            # Redis refuses PING while it takes no writes.
+            sources.reading.redis.hlen(keys.CLUSTERS)
         except redis.RedisError as error:
             return PlainTextResponse(f"Redis cannot be read: {type(error).__name__}\n", status_code=503)
         problem = threads.problem()
         return PlainTextResponse(f"{problem or 'ok'}\n", status_code=503 if problem else 200)
 
 
-def _add_static(app: FastAPI) -> None:
-    @app.get("/static/{tag}/{name}")
-    def static(tag: str, name: str, request: Request) -> Response:
-        file = static_files().get(name)
-        if file is None:
-            return PlainTextResponse("not found\n", status_code=404)
-        body, squeezed, kind = file
-        # Links contain the digest of all files.
-        headers = {"Cache-Control": "public, max-age=31536000, immutable", "Vary": "Accept-Encoding"}
-        if tag != assets():
-            headers["Cache-Control"] = "no-cache"
-        if re.search(r"\bgzip\b", request.headers.get("accept-encoding", "")):
-            headers["Content-Encoding"], body = "gzip", squeezed
-        return Response(body, media_type=kind, headers=headers)
+class _Static(StaticFiles):
+    """Files whose links contain the digest of all of them."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """Also says for how long a browser may keep it."""
+        answer = await super().get_response(path, scope)
+        is_current = scope["path_params"]["tag"] == assets()
+        answer.headers["Cache-Control"] = "public, max-age=31536000, immutable" if is_current else "no-cache"
+        return answer
 
 
 def _add_errors(app: FastAPI, site: Site) -> None:
@@ -192,7 +191,7 @@ def add_api(app: FastAPI, site: Site) -> None:
     """Add the endpoints and their description, for users with read access."""
 
     def may_look(request: Request) -> None:
-        if is_api(request) and (token := _token(request)) and site.access.has_login:
+        if is_api(request) and (token := _token(request)) and site.access.login is not None:
             request.scope["dsf.caller"] = site.holder(token)
         site.allow(request, "look")
 

@@ -37,16 +37,6 @@ class RunRow:
     run: KeptRun
     title: str
     state: str
-    glyph: str
-    kind: str
-
-
-@dataclass(frozen=True)
-class ClusterPlot:
-    """All lines of one cluster."""
-
-    cluster: str
-    plot: Chart
 
 
 @dataclass(frozen=True)
@@ -55,8 +45,6 @@ class DecisionStrip:
 
     placement: PlacementDifference
     bars: list[tuple[float, float, str]]
-    #: Times that the table leaves out.
-    more: int
 
 
 def backtests(reading: Reading, scorer: str, query: Mapping[str, str]) -> dict[str, Any]:
@@ -71,6 +59,7 @@ def backtests(reading: Reading, scorer: str, query: Mapping[str, str]) -> dict[s
         "title": f"Backtests of {scorer}",
         "record": record,
         "rows": rows,
+        "run_states": _STATES,
         "chosen": chosen,
         "plots": _plots(chosen.run) if chosen else [],
         "strips": [_strip(comparison, one) for one in comparison.placements] if comparison and may_place else [],
@@ -84,10 +73,7 @@ def backtests(reading: Reading, scorer: str, query: Mapping[str, str]) -> dict[s
 
 def _row(run: KeptRun) -> RunRow:
     both = [run.comparison.a, run.comparison.b] if run.comparison else run.scorers
-    title = f"{both[0]} (A) and {both[1]} (B)" if both else "backtest"
-    state = _state(run)
-    glyph, kind = _STATES[state]
-    return RunRow(run, title, state, glyph, kind)
+    return RunRow(run, f"{both[0]} (A) and {both[1]} (B)" if both else "backtest", _state(run))
 
 
 def _state(run: KeptRun) -> str:
@@ -116,7 +102,8 @@ def _unreached(run: KeptRun) -> str:
     return f"the source of {failed[0].scorer} on {failed[0].cluster} ({failed[0].failures[0].reason})"
 
 
-def _plots(run: KeptRun) -> list[ClusterPlot]:
+def _plots(run: KeptRun) -> list[tuple[str, Chart]]:
+    """All lines of each cluster."""
     of_clusters: dict[str, list[SeriesLine]] = {}
     compared = run.comparison
     sides = {"A: ": compared.backtests_a, "B: ": compared.backtests_b} if compared else {"": run.backtests}
@@ -124,7 +111,7 @@ def _plots(run: KeptRun) -> list[ClusterPlot]:
         for view in views:
             of_clusters.setdefault(view.cluster, []).extend(_lines(view, prefix))
     plots = ((cluster, lines_over_time(lines)) for cluster, lines in of_clusters.items())
-    return [ClusterPlot(cluster, plot) for cluster, plot in plots if plot is not None]
+    return [(cluster, plot) for cluster, plot in plots if plot is not None]
 
 
 def _lines(view: BacktestView, prefix: str) -> list[SeriesLine]:
@@ -146,4 +133,4 @@ def _strip(view: ComparisonView, placement: PlacementDifference) -> DecisionStri
         )
         for span in placement.spans
     ]
-    return DecisionStrip(placement, bars, max(0, len(placement.spans) - _SPANS))
+    return DecisionStrip(placement, bars)

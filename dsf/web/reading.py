@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import redis
 
@@ -22,7 +22,9 @@ from dsf.store.entries import TOLERANCE, Effective, effective, interval_in_force
 from dsf.store.pairs import Pairs, PairScore
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
-from dsf.web.states import RANK, STATES, State
+from dsf.web.states import STATES, State
+
+_WORST_FIRST: Final = list(Verdict)
 
 
 class Why(NamedTuple):
@@ -77,10 +79,6 @@ class Reading:
         #: Has the rows of all pairs in memory, and what needs no more than those.
         self.model = FleetModel(client)
 
-    def ping(self) -> None:
-        """Check that Redis can be read; it refuses PING while it takes no writes."""
-        self.redis.hlen(keys.CLUSTERS)
-
     def groups(self, scorers: Iterable[ScorerOverview]) -> list[ReasonGroup]:
         """Problems of scorers, worst first."""
         groups: list[ReasonGroup] = []
@@ -108,7 +106,7 @@ class Reading:
                         message=why.message,
                     )
                     groups.append(group)
-        return sorted(groups, key=lambda group: (RANK[group.state.value], -group.clusters, group.scorer))
+        return sorted(groups, key=lambda group: (_WORST_FIRST.index(group.state), -group.clusters, group.scorer))
 
     def page(self, wanted: PairFilter, limit: int, cursor: str | None = None) -> Rows:
         """Matching pairs, worst first."""

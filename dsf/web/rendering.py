@@ -25,6 +25,10 @@ from dsf.web.pages import plugins
 from dsf.web.search import quoted
 from dsf.web.states import STATES
 
+#: By name; failures go before others of the same name.
+_REASONS: Final[Mapping[str, DescribedReason]] = {
+    member.value: member for kind in (EmptyReason, RefusalReason, SkipReason, FailureReason) for member in kind
+}
 _AGE: Final = re.compile(r'(<time datetime="([^"]+)" data-(age|until)>)(</time>)')
 
 
@@ -105,19 +109,12 @@ def rough(seconds: float) -> str:
 
 def advice(reason: str) -> str:
     """Advice for a reason; empty for an unknown one."""
-    known = _reason(reason)
-    return plain_text(known.advice) if known else ""
+    return plain_text(_REASONS[reason].advice) if reason in _REASONS else ""
 
 
 def meaning(reason: str) -> str:
     """Meaning of a reason; empty for an unknown one."""
-    known = _reason(reason)
-    return plain_text(known.meaning) if known else ""
-
-
-def _reason(reason: str) -> DescribedReason | None:
-    kinds: tuple[type[DescribedReason], ...] = (FailureReason, SkipReason, RefusalReason, EmptyReason)
-    return next((member for kind in kinds for member in kind if member.value == reason), None)
+    return plain_text(_REASONS[reason].meaning) if reason in _REASONS else ""
 
 
 @functools.cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata, resources
@@ -25,8 +24,6 @@ from dsf.web.sessions import Sessions, cookie_of, form_secret, set_cookie
 
 log = dsf.log.get(__name__)
 
-#: File of `static` -> its type.
-_TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 #: Most characters of a page's query.
 LONGEST_QUERY: Final = 2000
 
@@ -61,13 +58,15 @@ class Site:
         known: PageUser | None = request.scope.get("dsf.caller")
         if known is None:
             known = self.access.recognise(request)
-            if known is None and self.access.has_login:
+            if known is None and self.access.login is not None:
                 known = self._logged_in(request)
             request.scope["dsf.caller"] = known
         return known
 
     def holder(self, token: str) -> PageUser:
         """The holder of a token. Raises AccessError for an invalid one, BackendError if it cannot be checked."""
+        if self.access.login is None:
+            raise AccessError("there is no login here", 401)
         try:
             return self.access.login(token)
         except SettingsError as error:
@@ -166,7 +165,7 @@ class Site:
     def respond(self, request: Request, template: str, status: int = 200, **context: Any) -> HTMLResponse:
         """A whole page from a template that extends the base; 304 for a browser that has the same."""
         caller = request.scope.get("dsf.caller")
-        leave = form_secret(cookie_of(request)) if caller is not None and self.access.has_login else ""
+        leave = form_secret(cookie_of(request)) if caller is not None and self.access.login is not None else ""
         html = render(
             template,
             request.scope["dsf.root"],
@@ -191,19 +190,7 @@ class Site:
 
 
 @cache
-def static_files() -> dict[str, tuple[bytes, bytes, str]]:
-    """Name -> its bytes, the same as gzip, and the type."""
-    folder = resources.files("dsf.web").joinpath("static")
-    files = {}
-    for file in folder.iterdir():
-        kind = _TYPES.get("." + file.name.rpartition(".")[2])
-        if kind is not None:
-            body = file.read_bytes()
-            files[file.name] = (body, gzip.compress(body, mtime=0), kind)
-    return files
-
-
-@cache
 def assets() -> str:
     """Digest of the static files."""
-    return digest("".join(f"{name}{body.decode()}" for name, (body, _, _) in sorted(static_files().items())))
+    files = sorted(resources.files("dsf.web").joinpath("static").iterdir(), key=lambda file: file.name)
+    return digest("".join(f"{file.name}{file.read_text(encoding='utf-8')}" for file in files))

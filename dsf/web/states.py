@@ -30,5 +30,3 @@ STATES: Final[Mapping[str, State]] = {
         State("ok", "✓", "ok", "the newest cycle succeeded, and its score may be used"),
     )
 }
-#: Rank of a state by name: those that need attention have the lowest.
-RANK: Final[Mapping[str, int]] = {name: rank for rank, name in enumerate(STATES)}
