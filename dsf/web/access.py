@@ -9,18 +9,15 @@ rights. The others do not authenticate: `none` and `local` listen on this machin
 
 from __future__ import annotations
 
-import hashlib
 import hmac
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from starlette.requests import Request
 
 from dsf.errors import AccessError, SettingsError
-from dsf.process.shared import Shared
 
 Doing = Literal["look", "act", "placements"]
 #: Headers of oauth2-proxy and similar proxies: user, else email; groups.
@@ -37,7 +34,8 @@ class PageUser:
     claimed: bool = False
     groups: tuple[str, ...] = ()
     uid: str = ""
-    extra: dict[str, Any] = field(default_factory=dict, hash=False, compare=False)
+    #: JSON of what else the API server says of a token: it may have fewer rights than another one of its user.
+    extra: str = "{}"
 
 
 #: The user of a request without headers.
@@ -141,22 +139,3 @@ class TokenFile:
         if not token:
             raise SettingsError(f"DSF_CLIENT_TOKEN_FILE: {self._file} is empty; it must contain the token")
         return token
-
-
-def remembered_holder(holder: Holder) -> Holder:
-    """Keeps the holders of tokens for some seconds: programs send theirs with every request, and each request of a
-    logged-in user needs that of the session."""
-    known: Shared[str, PageUser] = Shared(10.0, 2000, turns=8)
-    return lambda token: known.get(hashlib.sha256(token.encode()).hexdigest(), lambda: holder(token))
-
-
-def remembered_rights(rights: Rights) -> Rights:
-    """Keeps the answers of `rights` for some seconds: every request of an open page needs them."""
-    known: Shared[tuple[PageUser, str, Doing], bool] = Shared(10.0, 2000, turns=16)
-
-    def allows(caller: PageUser, doing: Doing) -> bool:
-        # A token may have fewer rights than another one of the same user, as limited by `extra`.
-        key = caller, json.dumps(caller.extra, sort_keys=True), doing
-        return known.get(key, lambda: rights(caller, doing))
-
-    return allows

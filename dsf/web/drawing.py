@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from dsf.fleet.overviews import Spread, StateCounts
+from dsf.fleet.overviews import StateCounts
 from dsf.fleet.views import CycleView
 from dsf.messages import STAGES
 from dsf.web.states import STATES, State
@@ -85,38 +85,6 @@ def timeline(cycles: Sequence[CycleView]) -> Timeline:
             parts.append(StageBar("none", height - 8.0, 8.0))
         columns.append(CycleColumn(cycle, round(number * step, 1), round(step * 0.75, 1), parts))
     return Timeline(columns, longest)
-
-
-@dataclass(frozen=True)
-class Bin:
-    """One column of a histogram: values up to `up_to`, the last one without a bound is the maximum."""
-
-    up_to: float
-    count: int
-    x: float
-    y: float
-    width: float
-    height: float
-
-
-def histogram(spread: Spread) -> list[Bin]:
-    """The columns of a histogram; none without values."""
-    bars, full = spread.histogram, 90.0
-    most = max((bar.count for bar in bars), default=0)
-    if not most:
-        return []
-    wide = 400.0 / max(len(bars), 4)
-    return [
-        Bin(
-            up_to=bar.up_to if bar.up_to is not None else spread.maximum or 0.0,
-            count=bar.count,
-            x=round(place * wide, 1),
-            y=round(full - full * bar.count / most, 1),
-            width=round(wide * 0.9, 1),
-            height=round(full * bar.count / most, 1),
-        )
-        for place, bar in enumerate(bars)
-    ]
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -26,24 +28,38 @@ _RIGHTS: Final[Mapping[Doing, tuple[str, Resource]]] = {
 
 
 class KubeAccess:
-    """Tokens and rights of the page's users. Its methods block, and raise BackendError."""
+    """Tokens and rights of the page's users. Its methods block, and raise BackendError.
+
+    Answers count for some seconds: programs send their token with every request, each request of a logged-in user needs
+    that of the session, and every request of an open page needs rights.
+    """
 
     def __init__(self, session: Session, namespace: str) -> None:
         """DynamicScorers are in `namespace`."""
         self._reviews = Reviews(session)
         self._namespace = namespace
+        self._holders: Shared[str, PageUser] = Shared(10.0, 2000, turns=8)
+        self._rights: Shared[tuple[PageUser, Doing], bool] = Shared(10.0, 2000, turns=16)
 
     def holder(self, token: str) -> PageUser:
         """The holder of a token. Raises AccessError (401)."""
-        user = self._reviews.holder(token)
-        groups = tuple(user.get("groups") or ())
-        return PageUser(user["username"], groups=groups, uid=user.get("uid") or "", extra=user.get("extra") or {})
+
+        def ask() -> PageUser:
+            user = self._reviews.holder(token)
+            extra = json.dumps(user.get("extra") or {}, sort_keys=True)
+            return PageUser(
+                user["username"], groups=tuple(user.get("groups") or ()), uid=user.get("uid") or "", extra=extra
+            )
+
+        return self._holders.get(hashlib.sha256(token.encode()).hexdigest(), ask)
 
     def allows(self, caller: PageUser, doing: Doing) -> bool:
         """Whether a user has a right; see `dsf.web.access.Rights`."""
         verb, resource = _RIGHTS[doing]
-        user = {"username": caller.name, "groups": list(caller.groups), "uid": caller.uid, "extra": caller.extra}
-        return self._reviews.allows(user, verb, resource, self._namespace if resource is DYNAMIC_SCORERS else "")
+        namespace = self._namespace if resource is DYNAMIC_SCORERS else ""
+        user = {"username": caller.name, "groups": list(caller.groups), "uid": caller.uid}
+        user["extra"] = json.loads(caller.extra)
+        return self._rights.get((caller, doing), lambda: self._reviews.allows(user, verb, resource, namespace))
 
 
 def scorer_reader(session: Session, namespaces: Iterable[str]) -> ScorerReader:

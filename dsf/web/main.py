@@ -22,8 +22,6 @@ from dsf.web.access import (
     behind_proxy,
     by_login,
     listed,
-    remembered_holder,
-    remembered_rights,
     without_users,
 )
 from dsf.web.acting import Acting
@@ -119,5 +117,4 @@ def _access(settings: Settings, session: Session | None) -> UserAccess:
     from dsf.web.kube import KubeAccess
 
     judge = KubeAccess(session, settings.namespace)
-    rights = remembered_rights(judge.allows)
-    return behind_proxy(rights) if mode == "proxy" else by_login(remembered_holder(judge.holder), rights)
+    return behind_proxy(judge.allows) if mode == "proxy" else by_login(judge.holder, judge.allows)

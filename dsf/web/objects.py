@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from dsf.api.reading import understood
 from dsf.api.remoteconfig import RemoteConfig
 from dsf.api.resolve import DEFAULT_SCORING_PATH
-from dsf.api.scorer import DynamicScorer, Execution
+from dsf.api.scorer import DynamicScorer
 from dsf.api.sourcefields import declared_sources
 from dsf.api.types import ConfigSyncMode, SourceType
 from dsf.api.urls import base_url
@@ -70,7 +70,11 @@ def settings_of(
     synced = scorer.status.last_synced_config if full else None
     scoring = synced.scoring if synced else None
     named = spec.scoring.params
-    pick = _Pick()
+    settings: list[SettingView] = []
+
+    def pick(name: str, synced: object, ours: object, default: object = None) -> None:
+        settings.append(_setting(name, synced, ours, default))
+
     for source in declared_sources(spec, synced or RemoteConfig()):
         theirs, ours, params = source.synced, source.spec, source.spec.params
         mark = f" of {source.name}" if source.name else ""
@@ -99,13 +103,13 @@ def settings_of(
         pick("more dimension formats", None, " and ".join(spec.dimension_formats[1:]))
     usual = f"{validity} (3 intervals, at least 300)" if validity else "3 intervals, at least 300"
     pick("validity (s)", None, spec.execution.validity_seconds, usual)
-    run, usually = spec.execution, Execution()
+    run = spec.execution
     # API server and folder hub write defaults into the spec; do not show them as set.
-    chosen = {name for name in ("timeout_seconds", "max_retries") if getattr(run, name) != getattr(usually, name)}
-    pick("timeout (s)", None, run.timeout_seconds if "timeout_seconds" in chosen else None, run.timeout_seconds)
+    chosen = run.model_dump(exclude_defaults=True)
+    pick("timeout (s)", None, chosen.get("timeout_seconds"), run.timeout_seconds)
     pick("retries", None, str(run.max_retries) if "max_retries" in chosen else None, str(run.max_retries))
-    pick("rate limit", None, spec.execution.rate_limit, "none")
-    return [_overridden(setting, override) for setting in pick.settings]
+    pick("rate limit", None, run.rate_limit, "none")
+    return [_overridden(setting, override) for setting in settings]
 
 
 def _overridden(setting: SettingView, override: ScheduleOverride | None) -> SettingView:
@@ -123,19 +127,12 @@ def _host(config_url: str) -> str:
         return config_url
 
 
-class _Pick:
-    """Collects settings: the first set value and its origin."""
-
-    def __init__(self) -> None:
-        self.settings: list[SettingView] = []
-
-    def __call__(self, name: str, synced: object, spec: object, default: object = None) -> None:
-        for value, origin in ((synced, "/config"), (spec, "spec"), (default, "default")):
-            if _is_set(value):
-                text = str(getattr(value, "value", value))
-                self.settings.append(SettingView(name=name, value=text, origin=origin))
-                return
-        self.settings.append(SettingView(name=name, value="-", origin="not set"))
+def _setting(name: str, synced: object, spec: object, default: object) -> SettingView:
+    """The first value that is set, and its origin."""
+    for value, origin in ((synced, "/config"), (spec, "spec"), (default, "default")):
+        if _is_set(value):
+            return SettingView(name=name, value=str(getattr(value, "value", value)), origin=origin)
+    return SettingView(name=name, value="-", origin="not set")
 
 
 def _is_set(value: object) -> bool:

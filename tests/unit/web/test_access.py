@@ -5,22 +5,15 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from starlette.requests import Request
 
 from dsf.errors import AccessError, BackendError, SettingsError
 from dsf.kube.session import Session
-from dsf.web.access import (
-    Doing,
-    PageUser,
-    UserAccess,
-    behind_proxy,
-    listed,
-    remembered_holder,
-    remembered_rights,
-)
+from dsf.web.access import PageUser, UserAccess, behind_proxy, listed
+from dsf.web.kube import KubeAccess
 from dsf.web.main import _access, run
 from tests.conftest import SettingsFactory
 
@@ -96,33 +89,45 @@ def test_a_login_counts_while_the_token_is_the_same(settings_factory: SettingsFa
         access.login("two")
 
 
-def test_only_so_many_tokens_are_checked_at_a_time() -> None:
+class Reviewer:
+    """In place of the API server."""
+
+    def __init__(self) -> None:
+        self.inside, self.go_on = threading.Semaphore(0), threading.Event()
+
+    def holder(self, token: str) -> dict[str, Any]:
+        self.inside.release()
+        assert self.go_on.wait(30)
+        return {"username": token}
+
+    def allows(self, user: dict[str, Any], *_: object) -> bool:
+        return not user["extra"]
+
+
+@pytest.fixture
+def reviewer(monkeypatch: pytest.MonkeyPatch) -> Reviewer:
+    made = Reviewer()
+    monkeypatch.setattr("dsf.web.kube.Reviews", lambda _: made)
+    return made
+
+
+def test_only_so_many_tokens_are_checked_at_a_time(reviewer: Reviewer) -> None:
     """Each takes a thread of the page, and logins of a good user and a flood of wrong tokens have the same address."""
-    inside, go_on = threading.Semaphore(0), threading.Event()
-
-    def slow(token: str) -> PageUser:
-        inside.release()
-        assert go_on.wait(30)
-        return PageUser(token)
-
-    holder = remembered_holder(slow)
+    holder = KubeAccess(cast("Session", None), "ocm").holder
     with ThreadPoolExecutor(8) as pool:
         checks = [pool.submit(holder, f"token{number}") for number in range(8)]
-        assert all(inside.acquire(timeout=30) for _ in checks)
+        assert all(reviewer.inside.acquire(timeout=30) for _ in checks)
         with pytest.raises(BackendError, match="too much at a time"):
             holder("another")
-        go_on.set()
+        reviewer.go_on.set()
         assert [one.result().name for one in checks] == [f"token{number}" for number in range(8)]
     assert holder("token1") == PageUser("token1")
-    assert not inside.acquire(blocking=False)
+    assert not reviewer.inside.acquire(blocking=False)
 
 
-def test_what_a_token_may_not_is_not_remembered_for_another_one() -> None:
-    def scoped(caller: PageUser, doing: Doing) -> bool:
-        return not caller.extra
-
-    allows = remembered_rights(scoped)
-    limited = {"scopes.authorization.openshift.io": ["user:info"]}
+def test_what_a_token_may_not_is_not_remembered_for_another_one(reviewer: Reviewer) -> None:
+    allows = KubeAccess(cast("Session", None), "ocm").allows
+    limited = '{"scopes.authorization.openshift.io": ["user:info"]}'
     assert allows(PageUser("ann"), "act")
     assert not allows(PageUser("ann", extra=limited), "act")
     assert allows(PageUser("ann"), "act")
