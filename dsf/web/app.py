@@ -14,7 +14,7 @@ import redis
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
-from fastapi.responses import JSONResponse, PlainTextResponse, RedirectResponse
+from fastapi.responses import PlainTextResponse, RedirectResponse
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
@@ -173,17 +173,15 @@ def problem_for(request: Request, error: Exception) -> Response:
     """An error for a program."""
     if isinstance(error, LoginNeededError):
         text = "send a token with `Authorization: Bearer`; DSF_API_TOKEN_FILE names its file for `dsf`"
-        return _challenge(problem(401, "Not known", text))
-    if isinstance(error, AccessError):
+        answer = problem(401, "Not known", text)
+    elif isinstance(error, AccessError):
         answer = problem(error.status, "Not allowed", str(error))
-        return _challenge(answer) if error.status == 401 else answer
-    if isinstance(error, BackendError):
-        return problem(503, "Not now", "the hub's API server does not say who you are or what you may do; try again")
-    return problem_of(request, error)
-
-
-def _challenge(answer: JSONResponse) -> JSONResponse:
-    answer.headers["WWW-Authenticate"] = "Bearer"
+    elif isinstance(error, BackendError):
+        answer = problem(503, "Not now", "the hub's API server does not say who you are or what you may do; try again")
+    else:
+        answer = problem_of(request, error)
+    if answer.status_code == 401:
+        answer.headers["WWW-Authenticate"] = "Bearer"
     return answer
 
 

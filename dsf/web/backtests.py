@@ -14,7 +14,7 @@ from dsf.backtest.kept import KeptRun
 from dsf.backtest.summary import BacktestView, ItemView
 from dsf.web.backtesting import LIMIT
 from dsf.web.drawing import Chart, SeriesLine, lines_over_time
-from dsf.web.reading import Reading
+from dsf.web.pages import Query, Sources
 
 #: Of a query, by the site itself: the right for which a page shows more, if the viewer has it.
 ALLOWED: Final = "allowed"
@@ -47,10 +47,11 @@ class DecisionStrip:
     bars: list[tuple[float, float, str]]
 
 
-def backtests(reading: Reading, scorer: str, query: Mapping[str, str]) -> dict[str, Any]:
+def backtests(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
     """Data of the template: the list, and the run of the query, else the newest. Raises UnknownScorerError."""
-    record = reading.registry.scorer(scorer)
-    rows = [_row(run) for run in kept.read(reading.redis, scorer)]
+    scorer = names["scorer"]
+    record = sources.reading.registry.scorer(scorer)
+    rows = [_row(run) for run in kept.read(sources.reading.redis, scorer)]
     chosen = next((row for row in rows if row.run.id == query.get("run")), rows[0] if rows else None)
     comparison = chosen.run.comparison if chosen else None
     # Whoever may not list Placements learns nothing of them here.

@@ -12,6 +12,7 @@ from dsf.fleet.overviews import StateCounts
 from dsf.store.notices import CLUSTER_SET
 from dsf.web import search
 from dsf.web.finding import labelled
+from dsf.web.pages import Query, Sources
 from dsf.web.reading import Reading
 
 #: Most rows of a page, of some 45 elements each.
@@ -63,8 +64,9 @@ def chosen(reading: Reading, query: Mapping[str, str]) -> Chosen:
     )
 
 
-def divided(reading: Reading, query: Mapping[str, str]) -> dict[str, Any]:
+def divided(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
     """Data of the page; `by` of the query is the label, by default that of the ClusterSet."""
+    reading = sources.reading
     labels, states = reading.model.labels(), reading.model.cluster_states()
     by = query.get("by") or CLUSTER_SET
     members: defaultdict[str, list[str]] = defaultdict(list)

@@ -12,7 +12,8 @@ from dsf.fleet.verdict import Verdict
 from dsf.messages import is_run_id
 from dsf.store.notices import CLUSTER_SET
 from dsf.web import search
-from dsf.web.reading import Reading, Rows, TableRow
+from dsf.web.pages import Query, Sources
+from dsf.web.reading import PAGE_ROWS, Reading, Rows, TableRow
 from dsf.web.search import fits_all
 from dsf.web.states import STATES
 
@@ -39,14 +40,14 @@ class _Looked(Rows):
     of: int
 
 
-def find(reading: Reading, text: str, limit: int, cursor: str | None) -> dict[str, Any]:
-    """Data of the search page; see `search` for the language."""
-    asked = search.parse(text)
+def find(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
+    """Data of the search page; see `search` for the language of `q` in its query."""
+    reading, asked = sources.reading, search.parse(query.get("q", ""))
     meaning = _meaning(reading, asked) if asked else _Meaning(None, [], [], [], [])
     page = Rows([], 0, None)
     if meaning.wanted is not None:
         look = bool(meaning.items or meaning.runs)
-        page = _look(reading, meaning, meaning.wanted, limit) if look else reading.page(meaning.wanted, limit, cursor)
+        page = _look(reading, meaning, meaning.wanted) if look else reading.page(meaning.wanted, query.get("cursor"))
     return {
         "title": f"Search: {asked.text}" if asked.text else "Search",
         "asked": asked,
@@ -104,19 +105,19 @@ def _meaning(reading: Reading, asked: search.Query) -> _Meaning:
     return _Meaning(wanted, shown_scorers, shown_clusters, items, runs)
 
 
-def _look(reading: Reading, meaning: _Meaning, wanted: PairFilter, limit: int) -> _Looked:
+def _look(reading: Reading, meaning: _Meaning, wanted: PairFilter) -> _Looked:
     """Read pairs, worst first; for a run id, first those that were due at its time."""
     for run in filter(is_run_id, meaning.runs):
         rows = reading.of_run(run, wanted)
         if rows:
             fitting = _fitting(reading, meaning, rows)
-            return _Looked(fitting[:limit], len(fitting), None, read=len(rows), of=len(rows))
+            return _Looked(fitting[:PAGE_ROWS], len(fitting), None, read=len(rows), of=len(rows))
     first: list[TableRow] = []
     number, read, cursor = 0, 0, None
     while True:
-        page = reading.page(wanted, MAX_ROWS, cursor)
+        page = reading.page(wanted, cursor, limit=MAX_ROWS)
         fitting = _fitting(reading, meaning, page.rows)
-        first += fitting[: limit - len(first)]
+        first += fitting[: PAGE_ROWS - len(first)]
         number, read, cursor = number + len(fitting), read + len(page.rows), page.cursor
         if cursor is None or read >= _LOOKED_INTO:
             # Pairs may be removed meanwhile.

@@ -7,15 +7,18 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final
 from urllib.parse import parse_qsl
 
+import redis
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import RedirectResponse
 
 import dsf.log
+from dsf.api.naming import MAX_NAME_LENGTH
 from dsf.errors import AccessError, BackendError
 from dsf.web import sessions
+from dsf.web.access import PageUser
 from dsf.web.acting import ACTS, TESTS, Act, Acting, ActionTarget, FormError
 from dsf.web.rendering import link, segment
-from dsf.web.site import Site
+from dsf.web.site import LoginNeededError, Site
 
 log = dsf.log.get(__name__)
 
@@ -117,21 +120,37 @@ def _add_acts(app: FastAPI, site: Site, acting: Acting) -> None:
             back=_place(target),
         )
 
+    def actor(request: Request, act: Act, target: ActionTarget, form: Mapping[str, str] | None = None) -> PageUser:
+        """Who sends a form, or asks for one, and may act; who may not is logged."""
+        try:
+            caller = site.allow(request, "act")
+            if form is not None:
+                sessions.check_form(request, form.get("secret", ""))
+        except (AccessError, LoginNeededError, BackendError, redis.RedisError) as error:
+            known: PageUser | None = request.scope.get("dsf.caller")
+            log.warning(
+                "act refused",
+                caller=known.name if known else "",
+                act=act.name,
+                # Unauthenticated clients may send anything.
+                scorer=target.scorer[:MAX_NAME_LENGTH],
+                cluster=(target.cluster or "*")[:MAX_NAME_LENGTH],
+                client=request.client.host if request.client else "",
+                reason=str(error),
+            )
+            raise
+        return caller
+
     @app.get("/act/{name}")
     def preview(request: Request, act: Named, scorer: str, cluster: str = "") -> Response:
         target = ActionTarget(scorer, cluster or None)
-        site.allow(request, "act", act.name, target)
+        actor(request, act, target)
         return page(request, act, target, {})
 
     @app.post("/act/{name}")
     def done(request: Request, act: Named, form: Form) -> Response:
         target = ActionTarget(form.get("scorer", ""), form.get("cluster", "") or None)
-        caller = site.allow(request, "act", act.name, target)
-        try:
-            sessions.check_form(request, form.get("secret", ""))
-        except AccessError as error:
-            site.note_refusal(request, caller.name, act.name, target, str(error))
-            raise
+        caller = actor(request, act, target, form)
         try:
             acting.affected(act.name, target)
             ident = acting.do(act.name, target, form, caller)

@@ -24,6 +24,8 @@ from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
 from dsf.web.states import STATES, State
 
+#: Most rows of a page. A row has at most some 20 elements, and a page may have 5,000.
+PAGE_ROWS: Final = 100
 _WORST_FIRST: Final = list(Verdict)
 
 
@@ -93,7 +95,7 @@ class Reading:
                 # For each of them one pair is read.
                 if number and wordless < 20:
                     wordless += 1
-                    some = self.page(PairFilter(scorer=scorer.name, states=[state]), 1).rows
+                    some = self.page(PairFilter(scorer=scorer.name, states=[state]), limit=1).rows
                     why = (some[0].why if some else None) or Why("", "", STATES[state].help)
                     group = ReasonGroup(
                         scorer=scorer.name,
@@ -108,9 +110,9 @@ class Reading:
                     groups.append(group)
         return sorted(groups, key=lambda group: (_WORST_FIRST.index(group.state), -group.clusters, group.scorer))
 
-    def page(self, wanted: PairFilter, limit: int, cursor: str | None = None) -> Rows:
-        """Matching pairs, worst first."""
-        page = self.model.pairs(wanted, limit=limit, cursor=cursor)
+    def page(self, wanted: PairFilter, cursor: str | None = None, *, limit: int = PAGE_ROWS) -> Rows:
+        """Matching pairs, worst first; after a cursor, if there is one."""
+        page = self.model.pairs(wanted, limit=limit, cursor=cursor or None)
         return Rows(self.rows(page.pairs), page.total, page.cursor)
 
     def rows(self, pairs: Iterable[PairRow]) -> list[TableRow]:
@@ -167,7 +169,7 @@ class Reading:
             )
         ]
         found = [pair for pair, runs in zip(due, self._pairs.past_runs(due), strict=True) if run in runs]
-        pages = (self.page(replace(wanted, scorer=scorer, clusters=[cluster]), 1) for cluster, scorer in found)
+        pages = (self.page(replace(wanted, scorer=scorer, clusters=[cluster]), limit=1) for cluster, scorer in found)
         return [row for page in pages for row in page.rows]
 
 

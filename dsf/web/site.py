@@ -7,22 +7,17 @@ from functools import cache
 from importlib import metadata, resources
 from typing import Any, Final
 
-import redis
 from fastapi import Request
 from fastapi.responses import HTMLResponse
 
-import dsf.log
-from dsf.api.naming import MAX_NAME_LENGTH
 from dsf.errors import AccessError, BackendError, QueryError, SettingsError
 from dsf.process.shared import Shared
 from dsf.web.access import Doing, PageUser, UserAccess
-from dsf.web.acting import ACTS, ActionTarget
+from dsf.web.acting import ACTS
 from dsf.web.backtests import ALLOWED
 from dsf.web.pages import PageView, Sources
 from dsf.web.rendering import digest, render, with_ages
 from dsf.web.sessions import Sessions, cookie_of, form_secret, set_cookie
-
-log = dsf.log.get(__name__)
 
 #: Most characters of a page's query.
 LONGEST_QUERY: Final = 2000
@@ -86,46 +81,22 @@ class Site:
         self.sessions.close(cookie)
         return None
 
-    def allow(self, request: Request, doing: Doing, act: str = "", target: ActionTarget | None = None) -> PageUser:
+    def allow(self, request: Request, doing: Doing) -> PageUser:
         """The user of a request with this right. Raises LoginNeededError and AccessError.
 
         Also BackendError and redis.RedisError if this cannot be checked.
         """
-        caller = None
-        try:
-            caller = self.caller(request)
-            if caller is None:
-                raise LoginNeededError("a login is required")
-            # Nobody acts on what they may not see.
-            allowed = all(self.access.allows(caller, right) for right in dict.fromkeys(("look", doing)))
-        except (AccessError, LoginNeededError, BackendError, redis.RedisError) as error:
-            if doing == "act":
-                self.note_refusal(request, caller.name if caller else "", act, target, str(error))
-            raise
-        if not allowed:
-            needed = {"look": "get", "act": "get and update"}.get(doing)
-            needed = f"{needed} dynamicscorers" if needed else "list placements"
-            reason = f"{caller.name} may not do this: it takes the right to `{needed}`"
-            if self.access.is_open:
-                reason = "this page is read-only: start it with --allow-actions, or enable authentication (docs/web.md)"
-            if doing == "act":
-                self.note_refusal(request, caller.name, act, target, reason)
+        caller = self.caller(request)
+        if caller is None:
+            raise LoginNeededError("a login is required")
+        # Nobody acts on what they may not see.
+        if all(self.access.allows(caller, right) for right in dict.fromkeys(("look", doing))):
+            return caller
+        if self.access.is_open:
+            reason = "this page is read-only: start it with --allow-actions, or enable authentication (docs/web.md)"
             raise AccessError(reason, 403)
-        return caller
-
-    @staticmethod
-    def note_refusal(request: Request, name: str, act: str, target: ActionTarget | None, reason: str) -> None:
-        """Log an act that was denied."""
-        log.warning(
-            "act refused",
-            caller=name,
-            act=act,
-            # Unauthenticated clients may send anything.
-            scorer=target.scorer[:MAX_NAME_LENGTH] if target else "",
-            cluster=(target.cluster or "*")[:MAX_NAME_LENGTH] if target else "",
-            client=request.client.host if request.client else "",
-            reason=reason,
-        )
+        needed = {"look": "get dynamicscorers", "act": "get and update dynamicscorers", "placements": "list placements"}
+        raise AccessError(f"{caller.name} may not do this: it takes the right to `{needed[doing]}`", 403)
 
     def page(self, view: PageView, request: Request) -> HTMLResponse:
         """One page. Raises what its view raises."""

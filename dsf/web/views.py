@@ -24,14 +24,12 @@ from dsf.web.dividing import EVERYTHING, Chosen, chosen, divided
 from dsf.web.finding import find
 from dsf.web.objects import settings_of
 from dsf.web.pages import PageView, Query, Sources
-from dsf.web.reading import Rows, TableRow
+from dsf.web.reading import PAGE_ROWS, Rows, TableRow
 
 if TYPE_CHECKING:
     from datetime import datetime
 
 
-#: Most rows of a page. A row has at most some 20 elements, and a page may have 5,000.
-PAGE_ROWS: Final = 100
 #: Most clusters in a matrix.
 _MATRIX_ROWS: Final = 200
 #: Most scorers on the first page.
@@ -55,7 +53,7 @@ def _fleet(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str
     context["only"] = only
     # So few are listed with their values.
     if fleet.pairs <= 60:
-        return context | {"mode": "pairs", "page": reading.page(PairFilter(clusters=only.clusters), PAGE_ROWS)}
+        return context | {"mode": "pairs", "page": reading.page(PairFilter(clusters=only.clusters))}
     room = _matrix_rows(fleet, min(len(groups), _LISTED), len(scorers), only)
     if clusters <= _MATRIX_ROWS and clusters * len(scorers) <= 2000 and room > 0:
         page = _first_if_other(
@@ -64,7 +62,7 @@ def _fleet(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str
         return context | {"mode": "matrix", "columns": scorers, "lines": page.clusters, "page": page}
     need_attention = (Verdict.FAILING, Verdict.EXPIRED, Verdict.SKIPPED, Verdict.NEVER, Verdict.EMPTY)
     wanted = PairFilter(clusters=only.clusters, states=need_attention)
-    worst = _first_if_other(lambda cursor: reading.page(wanted, PAGE_ROWS, cursor), query)
+    worst = _first_if_other(lambda cursor: reading.page(wanted, cursor), query)
     return context | {"mode": "large", "page": worst}
 
 
@@ -99,6 +97,7 @@ def settings_in_force(sources: Sources, name: str) -> list[SettingView] | None:
 
 def _scorer(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
     name = names["scorer"]
+    title = f"Scorer {name}"
     try:
         record = sources.reading.registry.scorer(name)
     except UnknownScorerError:
@@ -106,40 +105,33 @@ def _scorer(sources: Sources, names: Mapping[str, str], query: Query) -> dict[st
         if unready is None:
             raise
         manifest = sources.scorer_object(name, unready.namespace)
-        config = _config(manifest)
-        return {"title": f"Scorer {name}", "template": "unready.html", "unready": unready, "object": manifest} | {
-            "conditions": unready.conditions,
-            "settings": settings_of(manifest) if manifest else [],
-            "config": config,
-        }
+        settings = settings_of(manifest) if manifest else []
+        hub = {"object": manifest, "settings": settings, "conditions": unready.conditions, "config": _config(manifest)}
+        return {"title": title, "template": "unready.html", "unready": unready, **hub}
     manifest = sources.scorer_object(name, record.namespace)
     scorer = sources.reading.model.scorer(name)
-    config = _config(manifest, scorer.config_read)
     everywhere = scorer_target(name)
     own = [item for item in sources.reading.schedule.overrides().items() if keys.split_pair(item[0])[1] == name]
     overrides = sorted(own, key=lambda item: (item[0] != everywhere, item[0]))
     return {
-        "title": f"Scorer {name}",
+        "title": title,
         "record": record,
         "scorer": scorer,
         "validity": validity_at(scorer.effective_interval_seconds, record.validity, record.interval),
         "object": manifest,
         "settings": settings_in_force(sources, name) or [],
         "conditions": _conditions(manifest) if manifest else scorer.conditions,
-        "config": config,
+        "config": _config(manifest, scorer.config_read),
         "groups": sources.reading.groups([scorer])[:_LISTED],
         "overrides": overrides[:_LISTED],
         "more_overrides": max(0, len(overrides) - _LISTED),
-        "page": sources.reading.page(PairFilter(scorer=name), PAGE_ROWS, query.get("cursor") or None),
+        "page": sources.reading.page(PairFilter(scorer=name), query.get("cursor")),
     }
 
 
 def _conditions(scorer: DynamicScorer) -> list[ConditionView]:
     return [
-        ConditionView(
-            **condition.model_dump(include={"type", "status", "reason", "message"}),
-            since=condition.last_transition_time,
-        )
+        ConditionView(**condition.model_dump(exclude={"last_transition_time"}), since=condition.last_transition_time)
         for condition in scorer.status.conditions
     ]
 
@@ -161,7 +153,7 @@ def _cluster(sources: Sources, names: Mapping[str, str], query: Query) -> dict[s
         "title": f"Cluster {name}",
         "cluster": cluster,
         "messages": agent.schema_version if agent else None,
-        "page": sources.reading.page(PairFilter(clusters=[name]), PAGE_ROWS, query.get("cursor") or None),
+        "page": sources.reading.page(PairFilter(clusters=[name]), query.get("cursor")),
         "not_here": [
             (record, cluster.absent.get(scorer) or record.problem or "not distributed yet")
             for scorer, record in sorted(sources.reading.registry.scorers().items())
@@ -210,11 +202,10 @@ def _commands(manifest: DynamicScorer | None, row: TableRow) -> list[str]:
 
 
 def _changes(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
-    only = {name: text for name in ("scorer", "cluster") if (text := query.get(name))}
+    scorer, cluster = query.get("scorer") or None, query.get("cluster") or None
     cursor = query.get("cursor") or None
-    found = changes.read(
-        sources.reading.redis, limit=PAGE_ROWS, cursor=cursor, scorer=only.get("scorer"), cluster=only.get("cluster")
-    )
+    found = changes.read(sources.reading.redis, limit=PAGE_ROWS, cursor=cursor, scorer=scorer, cluster=cluster)
+    only = {name: text for name, text in (("scorer", scorer), ("cluster", cluster)) if text}
     return {"title": "Changes", "changes": found, "only": only}
 
 
@@ -222,22 +213,12 @@ VIEWS: Final = (
     PageView("/", "fleet.html", _fleet, knows=("cursor", "set", "label")),
     PageView("/scorers/{scorer}", "scorer.html", _scorer, acts=True),
     PageView(
-        "/scorers/{scorer}/backtests",
-        "backtests.html",
-        lambda sources, names, query: backtests(sources.reading, names["scorer"], query),
-        more_with="placements",
-        acts=True,
-        knows=("run",),
+        "/scorers/{scorer}/backtests", "backtests.html", backtests, more_with="placements", acts=True, knows=("run",)
     ),
     PageView("/clusters/{cluster}", "cluster.html", _cluster),
     PageView("/clusters/{cluster}/scorers/{scorer}", "pair.html", _pair, acts=True, knows=("run",)),
     PageView("/changes", "changes.html", _changes, knows=("cursor", "scorer", "cluster")),
-    PageView(
-        "/find",
-        "find.html",
-        lambda sources, _, query: find(sources.reading, query.get("q", ""), PAGE_ROWS, query.get("cursor") or None),
-        knows=("cursor", "q"),
-    ),
+    PageView("/find", "find.html", find, knows=("cursor", "q")),
     PageView("/outcomes/{ident}", "outcome.html", outcome),
-    PageView("/parts", "parts.html", lambda sources, _, query: divided(sources.reading, query), knows=("cursor", "by")),
+    PageView("/parts", "parts.html", divided, knows=("cursor", "by")),
 )

@@ -180,15 +180,15 @@ def test_words_are_names_of_items_and_runs_too(page: WebProcess, redis_client: r
     fetch(page, "/find?q=nowhere", "0 pairs ", "Items and runs were searched in 2 pairs.")
 
 
-def test_a_search_does_not_hold_all_results(redis_client: redis.Redis) -> None:
+def test_a_search_does_not_hold_all_results(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = good_fleet(redis_client)
     results = [({"namespace": "a", "pod": f"pod-{number}"}, 1.0) for number in range(200)]
     for number in range(50):
         fleet.registry.put_cluster(fleet.cluster_record(f"edge{number}"))
         fleet.entry(f"edge{number}")
         fleet.score(f"edge{number}", results=results)
-    reading = Reading(redis_client)
-    answer = finding.find(reading, "item:n1", 30, None)
+    monkeypatch.setattr(finding, "PAGE_ROWS", 30)
+    answer = finding.find(Sources(Reading(redis_client)), {}, {"q": "item:n1"})
     rows = answer["page"].rows
     assert (len(rows), answer["page"].total, answer["looked"].read) == (30, 52, 52)
     assert {len(row.score.results) for row in rows} == {1}
@@ -207,10 +207,10 @@ def test_how_far_a_search_looked(redis_client: redis.Redis, monkeypatch: pytest.
     run, by_hand = new_run_id(due), new_run_id(due + 0.005)
     for one in (run, by_hand):
         fleet.cycle("edge9", run=one)
-    reading = Reading(redis_client)
+    sources = Sources(Reading(redis_client))
 
     def found(text: str) -> tuple[list[str], int, int]:
-        answer = finding.find(reading, text, 100, None)
+        answer = finding.find(sources, {}, {"q": text})
         looked = answer["looked"]
         return [row.cluster for row in answer["page"].rows], looked.read, looked.of
 

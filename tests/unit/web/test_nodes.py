@@ -32,7 +32,7 @@ from dsf.settings import Settings
 from dsf.store.notices import CLUSTER_SET
 from dsf.store.registry import ScorerRecord
 from dsf.web.pages import Sources
-from dsf.web.reading import Reading, Rows, TableRow, Why
+from dsf.web.reading import PAGE_ROWS, Reading, Rows, TableRow, Why
 from dsf.web.rendering import render
 from dsf.web.states import STATES
 from dsf.web.views import VIEWS
@@ -94,7 +94,7 @@ class Fleet:
     def cluster_names(self) -> list[str]:
         return self.names
 
-    def page(self, wanted: PairFilter, limit: int, cursor: str | None = None) -> Rows:
+    def page(self, wanted: PairFilter, cursor: str | None = None, *, limit: int = PAGE_ROWS) -> Rows:
         why = Why("fetch", "bad_query", "no", 1.0)
         row = partial(TableRow, state=STATES["failing"], why=why, score=None, expired=False, entry=None)
         rows = [
