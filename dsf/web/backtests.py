@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dsf.backtest import kept
-from dsf.backtest.comparison import ComparisonView, PlacementDifference
 from dsf.backtest.kept import KeptRun
 from dsf.backtest.summary import BacktestView, ItemView
 from dsf.web.backtesting import LIMIT
@@ -39,14 +38,6 @@ class RunRow:
     state: str
 
 
-@dataclass(frozen=True)
-class DecisionStrip:
-    """When a Placement would have had other clusters: x, width and text of each time, in units of a plot."""
-
-    placement: PlacementDifference
-    bars: list[tuple[float, float, str]]
-
-
 def backtests(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str, Any]:
     """Data of the template: the list, and the run of the query, else the newest. Raises UnknownScorerError."""
     scorer = names["scorer"]
@@ -63,7 +54,7 @@ def backtests(sources: Sources, names: Mapping[str, str], query: Query) -> dict[
         "run_states": _STATES,
         "chosen": chosen,
         "plots": _plots(chosen.run) if chosen else [],
-        "strips": [_strip(comparison, one) for one in comparison.placements] if comparison and may_place else [],
+        "placements": comparison.placements if comparison and may_place else [],
         "notes": comparison.notes if comparison and may_place else [],
         "withheld": comparison is not None and not may_place,
         "max_spans": _SPANS,
@@ -120,18 +111,3 @@ def _lines(view: BacktestView, prefix: str) -> list[SeriesLine]:
     items: Sequence[ItemView] = view.items[:4] if prefix else view.items
     start, end = view.start.timestamp(), view.end.timestamp()
     return [SeriesLine(prefix + item.name, start, end, item.line) for item in items]
-
-
-def _strip(view: ComparisonView, placement: PlacementDifference) -> DecisionStrip:
-    start = view.start.timestamp()
-    length = view.end.timestamp() + view.every - start or 1.0
-    width = Chart.right - Chart.left
-    bars = [
-        (
-            round(Chart.left + width * max(0.0, span.start.timestamp() - start) / length, 1),
-            round(max(1.0, width * span.seconds / length), 1),
-            f"{', '.join(span.a) or 'none'}, with B {', '.join(span.b) or 'none'}",
-        )
-        for span in placement.spans
-    ]
-    return DecisionStrip(placement, bars)

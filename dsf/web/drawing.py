@@ -10,7 +10,6 @@ from typing import Final
 
 from dsf.fleet.overviews import StateCounts
 from dsf.fleet.views import CycleView
-from dsf.messages import STAGES
 from dsf.web.states import STATES, State
 
 
@@ -36,55 +35,6 @@ def bar(counts: StateCounts) -> list[Segment]:
         segments.append(Segment(state, number, round(x, 2), round(width * scale, 2)))
         x += width * scale
     return segments
-
-
-@dataclass(frozen=True)
-class StageBar:
-    """One stage of a cycle."""
-
-    stage: str
-    y: float
-    height: float
-
-
-@dataclass(frozen=True)
-class CycleColumn:
-    """One cycle, from the left. Units of the picture."""
-
-    cycle: CycleView
-    x: float
-    width: float
-    parts: list[StageBar]
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """Cycles as columns of fetch, score and publish; `longest` in seconds is the full height."""
-
-    columns: list[CycleColumn]
-    longest: float
-
-
-def timeline(cycles: Sequence[CycleView]) -> Timeline:
-    """Turns cycles, newest first, into columns, oldest on the left; few ones stand at the right end."""
-    width, height = 1000.0, 120.0
-    longest = max((sum(cycle.timings.values()) for cycle in cycles), default=0.0) or 1.0
-    places = max(len(cycles), 20)
-    step = width / places
-    columns = []
-    for number, cycle in enumerate(reversed(cycles), places - len(cycles)):
-        y, parts = height, []
-        for stage in STAGES:
-            seconds = cycle.timings.get(stage, 0.0)
-            if seconds > 0:
-                tall = max(1.0, (height - 16) * seconds / longest)
-                y -= tall
-                parts.append(StageBar(stage, round(y, 1), round(tall, 1)))
-        if not parts:
-            # A cycle without a duration.
-            parts.append(StageBar("none", height - 8.0, 8.0))
-        columns.append(CycleColumn(cycle, round(number * step, 1), round(step * 0.75, 1), parts))
-    return Timeline(columns, longest)
 
 
 @dataclass(frozen=True)

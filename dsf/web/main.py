@@ -91,16 +91,14 @@ def _session(settings: Settings) -> Session | None:
 def _access(settings: Settings, session: Session | None) -> UserAccess:
     """Access control by the settings. Raises SettingsError if it would be open to other machines."""
     mode = settings.web_auth
-    if mode in ("none", "local"):
+    if mode in ("none", "local", "open", "anyone"):
         host, _ = settings.listen_address("web")
-        if not is_loopback(host):
+        if mode in ("none", "local") and not is_loopback(host):
             raise SettingsError(
                 f"DSF_WEB_AUTH is {mode} and DSF_LISTEN_HOST is {host}: use 127.0.0.1, or auth open (read "
                 f"access for every client), anyone (it may act, too), token, kubernetes or proxy"
             )
-        return without_users(acting=mode == "local")
-    if mode in ("open", "anyone"):
-        return without_users(acting=mode == "anyone")
+        return without_users(acting=mode in ("local", "anyone"))
     if mode == "token":
         if settings.client_token_file is None:
             raise SettingsError("DSF_WEB_AUTH is token, so DSF_CLIENT_TOKEN_FILE has to name the token's file")

@@ -60,10 +60,6 @@ class PageView:
     #: Parameters of its query; others are ignored, so that the same page is rendered once.
     knows: tuple[str, ...] = ("cursor",)
 
-    def asked(self, query: Iterable[tuple[str, str]]) -> dict[str, str]:
-        """The parameters of a query that this page uses."""
-        return {name: text for name, text in query if name in self.knows}
-
 
 @dataclass(frozen=True)
 class PagePlugin:

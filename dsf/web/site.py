@@ -105,7 +105,8 @@ class Site:
             self.allow(request, view.needs)
         if len(request.url.query) > LONGEST_QUERY:
             raise QueryError(f"a query has at most {LONGEST_QUERY} characters")
-        root, names, query = request.scope["dsf.root"], request.path_params, view.asked(request.query_params.items())
+        root, names = request.scope["dsf.root"], request.path_params
+        query = {name: text for name, text in request.query_params.items() if name in view.knows}
         if view.more_with and self.access.allows(caller, view.more_with):
             query[ALLOWED] = view.more_with
 
@@ -146,7 +147,6 @@ class Site:
                 "options": self.sources.settings,
                 "q": request.query_params.get("q", "") if request.url.path.endswith("/find") else "",
                 "path": request.scope["path"],
-                "query_string": request.url.query,
                 "caller": caller,
                 "leave": leave,
                 **context,

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
 
 from dsf.fleet.views import CycleView
-from dsf.web.drawing import Chart, SeriesLine, lines_over_time, scores_over_time, timeline
+from dsf.web.drawing import Chart, SeriesLine, lines_over_time, scores_over_time
+from dsf.web.rendering import environment
 
 
-def _cycle(number: int) -> CycleView:
-    return CycleView.model_construct(run_id=str(number), timings={"fetch": 1.0})
+def _columns(number: int) -> list[float]:
+    """Where the columns of so many cycles stand."""
+    cycles = [
+        CycleView(run_id=str(one), at=START, outcome="ok", timings={"fetch": 1.0, "score": 3.0})
+        for one in range(number)
+    ]
+    html = str(environment().get_template("macros.html").module.timeline(cycles, 4.0))  # type: ignore[attr-defined]
+    assert html.count('class="k-fetch"') == html.count('y="16.0" width') == number
+    return [float(x) for x in re.findall(r'class="k-fetch" x="([\d.]+)" y="94.0"', html)]
 
 
 def test_few_cycles_stand_where_the_newest_is_expected() -> None:
     """At the right end, which is what a narrow screen shows."""
-    few = timeline([_cycle(number) for number in range(3)])
-    assert [column.x for column in few.columns] == [850.0, 900.0, 950.0]
-    many = timeline([_cycle(number) for number in range(40)])
-    assert (many.columns[0].x, many.columns[-1].x) == (0.0, 975.0)
+    assert _columns(3) == [850.0, 900.0, 950.0]
+    many = _columns(40)
+    assert (many[0], many[-1]) == (0.0, 975.0)
 
 
 START = datetime(2026, 1, 1, 12, 0, 7, tzinfo=UTC)
