@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import sys
 import time
@@ -122,12 +123,10 @@ def _add_probes(app: FastAPI, client: redis.Redis) -> None:
 
 
 def _add_metrics(app: FastAPI, client: redis.Redis, model: FleetModel, limit: int) -> None:
-    scrapers: dict[tuple[int, int], Scraper] = {}
-
-    def scraper_of(shard: str) -> Scraper:
-        wanted = _shard(shard)
+    @functools.cache
+    def scraper_of(shard: tuple[int, int]) -> Scraper:
         # Each has the state of its limit; a few at most.
-        return scrapers.setdefault(wanted, Scraper(FleetCollector(client, limit=limit, shard=wanted, model=model)))
+        return Scraper(FleetCollector(client, limit=limit, shard=shard, model=model))
 
     @app.get("/metrics", tags=["metrics"], response_class=PlainTextResponse, responses={400: ERRORS[400]})
     def metrics(
@@ -136,7 +135,7 @@ def _add_metrics(app: FastAPI, client: redis.Redis, model: FleetModel, limit: in
         shard: Annotated[str, Query(description="`i/n`: of n equal parts of the clusters the one of number i.")] = "",
     ) -> Response:
         """Metrics of the fleet. While Redis cannot be read the answer is 200 and `dynamic_scoring_up 0` alone."""
-        body, content_type = scraper_of(shard).scrape(accept)
+        body, content_type = scraper_of(_shard(shard)).scrape(accept)
         headers = {"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"}
         if gzip_accepted(accept_encoding):
             # The fastest level: the text is very repetitive, and every scrape pays for it.

@@ -52,9 +52,9 @@ Rights = Callable[[PageUser, Doing], bool]
 class UserAccess:
     """Authentication of users, and their rights."""
 
-    #: The user of a request by its headers; None if a login is required. Raises AccessError (401).
-    recognise: Callable[[Request], PageUser | None]
     allows: Rights
+    #: The user of a request by its headers; None if a login is required. Raises AccessError (401).
+    recognise: Callable[[Request], PageUser | None] = lambda _: None
     #: The holder of the token that users log in with; None without a login.
     login: Holder | None = None
     #: Whether every client is taken for a user.
@@ -64,17 +64,12 @@ class UserAccess:
 def without_users(*, acting: bool) -> UserAccess:
     """Without authentication: every client may read, and act if `acting`."""
     anybody = PageUser("a user of this machine", claimed=True)
-    return UserAccess(lambda _: anybody, lambda _, doing: doing != "act" or acting, is_open=True)
-
-
-def by_login(holder: Holder, rights: Rights) -> UserAccess:
-    """Users log in with their token."""
-    return UserAccess(lambda _: None, rights, holder)
+    return UserAccess(lambda _, doing: doing != "act" or acting, lambda _: anybody, is_open=True)
 
 
 def behind_proxy(rights: Rights) -> UserAccess:
     """A trusted proxy authenticates the user."""
-    return UserAccess(_by_headers, rights)
+    return UserAccess(rights, _by_headers)
 
 
 def _by_headers(request: Request) -> PageUser:

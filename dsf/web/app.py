@@ -36,7 +36,7 @@ from dsf.http.apidocs import add_docs
 from dsf.process import threads
 from dsf.web.access import UserAccess
 from dsf.web.acting import Acting
-from dsf.web.forms import MAX_TOKEN, add_forms
+from dsf.web.forms import MAX_TOKEN, add_acts, add_login
 from dsf.web.guard import Guard, parse_networks, root_path
 from dsf.web.pages import Sources, all_views
 from dsf.web.rendering import link, prepare
@@ -67,7 +67,8 @@ def make_app(sources: Sources, access: UserAccess, acting: Acting) -> FastAPI:
     app.mount("/static/{tag}", GZipMiddleware(_Static(packages=[("dsf.web", "static")])))
     for view in all_views(VIEWS):
         app.add_route(view.path, functools.partial(site.page, view))
-    add_forms(app, site, acting)
+    add_login(app, site)
+    add_acts(app, site, acting)
     add_api(app, site)
     _add_errors(app, site)
     app.add_middleware(

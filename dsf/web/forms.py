@@ -56,13 +56,9 @@ Form = Annotated[dict[str, str], Depends(read_form)]
 Named = Annotated[Act, Depends(_named)]
 
 
-def add_forms(app: FastAPI, site: Site, acting: Acting) -> None:
-    """Add the pages of login and of actions."""
-    _add_login(app, site)
-    _add_acts(app, site, acting)
+def add_login(app: FastAPI, site: Site) -> None:
+    """Add the pages of login and logout."""
 
-
-def _add_login(app: FastAPI, site: Site) -> None:
     def page(request: Request, status: int, problem: str, to: str) -> Response:
         return site.form(request, "login.html", status, title="Log in", problem=problem, to=to)
 
@@ -99,7 +95,9 @@ def _add_login(app: FastAPI, site: Site) -> None:
         return left
 
 
-def _add_acts(app: FastAPI, site: Site, acting: Acting) -> None:
+def add_acts(app: FastAPI, site: Site, acting: Acting) -> None:
+    """Add the pages of actions."""
+
     def page(
         request: Request, act: Act, target: ActionTarget, given: Mapping[str, str], problem: str = "", status: int = 200
     ) -> Response:

@@ -20,7 +20,6 @@ from dsf.web.access import (
     TokenFile,
     UserAccess,
     behind_proxy,
-    by_login,
     listed,
     without_users,
 )
@@ -108,11 +107,11 @@ def _access(settings: Settings, session: Session | None) -> UserAccess:
             file.check(token)
             return PageUser("token")
 
-        return by_login(holder, lambda *_: True)
+        return UserAccess(lambda *_: True, login=holder)
     if session is None or (mode == "proxy" and settings.web_operators):
         # With a list, the API server is only used for objects, if there is one.
         return behind_proxy(listed(settings.web_operators))
     from dsf.web.kube import KubeAccess
 
     judge = KubeAccess(session, settings.namespace)
-    return behind_proxy(judge.allows) if mode == "proxy" else by_login(judge.holder, judge.allows)
+    return behind_proxy(judge.allows) if mode == "proxy" else UserAccess(judge.allows, login=judge.holder)
