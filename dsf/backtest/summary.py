@@ -1,12 +1,13 @@
-"""What a backtest says of each item. Values are whole numbers from -100 to 100, so their counts take little room."""
+"""What a backtest says of each item."""
 
 from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Final
 
 from pydantic import Field
@@ -72,44 +73,29 @@ class BacktestList(View):
     backtests: list[BacktestView]
 
 
+@dataclass
 class _Item:
-    """Counts of values, the last value, and the line."""
+    """The values of one item at the moments at which it has one, and those in force with a hold."""
 
-    __slots__ = ("changes", "counts", "held", "held_changes", "last", "line")
+    line: list[int | None]
+    values: list[int] = field(default_factory=list)
+    held: list[int] = field(default_factory=list)
 
-    def __init__(self, columns: int) -> None:
-        self.counts: Counter[int] = Counter()
-        self.line: list[int | None] = [None] * columns
-        self.last: int | None = None
-        self.changes = 0
-        #: The value that a hold had published last.
-        self.held: int | None = None
-        self.held_changes = 0
-
-    def publish(self, value: int, noise: int) -> None:
-        """The value that is in force with a hold."""
-        if self.held is not None and abs(value - self.held) > noise:
-            self.held_changes += 1
-        self.held = value
-
-    def add(self, value: int, column: int, noise: int) -> None:
-        self.counts[value] += 1
-        self.line[column] = value
-        if self.last is not None and abs(value - self.last) > noise:
-            self.changes += 1
-        self.last = value
-
-    def view(self, name: str, moments: int, *, is_held: bool) -> ItemView:
+    def view(self, name: str, moments: int, noise: int, *, is_held: bool) -> ItemView:
         return ItemView(
             name=name,
-            minimum=min(self.counts),
-            median=statistics.median(self.counts.elements()),
-            maximum=max(self.counts),
-            changes=self.changes,
-            held_changes=self.held_changes if is_held else None,
-            missing=round(1 - self.counts.total() / moments, 4),
+            minimum=min(self.values),
+            median=statistics.median(self.values),
+            maximum=max(self.values),
+            changes=_changes(self.values, noise),
+            held_changes=_changes(self.held, noise) if is_held else None,
+            missing=round(1 - len(self.values) / moments, 4),
             line=self.line,
         )
+
+
+def _changes(values: Iterable[int], noise: int) -> int:
+    return sum(abs(value - before) > noise for before, value in pairwise(values))
 
 
 class _Hold:
@@ -142,41 +128,6 @@ class _Hold:
         return self._published
 
 
-@dataclass
-class _Seen:
-    """From when to when the source had series; moments that failed say nothing of that."""
-
-    first: int | None = None
-    last: int = 0
-    #: Moments without series before the first, and after the last.
-    before: int = 0
-    after: int = 0
-
-    def add(self, record: Record) -> None:
-        if record.series:
-            if self.first is None:
-                self.first, self.before = record.at, self.after
-            self.last, self.after = record.at, 0
-        elif record.outcome != "error":
-            self.after += 1
-
-    def notes(self) -> Iterator[str]:
-        if self.first is None:
-            if self.after:
-                yield "the source had no series at any moment: see what it answers with `dsf explain`"
-            return
-        if self.before:
-            yield (
-                f"the source has no series before {_time(self.first)}: it keeps less than was asked for, or what the "
-                "query reads did not exist yet"
-            )
-        if self.after:
-            yield (
-                f"the source has no series after {_time(self.last)}: what the query reads is gone, or the clock of "
-                "this machine is ahead"
-            )
-
-
 def summarised(
     question: Question, asked: range, records: Iterable[Record], *, noise: int, hold: HoldRule | None = None
 ) -> BacktestView:
@@ -186,34 +137,30 @@ def summarised(
     """
     held = _Hold(hold, question.validity) if hold is not None else None
     items: dict[str, _Item] = {}
-    outcomes: Counter[str] = Counter()
     failures: dict[tuple[str, str], FailureCount] = {}
+    outcomes: Counter[str] = Counter()
     columns = min(COLUMNS, len(asked))
-    seen = _Seen()
-    moments = later = 0
+    #: Moments that did not fail, and whether the source had series.
+    seen: list[tuple[int, bool]] = []
+    later = 0
     for record in records:
         if record.at > asked[-1]:
             later += 1
             continue
-        moments += 1
-        seen.add(record)
         outcomes[record.outcome] += 1
         if record.outcome == "error":
-            before = failures.get((record.stage, record.reason))
-            failures[record.stage, record.reason] = FailureCount(
-                stage=record.stage,
-                reason=record.reason,
-                moments=(before.moments if before else 0) + 1,
-                message=record.message,
-            )
+            _count(failures, record)
+        if record.series or record.outcome != "error":
+            seen.append((record.at, bool(record.series)))
         column = (record.at - asked.start) * columns // (len(asked) * asked.step)
         for name, value in record.items.items():
-            if name not in items:
-                items[name] = _Item(columns)
-            items[name].add(value, column, noise)
+            item = items.setdefault(name, _Item([None] * columns))
+            item.values.append(value)
+            item.line[column] = value
         for name, value in (held.published(record) if held is not None else {}).items():
-            items[name].publish(value, noise)
-    views = [item.view(name, moments, is_held=held is not None) for name, item in items.items()]
+            items[name].held.append(value)
+    moments = outcomes.total()
+    views = [item.view(name, moments, noise, is_held=held is not None) for name, item in items.items()]
     return BacktestView(
         scorer=question.scorer,
         score_name=question.score_name,
@@ -227,24 +174,40 @@ def summarised(
         failures=sorted(failures.values(), key=lambda failure: -failure.moments),
         noise=noise,
         items=sorted(views, key=lambda item: (-item.changes, item.name)),
-        notes=[*_often(question), *seen.notes(), *_later(later)],
+        notes=list(_notes(question, seen, later)),
     )
 
 
-def _often(question: Question) -> Iterator[str]:
+def _count(failures: dict[tuple[str, str], FailureCount], record: Record) -> None:
+    kind = (record.stage, record.reason)
+    moments = failures[kind].moments + 1 if kind in failures else 1
+    failures[kind] = FailureCount(stage=record.stage, reason=record.reason, moments=moments, message=record.message)
+
+
+def _notes(question: Question, seen: Sequence[tuple[int, bool]], later: int) -> Iterator[str]:
     if steps := sorted({source.step for source in question.sources if source.step > question.every}):
         text = listed([f"{step} s" for step in steps], 3)
         yield (
             f"{question.every} s between two moments are less than the step of the source ({text}): neighbouring "
             "moments see nearly the same samples"
         )
-
-
-def _later(moments: int) -> Iterator[str]:
-    if moments:
+    has_series = [at for at, has in seen if has]
+    if seen and not has_series:
+        yield "the source had no series at any moment: see what it answers with `dsf explain`"
+    elif seen:
+        if seen[0][0] < has_series[0]:
+            yield (
+                f"the source has no series before {_time(has_series[0])}: it keeps less than was asked for, or what "
+                "the query reads did not exist yet"
+            )
+        if seen[-1][0] > has_series[-1]:
+            yield (
+                f"the source has no series after {_time(has_series[-1])}: what the query reads is gone, or the clock "
+                "of this machine is ahead"
+            )
+    if later:
         yield (
-            f"{moments} moments of the file are still to come: the clock that made them was ahead, or this one is "
-            "behind"
+            f"{later} moments of the file are still to come: the clock that made them was ahead, or this one is behind"
         )
 
 
