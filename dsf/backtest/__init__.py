@@ -6,7 +6,6 @@ recording   the file of both, appended to and read in the order of time
 run         the agent's stages at each moment of the past, at a bounded rate
 summary     per item: lowest, median and highest value, changes, moments without a value
 picture     the same as lines of blocks in a terminal, and as a file
-comparison  two scorers: differences, order of clusters, and what Placements would have chosen
+comparison  two scorers: differences, order of clusters, and who can say what Placements would have chosen
 kept        what came of runs, in Redis for the page
-placements  what a comparison asks about Placements, and who answers it
 """

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from dsf.backtest.comparison import ComparisonView, PlacementDifference
-    from dsf.backtest.placements import Placement
+    from dsf.backtest.comparison import Common, ComparisonView, PlacementDifference
     from dsf.backtest.recording import Recording
     from dsf.backtest.summary import BacktestView
 
@@ -61,7 +60,7 @@ def compare(
 
     Example: dsf compare before.jsonl after.jsonl --placement placement.yaml
     """
-    from dsf.backtest.comparison import compared
+    from dsf.backtest.comparison import compared, in_common
     from dsf.cli.backtesting import keep_run
     from dsf.errors import BacktestError
 
@@ -73,13 +72,14 @@ def compare(
             sides = [_side(stack, name, since, clusters or [], now) for name in (a, b)]
             tests = [one for one in zip((a, b), sides, strict=True) if since and not _is_recorded(one[0])]
             is_interrupted = bool(tests) and _test(stack, tests, since, every, clusters or _all_clusters(), rate)
-            known, problems, hints = _placements(placements or [], sides)
-            view = compared(sides[0], sides[1], known)
+            common = in_common(sides[0], sides[1])
+            differences, notes, problems = _replayed(placements or [], sides[0], sides[1], common)
+            view = compared(sides[0], sides[1], common)
             tested = [_tested(side, view) for side in sides]
     except BacktestError as error:
         fail(str(error), INTERRUPTED if is_interrupted else USAGE)
-    update = {"notes": [*view.notes, *problems, *hints], "backtests_a": tested[0], "backtests_b": tested[1]}
-    view = view.model_copy(update=update)
+    update = {"placements": differences, "notes": [*view.notes, *notes, *problems]}
+    view = view.model_copy(update=update | {"backtests_a": tested[0], "backtests_b": tested[1]})
     emit(view, output, lambda: _render(view, limit or None))
     if keep:
         keep_run(
@@ -177,19 +177,18 @@ def _all_clusters() -> list[str]:
     return found
 
 
-def _placements(wanted: list[str], sides: Sequence[Recording]) -> tuple[list[Placement], list[str], list[str]]:
-    """The Placements, what could not be read of them, and what to install to see them."""
-    from dsf.backtest.placements import installed
+def _replayed(
+    wanted: list[str], a: Recording, b: Recording, common: Common
+) -> tuple[list[PlacementDifference], list[str], list[str]]:
+    """What became of the Placements, notes, and what could not be read of them."""
+    from dsf.backtest.comparison import installed
 
-    read = installed()
-    if read is None:
-        if wanted:
-            fail(f"--placement: {needs('optimizer')}", USAGE)
-        return [], [], [f"which Placements would have chosen otherwise: {needs('optimizer')}"]
-    questions = [question for side in sides for question in side.questions.values()]
-    clusters = {question.cluster for question in questions}
-    found, problems = read(wanted, sorted(clusters), {question.resource for question in questions})
-    return found, problems, []
+    replay = installed()
+    if replay is not None:
+        return replay(wanted, a, b, common)
+    if wanted:
+        fail(f"--placement: {needs('optimizer')}", USAGE)
+    return [], [f"which Placements would have chosen otherwise: {needs('optimizer')}"], []
 
 
 def _render(view: ComparisonView, limit: int | None) -> RenderableType:

@@ -22,7 +22,6 @@ import pytest
 from playwright.sync_api import Browser, Route, expect
 
 from dsf.api.meta import rfc3339
-from dsf.backtest.placements import Scores
 from dsf.backtest.record import Question, Record
 from dsf.kube.lists import objects
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, MANAGED_CLUSTERS, PLACEMENTS, Resource
@@ -30,7 +29,7 @@ from dsf.kube.session import Session
 from dsf.optimizer.kinds import MANAGED_CLUSTER_SET_BINDINGS, MANAGED_CLUSTER_SETS, PLACEMENT_DECISIONS
 from dsf.placements.explanation import PlacementView, WhatIf, explain
 from dsf.placements.reader import PlacementReader, parse_answer
-from dsf.placements.replay import Replay
+from dsf.placements.replay import Replay, Scores
 from dsf.placements.scheduling import SchedulerAnswer, SchedulingDecision, Situation, counts, decided_in, schedule
 from tests.support.browser import TIMEOUT, Tab, browser
 from tests.support.child import Child

@@ -39,7 +39,7 @@ def test_scores_as_they_are_now(dsf: Dsf, fleet: Fleet, redis_client: redis.Redi
 def test_without_the_rules_of_placements_it_says_what_has_them(
     dsf: Dsf, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dsf.backtest.placements.entry_points", lambda group: ())
+    monkeypatch.setattr("dsf.backtest.comparison.entry_points", lambda group: ())
     extra = "this needs the extra `optimizer`: pip install 'dynamic-scoring-framework[optimizer]'"
     result = dsf("compare", "sample-scorer", "sample-scorer", "-o", "json")
     assert result.exit_code == 0, result.output

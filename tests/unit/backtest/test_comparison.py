@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from dsf.backtest.comparison import ComparisonView, compared, spearman
+from dsf.backtest.comparison import PlacementDifference, compared, in_common, spearman
 from dsf.backtest.recording import Recording
 from dsf.errors import BacktestError, ManifestError
-from dsf.placements.replay import ReplayedPlacement
-from dsf.placements.scheduling import ScoreKey, schedule
+from dsf.placements.replay import replayed
+from dsf.placements.scheduling import ScoreKey, Situation, schedule
 from dsf.placements.situations import from_file
 from tests.unit.backtest.test_summary import QUESTION, record
 
@@ -41,7 +41,9 @@ def side(stack: ExitStack, name: str, values: Values, *, start: int = 3000, **ch
     return recording
 
 
-def placement(tmp_path: Path, *, clusters: Sequence[str] = ("a", "b"), others: str = "", **spec: Any) -> Any:
+def placement(
+    tmp_path: Path, *, clusters: Sequence[str] = ("a", "b"), others: str = "", **spec: Any
+) -> list[Situation]:
     """One in a file, which prefers the item `n` of the score `s`."""
     coordinate = {"type": "AddOn", "addOn": {"resourceName": "s", "scoreName": "n"}}
     policy = {"mode": "Exact", "configurations": [{"weight": 1, "scoreCoordinate": coordinate}]}
@@ -49,19 +51,25 @@ def placement(tmp_path: Path, *, clusters: Sequence[str] = ("a", "b"), others: s
     manifest = {"kind": "Placement", "metadata": {"name": "web", "namespace": "apps"}, "spec": spec}
     file = tmp_path / "placement.yaml"
     file.write_text(yaml.safe_dump(manifest) + others)
-    return [ReplayedPlacement(situation) for situation in from_file(file, clusters)]
+    return from_file(file, clusters)
+
+
+def replay(a: Recording, b: Recording, situations: Sequence[Situation]) -> PlacementDifference:
+    """What became of the one Placement."""
+    ((web,), _) = replayed(situations, a, b, in_common(a, b))
+    return web
 
 
 def test_decisions_that_differ_are_told_with_their_time(stack: ExitStack, tmp_path: Path) -> None:
     a = side(stack, "a", {"a": [10, 10, 10, 10, 10, 10], "b": [5] * 6})
     b = side(stack, "b", {"a": [10, 4, 4, 10, 4, 10], "b": [5] * 6})
-    view = compared(a, b, placement(tmp_path))
-    (web,) = view.placements
+    web = replay(a, b, placement(tmp_path))
     assert (web.decisions, web.differ, web.flaps_a, web.flaps_b) == (6, 3, 0, 4)
     assert [(span.start.timestamp(), span.seconds, span.a, span.b) for span in web.spans] == [
         (3300, 600, ["a"], ["b"]),
         (4200, 300, ["a"], ["b"]),
     ]
+    view = compared(a, b, in_common(a, b))
     (item, same) = view.items
     assert (item.cluster, item.item, item.moments, item.mean_a, item.mean_b) == ("a", "n", 6, 10, 7)
     assert (item.mean_difference, item.largest_difference) == (-3, -6)
@@ -78,7 +86,7 @@ def test_steady_holds_what_was_chosen_the_moment_before(stack: ExitStack, tmp_pa
     ]
     configurations = [{"weight": 1, "scoreCoordinate": coordinate} for coordinate in coordinates]
     policy = {"mode": "Exact", "configurations": configurations}
-    (web,) = compared(a, b, placement(tmp_path, prioritizerPolicy=policy)).placements
+    web = replay(a, b, placement(tmp_path, prioritizerPolicy=policy))
     assert (web.differ, web.flaps_a, web.flaps_b) == (0, 0, 0)
 
 
@@ -86,7 +94,7 @@ def test_a_failure_leaves_the_score_before_until_it_expires(stack: ExitStack, tm
     # Valid for 900 s, and OCM reads a missing score as 0, which beats -5.
     a = side(stack, "a", {"a": [5, *[None] * 5], "b": [-5] * 6})
     b = side(stack, "b", {"a": [-9, *[None] * 5], "b": [-5] * 6})
-    (web,) = compared(a, b, placement(tmp_path)).placements
+    web = replay(a, b, placement(tmp_path))
     assert [(span.start.timestamp(), span.seconds) for span in web.spans] == [(3000, 1200)]
     assert web.flaps_b == 1
 
@@ -101,9 +109,10 @@ def test_the_other_version_has_a_score_name_of_its_own(stack: ExitStack, tmp_pat
             b.add(record(at, {"m": value}, cluster=cluster))
     coordinate = {"type": "AddOn", "addOn": {"resourceName": "n", "scoreName": "n"}}
     policy = {"mode": "Exact", "configurations": [{"scoreCoordinate": coordinate}]}
-    view = compared(a, b, placement(tmp_path, prioritizerPolicy=policy))
+    view = compared(a, b, in_common(a, b))
     assert [(item.cluster, item.mean_a, item.mean_b) for item in view.items] == [("a", 1, 3), ("b", 2, 2)]
-    assert [(span.a, span.b) for span in view.placements[0].spans] == [(["b"], ["a"])]
+    web = replay(a, b, placement(tmp_path, prioritizerPolicy=policy))
+    assert [(span.a, span.b) for span in web.spans] == [(["b"], ["a"])]
 
 
 def test_on_random_fleets_each_moment_is_the_scheduler_s_decision(stack: ExitStack, tmp_path: Path) -> None:
@@ -127,9 +136,8 @@ def test_on_random_fleets_each_moment_is_the_scheduler_s_decision(stack: ExitSta
         mode = drawn.choice(["Exact", "Additive"])
         coordinate = {"type": "AddOn", "addOn": {"resourceName": "s", "scoreName": "n"}}
         policy = {"mode": mode, "configurations": [{"weight": drawn.choice([-2, 1, 3]), "scoreCoordinate": coordinate}]}
-        (replayed,) = placement(tmp_path, others=others, numberOfClusters=wanted, prioritizerPolicy=policy)
-        situation = replayed.situation
-        (web,) = compared(a, b, [replayed]).placements
+        (situation,) = placement(tmp_path, others=others, numberOfClusters=wanted, prioritizerPolicy=policy)
+        web = replay(a, b, [situation])
         decided: list[frozenset[str]] = [frozenset(), frozenset()]
         differ = 0
         for moment in range(12):
@@ -144,27 +152,27 @@ def test_on_random_fleets_each_moment_is_the_scheduler_s_decision(stack: ExitSta
 def test_nothing_in_common_says_what_there_is(stack: ExitStack) -> None:
     a = side(stack, "first", {"a": [1, 2]})
     with pytest.raises(BacktestError, match="no cluster is in both: first has a, second has b"):
-        compared(a, side(stack, "second", {"b": [1, 2]}), [])
+        in_common(a, side(stack, "second", {"b": [1, 2]}))
     with pytest.raises(BacktestError, match=r"no moment is in both: first is from 1970-01-01 00:50 UTC to .* UTC"):
-        compared(a, side(stack, "second", {"a": [1, 2]}, start=90_000), [])
+        in_common(a, side(stack, "second", {"a": [1, 2]}, start=90_000))
 
 
 def test_a_cluster_of_one_side_has_its_score_of_now_for_both(stack: ExitStack, tmp_path: Path) -> None:
     a = side(stack, "a", {"a": [1, 1], "b": [50, 50]})
     b = side(stack, "b", {"a": [1, 1]})
-    (web,) = compared(a, b, placement(tmp_path)).placements
+    web = replay(a, b, placement(tmp_path))
     assert (web.decisions, web.differ) == (2, 0)
 
 
 def test_notes_say_what_was_left_out(stack: ExitStack, tmp_path: Path) -> None:
     a = side(stack, "first", {"a": [1, 2], "b": [1, 2]})
     b = side(stack, "second", {"a": [1, 2]}, every=60)
-    view: ComparisonView = compared(a, b, placement(tmp_path, clusters=("a", "x")))
-    assert view.notes == [
+    assert compared(a, b, in_common(a, b)).notes == [
         "only first has b: left out",
         "the moments are 60 and 300 s apart: a score counts until the next one",
-        "clusters of Placements that were not tested have their score of now: x",
     ]
+    _, notes = replayed(placement(tmp_path, clusters=("a", "x")), a, b, in_common(a, b))
+    assert notes == ["clusters of Placements that were not tested have their score of now: x"]
 
 
 def test_a_file_without_a_placement(tmp_path: Path) -> None:

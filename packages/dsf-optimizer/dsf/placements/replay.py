@@ -1,4 +1,4 @@
-"""Decisions of one Placement over time with one scorer, by the rules of OCM's scheduler (`scheduling`).
+"""Decisions of Placements over time with one scorer and with another, by the rules of OCM's scheduler (`scheduling`).
 
 Clusters, taints, other scores and other Placements are as they are now. Both begin with the clusters that the Placement
 has now, and `Steady` counts those that were chosen the moment before.
@@ -6,12 +6,38 @@ has now, and `Steady` counts those that were chosen the moment before.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import pairwise
 
-from dsf.backtest.placements import Scores
+from dsf.backtest.comparison import Common, PlacementDifference, Span
+from dsf.backtest.record import Question, Record
+from dsf.backtest.recording import Recording
 from dsf.placements.scheduling import SchedulingDecision, ScoreKey, Situation, schedule
+from dsf.placements.situations import read
+from dsf.text import listed
+
+
+@dataclass
+class Scores:
+    """One scorer's items in force on each cluster: a score counts until the next one, or until it expires."""
+
+    questions: Mapping[str, Question]
+    _last: dict[str, Record] = field(default_factory=dict)
+
+    def take(self, records: Iterable[Record]) -> None:
+        """What was said at one moment. A failure leaves the score before in force."""
+        self._last.update((record.cluster, record) for record in records if record.outcome != "error")
+
+    def value(self, cluster: str, item: str, at: int, names: frozenset[str]) -> int | None:
+        """The item's value; that of the score's own name for an item named after any of the score names `names`."""
+        record = self._last.get(cluster)
+        if record is None or at > record.at + self.questions[cluster].validity:
+            return None
+        if item not in record.items and item in names:
+            item = self.questions[cluster].score_name
+        return record.items.get(item)
 
 
 class Replay:
@@ -57,27 +83,76 @@ class Replay:
         return asked
 
 
-@dataclass(frozen=True)
-class ReplayedPlacement:
-    """A Placement of `dsf compare`."""
+@dataclass
+class _Both:
+    """One Placement with the scores of both."""
 
     situation: Situation
+    a: Replay
+    b: Replay
+    decisions: int = 0
+    differ: int = 0
+    #: Start, end, and the clusters of both.
+    spans: list[tuple[int, int, tuple[str, ...], tuple[str, ...]]] = field(default_factory=list)
 
-    @property
-    def namespace(self) -> str:
-        """Empty where its manifest has none."""
-        return str(self.situation.placement["metadata"].get("namespace", ""))
+    def decide(self, at: int, until: int) -> None:
+        a, b = self.a.decide(at), self.b.decide(at)
+        self.decisions += 1
+        if a == b:
+            return
+        self.differ += 1
+        if self.spans and self.spans[-1][1:] == (at, a, b):
+            self.spans[-1] = (self.spans[-1][0], until, a, b)
+        else:
+            self.spans.append((at, until, a, b))
 
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return str(self.situation.placement["metadata"]["name"])
+    def view(self) -> PlacementDifference:
+        metadata = self.situation.placement["metadata"]
+        return PlacementDifference(
+            namespace=str(metadata.get("namespace", "")),
+            name=str(metadata["name"]),
+            decisions=self.decisions,
+            differ=self.differ,
+            flaps_a=self.a.flaps,
+            flaps_b=self.b.flaps,
+            spans=[Span(start=start, seconds=end - start, a=list(a), b=list(b)) for start, end, a, b in self.spans],
+            problem=self.a.problem or self.b.problem,
+        )
 
-    @property
-    def clusters(self) -> Collection[str]:
-        """Those that it chooses from."""
-        return self.situation.clusters
 
-    def replay(self, scores: Scores, resources: frozenset[str], names: frozenset[str]) -> Replay:
-        """Its decisions with these scores in place of those of the AddOnPlacementScores `resources`."""
-        return Replay(self.situation, scores, resources, names)
+def replay(
+    wanted: Collection[str], a: Recording, b: Recording, common: Common
+) -> tuple[list[PlacementDifference], list[str], list[str]]:
+    """The entry point: see `dsf.backtest.comparison.Replay`."""
+    questions = [question for side in (a, b) for question in side.questions.values()]
+    resources = frozenset(question.resource for question in questions)
+    situations, problems = read(wanted, sorted({question.cluster for question in questions}), resources)
+    differences, notes = replayed(situations, a, b, common)
+    return differences, notes, problems
+
+
+def replayed(
+    situations: Sequence[Situation], a: Recording, b: Recording, common: Common
+) -> tuple[list[PlacementDifference], list[str]]:
+    """The decisions of these Placements with both, and notes."""
+    questions = [question for side in (a, b) for question in side.questions.values()]
+    resources = frozenset(question.resource for question in questions)
+    names = frozenset(question.score_name for question in questions)
+    scores = [Scores({name: side.questions[name] for name in common.clusters}) for side in (a, b)]
+    found = [
+        _Both(situation, Replay(situation, scores[0], resources, names), Replay(situation, scores[1], resources, names))
+        for situation in situations
+    ]
+    for at, until in pairwise([*common.times, common.times[-1] + common.every]) if found else ():
+        for of_side, side in zip(scores, (a, b), strict=True):
+            of_side.take(record for name in common.clusters if (record := side.get(name, at)) is not None)
+        for one in found:
+            one.decide(at, until)
+    notes = []
+    if others := {name for one in situations for name in one.clusters} - set(common.clusters):
+        notes.append(
+            f"clusters of Placements that were not tested have their score of now: {listed(sorted(others), 5)}"
+        )
+    if any(one.a.has_cel for one in found):
+        notes.append("CEL expressions of Placements' predicates are not evaluated: they count as met")
+    return [one.view() for one in found], notes

@@ -17,7 +17,6 @@ from dsf.errors import BackendError, DsfError, ManifestError
 from dsf.http import trust
 from dsf.kube.session import Session
 from dsf.placements.reader import PlacementReader
-from dsf.placements.replay import ReplayedPlacement
 from dsf.placements.scheduling import Manifest, Situation
 from dsf.settings import Settings
 
@@ -30,8 +29,11 @@ _EVERYTHING: Final[Manifest] = {
 
 def read(
     wanted: Collection[str], clusters: Collection[str], resources: Collection[str]
-) -> tuple[list[ReplayedPlacement], list[str]]:
-    """The entry point: see `dsf.backtest.placements.Read`."""
+) -> tuple[list[Situation], list[str]]:
+    """Those in files or of the hub that are `wanted`, else those of the hub that prefer one of these scores.
+
+    Also returns what could not be read, one sentence each. Raises DsfError.
+    """
     files = [name for name in wanted if Path(name).is_file()]
     situations = [situation for name in files for situation in from_file(Path(name), clusters)]
     problems: list[str] = []
@@ -39,7 +41,7 @@ def read(
     if named or not wanted:
         of_hub, problems = _of_hub(named, resources)
         situations += of_hub
-    return [ReplayedPlacement(situation) for situation in situations], problems
+    return situations, problems
 
 
 def _of_hub(named: Collection[str], resources: Collection[str]) -> tuple[list[Situation], list[str]]:
