@@ -1,16 +1,18 @@
 """Contexts: one file per running demo in the user's state folder, by which commands in other terminals find it.
 
-`dsf demo` and `dsf up` write the file when they are ready and remove it when they end. It may contain a Redis password,
-so only its owner can read it. Files of dead processes are ignored, and the next demo removes them.
+`dsf demo` and `dsf up` write the file when they are ready, hold a lock on it while they run, and remove it when they
+end. It may contain a Redis password, so only its owner can read it. Files without a lock, which the system takes from a
+process that is killed, are ignored, and the next demo removes them.
 """
 
 from __future__ import annotations
 
-import contextlib
+import fcntl
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -36,7 +38,6 @@ class CliContext:
     """A running set of processes. Folders are absolute paths; None stands for a process that does not run."""
 
     redis_url: str
-    pid: int
     #: Name for `--context`; two demos may share a name, but not a folder of manifests.
     name: str = "demo"
     #: Working directory at startup.
@@ -45,20 +46,6 @@ class CliContext:
     out_dir: str | None = None
     #: Cluster -> `DSF_AGENT_HOST_ALIASES` of its agent, for `dsf explain`.
     host_aliases: dict[str, dict[str, str]] = field(default_factory=dict)
-    #: Start time of the process in kernel clock ticks; distinguishes it from a later process with the same id.
-    started: int | None = None
-
-    @property
-    def alive(self) -> bool:
-        """Whether the process that wrote this still runs."""
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return False
-        except PermissionError:
-            # Another user's process: ours is gone and its id was reused.
-            return False
-        return self.started is None or self.started == _start_ticks(self.pid)
 
     def covers(self, folder: Path) -> bool:
         """Whether `folder` (absolute) is the start folder of this context, or in its folder of manifests."""
@@ -70,7 +57,7 @@ class CliContext:
         return wanted == self.name or self.covers(Path(wanted).resolve())
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.manifests or self.started_in or self.pid})"
+        return f"{self.name} ({self.manifests or self.started_in})"
 
 
 def folder() -> Path:
@@ -82,7 +69,7 @@ def folder() -> Path:
 def running() -> list[CliContext]:
     """All running demos, sorted by name. Unusable files are ignored."""
     read = (_read(file) for file in folder().glob("*.json"))
-    return sorted((demo for demo in read if demo is not None and demo.alive), key=str)
+    return sorted((demo for demo in read if demo is not None), key=str)
 
 
 def choose(wanted: str | None = None) -> CliContext | None:
@@ -106,51 +93,43 @@ def choose(wanted: str | None = None) -> CliContext | None:
     return fitting[0] if fitting else None
 
 
-def write(
+@contextmanager
+def published(
     *,
     redis_url: str,
     name: str = "demo",
     manifests: Path | str | None = None,
     out_dir: Path | str | None = None,
     host_aliases: Mapping[str, Mapping[str, str]] | None = None,
-    pid: int | None = None,
-) -> Path:
-    """Publish the set of process `pid` (default: this one) to other terminals. Returns the file.
+) -> Iterator[Path]:
+    """Publish this process's set to other terminals in the block. Yields the file.
 
     Raises OSError when the file cannot be written.
     """
-    owner = os.getpid() if pid is None else pid
     context = CliContext(
         redis_url=redis_url,
-        pid=owner,
         name=name,
         started_in=str(Path.cwd()),
         manifests=None if manifests is None else str(Path(manifests).resolve()),
         out_dir=None if out_dir is None else str(Path(out_dir).resolve()),
         host_aliases={cluster: dict(names) for cluster, names in (host_aliases or {}).items()},
-        started=_start_ticks(owner),
     )
-    file = _file(owner)
-    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for other in file.parent.glob("*.json"):
-        if (left := _read(other)) is not None and not left.alive:
+    where = folder()
+    where.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for other in where.glob("*.json"):
+        if not _is_held(other):
             other.unlink(missing_ok=True)
-    # mkstemp creates it with mode 0600.
-    descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=".context-")
+    # mkstemp creates it with mode 0600; it gets its name when it is locked and whole.
+    descriptor, temporary = tempfile.mkstemp(dir=where, prefix=".context-")
     with open(descriptor, "w", encoding="utf-8") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
         json.dump(asdict(context), stream)
-    Path(temporary).replace(file)
-    return file
-
-
-def remove(pid: int | None = None) -> None:
-    """Remove the file of process `pid` (default: this one)."""
-    with contextlib.suppress(OSError):
-        _file(os.getpid() if pid is None else pid).unlink(missing_ok=True)
-
-
-def _file(pid: int) -> Path:
-    return folder() / f"{pid}.json"
+        stream.flush()
+        file = Path(temporary).rename(where / f"{Path(temporary).name[1:]}.json")
+        try:
+            yield file
+        finally:
+            file.unlink(missing_ok=True)
 
 
 def _read(file: Path) -> CliContext | None:
@@ -159,15 +138,16 @@ def _read(file: Path) -> CliContext | None:
         demo = CliContext(**{name: values[name] for name in CliContext.__dataclass_fields__ if name in values})
     except (OSError, ValueError, TypeError):
         return None
-    return demo if isinstance(demo.redis_url, str) and isinstance(demo.pid, int) and demo.pid > 0 else None
+    return demo if isinstance(demo.redis_url, str) and _is_held(file) else None
 
 
-def _start_ticks(pid: int) -> int | None:
+def _is_held(file: Path) -> bool:
+    """Whether its process still runs."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        with file.open() as stream:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
     except OSError:
-        return None
-    # The command name, in parentheses, may contain anything; the fields after the last one are plain.
-    fields = text.rpartition(")")[2].split()
-    # starttime is field 22; the first one after the parenthesis is field 3.
-    return int(fields[19]) if len(fields) > 19 else None
+        return False
+    return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -139,21 +139,21 @@ def announced(stack: Stack, name: str, host_aliases: Mapping[str, Mapping[str, s
     """Publish this stack to commands in other terminals under `name`."""
     from dsf.cli import context
 
-    try:
-        context.write(
-            redis_url=stack.redis_url,
-            name=name,
-            manifests=stack.options.manifests,
-            out_dir=stack.options.out_dir,
-            host_aliases=host_aliases or {},
-        )
-    except OSError as error:
-        where = context.folder()
-        say(f"commands in other terminals will not find this run: cannot write into {where}: {error.strerror}")
-    try:
+    with ExitStack() as opened:
+        try:
+            opened.enter_context(
+                context.published(
+                    redis_url=stack.redis_url,
+                    name=name,
+                    manifests=stack.options.manifests,
+                    out_dir=stack.options.out_dir,
+                    host_aliases=host_aliases,
+                )
+            )
+        except OSError as error:
+            where = context.folder()
+            say(f"commands in other terminals will not find this run: cannot write into {where}: {error.strerror}")
         yield
-    finally:
-        context.remove()
 
 
 def _print_addresses(stack: Stack) -> None:

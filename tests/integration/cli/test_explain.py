@@ -345,13 +345,14 @@ def test_a_name_that_leads_elsewhere_on_this_cluster(bed: Bed, monkeypatch: pyte
     monkeypatch.delenv("DSF_REDIS_URL")
     monkeypatch.delenv("DSF_OUT_DIR")
     aliases = {"worker01": {"prometheus.test:9090": f"127.0.0.1:{bed.source.port}"}}
-    context.write(redis_url="redis://127.0.0.1:1/0", out_dir=bed.folder.parent.parent, host_aliases=aliases)
     bed.deliver(source_endpoint="http://prometheus.test:9090/api/v1/query_range")
     try:
-        result = bed.explain()
+        with context.published(
+            redis_url="redis://127.0.0.1:1/0", out_dir=bed.folder.parent.parent, host_aliases=aliases
+        ):
+            result = bed.explain()
     finally:
         set_aliases({})
-        context.remove()
     assert result.exit_code == 0, result.output
     assert "GET      http://prometheus.test:9090/api/v1/query_range" in result.stdout
     shown = [line for line in result.stdout.splitlines() if line.strip().startswith(("GET", "POST"))]

@@ -216,9 +216,8 @@ def test_a_running_demo_is_found(
 ) -> None:
     monkeypatch.delenv("DSF_REDIS_URL")
     assert "no demo runs here" in dsf("status").stderr
-    context.write(redis_url=redis_url)
-    assert dsf("status", SAMPLE).exit_code == 0
-    context.remove()
+    with context.published(redis_url=redis_url):
+        assert dsf("status", SAMPLE).exit_code == 0
     assert dsf("status", SAMPLE).exit_code == 1
 
 
@@ -236,8 +235,8 @@ def test_nothing_of_another_redis_is_used_for_a_running_demo(
     monkeypatch.setenv(variable, value)
     fleet.redis.execute_command("ACL", "SETUSER", "owner", "on", ">sesame", "allkeys", "+@all")
     try:
-        context.write(redis_url=redis_url.replace("redis://", "redis://owner:sesame@"))
-        result = dsf("status", SAMPLE)
+        with context.published(redis_url=redis_url.replace("redis://", "redis://owner:sesame@")):
+            result = dsf("status", SAMPLE)
     finally:
         fleet.redis.execute_command("ACL", "DELUSER", "owner")
     assert result.exit_code == 0, result.stderr
@@ -342,9 +341,8 @@ def test_optimize_says_that_the_demo_has_nothing_to_plan(
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    context.write(redis_url=redis_url)
-    ended = dsf("optimize", "-f", "samples/optimization/params-performance.json", "--dry-run")
-    context.remove()
+    with context.published(redis_url=redis_url):
+        ended = dsf("optimize", "-f", "samples/optimization/params-performance.json", "--dry-run")
     assert (ended.exit_code, ended.stdout) == (1, "")
     (line,) = ended.stderr.splitlines()
     assert line.startswith("error: dsf optimize needs a hub on Kubernetes: ")
