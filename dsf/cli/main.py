@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import sys
 from enum import StrEnum
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Annotated
@@ -32,6 +34,7 @@ app = typer.Typer(
     cls=CommandGroup,
     help="Dynamic scoring of clusters. Commands use a running `dsf demo` or the Redis of DSF_REDIS_URL; of "
     "several demos, --context NAME after the command selects one.",
+    callback=lambda: None,
     no_args_is_help=True,
     add_completion=True,
     # Tracebacks go into bug reports; local variables may contain passwords.
@@ -94,26 +97,26 @@ def crds(
         typer.echo(crd.dump_crds(), nl=False)
 
 
-app.command(cls=FleetCommand, rich_help_panel=_LOOK)(status.status)
-app.command(cls=FleetCommand, rich_help_panel=_LOOK)(scores.scores)
-app.command(cls=FleetCommand, rich_help_panel=_LOOK)(history.history)
-app.command(cls=FleetCommand, rich_help_panel=_LOOK)(history.changes)
-app.command(cls=FleetCommand, rich_help_panel=_LOOK)(explain.explain)
-app.command(cls=FleetCommand, rich_help_panel=_LOOK)(backtest.backtest)
-app.command(cls=FleetCommand, rich_help_panel=_LOOK)(compare.compare)
-app.command(cls=FleetCommand, rich_help_panel=_CHANGE)(rescore.rescore)
-app.command(cls=FleetCommand, rich_help_panel=_CHANGE)(rescore.sync)
+app.command("status", cls=FleetCommand, rich_help_panel=_LOOK)(status.status)
+app.command("scores", cls=FleetCommand, rich_help_panel=_LOOK)(scores.scores)
+app.command("history", cls=FleetCommand, rich_help_panel=_LOOK)(history.history)
+app.command("changes", cls=FleetCommand, rich_help_panel=_LOOK)(history.changes)
+app.command("explain", cls=FleetCommand, rich_help_panel=_LOOK)(explain.explain)
+app.command("backtest", cls=FleetCommand, rich_help_panel=_LOOK)(backtest.backtest)
+app.command("compare", cls=FleetCommand, rich_help_panel=_LOOK)(compare.compare)
+app.command("rescore", cls=FleetCommand, rich_help_panel=_CHANGE)(rescore.rescore)
+app.command("sync", cls=FleetCommand, rich_help_panel=_CHANGE)(rescore.sync)
 app.add_typer(schedule.app, name="schedule", rich_help_panel=_CHANGE)
 app.add_typer(credentials.app, name="credentials", rich_help_panel=_CHANGE)
-app.command(rich_help_panel=_RUN)(processes.hub)
-app.command(rich_help_panel=_RUN)(processes.agent)
-app.command(rich_help_panel=_RUN)(processes.exporter)
-app.command(rich_help_panel=_RUN)(processes.web)
-app.command(rich_help_panel=_RUN)(processes.results)
-app.command(rich_help_panel=_RUN)(processes.beat)
-app.command(rich_help_panel=_RUN)(processes.flower)
-app.command(rich_help_panel=_LOOK)(crds)
-app.command(rich_help_panel=_LOOK)(version)
+app.command("hub", rich_help_panel=_RUN)(processes.hub)
+app.command("agent", rich_help_panel=_RUN)(processes.agent)
+app.command("exporter", rich_help_panel=_RUN)(processes.exporter)
+app.command("web", rich_help_panel=_RUN)(processes.web)
+app.command("results", rich_help_panel=_RUN)(processes.results)
+app.command("beat", rich_help_panel=_RUN)(processes.beat)
+app.command("flower", rich_help_panel=_RUN)(processes.flower)
+app.command("crds", rich_help_panel=_LOOK)(crds)
+app.command("version", rich_help_panel=_LOOK)(version)
 
 
 def add_installed(to: typer.Typer) -> None:
@@ -130,5 +133,8 @@ add_installed(app)
 
 
 def run() -> None:
-    """Run the command line."""
-    app(prog_name="dsf")
+    """Run the command line. Of all commands only the called one is built: that takes longer than to run most of them."""
+    called, word = copy.copy(app), "".join(sys.argv[1:2])
+    called.registered_commands = [command for command in app.registered_commands if command.name == word]
+    called.registered_groups = [group for group in app.registered_groups if group.name == word]
+    (called if called.registered_commands or called.registered_groups else app)(prog_name="dsf")
