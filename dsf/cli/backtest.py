@@ -13,11 +13,9 @@ import typer
 
 from dsf.cli.duration import hold, seconds
 from dsf.cli.group import BAD, INTERRUPTED, USAGE, fail
-from dsf.cli.output import Format, emit, flat, table
+from dsf.cli.output import Cell, Format, Renderable, emit, flat, stacked, table
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from dsf.backtest.record import QuestionLine, Record
     from dsf.backtest.recording import Recording
     from dsf.backtest.summary import BacktestView
@@ -174,13 +172,10 @@ def _remarks(view: BacktestView) -> list[str]:
     return [flat(line) for line in (title, *failures, *(f"note: {note}" for note in view.notes))]
 
 
-def _render(views: list[BacktestView], limit: int | None) -> RenderableType:
-    from rich.console import Group
-    from rich.text import Text
-
+def _render(views: list[BacktestView], limit: int | None) -> Renderable:
     from dsf.backtest.picture import blocks
 
-    parts: list[RenderableType] = []
+    parts: list[Cell | Renderable] = []
     for view in views:
         title, *remarks = _remarks(view)
         rows = [
@@ -196,10 +191,8 @@ def _render(views: list[BacktestView], limit: int | None) -> RenderableType:
             for item in view.items[:limit]
         ]
         headers = ("ITEM", "MIN", "MEDIAN", "MAX", "CHANGES", "MISSING", "OVER TIME")
-        parts += [Text(title, style="bold"), table(headers, rows, right=headers[1:6])]
+        parts += [(title, "bold"), table(headers, rows, right=headers[1:6])]
         if limit is not None and len(view.items) > limit:
-            parts.append(
-                Text(f"and {len(view.items) - limit} items more, which changed less often; --limit 0 shows all")
-            )
-        parts += [Text(remark, style="yellow") for remark in remarks]
-    return Group(*parts)
+            parts.append(f"and {len(view.items) - limit} items more, which changed less often; --limit 0 shows all")
+        parts += [(remark, "yellow") for remark in remarks]
+    return stacked(*parts)

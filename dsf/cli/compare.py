@@ -12,12 +12,11 @@ import typer
 from dsf.cli.backtest import Every, Keep, Rate, when
 from dsf.cli.duration import seconds
 from dsf.cli.group import BAD, INTERRUPTED, USAGE, fail, needs
-from dsf.cli.output import Format, Output, emit, flat, table
+from dsf.cli.output import Cell, Format, Output, Renderable, emit, flat, stacked, table
+from dsf.text import listed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
-
-    from rich.console import RenderableType
 
     from dsf.backtest.comparison import Common, ComparisonView, PlacementDifference
     from dsf.backtest.recording import Recording
@@ -191,13 +190,10 @@ def _replayed(
     return [], [f"which Placements would have chosen otherwise: {needs('optimizer')}"], []
 
 
-def _render(view: ComparisonView, limit: int | None) -> RenderableType:
-    from rich.console import Group
-    from rich.text import Text
-
+def _render(view: ComparisonView, limit: int | None) -> Renderable:
     time_text = f"{view.moments} moments from {when(view.start)} to {when(view.end)}" if view.every else "now"
-    parts: list[RenderableType] = [
-        Text(flat(f"A {view.a}, B {view.b} on {', '.join(view.clusters)}: {time_text}"), "bold")
+    parts: list[Cell | Renderable] = [
+        (flat(f"A {view.a}, B {view.b} on {', '.join(view.clusters)}: {time_text}"), "bold")
     ]
     rows = [
         [
@@ -213,14 +209,15 @@ def _render(view: ComparisonView, limit: int | None) -> RenderableType:
     headers = ("CLUSTER", "ITEM", "A", "B", "B - A", "LARGEST")
     parts.append(table(headers, rows, right=headers[2:]))
     if limit is not None and len(view.items) > limit:
-        parts.append(Text(f"and {len(view.items) - limit} items more, which differ less; --limit 0 shows all"))
-    for rank in view.ranks[:limit]:
-        text = f"order of clusters by {rank.item}: rank correlation {rank.mean:g}, lowest {rank.lowest:g}"
-        parts.append(Text(flat(text)))
+        parts.append(f"and {len(view.items) - limit} items more, which differ less; --limit 0 shows all")
+    parts += [
+        flat(f"order of clusters by {rank.item}: rank correlation {rank.mean:g}, lowest {rank.lowest:g}")
+        for rank in view.ranks[:limit]
+    ]
     for placement in view.placements:
-        parts += [Text(line, style) for line, style in _placement(placement, view)]
-    parts += [Text(flat(f"note: {note}"), style="yellow") for note in view.notes]
-    return Group(*parts)
+        parts += _placement(placement, view)
+    parts += [(flat(f"note: {note}"), "yellow") for note in view.notes]
+    return stacked(*parts)
 
 
 def _placement(one: PlacementDifference, view: ComparisonView) -> list[tuple[str, str]]:
@@ -246,8 +243,6 @@ def _placement(one: PlacementDifference, view: ComparisonView) -> list[tuple[str
 
 
 def _listed(clusters: Sequence[str]) -> str:
-    from dsf.text import listed
-
     return flat(listed(clusters, 3)) or "none"
 
 

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from dsf.cli.group import USAGE, FleetCommand
-from dsf.cli.output import Format, Output, emit, table
+from dsf.cli.output import Cell, Format, Output, Renderable, emit, table
 from dsf.cli.person import AsOption, actor
 
 if TYPE_CHECKING:
     import redis
-    from rich.console import RenderableType
 
     from dsf.fleet.credentials import CredentialList
 
@@ -141,16 +140,14 @@ def _show(client: redis.Redis, names: set[str] | None, output: Format) -> None:
     emit(credential_list, output, lambda: _render(credential_list))
 
 
-def _render(credential_list: CredentialList) -> RenderableType:
-    from rich.text import Text
-
+def _render(credential_list: CredentialList) -> Renderable:
     if not credential_list.clusters:
-        return Text("No cluster is accepted. `kubectl get managedclusters` lists all clusters.")
-    rows: list[list[str | tuple[str, str]]] = []
+        return "No cluster is accepted. `kubectl get managedclusters` lists all clusters."
+    rows: list[list[Cell]] = []
     for view in credential_list.clusters:
         previous = ", ".join(str(number) for number in view.previous_ids)
         used = "-" if view.used_id is None else str(view.used_id)
         asked = f"{view.requested} by {view.requested_by or 'unknown'}" if view.requested else ""
-        state: tuple[str, str] = (view.state, _STYLES.get(view.state, ""))
+        state = (view.state, _STYLES.get(view.state, ""))
         rows.append([view.cluster, str(view.current_id), previous or "-", used, state, asked])
     return table(("CLUSTER", "NUMBER", "ALSO VALID", "LAST USED", "STATE", "ASKED FOR"), rows)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dsf.cli.group import BAD
-from dsf.cli.output import Format, Output, clock, emit, flat, number, table
+from dsf.cli.output import Cell, Format, Output, Renderable, clock, emit, flat, number, stacked, table
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from dsf.cli.explaining import ExplainReport, ResultView
     from dsf.fleet.views import ScoreItem
-    from dsf.settings import Settings
 
 _STYLES = {"item": "green", "metric": "green", "replaced": "yellow", "refused": "red"}
 
@@ -53,106 +49,31 @@ def explain(
 
     Example: dsf explain sample-scorer --cluster worker01
     """
-    report = _report(scorer, cluster, config, save)
+    from dsf.cli.explaining import explained
+
+    report = explained(scorer, cluster, config, save)
     emit(report, output, lambda: _render(report, limit))
     if report.outcome == "error":
         raise typer.Exit(BAD)
-
-
-def _report(scorer: str, cluster: str, config: Path | None, save: Path | None) -> ExplainReport:
-    from dsf import http
-    from dsf.cli import delivered
-    from dsf.cli.explaining import run
-    from dsf.cli.session import agent_settings
-    from dsf.errors import UnknownScorerError
-
-    settings = agent_settings(cluster)
-    file = config or settings.agent_config
-    if file is None and not settings.agent_kube:
-        raise typer.BadParameter(
-            f"no configuration: DSF_AGENT_CONFIG names none, and {_no_demo()}. On Kubernetes the agent's pod "
-            "has it: `kubectl -n dynamic-scoring exec deployment/dynamic-scoring-agent -- dsf explain SCORER`; or save "
-            "it there: `kubectl -n dynamic-scoring get configmap dynamic-scoring-config -o yaml`",
-            param_hint="--config",
-        )
-    with ExitStack() as stack:
-        delivery = (
-            stack.enter_context(delivered.from_cluster(cluster, settings))
-            if file is None
-            else delivered.from_file(file, settings)
-        )
-        summary = delivery.summaries.get(scorer)
-        if summary is None:
-            known = ", ".join(sorted(delivery.summaries)) or "none"
-            raise UnknownScorerError(
-                f"scorer {scorer!r} was not delivered to cluster {cluster!r} ({delivery.where} has: {known}); it may "
-                "be masked, not healthy, or not resolved: see `dsf status`"
-            )
-        http.use(settings)
-        try:
-            report = run(cluster, summary, settings, delivery, save)
-        except OSError as error:
-            raise typer.BadParameter(f"cannot be written: {error}", param_hint="--save") from None
-    return report if settings.agent_kube else _with_held(report, settings)
-
-
-def _with_held(report: ExplainReport, settings: Settings) -> ExplainReport:
-    """With what the hub holds back of this score, where Redis can be read: agents have no right to it."""
-    import time
-
-    import redis
-
-    from dsf.errors import DsfError
-    from dsf.fleet.rows import score_view
-    from dsf.store.client import connect
-    from dsf.store.pairs import Pairs
-    from dsf.store.registry import Registry
-
-    # What it adds is not worth a long wait.
-    settings = settings.model_copy(update={"redis_socket_timeout": min(settings.redis_socket_timeout, 3.0)})
-    try:
-        with connect(settings, name="dsf-cli", retries=0) as client:
-            state = Pairs(client).state(report.cluster, report.scorer)
-            score = score_view(state, Registry(client).scorers(), time.time())
-    except (DsfError, redis.RedisError):
-        return report
-    items = [item for item in score.items if item.waiting is not None]
-    return report.model_copy(update={"held": items, "hold": score.hold})
-
-
-def _no_demo() -> str:
-    from dsf.cli.session import by_environment
-
-    if by_environment():
-        return "no demo runs with the Redis of DSF_REDIS_URL: unset it, or source the file `env` of a running demo"
-    return "no demo runs here"
 
 
 class _Page:
     """Lines of text; each text of an external service is on one line."""
 
     def __init__(self) -> None:
-        self.parts: list[RenderableType] = []
+        self.parts: list[Cell | Renderable] = []
 
     def title(self, text: str) -> None:
-        from rich.text import Text
-
-        self.parts += [Text(""), Text(flat(text), style="bold")]
+        self.parts += ["", (flat(text), "bold")]
 
     def line(self, label: str, text: object) -> None:
-        from rich.text import Text
-
-        self.parts.append(Text(f"   {label:<9}{flat(str(text))}"))
+        self.parts.append(f"   {label:<9}{flat(str(text))}")
 
     def end(self, text: str, style: str) -> None:
-        from rich.text import Text
-
-        self.parts += [Text(""), Text(flat(text), style=style)]
+        self.parts += ["", (flat(text), style)]
 
 
-def _render(report: ExplainReport, limit: int) -> RenderableType:
-    from rich.console import Group
-
+def _render(report: ExplainReport, limit: int) -> Renderable:
     page = _Page()
     _steps(page, report)
     if report.results:
@@ -174,7 +95,7 @@ def _render(report: ExplainReport, limit: int) -> RenderableType:
         if report.message:
             page.end(f"{report.reason}: {report.message}", "yellow")
         page.end(f"{report.outcome}: {good} of {len(report.results)} results are used. Nothing was published.", "green")
-    return Group(*page.parts[1:])
+    return stacked(*page.parts[1:])
 
 
 def _until(item: ScoreItem) -> str:
@@ -227,8 +148,8 @@ def _answer(status: int | None, seconds: float, size: int) -> str:
     return f"{what} after {seconds * 1000:.0f} ms" + (f", {size} bytes" if size else "")
 
 
-def _result_table(results: list[ResultView]) -> RenderableType:
-    rows: list[list[str | tuple[str, str]]] = [
+def _result_table(results: list[ResultView]) -> Renderable:
+    rows: list[list[Cell]] = [
         [
             (result.fate, _STYLES.get(result.fate, "")),
             result.name,

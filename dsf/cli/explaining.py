@@ -7,24 +7,30 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import redis
+import typer
 from pydantic import Field
 
-from dsf import keys
+from dsf import http, keys
 from dsf.api.aggregate import aggregated
-from dsf.api.score import DimensionFormat, build_items, to_score_value
+from dsf.api.score import build_items, render_dimension, to_score_value
 from dsf.api.scoring import ScoringResult, parse_response, remark_of
 from dsf.api.summary import ScorerSummary
+from dsf.cli import delivered
 from dsf.cli.delivered import ClusterDelivery
+from dsf.cli.session import agent_settings, by_environment
 from dsf.cycle.stages import Cycle, Observer, Stages
-from dsf.errors import CycleError, ScoreObjectTooLargeError
+from dsf.errors import CycleError, DsfError, ScoreObjectTooLargeError, UnknownScorerError
+from dsf.fleet.rows import score_view
 from dsf.fleet.views import HoldView, ScoreItem, View
 from dsf.http.access import Access, alias_of
 from dsf.messages import new_run_id
@@ -33,6 +39,9 @@ from dsf.reasons import RefusalReason
 from dsf.settings import Settings
 from dsf.sources import Payload
 from dsf.sources.base import Question
+from dsf.store.client import connect
+from dsf.store.pairs import Pairs
+from dsf.store.registry import Registry
 from dsf.text import WITHHELD, masked, place
 
 #: Most bytes of a request or an answer in the report.
@@ -111,6 +120,61 @@ class ExplainReport(View):
     trace: str = Field(default="", description="Id of its OpenTelemetry trace; empty if this process sends none.")
 
 
+def explained(scorer: str, cluster: str, config: Path | None, save: Path | None) -> ExplainReport:
+    """Run one cycle of a scorer as it was delivered to the cluster; `config` is a file with its ConfigMap.
+
+    Raises typer.BadParameter without a configuration and for a file `save` that cannot be written; DsfError.
+    """
+    settings = agent_settings(cluster)
+    file = config or settings.agent_config
+    if file is None and not settings.agent_kube:
+        raise typer.BadParameter(
+            f"no configuration: DSF_AGENT_CONFIG names none, and {_no_demo()}. On Kubernetes the agent's pod "
+            "has it: `kubectl -n dynamic-scoring exec deployment/dynamic-scoring-agent -- dsf explain SCORER`; or save "
+            "it there: `kubectl -n dynamic-scoring get configmap dynamic-scoring-config -o yaml`",
+            param_hint="--config",
+        )
+    with ExitStack() as stack:
+        delivery = (
+            stack.enter_context(delivered.from_cluster(cluster, settings))
+            if file is None
+            else delivered.from_file(file, settings)
+        )
+        summary = delivery.summaries.get(scorer)
+        if summary is None:
+            known = ", ".join(sorted(delivery.summaries)) or "none"
+            raise UnknownScorerError(
+                f"scorer {scorer!r} was not delivered to cluster {cluster!r} ({delivery.where} has: {known}); it may "
+                "be masked, not healthy, or not resolved: see `dsf status`"
+            )
+        http.use(settings)
+        try:
+            report = run(cluster, summary, settings, delivery, save)
+        except OSError as error:
+            raise typer.BadParameter(f"cannot be written: {error}", param_hint="--save") from None
+    return report if settings.agent_kube else _with_held(report, settings)
+
+
+def _with_held(report: ExplainReport, settings: Settings) -> ExplainReport:
+    """With what the hub holds back of this score, where Redis can be read: agents have no right to it."""
+    # What it adds is not worth a long wait.
+    settings = settings.model_copy(update={"redis_socket_timeout": min(settings.redis_socket_timeout, 3.0)})
+    try:
+        with connect(settings, name="dsf-cli", retries=0) as client:
+            state = Pairs(client).state(report.cluster, report.scorer)
+            score = score_view(state, Registry(client).scorers(), time.time())
+    except (DsfError, redis.RedisError):
+        return report
+    items = [item for item in score.items if item.waiting is not None]
+    return report.model_copy(update={"held": items, "hold": score.hold})
+
+
+def _no_demo() -> str:
+    if by_environment():
+        return "no demo runs with the Redis of DSF_REDIS_URL: unset it, or source the file `env` of a running demo"
+    return "no demo runs here"
+
+
 def run(
     cluster: str, summary: ScorerSummary, settings: Settings, delivery: ClusterDelivery, save: Path | None = None
 ) -> ExplainReport:
@@ -138,7 +202,7 @@ def run(
     except CycleError as error:
         values = {"outcome": "error", "stage": error.stage, "reason": error.reason, "message": error.message}
     else:
-        values = _judged(_Destination(cluster, summary, seen.hidden), seen, cycle, payload)
+        values = _judged(cluster, seen, cycle, payload)
     if seen.exchanges["score"]:
         values["request"] = RequestView(
             url=_without_user(summary.scoring_endpoint),
@@ -220,67 +284,61 @@ class _Seen(Observer):
         return masked(text, *self._secrets)
 
 
-@dataclass(frozen=True)
-class _Destination:
-    """Destination of the results."""
-
-    cluster: str
-    summary: ScorerSummary
-    #: Removes secrets from a text that is shown.
-    hidden: Callable[[str], str]
-
-    def fates(self, body: bytes) -> Iterator[ResultView]:
-        """The outcome of each result, in the order of the answer."""
-        elements = json.loads(body.decode("utf-8-sig"), parse_int=float)["results"]
-        if self.summary.aggregate_with and self.summary.score_destination != "None":
-            refused = (self._fate(element, "x") for element in elements)
-            yield from (fate for fate in refused if fate.fate == "refused")
-            good = parse_response(body).results
-            elements = [{"metric": labels, "score": score} for labels, score in _aggregate(good, self.summary)]
-        formats = (self.summary.score_dimension_format, *(self.summary.more_dimension_formats or ()))
-        given: set[str] = set()
-        named: set[int] = set()
-        for number, fmt in enumerate(formats):
-            fates = [self._fate(element, fmt) for element in elements]
-            # A later result replaces one with the same item name; an earlier format wins over a later one.
-            last = {fate.name: index for index, fate in enumerate(fates) if fate.fate == "item"}
-            for index, fate in enumerate(fates):
-                shown = fate.model_copy(update={"name": self.hidden(fate.name), "note": self.hidden(fate.note)})
-                if fate.fate == "item" and (last[fate.name] != index or fate.name in given):
-                    which = "an earlier format" if fate.name in given else "a later result"
-                    note = f"{which} has the same item name"
-                    yield shown.model_copy(update={"fate": "replaced", "value": None, "note": note})
-                elif fate.fate == "item" or (number == len(formats) - 1 and index not in named):
-                    yield shown
-                named |= {index} if fate.fate == "item" else set()
-            given |= last.keys()
-
-    def _fate(self, element: Any, fmt: str) -> ResultView:
-        text = self.hidden(json.dumps(element, ensure_ascii=False))
-        shown = text if len(text) <= HEAD_BYTES else text[:HEAD_BYTES] + "..."
-        alone = parse_response(json.dumps({"results": [element]}).encode())
-        if not alone.results:
-            return ResultView(result=shown, fate="refused", note=", ".join(alone.refused))
-        labels, score = alone.results[0]
-        if self.summary.score_destination == "None":
-            return ResultView(result=shown, fate="metric")
-        dimension = DimensionFormat(fmt, self.cluster, self.summary.score_name)
-        name = dimension.render(labels)
-        if not name:
-            return ResultView(result=shown, fate="refused", note="empty_dimension")
-        value, clamped = to_score_value(score)
-        notes = [f"{score:g} is outside of -100..100"] if clamped else []
-        if not clamped and math.floor(score) != score:
-            notes = [f"rounded down from {score:g}"]
-        return ResultView(result=shown, fate="item", name=name, value=value, note="".join(notes))
+def _fates(cluster: str, summary: ScorerSummary, body: bytes, hidden: Callable[[str], str]) -> Iterator[ResultView]:
+    """The outcome of each result, in the order of the answer. `hidden` removes secrets from a text that is shown."""
+    elements = json.loads(body.decode("utf-8-sig"), parse_int=float)["results"]
+    if summary.aggregate_with and summary.score_destination != "None":
+        refused = (_fate(cluster, summary, element, "x", hidden) for element in elements)
+        yield from (fate for fate in refused if fate.fate == "refused")
+        good = _counted(summary, parse_response(body).results)
+        elements = [{"metric": labels, "score": score} for labels, score in good]
+    formats = (summary.score_dimension_format, *(summary.more_dimension_formats or ()))
+    given: set[str] = set()
+    named: set[int] = set()
+    for number, fmt in enumerate(formats):
+        fates = [_fate(cluster, summary, element, fmt, hidden) for element in elements]
+        # A later result replaces one with the same item name; an earlier format wins over a later one.
+        last = {fate.name: index for index, fate in enumerate(fates) if fate.fate == "item"}
+        for index, fate in enumerate(fates):
+            shown = fate.model_copy(update={"name": hidden(fate.name), "note": hidden(fate.note)})
+            if fate.fate == "item" and (last[fate.name] != index or fate.name in given):
+                which = "an earlier format" if fate.name in given else "a later result"
+                note = f"{which} has the same item name"
+                yield shown.model_copy(update={"fate": "replaced", "value": None, "note": note})
+            elif fate.fate == "item" or (number == len(formats) - 1 and index not in named):
+                yield shown
+        named |= {index for index, fate in enumerate(fates) if fate.fate == "item"}
+        given |= last.keys()
 
 
-def _aggregate(results: Sequence[ScoringResult], summary: ScorerSummary) -> list[ScoringResult]:
-    """The results after aggregation."""
-    return aggregated(results, summary.aggregate_by or (), summary.aggregate_with or "")
+def _fate(cluster: str, summary: ScorerSummary, element: Any, fmt: str, hidden: Callable[[str], str]) -> ResultView:
+    """That of one result by one format."""
+    text = hidden(json.dumps(element, ensure_ascii=False))
+    shown = text if len(text) <= HEAD_BYTES else text[:HEAD_BYTES] + "..."
+    alone = parse_response(json.dumps({"results": [element]}).encode())
+    if not alone.results:
+        return ResultView(result=shown, fate="refused", note=", ".join(alone.refused))
+    labels, score = alone.results[0]
+    if summary.score_destination == "None":
+        return ResultView(result=shown, fate="metric")
+    name = render_dimension(fmt, cluster, summary.score_name, labels)
+    if not name:
+        return ResultView(result=shown, fate="refused", note="empty_dimension")
+    value, clamped = to_score_value(score)
+    note = f"{score:g} is outside of -100..100" if clamped else ""
+    if not clamped and math.floor(score) != score:
+        note = f"rounded down from {score:g}"
+    return ResultView(result=shown, fate="item", name=name, value=value, note=note)
 
 
-def _judged(destination: _Destination, seen: _Seen, cycle: Cycle, payload: Payload) -> dict[str, Any]:
+def _counted(summary: ScorerSummary, results: list[ScoringResult]) -> list[ScoringResult]:
+    """The results of which items are made."""
+    return (
+        aggregated(results, summary.aggregate_by or (), summary.aggregate_with) if summary.aggregate_with else results
+    )
+
+
+def _judged(cluster: str, seen: _Seen, cycle: Cycle, payload: Payload) -> dict[str, Any]:
     """The hub's result for this answer."""
     response, summary = cycle.response, cycle.summary
     if response is None:
@@ -291,13 +349,13 @@ def _judged(destination: _Destination, seen: _Seen, cycle: Cycle, payload: Paylo
     distinct = {frozenset(labels.items()) for labels, _ in response.results}
     given, replaced, example = len(response.results), len(response.results) - len(distinct), ""
     body = b"".join(question.pieces)
-    results = [] if seen.masked(body) == WITHHELD.encode() else list(destination.fates(body))
+    results = [] if seen.masked(body) == WITHHELD.encode() else list(_fates(cluster, summary, body, seen.hidden))
     if summary.score_destination != "None":
         try:
             more = summary.more_dimension_formats or ()
             fmt = summary.score_dimension_format
-            used = _aggregate(response.results, summary) if summary.aggregate_with else response.results
-            built = build_items(used, fmt, destination.cluster, summary.score_name, more=more)
+            used = _counted(summary, response.results)
+            built = build_items(used, fmt, cluster, summary.score_name, more=more)
         except ScoreObjectTooLargeError as error:
             failure = {"outcome": "error", "stage": "publish", "reason": "too_large", "message": str(error)}
             return {"results": results, **failure}

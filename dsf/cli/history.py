@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsf.cli.duration import past
-from dsf.cli.output import Format, Output, clock, emit, flat, number, table, table_limit
+from dsf.cli.output import Cell, Format, Output, Renderable, clock, emit, flat, number, stacked, table, table_limit
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from dsf.fleet.changes import ChangeList
     from dsf.fleet.views import CycleView, HistoryList
 
@@ -35,10 +33,7 @@ def history(
         emit(view, output, lambda: _render_cycles(view))
 
 
-def _render_cycles(view: HistoryList) -> RenderableType:
-    from rich.console import Group
-    from rich.text import Text
-
+def _render_cycles(view: HistoryList) -> Renderable:
     from dsf.process import tracing
     from dsf.store.history import COUNTS
 
@@ -50,7 +45,7 @@ def _render_cycles(view: HistoryList) -> RenderableType:
         + (f" (skipped: {skipped})" if skipped else "")
     )
     if not view.cycles:
-        return Group(Text("No cycle has ended yet."), Text(flat(summary)))
+        return stacked("No cycle has ended yet.", flat(summary))
     # Always in one order, whatever a cycle counted first.
     given = dict.fromkeys(name for cycle in view.cycles for name in cycle.counts)
     names = [*(name for name in COUNTS if name in given), *sorted(given.keys() - set(COUNTS))]
@@ -58,10 +53,10 @@ def _render_cycles(view: HistoryList) -> RenderableType:
     traces = tracing.is_wanted()
     headers = ("TIME", "RUN", "OUTCOME", *numbers, "REASON", *(("TRACE",) if traces else ()))
     rows = [[*_row(cycle, names), *((cycle.trace,) if traces else ())] for cycle in view.cycles]
-    return Group(table(headers, rows, right=numbers), Text(""), Text(flat(summary)))
+    return stacked(table(headers, rows, right=numbers), "", flat(summary))
 
 
-def _row(cycle: CycleView, names: list[str]) -> list[str | tuple[str, str]]:
+def _row(cycle: CycleView, names: list[str]) -> list[Cell]:
     stage = f"{cycle.stage}: " if cycle.stage else ""
     why = f"{stage}{cycle.reason}" + (f": {cycle.message}" if cycle.message else "")
     return [
@@ -114,12 +109,10 @@ def changes(
             )
 
 
-def _render_changes(change_list: ChangeList) -> RenderableType:
-    from rich.text import Text
-
+def _render_changes(change_list: ChangeList) -> Renderable:
     if not change_list.changes:
-        return Text("There are no such changes.")
-    rows: list[list[str | tuple[str, str]]] = [
+        return "There are no such changes."
+    rows: list[list[Cell]] = [
         [
             clock(change.at),
             (change.who, "yellow" if change.claimed else ""),

@@ -7,7 +7,7 @@ import json
 import sys
 from enum import StrEnum
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -25,9 +25,6 @@ from dsf.cli import (
 )
 from dsf.cli.group import CommandGroup, FleetCommand
 from dsf.cli.output import Format, Output, emit, flat
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 app = typer.Typer(
     name="dsf",
@@ -70,13 +67,7 @@ def version(output: Output = Format.TABLE) -> None:
         celery: str = Field(default_factory=lambda: metadata.version("celery"))
 
     versions = Versions()
-
-    def render() -> RenderableType:
-        from rich.text import Text
-
-        return Text(f"dsf {versions.dsf} (Python {versions.python}, Celery {versions.celery})")
-
-    emit(versions, output, render)
+    emit(versions, output, lambda: f"dsf {versions.dsf} (Python {versions.python}, Celery {versions.celery})")
 
 
 def crds(
@@ -133,7 +124,7 @@ add_installed(app)
 
 
 def run() -> None:
-    """Run the command line. Of all commands only the called one is built: that takes longer than to run most of them."""
+    """Run the command line. Only the called command is built: to build all takes longer than to run one."""
     called, word = copy.copy(app), "".join(sys.argv[1:2])
     called.registered_commands = [command for command in app.registered_commands if command.name == word]
     called.registered_groups = [group for group in app.registered_groups if group.name == word]

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
@@ -25,6 +25,11 @@ class Format(StrEnum):
     JSON = "json"
     YAML = "yaml"
 
+
+#: A text, or a text and its style.
+Cell: TypeAlias = str | tuple[str, str]
+#: What is printed.
+Renderable: TypeAlias = "RenderableType"
 
 Output = Annotated[Format, typer.Option("--output", "-o", help="A table for users, json or yaml for programs.")]
 
@@ -105,11 +110,11 @@ def console() -> Console:
 
 def table(
     headers: Sequence[str],
-    rows: Sequence[Sequence[str | tuple[str, str]]],
+    rows: Sequence[Sequence[Cell]],
     *,
     right: Sequence[str] = (),
     cut: bool = False,
-) -> RenderableType:
+) -> Renderable:
     """A table without lines. A cell is a text or (text, style); columns named in `right` are aligned right.
 
     Long cells are folded, or truncated so that each row is one line.
@@ -128,7 +133,16 @@ def table(
     return made
 
 
-def emit(view: BaseModel, output: Format, render: Callable[[], RenderableType]) -> None:
+def stacked(*parts: Cell | Renderable) -> Renderable:
+    """The parts below each other; a text, or a text and its style, is one line. Texts from elsewhere are `flat`."""
+    from rich.console import Group
+    from rich.text import Text
+
+    styled = ((part, "") if isinstance(part, str) else part for part in parts)
+    return Group(*(Text(*part) if isinstance(part, tuple) else part for part in styled))
+
+
+def emit(view: BaseModel, output: Format, render: Callable[[], Renderable]) -> None:
     """Print `view` in the chosen format; `render` makes the table."""
     if output is Format.JSON:
         typer.echo(as_json(view, indent=2))

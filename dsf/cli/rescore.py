@@ -9,12 +9,10 @@ import typer
 
 from dsf.cli.duration import seconds
 from dsf.cli.group import BAD
-from dsf.cli.output import Format, Output, emit, flat, table
+from dsf.cli.output import Cell, Format, Output, Renderable, emit, flat, stacked, table
 from dsf.cli.person import AsOption, actor
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from dsf.fleet.rescore import RescoreReport
 
 #: Default seconds of `--wait`: longer than the timeout of a slow stage.
@@ -83,24 +81,21 @@ def _say_so_far(report: RescoreReport) -> None:
     )
 
 
-def _render(report: RescoreReport) -> RenderableType:
-    from rich.console import Group
-    from rich.text import Text
-
+def _render(report: RescoreReport) -> Renderable:
     from dsf.cli.scores import render_scores
     from dsf.fleet.views import ScoreList
 
-    rows: list[list[str | tuple[str, str]]] = []
+    rows: list[list[Cell]] = []
     for run in report.runs:
         outcome = run.outcome or ("sent" if run.run_id else "not sent")
         style = _STYLES.get(outcome, "" if outcome == "sent" else "red")
         stage = f"{run.stage}: " if run.stage else ""
         why = f"{stage}{run.reason}: {run.message}" if run.reason else run.message
         rows.append([run.cluster, run.run_id or "-", (outcome, style), why])
-    parts: list[RenderableType] = [table(("CLUSTER", "RUN", "OUTCOME", "REASON"), rows)]
-    if report.scores:
-        parts += [Text(""), render_scores(ScoreList(at=report.at, scores=report.scores))]
-    return Group(*parts)
+    runs = table(("CLUSTER", "RUN", "OUTCOME", "REASON"), rows)
+    if not report.scores:
+        return runs
+    return stacked(runs, "", render_scores(ScoreList(at=report.at, scores=report.scores)))
 
 
 def sync(

@@ -12,13 +12,25 @@ import typer
 
 from dsf.cli.duration import moment, seconds
 from dsf.cli.group import FleetCommand
-from dsf.cli.output import TABLE_PAIRS, Format, Limit, Output, age, clock, emit, say_rest, table, table_limit, until
+from dsf.cli.output import (
+    TABLE_PAIRS,
+    Cell,
+    Format,
+    Limit,
+    Output,
+    Renderable,
+    age,
+    clock,
+    emit,
+    say_rest,
+    table,
+    table_limit,
+    until,
+)
 from dsf.cli.person import AsOption, actor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from rich.console import RenderableType
 
     from dsf.fleet.actions import Actions
     from dsf.fleet.views import EntryView, ScheduleList
@@ -184,12 +196,10 @@ def _show(listed: ScheduleList, output: Format) -> None:
     say_rest(len(listed.entries), listed.total)
 
 
-def _render(listed: ScheduleList) -> RenderableType:
-    from rich.text import Text
-
+def _render(listed: ScheduleList) -> Renderable:
     if not listed.entries:
-        return Text("Nothing is scheduled. `dsf status` lists the scorers and their states.")
-    rows: list[list[str | tuple[str, str]]] = []
+        return "Nothing is scheduled. `dsf status` lists the scorers and their states."
+    rows: list[list[Cell]] = []
     for entry in listed.entries:
         changes = "; ".join(_who_and_why(entry))
         own = entry.interval_source != "entry"

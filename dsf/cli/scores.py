@@ -11,9 +11,11 @@ import typer
 
 from dsf.cli.output import (
     TABLE_PAIRS,
+    Cell,
     Format,
     Limit,
     Output,
+    Renderable,
     age,
     as_json,
     as_yaml,
@@ -23,6 +25,7 @@ from dsf.cli.output import (
     flat,
     number,
     say_rest,
+    stacked,
     table,
     table_limit,
     until,
@@ -32,7 +35,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from pydantic import BaseModel
-    from rich.console import RenderableType
 
     from dsf.fleet.views import ScoreItem, ScoreList, ScoreView
 
@@ -72,25 +74,22 @@ def scores(
         say_rest(len(listed.scores), listed.total)
 
 
-def render_scores(listed: ScoreList) -> RenderableType:
+def render_scores(listed: ScoreList) -> Renderable:
     """One line per item, with the age of the last successful cycle."""
-    from rich.console import Group
-    from rich.text import Text
-
-    rows: list[list[str | tuple[str, str]]] = []
+    rows: list[list[Cell]] = []
     rules: dict[str, str] = {}
     for score in listed.scores:
-        base: list[str | tuple[str, str]] = [score.cluster, score.scorer, score.score_name]
+        base: list[Cell] = [score.cluster, score.scorer, score.score_name]
         state = _state(score)
         valid = until(score.valid_until, listed.at) if score.items else "-"
-        tail: list[str | tuple[str, str]] = [age(score.age_seconds), valid, state]
+        tail: list[Cell] = [age(score.age_seconds), valid, state]
         items = [(item.name, _value(item, listed.at)) for item in score.items] or [("-", "-")]
         if score.hold is not None and any(item.waiting is not None for item in score.items):
             rules[score.scorer] = f"{score.scorer}: {score.hold.rule}"
         rows += [[*base, name, value, *tail] for name, value in items]
     headers = ("CLUSTER", "SCORER", "SCORE", "ITEM", "VALUE", "AGE", "VALID FOR", "STATE")
     shown = table(headers, rows, right=("VALUE", "AGE", "VALID FOR"))
-    return Group(shown, *(Text(flat(text)) for text in rules.values())) if rules else shown
+    return stacked(shown, *map(flat, rules.values()))
 
 
 def _value(item: ScoreItem, now: datetime) -> str:
@@ -119,7 +118,7 @@ def _state(score: ScoreView) -> tuple[str, str]:
 View = TypeVar("View", bound="BaseModel")
 
 
-def watch(read: Callable[[], View], output: Format, render: Callable[[View], RenderableType]) -> NoReturn:
+def watch(read: Callable[[], View], output: Format, render: Callable[[View], Renderable]) -> NoReturn:
     """Print periodically until Ctrl-C: in place on a terminal, else one after the other.
 
     JSON is one line per update and YAML one document. While Redis or the API is down, it continues with a line on
@@ -148,15 +147,13 @@ def watch(read: Callable[[], View], output: Format, render: Callable[[View], Ren
         time.sleep(1.0)
 
 
-def _watch_live(read: Callable[[], View], render: Callable[[View], RenderableType]) -> NoReturn:
+def _watch_live(read: Callable[[], View], render: Callable[[View], Renderable]) -> NoReturn:
     import redis
-    from rich.console import Group
     from rich.live import Live
-    from rich.text import Text
 
     from dsf.errors import ApiError, HttpError
 
-    shown: RenderableType = ""
+    shown: Renderable = ""
     with Live(console=console(), auto_refresh=False, screen=False, vertical_overflow="crop") as live:
         while True:
             try:
@@ -164,7 +161,7 @@ def _watch_live(read: Callable[[], View], render: Callable[[View], RenderableTyp
                 live.update(shown, refresh=True)
             except (redis.RedisError, ApiError, HttpError) as error:
                 # The view is of the last successful update; the line below marks it as old.
-                live.update(Group(Text(clean(_hint(error)), style="red"), shown), refresh=True)
+                live.update(stacked((clean(_hint(error)), "red"), shown), refresh=True)
             time.sleep(1.0)
 
 

@@ -9,19 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import redis
 import typer
 
+import dsf.log
 from dsf import keys
 from dsf.cli import context
 from dsf.cli.output import flat
 from dsf.errors import SettingsError, UnknownClusterError
+from dsf.redislink import address
+from dsf.settings import Settings
+from dsf.store.client import connect
 
 if TYPE_CHECKING:
-    import redis
-
     from dsf.fleet.client import Client
     from dsf.fleet.model import FleetModel
-    from dsf.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,6 @@ def command_settings() -> Settings:
 
     Raises SettingsError naming the wrong variable.
     """
-    import dsf.log
-    from dsf.settings import Settings
-
     settings = for_a_person(Settings.load())
     dsf.log.prepare(settings)
     running = running_demo(settings)
@@ -108,8 +107,6 @@ def agent_settings(cluster: str) -> Settings:
 @contextmanager
 def session() -> Iterator[CommandSession]:
     """Settings and a Redis client that is closed at the end."""
-    from dsf.store.client import connect
-
     settings = command_settings()
     # A user is waiting: one retry suffices.
     client = connect(settings, name="dsf-cli", retries=1)
@@ -122,12 +119,9 @@ def session() -> Iterator[CommandSession]:
 @contextmanager
 def looking() -> Iterator[Client | FleetModel]:
     """Data source of a read-only command: the JSON API of DSF_API_URL, else Redis."""
-    from dsf.settings import Settings
-
-    settings = Settings.load()
-    if asks_api(settings):
-        with api_client(settings) as client:
-            yield client
+    client = api_client()
+    if client is not None:
+        yield client
         return
     from dsf.fleet.model import FleetModel
 
@@ -135,26 +129,23 @@ def looking() -> Iterator[Client | FleetModel]:
         yield FleetModel(opened.redis)
 
 
-def asks_api(settings: Settings) -> bool:
-    """Whether to use the JSON API of DSF_API_URL; not if --context selects a demo."""
-    return bool(settings.api_url.strip()) and context.wanted() is None
+def api_client() -> Client | None:
+    """The client for DSF_API_URL; None without it, and if --context selects a demo.
 
-
-@contextmanager
-def api_client(settings: Settings) -> Iterator[Client]:
-    """The client for DSF_API_URL. Raises SettingsError when the token cannot be read."""
-    import dsf.log
+    Raises SettingsError naming the wrong variable, and when the token cannot be read.
+    """
+    settings = for_a_person(Settings.load())
+    url = settings.api_url.strip()
+    if not url or context.wanted() is not None:
+        return None
     from dsf.fleet.client import Client
 
-    dsf.log.prepare(for_a_person(settings))
-    yield Client(settings.api_url.strip(), token=settings.resolved_api_token())
+    dsf.log.prepare(settings)
+    return Client(url, token=settings.resolved_api_token())
 
 
 def redis_hint(error: Exception) -> str:
     """Message for a command that could not use Redis, without user name and password."""
-    from dsf.redislink import address
-    from dsf.settings import Settings
-
     settings = Settings.load()
     running = running_demo(settings)
     settings = _of_demo(settings, running)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dsf.cli.group import BAD
-from dsf.cli.output import Format, Output, age, emit, flat, table
+from dsf.cli.output import Cell, Format, Output, Renderable, age, clock, emit, flat, stacked, table
 
 if TYPE_CHECKING:
     from datetime import datetime
-
-    from rich.console import RenderableType
 
     from dsf.cli.statusreport import StatusReport
     from dsf.fleet.overviews import ReasonGroup, ScorerOverview
@@ -30,54 +28,41 @@ def status(
 
     Example: dsf status sample-scorer
     """
-    from dsf.cli.session import api_client, asks_api, session
+    from dsf.cli.session import api_client, session
     from dsf.cli.statusreport import read_report, report_of
-    from dsf.settings import Settings
 
-    settings = Settings.load()
-    if asks_api(settings):
-        with api_client(settings) as client:
-            report = report_of(client, scorer)
-            _show(report, scorer, output)
+    client = api_client()
+    if client is not None:
+        report = report_of(client, scorer)
     else:
         with session() as opened:
             report = read_report(opened.redis, opened.settings, scorer)
-        _show(report, scorer, output)
-    if not report.ok:
-        raise typer.Exit(BAD)
-
-
-def _show(report: StatusReport, scorer: str | None, output: Format) -> None:
     emit(report, output, lambda: _render(report, scorer))
     if report.scores is not None and len(report.scores) < report.scores_total:
         typer.echo(
             f"dsf: the worst {len(report.scores)} of {report.scores_total} clusters; `dsf scores {scorer}` shows more",
             err=True,
         )
+    if not report.ok:
+        raise typer.Exit(BAD)
 
 
-def _render(report: StatusReport, named: str | None) -> RenderableType:
-    from rich.console import Group
-    from rich.text import Text
-
-    parts: list[RenderableType] = []
+def _render(report: StatusReport, named: str | None) -> Renderable:
+    parts: list[Cell | Renderable] = []
     if report.scorers:
         parts.append(_scorer_table(report.scorers))
     elif names := sorted({condition.scorer for condition in report.conditions}):
-        parts.append(Text(flat(f"None of {len(names)} DynamicScorers can run yet: {', '.join(names)}")))
+        parts.append(flat(f"None of {len(names)} DynamicScorers can run yet: {', '.join(names)}"))
     else:
-        parts.append(Text("No scorer is registered. Apply a DynamicScorer and a DynamicScoringConfig."))
+        parts.append("No scorer is registered. Apply a DynamicScorer and a DynamicScoringConfig.")
     if named and report.scores:
         parts += ["", _cluster_table(report)]
-    reasons = _reasons(report)
-    if named:
-        reasons = [Text(line) for line in _config_reads(report)] + reasons
-    if reasons:
-        parts += ["", *reasons]
-    return Group(*parts)
+    if lines := [*(_config_reads(report) if named else ()), *_reasons(report)]:
+        parts += ["", *map(flat, lines)]
+    return stacked(*parts)
 
 
-def _scorer_table(scorers: list[ScorerOverview]) -> RenderableType:
+def _scorer_table(scorers: list[ScorerOverview]) -> Renderable:
     from dsf.cli.statusreport import state_of
 
     rows = []
@@ -110,8 +95,8 @@ def _interval(scorer: ScorerOverview) -> str:
     return f"{'-'.join(f'{seconds}s' for seconds in dict.fromkeys((in_force[0], in_force[-1])))} (declared {declared}s)"
 
 
-def _cluster_table(report: StatusReport) -> RenderableType:
-    rows: list[list[str | tuple[str, str]]] = []
+def _cluster_table(report: StatusReport) -> Renderable:
+    rows: list[list[Cell]] = []
     for score in report.scores or []:
         reason = f"{score.failure.stage} {score.failure.reason}".strip() if score.failure else ""
         if score.remark and not reason:
@@ -135,8 +120,6 @@ def _cluster_table(report: StatusReport) -> RenderableType:
 
 def _pauses(report: StatusReport) -> list[str]:
     """Who paused the named scorer, until when and why."""
-    from dsf.cli.output import clock
-
     lines = []
     for pause in report.pauses:
         cluster, _, scorer = pause.target.partition("/")
@@ -175,10 +158,8 @@ def _reason(group: ReasonGroup, scorer: ScorerOverview, now: datetime) -> str:
     return f" on {_clusters(group)}: {what} {old} ago: {group.message}"
 
 
-def _reasons(report: StatusReport) -> list[Any]:
+def _reasons(report: StatusReport) -> list[str]:
     """A line for each problem, or reason for missing scores."""
-    from rich.text import Text
-
     from dsf.api.score import gap
 
     lines = []
@@ -196,7 +177,6 @@ def _reasons(report: StatusReport) -> list[Any]:
         f"{condition.scorer}: {condition.type}={condition.status} ({condition.reason}): {condition.message}"
         for condition in report.conditions
     ]
-    lines += [
+    return lines + [
         f"{problem.place}: {problem.message}" if problem.place else problem.message for problem in report.problems
     ]
-    return [Text(flat(line)) for line in lines]
