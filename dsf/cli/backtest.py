@@ -16,11 +16,7 @@ from dsf.cli.group import BAD, INTERRUPTED, USAGE, fail
 from dsf.cli.output import Cell, Format, Renderable, emit, flat, stacked, table
 
 if TYPE_CHECKING:
-    from dsf.backtest.record import QuestionLine, Record
-    from dsf.backtest.recording import Recording
     from dsf.backtest.summary import BacktestView
-    from dsf.cli.backtesting import Subject
-    from dsf.store.registry import HoldRule
 
 
 class BacktestFormat(StrEnum):
@@ -90,7 +86,7 @@ def backtest(
     from dsf.backtest.recording import Recording
     from dsf.backtest.run import moments
     from dsf.backtest.summary import BacktestList
-    from dsf.cli.backtesting import keep_run, kept_on_interrupt
+    from dsf.cli import backtesting
     from dsf.errors import BacktestError
 
     if scorer is None and manifest is None:
@@ -103,12 +99,11 @@ def backtest(
     try:
         asked = moments(since, every, time.time())
         with ExitStack() as stack:
-            subjects = _subjects(stack, scorer, clusters, manifest, scorer_url, source_url)
+            subjects = backtesting.subjects(stack, scorer, clusters, manifest, scorer_url, source_url)
             recording = stack.enter_context(Recording(out, writing=out is not None))
-            with kept_on_interrupt() as is_interrupted:
-                for one in subjects:
-                    one.run(recording, asked, every, rate, _print if output is BacktestFormat.JSONL else None)
-            views = _views(recording, subjects, asked, noise, rule)
+            see = backtesting.show if output is BacktestFormat.JSONL else None
+            is_interrupted = backtesting.run_all(((one, recording) for one in subjects), asked, every, rate, see)
+            views = backtesting.views(recording, subjects, asked, noise, rule)
     except BacktestError as error:
         fail(str(error), USAGE)
     if output is BacktestFormat.JSONL:
@@ -119,42 +114,13 @@ def backtest(
     if plot is not None and views:
         picture.draw(views, plot)
     if keep and views:
-        keep_run([view.scorer for view in views], clusters=[view.cluster for view in views], backtests=views)
-    if is_interrupted():
+        backtesting.keep_run(
+            [view.scorer for view in views], clusters=[view.cluster for view in views], backtests=views
+        )
+    if is_interrupted:
         raise typer.Exit(INTERRUPTED)
     if not any(view.items for view in views):
         raise typer.Exit(BAD)
-
-
-def _subjects(
-    stack: ExitStack, scorer: str | None, clusters: list[str], manifest: Path | None, scorer_url: str, source_url: str
-) -> list[Subject]:
-    from dsf.backtest.run import check
-    from dsf.cli.backtesting import subject
-
-    found = [subject(stack, scorer, name, manifest, scorer_url, source_url) for name in dict.fromkeys(clusters)]
-    for one in found:
-        check(one.summary)
-    return found
-
-
-def _print(line: QuestionLine | Record) -> None:
-    from dsf.backtest.recording import as_line
-
-    typer.echo(as_line(line))
-
-
-def _views(
-    recording: Recording, subjects: list[Subject], asked: range, noise: int, rule: HoldRule | None
-) -> list[BacktestView]:
-    """Of the clusters that were begun."""
-    from dsf.backtest.summary import summarised
-
-    questions = [recording.questions[one.cluster] for one in subjects if one.cluster in recording.questions]
-    return [
-        summarised(question, asked, recording.records(question.cluster, asked[0]), noise=noise, hold=rule)
-        for question in questions
-    ]
 
 
 def when(moment: datetime) -> str:

@@ -1,33 +1,42 @@
-"""What `dsf backtest` and `dsf compare` share: the scorer that is asked for, and a run with progress."""
+"""What `dsf backtest` and `dsf compare` do: the scorer that is asked for, a run with progress, and both sides."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import redis
 import typer
 
 from dsf import http
 from dsf.agent.secrets import FileSecrets, Release
+from dsf.api.aggregate import aggregated
+from dsf.api.score import build_items
 from dsf.api.summary import ScorerSummary
 from dsf.auth.secrets import SecretSource
+from dsf.backtest.comparison import Common, ComparisonView, PlacementDifference, installed
 from dsf.backtest.kept import KeptRun, keep, new_id
 from dsf.backtest.record import Question, QuestionLine, Record
-from dsf.backtest.recording import Recording
-from dsf.backtest.run import run
+from dsf.backtest.recording import Recording, as_line
+from dsf.backtest.run import check, moments, run
 from dsf.backtest.scorers import from_hub, from_manifest, redirected
+from dsf.backtest.summary import BacktestView, summarised
 from dsf.cli import delivered
+from dsf.cli.group import USAGE, fail, needs
 from dsf.cli.person import who
-from dsf.cli.session import agent_settings, hub_settings, session
+from dsf.cli.session import agent_settings, command_settings, hub_settings, session
 from dsf.errors import UnknownScorerError
+from dsf.fleet.model import FleetModel
+from dsf.fleet.views import ScoreView
 from dsf.http import transport
 from dsf.settings import Settings
+from dsf.store.registry import HoldRule, Registry, ScorerRecord
 
 
 @dataclass(frozen=True)
@@ -119,15 +128,175 @@ def _of_hub(settings: Settings, scorer: str, cluster: str, scorer_url: str) -> S
         return from_hub(hub, scorer, cluster, scorer_url)
 
 
-@contextmanager
-def kept_on_interrupt() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C ends the block, not the command. Yields whether that happened."""
-    interrupted = False
+def subjects(
+    stack: ExitStack, scorer: str | None, clusters: list[str], manifest: Path | None, scorer_url: str, source_url: str
+) -> list[Subject]:
+    """The scorer on each cluster. Raises BacktestError for one whose source has no past, and as `subject`."""
+    found = [subject(stack, scorer, name, manifest, scorer_url, source_url) for name in dict.fromkeys(clusters)]
+    for one in found:
+        check(one.summary)
+    return found
+
+
+def run_all(
+    tests: Iterable[tuple[Subject, Recording]],
+    asked: range,
+    every: int,
+    rate: float,
+    see: Callable[[QuestionLine | Record], None] | None = None,
+) -> bool:
+    """Run each test into its recording. Ctrl-C ends them, not the command; returns whether that happened."""
     try:
-        yield lambda: interrupted
+        for one, recording in tests:
+            one.run(recording, asked, every, rate, see)
     except KeyboardInterrupt:
-        interrupted = True
         typer.echo("dsf: interrupted; what was computed is kept", err=True)
+        return True
+    return False
+
+
+def show(line: QuestionLine | Record) -> None:
+    """Print it as a line of JSON."""
+    typer.echo(as_line(line))
+
+
+def views(
+    recording: Recording, tested: list[Subject], asked: range, noise: int, hold: HoldRule | None
+) -> list[BacktestView]:
+    """Of the clusters that were begun."""
+    questions = [recording.questions[one.cluster] for one in tested if one.cluster in recording.questions]
+    return [
+        summarised(question, asked, recording.records(question.cluster, asked[0]), noise=noise, hold=hold)
+        for question in questions
+    ]
+
+
+def _manifest(name: str) -> Path | None:
+    """The file, if a side is a manifest."""
+    path = Path(name)
+    return path if path.suffix in (".yaml", ".yml") else None
+
+
+def _is_recorded(name: str) -> bool:
+    return Path(name).is_file() and not _manifest(name)
+
+
+def side(stack: ExitStack, name: str, since: int, clusters: list[str], now: int) -> Recording:
+    """One of the two; what is tested now has no moments yet."""
+    path = Path(name)
+    if _manifest(name) and not since:
+        raise typer.BadParameter("is needed for a manifest: its scorer has no scores now", param_hint="--since")
+    recording = stack.enter_context(Recording(path if _is_recorded(name) else None))
+    if not _is_recorded(name):
+        recording.name = path.stem if _manifest(name) else name
+        if not since:
+            with session() as opened:
+                _add_current(recording, opened.redis, name, now)
+    recording.only(clusters)
+    return recording
+
+
+def test(
+    stack: ExitStack,
+    sides: Iterable[tuple[str, Recording]],
+    since: int,
+    every: int,
+    clusters: Collection[str],
+    rate: float,
+) -> bool:
+    """Test scorers and manifests, cluster by cluster, so that both have the same ones. Whether Ctrl-C ended it."""
+    tests = [(name, recording) for name, recording in sides if since and not _is_recorded(name)]
+    if not tests:
+        return False
+    asked = moments(since, every, time.time())
+    return run_all(
+        (
+            (subject(stack, None if _manifest(name) else name, cluster, _manifest(name)), recording)
+            for cluster in clusters or _all_clusters()
+            for name, recording in tests
+        ),
+        asked,
+        every,
+        rate,
+    )
+
+
+def tested(side: Recording, view: ComparisonView) -> list[BacktestView]:
+    """The backtests of a side in the time that both have; none of scores as they are now."""
+    start, end = (int(moment.timestamp()) for moment in (view.start, view.end))
+    questions = [side.questions[name] for name in view.clusters if side.questions[name].every]
+    # Moments are whole multiples of their distance; the time may begin with one of the other side.
+    asked = [(one, range(-(-start // one.every) * one.every, end + 1, one.every)) for one in questions]
+    return [
+        summarised(one, moments, side.records(one.cluster, start, end), noise=0) for one, moments in asked if moments
+    ]
+
+
+def without_folders(view: ComparisonView, sides: Sequence[Recording]) -> ComparisonView:
+    """With the names of files alone: folders are of this machine."""
+
+    def short(text: str) -> str:
+        for side in sides:
+            text = text.replace(side.name, Path(side.name).name)
+        return text
+
+    return view.model_copy(update={"a": short(view.a), "b": short(view.b), "notes": [*map(short, view.notes)]})
+
+
+def _all_clusters() -> list[str]:
+    """Those of a hub on a folder."""
+    out = command_settings().out
+    found = sorted(path.name for path in out.glob("clusters/*")) if out is not None else []
+    if not found:
+        raise typer.BadParameter("is needed where no hub on a folder runs", param_hint="--cluster")
+    return found
+
+
+def replayed(
+    wanted: list[str], a: Recording, b: Recording, common: Common
+) -> tuple[list[PlacementDifference], list[str], list[str]]:
+    """What became of the Placements, notes, and what could not be read of them."""
+    replay = installed()
+    if replay is not None:
+        return replay(wanted, a, b, common)
+    if wanted:
+        fail(f"--placement: {needs('optimizer')}", USAGE)
+    return [], [f"which Placements would have chosen otherwise: {needs('optimizer')}"], []
+
+
+def _add_current(recording: Recording, client: redis.Redis, scorer: str, at: int) -> None:
+    """Add the newest score of a scorer on each cluster, as of the moment `at`.
+
+    Raises UnknownScorerError, redis.RedisError.
+    """
+    scores = FleetModel(client).scores(None, scorer).scores
+    record = Registry(client).scorers()[scorer]
+    for score in scores:
+        recording.begin(
+            Question(
+                cluster=score.cluster,
+                scorer=scorer,
+                score_name=score.score_name,
+                every=0,
+                # The rows have no expired score, so those that they have count.
+                validity=1,
+                sources=(),
+                scoring_endpoint="",
+                formats=(),
+            )
+        )
+        items = {item.name: item.value for item in score.items} or _unpublished(score, record)
+        if items:
+            recording.add(Record(cluster=score.cluster, at=at, outcome="ok", items=items))
+
+
+def _unpublished(score: ScoreView, record: ScorerRecord) -> dict[str, int]:
+    """The items that `scoreDestination: None` leaves out. Raises ScoreObjectTooLargeError."""
+    results = [(result.metric, result.score) for result in score.results]
+    if record.aggregate_with:
+        results = list(aggregated(results, record.aggregate_by, record.aggregate_with))
+    more = record.more_dimension_formats
+    return dict(build_items(results, record.dimension_format, score.cluster, record.score_name, more=more).items)
 
 
 def keep_run(scorers: list[str], **found: Any) -> None:

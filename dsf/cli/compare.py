@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dsf.cli.backtest import Every, Keep, Rate, when
 from dsf.cli.duration import seconds
-from dsf.cli.group import BAD, INTERRUPTED, USAGE, fail, needs
+from dsf.cli.group import BAD, INTERRUPTED, USAGE, fail
 from dsf.cli.output import Cell, Format, Output, Renderable, emit, flat, stacked, table
 from dsf.text import listed
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
-    from dsf.backtest.comparison import Common, ComparisonView, PlacementDifference
-    from dsf.backtest.recording import Recording
-    from dsf.backtest.summary import BacktestView
+    from dsf.backtest.comparison import ComparisonView, PlacementDifference
 
 #: Times of one Placement in the table.
 _SPANS = 5
@@ -60,7 +57,7 @@ def compare(
     Example: dsf compare before.jsonl after.jsonl --placement placement.yaml
     """
     from dsf.backtest.comparison import compared, in_common
-    from dsf.cli.backtesting import keep_run
+    from dsf.cli import backtesting
     from dsf.errors import BacktestError
 
     is_interrupted = False
@@ -68,126 +65,28 @@ def compare(
         with ExitStack() as stack:
             # Scores in force are of one moment: two readings of the clock may differ.
             now = int(time.time())
-            sides = [_side(stack, name, since, clusters or [], now) for name in (a, b)]
-            tests = [one for one in zip((a, b), sides, strict=True) if since and not _is_recorded(one[0])]
-            is_interrupted = bool(tests) and _test(stack, tests, since, every, clusters or _all_clusters(), rate)
+            sides = [backtesting.side(stack, name, since, clusters or [], now) for name in (a, b)]
+            named = zip((a, b), sides, strict=True)
+            is_interrupted = backtesting.test(stack, named, since, every, clusters or [], rate)
             common = in_common(sides[0], sides[1])
-            differences, notes, problems = _replayed(placements or [], sides[0], sides[1], common)
+            differences, notes, problems = backtesting.replayed(placements or [], sides[0], sides[1], common)
             view = compared(sides[0], sides[1], common)
-            tested = [_tested(side, view) for side in sides]
+            tested = [backtesting.tested(side, view) for side in sides]
     except BacktestError as error:
         fail(str(error), INTERRUPTED if is_interrupted else USAGE)
     update = {"placements": differences, "notes": [*view.notes, *notes, *problems]}
     view = view.model_copy(update=update | {"backtests_a": tested[0], "backtests_b": tested[1]})
     emit(view, output, lambda: _render(view, limit or None))
     if keep:
-        keep_run(
+        backtesting.keep_run(
             [question.scorer for side in sides for question in side.questions.values()],
             clusters=view.clusters,
-            comparison=_without_folders(view, sides),
+            comparison=backtesting.without_folders(view, sides),
         )
     if is_interrupted:
         raise typer.Exit(INTERRUPTED)
     if problems or any(placement.problem for placement in view.placements):
         raise typer.Exit(BAD)
-
-
-def _is_manifest(name: str) -> bool:
-    return Path(name).suffix in (".yaml", ".yml")
-
-
-def _is_recorded(name: str) -> bool:
-    return Path(name).is_file() and not _is_manifest(name)
-
-
-def _side(stack: ExitStack, name: str, since: int, clusters: list[str], now: int) -> Recording:
-    """One of the two; what is tested now has no moments yet."""
-    from dsf.backtest.current import add_current
-    from dsf.backtest.recording import Recording
-    from dsf.cli.session import session
-
-    path = Path(name)
-    if _is_manifest(name) and not since:
-        raise typer.BadParameter("is needed for a manifest: its scorer has no scores now", param_hint="--since")
-    recording = stack.enter_context(Recording(path if _is_recorded(name) else None))
-    if not _is_recorded(name):
-        recording.name = path.stem if _is_manifest(name) else name
-        if not since:
-            with session() as opened:
-                add_current(recording, opened.redis, name, now)
-    recording.only(clusters)
-    return recording
-
-
-def _test(
-    stack: ExitStack,
-    tests: Sequence[tuple[str, Recording]],
-    since: int,
-    every: int,
-    clusters: Collection[str],
-    rate: float,
-) -> bool:
-    """Test scorers and manifests, cluster by cluster, so that both have the same ones. Whether Ctrl-C ended it."""
-    from dsf.backtest.run import moments
-    from dsf.cli.backtesting import kept_on_interrupt, subject
-
-    asked = moments(since, every, time.time())
-    with kept_on_interrupt() as is_interrupted:
-        for cluster in clusters:
-            for name, side in tests:
-                path = Path(name) if _is_manifest(name) else None
-                one = subject(stack, name if path is None else None, cluster, path)
-                one.run(side, asked, every, rate)
-    return is_interrupted()
-
-
-def _tested(side: Recording, view: ComparisonView) -> list[BacktestView]:
-    """The backtests of a side in the time that both have; none of scores as they are now."""
-    from dsf.backtest.summary import summarised
-
-    start, end = (int(moment.timestamp()) for moment in (view.start, view.end))
-    questions = [side.questions[name] for name in view.clusters if side.questions[name].every]
-    # Moments are whole multiples of their distance; the time may begin with one of the other side.
-    asked = [(one, range(-(-start // one.every) * one.every, end + 1, one.every)) for one in questions]
-    return [
-        summarised(one, moments, side.records(one.cluster, start, end), noise=0) for one, moments in asked if moments
-    ]
-
-
-def _without_folders(view: ComparisonView, sides: Sequence[Recording]) -> ComparisonView:
-    """With the names of files alone: folders are of this machine."""
-
-    def short(text: str) -> str:
-        for side in sides:
-            text = text.replace(side.name, Path(side.name).name)
-        return text
-
-    return view.model_copy(update={"a": short(view.a), "b": short(view.b), "notes": [*map(short, view.notes)]})
-
-
-def _all_clusters() -> list[str]:
-    """Those of a hub on a folder."""
-    from dsf.cli.session import command_settings
-
-    out = command_settings().out
-    found = sorted(path.name for path in out.glob("clusters/*")) if out is not None else []
-    if not found:
-        raise typer.BadParameter("is needed where no hub on a folder runs", param_hint="--cluster")
-    return found
-
-
-def _replayed(
-    wanted: list[str], a: Recording, b: Recording, common: Common
-) -> tuple[list[PlacementDifference], list[str], list[str]]:
-    """What became of the Placements, notes, and what could not be read of them."""
-    from dsf.backtest.comparison import installed
-
-    replay = installed()
-    if replay is not None:
-        return replay(wanted, a, b, common)
-    if wanted:
-        fail(f"--placement: {needs('optimizer')}", USAGE)
-    return [], [f"which Placements would have chosen otherwise: {needs('optimizer')}"], []
 
 
 def _render(view: ComparisonView, limit: int | None) -> Renderable:
