@@ -22,8 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dsf.errors import SettingsError
-from dsf.process.connections import HEAD_SECONDS, repeated
-from dsf.process.listening import family_of, prepare
+from dsf.process.connections import HEAD_SECONDS, family_of, prepare, repeated
 
 _Message = MutableMapping[str, Any]
 _Send = Callable[[_Message], Awaitable[None]]

@@ -5,7 +5,6 @@ memory       less work for Python's garbage collector
 children     child processes that end with this one
 shared       what is made once for all who ask meanwhile
 threads      threads that start again after an unexpected exception
-listening    addresses to listen on, of both families
-connections  servers with a limited number of connections and a deadline for each header
+connections  listen addresses, and servers with a limited number of connections and a deadline for each header
 exposition   /metrics and the probes of Kubernetes
 """

@@ -1,4 +1,4 @@
-"""Limits of the threaded servers: connections, seconds for a request's header, and headers that are there once.
+"""The threaded servers: listen addresses, of which `::` covers all of the machine, IPv4 and IPv6, and limits.
 
 An unauthenticated client occupies a thread from its first byte. So the whole request header has one deadline, not each
 read, and when all places are taken, the connection that has waited longest for its header is closed.
@@ -7,7 +7,6 @@ read, and when all places are taken, the connection that has waited longest for 
 from __future__ import annotations
 
 import io
-import selectors
 import socket
 import sys
 import threading
@@ -19,10 +18,12 @@ from socketserver import TCPServer, ThreadingMixIn
 from typing import Any, Final
 
 import dsf.log
-from dsf.process.listening import Listening
 from dsf.process.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
+
+#: Every address of both families; every IPv4 address on a machine without IPv6.
+EVERYWHERE: Final = "::"
 
 #: Seconds for a request's header, from its first byte.
 HEAD_SECONDS: Final = 10.0
@@ -115,9 +116,7 @@ class InThread:
 
     def __init__(self, server: TCPServer, name: str) -> None:
         self._server = server
-        # `serve_forever` would poll for a request to stop.
-        self._wake, self._woken = socket.socketpair()
-        self._thread = SupervisedThread(self._serve, name)
+        self._thread = SupervisedThread(server.serve_forever, name)
 
     @property
     def port(self) -> int:
@@ -131,24 +130,28 @@ class InThread:
     def stop(self) -> None:
         """Stop serving and release the port."""
         if self._thread.is_alive():
-            self._wake.send(b"!")
+            self._server.shutdown()
             self._thread.join(5)
         self._server.server_close()
-        self._wake.close()
-        self._woken.close()
-
-    def _serve(self) -> None:
-        # Do not wait for a client that has disconnected in between.
-        self._server.timeout = 0
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._server, selectors.EVENT_READ)
-            selector.register(self._woken, selectors.EVENT_READ)
-            while self._woken not in {key.fileobj for key, _ in selector.select()}:
-                self._server.handle_request()
 
 
-class BoundedServer(ThreadingMixIn, Listening):
-    """One thread per connection, with a limited number of connections."""
+def family_of(host: str) -> tuple[socket.AddressFamily, str]:
+    """The family of an address or name to listen on, and what to bind. Raises OSError for an unknown name."""
+    if host == EVERYWHERE and not socket.has_dualstack_ipv6():
+        host = "0.0.0.0"  # noqa: S104
+    addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return addresses[0][0], host
+
+
+def prepare(listener: socket.socket) -> None:
+    """Allow an unbound socket to reuse its port immediately and, for IPv6, to accept IPv4 as well."""
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if listener.family == socket.AF_INET6:
+        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+
+
+class BoundedServer(ThreadingMixIn, TCPServer):
+    """One thread per connection, with a limited number of connections; it can listen on any address."""
 
     daemon_threads = True
     #: Backlog of connections to accept. Beyond it (5 by default) the kernel drops a client's SYN, and the client
@@ -162,7 +165,14 @@ class BoundedServer(ThreadingMixIn, Listening):
         self._taken = 0
         #: Connections without a valid request so far, in order of arrival.
         self._strangers: dict[socket.socket, None] = {}
-        super().__init__(address, handler)
+        host, port = address
+        self.address_family, host = family_of(host)
+        super().__init__((host, port), handler)
+
+    def server_bind(self) -> None:
+        """Bind for both families."""
+        prepare(self.socket)
+        super().server_bind()
 
     def is_known(self, connection: socket.socket) -> None:
         """Mark a connection as having sent a valid request: it is not closed for others."""

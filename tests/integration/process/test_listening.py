@@ -13,8 +13,8 @@ from dsf.errors import SettingsError
 from dsf.http.serving import listen
 from dsf.otlp.received import Received
 from dsf.otlp.receiver import Receiver
+from dsf.process.connections import EVERYWHERE
 from dsf.process.exposition import MetricsServer
-from dsf.process.listening import EVERYWHERE
 from dsf.settings import Settings
 from dsf.sources.window import WindowBudget
 from tests.support.redisserver import free_port, has_ipv6

@@ -16,7 +16,7 @@ import requests
 
 from dsf.celery import make_app
 from dsf.messages import FETCH_TASK
-from dsf.process.listening import EVERYWHERE
+from dsf.process.connections import EVERYWHERE
 from dsf.store.registry import ClusterRecord, Registry
 from dsf.worker import commands
 from tests.conftest import SettingsFactory
