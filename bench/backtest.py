@@ -19,8 +19,7 @@ from bench.common import MEGABYTE, Figure, Measurement, run, spread
 from bench.peers import server, summary
 from dsf.agent.secrets import FileSecrets, Release
 from dsf.backtest import run as backtest
-from dsf.backtest.record import Question
-from dsf.backtest.recording import Recording
+from dsf.backtest.recording import Question, Recording
 from dsf.backtest.summary import summarised
 from dsf.settings import Settings
 

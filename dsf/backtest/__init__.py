@@ -1,8 +1,7 @@
 """Backtests: what a scorer would have said in the past, and what that would have moved. Nothing is published.
 
 scorers     which scorer: a delivered summary, or a manifest that is registered nowhere
-record      one moment of a backtest, and the question that it answers
-recording   the file of both, appended to and read in the order of time
+recording   one moment of a backtest, the question that it answers, and the file of both
 run         the agent's stages at each moment of the past, at a bounded rate
 summary     per item: lowest, median and highest value, changes, moments without a value
 picture     the same as lines of blocks in a terminal, and as a file

@@ -11,8 +11,7 @@ from importlib.metadata import entry_points
 
 from pydantic import Field
 
-from dsf.backtest.record import Question
-from dsf.backtest.recording import Recording
+from dsf.backtest.recording import Question, Recording
 from dsf.backtest.summary import BacktestView
 from dsf.errors import BacktestError
 from dsf.fleet.views import Time, View

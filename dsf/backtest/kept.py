@@ -5,14 +5,14 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterable
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import redis
 from pydantic import Field
 
 from dsf import keys
 from dsf.backtest.comparison import ComparisonView
-from dsf.backtest.summary import BacktestView
+from dsf.backtest.summary import COLUMNS, BacktestView
 from dsf.errors import BacktestError
 from dsf.fleet.views import Time, View
 from dsf.store.client import parsed
@@ -23,8 +23,9 @@ MAX_RUNS: Final = 20
 EXPIRY: Final = 7 * 86_400
 #: Most items of one backtest: those that change most often.
 MAX_ITEMS: Final = 8
-#: Most backtests of one side, and rows of each list of a comparison.
+#: Most backtests of one side, and entries of each list, but for those that are named.
 _ROWS: Final = 10
+_LONGER: Final = {"line": COLUMNS, "spans": 100}
 #: Most bytes of a run.
 _MAX_BYTES: Final = 256 * 1024
 
@@ -82,18 +83,16 @@ def _is_old(ident: str) -> bool:
 
 
 def fitting(run: KeptRun) -> KeptRun:
-    """The run with bounded lists, at most _MAX_BYTES; what is left out is said in `problem`."""
-    cut = run.model_copy(
-        update={
-            "clusters": run.clusters[:_ROWS],
-            "problem": run.problem[:500],
-            "backtests": [_cut(view) for view in run.backtests[:_ROWS]],
-            "comparison": _compared(run.comparison) if run.comparison else None,
-        }
-    )
+    """The run with bounded lists and texts, at most _MAX_BYTES; what is left out is said in `problem`."""
+    comparison = run.comparison
+    if comparison is not None:
+        sides = {name: [_cut(view) for view in getattr(comparison, name)] for name in ("backtests_a", "backtests_b")}
+        comparison = comparison.model_copy(update=sides)
+    whole = run.model_copy(update={"backtests": [_cut(view) for view in run.backtests], "comparison": comparison})
+    cut = KeptRun.model_validate(_bounded(whole.model_dump()))
     if len(run.clusters) > _ROWS:
         cut = _noted(cut, f"{len(run.clusters)} clusters were tested; {_ROWS} are shown")
-    # Texts may be long all the same.
+    # It may be large all the same.
     if cut.comparison is not None and len(cut.model_dump_json()) > _MAX_BYTES:
         bare = cut.comparison.model_copy(update={"backtests_a": [], "backtests_b": []})
         cut = _noted(cut.model_copy(update={"comparison": bare}), "its lines are too large to be shown")
@@ -103,37 +102,22 @@ def fitting(run: KeptRun) -> KeptRun:
     return cut
 
 
+def _cut(view: BacktestView) -> BacktestView:
+    more = len(view.items) - MAX_ITEMS
+    if more <= 0:
+        return view
+    note = f"and {more} items more, which changed less often"
+    return view.model_copy(update={"items": view.items[:MAX_ITEMS], "notes": [note, *view.notes]})
+
+
+def _bounded(value: Any, most: int = _ROWS) -> Any:
+    """What is dumped with at most `most` entries of a list, and the first characters of long texts."""
+    if isinstance(value, dict):
+        return {name: _bounded(one, _LONGER.get(name, _ROWS)) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_bounded(one) for one in value[:most]]
+    return value[:500] if isinstance(value, str) else value
+
+
 def _noted(run: KeptRun, text: str) -> KeptRun:
     return run.model_copy(update={"problem": f"{run.problem}; {text}" if run.problem else text})
-
-
-def _cut(view: BacktestView) -> BacktestView:
-    failures = [one.model_copy(update={"message": one.message[:300]}) for one in view.failures[:_ROWS]]
-    notes = [note[:300] for note in view.notes[:_ROWS]]
-    if more := len(view.items) - MAX_ITEMS:
-        notes += [f"and {more} items more, which changed less often"] if more > 0 else []
-    return view.model_copy(update={"items": view.items[:MAX_ITEMS], "failures": failures, "notes": notes})
-
-
-def _compared(view: ComparisonView) -> ComparisonView:
-    placements = [
-        one.model_copy(
-            update={
-                "spans": [
-                    span.model_copy(update={"a": span.a[:_ROWS], "b": span.b[:_ROWS]}) for span in one.spans[:100]
-                ]
-            }
-        )
-        for one in view.placements[:_ROWS]
-    ]
-    return view.model_copy(
-        update={
-            "clusters": view.clusters[:_ROWS],
-            "items": view.items[:_ROWS],
-            "ranks": view.ranks[:_ROWS],
-            "placements": placements,
-            "notes": view.notes[:_ROWS],
-            "backtests_a": [_cut(one) for one in view.backtests_a[:_ROWS]],
-            "backtests_b": [_cut(one) for one in view.backtests_b[:_ROWS]],
-        }
-    )

@@ -16,7 +16,7 @@ from dsf.api.score import build_items
 from dsf.api.summary import ScorerSummary
 from dsf.api.types import SourceType
 from dsf.auth.secrets import SecretSource
-from dsf.backtest.record import Outcome, Record
+from dsf.backtest.recording import Outcome, Record
 from dsf.cycle.stages import Cycle, Observer, Stages
 from dsf.errors import BacktestError, CycleError, HttpError, ScoreObjectTooLargeError
 from dsf.messages import Stage

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from dsf.api.hold import Waiting, hold_back
 from dsf.api.meta import rfc3339
-from dsf.backtest.record import Question, Record
+from dsf.backtest.recording import Question, Record
 from dsf.fleet.views import Time, View
 from dsf.store.registry import HoldRule
 from dsf.text import listed

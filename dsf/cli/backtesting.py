@@ -22,8 +22,7 @@ from dsf.api.summary import ScorerSummary
 from dsf.auth.secrets import SecretSource
 from dsf.backtest.comparison import Common, ComparisonView, PlacementDifference, installed
 from dsf.backtest.kept import KeptRun, keep, new_id
-from dsf.backtest.record import Question, QuestionLine, Record
-from dsf.backtest.recording import Recording, as_line
+from dsf.backtest.recording import Question, QuestionLine, Record, Recording, as_line
 from dsf.backtest.run import check, moments, run
 from dsf.backtest.scorers import from_hub, from_manifest, redirected
 from dsf.backtest.summary import BacktestView, summarised

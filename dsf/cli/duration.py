@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(?:\d+[smhd])+|\d+", re.ASCII)
-#: Most characters of an option; Python refuses to parse numbers with thousands of digits.
-_LONGEST = 100
 
 
 def seconds(text: str | int) -> int:
@@ -31,11 +30,12 @@ def seconds(text: str | int) -> int:
         return text
     if not _DURATION.fullmatch(text):
         raise typer.BadParameter(f"{text!r} is not a time; use seconds such as 90, or 90s, 5m, 1h30m, 2d")
-    if len(text) > _LONGEST:
-        raise _too_long(text)
-    total = sum(int(number) * _UNITS[unit or "s"] for number, unit in re.findall(r"(\d+)([smhd]?)", text))
+    total = MAX_SECONDS + 1
+    # Python refuses to parse numbers with thousands of digits.
+    if len(text) <= 100:
+        total = sum(int(number) * _UNITS[unit or "s"] for number, unit in re.findall(r"(\d+)([smhd]?)", text))
     if total > MAX_SECONDS:
-        raise _too_long(text)
+        raise typer.BadParameter(f"{text[:100]!r} is too long; at most {MAX_SECONDS} seconds (68 years) are possible")
     return total
 
 
@@ -58,14 +58,7 @@ def moment(text: str, now: float | None = None) -> float:
     if _DURATION.fullmatch(text):
         at = now + seconds(text)
     else:
-        try:
-            # A time without a zone is local time.
-            at = pause_end(datetime.fromisoformat(text))
-        except ValueError:
-            raise typer.BadParameter(
-                f"{text!r} is not a time; use ISO 8601 such as 2026-12-24T18:00 or 2026-12-24T18:00Z, "
-                "or a time from now such as 30m or 2h"
-            ) from None
+        at = _iso(text, pause_end, "a time from now such as 30m or 2h")
     if at <= now:
         raise typer.BadParameter(f"{text!r} is in the past")
     return at
@@ -78,15 +71,13 @@ def past(text: str, now: float | None = None) -> float:
     """
     if _DURATION.fullmatch(text):
         return (time.time() if now is None else now) - seconds(text)
+    return _iso(text, datetime.timestamp, "how long ago such as 30m or 2h")
+
+
+def _iso(text: str, read: Callable[[datetime], float], otherwise: str) -> float:
     try:
-        return datetime.fromisoformat(text).astimezone().timestamp()
+        return read(datetime.fromisoformat(text))
     except (ValueError, OverflowError, OSError):
         raise typer.BadParameter(
-            f"{text!r} is not a time; use ISO 8601 such as 2026-12-24T18:00 or 2026-12-24T18:00Z, "
-            "or how long ago such as 30m or 2h"
+            f"{text!r} is not a time; use ISO 8601 such as 2026-12-24T18:00 or 2026-12-24T18:00Z, or {otherwise}"
         ) from None
-
-
-def _too_long(text: str) -> typer.BadParameter:
-    shown = text if len(text) <= _LONGEST else text[:20] + "..."
-    return typer.BadParameter(f"{shown!r} is too long; at most {MAX_SECONDS} seconds (68 years) are possible")

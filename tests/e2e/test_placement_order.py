@@ -22,7 +22,7 @@ import pytest
 from playwright.sync_api import Browser, Route, expect
 
 from dsf.api.meta import rfc3339
-from dsf.backtest.record import Question, Record
+from dsf.backtest.recording import Question, Record
 from dsf.kube.lists import objects
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, MANAGED_CLUSTERS, PLACEMENTS, Resource
 from dsf.kube.session import Session

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from dsf.backtest.picture import blocks
-from dsf.backtest.record import Question, Record, SourceQuestion
-from dsf.backtest.recording import Recording
+from dsf.backtest.recording import Question, Record, Recording, SourceQuestion
 from dsf.backtest.run import moments
 from dsf.backtest.scorers import moved
 from dsf.backtest.summary import BacktestView, summarised

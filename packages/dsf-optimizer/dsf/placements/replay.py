@@ -12,8 +12,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 
 from dsf.backtest.comparison import Common, PlacementDifference, Span
-from dsf.backtest.record import Question, Record
-from dsf.backtest.recording import Recording
+from dsf.backtest.recording import Question, Record, Recording
 from dsf.placements.scheduling import SchedulingDecision, ScoreKey, Situation, schedule
 from dsf.placements.situations import read
 from dsf.text import listed
