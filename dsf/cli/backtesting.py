@@ -93,23 +93,13 @@ def subject(
     if settings.agent_kube:
         # Beside an agent: its cycles go first.
         os.nice(10)
-    delivery = None
-    if settings.agent_config is not None:
-        delivery = delivered.from_file(settings.agent_config, settings)
-    elif settings.agent_kube:
-        delivery = stack.enter_context(delivered.from_cluster(cluster, settings))
+    delivery = delivered.to_cluster(stack, cluster, settings)
     if manifest is not None:
         summary = from_manifest(manifest, scorer, cluster, scorer_url)
     elif delivery is None:
         summary = _of_hub(settings, scorer or "", cluster, scorer_url)
-    elif (found := delivery.summaries.get(scorer or "")) is not None:
-        summary = found
     else:
-        known = ", ".join(sorted(delivery.summaries)) or "none"
-        raise UnknownScorerError(
-            f"scorer {scorer!r} was not delivered to cluster {cluster!r} ({delivery.where} has: {known}); see "
-            "`dsf status`, or test a manifest with -f"
-        )
+        summary = delivery.summary(scorer or "", cluster, "see `dsf status`, or test a manifest with -f")
     secrets = delivery.secrets if delivery else FileSecrets(settings.agent_secrets_dir, Release(settings))
     return Subject(cluster, redirected(summary, scorer_url, source_url), settings, secrets)
 

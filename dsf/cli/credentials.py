@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from dsf.cli.group import USAGE, FleetCommand
+from dsf.cli.group import USAGE, FleetCommand, fail
 from dsf.cli.output import Cell, Format, Output, Renderable, emit, table
 from dsf.cli.person import AsOption, actor
 
@@ -88,8 +88,7 @@ def revoke(
 def _chosen(clusters: list[str] | None, everywhere: bool) -> list[str] | None:
     """The named clusters; None means all."""
     if everywhere == bool(clusters):
-        typer.echo("error: give either --cluster (once or several times) or --all", err=True)
-        raise typer.Exit(USAGE)
+        fail("give either --cluster (once or several times) or --all", USAGE)
     return list(dict.fromkeys(clusters)) if clusters else None
 
 
@@ -112,12 +111,10 @@ def _ask(
         late = _wait(opened.redis, before, wait) if wait else []
         _show(opened.redis, set(names), output)
     if late:
-        typer.echo(
-            f"error: the old credentials of {', '.join(late[:10])} are still valid after {wait:g} s; "
-            "is the hub controller running, and is the cluster connected?",
-            err=True,
+        fail(
+            f"the old credentials of {', '.join(late[:10])} are still valid after {wait:g} s; "
+            "is the hub controller running, and is the cluster connected?"
         )
-        raise typer.Exit(1)
 
 
 def _wait(client: redis.Redis, before: dict[str, int], seconds: float) -> list[str]:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 from dsf.agent.config import FileConfig, Summaries
 from dsf.agent.secrets import FileSecrets, Release
+from dsf.api.summary import ScorerSummary
 from dsf.api.types import CONFIGMAP_NAME
 from dsf.auth.secrets import SecretSource
-from dsf.errors import BackendError, ManifestError, ObjectNotFoundError, UnknownClusterError
+from dsf.errors import BackendError, ManifestError, ObjectNotFoundError, UnknownClusterError, UnknownScorerError
 from dsf.settings import Settings
 from dsf.sources.memory import SourceMemory
 from dsf.sources.window import window_budget
@@ -34,6 +35,25 @@ class ClusterDelivery:
     summaries: Summaries
     secrets: SecretSource
     memory: SourceMemory | None = None
+
+    def summary(self, scorer: str, cluster: str, hint: str) -> ScorerSummary:
+        """That of one scorer. Raises UnknownScorerError, with a hint."""
+        if scorer not in self.summaries:
+            known = ", ".join(sorted(self.summaries)) or "none"
+            raise UnknownScorerError(
+                f"scorer {scorer!r} was not delivered to cluster {cluster!r} ({self.where} has: {known}); {hint}"
+            )
+        return self.summaries[scorer]
+
+
+def to_cluster(
+    stack: contextlib.ExitStack, cluster: str, settings: Settings, file: Path | None = None
+) -> ClusterDelivery | None:
+    """What was delivered: in `file` or DSF_AGENT_CONFIG, else in the agent's namespace; None without an agent."""
+    file = file or settings.agent_config
+    if file is not None:
+        return from_file(file, settings)
+    return stack.enter_context(from_cluster(cluster, settings)) if settings.agent_kube else None
 
 
 def from_file(file: Path, settings: Settings) -> ClusterDelivery:

@@ -29,7 +29,7 @@ from dsf.cli import delivered
 from dsf.cli.delivered import ClusterDelivery
 from dsf.cli.session import agent_settings, by_environment
 from dsf.cycle.stages import Cycle, Observer, Stages
-from dsf.errors import CycleError, DsfError, ScoreObjectTooLargeError, UnknownScorerError
+from dsf.errors import CycleError, DsfError, ScoreObjectTooLargeError
 from dsf.fleet.rows import score_view
 from dsf.fleet.views import HoldView, ScoreItem, View
 from dsf.http.access import Access, alias_of
@@ -126,27 +126,16 @@ def explained(scorer: str, cluster: str, config: Path | None, save: Path | None)
     Raises typer.BadParameter without a configuration and for a file `save` that cannot be written; DsfError.
     """
     settings = agent_settings(cluster)
-    file = config or settings.agent_config
-    if file is None and not settings.agent_kube:
-        raise typer.BadParameter(
-            f"no configuration: DSF_AGENT_CONFIG names none, and {_no_demo()}. On Kubernetes the agent's pod "
-            "has it: `kubectl -n dynamic-scoring exec deployment/dynamic-scoring-agent -- dsf explain SCORER`; or save "
-            "it there: `kubectl -n dynamic-scoring get configmap dynamic-scoring-config -o yaml`",
-            param_hint="--config",
-        )
     with ExitStack() as stack:
-        delivery = (
-            stack.enter_context(delivered.from_cluster(cluster, settings))
-            if file is None
-            else delivered.from_file(file, settings)
-        )
-        summary = delivery.summaries.get(scorer)
-        if summary is None:
-            known = ", ".join(sorted(delivery.summaries)) or "none"
-            raise UnknownScorerError(
-                f"scorer {scorer!r} was not delivered to cluster {cluster!r} ({delivery.where} has: {known}); it may "
-                "be masked, not healthy, or not resolved: see `dsf status`"
+        delivery = delivered.to_cluster(stack, cluster, settings, config)
+        if delivery is None:
+            raise typer.BadParameter(
+                f"no configuration: DSF_AGENT_CONFIG names none, and {_no_demo()}. On Kubernetes the agent's pod "
+                "has it: `kubectl -n dynamic-scoring exec deployment/dynamic-scoring-agent -- dsf explain SCORER`; or "
+                "save it there: `kubectl -n dynamic-scoring get configmap dynamic-scoring-config -o yaml`",
+                param_hint="--config",
             )
+        summary = delivery.summary(scorer, cluster, "it may be masked, not healthy, or not resolved: see `dsf status`")
         http.use(settings)
         try:
             report = run(cluster, summary, settings, delivery, save)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import pkgutil
 import sys
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn
@@ -32,15 +33,7 @@ def hub(
 
     Example: dsf hub --backend dir --manifests my-manifests
     """
-    _set_environment(role="hub", backend=backend, manifests=manifests)
-    from dsf.hub.main import run
-    from dsf.settings import Settings
-
-    if leave:
-        from dsf.hub import leaving
-
-        raise typer.Exit(leaving.run(Settings.load()))
-    raise typer.Exit(run(Settings.load()))
+    _run("dsf.hub.leaving:run" if leave else "dsf.hub.main:run", role="hub", backend=backend, manifests=manifests)
 
 
 def agent(
@@ -52,11 +45,7 @@ def agent(
 
     Example: dsf agent --cluster worker01
     """
-    _set_environment(role="agent", cluster=cluster)
-    from dsf.agent.main import run
-    from dsf.settings import Settings
-
-    raise typer.Exit(run(Settings.load()))
+    _run("dsf.agent.main:run", role="agent", cluster=cluster)
 
 
 def exporter(
@@ -69,11 +58,7 @@ def exporter(
 
     Example: dsf exporter --port 8080
     """
-    _set_environment(role="exporter", listen_host=host, listen_port=port)
-    from dsf.exporter.app import run
-    from dsf.settings import Settings
-
-    raise typer.Exit(run(Settings.load()))
+    _run("dsf.exporter.app:run", role="exporter", listen_host=host, listen_port=port)
 
 
 def web(
@@ -119,11 +104,7 @@ def results() -> None:
 
     Example: dsf results
     """
-    _set_environment(role="results")
-    from dsf.results.worker import run
-    from dsf.settings import Settings
-
-    raise typer.Exit(run(Settings.load()))
+    _run("dsf.results.worker:run", role="results")
 
 
 def beat() -> None:
@@ -154,6 +135,16 @@ def flower(
         raise ModuleNotFoundError(name="flower")
     _set_environment(role="flower")
     _become(commands.flower(address, port, read_only=read_only))
+
+
+def _run(function: str, **values: object) -> NoReturn:
+    """Run a process here, with these settings and those of the environment; its function gives the exit code."""
+    _set_environment(**values)
+    # Loaded only now, as Celery's application reads the settings at once.
+    run = pkgutil.resolve_name(function)
+    from dsf.settings import Settings
+
+    raise typer.Exit(run(Settings.load()))
 
 
 def _set_environment(**values: object) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -69,6 +69,7 @@ def scores(
         most = table_limit(limit, output)
         if watching:
             watch(lambda: fleet.scores(cluster, scorer, limit=most), output, render_scores)
+            return
         listed = fleet.scores(cluster, scorer, limit=most)
         emit(listed, output, lambda: render_scores(listed))
         say_rest(len(listed.scores), listed.total)
@@ -118,55 +119,55 @@ def _state(score: ScoreView) -> tuple[str, str]:
 View = TypeVar("View", bound="BaseModel")
 
 
-def watch(read: Callable[[], View], output: Format, render: Callable[[View], Renderable]) -> NoReturn:
+def watch(read: Callable[[], View], output: Format, render: Callable[[View], Renderable]) -> None:
     """Print periodically until Ctrl-C: in place on a terminal, else one after the other.
 
     JSON is one line per update and YAML one document. While Redis or the API is down, it continues with a line on
     stderr.
     """
-    import redis
-
-    from dsf.errors import ApiError, HttpError
-
     if output is Format.TABLE and sys.stdout.isatty():
         _watch_live(read, render)
-    while True:
-        try:
-            view = read()
-        except (redis.RedisError, ApiError, HttpError) as error:
-            typer.echo(f"error: {_hint(error)}", err=True)
+        return
+    for view in _updates(read):
+        if isinstance(view, str):
+            typer.echo(f"error: {view}", err=True)
+            continue
+        if output is Format.JSON:
+            typer.echo(as_json(view))
+        elif output is Format.YAML:
+            typer.echo("---\n" + as_yaml(view), nl=False)
         else:
-            if output is Format.JSON:
-                typer.echo(as_json(view))
-            elif output is Format.YAML:
-                typer.echo("---\n" + as_yaml(view), nl=False)
-            else:
-                console().print(render(view))
-                typer.echo()
-            sys.stdout.flush()
-        time.sleep(1.0)
+            console().print(render(view))
+            typer.echo()
+        sys.stdout.flush()
 
 
-def _watch_live(read: Callable[[], View], render: Callable[[View], Renderable]) -> NoReturn:
-    import redis
+def _watch_live(read: Callable[[], View], render: Callable[[View], Renderable]) -> None:
     from rich.live import Live
-
-    from dsf.errors import ApiError, HttpError
 
     shown: Renderable = ""
     with Live(console=console(), auto_refresh=False, screen=False, vertical_overflow="crop") as live:
-        while True:
-            try:
-                shown = render(read())
+        for view in _updates(read):
+            if isinstance(view, str):
+                # The view is of the last successful update; the line above marks it as old.
+                live.update(stacked((clean(view), "red"), shown), refresh=True)
+            else:
+                shown = render(view)
                 live.update(shown, refresh=True)
-            except (redis.RedisError, ApiError, HttpError) as error:
-                # The view is of the last successful update; the line below marks it as old.
-                live.update(stacked((clean(_hint(error)), "red"), shown), refresh=True)
-            time.sleep(1.0)
 
 
-def _hint(error: Exception) -> str:
+def _updates(read: Callable[[], View]) -> Iterator[View | str]:
+    """What is read each second, or why it cannot be."""
+    import redis
+
     from dsf.cli.session import redis_hint
-    from dsf.errors import DsfError
+    from dsf.errors import ApiError, HttpError
 
-    return flat(str(error)) if isinstance(error, DsfError) else redis_hint(error)
+    while True:
+        try:
+            yield read()
+        except redis.RedisError as error:
+            yield redis_hint(error)
+        except (ApiError, HttpError) as error:
+            yield flat(str(error))
+        time.sleep(1.0)
