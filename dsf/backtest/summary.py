@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -75,11 +76,14 @@ class BacktestList(View):
 
 @dataclass
 class _Item:
-    """The values of one item at the moments at which it has one, and those in force with a hold."""
+    """The values of one item at the moments at which it has one, and those in force with a hold.
+
+    They are from -100 to 100, so each takes a byte: there may be 100,000 moments.
+    """
 
     line: list[int | None]
-    values: list[int] = field(default_factory=list)
-    held: list[int] = field(default_factory=list)
+    values: array[int] = field(default_factory=lambda: array("b"))
+    held: array[int] = field(default_factory=lambda: array("b"))
 
     def view(self, name: str, moments: int, noise: int, *, is_held: bool) -> ItemView:
         return ItemView(
