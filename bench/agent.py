@@ -26,7 +26,7 @@ from bench.common import MEGABYTE, Figure, Measurement, options, process, report
 from bench.peers import server, summary
 from dsf import keys
 from dsf.messages import derive_key, new_run_id
-from dsf.store.ticks import TickFactory
+from dsf.store.ticks import tick_message
 from tests.support.mail import Sent
 from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
@@ -48,7 +48,6 @@ class ReadyAgent:
         #: CPU seconds until it was ready.
         self.started = started
         self.sent = Sent(client, CLUSTER)
-        self._ticks = TickFactory()
 
     def cpu(self) -> float:
         """CPU seconds until now, those of threads that have ended too."""
@@ -56,7 +55,7 @@ class ReadyAgent:
 
     def tick(self, scorer: int) -> None:
         """Send one tick."""
-        message = self._ticks.message(CLUSTER, f"scorer-{scorer}", new_run_id(), time.time() + 300)
+        message = tick_message(CLUSTER, f"scorer-{scorer}", new_run_id(), time.time() + 300)
         self.client.lpush(keys.spoke_queue(CLUSTER), message)
 
     def take(self, count: int, seconds: float = 120) -> None:

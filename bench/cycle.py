@@ -29,7 +29,7 @@ from bench.peers import POINTS, server, summary
 from dsf import keys
 from dsf.messages import derive_key, new_run_id
 from dsf.settings import Settings
-from dsf.store.ticks import TickFactory
+from dsf.store.ticks import tick_message
 from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
 
@@ -96,7 +96,6 @@ class Broker:
         self._plain = plain(redis_server.url)
         self.server = psutil.Process(redis_server.pid)
         self._done = done
-        self._ticks = TickFactory()
 
     def cpu(self) -> float:
         """CPU seconds of agent, worker and Redis: one of the first two rests while the other one works."""
@@ -127,7 +126,7 @@ class Broker:
                 time.sleep(min(left, _LOOK))
 
         for scorer in self._paced(scorers, pace, collect):
-            tick = self._ticks.message(CLUSTER, scorer, new_run_id(), expires)
+            tick = tick_message(CLUSTER, scorer, new_run_id(), expires)
             self.redis.lpush(keys.spoke_queue(CLUSTER), tick)
         wait_for(lambda: collect(0.05) == len(scorers), 60, "the results", interval=0)
         envelope = json.loads(sent[-1])

@@ -24,8 +24,7 @@ from dsf.schedule.dispatch import Dispatcher
 from dsf.settings import Settings, settings
 from dsf.store.client import at_once, connect, hub_time
 from dsf.store.entries import effective
-from dsf.store.schedule import SPREAD_RATE, ScheduleStore
-from dsf.store.ticks import TickFactory
+from dsf.store.schedule import ScheduleStore
 
 log = dsf.log.get(__name__)
 
@@ -124,13 +123,7 @@ class BeatScheduler(Scheduler):
             self._connect(config.model_copy(update={"redis_socket_timeout": timeout}), retries=0),
             config.beat_lock_timeout,
         )
-        self._dispatcher = Dispatcher(
-            self._redis,
-            TickFactory(),
-            batch=500,
-            queue_limit=config.queue_limit,
-            spread_rate=SPREAD_RATE,
-        )
+        self._dispatcher = Dispatcher(self._redis, queue_limit=config.queue_limit)
         # The pop must end before the socket's timeout.
         self._longest_wait = min(LONGEST_WAIT, config.redis_socket_timeout / 2)
 

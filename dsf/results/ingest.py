@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
 
 import redis
 
@@ -20,8 +19,8 @@ from dsf.results.ending import ending_of
 from dsf.results.holding import Published
 from dsf.settings import Settings
 from dsf.store.agents import AgentRecord, Agents
-from dsf.store.client import parsed
-from dsf.store.entries import interval_in_force, overrides_at, targets_of
+from dsf.store.client import parsed_all
+from dsf.store.entries import ScheduleOverride, interval_in_force, read_overrides, targets_of
 from dsf.store.registry import ClusterRecord, ScorerRecord
 from dsf.store.runs import Ending, Runs
 from dsf.store.writes import VALIDITY_FACTOR, read_factor
@@ -34,11 +33,19 @@ _WHY = {
     "removed": "this scorer does not run on this cluster any more",
 }
 _LEAST_SECRET = 16
-#: Max. seconds until a registry change is seen.
-REGISTRY_AGE = 1.0
 
 # Versions of an agent's messages and software.
 _Versions = tuple[int, str]
+
+
+class _Message(NamedTuple):
+    """A validly signed message: its sender, and the result in it or why it cannot be read."""
+
+    cluster: str
+    key_id: int
+    versions: _Versions
+    result: Result | SchemaMismatchError
+
 
 log = dsf.log.get(__name__)
 
@@ -60,7 +67,6 @@ class Ingest:
         self._settings = settings
         self._secret = master_secret(settings)
         self._redis = client
-        self._registry = RegistryCache(client)
         self._runs = Runs(client)
         self._clock = clock
         self._on_change = on_change
@@ -83,119 +89,123 @@ class Ingest:
         return answer
 
     def handle_all(self, envelopes: Sequence[object]) -> list[str | redis.ResponseError]:
-        """Ingest several envelopes in order, as if one by one, in one round trip.
+        """Ingest several envelopes in order, as if one by one, in two round trips.
 
         Returns for each what `handle` would return, or Redis' error. Raises redis.RedisError if Redis is unreachable;
         all may then be handled again.
         """
         now = self._clock()
-        factor = self._registry.validity_factor()
         answers: dict[int, str | redis.ResponseError] = {}
-        results: dict[int, tuple[Result, ScorerRecord]] = {}
         refused: Counter[str] = Counter()
-        news: dict[str, tuple[_Versions, int]] = {}
-        for number, envelope in enumerate(envelopes):
+
+        @contextmanager
+        def refusing(number: int) -> Iterator[None]:
             try:
-                results[number] = self._examine(envelope, news)
+                yield
             except MessageRejectedError as error:
-                refused[error.reason] += 1
                 answers[number] = error.reason
-                self._log(error.reason, envelope, str(error))
-            except redis.RedisError:
-                raise
+                self._log(error.reason, envelopes[number], str(error))
             except Exception:
                 # A mistake of ours must not keep this result, and those behind it, waiting for ever.
                 log.exception("result dropped")
-                refused["malformed"] += 1
                 answers[number] = "malformed"
+            if number in answers:
+                refused[str(answers[number])] += 1
+
+        messages: dict[int, _Message] = {}
+        for number, envelope in enumerate(envelopes):
+            with refusing(number):
+                messages[number] = self._verified(envelope)
+        registered = _registered(self._redis, messages.values())
+        results: dict[int, tuple[Result, ScorerRecord]] = {}
+        news: dict[str, tuple[_Versions, int]] = {}
+        for number, message in messages.items():
+            with refusing(number):
+                results[number] = self._examined(message, registered, news)
         self._note(news)
-        intervals = self._intervals([result for result, _ in results.values()])
-        endings = self._endings(results, intervals, now, factor)
-        ended = self._runs.end_all(
-            list(endings.values()),
-            refused=refused,
-            now=now,
-        )
-        changed = False
+        endings = self._endings(results, registered, now)
+        ended = self._runs.end_all(list(endings.values()), refused=refused, now=now)
+        answers |= dict(zip(endings, self._told(endings, ended, envelopes, now), strict=True))
+        return [answers[number] for number in range(len(envelopes))]
+
+    def _told(
+        self,
+        endings: Mapping[int, Ending],
+        ended: Sequence[tuple[str, bool] | redis.ResponseError],
+        envelopes: Sequence[object],
+        now: float,
+    ) -> Iterator[str | redis.ResponseError]:
+        """What became of these endings, which is traced and logged."""
         for (number, ending), answer in zip(endings.items(), ended, strict=True):
             if isinstance(answer, redis.ResponseError):
-                answers[number] = answer
+                yield answer
                 continue
-            answers[number] = outcome = answer[0]
-            changed = changed or answer[1]
+            outcome = answer[0]
             run = keys.run_member(ending.cluster, ending.scorer, ending.run)
             tracing.ingested(run, ending.outcome, now, self._clock())
             if outcome in REFUSED:
                 why = _WHY.get(outcome, ending.history.message)
                 self._log(outcome, envelopes[number], why, scorer=ending.scorer, run=ending.run)
-        if changed:
+            yield outcome
+        if any(isinstance(answer, tuple) and answer[1] for answer in ended):
             self._on_change()
-        return [answers[number] for number in range(len(envelopes))]
 
     def _endings(
-        self,
-        results: dict[int, tuple[Result, ScorerRecord]],
-        intervals: Sequence[int | None],
-        now: float,
-        factor: float,
+        self, results: dict[int, tuple[Result, ScorerRecord]], registered: _Registered, now: float
     ) -> dict[int, Ending]:
         """The endings of results by their number, in their order."""
         holding = [each for each in results.values() if each[1].hold is not None]
         published = Published(self._redis, holding, now=now) if holding else None
         made: dict[int, Ending] = {}
         # By run: a mailbox gives the results of a pair in any order, and each is held against the one before.
-        for (number, (result, scorer)), interval in sorted(
-            zip(results.items(), intervals, strict=True), key=lambda one: one[0][1][0].run
-        ):
+        for number, (result, scorer) in sorted(results.items(), key=lambda one: one[1][0].run):
             before = published.before(result) if published else None
+            interval = interval_in_force(result.scorer, result.cluster, 0, registered.overrides) or None
             made[number] = ending = ending_of(
-                result, scorer, now=now, factor=factor, interval=interval, published=before
+                result, scorer, now=now, factor=registered.factor, interval=interval, published=before
             )
             if published:
                 published.replace(result.cluster, scorer, ending.score)
         return {number: made[number] for number in results}
 
-    def _intervals(self, results: Sequence[Result]) -> list[int | None]:
-        """The intervals that users set for the pairs of these results; None for those without."""
-        pairs = [(result.scorer, result.cluster) for result in results]
-        overrides = overrides_at(self._redis, {name for pair in pairs for name in targets_of(*pair)})
-        return [interval_in_force(*pair, 0, overrides) or None for pair in pairs]
-
     def refuse(self, reason: str) -> None:
         """Count a result dropped without ingestion. Raises redis.RedisError."""
         self._runs.refuse({reason: 1})
 
-    def _examine(self, envelope: object, news: dict[str, tuple[_Versions, int]]) -> tuple[Result, ScorerRecord]:
-        """The result and its scorer; adds its sender's data to `news`. Raises MessageRejectedError."""
+    def _verified(self, envelope: object) -> _Message:
+        """The message in an envelope with a valid signature. Raises MessageRejectedError."""
         try:
             result = verify(envelope, self._secret)
         except SchemaMismatchError as error:
             # Its agent is reported: else users would suspect a lossy network.
-            self._sender(error.cluster, error.key_id, (error.schema_version, error.version), news)
-            raise
+            return _Message(error.cluster, error.key_id, (error.schema_version, error.version), error)
         except (ValueError, RecursionError) as error:
             # A lone surrogate, or nesting too deep for the parser.
             raise MessageRejectedError("malformed", f"not readable: {type(error).__name__}") from None
         key_id = envelope["kid"] if isinstance(envelope, dict) else 0
-        self._sender(result.cluster, key_id, (result.v, result.version), news)
-        scorer = self._registry.scorer(result.scorer)
-        if scorer is None:
-            # Its scorer was deleted meanwhile. The sweeper forgets the run with it.
-            raise MessageRejectedError("stale", f"no scorer {result.scorer} runs any more")
-        return result, scorer
+        return _Message(result.cluster, key_id, (result.v, result.version), result)
 
-    def _sender(self, name: str, key_id: int, versions: _Versions, news: dict[str, tuple[_Versions, int]]) -> None:
-        """Check that a cluster may send with this key; adds to `news`. Raises MessageRejectedError."""
-        cluster = self._registry.cluster(name)
+    def _examined(
+        self, message: _Message, registered: _Registered, news: dict[str, tuple[_Versions, int]]
+    ) -> tuple[Result, ScorerRecord]:
+        """The result and its scorer; adds its sender's data to `news`. Raises MessageRejectedError."""
+        name, key_id, versions, result = message
+        cluster = registered.clusters.get(name)
         if cluster is None:
             raise MessageRejectedError("unknown_cluster", f"the hub has not accepted a cluster {name}")
         if key_id not in cluster.key_ids:
             raise MessageRejectedError("bad_signature", f"signed with the withdrawn key {key_id} of {name}")
         noted_id, noted, until = self._noted.get(name, (0, None, 0.0))
-        if key_id <= noted_id and versions == noted and time.monotonic() < until:
-            return
-        # A rotation waits for the new key; a result signed with the old one may come later.
-        news[name] = versions, max(key_id, noted_id, news[name][1] if name in news else 0)
+        if key_id > noted_id or versions != noted or time.monotonic() >= until:
+            # A rotation waits for the new key; a result signed with the old one may come later.
+            news[name] = versions, max(key_id, noted_id, news[name][1] if name in news else 0)
+        if isinstance(result, SchemaMismatchError):
+            raise result
+        scorer = registered.scorers.get(result.scorer)
+        if scorer is None:
+            # Its scorer was deleted meanwhile. The sweeper forgets the run with it.
+            raise MessageRejectedError("stale", f"no scorer {result.scorer} runs any more")
+        return result, scorer
 
     def _note(self, news: dict[str, tuple[_Versions, int]]) -> None:
         """Store versions for the hub."""
@@ -222,63 +232,39 @@ class Ingest:
         )
 
 
-class RegistryCache:
-    """Scorers and clusters by name: at most a second old, without a round trip per result.
+class _Registered(NamedTuple):
+    """What Redis has of the senders and scorers of some messages, by name, and overrides by target."""
 
-    Methods raise redis.RedisError if Redis is unreachable.
-    """
-
-    def __init__(self, client: redis.Redis) -> None:
-        self._redis = client
-        self._lock = threading.Lock()
-        #: By key, the texts by name. Replaced as a whole: readers hold no lock.
-        self._texts: dict[str, dict[str, str]] = {keys.SCORERS: {}, keys.CLUSTERS: {}}
-        self._factor = 1.0
-        self._read_at = float("-inf")
-
-    def scorer(self, name: str) -> ScorerRecord | None:
-        """The scorer of this name, or None. A new one is found at once."""
-        record: ScorerRecord | None = _record(ScorerRecord, name, self._text(keys.SCORERS, name))
-        return record
-
-    def cluster(self, name: str) -> ClusterRecord | None:
-        """The cluster of this name, or None. A new one is found at once."""
-        record: ClusterRecord | None = _record(ClusterRecord, name, self._text(keys.CLUSTERS, name))
-        return record
-
-    def validity_factor(self) -> float:
-        """Current extension factor of validities."""
-        self._refresh()
-        return self._factor
-
-    def _text(self, key: str, name: str) -> str | None:
-        self._refresh()
-        text = self._texts[key].get(name)
-        # Its first result may come within that second; refusing it would delay the first score by a cycle.
-        return self._redis.hget(key, name) if text is None else text  # type: ignore[return-value]
-
-    def _refresh(self) -> None:
-        if time.monotonic() - self._read_at < REGISTRY_AGE:
-            return
-        with self._lock:
-            # Another thread may have been faster.
-            if time.monotonic() - self._read_at < REGISTRY_AGE:
-                return
-            # Whole tables: one round trip a second for the fleet instead of one per cluster.
-            with self._redis.pipeline(transaction=False) as pipe:
-                for key in self._texts:
-                    pipe.hgetall(key)
-                pipe.hget(keys.WRITE_STATS, VALIDITY_FACTOR)
-                *tables, factor = pipe.execute()
-            self._texts = dict(zip(self._texts, tables, strict=True))
-            self._factor = read_factor(factor)
-            self._read_at = time.monotonic()
+    clusters: dict[str, ClusterRecord]
+    scorers: dict[str, ScorerRecord]
+    overrides: dict[str, ScheduleOverride]
+    #: Extends every validity.
+    factor: float
 
 
-@functools.lru_cache(maxsize=16_384)
-def _record(model: type[Any], name: str, text: str | None) -> Any:
-    """Only changes are parsed: a fleet has thousands of clusters."""
-    return parsed(model, name, text)
+def _registered(client: redis.Redis, messages: Collection[_Message]) -> _Registered:
+    """Read in one round trip. Raises redis.RedisError if Redis is unreachable."""
+    results = [message.result for message in messages if isinstance(message.result, Result)]
+    names: dict[str, list[str]] = {
+        keys.CLUSTERS: list({message.cluster for message in messages}),
+        keys.SCORERS: list({result.scorer for result in results}),
+        keys.OVERRIDES: list({target for result in results for target in targets_of(result.scorer, result.cluster)}),
+    }
+    with client.pipeline(transaction=False) as pipe:
+        for key, wanted in names.items():
+            # The command takes no empty list; "" is nobody's name.
+            pipe.hmget(key, wanted or [""])
+        pipe.hget(keys.WRITE_STATS, VALIDITY_FACTOR)
+        *texts, factor = pipe.execute()
+    clusters, scorers, overrides = (
+        dict(zip(names[key], row, strict=False)) for key, row in zip(names, texts, strict=True)
+    )
+    return _Registered(
+        parsed_all(ClusterRecord, clusters),
+        parsed_all(ScorerRecord, scorers),
+        read_overrides(overrides.items()),
+        read_factor(factor),
+    )
 
 
 def master_secret(settings: Settings) -> bytes:

@@ -10,8 +10,6 @@ import socket
 import sys
 import threading
 import time
-from functools import partial
-from queue import SimpleQueue
 from typing import Any
 
 import redis
@@ -82,22 +80,18 @@ class Service(bootsteps.StartStopStep):
         except DsfError as error:
             log.error("the results worker cannot start", error=str(error))
             sys.exit(1)
-        # Earlier than `stop`, so that no thread begins anew. Only SimpleQueue.put is safe in a signal handler, which
-        # may interrupt its own thread inside an Event's set().
-        stop_signals: SimpleQueue[None] = SimpleQueue()
-        signals.worker_shutting_down.connect(lambda **_: stop_signals.put(None), weak=False)
-        self._teller = SupervisedThread(partial(self._pass_on, stop_signals), "stop-teller")
 
     def start(self, worker: Any) -> None:
         """Start the threads."""
         del worker
-        for thread in (*self._threads, self._teller):
+        for thread in self._threads:
             thread.start()
 
     def stop(self, worker: Any) -> None:
         """Stop the threads and wait for work in progress."""
         del worker
-        self._tell_to_stop()
+        self._stopping.set()
+        self._wake.set()
         for thread in self._threads:
             # A write in progress may delay shutdown.
             thread.join(10.0)
@@ -130,15 +124,6 @@ class Service(bootsteps.StartStopStep):
             "run-sweeper": Sweeper(client, config, self._stopping).run,
         }
         return [SupervisedThread(run, name) for name, run in work.items()], [client, mail]
-
-    def _pass_on(self, stop_signals: SimpleQueue[None]) -> None:
-        stop_signals.get()
-        self._tell_to_stop()
-
-    def _tell_to_stop(self) -> None:
-        """Signal shutdown to every thread of this process."""
-        self._stopping.set()
-        self._wake.set()
 
 
 class Sweeper:

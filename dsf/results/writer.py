@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
 
 import redis
 
@@ -20,7 +21,6 @@ from dsf.backends.protocol import ScoreBackend
 from dsf.errors import BackendError
 from dsf.process.threads import background
 from dsf.results.desired import DesiredScore, desired, validity_factor
-from dsf.results.together import Together
 from dsf.settings import Settings
 from dsf.store.client import at_once, parsed, repeat
 from dsf.store.pairs import PairScore
@@ -75,7 +75,11 @@ class Writer:
         self._attempts: dict[str, int] = {}
         self._factor = 1.0
         self._throttle = dsf.log.Throttle(10.0)
-        self._together = Together(self._writes, self._rate, stopping)
+        # Held by the thread that waits for a turn to write.
+        self._waiting = threading.Lock()
+        # What is done and not recorded yet: a round trip for each would cost more than most of them.
+        self._finished: deque[Finish] = deque()
+        self._record_at = 0.0
         self._pause = 0.0
         # By time.monotonic().
         self._offer_at = float("-inf")
@@ -133,40 +137,61 @@ class Writer:
                 except IndexError:
                     break
                 try:
-                    self._look(*entry, left=len(batch))
+                    self._look(*entry)
                 except Exception as error:  # noqa: BLE001 (raised below, in the writer's own thread)
                     errors.append(error)
             spent.append(time.thread_time() - began)
 
         helpers: list[threading.Thread] = []
         while batch and len(helpers) < _AT_ONCE:
-            if not helpers or not self._together.is_waiting:
+            if not helpers or not self._waiting.locked():
                 # Daemons: a hanging write must not delay shutdown.
                 helpers.append(background(look, "score-write"))
             helpers[-1].join(_ALONE)
         for helper in helpers:
             helper.join()
-        self._together.end()
+        self._record()
         if errors:
             raise errors[0]
         return sum(spent)
 
-    def _look(self, claim: PairLease, facts: Facts, left: int) -> None:
-        """Process one pair, with `left` more behind it; a failure of the backend postpones the pair."""
+    def _wait_for_turn(self) -> bool:
+        """Wait until the fleet's rate allows a write; returns whether facts have become stale meanwhile."""
+        began = time.monotonic()
+        with self._waiting:
+            while not self._stopping.is_set() and (seconds := self._writes.take_turn(self._rate)) > 0:
+                if seconds > LONGEST_SLEEP:
+                    self._record()
+                self._stopping.wait(seconds)
+        # A change meanwhile is not lost: the pair is checked again.
+        return time.monotonic() - began > 1.0
+
+    def _record(self) -> None:
+        """Record what is done, in one round trip."""
+        # A slow backend must not keep what was written long unrecorded.
+        self._record_at = time.monotonic() + LONGEST_SLEEP
+        finished: list[Finish] = []
+        with suppress(IndexError):
+            while True:
+                finished.append(self._finished.popleft())
+        self._writes.finish_all(finished)
+
+    def _look(self, claim: PairLease, facts: Facts) -> None:
+        """Process one pair; a failure of the backend postpones it."""
         # A slow backend must neither hold pairs beyond their lease nor delay shutdown.
         if self._stopping.is_set() or self._clock() > claim.lease - LEASE / 2:
             self._writes.put_back(claim, self._clock())
             return
         try:
             target = self._desired(claim, facts)
-            if self._is_needed(target, facts.written) and self._together.wait_for_budget(1 + left):
+            if self._is_needed(target, facts.written) and self._wait_for_turn():
                 # Time has passed: write the newest data.
                 facts = self._writes.facts([claim])[0]
                 target = self._desired(claim, facts)
             self._write(claim, facts, target)
             if facts.refusal:
-                # It reads recorded finishes.
-                self._together.flush()
+                # It reads what is recorded.
+                self._record()
                 self._tell_hub(claim.scorer)
             if self._attempts.pop(claim.pair, 0) and (not_logged := self._throttle.take("again")) is not None:
                 log.info("score written again", cluster=claim.cluster, scorer=claim.scorer, not_logged=not_logged)
@@ -241,7 +266,9 @@ class Writer:
             # An object exists, possibly an edited one, and none is desired.
             self._delete(claim, sanitize_resource_name(facts.scorer.score_name), counts)
         look = None if written is None else self._next_look(written, now)
-        self._together.finish(Finish(claim, facts, self._clock(), look, written, counts))
+        self._finished.append(Finish(claim, facts, self._clock(), look, written, counts))
+        if time.monotonic() > self._record_at:
+            self._record()
 
     def _delete(self, claim: PairLease, name: str, counts: Counter[str]) -> None:
         """Delete the object, unless it now belongs to another scorer: a renamed one writes the same object."""

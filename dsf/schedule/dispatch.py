@@ -33,7 +33,8 @@ from dsf.store.entries import (
     scheduled_time,
     scorer_target,
 )
-from dsf.store.ticks import TickFactory, run_deadline
+from dsf.store.schedule import SPREAD_RATE
+from dsf.store.ticks import run_deadline
 
 log = dsf.log.get(__name__)
 
@@ -77,18 +78,15 @@ class Dispatcher:
     def __init__(
         self,
         client: redis.Redis,
-        ticks: TickFactory,
         *,
-        batch: int,
         queue_limit: int,
-        spread_rate: float,
+        batch: int = 500,
+        spread_rate: float = SPREAD_RATE,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`batch` pairs per round trip, `queue_limit` messages per queue, `spread_rate` late pairs per second."""
+        """`queue_limit` messages per queue, `batch` pairs per round trip, `spread_rate` late pairs per second."""
         self._redis = client
-        self._ticks = ticks
-        # A script gets the pairs of one command.
-        self._batch = min(batch, 2000)
+        self._batch = batch
         self._queue_limit = queue_limit
         self._gap = 1 / spread_rate
         self._clock = clock
@@ -268,7 +266,7 @@ class Dispatcher:
             _SEND,
             keys.run_member(cluster, scorer, run_id),
             run_deadline(expires),
-            self._ticks.message(cluster, scorer, run_id, expires),
+            ticks.tick_message(cluster, scorer, run_id, expires),
         )
 
     def _late(self, now: float, slot: float) -> float:

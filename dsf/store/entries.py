@@ -11,9 +11,8 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
-import redis
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 
 from dsf import keys
@@ -109,13 +108,6 @@ def read_overrides(stored: Iterable[tuple[object, object]]) -> dict[str, Schedul
         str(target): read(ScheduleOverride, str(target), str(text)) for target, text in stored if text is not None
     }
     return {target: override for target, override in parsed.items() if override is not None}
-
-
-def overrides_at(client: redis.Redis, targets: Iterable[str]) -> dict[str, ScheduleOverride]:
-    """The overrides of these targets, by target. Raises redis.RedisError."""
-    named = [*targets]
-    texts: Any = client.hmget(keys.OVERRIDES, named) if named else []
-    return read_overrides(zip(named, texts, strict=True))
 
 
 class Effective(NamedTuple):

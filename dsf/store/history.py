@@ -26,7 +26,6 @@ from dsf.messages import STAGES
 #: Counts of a cycle, in the order in which they are stored and shown.
 COUNTS: Final = ("series", "bytes_in", "bytes_out", "results", "items", "refused", "clamped", "retries", "held")
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_."
-_TWO_DIGITS: Final = tuple(first + second for first in _DIGITS for second in _DIGITS)
 _VALUES: Final = {digit: value for value, digit in enumerate(_DIGITS)}
 #: Timings per second.
 _UNITS: Final = 10_000
@@ -132,10 +131,10 @@ def _others(counts: Mapping[str, int]) -> list[str]:
 def _packed(number: int) -> str:
     """In base 64."""
     text = ""
-    while number >= len(_TWO_DIGITS):
-        number, digits = divmod(number, len(_TWO_DIGITS))
-        text = _TWO_DIGITS[digits] + text
-    return (_TWO_DIGITS[number] if number >= len(_DIGITS) else _DIGITS[number]) + text
+    while number or not text:
+        number, digit = divmod(number, len(_DIGITS))
+        text = _DIGITS[digit] + text
+    return text
 
 
 def _number(packed: str) -> int:

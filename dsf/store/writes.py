@@ -227,13 +227,9 @@ class Writes:
         at_once(self._redis, ("HSET", keys.WRITES_REFUSED, claim.pair, text))
         return True
 
-    def take_budget(self, rate: float, wanted: int) -> tuple[int, float]:
-        """Take up to `wanted` writes from the fleet's budget, a burst at most.
-
-        Returns the number allowed now and, if none, the seconds to wait before asking again.
-        """
-        granted, wait = self._budget(keys=[keys.WRITE_BUDGET], args=[repr(rate), BURST, wanted])
-        return int(granted), float(wait)
+    def take_turn(self, rate: float) -> float:
+        """Take a write out of the fleet's rate; returns the seconds to wait before asking again, 0 if it was taken."""
+        return float(self._budget(keys=[keys.WRITE_BUDGET], args=[repr(rate), BURST]))
 
     def validity_factor(self) -> float:
         """Current extension factor of validities; at least 1."""

@@ -16,7 +16,7 @@ import redis
 from dsf import keys
 from dsf.messages import Result, derive_key, new_run_id, verify
 from dsf.settings import ENV_PREFIX
-from dsf.store.ticks import TickFactory
+from dsf.store.ticks import tick_message
 from tests.support.forked import Forked
 from tests.support.mail import Sent
 from tests.support.wait import PATIENCE, wait_for
@@ -55,7 +55,6 @@ class Agent:
         self.redis: redis.Redis = redis.Redis.from_url(redis_url, decode_responses=True, socket_timeout=PATIENCE)
         self.sent = Sent(self.redis, CLUSTER)
         self.process: Forked | None = None
-        self._ticks = TickFactory()
         self._log_from = 0
         self._settings = {
             "redis_url": redis_url,
@@ -149,7 +148,7 @@ class Agent:
     def tick(self, scorer: str, *, expires: float = 30.0, run_id: str | None = None) -> str:
         """Send a tick as beat does; returns its run id."""
         run_id = run_id or new_run_id()
-        self.redis.lpush(keys.spoke_queue(CLUSTER), self._ticks.message(CLUSTER, scorer, run_id, time.time() + expires))
+        self.redis.lpush(keys.spoke_queue(CLUSTER), tick_message(CLUSTER, scorer, run_id, time.time() + expires))
         return run_id
 
     def result(self, timeout: float = 30.0) -> Result:

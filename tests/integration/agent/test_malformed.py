@@ -8,7 +8,7 @@ from typing import Any
 
 from dsf import keys
 from dsf.messages import new_run_id
-from dsf.store.ticks import TickFactory
+from dsf.store.ticks import tick_message
 from tests.integration.agent.harness import CLUSTER, Agent
 from tests.support.httpserver import ScriptedServer
 from tests.support.wait import wait_for
@@ -24,7 +24,7 @@ _VALUES.append({"__type__": "x", "__value__": "y"})
 
 
 def tick(scorer: str = "sample", deadline: float = 4102444800.0) -> dict[str, Any]:
-    made: dict[str, Any] = json.loads(TickFactory().message(CLUSTER, scorer, new_run_id(), deadline))
+    made: dict[str, Any] = json.loads(tick_message(CLUSTER, scorer, new_run_id(), deadline))
     return made
 
 

@@ -97,8 +97,6 @@ class Bed:
         self.registry.put_scorer(record)
         entry = Entry(cluster=cluster, scorer=scorer, score_name=record.score_name, interval=record.interval)
         self.client.hset(keys.ENTRIES, entry.pair, entry.model_dump_json())
-        # What is remembered of the registry is a second old at most; the test does not wait for that.
-        self.ingest = Ingest(self.client, self.settings, clock=lambda: self.now)
         return record
 
     def open(self, cluster: str = "c1", scorer: str = "s1", *, deadline: float = 60.0) -> str:

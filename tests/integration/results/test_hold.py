@@ -271,8 +271,6 @@ def test_a_score_of_a_clock_that_was_ahead_holds_nothing_back(bed: Bed) -> None:
 def test_without_hold_redis_is_asked_nothing_more(
     bed: Bed, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # What is registered is read once, however long this takes.
-    monkeypatch.setattr("dsf.results.ingest.REGISTRY_AGE", 3600.0)
 
     def calls(of: Bed) -> int:
         before = redis_client.info("commandstats")

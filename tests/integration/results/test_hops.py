@@ -55,8 +55,6 @@ def test_one_result_is_encoded_three_times_decoded_twice_and_kept_in_two_places(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # What is registered is read once, however long this takes.
-    monkeypatch.setattr("dsf.results.ingest.REGISTRY_AGE", 3600.0)
     key = derive_key(bytes.fromhex(SECRET), "c1", 1)
     file = tmp_path / "key"
     file.write_text(key.dump())
@@ -88,7 +86,8 @@ def test_one_result_is_encoded_three_times_decoded_twice_and_kept_in_two_places(
     # The slot of the mailbox, and the pair.
     kept = [text.split()[:2] for _, text in commands if MARK in text and text.split()[0] in ("SET", "HSET", "LPUSH")]
     assert sorted(kept) == [["HSET", "dsf:pair:c1/s1"], ["SET", "hub.mail.c1.0"]]
-    # The agent puts it into a slot and sets the flag, in one round trip. The hub reads slots, asks for overrides of
-    # the interval, closes the run and empties the slot. One script more opens the run, as beat's would.
+    # The agent puts it into a slot and sets the flag, in one round trip. The hub reads slots, asks for the cluster, the
+    # scorer, overrides of the interval and the factor of validities, in one round trip, closes the run and empties the
+    # slot. One script more opens the run, as beat's would.
     sent = Counter(text.split()[0] for is_inside, text in commands if not is_inside)
-    assert sent - Counter(["HELLO"]) == {"SET": 2, "EVALSHA": 4, "HMGET": 1}
+    assert sent - Counter(["HELLO"]) == {"SET": 2, "EVALSHA": 4, "HMGET": 3, "HGET": 1}

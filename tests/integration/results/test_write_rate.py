@@ -10,7 +10,6 @@ import pytest
 
 from dsf import keys
 from dsf.results import writer as writer_module
-from dsf.results.ingest import Ingest
 from dsf.results.writer import LEASE
 from tests.integration.results.bed import Bed
 from tests.integration.results.writes import NAME
@@ -65,8 +64,6 @@ def test_validity_stretches_with_the_fleet(bed: Bed) -> None:
     for n in range(30):
         bed.client.hdel(keys.WRITTEN, f"other{n}/s1")
     bed.client.zremrangebyrank(keys.WRITES, 0, -1)
-    # One that has seen the factor; it is at most a second late.
-    bed.ingest = Ingest(bed.client, bed.settings, clock=lambda: bed.now)
     bed.cycle(results=[({"node": "a"}, 7.0)])
     # Every reader sees the same end.
     assert round(bed.pairs.state("c1", "s1").valid_until - bed.now) == round(300 * 31 / 150 / 0.05)
@@ -79,14 +76,10 @@ def test_validity_stretches_with_the_fleet(bed: Bed) -> None:
     assert round(record.valid_until - bed.now) == round(300 * 31 / 150 / 0.05)
 
 
-def test_turns_are_given_some_at_a_time_and_no_more_than_one_by_one(bed: Bed) -> None:
+def test_turns_are_given_one_by_one_after_a_burst(bed: Bed) -> None:
     # A thousand seconds a write: none becomes due meanwhile.
-    rate = 0.001
-    assert bed.writes.take_budget(rate, 3) == (3, 0.0)
-    assert bed.writes.take_budget(rate, 5) == (2, 0.0)
-    granted, wait = bed.writes.take_budget(rate, 1)
-    assert granted == 0
-    assert 900 < wait <= 1000
+    assert [bed.writes.take_turn(0.001) for _ in range(5)] == [0.0] * 5
+    assert 900 < bed.writes.take_turn(0.001) <= 1000
 
 
 def test_results_that_wait_go_before_scores(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,26 +101,13 @@ def test_results_that_wait_go_before_scores(bed: Bed, monkeypatch: pytest.Monkey
     assert len(bed.backend.log) == 40
 
 
-def test_a_batch_asks_for_turns_and_notes_what_is_done_together(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_notes_what_is_done_together(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(bed, 30, write_rate=100_000.0)
-    writer, asked, noted = bed.writer(), [], []
-    take, finish = writer._writes.take_budget, writer._writes.finish_all
-    monkeypatch.setattr(writer._writes, "take_budget", lambda *args: asked.append(args) or take(*args))
+    writer, noted = bed.writer(), []
+    finish = writer._writes.finish_all
     monkeypatch.setattr(writer._writes, "finish_all", lambda ends: noted.append(len(ends)) or finish(ends))
     writer.step()
     assert len(bed.backend.log) == 30
     assert sum(noted) == 30
-    # What is done with does not wait for long. One by one they would be 30 each.
-    assert len(asked) < 30
+    # What is done with does not wait for long. One by one they would be 30.
     assert len(noted) < 30
-
-
-def test_turns_that_are_scarce_are_waited_for_together(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill(bed, 30, write_rate=100.0)
-    writer, asked = bed.writer(), []
-    take = writer._writes.take_budget
-    monkeypatch.setattr(writer._writes, "take_budget", lambda *args: asked.append(args) or take(*args))
-    writer.step()
-    assert len(bed.backend.log) == 30
-    # The burst, then some at a time, each time after a look too early. One by one they would be 30 at least.
-    assert len(asked) < 30

@@ -14,10 +14,8 @@ from dsf.schedule.dispatch import Dispatcher
 from dsf.store.pairs import Pairs, PairState
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from dsf.store.schedule import Entry, ScheduleStore
-from dsf.store.ticks import TickFactory
 
 START = 1_795_000_000.0
-TICKS = TickFactory()
 
 
 def entry(cluster: str, scorer: str = "s", interval: int = 30, **values: object) -> Entry:
@@ -63,7 +61,6 @@ class Bench:
         """Another beat takes over: what was in memory is gone."""
         self.dispatcher = Dispatcher(
             self.client,
-            TICKS,
             batch=self.batch,
             queue_limit=self.queue_limit,
             spread_rate=self.spread_rate,

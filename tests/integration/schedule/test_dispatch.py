@@ -16,7 +16,7 @@ from dsf.messages import run_time
 from dsf.schedule.dispatch import Dispatcher
 from dsf.store.entries import is_slot
 from dsf.store.ticks import RUN_SLACK
-from tests.integration.schedule.support import START, TICKS, Bench, books, entry, pushed, register, run_times
+from tests.integration.schedule.support import START, Bench, books, entry, pushed, register, run_times
 from tests.support.redisserver import RedisServer
 
 
@@ -171,7 +171,7 @@ def test_beats_that_ignore_the_lock_send_every_tick_once(redis_server: RedisServ
 
     def beat() -> None:
         client = redis_server.client()
-        dispatcher = Dispatcher(client, TICKS, batch=50, queue_limit=1000, spread_rate=100, clock=lambda: bench.now)
+        dispatcher = Dispatcher(client, batch=50, queue_limit=1000, spread_rate=100, clock=lambda: bench.now)
         try:
             for _ in range(100):
                 together.wait()
@@ -288,15 +288,3 @@ def test_lag_is_counted_in_buckets(bench: Bench) -> None:
     stats = bench.client.hgetall(keys.BEAT_STATS)
     assert (stats["lag:0.25"], stats["lag:+Inf"], stats["lag:count"]) == ("1", "1", "2")
     assert float(stats["lag:sum"]) == pytest.approx(90.2)
-
-
-def test_a_batch_is_no_larger_than_a_script_can_read(redis_client: redis.Redis) -> None:
-    """However large the setting is: one command of a script can have some thousand names."""
-    bench = Bench(redis_client, batch=100_000, spread_rate=1e6)
-    clusters = [f"c{n}" for n in range(9000)]
-    bench.store.upsert([entry(cluster) for cluster in clusters], bench.now)
-    bench.now += 1
-    for _ in range(5):
-        bench.dispatcher.run()
-    assert redis_client.zcount(keys.DUE, "-inf", bench.now) == 0
-    assert redis_client.hget(keys.BEAT_STATS, "ticks") == "9000"

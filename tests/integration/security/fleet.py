@@ -28,7 +28,7 @@ from dsf.redisacl.rules import HUB_ROLES, HubRole, cluster_user, hub_user
 from dsf.settings import ENV_PREFIX
 from dsf.store.pairs import Pairs, PairState
 from dsf.store.registry import Registry
-from dsf.store.ticks import TickFactory
+from dsf.store.ticks import tick_message
 from dsf.up.stack import http_ready
 from dsf.worker import commands
 from tests.integration.security import identities
@@ -95,7 +95,6 @@ class Fleet:
         self.flower_port, self.exporter_port = free_port(), free_port()
         self._stack = contextlib.ExitStack()
         self._children: dict[str, Child] = {}
-        self._ticks = TickFactory()
         self._secret_file = folder / "master-secret"
 
     def start(self) -> Fleet:
@@ -436,7 +435,7 @@ class Fleet:
         """Push a tick that nobody scheduled; its run id."""
         run_id = new_run_id()
         expires = float(run_id[:13]) / 1000 + 30
-        self.admin.lpush(spoke_queue(cluster), self._ticks.message(cluster, scorer, run_id, expires))
+        self.admin.lpush(spoke_queue(cluster), tick_message(cluster, scorer, run_id, expires))
         return run_id
 
     def rejected(self, reason: str) -> int:

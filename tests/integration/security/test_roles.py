@@ -96,7 +96,7 @@ def test_nobody_is_refused_in_its_own_work(secure_redis: SecureRedis) -> None:
     FleetModel(operator).scores("c1", "s1")
     FleetModel(operator).history("c1", "s1")
     FleetModel(operator).schedule()
-    run = send_now(operator, "c1", "s1", 60)
+    run = send_now(operator, "c1", "s1", 60, queue_limit=100)
     operator.llen(keys.spoke_queue("c1"))
     results_waiting(operator, ["c1"])
     operator.zrange(keys.DUE, 0, -1, withscores=True)

@@ -17,7 +17,6 @@ from dsf.fleet.verdict import Verdict, verdict
 from dsf.schedule.dispatch import Dispatcher
 from dsf.store.entries import Entry, effective, scorer_target
 from dsf.store.registry import ClusterRecord, ScorerRecord
-from dsf.store.ticks import TickFactory
 from tests.integration.results.bed import Bed
 
 CLUSTERS = ["c1", "c2", "c3", "c4"]
@@ -35,9 +34,7 @@ class Mix:
         self.client: redis.Redis = bed.client
         self.dice = random.Random(seed)
         self.model = FleetModel(self.client, lambda: self.bed.now)
-        self.dispatcher = Dispatcher(
-            self.client, TickFactory(), batch=50, queue_limit=2, spread_rate=1000, clock=lambda: self.bed.now
-        )
+        self.dispatcher = Dispatcher(self.client, batch=50, queue_limit=2, spread_rate=1000, clock=lambda: self.bed.now)
         for cluster in CLUSTERS:
             for scorer in SCORERS:
                 self.add(cluster, scorer)

@@ -22,7 +22,7 @@ def test_it_is_sent_opened_and_counted(redis_client: redis.Redis) -> None:
     store.upsert([entry("c1", suspended=True)])
     due = store.due_times(["c1/s"])
     before = time.time()
-    run = send_now(redis_client, "c1", "s", 30)
+    run = send_now(redis_client, "c1", "s", 30, queue_limit=2)
     after = time.time()
     assert pushed(redis_client, "c1") == [("s", run)]
     assert books(redis_client, "c1").scheduled == books(redis_client, "c1").open == 1
@@ -41,14 +41,14 @@ def test_it_is_of_the_hubs_time(redis_client: redis.Redis, monkeypatch: pytest.M
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + 7200)
     store.upsert([entry("c1")])
-    run = send_now(redis_client, "c1", "s", 30)
+    run = send_now(redis_client, "c1", "s", 30, queue_limit=2)
     assert run_time(run) < real() + 3600
     assert store.due_times(["c1/s"])["c1/s"] < real() + 3600
 
 
 def test_a_pair_that_does_not_run_is_refused(redis_client: redis.Redis) -> None:
     with pytest.raises(UnknownScorerError, match="'s' does not run on cluster 'c1'"):
-        send_now(redis_client, "c1", "s", 30)
+        send_now(redis_client, "c1", "s", 30, queue_limit=2)
     assert redis_client.dbsize() == 0
 
 

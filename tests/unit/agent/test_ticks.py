@@ -17,7 +17,7 @@ from kombu.transport.virtual import Base64, Channel
 import dsf.log
 from dsf.agent import ticks
 from dsf.agent.ticks import Message
-from dsf.store.ticks import TickFactory
+from dsf.store.ticks import tick_message
 
 RUN = "1718600000000-0123abcd"
 ARGS = ["sample", RUN, 4102444800.0]
@@ -61,7 +61,7 @@ def called(document: object) -> Any:
 
 
 def test_a_tick() -> None:
-    tick = json.loads(TickFactory().message("c1", *ARGS))  # type: ignore[arg-type]
+    tick = json.loads(tick_message("c1", *ARGS))  # type: ignore[arg-type]
     left = reduced(tick)
     assert called(tick) == ARGS
     assert left.headers["id"] == left.headers["root_id"] == tick["headers"]["id"]

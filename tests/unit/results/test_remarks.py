@@ -107,4 +107,4 @@ def test_it_goes_with_the_next_good_score_and_with_the_score(bed: Bed) -> None:
     bed.cycle()
     assert bed.pairs.state("c1", "s1").remark is None
     assert model.scorer("s1").reasons == []
-    assert reading.groups(model.overviews()) == []
+    assert reading.groups(model.scorers().scorers) == []

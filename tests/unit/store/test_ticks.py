@@ -11,14 +11,14 @@ from kombu import Connection, Exchange, Queue
 from kombu.transport import virtual
 
 from dsf.messages import new_run_id
-from dsf.store.ticks import RUN_SLACK, TickFactory, run_deadline
+from dsf.store.ticks import RUN_SLACK, run_deadline, tick_message
 
 EXPIRES = 1_795_000_030.25
 RUN = new_run_id(1_795_000_000.25)
 
 
 def test_a_tick_carries_names_and_nothing_else() -> None:
-    message = json.loads(TickFactory().message("worker01", "sample-scorer", RUN, EXPIRES))
+    message = json.loads(tick_message("worker01", "sample-scorer", RUN, EXPIRES))
     args, kwargs, embedded = json.loads(message["body"])
     assert (args, kwargs) == (["sample-scorer", RUN, EXPIRES], {})
     assert not any(embedded.values())
@@ -32,7 +32,7 @@ def test_a_tick_carries_names_and_nothing_else() -> None:
 
 
 def test_a_tick_is_what_celery_would_send() -> None:
-    text = TickFactory().message("worker01", "sample-scorer", RUN, EXPIRES)
+    text = tick_message("worker01", "sample-scorer", RUN, EXPIRES)
     ours, theirs = json.loads(text), _by_celery()
     for part in ("content-type", "content-encoding"):
         assert ours[part] == theirs[part]
@@ -46,12 +46,11 @@ def test_a_tick_is_what_celery_would_send() -> None:
 
 
 def test_a_tick_is_small() -> None:
-    assert len(TickFactory().message("worker01", "sample-scorer", RUN, EXPIRES)) < 900
+    assert len(tick_message("worker01", "sample-scorer", RUN, EXPIRES)) < 900
 
 
 def test_every_tick_has_ids_of_its_own() -> None:
-    factory = TickFactory()
-    first, second = (json.loads(factory.message("c1", "s", RUN, EXPIRES)) for _ in range(2))
+    first, second = (json.loads(tick_message("c1", "s", RUN, EXPIRES)) for _ in range(2))
     assert first["headers"]["id"] != second["headers"]["id"]
     assert first["properties"]["delivery_tag"] != second["properties"]["delivery_tag"]
 
@@ -59,7 +58,7 @@ def test_every_tick_has_ids_of_its_own() -> None:
 @pytest.mark.parametrize(("cluster", "scorer"), [('c"1', "s"), ("c1", "<run>"), ("", "s"), ("c1", "S")])
 def test_names_that_are_none_are_refused(cluster: str, scorer: str) -> None:
     with pytest.raises(ValueError, match="not the names"):
-        TickFactory().message(cluster, scorer, RUN, EXPIRES)
+        tick_message(cluster, scorer, RUN, EXPIRES)
 
 
 def test_a_stage_that_begins_at_the_last_moment_still_counts() -> None:
