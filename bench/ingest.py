@@ -31,9 +31,9 @@ from bench.common import Figure, Measurement, cpu, options, process, report, spr
 from dsf import keys, messages
 from dsf.settings import Settings, child_environment
 from dsf.store.agents import results_waiting
+from dsf.store.entries import Entry
 from dsf.store.pairs import Pairs
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
-from dsf.store.schedule import Entry
 from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
 

@@ -21,7 +21,8 @@ import redis
 from bench.common import MEGABYTE, Figure, Measurement, cpu, options, process, report
 from dsf import keys
 from dsf.settings import child_environment
-from dsf.store.schedule import Entry, ScheduleStore
+from dsf.store.entries import Entry
+from dsf.store.schedule import ScheduleStore
 from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
 

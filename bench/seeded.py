@@ -16,11 +16,11 @@ from dsf import keys
 from dsf.messages import new_run_id
 from dsf.settings import child_environment
 from dsf.store.client import batched
+from dsf.store.entries import Entry
 from dsf.store.history import HistoryEntry
 from dsf.store.notices import CLUSTER_SET, ClusterNotice
 from dsf.store.pairs import PairFailure, PairScore
 from dsf.store.registry import ClusterRecord, ScorerRecord
-from dsf.store.schedule import Entry
 from dsf.up.embedded_redis import EmbeddedRedis
 from dsf.up.ports import Ports
 from dsf.up.supervisor import Supervisor

@@ -33,8 +33,8 @@ from dsf import keys, messages
 from dsf.kube.resources import Resource
 from dsf.settings import child_environment
 from dsf.store.agents import results_waiting
+from dsf.store.entries import Entry
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
-from dsf.store.schedule import Entry
 from tests.support.controlplane import ControlPlane
 from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for

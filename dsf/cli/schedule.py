@@ -160,9 +160,8 @@ def _change(
     """Apply the change, show the result, and name each cluster that keeps its own interval or pause."""
     from dsf.api.score import gap
     from dsf.cli.session import session
-    from dsf.fleet.actions import Actions
+    from dsf.fleet.actions import Actions, target_of
     from dsf.fleet.model import FleetModel
-    from dsf.fleet.schedule import target_of
     from dsf.store.registry import Registry
 
     with session() as opened:

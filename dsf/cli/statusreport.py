@@ -13,7 +13,8 @@ from dsf.errors import UnknownScorerError
 from dsf.fleet.model import FleetModel
 from dsf.fleet.outfolder import ManifestMistake, UnmetCondition, problems_in, unmet
 from dsf.fleet.overviews import ScorerOverview
-from dsf.fleet.schedule import override_view
+from dsf.fleet.rows import override_view
+from dsf.fleet.verdict import Verdict
 from dsf.fleet.views import OverrideView, ScoreView, Time, View
 from dsf.settings import Settings
 from dsf.store.agents import Agents
@@ -78,7 +79,7 @@ def report_of(fleet: FleetModel | Client, named: str | None) -> StatusReport:
     try:
         scorers = fleet.scorers(named).scorers
         if named is not None:
-            worst = fleet.worst_scores(named, TABLE_PAIRS)
+            worst = fleet.scores(scorer=named, states=list(Verdict), limit=TABLE_PAIRS)
             scores, total = [score.model_copy(update={"results": []}) for score in worst.scores], worst.total
     except UnknownScorerError:
         if named not in conditions:

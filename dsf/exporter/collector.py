@@ -143,7 +143,7 @@ def model_families(model: FleetModel) -> Iterable[Metric]:
     Raises redis.RedisError.
     """
     states, reasons, ages = metrics.PAIRS.gauge(), metrics.REASONS.gauge(), metrics.AGE.gauge()
-    for scorer in model.overviews():
+    for scorer in model.scorers().scorers:
         for state, clusters in scorer.states.model_dump().items():
             states.add_metric((scorer.name, state), clusters)
         for group in scorer.reasons:

@@ -6,7 +6,7 @@ model        answers about the fleet, with pages: sums over pairs, pairs, scores
 selection    which rows an answer has: filters, cursors; aggregates  a scorer's and a cluster's pairs in numbers
 views        these answers, as JSON API and `-o json` have them; overviews those that sum up
 client       the same answers by way of the JSON API, for Python and a command line without Redis
-schedule     entries in force, and users' changes to them
+actions      users' actions; changes the list of them
 rescore      ticks sent by hand, and their results
 credentials  which credentials agents use
 outfolder    what a hub on a folder wrote there

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any, Literal
 
 import redis
 
+from dsf import keys
 from dsf.api.meta import rfc3339
 from dsf.fleet import rescore as rescoring
 from dsf.fleet.changes import Action, Actor, UserAction, record
 from dsf.fleet.rescore import RunView
-from dsf.fleet.schedule import reset, target_of
 from dsf.settings import Settings
 from dsf.store.agents import AgentKeys, KeyRequest
+from dsf.store.entries import ScheduleOverride, scorer_target
 from dsf.store.notices import Notices
 from dsf.store.registry import Registry
-from dsf.store.schedule import ScheduleOverride, ScheduleStore
+from dsf.store.schedule import ScheduleStore
 
 
 class Actions:
@@ -49,7 +50,7 @@ class Actions:
                     Action.RESCORE,
                     scorer,
                     [] if is_all else [run.cluster for run in sent],
-                    count=len(sent),
+                    cluster_count=len(sent),
                     detail=f"{refused} not sent" if refused else "",
                     reference=sent[0].run_id if len(sent) == 1 else "",
                     note=note,
@@ -85,7 +86,11 @@ class Actions:
 
     def reset(self, scorer: str, cluster: str | None, *, note: str = "") -> None:
         """Remove overrides of a scorer on one cluster, or on all."""
-        reset(self._store, scorer, cluster)
+        if cluster is None:
+            # Per cluster first: an interrupted reset leaves only overrides that users set.
+            for target in sorted({*self._store.targets(scorer)} - {scorer_target(scorer)}):
+                self._store.reset(target)
+        self._store.reset(target_of(scorer, cluster))
         self._record(Action.RESET, scorer, _named(cluster), note=note)
 
     def backtest(self, scorer: str, cluster: str, since: int, every: int, *, note: str = "") -> None:
@@ -125,28 +130,17 @@ class Actions:
                 self._record(Action(action), "", list(asked), note=note)
         return asked
 
-    def _record(
-        self,
-        action: Action,
-        scorer: str,
-        clusters: Sequence[str],
-        *,
-        count: int = 0,
-        detail: str = "",
-        reference: str = "",
-        note: str = "",
-    ) -> str:
-        user_action = UserAction(
-            action=action,
-            scorer=scorer,
-            clusters=list(clusters),
-            cluster_count=count or len(clusters),
-            detail=detail,
-            reference=reference,
-            note=note,
+    def _record(self, action: Action, scorer: str, clusters: Sequence[str], **details: Any) -> str:
+        """Record it with these fields of `UserAction`; returns its id."""
+        return record(
+            self._redis, self._actor, UserAction(action=action, scorer=scorer, clusters=list(clusters), **details)
         )
-        return record(self._redis, self._actor, user_action)
 
 
 def _named(cluster: str | None) -> list[str]:
     return [] if cluster is None else [cluster]
+
+
+def target_of(scorer: str, cluster: str | None) -> str:
+    """Target of an override: the scorer on one cluster, or on all (None)."""
+    return scorer_target(scorer) if cluster is None else keys.pair(cluster, scorer)

@@ -21,16 +21,16 @@ from dsf.fleet.overviews import (
 )
 from dsf.fleet.verdict import Verdict
 from dsf.store.client import whole
-from dsf.store.entries import ALL_CLUSTERS, interval_in_force
+from dsf.store.entries import ALL_CLUSTERS, ScheduleOverride, interval_in_force
 from dsf.store.notices import ScorerNotice
 from dsf.store.registry import ScorerRecord
-from dsf.store.schedule import ScheduleOverride
 
 
 def scorer_overview(
-    record: ScorerRecord, own: Groups, overrides: Mapping[str, ScheduleOverride], now: float
+    record: ScorerRecord, own: Groups, overrides: Mapping[str, ScheduleOverride], now: float, **noticed: Any
 ) -> ScorerOverview:
-    """A scorer; `own` are its pairs at `now` (unix seconds), `overrides` those of the schedule by target."""
+    """A scorer; `own` are its pairs at `now` (unix seconds), `overrides` those of the schedule by target, `noticed` the
+    fields that the hub controller told."""
     states = StateCounts(**{state.value: len(some) for state, some in own.states.items()})
     reasons = reason_groups(record, own)
     return ScorerOverview(
@@ -56,6 +56,7 @@ def scorer_overview(
         ),
         reasons=reasons[:20],
         reasons_total=len(reasons),
+        **noticed,
     )
 
 

@@ -39,6 +39,8 @@ from dsf.fleet.views import HistoryList, Problem, ScheduleList, ScoreList, View
 
 log = dsf.log.get(__name__)
 
+#: Most scores in one page, and their approximate total of bytes.
+_MAX_SCORES, _MAX_BYTES = 250, 900_000
 _PROBLEM: Final = "application/problem+json"
 #: Error answers of every endpoint.
 ERRORS: Final[dict[int | str, dict[str, Any]]] = {
@@ -229,7 +231,15 @@ def _add_lists(router: APIRouter, fleet: FleetModel) -> None:
         `continue` is not null, there are more. `cursor` is another word for it.
         """
         states = states_of(state) if state else None
-        return _answer(request, fleet.score_page(cluster, scorer, states=states, limit=limit, after=cursor or after))
+        page = fleet.scores(
+            cluster,
+            scorer,
+            states=states,
+            limit=min(limit, _MAX_SCORES),
+            after=cursor or after,
+            most_bytes=_MAX_BYTES,
+        )
+        return _answer(request, page)
 
     @router.get("/schedule", response_model=ScheduleList)
     def schedule(

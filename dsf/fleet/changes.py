@@ -6,6 +6,7 @@ The hub controller creates Kubernetes Events for changes of a DynamicScorer. Tim
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,7 @@ from enum import StrEnum
 from typing import Any, Final, Literal
 
 import redis
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 import dsf.log
 from dsf import keys
@@ -159,19 +160,24 @@ def record(client: redis.Redis, actor: Actor, user_action: UserAction) -> str:
     Texts are cut and cleaned. A missing right to write here is logged, and the id is empty: the action is completed,
     and ACLs of an earlier version lack this stream. Raises redis.RedisError for other errors.
     """
-    stored = user_action.model_copy(
-        update={
-            "scorer": cleaned(user_action.scorer, MAX_NAME_LENGTH),
-            "namespace": cleaned(user_action.namespace, MAX_NAME_LENGTH),
-            "reference": cleaned(user_action.reference, MAX_NAME_LENGTH),
-            "detail": cleaned(user_action.detail, MAX_NOTE),
-            "note": cleaned(user_action.note, MAX_NOTE),
-            "clusters": [cleaned(name, MAX_NAME_LENGTH) for name in user_action.clusters[:MAX_CLUSTERS]],
-            "cluster_count": max(user_action.cluster_count, len(user_action.clusters)),
-        }
-    ).model_dump()
-    by = {"by": cleaned(actor.name, MAX_NAME_LENGTH), "claimed": actor.claimed, "way": actor.way}
-    text = _Stored.model_validate({**stored, **by}).model_dump_json(by_alias=True)
+    clusters = [cleaned(name, MAX_NAME_LENGTH) for name in user_action.clusters[:MAX_CLUSTERS]]
+    done = Change(
+        id="",
+        at=0.0,
+        by=cleaned(actor.name, MAX_NAME_LENGTH),
+        claimed=actor.claimed,
+        way=actor.way,
+        action=user_action.action,
+        scorer=cleaned(user_action.scorer, MAX_NAME_LENGTH),
+        clusters=clusters,
+        cluster_count=max(user_action.cluster_count, len(user_action.clusters)),
+        namespace=cleaned(user_action.namespace, MAX_NAME_LENGTH),
+        detail=cleaned(user_action.detail, MAX_NOTE),
+        reference=cleaned(user_action.reference, MAX_NAME_LENGTH),
+        note=cleaned(user_action.note, MAX_NOTE),
+    )
+    # Id and moment are Redis'.
+    text = done.model_dump_json(by_alias=True, exclude={"id", "at"})
     try:
         ident, *_ = at_once(
             client,
@@ -189,15 +195,6 @@ def record(client: redis.Redis, actor: Actor, user_action: UserAction) -> str:
             error=str(error),
         )
         return ""
-
-
-class _Stored(UserAction):
-    """What is in the stream: id and moment are Redis'."""
-
-    v: int = keys.SCHEMA_VERSION
-    by: str = ""
-    claimed: bool = True
-    way: Way = "cli"
 
 
 def read(
@@ -259,9 +256,7 @@ def _newest_first(client: redis.Redis, cursor: str | None, since: float | None) 
 
 def _parsed(id_: str, fields: Any) -> Change | None:
     try:
-        stored = _Stored.model_validate_json(fields[_FIELD])
-    except (KeyError, TypeError, ValidationError) as error:
+        return Change.model_validate({**json.loads(fields[_FIELD]), "id": id_, "at": moment(id_)[0] / 1000})
+    except (KeyError, TypeError, ValueError) as error:
         log.warning("a change cannot be read", id=id_, error=type(error).__name__)
         return None
-    at = int(id_.partition("-")[0]) / 1000
-    return Change(id=id_, at=at, **stored.model_dump(exclude={"v"}))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from typing import Final, TypeVar
+from typing import Any, Final, TypedDict, TypeVar, Unpack
 from urllib.parse import quote, urlencode
 
 from pydantic import ValidationError
@@ -33,7 +33,6 @@ from dsf.fleet.overviews import (
     ScorerDetail,
     ScorerPage,
 )
-from dsf.fleet.verdict import Verdict
 from dsf.fleet.views import HistoryList, Problem, ScheduleList, ScoreList, View
 from dsf.http.access import bearer
 from dsf.http.client import probe
@@ -51,6 +50,16 @@ _LISTS: Final[dict[type[View], tuple[str, str, int]]] = {
     ScoreList: ("scores", "continue_", 10_000),
     ScorerPage: ("scorers", "cursor", 200),
 }
+
+
+class PairQuery(TypedDict, total=False):
+    """Which pairs are wanted; `cluster` may have `*` and `?`."""
+
+    cluster: str | None
+    scorer: str | None
+    state: Iterable[str]
+    stage: str | None
+    reason: str | None
 
 
 class Client:
@@ -88,44 +97,13 @@ class Client:
         """One cluster."""
         return self._get(ClusterDetail, f"clusters/{quote(name, safe='')}")
 
-    def pairs(
-        self,
-        *,
-        cluster: str | None = None,
-        scorer: str | None = None,
-        state: Iterable[str] = (),
-        stage: str | None = None,
-        reason: str | None = None,
-        limit: int = 100,
-        cursor: str | None = None,
-    ) -> PairPage:
-        """Scorers on clusters, worst first; `cluster` may have `*` and `?`."""
-        return self._get(
-            PairPage,
-            "pairs",
-            cluster=cluster,
-            scorer=scorer,
-            state=list(state),
-            stage=stage,
-            reason=reason,
-            limit=limit,
-            cursor=cursor,
-        )
+    def pairs(self, *, limit: int = 100, cursor: str | None = None, **wanted: Unpack[PairQuery]) -> PairPage:
+        """Scorers on clusters, worst first."""
+        return self._get(PairPage, "pairs", **_texts(wanted), limit=limit, cursor=cursor)
 
-    def all_pairs(
-        self,
-        *,
-        cluster: str | None = None,
-        scorer: str | None = None,
-        state: Iterable[str] = (),
-        stage: str | None = None,
-        reason: str | None = None,
-    ) -> Iterator[PairRow]:
+    def all_pairs(self, **wanted: Unpack[PairQuery]) -> Iterator[PairRow]:
         """All of them, page by page."""
-        pages = self._pages(
-            PairPage, "pairs", cluster=cluster, scorer=scorer, state=list(state), stage=stage, reason=reason
-        )
-        for page in pages:
+        for page in self._pages(PairPage, "pairs", **_texts(wanted)):
             yield from page.pairs
 
     def pair(self, cluster: str, scorer: str) -> PairDetail:
@@ -141,16 +119,13 @@ class Client:
         cluster: str | None = None,
         scorer: str | None = None,
         *,
+        states: Iterable[str] = (),
         limit: int | None = None,
         after: str | None = None,
     ) -> ScoreList:
-        """The newest scores, sorted by cluster and scorer; at most `limit` (None: all) after the pair `after`."""
-        return self._gather(ScoreList, "scores", limit, after, cluster=cluster, scorer=scorer)
-
-    def worst_scores(self, scorer: str, limit: int) -> ScoreList:
-        """The newest scores of a scorer, worst first."""
-        states = [state.value for state in Verdict]
-        return self._gather(ScoreList, "scores", limit, scorer=scorer, state=states)
+        """The newest scores, sorted by cluster and scorer, or only of `states`, worst first; at most `limit` (None:
+        all), `after` is `continue` of the answer before."""
+        return self._gather(ScoreList, "scores", limit, after, cluster=cluster, scorer=scorer, state=[*states])
 
     def schedule(
         self,
@@ -234,6 +209,10 @@ class Client:
             f"{self._base}{path} does not answer as /api/v1 of DSF does ({why}): DSF_API_URL must be the address of "
             f"the exporter or the page, of about this version{only}"
         )
+
+
+def _texts(wanted: PairQuery) -> dict[str, Any]:
+    return {**wanted, "state": [*wanted.get("state", ())]}
 
 
 def _error(status: int, detail: str, path: str) -> Exception:

@@ -5,11 +5,11 @@ one pair, and their scores, schedule and past cycles. A page of pairs has at mos
 from __future__ import annotations
 
 import fnmatch
+import math
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from heapq import nlargest, nsmallest
-from typing import Final
 
 import redis
 
@@ -45,8 +45,7 @@ from dsf.fleet.overviews import (
     StateCounts,
     UnreadyScorer,
 )
-from dsf.fleet.rows import books_of, cycle_view, pair_detail, pair_row, read_at, score_view
-from dsf.fleet.schedule import entry_view
+from dsf.fleet.rows import books_of, cycle_view, entry_view, pair_detail, pair_row, read_at, score_view
 from dsf.fleet.selection import MAX_ROWS, Cursor, PairFilter, at_most, cluster_cursor
 from dsf.fleet.snapshot import RANKS, Rows, Snapshot, SnapshotRow
 from dsf.fleet.verdict import Verdict, verdict
@@ -58,11 +57,6 @@ from dsf.store.pairs import Pairs
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
 from dsf.store.ticks import ticks_problem
-
-#: Most scores in one page, and their approximate total of bytes.
-MAX_SCORES: Final = 250
-MAX_BYTES: Final = 900_000
-_RANK: Final = {state: rank for rank, state in enumerate(RANKS)}
 
 
 class FleetModel:
@@ -86,10 +80,6 @@ class FleetModel:
         """The rows of all pairs by scorer and cluster."""
         return self._snapshot.read()[0]
 
-    def groups(self, now: float) -> Mapping[str, Groups]:
-        """The rows by scorer and state at `now` (unix seconds)."""
-        return self._groups(now).scorers
-
     def summary(self) -> FleetOverview:
         """The whole fleet, with every scorer."""
         now = self._clock()
@@ -99,14 +89,12 @@ class FleetModel:
             pipe.zcount(keys.DUE, "-inf", now - 5.0)
             pipe.hgetall(keys.BEAT_STATS)
             clusters, overdue, stats = pipe.execute()
-        rows, sequence = self._snapshot.read()
-        notices = self._notices.scorers()
-        scorers = [
-            overview.model_copy(update={"conditions": condition_views(notices.get(overview.name), unmet=True)})
-            for overview in self._scorers(self._grouping.of(rows, now).scorers)
-        ]
+        # First: what changes meanwhile is then reported twice rather than never.
+        _, sequence = self._snapshot.read()
+        scorers = self._overviews(self._registry.scorers(), now)
+        scorers.sort(key=lambda overview: (*(-number for number in worst(overview.states)), overview.name))
         known = {overview.name for overview in scorers}
-        unready = [unready_scorer(notice) for name, notice in sorted(notices.items()) if name not in known]
+        unready = [unready_scorer(one) for name, one in sorted(self._notices.scorers().items()) if name not in known]
         states = summed(scorer.states for scorer in scorers)
         return FleetOverview(
             at=now,
@@ -123,58 +111,39 @@ class FleetModel:
             unready_total=len(unready),
         )
 
-    def overviews(self) -> list[ScorerOverview]:
-        """Every registered scorer, worst first."""
-        return self._scorers(self.groups(self._clock()))
-
-    def _scorers(self, groups: Mapping[str, Groups]) -> list[ScorerOverview]:
-        overviews = self._overviews(list(self._registry.scorers().values()), groups)
-        return sorted(overviews, key=lambda overview: (*(-number for number in worst(overview.states)), overview.name))
-
     def scorers(self, scorer: str | None = None, *, limit: int | None = None, after: str | None = None) -> ScorerPage:
         """Every registered scorer by name, or one; at most `limit` of them (None: all), after the one named `after`."""
-        if scorer is not None:
-            self._registry.scorer(scorer)
         now = self._clock()
-        asked = [record for name, record in sorted(self._registry.scorers().items()) if scorer in (None, name)]
-        records = [record for record in asked if after is None or record.name > after][:limit]
-        reads = self._notices.reads() if scorer is None else {scorer: self._notices.read(scorer)}
-        notices = self._notices.scorers()
-        scorers = [
-            overview.model_copy(
-                update={
-                    "conditions": condition_views(notices.get(overview.name), unmet=True),
-                    "config_read": read_at(reads.get(overview.name)),
-                }
-            )
-            for overview in self._overviews(records, self.groups(now))
-        ]
-        more = bool(records) and records[-1] is not asked[-1]
-        return ScorerPage(at=now, total=len(asked), scorers=scorers, cursor=records[-1].name if more else None)
+        asked = self._registry.scorers() if scorer is None else {scorer: self._registry.scorer(scorer)}
+        following = [name for name in sorted(asked) if after is None or name > after]
+        shown = following[:limit]
+        return ScorerPage(
+            at=now,
+            total=len(asked),
+            scorers=self._overviews({name: asked[name] for name in shown}, now),
+            cursor=shown[-1] if len(shown) < len(following) else None,
+        )
 
     def scorer(self, name: str) -> ScorerDetail:
         """One scorer."""
         record = self._registry.scorer(name)
-        groups = self.groups(self._clock())
-        [overview] = self._overviews([record], groups)
-        own = groups[name].states if name in groups else {}
-        lags = self._redis.hmget(keys.BEAT_LAGS, [f"{name}:{bound}" for bound in (*keys.LAG_BOUNDS, "+Inf")])
+        now = self._clock()
+        [overview] = self._overviews({name: record}, now)
+        groups = self._groups(now).scorers.get(name)
         values = [
             ClusterValue(cluster=row.cluster, value=row.value)
-            for row in own.get(Verdict.OK, ())
+            for row in (groups.states.get(Verdict.OK, ()) if groups else ())
             if row.value is not None
         ]
-        counted = {
-            f"{name}:{bound}": number for bound, number in zip((*keys.LAG_BOUNDS, "+Inf"), lags, strict=True) if number
-        }
-        kept = ScorerOverview.model_fields.keys() - {"conditions", "config_read"}
+        fields = [f"{name}:{bound}" for bound in (*keys.LAG_BOUNDS, "+Inf")]
+        lags = dict(zip(fields, self._redis.hmget(keys.BEAT_LAGS, fields), strict=True))
+        kept = ScorerOverview.model_fields.keys() - {"conditions"}
         return ScorerDetail(
             **{field: getattr(overview, field) for field in kept},
-            config_read=read_at(self._notices.read(name)),
             values=spread([entry.value for entry in values], None),
             top=nlargest(10, values, key=lambda entry: (entry.value, entry.cluster)),
             bottom=nsmallest(10, values, key=lambda entry: (entry.value, entry.cluster)),
-            lags=lag_histogram(counted, f"{name}:"),
+            lags=lag_histogram(lags, f"{name}:"),
             conditions=condition_views(self._notices.scorer(name)),
         )
 
@@ -267,18 +236,18 @@ class FleetModel:
         limit = at_most(limit)
         now = self._clock()
         after = Cursor.read(cursor) if cursor is not None else None
-        total, rows = 0, list[tuple[int, float, str, str, SnapshotRow]]()
+        total, rows = 0, list[tuple[Cursor, SnapshotRow]]()
         chosen = [wanted.chosen(groups, now) for groups in self._asked(wanted, now)]
-        for state in RANKS:
+        for rank, state in enumerate(RANKS):
             fitting = [row for some in chosen for row in some.get(state, ())]
             total += len(fitting)
-            if len(rows) <= limit and (after is None or _RANK[state] >= after.rank):
+            if len(rows) <= limit and (after is None or rank >= after.rank):
                 # States are worst first: places are needed only until the page is full.
-                places = [(_RANK[state], row.place(state, now), row.scorer, row.cluster, row) for row in fitting]
-                following = places if after is None else [place for place in places if place[:4] > after]
+                places = [(Cursor(rank, row.place(state, now), row.scorer, row.cluster), row) for row in fitting]
+                following = places if after is None else [place for place in places if place[0] > after]
                 rows += nsmallest(limit + 1 - len(rows), following)
-        cursor = str(Cursor(*rows[limit - 1][:4])) if len(rows) > limit else None
-        return PairPage(at=now, total=total, cursor=cursor, pairs=self._table(rows[:limit], now))
+        cursor = str(rows[limit - 1][0]) if len(rows) > limit else None
+        return PairPage(at=now, total=total, cursor=cursor, pairs=self._table([at for at, _ in rows[:limit]], now))
 
     def reasons(self, scorers: Collection[str]) -> set[str]:
         """All reasons for missing new scores of these scorers."""
@@ -325,40 +294,23 @@ class FleetModel:
         cluster: str | None = None,
         scorer: str | None = None,
         *,
+        states: Collection[Verdict] | None = None,
         limit: int | None = None,
         after: str | None = None,
+        most_bytes: float = math.inf,
     ) -> ScoreList:
         """The newest score of every pair of the schedule, or of one cluster's or one scorer's pairs.
 
-        At most `limit` of them (None: all), sorted by cluster and scorer, after the pair `after`: `continue` of the
-        previous answer.
+        At most `limit` of them (None: all), sorted by cluster and scorer; with `states` only those, worst first, and at
+        most 200. `after` is `continue` of the previous answer. Beyond about `most_bytes` the page ends early, or items
+        of a score are omitted.
         """
         self._check(cluster, scorer)
-        pairs, total, following = self._page(cluster, scorer, limit, after)
-        now = self._clock()
-        views = [view for view, _ in self._views(pairs, now)]
-        return ScoreList(at=now, scores=views, total=total, continue_=following)
-
-    def score_page(
-        self,
-        cluster: str | None = None,
-        scorer: str | None = None,
-        *,
-        states: Collection[Verdict] | None = None,
-        limit: int = MAX_SCORES,
-        after: str | None = None,
-    ) -> ScoreList:
-        """As `scores`, but below a megabyte: the page may end early, or items of a score are omitted.
-
-        With `states` only those, worst first.
-        """
-        self._check(cluster, scorer)
-        limit = min(limit, MAX_SCORES)
         if states is None:
             pairs, total, following = self._page(cluster, scorer, limit, after)
         else:
             wanted = PairFilter(scorer=scorer, clusters=None if cluster is None else [cluster], states=states)
-            rows = self.pairs(wanted, limit=limit, cursor=after)
+            rows = self.pairs(wanted, limit=limit or MAX_ROWS, cursor=after)
             pairs, total, following = [(row.cluster, row.scorer) for row in rows.pairs], rows.total, rows.cursor
         now = self._clock()
         views: list[ScoreView] = []
@@ -366,16 +318,12 @@ class FleetModel:
         for view, score_bytes in self._views(pairs, now):
             # About 600 bytes for all of a row but its items and results.
             size += 600 + 2 * score_bytes
-            if views and size > MAX_BYTES and states is None:
+            if views and size > most_bytes and states is None:
                 # The rest is for the next page; a cursor by state contains the place of a whole page.
                 following = keys.pair(views[-1].cluster, views[-1].scorer)
                 break
-            views.append(_cut(view, size > MAX_BYTES))
+            views.append(_cut(view) if size > most_bytes else view)
         return ScoreList(at=now, scores=views, total=total, continue_=following)
-
-    def worst_scores(self, scorer: str, limit: int) -> ScoreList:
-        """The newest scores of a scorer, worst first."""
-        return self.score_page(scorer=scorer, states=list(Verdict), limit=limit)
 
     def schedule(
         self,
@@ -477,29 +425,37 @@ class FleetModel:
     def _groups(self, now: float) -> FleetGroups:
         return self._grouping.of(self.rows(), now)
 
-    def _overviews(self, records: Sequence[ScorerRecord], groups: Mapping[str, Groups]) -> list[ScorerOverview]:
-        now = self._clock()
-        overrides = self._schedule.overrides()
-        return [scorer_overview(record, groups.get(record.name, Groups({}, now)), overrides, now) for record in records]
+    def _overviews(self, records: Mapping[str, ScorerRecord], now: float) -> list[ScorerOverview]:
+        groups, overrides = self._groups(now).scorers, self._schedule.overrides()
+        notices, reads = self._notices.scorers(), self._notices.reads()
+        return [
+            scorer_overview(
+                record,
+                groups.get(name, Groups({}, now)),
+                overrides,
+                now,
+                conditions=condition_views(notices.get(name), unmet=True),
+                config_read=read_at(reads.get(name)),
+            )
+            for name, record in records.items()
+        ]
 
     def _asked(self, wanted: PairFilter, now: float) -> Iterator[Groups]:
         """The rows of the wanted scorers. Raises UnknownScorerError."""
         scorer = self._registry.scorer(wanted.scorer).name if wanted.scorer is not None else None
-        for name, groups in sorted(self.groups(now).items()):
+        for name, groups in sorted(self._groups(now).scorers.items()):
             if scorer in (None, name) and (wanted.scorers is None or name in wanted.scorers):
                 yield groups
 
-    def _table(self, places: Sequence[tuple[int, float, str, str, SnapshotRow]], now: float) -> list[PairRow]:
-        names = [(cluster, scorer) for _, _, scorer, cluster, _ in places]
+    def _table(self, places: Sequence[Cursor], now: float) -> list[PairRow]:
+        names = [(place.cluster, place.scorer) for place in places]
         records = self._registry.scorers()
         due = self._schedule.due_times(keys.pair(*name) for name in names)
         return [
-            pair_row(state, RANKS[place[0]], records.get(place[2]), due.get(keys.pair(*name)), now)
-            for place, name, state in zip(places, names, self._pairs.rows(names), strict=True)
+            pair_row(state, RANKS[place.rank], records.get(place.scorer), due.get(state.pair), now)
+            for place, state in zip(places, self._pairs.rows(names), strict=True)
         ]
 
 
-def _cut(view: ScoreView, is_long: bool) -> ScoreView:
-    if not is_long:
-        return view
+def _cut(view: ScoreView) -> ScoreView:
     return view.model_copy(update={"items": view.items[:50], "results": view.results[:50]})

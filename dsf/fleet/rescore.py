@@ -14,10 +14,11 @@ from dsf.fleet.rows import score_view
 from dsf.fleet.views import ScoreView, Time, View
 from dsf.settings import Settings
 from dsf.store.agents import results_waiting
+from dsf.store.entries import effective
 from dsf.store.history import HistoryEntry
 from dsf.store.pairs import SUCCESSES, Pairs
 from dsf.store.registry import Registry
-from dsf.store.schedule import ScheduleStore, effective
+from dsf.store.schedule import ScheduleStore
 from dsf.store.ticks import send_now
 
 

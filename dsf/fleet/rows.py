@@ -1,4 +1,4 @@
-"""One pair as a table row, in detail, and its score. Pure functions."""
+"""One pair as a table row, in detail, its score, and its entry of the schedule. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,14 +12,24 @@ from dsf.api.hold import due
 from dsf.api.score import DimensionFormat, has_expired, to_score_value
 from dsf.fleet.overviews import ItemView, PairDetail, PairRow
 from dsf.fleet.verdict import Verdict, verdict
-from dsf.fleet.views import Books, CycleView, FailureView, HoldView, ScoreItem, ScoreResult, ScoreView, SkipsView
+from dsf.fleet.views import (
+    Books,
+    CycleView,
+    EntryView,
+    FailureView,
+    HoldView,
+    OverrideView,
+    ScoreItem,
+    ScoreResult,
+    ScoreView,
+    SkipsView,
+)
 from dsf.process.tracing import trace_id
-from dsf.store.entries import pause, scorer_target
+from dsf.store.entries import Entry, ScheduleOverride, pause, scorer_target
 from dsf.store.history import HistoryEntry
 from dsf.store.notices import ConfigRead
 from dsf.store.pairs import PairFailure, PairScore, PairState
 from dsf.store.registry import HoldRule, ScorerRecord
-from dsf.store.schedule import Entry, ScheduleOverride
 from dsf.store.ticks import INACTIVE
 
 #: Most shown items of a pair.
@@ -149,6 +159,42 @@ def waiting(score: PairScore, item: str, rule: HoldRule | None) -> dict[str, Any
     until = due(held, min_change=rule.min_change, for_seconds=rule.for_seconds) if rule is not None else None
     since = held.since if until is not None else None
     return {"waiting": held.value, "waiting_since": since, "waiting_until": until}
+
+
+def entry_view(entry: Entry, overrides: Mapping[str, ScheduleOverride], due: float | None, now: float) -> EntryView:
+    """One entry with the overrides in force at `now`; `due` is its next run. Times are unix seconds."""
+    runs = pause(entry, overrides, now)
+    waits = due is not None and entry.runnable and not runs.paused
+    targets = (scorer_target(entry.scorer), entry.pair)
+    return EntryView(
+        cluster=entry.cluster,
+        scorer=entry.scorer,
+        score_name=entry.score_name,
+        interval_seconds=runs.interval,
+        entry_interval_seconds=entry.interval,
+        interval_source=runs.interval_source,
+        rate_limit=entry.rate_limit,
+        suspended=entry.suspended,
+        paused=runs.paused,
+        paused_until=runs.paused_until,
+        paused_source=runs.paused_source if runs.paused else None,
+        next_run=due if waits else None,
+        lag_seconds=round(max(0.0, now - due), 3) if waits and due is not None else 0.0,
+        overrides=[override_view(target, overrides[target]) for target in targets if target in overrides],
+    )
+
+
+def override_view(target: str, override: ScheduleOverride) -> OverrideView:
+    """View of an override."""
+    return OverrideView(
+        target=target,
+        interval_seconds=override.interval,
+        paused=override.paused,
+        paused_until=override.paused_until,
+        note=override.note,
+        by=override.by,
+        at=override.at or None,
+    )
 
 
 def books_of(state: PairState) -> Books:

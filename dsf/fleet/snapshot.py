@@ -20,8 +20,8 @@ import redis
 
 from dsf import keys
 from dsf.fleet.verdict import Verdict, verdict
-from dsf.store.client import batched
-from dsf.store.entries import Entry, ScheduleOverride, pause, read, read_overrides, targets_of
+from dsf.store.client import batched, parsed, parsed_all
+from dsf.store.entries import Entry, ScheduleOverride, pause, targets_of
 from dsf.store.pairs import PairFailure, PairState, row_fields
 from dsf.store.ticks import Skips
 
@@ -55,8 +55,8 @@ class SnapshotRow(PairState):
             for name in (targets_of(scorer, cluster) if overrides else ())
             if (override := overrides.get(name)) and override.paused is not None
         }
-        if (own or '"suspended"' in entry) and (parsed := read(Entry, pair, entry)) is not None:
-            row.pausing = parsed, own
+        if (own or '"suspended"' in entry) and (paused := parsed(Entry, pair, entry)) is not None:
+            row.pausing = paused, own
         return row
 
     def pause_end(self, now: float) -> float | None:
@@ -135,7 +135,7 @@ class Snapshot:
             sequence, overrides, pairs = pipe.execute()
         self._rows, self._total, self._overrides = {}, 0, overrides
         with _without_collection():
-            self._read_pairs(pairs, read_overrides(overrides.items()))
+            self._read_pairs(pairs, parsed_all(ScheduleOverride, overrides))
         self._sequence = int(sequence or 0)
         # A replica that took over may lack changes that were seen here, and count further: all rows are read again.
         self._reload_at = time.monotonic() + 600.0
@@ -152,7 +152,7 @@ class Snapshot:
             # Redis was emptied, or is an older copy of itself; or somebody has paused a scorer or resumed it.
             return False
         if pairs:
-            self._read_pairs(pairs, read_overrides(overrides.items()))
+            self._read_pairs(pairs, parsed_all(ScheduleOverride, overrides))
         self._sequence = int(sequence or 0)
         # Unequal when a removal was forgotten before it was seen here.
         return self._total == int(total)

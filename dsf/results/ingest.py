@@ -20,7 +20,7 @@ from dsf.results.holding import Published
 from dsf.settings import Settings
 from dsf.store.agents import AgentRecord, Agents
 from dsf.store.client import parsed_all
-from dsf.store.entries import ScheduleOverride, interval_in_force, read_overrides, targets_of
+from dsf.store.entries import ScheduleOverride, interval_in_force, targets_of
 from dsf.store.registry import ClusterRecord, ScorerRecord
 from dsf.store.runs import Ending, Runs
 from dsf.store.writes import VALIDITY_FACTOR, read_factor
@@ -262,7 +262,7 @@ def _registered(client: redis.Redis, messages: Collection[_Message]) -> _Registe
     return _Registered(
         parsed_all(ClusterRecord, clusters),
         parsed_all(ScorerRecord, scorers),
-        read_overrides(overrides.items()),
+        parsed_all(ScheduleOverride, overrides),
         read_factor(factor),
     )
 

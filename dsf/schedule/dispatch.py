@@ -20,7 +20,7 @@ from dsf.messages import new_run_id
 from dsf.process import tracing
 from dsf.schedule.limiter import RateLimiter
 from dsf.store import ticks
-from dsf.store.client import at_once, lua
+from dsf.store.client import at_once, lua, parsed, parsed_all
 from dsf.store.entries import (
     CLOCK_SKEW,
     Effective,
@@ -29,7 +29,6 @@ from dsf.store.entries import (
     effective,
     next_due,
     next_slot,
-    read,
     scheduled_time,
     scorer_target,
 )
@@ -154,7 +153,7 @@ class Dispatcher:
         rows = []
         for pair, at in far:
             text = batch.entries[pair]
-            entry = read(Entry, pair, text) if text is not None else None
+            entry = parsed(Entry, pair, text)
             if entry is not None:
                 interval = effective(entry, batch.overrides, now).interval
                 # The first run after another moment than a slot is up to one and a half intervals away.
@@ -181,16 +180,11 @@ class Dispatcher:
         for answer in (texts, override_texts, taken):
             if isinstance(answer, redis.RedisError):
                 raise answer
-        overrides = {
-            target: read(ScheduleOverride, target, text)
-            for target, text in zip(targets, override_texts, strict=True)
-            if text
-        }
         return _Batch(
             now=now,
             due=due,
             entries=dict(zip(pairs, texts, strict=True)),
-            overrides={target: override for target, override in overrides.items() if override is not None},
+            overrides=parsed_all(ScheduleOverride, dict(zip(targets, override_texts, strict=True))),
             # What is no queue takes no tick, and stops no other.
             waiting={
                 queue: length if isinstance(length, int) else self._queue_limit
@@ -224,7 +218,7 @@ class Dispatcher:
         if text is None:
             return _Row(pair, due, 0.0, _DROP)
         cluster, scorer = keys.split_pair(pair)
-        entry = read(Entry, pair, text)
+        entry = parsed(Entry, pair, text)
         if entry is None or not (keys.is_name(cluster) and keys.is_name(scorer)):
             return _Row(pair, due, batch.now + _UNREADABLE_RETRY, _DEFER)
         runs = effective(entry, batch.overrides, batch.now)

@@ -136,12 +136,12 @@ def repeat(
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-def parsed(model: type[_Model], name: str, text: str | bytes | None, context: Any = None) -> _Model | None:
+def parsed(model: type[_Model], name: str, text: str | bytes | None) -> _Model | None:
     """The stored object of this name; None if there is none, or if it cannot be read."""
     if text is None:
         return None
     try:
-        return model.model_validate_json(text, context=context)
+        return model.model_validate_json(text)
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False, include_context=False)[0]["msg"]
         complain(model.__name__, name, hash(text), problem)

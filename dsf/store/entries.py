@@ -10,32 +10,21 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, NamedTuple, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Annotated, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from dsf import keys
 from dsf.api.pauses import pause_end
 from dsf.api.types import MAX_SECONDS
-from dsf.store.client import parsed
 
 #: Stands for every cluster in the target of an override.
 ALL_CLUSTERS = "*"
 #: Source of a value that no override changes.
 FROM_ENTRY = "entry"
-#: Validation context: the text is from Redis. A too large interval is then clamped, not refused: it may predate the
-#: bound, and users must be able to see and undo it.
-_STORED = {"stored": True}
 
 PauseEnd = Annotated[float, AfterValidator(pause_end)]
-
-
-def _cut(value: object, info: ValidationInfo) -> object:
-    return min(MAX_SECONDS, value) if info.context is _STORED and isinstance(value, int | float) else value
-
-
-_Interval = Annotated[int, BeforeValidator(_cut)]
 
 
 class Entry(BaseModel):
@@ -49,7 +38,7 @@ class Entry(BaseModel):
     #: Of the DynamicScorer: one of that name in another namespace does not inherit this entry's books.
     namespace: str = ""
     score_name: str
-    interval: _Interval = Field(ge=1)
+    interval: int = Field(ge=1, le=MAX_SECONDS)
     #: Fleet-wide limit of this scorer, e.g. `10/s`, or none.
     rate_limit: str | None = None
     #: `spec.execution.suspend`, the annotation paused-until, or its cluster or the configuration is gone for a moment.
@@ -84,7 +73,7 @@ class ScheduleOverride(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     v: int = keys.SCHEMA_VERSION
-    interval: _Interval | None = Field(default=None, ge=1, le=MAX_SECONDS)
+    interval: int | None = Field(default=None, ge=1, le=MAX_SECONDS)
     #: None: not set. True: paused until `paused_until`, or until resumed.
     paused: bool | None = None
     paused_until: PauseEnd | None = None
@@ -92,22 +81,6 @@ class ScheduleOverride(BaseModel):
     #: Its author, if known.
     by: str = ""
     at: float = 0.0
-
-
-_Model = TypeVar("_Model", Entry, ScheduleOverride)
-
-
-def read(model: type[_Model], name: str, text: str) -> _Model | None:
-    """Parse a stored entry or override. An unreadable one is logged and gives None: it must not stop the others."""
-    return parsed(model, name, text, _STORED)
-
-
-def read_overrides(stored: Iterable[tuple[object, object]]) -> dict[str, ScheduleOverride]:
-    """Parse stored overrides by target; without missing and unreadable ones."""
-    parsed = {
-        str(target): read(ScheduleOverride, str(target), str(text)) for target, text in stored if text is not None
-    }
-    return {target: override for target, override in parsed.items() if override is not None}
 
 
 class Effective(NamedTuple):
@@ -236,21 +209,13 @@ TOLERANCE = 0.001
 CLOCK_SKEW = 60.0
 
 
-def _phase_ms(pair: str, interval: int) -> int:
-    digest = hashlib.blake2b(pair.encode(), digest_size=8).digest()
-    return int.from_bytes(digest) % (interval * 1000)
-
-
-def phase(pair: str, interval: int) -> float:
-    """Seconds after a multiple of `interval` (0 <= phase < interval) at which this pair runs."""
-    return _phase_ms(pair, interval) / 1000
-
-
 def _slot(pair: str, interval: int, at: float, ahead: int) -> float:
     # In whole milliseconds, so that a slot is the same float however computed.
-    length, offset = interval * 1000, _phase_ms(pair, interval)
-    number = (math.floor((at + TOLERANCE) * 1000) - offset) // length + ahead
-    return (number * length + offset) / 1000
+    length = interval * 1000
+    digest = hashlib.blake2b(pair.encode(), digest_size=8).digest()
+    phase = int.from_bytes(digest) % length
+    number = (math.floor((at + TOLERANCE) * 1000) - phase) // length + ahead
+    return (number * length + phase) / 1000
 
 
 def current_slot(pair: str, interval: int, at: float) -> float:

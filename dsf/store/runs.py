@@ -16,8 +16,8 @@ import redis
 import dsf.log
 from dsf import keys
 from dsf.messages import is_run_id, latest_run_id, run_time
-from dsf.store.client import at_once, batched, lua
-from dsf.store.entries import CLOCK_SKEW, Entry, read
+from dsf.store.client import at_once, batched, lua, parsed
+from dsf.store.entries import CLOCK_SKEW, Entry
 from dsf.store.history import HistoryEntry
 from dsf.store.pairs import EXPIRED_THRESHOLD, PairFailure, PairScore, row_fields
 from dsf.store.registry import FailingRule, Registry, ScorerRecord
@@ -167,7 +167,7 @@ class Runs:
         for batch in batched(ahead, _BATCH):
             pairs = [member.rpartition("/")[0] for member, _ in batch]
             texts: Any = self._redis.hmget(keys.ENTRIES, pairs)
-            entries = [read(Entry, pair, text) if text else None for pair, text in zip(pairs, texts, strict=True)]
+            entries = [parsed(Entry, pair, text) for pair, text in zip(pairs, texts, strict=True)]
             earlier: list[str | float] = [
                 part
                 for (member, at), entry in zip(batch, entries, strict=True)

@@ -13,35 +13,19 @@ from typing import Final, Literal, NamedTuple
 import redis
 
 from dsf import keys
-from dsf.store.client import at_once, batched, hub_time, lua
+from dsf.store.client import at_once, batched, hub_time, lua, parsed, parsed_all
 from dsf.store.entries import (
     ALL_CLUSTERS,
     CLOCK_SKEW,
-    FROM_ENTRY,
-    Effective,
     Entry,
     ScheduleOverride,
     effective,
     next_slot,
     pause,
-    read,
-    read_overrides,
     scorer_target,
 )
 from dsf.store.registry import Registry
 from dsf.store.runs import Runs
-
-__all__ = [
-    "ALL_CLUSTERS",
-    "FROM_ENTRY",
-    "SPREAD_RATE",
-    "Effective",
-    "Entry",
-    "ScheduleOverride",
-    "ScheduleStore",
-    "effective",
-    "scorer_target",
-]
 
 #: First runs per second when many entries are created at once; hub and beat use the same.
 SPREAD_RATE: Final = 100.0
@@ -92,13 +76,13 @@ class ScheduleStore:
                 pipe.zmscore(keys.DUE, pairs)
                 pipe.hmget(keys.OVERRIDES, targets)
                 stored, due, changes = pipe.execute()
-            overrides = read_overrides(zip(targets, changes, strict=True))
+            overrides = parsed_all(ScheduleOverride, dict(zip(targets, changes, strict=True)))
             moves = []
             for entry, before, was_due in zip(batch, stored, due, strict=True):
                 text = entry.dump()
                 if text == before and was_due is not None:
                     continue
-                moves.append(_upserted(entry, text, _entry(entry.pair, before), overrides, at))
+                moves.append(_upserted(entry, text, parsed(Entry, entry.pair, before), overrides, at))
             changed += self._move(moves, at)
         return changed
 
@@ -134,23 +118,22 @@ class ScheduleStore:
         """
         if pairs is not None:
             return list(self._read(pairs))
-        parsed = (_entry(pair, text) for pair, text in sorted(self.stored().items()))
-        return [entry for entry in parsed if entry is not None]
+        return list(parsed_all(Entry, dict(sorted(self.stored().items()))).values())
 
     def stored(self) -> dict[str, str]:
-        """All entries by pair as their texts, for `dsf.store.entries.read`."""
+        """All entries by pair as their texts."""
         return self._redis.hgetall(keys.ENTRIES)  # type: ignore[return-value]
 
     def entries_of(self, scorer: str) -> list[Entry]:
         """The entries of one scorer, sorted by cluster; others are not parsed."""
-        stored = self._redis.hgetall(keys.ENTRIES)
-        mine = ((pair, text) for pair, text in sorted(stored.items()) if keys.split_pair(str(pair))[1] == scorer)
-        return [entry for pair, text in mine if (entry := _entry(str(pair), str(text))) is not None]
+        stored = sorted(self.stored().items())
+        mine = {pair: text for pair, text in stored if keys.split_pair(pair)[1] == scorer}
+        return list(parsed_all(Entry, mine).values())
 
     def entry(self, pair: str) -> Entry | None:
         """One entry, or None if the pair is not scheduled."""
         text: str | None = self._redis.hget(keys.ENTRIES, pair)  # type: ignore[assignment]
-        return _entry(pair, text)
+        return parsed(Entry, pair, text)
 
     def due_times(self, pairs: Iterable[str]) -> dict[str, float]:
         """Next due times of these pairs (unix seconds), without unscheduled ones."""
@@ -164,13 +147,15 @@ class ScheduleStore:
 
     def overrides(self) -> dict[str, ScheduleOverride]:
         """All overrides by target: a pair, or `*/<scorer>` for all clusters. Unreadable ones are left out, logged."""
-        return read_overrides(sorted(self._redis.hgetall(keys.OVERRIDES).items()))
+        return parsed_all(ScheduleOverride, self._redis.hgetall(keys.OVERRIDES))
 
     def overrides_of(self, scorer: str, clusters: Iterable[str]) -> dict[str, ScheduleOverride]:
         """The overrides for a scorer on these clusters, by target as for `overrides`."""
         overrides: dict[str, ScheduleOverride] = {}
         for batch in batched((scorer_target(scorer), *(keys.pair(name, scorer) for name in clusters)), self._BATCH):
-            overrides |= read_overrides(zip(batch, self._redis.hmget(keys.OVERRIDES, batch), strict=True))
+            overrides |= parsed_all(
+                ScheduleOverride, dict(zip(batch, self._redis.hmget(keys.OVERRIDES, batch), strict=True))
+            )
         return overrides
 
     def set_override(
@@ -266,7 +251,7 @@ class ScheduleStore:
         """Replace an override by the result of `change`, and move the due times of affected pairs."""
         for _ in range(self._ATTEMPTS):
             text: str | None = self._redis.hget(keys.OVERRIDES, target)  # type: ignore[assignment]
-            new = change((_override(target, text) if text else None) or ScheduleOverride())
+            new = change(parsed(ScheduleOverride, target, text) or ScheduleOverride())
             written = new.model_dump_json() if new else ""
             # Compare-and-set: concurrent users must not undo each other's change.
             if self._replace(
@@ -277,7 +262,7 @@ class ScheduleStore:
         else:
             raise redis.WatchError(f"the override of {target} is being changed by others all the time; try again")
         others = self._others(target)
-        old = _override(target, text) if text else None
+        old = parsed(ScheduleOverride, target, text)
         before = {**others, target: old} if old else others
         after = {**others, target: new} if new else others
         for batch in batched(self._touched(target), self._BATCH):
@@ -310,9 +295,7 @@ class ScheduleStore:
     def _read(self, pairs: Iterable[str]) -> Iterator[Entry]:
         for batch in batched(pairs, self._BATCH):
             texts: list[str | None] = self._redis.hmget(keys.ENTRIES, batch)  # type: ignore[assignment]
-            for pair, text in zip(batch, texts, strict=True):
-                if (entry := _entry(pair, text)) is not None:
-                    yield entry
+            yield from parsed_all(Entry, dict(zip(batch, texts, strict=True))).values()
 
     def _touched(self, target: str) -> list[str]:
         cluster, scorer = keys.split_pair(target)
@@ -345,11 +328,3 @@ def _upserted(entry: Entry, text: str, old: Entry | None, overrides: dict[str, S
     will = effective(entry, overrides, now)
     resumed = old is not None and effective(old, overrides, now).paused and not will.paused
     return _Move(entry.pair, text, "now" if resumed else "early", next_slot(entry.pair, will.interval, now))
-
-
-def _entry(pair: str, text: str | None) -> Entry | None:
-    return None if text is None else read(Entry, pair, text)
-
-
-def _override(target: str, text: str) -> ScheduleOverride | None:
-    return read(ScheduleOverride, target, text)

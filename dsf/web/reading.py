@@ -12,7 +12,7 @@ import redis
 from dsf import keys
 from dsf.fleet.model import FleetModel
 from dsf.fleet.overviews import PairDetail, PairRow, ReasonGroup, ScorerOverview
-from dsf.fleet.schedule import entry_view
+from dsf.fleet.rows import entry_view
 from dsf.fleet.selection import PairFilter
 from dsf.fleet.snapshot import every
 from dsf.fleet.verdict import Verdict

@@ -10,8 +10,9 @@ import redis
 from dsf import keys
 from dsf.cli.person import who
 from dsf.fleet import changes
+from dsf.store.entries import ScheduleOverride
 from dsf.store.registry import ScorerRecord
-from dsf.store.schedule import ScheduleOverride, ScheduleStore
+from dsf.store.schedule import ScheduleStore
 from tests.integration.cli.conftest import Dsf, loaded
 from tests.integration.exporter.fleet import SAMPLE, Fleet
 

@@ -10,10 +10,10 @@ import redis
 
 from dsf import keys
 from dsf.messages import new_run_id
+from dsf.store.entries import Entry
 from dsf.store.history import HistoryEntry
 from dsf.store.pairs import PairFailure, PairScore
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
-from dsf.store.schedule import Entry
 
 CLUSTERS = ("worker01", "worker02")
 SAMPLE = "sample-scorer"

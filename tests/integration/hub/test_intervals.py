@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from dsf.store.schedule import ALL_CLUSTERS
+from dsf.store.entries import ALL_CLUSTERS
 from tests.integration.hub.world import World
 
 EVERYWHERE = f"{ALL_CLUSTERS}/cpu-scorer"

@@ -13,11 +13,12 @@ from dsf.results.ingest import Ingest
 from dsf.results.writer import Writer
 from dsf.settings import Settings
 from dsf.store.client import at_once
+from dsf.store.entries import Entry
 from dsf.store.history import HistoryEntry
 from dsf.store.pairs import Pairs, PairState
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from dsf.store.runs import Runs
-from dsf.store.schedule import Entry, ScheduleStore
+from dsf.store.schedule import ScheduleStore
 from dsf.store.writes import Writes
 
 SECRET = "5e" * 32

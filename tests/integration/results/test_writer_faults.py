@@ -14,8 +14,8 @@ from dsf.errors import BackendError, ObjectConflictError
 from dsf.kube.session import ApiServerError
 from dsf.results.ingest import Ingest
 from dsf.results.writer import LEASE
+from dsf.store.entries import Entry
 from dsf.store.registry import ClusterRecord
-from dsf.store.schedule import Entry
 from dsf.store.writes import Finish
 from tests.integration.results.bed import Bed
 from tests.integration.results.writes import APPLY, NAME, stats

@@ -11,9 +11,10 @@ import redis
 from dsf import keys
 from dsf.messages import run_time
 from dsf.schedule.dispatch import Dispatcher
+from dsf.store.entries import Entry
 from dsf.store.pairs import Pairs, PairState
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
-from dsf.store.schedule import Entry, ScheduleStore
+from dsf.store.schedule import ScheduleStore
 
 START = 1_795_000_000.0
 

@@ -27,11 +27,12 @@ from dsf.results.intake import Mailboxes
 from dsf.results.writer import Writer
 from dsf.settings import Settings
 from dsf.store.agents import AgentKeys, results_waiting
+from dsf.store.entries import Entry
 from dsf.store.notices import ClusterNotice, Notices, ScorerNotice
 from dsf.store.pairs import Pairs
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from dsf.store.runs import Runs
-from dsf.store.schedule import Entry, ScheduleStore
+from dsf.store.schedule import ScheduleStore
 from dsf.store.ticks import send_now
 from dsf.store.writes import PairLease, Writes
 from tests.integration.results.bed import MemoryBackend

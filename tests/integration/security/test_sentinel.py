@@ -16,9 +16,10 @@ from dsf.redisacl.clusterusers import UsersEverywhere
 from dsf.redisacl.rules import cluster_user
 from dsf.redislink.link import Link
 from dsf.store.client import connect
+from dsf.store.entries import Entry
 from dsf.store.pairs import Pairs
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
-from dsf.store.schedule import Entry, ScheduleStore
+from dsf.store.schedule import ScheduleStore
 from tests.conftest import SettingsFactory
 from tests.integration.agent.conftest import RESULTS, SERIES
 from tests.integration.agent.harness import summary

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from dsf import keys
 from dsf.errors import UnknownClusterError, UnknownScorerError
-from dsf.store.entries import CLOCK_SKEW, is_slot, next_slot
-from dsf.store.schedule import Effective, ScheduleOverride, ScheduleStore, effective
+from dsf.store.entries import CLOCK_SKEW, Effective, ScheduleOverride, effective, is_slot, next_slot
+from dsf.store.schedule import ScheduleStore
 from tests.integration.schedule.support import START, Bench, books, entry, pushed, register
 from tests.support.redisserver import RedisServer
 

@@ -14,8 +14,9 @@ from playwright.sync_api import Browser, Locator, expect
 
 from dsf import keys
 from dsf.messages import new_run_id
+from dsf.store.entries import Entry
 from dsf.store.notices import CLUSTER_SET, ClusterNotice, ConditionNotice, Notices, ScorerNotice
-from dsf.store.schedule import Entry, ScheduleStore
+from dsf.store.schedule import ScheduleStore
 from dsf.web.acting import ACTS
 from tests.integration.exporter.fleet import SAMPLE, STATIC, Fleet, good_fleet
 from tests.integration.web.visitor import TOKEN, Visitor

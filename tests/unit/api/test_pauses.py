@@ -11,7 +11,8 @@ import pytest
 from dsf.api.pauses import LATEST, pause_end
 from dsf.api.types import PAUSED_UNTIL_ANNOTATION
 from dsf.cli.duration import moment
-from dsf.store.entries import Entry, ScheduleOverride, read
+from dsf.store.client import parsed
+from dsf.store.entries import Entry, ScheduleOverride
 from dsf.web.acting import read_until
 from tests.unit.hub.builders import scorer
 
@@ -23,7 +24,7 @@ def from_annotation(text: str) -> float | None:
 
 
 def from_store(text: str) -> float | None:
-    stored = read(
+    stored = parsed(
         ScheduleOverride, "c1/s", f'{{"paused": true, "paused_until": {datetime.fromisoformat(text).timestamp()}}}'
     )
     return stored.paused_until if stored is not None else None
@@ -52,7 +53,7 @@ def test_a_bounded_end_has_a_date_and_no_time_is_refused() -> None:
 
 
 def test_what_redis_holds_is_bounded_too() -> None:
-    entry = read(
+    entry = parsed(
         Entry,
         "c1/s",
         '{"cluster":"c1","scorer":"s","score_name":"s","interval":5,"suspended":true,"suspended_until":1e300}',

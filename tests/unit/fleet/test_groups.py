@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from dsf.fleet.groups import Grouping, Groups
-from dsf.fleet.schedule import entry_view
+from dsf.fleet.rows import entry_view
 from dsf.fleet.snapshot import SnapshotRow
 from dsf.fleet.verdict import Verdict
 from dsf.store.entries import Entry, ScheduleOverride

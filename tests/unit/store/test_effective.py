@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsf.store.schedule import Effective, Entry, ScheduleOverride, effective
+from dsf.store.entries import Effective, Entry, ScheduleOverride, effective
 
 NOW = 1_795_000_000.0
 ENTRY = Entry(cluster="c1", scorer="s", score_name="x", interval=30)

@@ -5,17 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsf.store.entries import TOLERANCE, current_slot, is_slot, next_due, next_slot, phase, scheduled_time
+from dsf.store.entries import TOLERANCE, current_slot, is_slot, next_due, next_slot, scheduled_time
 
 PAIRS = st.builds("cluster-{}/scorer-{}".format, st.integers(0, 9999), st.integers(0, 99))
 INTERVALS = st.one_of(st.integers(1, 120), st.sampled_from([300, 3600, 86400, 604800]))
 TIMES = st.floats(1_000_000_000, 4_000_000_000)
-
-
-@given(PAIRS, INTERVALS)
-def test_a_phase_is_stable_and_inside_the_interval(pair: str, interval: int) -> None:
-    assert 0 <= phase(pair, interval) < interval
-    assert phase(pair, interval) == phase(pair, interval)
 
 
 @given(PAIRS, INTERVALS, TIMES)
@@ -69,6 +63,6 @@ def test_a_run_outside_the_slots_keeps_half_an_interval_to_the_next(
 def test_many_pairs_are_spread_evenly() -> None:
     tenths = [0] * 10
     for number in range(10_000):
-        tenths[int(phase(f"cluster-{number:05d}/sample-scorer", 30) / 3)] += 1
+        tenths[int(next_slot(f"cluster-{number:05d}/sample-scorer", 30, 0.0) % 30 / 3)] += 1
     # 1000 expected in each; 150 is five standard deviations.
     assert all(850 < count < 1150 for count in tenths), tenths
