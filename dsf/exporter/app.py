@@ -89,7 +89,7 @@ def make_app(client: redis.Redis, *, series_limit: int = sys.maxsize, hosts: Seq
     _add_probes(app, client)
     model = FleetModel(client)
     _add_metrics(app, client, model, series_limit)
-    app.include_router(make_router(client, model=model))
+    app.include_router(make_router(model))
     add_problems(app)
     app.add_middleware(ScrapedHosts, hosts=hosts)
     return app

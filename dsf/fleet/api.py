@@ -80,24 +80,17 @@ After = Annotated[str | None, Query(alias="continue", description="`continue` of
 SettingsReader = Callable[[str], list[SettingView] | None]
 
 
-def make_router(
-    client: redis.Redis, settings: SettingsReader = lambda _: None, model: FleetModel | None = None
-) -> APIRouter:
-    """The endpoints for one Redis client; `model` is that of the process, a new one by default.
-
-    They are plain functions, so FastAPI runs them in its thread pool.
-    """
+def make_router(model: FleetModel, settings: SettingsReader = lambda _: None) -> APIRouter:
+    """The endpoints. They are plain functions, so FastAPI runs them in its thread pool."""
     router = APIRouter(prefix="/api/v1", tags=["api"], responses=ERRORS)
-    model = model or FleetModel(client)
     _add_sums(router, model, settings)
     _add_pairs(router, model)
     _add_lists(router, model)
     return router
 
 
-def add_changes(router: APIRouter, client: redis.Redis) -> None:
+def add_changes(router: APIRouter, fleet: FleetModel) -> None:
     """Add the list of changes. It has users' names and notes, so it is not public."""
-    fleet = FleetModel(client)
 
     @router.get("/changes", response_model=ChangeList)
     def changes(

@@ -53,10 +53,18 @@ class Groups:
 
 
 class FleetGroups:
-    """The rows of all scorers by state."""
+    """The rows of all scorers by state. Does not change."""
 
     def __init__(self, scorers: Mapping[str, Groups]) -> None:
         self.scorers = scorers
+
+    def at(self, rows: Rows, now: float) -> FleetGroups:
+        """The groups of these rows at `now` (unix seconds); these, if they are right."""
+        groups: dict[str, Groups] = {}
+        for scorer, own in rows.items():
+            known = self.scorers.get(scorer)
+            groups[scorer] = known if known is not None and known.holds(own, now) else Groups(own, now)
+        return FleetGroups(groups) if groups != self.scorers else self
 
     @cached_property
     def clusters(self) -> dict[str, dict[str, Verdict]]:
@@ -74,24 +82,6 @@ class FleetGroups:
         return {
             name: sum(_WEIGHT.get(state, 0.0) for state in states.values()) for name, states in self.clusters.items()
         }
-
-
-class Grouping:
-    """Groups the rows of one snapshot. Thread-safe: what it returned does not change."""
-
-    def __init__(self) -> None:
-        self._newest = FleetGroups({})
-
-    def of(self, rows: Rows, now: float) -> FleetGroups:
-        """The groups of these rows at `now` (unix seconds)."""
-        before = self._newest
-        groups: dict[str, Groups] = {}
-        for scorer, own in rows.items():
-            known = before.scorers.get(scorer)
-            groups[scorer] = known if known is not None and known.holds(own, now) else Groups(own, now)
-        if groups != before.scorers:
-            self._newest = before = FleetGroups(groups)
-        return before
 
 
 def reason_groups(record: ScorerRecord, groups: Groups) -> list[ReasonGroup]:

@@ -28,7 +28,7 @@ from dsf.fleet.aggregates import (
 )
 from dsf.fleet.changes import ChangeList
 from dsf.fleet.changes import read as read_changes
-from dsf.fleet.groups import FleetGroups, Grouping, Groups
+from dsf.fleet.groups import FleetGroups, Groups
 from dsf.fleet.overviews import (
     Changes,
     ClusterDetail,
@@ -73,7 +73,7 @@ class FleetModel:
         self._schedule = ScheduleStore(client)
         self._notices = Notices(client)
         self._snapshot = Snapshot(client)
-        self._grouping = Grouping()
+        self._newest = FleetGroups({})
         self._clock = clock
 
     def rows(self) -> Rows:
@@ -423,7 +423,8 @@ class FleetModel:
             self._registry.cluster(cluster)
 
     def _groups(self, now: float) -> FleetGroups:
-        return self._grouping.of(self.rows(), now)
+        self._newest = groups = self._newest.at(self.rows(), now)
+        return groups
 
     def _overviews(self, records: Mapping[str, ScorerRecord], now: float) -> list[ScorerOverview]:
         groups, overrides = self._groups(now).scorers, self._schedule.overrides()

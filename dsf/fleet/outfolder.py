@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from pydantic import ValidationError
 
 from dsf.fleet import overviews
 from dsf.fleet.views import View
@@ -49,19 +52,9 @@ def unmet(scorer: str, conditions: Iterable[ConditionNotice | overviews.Conditio
 def problems_in(out: Path | None) -> Iterator[ManifestMistake]:
     """The hub's problems with the manifests."""
     listed = _load(out / "problems.yaml") if out else None
-    for problem in _dicts(listed.get("problems") if isinstance(listed, dict) else listed):
-        line = problem.get("line")
-        yield ManifestMistake(
-            file=str(problem.get("file") or ""),
-            line=line if isinstance(line, int) else 0,
-            field=str(problem.get("field") or ""),
-            message=str(problem.get("message") or ""),
-            severity=str(problem.get("severity") or "error"),
-        )
-
-
-def _dicts(value: Any) -> Iterable[dict[str, Any]]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+    for problem in listed if isinstance(listed, list) else ():
+        with suppress(ValidationError):
+            yield ManifestMistake.model_validate(problem)
 
 
 def _load(file: Path) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from dsf.fleet.verdict import Verdict
-from dsf.fleet.views import Books, CycleView, FailureView, HeldView, HoldView, SkipsView, Time, View
+from dsf.fleet.views import Books, CycleView, HeldView, HoldView, PairView, Time, View
 
 
 class StateCounts(View):
@@ -207,22 +207,12 @@ class ClusterDetail(ClusterOverview):
     )
 
 
-class PairRow(View):
+class PairRow(PairView):
     """One scorer on one cluster, as a line of a table."""
 
-    cluster: str
-    scorer: str
-    state: Verdict
     value: float | None = Field(default=None, description="Stands for a score that may be used; else null.")
     items: int | None = None
-    last_success: Time | None = None
-    age_seconds: float | None = None
-    valid_until: Time | None = None
     next_run: Time | None = Field(default=None, description="null while paused or skipped as inactive.")
-    failing: int = Field(default=0, description="Cycles in a row that failed, or that expired in the queue.")
-    failure: FailureView | None = None
-    remark: FailureView | None = Field(default=None, description="Why the newest score has no items, or not all.")
-    skips: SkipsView | None = None
 
 
 class PairPage(CursorView):

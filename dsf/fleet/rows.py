@@ -30,7 +30,7 @@ from dsf.store.history import HistoryEntry
 from dsf.store.notices import ConfigRead
 from dsf.store.pairs import PairFailure, PairScore, PairState
 from dsf.store.registry import HoldRule, ScorerRecord
-from dsf.store.ticks import INACTIVE
+from dsf.store.ticks import INACTIVE, Skips
 
 #: Most shown items of a pair.
 MAX_ITEMS: Final = 1000
@@ -91,22 +91,13 @@ def score_view(state: PairState, records: dict[str, ScorerRecord], now: float, *
     usable = None if expired else score
     known = record.score_name if record else None
     return ScoreView(
-        cluster=state.cluster,
-        scorer=state.scorer,
+        **_pair(state, Verdict.PAUSED if is_paused else verdict_now, record, now),
         score_name=known or (score.score_name if score else ""),
         run_id=score.run if score else None,
         at=score.at if score else None,
-        valid_until=score.valid_until if score else None,
-        state=Verdict.PAUSED if is_paused else verdict_now,
         expired=expired,
         fresh=usable is not None and verdict_now is not Verdict.FAILING,
         empty=verdict_now is Verdict.EMPTY,
-        last_success=state.last_success,
-        age_seconds=age_of(state.last_success, now),
-        failing=state.failing or (state.expired if state.trouble is not None else 0),
-        failure=failure_view(state),
-        remark=remark_view(state),
-        skips=skips_view(state, record),
         hold=hold_view(record),
         items=[
             ScoreItem(name=name, value=value, **waiting(usable, name, record.hold if record else None))
@@ -218,32 +209,13 @@ def cycle_view(cluster: str, scorer: str, entry: HistoryEntry) -> CycleView:
     return CycleView(**entry.model_dump(exclude={"run"}), run_id=entry.run, trace=trace)
 
 
-def failure_view(state: PairState) -> FailureView | None:
-    """Why its newest cycles have no score; None if they have."""
-    return _failure(state.cluster, state.trouble)
-
-
-def remark_view(state: PairState) -> FailureView | None:
-    """Why its newest score has no items, or not all of its results; None if all count."""
-    return _failure(state.cluster, state.remark)
-
-
 def _failure(cluster: str, failure: PairFailure | None) -> FailureView | None:
     if failure is None:
         return None
-    return FailureView(
-        cluster=cluster,
-        run_id=failure.run,
-        stage=failure.stage,
-        reason=failure.reason,
-        message=failure.message,
-        at=failure.at,
-    )
+    return FailureView(cluster=cluster, run_id=failure.run, **failure.model_dump(exclude={"run"}))
 
 
-def skips_view(state: PairState, record: ScorerRecord | None) -> SkipsView | None:
-    """Why its newest ticks were not sent; None if the newest one was sent."""
-    skips = state.skips
+def _skips(skips: Skips | None, record: ScorerRecord | None) -> SkipsView | None:
     if skips is None:
         return None
     message = skips.why(record.rate_limit, record.problem) if record else skips.why(None)
@@ -258,20 +230,28 @@ def age_of(last_success: float | None, now: float) -> float | None:
 def _row(
     state: PairState, judged: Verdict, record: ScorerRecord | None, due: float | None, now: float
 ) -> dict[str, Any]:
+    """The fields of PairRow."""
     is_usable = state.last_success is not None and not has_expired(state.valid_until, now)
-    skips = state.skips
+    waits = judged is not Verdict.PAUSED and not (state.skips and state.skips.reason == INACTIVE)
+    return {
+        **_pair(state, judged, record, now),
+        "value": state.value if is_usable else None,
+        "items": state.items if is_usable else None,
+        "next_run": due if waits else None,
+    }
+
+
+def _pair(state: PairState, judged: Verdict, record: ScorerRecord | None, now: float) -> dict[str, Any]:
+    """The fields of PairView."""
     return {
         "cluster": state.cluster,
         "scorer": state.scorer,
         "state": judged,
-        "value": state.value if is_usable else None,
-        "items": state.items if is_usable else None,
         "last_success": state.last_success,
         "age_seconds": age_of(state.last_success, now),
         "valid_until": state.valid_until or None,
-        "next_run": None if judged is Verdict.PAUSED or (skips and skips.reason == INACTIVE) else due,
         "failing": state.failing or (state.expired if state.trouble is not None else 0),
-        "failure": failure_view(state),
-        "remark": remark_view(state),
-        "skips": skips_view(state, record),
+        "failure": _failure(state.cluster, state.trouble),
+        "remark": _failure(state.cluster, state.remark),
+        "skips": _skips(state.skips, record),
     }

@@ -6,13 +6,11 @@ time alone (an expired score, a pause that is over) is computed when a state is 
 
 from __future__ import annotations
 
-import gc
 import math
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -134,8 +132,7 @@ class Snapshot:
             pipe.hkeys(keys.ENTRIES)
             sequence, overrides, pairs = pipe.execute()
         self._rows, self._total, self._overrides = {}, 0, overrides
-        with _without_collection():
-            self._read_pairs(pairs, parsed_all(ScheduleOverride, overrides))
+        self._read_pairs(pairs, parsed_all(ScheduleOverride, overrides))
         self._sequence = int(sequence or 0)
         # A replica that took over may lack changes that were seen here, and count further: all rows are read again.
         self._reload_at = time.monotonic() + 600.0
@@ -183,16 +180,3 @@ def every(rows: Rows) -> Iterator[SnapshotRow]:
     """All rows."""
     for own in rows.values():
         yield from own.values()
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """No search for unused cycles of objects meanwhile: so many new objects, none of them in a cycle, start dozens of
-    searches, each through all objects of the process, which took a third of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

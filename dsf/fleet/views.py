@@ -106,27 +106,34 @@ class ScoreResult(View):
     score: float
 
 
-class ScoreView(View):
-    """The newest score of one scorer on one cluster. An expired one has neither items nor results."""
+class PairView(View):
+    """How one scorer does on one cluster."""
 
     cluster: str
     scorer: str
-    score_name: str
-    run_id: str | None = None
-    at: Time | None = Field(default=None, description="When the newest score was measured; null before the first.")
-    valid_until: Time | None = None
     state: Verdict = Field(description="The state.")
-    expired: bool = Field(description="The newest score has expired.")
-    empty: bool = Field(default=False, description="The newest cycle succeeded without items.")
-    fresh: bool = Field(description="There is a score that has not expired, and the newest cycle succeeded.")
     last_success: Time | None = None
     age_seconds: float | None = Field(default=None, description="Seconds since the last successful cycle.")
-    failing: int = Field(description="Cycles in a row that failed, or that expired in the queue again and again.")
+    valid_until: Time | None = None
+    failing: int = Field(
+        default=0, description="Cycles in a row that failed, or that expired in the queue again and again."
+    )
     failure: FailureView | None = None
     remark: FailureView | None = Field(
         default=None, description="Why the newest score has no items, or not all of its results; null when all count."
     )
     skips: SkipsView | None = Field(default=None, description="null when the newest tick was sent.")
+
+
+class ScoreView(PairView):
+    """The newest score of one scorer on one cluster. An expired one has neither items nor results."""
+
+    score_name: str
+    run_id: str | None = None
+    at: Time | None = Field(default=None, description="When the newest score was measured; null before the first.")
+    expired: bool = Field(description="The newest score has expired.")
+    empty: bool = Field(default=False, description="The newest cycle succeeded without items.")
+    fresh: bool = Field(description="There is a score that has not expired, and the newest cycle succeeded.")
     hold: HoldView | None = Field(default=None, exclude_if=_is_none, description="Left out for a scorer without one.")
     items: list[ScoreItem] = []
     results: list[ScoreResult] = []

@@ -194,10 +194,8 @@ def add_api(app: FastAPI, site: Site) -> None:
             request.scope["dsf.caller"] = site.holder(token)
         site.allow(request, "look")
 
-    router = make_router(
-        site.sources.reading.redis, functools.partial(settings_in_force, site.sources), site.sources.reading.model
-    )
-    add_changes(router, site.sources.reading.redis)
+    router = make_router(site.sources.reading.model, functools.partial(settings_in_force, site.sources))
+    add_changes(router, site.sources.reading.model)
 
     @functools.cache
     def described() -> dict[str, Any]:

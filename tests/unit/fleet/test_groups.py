@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from dsf.fleet.groups import Grouping, Groups
+from dsf.fleet.groups import FleetGroups, Groups
 from dsf.fleet.rows import entry_view
 from dsf.fleet.snapshot import SnapshotRow
 from dsf.fleet.verdict import Verdict
@@ -55,29 +55,27 @@ def test_groups_are_made_anew_when_time_alone_changes_a_state() -> None:
             _row("never"),
         )
     }
-    grouping = Grouping()
-    first = grouping.of(rows, NOW)
+    first = FleetGroups({}).at(rows, NOW)
     expected = {"valid": "ok", "empty": "empty", "failing": "failing", "paused": "paused", "never": "never"}
     assert _states(first.scorers["cpu"]) == expected
     assert {cluster: str(one["cpu"]) for cluster, one in first.clusters.items()} == expected
-    assert grouping.of(rows, NOW + 29.9) is first
-    assert _states(grouping.of(rows, NOW + 30).scorers["cpu"]) == {**expected, "paused": "ok"}
+    assert first.at(rows, NOW + 29.9) is first
+    assert _states(first.at(rows, NOW + 30).scorers["cpu"]) == {**expected, "paused": "ok"}
     expired = {**expected, "valid": "expired", "paused": "expired"}
-    assert _states(grouping.of(rows, NOW + 60).scorers["cpu"]) == expired
-    assert _states(grouping.of(rows, NOW + 90).scorers["cpu"]) == {**expired, "empty": "expired"}
+    assert _states(first.at(rows, NOW + 60).scorers["cpu"]) == expired
+    assert _states(first.at(rows, NOW + 90).scorers["cpu"]) == {**expired, "empty": "expired"}
     # A clock that was ahead is set right.
-    assert _states(grouping.of(rows, NOW).scorers["cpu"]) == expected
+    assert _states(first.at(rows, NOW + 90).at(rows, NOW).scorers["cpu"]) == expected
 
 
 def test_only_the_groups_of_changed_rows_are_made_anew() -> None:
     valid = {"last_success": NOW, "valid_until": NOW + 60, "items": 1}
     rows = {name: _rows(_row("a", **valid), _row("b", **valid)) for name in ("cpu", "memory")}
-    grouping = Grouping()
-    before = grouping.of(rows, NOW)
+    before = FleetGroups({}).at(rows, NOW)
     rows = {**rows, "cpu": _rows(_row("a", failing=1), _row("b", **valid))}
-    after = grouping.of(rows, NOW + 1)
+    after = before.at(rows, NOW + 1)
     assert after.scorers["memory"] is before.scorers["memory"]
     assert after.scorers["cpu"].states.keys() == {Verdict.FAILING, Verdict.OK}
     assert after.badness["a"] > after.badness["b"] == 0.0
     assert before.badness["a"] == 0.0
-    assert grouping.of({}, NOW + 1).scorers == {}
+    assert after.at({}, NOW + 1).scorers == {}
