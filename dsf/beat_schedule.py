@@ -30,8 +30,8 @@ log = dsf.log.get(__name__)
 
 #: Longest sleep in seconds between two reads of the schedule; a change wakes beat immediately.
 LONGEST_WAIT: Final = 0.5
-#: First and longest wait while Redis is unavailable (seconds).
-_BACKOFF, _BACKOFF_MAX = 0.1, 2.0
+#: Seconds between two attempts while Redis is unavailable.
+_RETRY: Final = 0.5
 
 
 class BeatLock:
@@ -107,8 +107,6 @@ class BeatScheduler(Scheduler):
         self._is_ending = False
         self._away_since: float | None = None
         self._away_because = ""
-        self._backoff = _BACKOFF
-        self._touch_at = 0.0
         super().__init__(*args, **kwargs)
 
     def setup_schedule(self) -> None:
@@ -140,7 +138,7 @@ class BeatScheduler(Scheduler):
         try:
             if self._lock is None or not self._lock.ensure():
                 # Not on the wake list: its element is for the active beat.
-                time.sleep(self._lock.poll if self._lock else _BACKOFF_MAX)
+                time.sleep(self._lock.poll if self._lock else _RETRY)
             else:
                 until = self._dispatcher.run()
                 if not self._is_ending:
@@ -231,19 +229,15 @@ class BeatScheduler(Scheduler):
             # Log a different error again: a repair may be in progress.
             self._away_because = str(error)
             log.error("redis cannot be used, nothing is scheduled until it is back", error=str(error))
-        time.sleep(self._backoff)
-        self._backoff = min(self._backoff * 2, _BACKOFF_MAX)
+        time.sleep(_RETRY)
 
     def _recovered(self) -> None:
         if self._away_since is not None:
             log.info("redis is back", seconds=round(time.monotonic() - self._away_since, 1))
-            self._away_since, self._backoff = None, _BACKOFF
+            self._away_since = None
 
     def _touch(self) -> None:
-        folder = self._settings.probe_dir
-        if folder is None or time.monotonic() < self._touch_at:
-            return
-        self._touch_at = time.monotonic() + 1.0
-        # A full or read-only disk is no reason to stop scheduling; the probe will report it.
-        with contextlib.suppress(OSError):
-            (folder / "alive").touch()
+        if self._settings.probe_dir is not None:
+            # A full or read-only disk is no reason to stop scheduling; the probe will report it.
+            with contextlib.suppress(OSError):
+                (self._settings.probe_dir / "alive").touch()

@@ -74,22 +74,20 @@ class Agents:
         """Cluster -> why its agent's results are refused; only those of these with a problem, by name."""
         used: dict[Any, Any] = self._redis.hgetall(keys.KEYS_USED)
         agents = self.all()
-        problems = {
-            cluster.name: problem(cluster, agents.get(cluster.name), key_id(cluster.name, used.get(cluster.name)))
-            for cluster in clusters
-        }
+        problems = {cluster.name: _problem(cluster, agents.get(cluster.name), used) for cluster in clusters}
         return {name: text for name, text in sorted(problems.items()) if text}
 
     def problem(self, cluster: ClusterRecord) -> str:
         """The same for one cluster; empty if its results are not refused."""
-        used = self._redis.hget(keys.KEYS_USED, cluster.name)
-        return problem(cluster, self.one(cluster.name), key_id(cluster.name, used))
+        used = {cluster.name: self._redis.hget(keys.KEYS_USED, cluster.name)}
+        return _problem(cluster, self.one(cluster.name), used)
 
 
-def problem(cluster: ClusterRecord, agent: AgentRecord | None, used: int | None) -> str:
-    """Why the results of a cluster's agent are refused; `used` is the key id of its newest valid signature."""
+def _problem(cluster: ClusterRecord, agent: AgentRecord | None, stored: Mapping[str, object]) -> str:
+    """`stored` are key ids of newest valid signatures by cluster."""
     if agent is not None and agent.problem:
         return agent.problem
+    used = key_id(cluster.name, stored.get(cluster.name))
     if used is None or not cluster.key_ids or used in cluster.key_ids:
         return ""
     return (

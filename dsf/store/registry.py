@@ -6,6 +6,7 @@ no secret: an intruder in Redis cannot learn or change where an agent sends its 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import redis
@@ -119,11 +120,9 @@ class Registry:
 
     def scorer(self, name: str) -> ScorerRecord:
         """One scorer, by the DynamicScorer's name. Raises UnknownScorerError."""
-        record = parsed(ScorerRecord, name, self._redis.hget(keys.SCORERS, name))
-        if record is None:
-            known = ", ".join(sorted(self.scorers())) or "none"
-            raise UnknownScorerError(f"no scorer {name!r} runs; registered: {known}")
-        return record
+        if (record := parsed(ScorerRecord, name, self._redis.hget(keys.SCORERS, name))) is not None:
+            return record
+        raise UnknownScorerError(f"no scorer {name!r} runs; registered: {_listed(self.scorers())}")
 
     def scorers(self) -> dict[str, ScorerRecord]:
         """All scorers by name."""
@@ -139,11 +138,9 @@ class Registry:
 
     def cluster(self, name: str) -> ClusterRecord:
         """One cluster. Raises UnknownClusterError."""
-        record = parsed(ClusterRecord, name, self._redis.hget(keys.CLUSTERS, name))
-        if record is None:
-            known = ", ".join(sorted(self.clusters())) or "none"
-            raise UnknownClusterError(f"no cluster {name!r} is accepted; registered: {known}")
-        return record
+        if (record := parsed(ClusterRecord, name, self._redis.hget(keys.CLUSTERS, name))) is not None:
+            return record
+        raise UnknownClusterError(f"no cluster {name!r} is accepted; registered: {_listed(self.clusters())}")
 
     def clusters(self) -> dict[str, ClusterRecord]:
         """All clusters by name."""
@@ -155,3 +152,7 @@ class Registry:
             return False
         at_once(self._redis, ("HSET", key, record.name, text))
         return True
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "none"

@@ -133,13 +133,25 @@ def ticks_problem(client: redis.Redis, now: float) -> str:
 QUEUE_FULL: Final = "queue_full"
 RATE_LIMIT: Final = "rate_limit"
 PAUSED: Final = "paused"
-#: The cluster's mailbox is full: a new result would only wait.
 RESULTS_BEHIND: Final = "results_behind"
-#: Disabled by the hub: its scoring API fails health checks, or its configuration is unusable.
 INACTIVE: Final = "inactive"
-#: Beat or Redis was down: the slot passed before its tick could be sent.
 EXPIRED: Final = "expired"
-REASONS: Final = (QUEUE_FULL, RATE_LIMIT, PAUSED, RESULTS_BEHIND, INACTIVE, EXPIRED)
+#: Reason -> the reason and its remedy as a sentence.
+_WHY: Final = {
+    QUEUE_FULL: "the queue of {cluster} is full: its agent is away or does less than it is sent; check that it runs "
+    "and reaches Redis",
+    RATE_LIMIT: "the rate limit of this scorer, {rate}, is for all clusters together and used up by those whose turn "
+    "it is; raise the limit or the interval",
+    PAUSED: "it is paused: dsf schedule list says by whom, dsf schedule resume ends it",
+    # A new result would only wait.
+    RESULTS_BEHIND: "results of {cluster} wait in its mailbox and are not taken in; check that the results workers run "
+    "and keep up",
+    # Its scoring API fails health checks, or its configuration is unusable.
+    INACTIVE: "it could not run: the conditions of its DynamicScorer, or its cluster's page, say why",
+    # The slot passed before its tick could be sent.
+    EXPIRED: "beat or Redis was away when it was due; check the lag of the schedule",
+}
+REASONS: Final = tuple(_WHY)
 
 _TEXT: Final = re.compile(r"(\d+) (\d+) (\d+) (.+)")
 
@@ -168,23 +180,6 @@ class Skips:
     def why(self, rate_limit: str | None, problem: str = "") -> str:
         """The reason and remedy as a sentence; `rate_limit` is the scorer's, e.g. `10/s`, `problem` is why it cannot
         run."""
-        if self.reason == RATE_LIMIT:
-            return (
-                f"the rate limit of this scorer, {rate_limit or 'which was removed since'}, is for all clusters "
-                "together and used up by those whose turn it is; raise the limit or the interval"
-            )
-        if self.reason == QUEUE_FULL:
-            return (
-                f"the queue of {self.cluster} is full: its agent is away or does less than it is sent; check that it "
-                "runs and reaches Redis"
-            )
-        if self.reason == RESULTS_BEHIND:
-            return (
-                f"results of {self.cluster} wait in its mailbox and are not taken in; check that the results workers "
-                "run and keep up"
-            )
-        if self.reason == PAUSED:
-            return "it is paused: dsf schedule list says by whom, dsf schedule resume ends it"
-        if self.reason == INACTIVE:
-            return problem or "it could not run: the conditions of its DynamicScorer, or its cluster's page, say why"
-        return "beat or Redis was away when it was due; check the lag of the schedule"
+        if self.reason == INACTIVE and problem:
+            return problem
+        return _WHY[self.reason].format(cluster=self.cluster, rate=rate_limit or "which was removed since")

@@ -262,19 +262,12 @@ class Writes:
 
     def unwatched(self, pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
         """Those of `pairs` without a scheduled check, or without an entry."""
-        if not pairs:
-            return []
-        members = [keys.pair(cluster, scorer) for cluster, scorer in pairs]
-        with self._redis.pipeline(transaction=False) as pipe:
-            for start in range(0, len(members), _CHUNK):
-                pipe.zmscore(keys.WRITES, members[start : start + _CHUNK])
-            looks = [look for chunk in pipe.execute() for look in chunk]
-        entries = set(self._redis.hkeys(keys.ENTRIES))
-        return [
-            pair
-            for pair, member, look in zip(pairs, members, looks, strict=True)
-            if look is None or member not in entries
-        ]
+        watched: set[str] = set()
+        for batch in batched((keys.pair(*pair) for pair in pairs), _CHUNK):
+            looks = self._redis.zmscore(keys.WRITES, batch)
+            watched |= {member for member, look in zip(batch, looks, strict=True) if look is not None}
+        watched &= {str(pair) for pair in self._redis.hkeys(keys.ENTRIES)}
+        return [pair for pair in pairs if keys.pair(*pair) not in watched]
 
 
 def read_factor(text: str | bytes | None) -> float:
