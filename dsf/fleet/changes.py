@@ -11,10 +11,10 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import redis
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 import dsf.log
 from dsf import keys
@@ -65,19 +65,23 @@ class Actor(View):
     way: Way
 
 
+_Name = Annotated[str, AfterValidator(lambda text: cleaned(text, MAX_NAME_LENGTH))]
+_Note = Annotated[str, AfterValidator(lambda text: cleaned(text, MAX_NOTE))]
+
+
 class UserAction(View):
-    """An action. It has no secrets, and no text longer than some hundred characters."""
+    """An action. It has no secrets, and no text longer than some hundred characters: they are cut and cleaned."""
 
     action: Action
-    scorer: str = Field(default="", description="The DynamicScorer; empty without one.")
-    clusters: list[str] = Field(
+    scorer: _Name = Field(default="", description="The DynamicScorer; empty without one.")
+    clusters: list[_Name] = Field(
         default=[], description=f"At most {MAX_CLUSTERS}; empty: every cluster on which the scorer runs, or none."
     )
     cluster_count: int = Field(default=0, description="Number of affected clusters; 0 if not counted.")
-    namespace: str = Field(default="", description="Of a plan.")
-    detail: str = Field(default="", description="Details, such as `5 s, was 30 s`.")
-    reference: str = Field(default="", description="The run id of a single requested run, or the plan's id.")
-    note: str = Field(default="", description="Reason given by its author.")
+    namespace: _Name = Field(default="", description="Of a plan.")
+    detail: _Note = Field(default="", description="Details, such as `5 s, was 30 s`.")
+    reference: _Name = Field(default="", description="The run id of a single requested run, or the plan's id.")
+    note: _Note = Field(default="", description="Reason given by its author.")
 
 
 class Change(UserAction):
@@ -85,7 +89,7 @@ class Change(UserAction):
 
     id: str = Field(description="Ids sort by time; a cursor for further reading.")
     at: Time
-    by: str
+    by: _Name
     claimed: bool = Field(default=True, description="The name in `by` is unverified.")
     way: Way = "cli"
 
@@ -157,25 +161,13 @@ class ChangeList(View):
 def record(client: redis.Redis, actor: Actor, user_action: UserAction) -> str:
     """Record a completed action; returns its id.
 
-    Texts are cut and cleaned. A missing right to write here is logged, and the id is empty: the action is completed,
-    and ACLs of an earlier version lack this stream. Raises redis.RedisError for other errors.
+    A missing right to write here is logged, and the id is empty: the action is completed, and ACLs of an earlier
+    version lack this stream. Raises redis.RedisError for other errors.
     """
-    clusters = [cleaned(name, MAX_NAME_LENGTH) for name in user_action.clusters[:MAX_CLUSTERS]]
-    done = Change(
-        id="",
-        at=0.0,
-        by=cleaned(actor.name, MAX_NAME_LENGTH),
-        claimed=actor.claimed,
-        way=actor.way,
-        action=user_action.action,
-        scorer=cleaned(user_action.scorer, MAX_NAME_LENGTH),
-        clusters=clusters,
-        cluster_count=max(user_action.cluster_count, len(user_action.clusters)),
-        namespace=cleaned(user_action.namespace, MAX_NAME_LENGTH),
-        detail=cleaned(user_action.detail, MAX_NOTE),
-        reference=cleaned(user_action.reference, MAX_NAME_LENGTH),
-        note=cleaned(user_action.note, MAX_NOTE),
-    )
+    fields = user_action.model_dump()
+    number = max(user_action.cluster_count, len(user_action.clusters))
+    fields |= {"clusters": user_action.clusters[:MAX_CLUSTERS], "cluster_count": number}
+    done = Change(id="", at=0.0, by=actor.name, claimed=actor.claimed, way=actor.way, **fields)
     # Id and moment are Redis'.
     text = done.model_dump_json(by_alias=True, exclude={"id", "at"})
     try:

@@ -15,7 +15,12 @@ import redis
 
 from dsf import keys
 from dsf.errors import UnknownClusterError, UnknownScorerError
-from dsf.fleet.aggregates import (
+from dsf.fleet.changes import ChangeList
+from dsf.fleet.changes import read as read_changes
+from dsf.fleet.groups import (
+    Groups,
+    badness,
+    by_cluster,
     cluster_overview,
     condition_views,
     lag_histogram,
@@ -26,9 +31,6 @@ from dsf.fleet.aggregates import (
     unready_scorer,
     worst,
 )
-from dsf.fleet.changes import ChangeList
-from dsf.fleet.changes import read as read_changes
-from dsf.fleet.groups import FleetGroups, Groups
 from dsf.fleet.overviews import (
     Changes,
     ClusterDetail,
@@ -73,7 +75,6 @@ class FleetModel:
         self._schedule = ScheduleStore(client)
         self._notices = Notices(client)
         self._snapshot = Snapshot(client)
-        self._newest = FleetGroups({})
         self._clock = clock
 
     def rows(self) -> Rows:
@@ -129,11 +130,10 @@ class FleetModel:
         record = self._registry.scorer(name)
         now = self._clock()
         [overview] = self._overviews({name: record}, now)
-        groups = self._groups(now).scorers.get(name)
         values = [
             ClusterValue(cluster=row.cluster, value=row.value)
-            for row in (groups.states.get(Verdict.OK, ()) if groups else ())
-            if row.value is not None
+            for row in self.rows().get(name, {}).values()
+            if row.value is not None and row.state(now) is Verdict.OK
         ]
         fields = [f"{name}:{bound}" for bound in (*keys.LAG_BOUNDS, "+Inf")]
         lags = dict(zip(fields, self._redis.hmget(keys.BEAT_LAGS, fields), strict=True))
@@ -162,11 +162,10 @@ class FleetModel:
         wanted = {str(name) for name in self._redis.hkeys(keys.CLUSTERS)}
         if names is not None:
             wanted &= set(names)
-        groups = self._groups(now)
-        states = groups.clusters
+        states = by_cluster(self.rows(), now)
         if paired:
             wanted &= states.keys()
-        order = sorted((-groups.badness.get(name, 0.0), name) for name in wanted)
+        order = sorted((-badness(states.get(name, {}).values()), name) for name in wanted)
         if cursor is not None:
             after = cluster_cursor(cursor)
             order = [place for place in order if place > after]
@@ -185,7 +184,7 @@ class FleetModel:
     def cluster_states(self) -> dict[str, StateCounts]:
         """The states of the pairs of each cluster."""
         return {
-            name: state_counts(verdicts.values()) for name, verdicts in self._groups(self._clock()).clusters.items()
+            name: state_counts(verdicts.values()) for name, verdicts in by_cluster(self.rows(), self._clock()).items()
         }
 
     def labels(self) -> dict[str, dict[str, str]]:
@@ -237,7 +236,7 @@ class FleetModel:
         now = self._clock()
         after = Cursor.read(cursor) if cursor is not None else None
         total, rows = 0, list[tuple[Cursor, SnapshotRow]]()
-        chosen = [wanted.chosen(groups, now) for groups in self._asked(wanted, now)]
+        chosen = [wanted.chosen(rows_of_scorer, now) for rows_of_scorer in self._asked(wanted)]
         for rank, state in enumerate(RANKS):
             fitting = [row for some in chosen for row in some.get(state, ())]
             total += len(fitting)
@@ -251,8 +250,9 @@ class FleetModel:
 
     def reasons(self, scorers: Collection[str]) -> set[str]:
         """All reasons for missing new scores of these scorers."""
-        asked = self._asked(PairFilter(scorers=scorers), self._clock())
-        return {why.reason for groups in asked for _, _, why in groups.reasons}
+        now = self._clock()
+        asked = self._asked(PairFilter(scorers=scorers))
+        return {why.reason for rows in asked for _, _, why in Groups(rows, now).reasons()}
 
     def pair(self, cluster: str, scorer: str) -> PairDetail:
         """One pair with its newest cycles; counters are zero if it never ran."""
@@ -422,17 +422,13 @@ class FleetModel:
         if cluster is not None:
             self._registry.cluster(cluster)
 
-    def _groups(self, now: float) -> FleetGroups:
-        self._newest = groups = self._newest.at(self.rows(), now)
-        return groups
-
     def _overviews(self, records: Mapping[str, ScorerRecord], now: float) -> list[ScorerOverview]:
-        groups, overrides = self._groups(now).scorers, self._schedule.overrides()
+        rows, overrides = self.rows(), self._schedule.overrides()
         notices, reads = self._notices.scorers(), self._notices.reads()
         return [
             scorer_overview(
                 record,
-                groups.get(name, Groups({}, now)),
+                Groups(rows.get(name, {}), now),
                 overrides,
                 now,
                 conditions=condition_views(notices.get(name), unmet=True),
@@ -441,12 +437,12 @@ class FleetModel:
             for name, record in records.items()
         ]
 
-    def _asked(self, wanted: PairFilter, now: float) -> Iterator[Groups]:
-        """The rows of the wanted scorers. Raises UnknownScorerError."""
+    def _asked(self, wanted: PairFilter) -> Iterator[Mapping[str, SnapshotRow]]:
+        """The rows of the wanted scorers by cluster. Raises UnknownScorerError."""
         scorer = self._registry.scorer(wanted.scorer).name if wanted.scorer is not None else None
-        for name, groups in sorted(self._groups(now).scorers.items()):
+        for name, rows in sorted(self.rows().items()):
             if scorer in (None, name) and (wanted.scorers is None or name in wanted.scorers):
-                yield groups
+                yield rows
 
     def _table(self, places: Sequence[Cursor], now: float) -> list[PairRow]:
         names = [(place.cluster, place.scorer) for place in places]

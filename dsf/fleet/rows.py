@@ -28,7 +28,7 @@ from dsf.process.tracing import trace_id
 from dsf.store.entries import Entry, ScheduleOverride, pause, scorer_target
 from dsf.store.history import HistoryEntry
 from dsf.store.notices import ConfigRead
-from dsf.store.pairs import PairFailure, PairScore, PairState
+from dsf.store.pairs import OUTCOMES, PairFailure, PairScore, PairState
 from dsf.store.registry import HoldRule, ScorerRecord
 from dsf.store.ticks import INACTIVE, Skips
 
@@ -180,27 +180,15 @@ def override_view(target: str, override: ScheduleOverride) -> OverrideView:
     return OverrideView(
         target=target,
         interval_seconds=override.interval,
-        paused=override.paused,
-        paused_until=override.paused_until,
-        note=override.note,
-        by=override.by,
         at=override.at or None,
+        **override.model_dump(include={"paused", "paused_until", "note", "by"}),
     )
 
 
 def books_of(state: PairState) -> Books:
     """Counters of its cycles by outcome."""
-    return Books(
-        scheduled=state.scheduled,
-        ok=state.count("ok"),
-        empty=state.count("empty"),
-        partial=state.count("partial"),
-        error=state.count("error"),
-        skipped=state.count("skipped"),
-        lost=state.count("lost"),
-        open=state.open,
-        skipped_by_reason=state.skipped(),
-    )
+    counts = {name: state.count(name) for name in ("scheduled", *OUTCOMES)}
+    return Books(**counts, open=state.open, skipped_by_reason=state.skipped())
 
 
 def cycle_view(cluster: str, scorer: str, entry: HistoryEntry) -> CycleView:

@@ -68,14 +68,7 @@ class SnapshotRow(PairState):
 
     def state(self, now: float) -> Verdict:
         """Its state at `now` (unix seconds)."""
-        return self.judged(now)[0]
-
-    def judged(self, now: float) -> tuple[Verdict, float]:
-        """Its state at `now`, and when time alone brings another one (both in unix seconds)."""
-        if (end := self.pause_end(now)) is not None:
-            return verdict(self, now, is_paused=True), end
-        state = verdict(self, now)
-        return state, self.valid_until if state in (Verdict.OK, Verdict.EMPTY) else math.inf
+        return verdict(self, now, is_paused=self.pause_end(now) is not None)
 
     def why(self, state: Verdict) -> PairFailure | None:
         """Why a pair of this state has no new score, or not all of its results; None without a reason."""

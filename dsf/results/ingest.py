@@ -124,7 +124,8 @@ class Ingest:
                 results[number] = self._examined(message, registered, news)
         self._note(news)
         endings = self._endings(results, registered, now)
-        ended = self._runs.end_all(list(endings.values()), refused=refused, now=now)
+        ended = self._runs.end_all(list(endings.values()), now=now)
+        self._runs.refuse(refused)
         answers |= dict(zip(endings, self._told(endings, ended, envelopes, now), strict=True))
         return [answers[number] for number in range(len(envelopes))]
 

@@ -20,7 +20,7 @@ from dsf.store.client import at_once, batched, lua, parsed
 from dsf.store.entries import CLOCK_SKEW, Entry
 from dsf.store.history import HistoryEntry
 from dsf.store.pairs import EXPIRED_THRESHOLD, PairFailure, PairScore, row_fields
-from dsf.store.registry import FailingRule, Registry, ScorerRecord
+from dsf.store.registry import Registry, ScorerRecord
 
 # Key prefixes of pair hashes and histories.
 _PREFIXES = keys.pair_key("", "").removesuffix("/"), keys.history_key("", "").removesuffix("/")
@@ -82,24 +82,15 @@ class Runs:
         self._forget = client.register_script(lua("forget"))
         self._set_right = client.register_script(lua("set_right"))
 
-    def end_all(
-        self,
-        endings: Sequence[Ending],
-        *,
-        refused: Mapping[str, int],
-        now: float,
-    ) -> list[tuple[str, bool] | redis.ResponseError]:
+    def end_all(self, endings: Sequence[Ending], *, now: float) -> list[tuple[str, bool] | redis.ResponseError]:
         """Close the books of runs, of a pair in their order, and store the state and score of each that is its pair's
         newest.
 
-        `refused` counts results by reason that were refused before their run was known. One round trip for all pairs,
-        one more for each further ending of a pair, and one for the refused if any.
-
-        Returns for each of `endings` its outcome; `late` if it had been declared lost (its score counts, the books
-        stay); `replayed` or `stale` if it was refused; `removed` if the pair no longer exists; `ended` for a lost run
-        that is not open any more; and whether a writer
-        must check the pair now. What Redis has against one ending is in its place and does not affect the others; what
-        it has against all is raised.
+        One round trip for all pairs, and one more for each further ending of a pair. Returns for each of `endings` its
+        outcome; `late` if it had been declared lost (its score counts, the books stay); `replayed` or `stale` if it was
+        refused; `removed` if the pair no longer exists; `ended` for a lost run that is not open any more; and whether a
+        writer must check the pair now. What Redis has against one ending is in its place and does not affect the
+        others; what it has against all is raised.
         """
         ended: dict[int, tuple[str, bool] | redis.ResponseError] = {}
         for numbers in _by_turn(endings):
@@ -110,8 +101,6 @@ class Runs:
             for number, answer in zip(numbers, answers, strict=True):
                 is_error = isinstance(answer, redis.ResponseError)
                 ended[number] = answer if is_error else (str(answer[0]), answer[1] == 1)
-        # Rare, so in a separate round trip.
-        self.refuse(refused)
         return [ended[number] for number in range(len(endings))]
 
     def refuse(self, refused: Mapping[str, int]) -> None:
@@ -139,7 +128,7 @@ class Runs:
         ]
         scorers = Registry(self._redis).scorers() if missing else {}
         endings = {member: ending for member in missing if (ending := _lost(member, scorers, now)) is not None}
-        answers = dict(zip(endings, self.end_all(list(endings.values()), refused={}, now=now), strict=True))
+        answers = dict(zip(endings, self.end_all(list(endings.values()), now=now), strict=True))
         spoilt = [member for member in missing if not isinstance(answers.get(member), tuple)]
         if spoilt:
             # What is no run, and those of pairs whose data is spoilt, have no books and must not stop the others.
@@ -229,7 +218,6 @@ def _lost(member: str, scorers: Mapping[str, ScorerRecord], now: float) -> Endin
         f"and reaches Redis, and what its log says of run {run}"
     )
     record = scorers.get(scorer)
-    policy = record.when_failing if record else FailingRule()
     return Ending(
         cluster=cluster,
         scorer=scorer,
@@ -237,7 +225,7 @@ def _lost(member: str, scorers: Mapping[str, ScorerRecord], now: float) -> Endin
         outcome="lost",
         history=HistoryEntry(run=run, at=run_time(run), outcome="lost", reason="lost", message=message),
         failure=PairFailure(run=run, stage="", reason="lost", message=message, at=now),
-        failure_threshold=policy.threshold,
+        failure_threshold=record.when_failing.threshold if record is not None else 0,
         written=record is not None and record.destination != "None",
         counters={"n:lost": 1},
     )

@@ -7,7 +7,7 @@ its member string `<cluster>/<scorer>` (`Entry.pair`, `dsf.keys.pair`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Literal, NamedTuple
 
 import redis
@@ -17,6 +17,7 @@ from dsf.store.client import at_once, batched, hub_time, lua, parsed, parsed_all
 from dsf.store.entries import (
     ALL_CLUSTERS,
     CLOCK_SKEW,
+    Effective,
     Entry,
     ScheduleOverride,
     effective,
@@ -82,7 +83,9 @@ class ScheduleStore:
                 text = entry.dump()
                 if text == before and was_due is not None:
                     continue
-                moves.append(_upserted(entry, text, parsed(Entry, entry.pair, before), overrides, at))
+                old = parsed(Entry, entry.pair, before)
+                was = effective(old, overrides, at) if old is not None else None
+                moves.append(_moved(entry, was, effective(entry, overrides, at), at, text))
             changed += self._move(moves, at)
         return changed
 
@@ -205,7 +208,7 @@ class ScheduleStore:
         # What applies to a pair instead: nothing in place of that of the whole scorer, as a pair's own goes before it.
         is_whole = keys.split_pair(target)[0] == ALL_CLUSTERS
         others = {} if is_whole else self._others(target)
-        held = any(pause(entry, others, at).paused for entry in self._read(self._touched(target)))
+        held = any(pause(entry, others, at).paused for entry in self._touched(target))
 
         def resumed(old: ScheduleOverride) -> ScheduleOverride | None:
             new = ScheduleOverride(interval=old.interval, paused=False if held else None, note=note, by=by, at=at)
@@ -266,7 +269,13 @@ class ScheduleStore:
         before = {**others, target: old} if old else others
         after = {**others, target: new} if new else others
         for batch in batched(self._touched(target), self._BATCH):
-            self._move(list(self._moves(batch, before, after, now)), now)
+            runs = [(entry, effective(entry, before, now), effective(entry, after, now)) for entry in batch]
+            moves = [
+                _moved(entry, was, will, now)
+                for entry, was, will in runs
+                if (was.paused, was.interval) != (will.paused, will.interval)
+            ]
+            self._move(moves, now)
         return new
 
     def _others(self, target: str) -> dict[str, ScheduleOverride]:
@@ -275,34 +284,14 @@ class ScheduleStore:
         known = self.overrides() if cluster == ALL_CLUSTERS else self.overrides_of(scorer, [cluster])
         return {name: override for name, override in known.items() if name != target}
 
-    def _moves(
-        self,
-        pairs: list[str],
-        before: Mapping[str, ScheduleOverride],
-        after: Mapping[str, ScheduleOverride],
-        now: float,
-    ) -> Iterator[_Move]:
-        """The pairs affected by a change of overrides, and how their due times move."""
-        for entry in self._read(pairs):
-            was, will = effective(entry, before, now), effective(entry, after, now)
-            slot = next_slot(entry.pair, will.interval, now)
-            if was.paused and not will.paused:
-                yield _Move(entry.pair, "", "now", slot)
-            elif will.paused != was.paused or will.interval != was.interval:
-                # Never later than before: the score in force may end before the first slot of a longer interval.
-                yield _Move(entry.pair, "", "early", slot)
-
     def _read(self, pairs: Iterable[str]) -> Iterator[Entry]:
         for batch in batched(pairs, self._BATCH):
             texts: list[str | None] = self._redis.hmget(keys.ENTRIES, batch)  # type: ignore[assignment]
             yield from parsed_all(Entry, dict(zip(batch, texts, strict=True))).values()
 
-    def _touched(self, target: str) -> list[str]:
+    def _touched(self, target: str) -> list[Entry]:
         cluster, scorer = keys.split_pair(target)
-        if cluster != ALL_CLUSTERS:
-            return [target]
-        pairs = sorted(str(pair) for pair in self._redis.hkeys(keys.ENTRIES))
-        return [pair for pair in pairs if keys.split_pair(pair)[1] == scorer]
+        return self.entries_of(scorer) if cluster == ALL_CLUSTERS else self.entries([target])
 
     def _move(self, moves: Sequence[_Move], now: float) -> int:
         if not moves:
@@ -324,7 +313,8 @@ class ScheduleStore:
                 self._redis.zrem(keys.OPEN_RUNS, *members)
 
 
-def _upserted(entry: Entry, text: str, old: Entry | None, overrides: dict[str, ScheduleOverride], now: float) -> _Move:
-    will = effective(entry, overrides, now)
-    resumed = old is not None and effective(old, overrides, now).paused and not will.paused
-    return _Move(entry.pair, text, "now" if resumed else "early", next_slot(entry.pair, will.interval, now))
+def _moved(entry: Entry, was: Effective | None, will: Effective, now: float, text: str = "") -> _Move:
+    """How the due time of a pair moves whose schedule in force changes; `text` is its new entry, if it has one."""
+    # Never later than before: the score in force may end before the first slot of a longer interval.
+    how: _How = "now" if was is not None and was.paused and not will.paused else "early"
+    return _Move(entry.pair, text, how, next_slot(entry.pair, will.interval, now))

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import redis
 from pydantic import BaseModel, ConfigDict
@@ -90,19 +91,17 @@ class Finish:
     written: WrittenRecord | None
     counts: Mapping[str, int]
 
-    def call(self) -> tuple[list[str], list[str | int]]:
-        """Keys and arguments of the script."""
-        claim = self.claim
-        pair_key = keys.pair_key(claim.cluster, claim.scorer)
-        return [keys.WRITES, keys.WRITE_LEASES, keys.WRITTEN, keys.WRITE_STATS, pair_key, keys.WRITES_REFUSED], [
-            claim.pair,
-            _time(claim.lease),
+    def row(self) -> list[str | int]:
+        """Arguments of the script for this pair."""
+        return [
+            self.claim.pair,
+            _time(self.claim.lease),
             _time(self.now),
             "" if self.next_look is None else _time(self.next_look),
             self.facts.written_text,
             "" if self.written is None else self.written.model_dump_json(),
             self.facts.changes,
-            *(text for name, amount in self.counts.items() for text in (name, str(amount))),
+            " ".join(f"{name} {amount}" for name, amount in self.counts.items()),
         ]
 
 
@@ -125,6 +124,26 @@ class Facts:
     #: As stored in Redis, and parsed; None if nothing was written or it is unreadable.
     written_text: str
     written: WrittenRecord | None
+
+    @classmethod
+    def of(cls, claim: PairLease, *texts: Any) -> Facts:
+        """From Redis' texts: scorer, cluster, entry, row, refusal, written record, and (score, changes)."""
+        scorer, cluster, entry, row, refusal, written, (score, changes) = texts
+        state = row_fields(claim.pair, row)
+        # A record of another version is treated as unknown: the object is written again.
+        is_known = written and not written.startswith(_FORGOTTEN)
+        return cls(
+            scorer=parsed(ScorerRecord, claim.scorer, scorer),
+            cluster=parsed(ClusterRecord, claim.cluster, cluster),
+            scheduled=entry is not None,
+            score=score,
+            failing=state.get("failing", 0),
+            items=state.get("items", 0),
+            changes=whole("changes", claim.pair, changes),
+            refusal=refusal or "",
+            written_text=written or "",
+            written=parsed(WrittenRecord, claim.pair, written) if is_known else None,
+        )
 
 
 class Writes:
@@ -188,23 +207,16 @@ class Writes:
                 raise answer
         # A pair whose data is spoilt has no score, and must not stop the others.
         hashes = [(None, None) if isinstance(answer, Exception) else answer for answer in answers[6:]]
-        return [_facts(*row) for row in zip(wanted, *answers[:6], hashes, strict=True)]
+        return [Facts.of(*row) for row in zip(wanted, *answers[:6], hashes, strict=True)]
 
     def finish_all(self, finishes: Sequence[Finish]) -> None:
         """End the work on these pairs, in one round trip."""
-        if not finishes:
-            return
-        calls = [finish.call() for finish in finishes]
-        with self._redis.pipeline(transaction=False) as pipe:
-            for names, values in calls:
-                pipe.evalsha(self._finish.sha, len(names), *names, *values)
-            answers = pipe.execute(raise_on_error=False)
-        for (names, values), answer in zip(calls, answers, strict=True):
-            if isinstance(answer, redis.exceptions.NoScriptError):
-                # First use, or Redis was restarted: the client loads it.
-                self._finish(keys=names, args=values)
-            elif isinstance(answer, Exception):
-                raise answer
+        if finishes:
+            pair_keys = [keys.pair_key(finish.claim.cluster, finish.claim.scorer) for finish in finishes]
+            self._finish(
+                keys=[keys.WRITES, keys.WRITE_LEASES, keys.WRITTEN, keys.WRITE_STATS, keys.WRITES_REFUSED, *pair_keys],
+                args=[part for finish in finishes for part in finish.row()],
+            )
 
     def put_back(self, claim: PairLease, now: float) -> None:
         """Release a claimed pair for the next writer, unchanged."""
@@ -273,37 +285,6 @@ class Writes:
 def read_factor(text: str | bytes | None) -> float:
     """A stored `Writes.validity_factor`; never below 1."""
     return max(1.0, number("factor of validities", VALIDITY_FACTOR, text, 1.0))
-
-
-def _facts(
-    claim: PairLease,
-    scorer: str | None,
-    cluster: str | None,
-    entry: str | None,
-    row: str | None,
-    refusal: str | None,
-    written: str | None,
-    fields: Sequence[str | None],
-) -> Facts:
-    score, changes = fields
-    state = row_fields(claim.pair, row)
-    return Facts(
-        scorer=parsed(ScorerRecord, claim.scorer, scorer),
-        cluster=parsed(ClusterRecord, claim.cluster, cluster),
-        scheduled=entry is not None,
-        score=score,
-        failing=state.get("failing", 0),
-        items=state.get("items", 0),
-        changes=whole("changes", claim.pair, changes),
-        refusal=refusal or "",
-        written_text=written or "",
-        written=_written(claim.pair, written),
-    )
-
-
-def _written(pair: str, text: str | None) -> WrittenRecord | None:
-    # One of another version is treated as unknown: the object is written again.
-    return None if not text or text.startswith(_FORGOTTEN) else parsed(WrittenRecord, pair, text)
 
 
 def _time(moment: float) -> str:

@@ -1,39 +1,52 @@
--- Ends the work on a claimed pair: what stands in the backend now, and when to look again.
--- KEYS  1 writes, 2 leases, 3 written, 4 stats, 5 pair hash, 6 refused
--- ARGV  1 pair, 2 end of its lease, 3 now, 4 next look or '' for none, 5 written record as it was read ('' none),
---       6 written record now ('' none), 7 changes that were seen, 8... counter, amount
-for i = 8, #ARGV, 2 do
-    redis.call('HINCRBY', KEYS[4], ARGV[i], ARGV[i + 1])
+-- Ends the work on claimed pairs: what stands in the backend now, and when to look again.
+-- KEYS  1 writes, 2 leases, 3 written, 4 stats, 5 refused, then the hash of each pair
+-- ARGV  eight per pair: pair | end of its lease | now | next look or '' for none | written record as it was read ('' none) |
+--       written record now ('' none) | changes that were seen | what to add to counters, as `counter amount ...`
+local ROW = 8
+
+local function finish(hash, pair, lease, now, next_look, written_before, written_now, changes, counts)
+    for counter, amount in string.gmatch(counts, '(%S+) (%S+)') do
+        redis.call('HINCRBY', KEYS[4], counter, amount)
+    end
+    if tonumber(changes) > 0 and redis.call('HEXISTS', hash, 'changes') == 1 then
+        redis.call('HINCRBY', hash, 'changes', '-' .. changes)
+    end
+    redis.call('HDEL', KEYS[5], pair)
+    local mine = tonumber(redis.call('ZSCORE', KEYS[2], pair) or '0') == tonumber(lease)
+    if not mine then
+        -- The lease ran out and another writer took over; it looks for itself, and then again because of this.
+        redis.call('HDEL', KEYS[3], pair)
+        redis.call('ZADD', KEYS[1], 'LT', now, pair)
+        return
+    end
+    redis.call('ZREM', KEYS[2], pair)
+    local look = redis.call('ZSCORE', KEYS[1], pair)
+    local touched = not look or tonumber(look) ~= tonumber(lease)
+    local stored = redis.call('HGET', KEYS[3], pair) or ''
+    if stored ~= written_before then
+        -- The record was declared wrong meanwhile.
+        redis.call('HDEL', KEYS[3], pair)
+        touched = true
+    elseif written_now == '' then
+        redis.call('HDEL', KEYS[3], pair)
+    elseif written_now ~= written_before then
+        redis.call('HSET', KEYS[3], pair, written_now)
+    end
+    if touched then
+        redis.call('ZADD', KEYS[1], now, pair)
+    elseif next_look == '' then
+        redis.call('ZREM', KEYS[1], pair)
+    else
+        redis.call('ZADD', KEYS[1], next_look, pair)
+    end
 end
-if tonumber(ARGV[7]) > 0 and redis.call('HEXISTS', KEYS[5], 'changes') == 1 then
-    redis.call('HINCRBY', KEYS[5], 'changes', '-' .. ARGV[7])
+
+-- What Redis has against one pair does not stop the others, and is answered.
+local failed
+for i = 0, #ARGV / ROW - 1 do
+    local fine, answer = pcall(finish, KEYS[6 + i], unpack(ARGV, i * ROW + 1, (i + 1) * ROW))
+    if not fine then
+        failed = type(answer) == 'table' and answer or {err = 'ERR ' .. tostring(answer)}
+    end
 end
-redis.call('HDEL', KEYS[6], ARGV[1])
-local mine = tonumber(redis.call('ZSCORE', KEYS[2], ARGV[1]) or '0') == tonumber(ARGV[2])
-if not mine then
-    -- The lease ran out and another writer took over; it looks for itself, and then again because of this.
-    redis.call('HDEL', KEYS[3], ARGV[1])
-    redis.call('ZADD', KEYS[1], 'LT', ARGV[3], ARGV[1])
-    return 0
-end
-redis.call('ZREM', KEYS[2], ARGV[1])
-local look = redis.call('ZSCORE', KEYS[1], ARGV[1])
-local touched = not look or tonumber(look) ~= tonumber(ARGV[2])
-local stored = redis.call('HGET', KEYS[3], ARGV[1]) or ''
-if stored ~= ARGV[5] then
-    -- The record was declared wrong meanwhile.
-    redis.call('HDEL', KEYS[3], ARGV[1])
-    touched = true
-elseif ARGV[6] == '' then
-    redis.call('HDEL', KEYS[3], ARGV[1])
-elseif ARGV[6] ~= ARGV[5] then
-    redis.call('HSET', KEYS[3], ARGV[1], ARGV[6])
-end
-if touched then
-    redis.call('ZADD', KEYS[1], ARGV[3], ARGV[1])
-elseif ARGV[4] == '' then
-    redis.call('ZREM', KEYS[1], ARGV[1])
-else
-    redis.call('ZADD', KEYS[1], ARGV[4], ARGV[1])
-end
-return 1
+return failed or 'OK'

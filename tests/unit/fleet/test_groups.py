@@ -1,10 +1,10 @@
-"""Groups of rows by state stay right without being made anew."""
+"""Groups of rows by state."""
 
 from __future__ import annotations
 
 import json
 
-from dsf.fleet.groups import FleetGroups, Groups
+from dsf.fleet.groups import Groups, badness, by_cluster
 from dsf.fleet.rows import entry_view
 from dsf.fleet.snapshot import SnapshotRow
 from dsf.fleet.verdict import Verdict
@@ -43,39 +43,23 @@ def test_a_person_may_pause_a_pair_that_cannot_run() -> None:
         assert (view.paused, view.paused_source, view.next_run) == (paused_source is not None, paused_source, None)
 
 
-def test_groups_are_made_anew_when_time_alone_changes_a_state() -> None:
+def test_time_alone_changes_states() -> None:
     entry = Entry(cluster="paused", scorer="cpu", score_name="cpu", interval=30).model_dump_json()
     override = ScheduleOverride(paused=True, paused_until=NOW + 30)
-    rows = {
-        "cpu": _rows(
-            _row("valid", last_success=NOW, valid_until=NOW + 60, items=1),
-            _row("empty", last_success=NOW, valid_until=NOW + 90, items=0),
-            _row("failing", last_success=NOW, valid_until=NOW + 10, failing=1),
-            _row("paused", entry, {"paused/cpu": override}, last_success=NOW, valid_until=NOW + 60, items=1),
-            _row("never"),
-        )
-    }
-    first = FleetGroups({}).at(rows, NOW)
+    rows = _rows(
+        _row("valid", last_success=NOW, valid_until=NOW + 60, items=1),
+        _row("empty", last_success=NOW, valid_until=NOW + 90, items=0),
+        _row("failing", last_success=NOW, valid_until=NOW + 10, failing=1),
+        _row("paused", entry, {"paused/cpu": override}, last_success=NOW, valid_until=NOW + 60, items=1),
+        _row("never"),
+    )
     expected = {"valid": "ok", "empty": "empty", "failing": "failing", "paused": "paused", "never": "never"}
-    assert _states(first.scorers["cpu"]) == expected
-    assert {cluster: str(one["cpu"]) for cluster, one in first.clusters.items()} == expected
-    assert first.at(rows, NOW + 29.9) is first
-    assert _states(first.at(rows, NOW + 30).scorers["cpu"]) == {**expected, "paused": "ok"}
+    assert _states(Groups(rows, NOW)) == expected
+    by_scorer = by_cluster({"cpu": rows}, NOW)
+    assert {cluster: str(one["cpu"]) for cluster, one in by_scorer.items()} == expected
+    assert badness(by_scorer["failing"].values()) > badness(by_scorer["valid"].values()) == 0.0
+    assert _states(Groups(rows, NOW + 29.9)) == expected
+    assert _states(Groups(rows, NOW + 30)) == {**expected, "paused": "ok"}
     expired = {**expected, "valid": "expired", "paused": "expired"}
-    assert _states(first.at(rows, NOW + 60).scorers["cpu"]) == expired
-    assert _states(first.at(rows, NOW + 90).scorers["cpu"]) == {**expired, "empty": "expired"}
-    # A clock that was ahead is set right.
-    assert _states(first.at(rows, NOW + 90).at(rows, NOW).scorers["cpu"]) == expected
-
-
-def test_only_the_groups_of_changed_rows_are_made_anew() -> None:
-    valid = {"last_success": NOW, "valid_until": NOW + 60, "items": 1}
-    rows = {name: _rows(_row("a", **valid), _row("b", **valid)) for name in ("cpu", "memory")}
-    before = FleetGroups({}).at(rows, NOW)
-    rows = {**rows, "cpu": _rows(_row("a", failing=1), _row("b", **valid))}
-    after = before.at(rows, NOW + 1)
-    assert after.scorers["memory"] is before.scorers["memory"]
-    assert after.scorers["cpu"].states.keys() == {Verdict.FAILING, Verdict.OK}
-    assert after.badness["a"] > after.badness["b"] == 0.0
-    assert before.badness["a"] == 0.0
-    assert after.at({}, NOW + 1).scorers == {}
+    assert _states(Groups(rows, NOW + 60)) == expired
+    assert _states(Groups(rows, NOW + 90)) == {**expired, "empty": "expired"}
