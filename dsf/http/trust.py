@@ -14,11 +14,11 @@ import os
 import re
 import ssl
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -50,18 +50,7 @@ class _Place(NamedTuple):
     is_named: bool
 
 
-class _Made(NamedTuple):
-    """A context, and the state of its files at creation."""
-
-    seen: tuple[object, ...]
-    context: ssl.SSLContext
-
-
 _folder: Path | None = None
-_lock = threading.Lock()
-_made: _Made | None = None
-#: For servers with their own TLS configuration, in order of last use.
-_own: dict[TlsOptions, ssl.SSLContext] = {}
 #: Unusable files that were logged, so that each is logged once.
 _logged: set[tuple[Path, str]] = set()
 
@@ -93,28 +82,16 @@ def context(tls: TlsOptions | None = None) -> ssl.SSLContext:
     Rebuilt when a file has changed: a mounted ConfigMap does so while the process runs. An unusable file is
     logged and left out. Raises HttpError (secret_invalid) for a certificate of `tls` that cannot be used.
     """
-    global _made  # noqa: PLW0603 - as above
     places = tuple(_places())
-    with _lock:
-        seen = tuple(_state(place) for place in places)
-        if _made is None or _made.seen != seen:
-            _made = _Made(seen, _context(places))
-            _own.clear()
-        if tls is None:
-            return _made.context
-        # The name is the connection's, not the context's.
-        key = replace(tls, server_name="")
-        if key == TlsOptions():
-            return _made.context
-        own = _own.pop(key, None) or _own_context(key, places)
-        _own[key] = own
-        # Each has all CAs, which are some hundred kB.
-        if len(_own) > 16:
-            del _own[next(iter(_own))]
-        return own
+    # The name is the connection's, not the context's.
+    return _made(replace(tls or TlsOptions(), server_name=""), places, tuple(_state(place) for place in places))
 
 
-def _own_context(tls: TlsOptions, places: tuple[_Place, ...]) -> ssl.SSLContext:
+# Each has all CAs, which are some hundred kB.
+@lru_cache(maxsize=16)
+def _made(tls: TlsOptions, places: tuple[_Place, ...], seen: tuple[object, ...]) -> ssl.SSLContext:
+    """The context for servers with these options while the places are as they were `seen`."""
+    del seen
     if tls.verify:
         made = _context(places)
     else:
