@@ -1,11 +1,10 @@
-"""Celery's connections to the broker: one CA, errors in one line, short waits between attempts, their name in logs.
+"""Celery's connections to the broker: one CA, errors in one line, their name in logs.
 
 All else is kombu's own. It takes credentials, TLS and Sentinels from Celery's configuration (`dsf.celery`).
 """
 
 from __future__ import annotations
 
-import random
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -20,9 +19,6 @@ from dsf.redislink import connection
 CREDENTIALS: Final = "credential_provider"
 ADDRESS: Final = "address"
 TRANSPORTS: Final = "transports"
-#: The longest wait before another attempt to connect, in seconds: a rotated password or a restarted Redis is noticed at
-#: most this late. It spreads the reconnects of 3,500 agents over seconds.
-LONGEST_WAIT: Final = 5.0
 
 # Kombu's published types lack the overridden members.
 _Channel: Any = redis_transport.Channel
@@ -64,21 +60,15 @@ class SentinelTransport(_SentinelTransport):  # type: ignore[misc]
 
 
 class Connection(kombu.Connection):
-    """A connection that reconnects soon: Redis restarts, and passwords are rotated.
+    """A connection with this package's credentials and transports.
 
-    Kombu's own waits grow to half a minute, equal for all. Here they end at `LONGEST_WAIT`, and have jitter, so that a
-    fleet does not reconnect at one moment when Redis is back. The credential provider and the kind of transport are in
-    Celery's `broker_transport_options`: Celery passes on no others, and kombu forgets `broker_transport` when
-    it goes on to the next Sentinel.
+    Both are in Celery's `broker_transport_options`: Celery passes on no others, and kombu forgets `broker_transport`
+    when it goes on to the next Sentinel.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         options.setdefault("credential_provider", (options.get("transport_options") or {}).get(CREDENTIALS))
         super().__init__(*args, **options)
-
-    def ensure_connection(self, *args: Any, **options: Any) -> kombu.Connection:  # type: ignore[override]
-        """Connect, retrying forever; `options` are those of kombu. Raises kombu's OperationalError."""
-        return super().ensure_connection(*args, **(self._waits() | options))
 
     def get_transport_cls(self) -> Any:
         """The transport: this package's, or this role's."""
@@ -97,22 +87,8 @@ class Connection(kombu.Connection):
             return super().as_uri(include_password, *args, **options)
         return str(address)
 
-    def _waits(self) -> dict[str, float]:
-        if ADDRESS not in (self.transport_options or {}):
-            # Another library's connection in this process.
-            return {}
-        return {
-            "interval_start": _drawn(),
-            "interval_step": _drawn(),
-            "interval_max": LONGEST_WAIT * _drawn(),
-        }
-
 
 class Amqp(amqp.AMQP):
     """Makes Celery use these connections."""
 
     Connection = Connection
-
-
-def _drawn() -> float:
-    return random.uniform(0.5, 1.0)  # noqa: S311

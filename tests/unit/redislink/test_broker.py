@@ -1,8 +1,6 @@
-"""Celery's connections: short waits that differ, and an address without secrets."""
+"""Celery's connections: an address without secrets."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import kombu
 import pytest
@@ -52,28 +50,6 @@ def test_flowers_page_of_queues_gets_a_socket_as_it_takes_one(settings_factory: 
     app.close()
 
 
-def test_waits_end_where_the_setting_says_and_differ(
-    settings_factory: SettingsFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waits: list[dict[str, float]] = []
-
-    def connect(self: kombu.Connection, *_: Any, **options: Any) -> kombu.Connection:
-        waits.append(options)
-        return self
-
-    monkeypatch.setattr(kombu.Connection, "ensure_connection", connect)
-    app = make_app(settings_factory(role="agent", cluster="c1"))
-    with app.connection_for_read() as connection:
-        for _ in range(20):
-            connection.ensure_connection()
-        connection.ensure_connection(interval_max=1)
-    app.close()
-    assert waits.pop()["interval_max"] == 1
-    assert all(2.5 <= one["interval_max"] <= 5 and one["interval_start"] <= 1 for one in waits)
-    assert len({one["interval_max"] for one in waits}) > 10
-
-
 def test_a_connection_of_somebody_else_is_kombus_own() -> None:
     with broker.Connection("memory://") as connection:
         assert connection.as_uri() == kombu.Connection("memory://").as_uri()
-        assert connection.ensure_connection() is connection
