@@ -10,8 +10,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.core import GaugeMetricFamily
@@ -32,15 +32,12 @@ log = dsf.log.get(__name__)
 _SECONDS = {"fetch": names.FETCH_SECONDS, "score": names.PERFORM_SECONDS, "publish": names.SEND_SECONDS}
 
 
-@dataclass
-class _Published:
+class _Published(NamedTuple):
     """The newest scores of one scorer."""
 
     score_name: str
     valid_until: float
     results: Sequence[ScoringResult]
-    #: Label values -> score; made at the first scrape, since not every result is scraped.
-    samples: dict[tuple[str, ...], float] | None = field(default=None)
 
 
 class AgentMetrics(Observer, Collector):
@@ -64,7 +61,6 @@ class AgentMetrics(Observer, Collector):
             buckets=names.STAGE_BUCKETS,
             registry=self.registry,
         )
-        self._timers: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
         ProcessCollector(registry=self.registry)
         self._cluster = cluster
         self._config = config
@@ -109,13 +105,8 @@ class AgentMetrics(Observer, Collector):
 
     def timed(self, score_name: str, stage: str, seconds: float) -> None:
         """Duration of one stage, or of one try."""
-        # Looking them up by labels would take as long as counting.
-        timer = self._timers.get((score_name, stage))
-        if timer is None:
-            timer = self._seconds[stage].labels(score_name), self._stages.labels(score_name, stage)
-            self._timers[score_name, stage] = timer
-        timer[0].inc(seconds)
-        timer[1].observe(seconds)
+        self._seconds[stage].labels(score_name).inc(seconds)
+        self._stages.labels(score_name, stage).observe(seconds)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """`dynamic_score` and the configuration's state, as of now."""
@@ -123,14 +114,11 @@ class AgentMetrics(Observer, Collector):
         summaries = config.summaries()
         scores = names.SCORE.gauge()
         # One series per label set across all scorers: a duplicate would invalidate the whole scrape.
-        samples: dict[tuple[str, ...], float] = {}
-        for published in self._current(summaries):
-            if published.samples is None:
-                published.samples = {
-                    gauge_labels(self._cluster, published.score_name, labels): score
-                    for labels, score in published.results
-                }
-            samples |= published.samples
+        samples = {
+            gauge_labels(self._cluster, published.score_name, labels): score
+            for published in self._current(summaries)
+            for labels, score in published.results
+        }
         for labels, score in samples.items():
             scores.add_metric(labels, score)
         yield scores

@@ -86,39 +86,24 @@ class _Checked:
         return answer
 
 
-class CheckedPlainConnection(_Checked, connection.PlainConnection):
-    """Without TLS."""
-
-
-class CheckedSocketConnection(_Checked, connection.SocketConnection):
-    """To a Unix socket."""
-
-
-class CheckedTlsConnection(_Checked, connection.TlsConnection):
-    """With TLS."""
-
-
-class CheckedMasterConnection(_Checked, connection.MasterConnection):
-    """To the server that Sentinel names, without TLS."""
-
-
-class CheckedMasterTlsConnection(_Checked, connection.MasterTlsConnection):
-    """To the server that Sentinel names, with TLS."""
+def _checked(kind: type[Any]) -> type[Any]:
+    """That class of connections, checked."""
+    return type(f"Checked{kind.__name__}", (_Checked, kind), {})
 
 
 class CheckedChannel(_BaseChannel):  # type: ignore[misc]
     """A channel to one server."""
 
-    tcp_class = CheckedPlainConnection
-    socket_class = CheckedSocketConnection
-    connection_class_ssl = CheckedTlsConnection
+    tcp_class = _checked(connection.PlainConnection)
+    socket_class = _checked(connection.SocketConnection)
+    connection_class_ssl = _checked(connection.TlsConnection)
 
 
 class CheckedSentinelChannel(_BaseSentinelChannel):  # type: ignore[misc]
     """A channel to the server that Sentinel names."""
 
-    connection_class = CheckedMasterConnection
-    connection_class_ssl = CheckedMasterTlsConnection
+    connection_class = _checked(connection.MasterConnection)
+    connection_class_ssl = _checked(connection.MasterTlsConnection)
 
 
 class CheckedTransport(_BaseTransport):  # type: ignore[misc]

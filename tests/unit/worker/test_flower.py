@@ -16,11 +16,7 @@ from dsf.redislink.connection import ReadableErrors
 from dsf.worker.events import MOST_EVENT_BYTES
 from dsf.worker.flower import (
     CheckedChannel,
-    CheckedMasterConnection,
-    CheckedMasterTlsConnection,
-    CheckedPlainConnection,
-    CheckedSocketConnection,
-    CheckedTlsConnection,
+    CheckedSentinelChannel,
     Workers,
     cleaned,
     taken,
@@ -136,11 +132,11 @@ def test_of_a_message_that_cannot_be_ours_nothing_is_left(workers: Workers, data
 @pytest.mark.parametrize(
     "kind",
     [
-        CheckedPlainConnection,
-        CheckedSocketConnection,
-        CheckedTlsConnection,
-        CheckedMasterConnection,
-        CheckedMasterTlsConnection,
+        CheckedChannel.tcp_class,
+        CheckedChannel.socket_class,
+        CheckedChannel.connection_class_ssl,
+        CheckedSentinelChannel.connection_class,
+        CheckedSentinelChannel.connection_class_ssl,
     ],
 )
 def test_of_a_message_only_the_events_are_left(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +153,7 @@ def test_of_a_message_only_the_events_are_left(kind: Any, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("host", "kind"), [("/run/Redis.sock", CheckedSocketConnection), ("localhost", CheckedPlainConnection)]
+    ("host", "kind"), [("/run/Redis.sock", CheckedChannel.socket_class), ("localhost", CheckedChannel.tcp_class)]
 )
 def test_a_socket_is_checked_as_a_port_is(host: str, kind: type) -> None:
     channel = mock.Mock(
