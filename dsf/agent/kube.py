@@ -18,7 +18,7 @@ from dsf.agent.config import NONE, AgentConfig, Summaries, from_configmap
 from dsf.agent.secrets import Release, only_certificates, secret_label
 from dsf.api.authentication import CaKind, Reference
 from dsf.api.types import AGENT_ACCOUNT, CONFIGMAP_NAME, MANAGED_BY, MANAGED_BY_LABEL, USABLE_FOR
-from dsf.auth.secrets import AccountToken, SecretError, Use
+from dsf.auth.secrets import SecretError, Token, Use
 from dsf.errors import BackendError, ManifestError
 from dsf.kube.reflector import Reflector
 from dsf.kube.resources import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS, Resource
@@ -177,7 +177,7 @@ class KubeSecrets:
         watched = self._watch(reference)
         return only_certificates(self._value(reference, watched, watched.read(), key, label), label)
 
-    def account_token(self, audience: str, seconds: int, until: float) -> AccountToken:
+    def account_token(self, audience: str, seconds: int, until: float) -> Token:
         """See the protocol."""
         path = SERVICE_ACCOUNTS.path(self._namespace, AGENT_ACCOUNT) + "/token"
         body = {
@@ -191,7 +191,7 @@ class KubeSecrets:
             timeout = min(3.0, left), min(5.0, left)
             answer = self._session.request("POST", path, body=body, timeout=timeout)
             # The server decides the lifetime. Not the expiry time: the agent's clock may differ.
-            return AccountToken(answer["status"]["token"], float(answer["spec"]["expirationSeconds"]))
+            return Token(answer["status"]["token"], float(answer["spec"]["expirationSeconds"]))
         except BackendError as error:
             raise SecretError(
                 f"no token of ServiceAccount {AGENT_ACCOUNT} for {audience!r}: {error}; the agent's Role needs create "

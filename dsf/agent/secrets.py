@@ -18,7 +18,7 @@ from dsf.api.authentication import CaKind
 from dsf.api.tokenhosts import NO_HOSTS, TokenHosts
 from dsf.api.types import CREDENTIALS_NAME
 from dsf.api.urls import base_url, is_valid_url
-from dsf.auth.secrets import AccountToken, SecretError, Use
+from dsf.auth.secrets import SecretError, Token, Use
 from dsf.errors import SettingsError
 from dsf.http.trust import CERTIFICATE
 from dsf.keys import is_name
@@ -102,7 +102,7 @@ class FileSecrets:
         self._existing(name, key, label)
         return only_certificates(self._read(name, key, label), label)
 
-    def account_token(self, audience: str, seconds: int, until: float) -> AccountToken:
+    def account_token(self, audience: str, seconds: int, until: float) -> Token:
         """See the protocol. No account exists outside of a cluster."""
         del seconds
         raise SecretError(

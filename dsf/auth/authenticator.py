@@ -41,7 +41,7 @@ class Authenticator:
         self._tokens = TokenCache()
 
     def access(self, summary: ScorerSummary, stage: Literal["fetch", "score"], deadline: float) -> Access:
-        """Credentials for the requests of a stage. Raises SecretError and HttpError.
+        """Credentials for the requests of a stage. Raises HttpError, of which SecretError is one.
 
         `deadline` (time.monotonic()) applies to token servers.
         """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from http import HTTPStatus
 from urllib.parse import quote, quote_plus
 
 import requests
@@ -11,8 +10,8 @@ import requests
 from dsf.api.authentication import Value
 from dsf.api.plain import SecretKeyRef, is_header_value
 from dsf.api.tokenhosts import TokenHosts
-from dsf.auth.secrets import SecretError, SecretSource, Use
-from dsf.auth.tokencache import Token, TokenCache
+from dsf.auth.secrets import SecretError, SecretSource, Token, Use
+from dsf.auth.tokencache import TokenCache
 from dsf.errors import HttpError
 from dsf.http.access import Access, Pairs, TlsOptions, is_unauthorized
 from dsf.text import MASK
@@ -134,11 +133,7 @@ class CredentialsBuilder:
         token = self.renewable
 
         def renewed(deadline: float) -> Access:
-            try:
-                newer = renew(token, deadline)
-            except SecretError as error:
-                # The answer was a 401; who asks for data knows no Secrets.
-                raise HttpError(error.reason, str(error), status=HTTPStatus.UNAUTHORIZED) from None
+            newer = renew(token, deadline)
             # Requests with the older one must also mask the newer one.
             self.hide(*newer.secrets)
             return newer

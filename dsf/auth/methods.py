@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import re
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 from dsf.api.authentication import Basic, ClientCertificate, Header, Parameter, ServiceAccountToken, TokenSecretRef
 from dsf.api.plain import SecretKeyRef
 from dsf.auth.builder import CredentialsBuilder
 from dsf.auth.secrets import SecretError
-from dsf.auth.tokencache import Token
 from dsf.http import trust
 from dsf.text import MASK
 
@@ -51,10 +51,8 @@ def basic(method: Basic, builder: CredentialsBuilder) -> None:
 def service_account_token(method: ServiceAccountToken, builder: CredentialsBuilder) -> None:
     """Send a token of the agent's own ServiceAccount for one audience."""
 
-    def get(until: float) -> Token:
-        return Token(*builder.source.account_token(method.audience, method.expiration_seconds, until))
-
-    builder.token(("serviceAccountToken", method.audience, method.expiration_seconds), get)
+    wanted = method.audience, method.expiration_seconds
+    builder.token(("serviceAccountToken", *wanted), partial(builder.source.account_token, *wanted))
 
 
 def client_certificate(method: ClientCertificate, builder: CredentialsBuilder) -> None:

@@ -12,7 +12,7 @@ from dsf import http
 from dsf.api.authentication import OAuth2
 from dsf.api.plain import is_header_value
 from dsf.auth.builder import CredentialsBuilder
-from dsf.auth.tokencache import Token
+from dsf.auth.secrets import Token
 from dsf.errors import HttpError
 from dsf.http.failures import shown_token_answer
 from dsf.text import cleaned, masked, place

@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 from dsf.api.authentication import CaKind
 from dsf.api.tokenhosts import NO_HOSTS, TokenHosts
+from dsf.errors import HttpError
 
 
 class Use(NamedTuple):
@@ -20,11 +21,10 @@ class Use(NamedTuple):
     is_sent: bool = True
 
 
-class AccountToken(NamedTuple):
-    """A token of the agent's own account."""
+class Token(NamedTuple):
+    """A token, and its lifetime in seconds from now on."""
 
     value: str
-    #: Validity from now on.
     seconds: float
 
 
@@ -37,14 +37,15 @@ class SecretSource(Protocol):
     def certificates(self, kind: CaKind, name: str, key: str) -> bytes:
         """The certificates, and nothing else, in a key of a ConfigMap or a Secret. Raises SecretError."""
 
-    def account_token(self, audience: str, seconds: int, until: float) -> AccountToken:
+    def account_token(self, audience: str, seconds: int, until: float) -> Token:
         """A new token of the agent's own account. Raises SecretError."""
 
 
-class SecretError(Exception):
-    """There is no usable secret; the message names Secret and key, never the value."""
+class SecretError(HttpError):
+    """There is no usable secret; the message names Secret and key, never the value.
+
+    The reason is `secret_missing`, `secret_refused`, `secret_invalid`, `auth_failed` or `auth_unsupported`.
+    """
 
     def __init__(self, message: str, reason: str = "secret_missing") -> None:
-        super().__init__(message)
-        #: `secret_missing`, `secret_refused`, `secret_invalid` or `auth_failed`, the reason of the cycle that fails.
-        self.reason = reason
+        super().__init__(reason, message)

@@ -6,22 +6,15 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
-from dsf.auth.secrets import SecretError
+from dsf.auth.secrets import Token
 from dsf.errors import HttpError
 
 #: A token is renewed after this share of its lifetime, or a minute before its end if that is later.
 _SHARE: Final = 0.8
 #: Seconds per attempt: the cycle must query its source, too.
 _TRY: Final = 5.0
-
-
-class Token(NamedTuple):
-    """A token, and its lifetime in seconds."""
-
-    value: str
-    seconds: float
 
 
 @dataclass(eq=False)
@@ -80,7 +73,7 @@ class TokenCache:
             until = now + min(_TRY, (deadline - now) / 2)
         try:
             value, seconds = get(until)
-        except (HttpError, SecretError):
+        except HttpError:
             if not kept.is_good(refused):
                 raise
             # The old token is valid until the next attempt.

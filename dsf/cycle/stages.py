@@ -25,7 +25,7 @@ from dsf import http
 from dsf.api.scoring import MAX_RESPONSE_BYTES, ScoringResponse, parse_response
 from dsf.api.summary import ScorerSummary
 from dsf.auth.authenticator import Authenticator
-from dsf.auth.secrets import SecretError, SecretSource
+from dsf.auth.secrets import SecretSource
 from dsf.errors import CycleError, HttpError, ScoringResponseError, SettingsError
 from dsf.http.access import PLAIN, Access
 from dsf.http.client import Stream
@@ -177,8 +177,6 @@ class Stages:
                 access = self._authenticator.access(summary, stage, deadline)
                 self._observer.authenticated(stage, access, summary.source_name if stage == "fetch" else None)
                 yield access
-        except SecretError as error:
-            raise CycleError(stage, error.reason, cleaned(str(error), MESSAGE_LIMIT)) from None
         except HttpError as error:
             # Each layer masks the secrets that it knows; all errors pass here.
             text = cleaned(masked(str(error), *access.secrets), MESSAGE_LIMIT)

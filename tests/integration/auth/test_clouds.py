@@ -19,7 +19,7 @@ from joserfc.jwk import RSAKey
 
 from dsf.api.types import AGENT_ACCOUNT, AGENT_NAMESPACE
 from dsf.auth import tokencache
-from dsf.auth.secrets import AccountToken, SecretError
+from dsf.auth.secrets import SecretError, Token
 from dsf.http import addresses
 from tests.integration.auth import test_aws
 from tests.integration.auth.bed import GOOD, Bed, asks_for
@@ -43,13 +43,13 @@ class Cluster:
         #: Seconds that its clock is ahead.
         self.ahead = 0
 
-    def token(self, audience: str, seconds: int, until: float = 0.0) -> AccountToken:
+    def token(self, audience: str, seconds: int, until: float = 0.0) -> Token:
         """A new token."""
         now = int(time.time()) + self.ahead
         times = {"iat": now, "nbf": now, "exp": now + seconds}
         claims = {"iss": "https://cluster1", "sub": ACCOUNT, "aud": [audience], **times}
         self.given.append(jwt.encode({"alg": "RS256"}, claims, self.key))
-        return AccountToken(self.given[-1], float(seconds))
+        return Token(self.given[-1], float(seconds))
 
     def good(self, token: str, audience: str) -> bool:
         """Whether this is a token of the agent's account for this audience, by its signature."""
@@ -279,12 +279,12 @@ def test_a_good_token_outlives_the_api_server(world: World, cloud: str, monkeypa
     world.clouds.seconds = 30
     asked: list[str] = []
 
-    def down(audience: str, seconds: int, _: float) -> AccountToken:
+    def down(audience: str, seconds: int, _: float) -> Token:
         asked.append(audience)
         raise SecretError("the API server is away", "auth_failed")
 
-    def account_token(audience: str, seconds: int, _: float) -> AccountToken:
-        return AccountToken(world.clouds.cluster.token(audience, 600).value, 30.0)
+    def account_token(audience: str, seconds: int, _: float) -> Token:
+        return Token(world.clouds.cluster.token(audience, 600).value, 30.0)
 
     monkeypatch.setattr(world.bed.secrets, "account_token", account_token)
     is_account = cloud == "account"

@@ -10,7 +10,7 @@ import pytest
 
 from dsf.api.authentication import CaKind
 from dsf.api.summary import ScorerSummary
-from dsf.auth.secrets import AccountToken, SecretError, Use
+from dsf.auth.secrets import SecretError, Token, Use
 from dsf.cycle.stages import Cycle, Observer, Stages
 from dsf.errors import CycleError
 from dsf.settings import Settings
@@ -59,7 +59,7 @@ class NoSecrets:
     def certificates(self, kind: CaKind, name: str, key: str) -> bytes:
         raise SecretError(f"{kind} {name!r} is missing")
 
-    def account_token(self, audience: str, seconds: int, until: float) -> AccountToken:
+    def account_token(self, audience: str, seconds: int, until: float) -> Token:
         raise SecretError("there is no account")
 
 

@@ -128,11 +128,11 @@ def _give(exchange: Exchange) -> None:
 
 def _agent() -> NoReturn:
     from dsf.agent import secrets
-    from dsf.auth.secrets import AccountToken
+    from dsf.auth.secrets import Token
     from dsf.process.launch import launch
 
-    def account_token(_: object, audience: str, seconds: int, until: float) -> AccountToken:
-        return AccountToken(ACCOUNT_TOKENS[audience], float(seconds))
+    def account_token(_: object, audience: str, seconds: int, until: float) -> Token:
+        return Token(ACCOUNT_TOKENS[audience], float(seconds))
 
     secrets.FileSecrets.account_token = account_token  # type: ignore[method-assign]
     launch("agent", "dsf.agent.main:run")

@@ -7,7 +7,8 @@ import time
 import pytest
 
 from dsf.auth import tokencache
-from dsf.auth.tokencache import Token, TokenCache
+from dsf.auth.secrets import Token
+from dsf.auth.tokencache import TokenCache
 from dsf.errors import HttpError
 
 

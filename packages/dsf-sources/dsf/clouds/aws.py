@@ -28,8 +28,7 @@ from dsf.api.types import AGENT_ACCOUNT
 from dsf.api.urls import is_valid_url
 from dsf.auth.builder import CredentialsBuilder
 from dsf.auth.methods import parse_token
-from dsf.auth.secrets import SecretError
-from dsf.auth.tokencache import Token
+from dsf.auth.secrets import SecretError, Token
 from dsf.clouds.cloud import Cloud
 from dsf.errors import HttpError
 from dsf.http.access import Access, is_unauthorized

@@ -9,7 +9,7 @@ from azure.identity import ClientAssertionCredential
 
 from dsf.api.clouds import Azure
 from dsf.auth.builder import CredentialsBuilder
-from dsf.auth.tokencache import Token
+from dsf.auth.secrets import Token
 from dsf.clouds.cloud import Cloud
 
 

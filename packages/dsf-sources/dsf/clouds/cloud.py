@@ -18,8 +18,7 @@ from dsf import http
 from dsf.api.plain import is_header_value
 from dsf.api.urls import base_url
 from dsf.auth.builder import CredentialsBuilder
-from dsf.auth.secrets import SecretError
-from dsf.auth.tokencache import Token
+from dsf.auth.secrets import Token
 from dsf.errors import HttpError
 from dsf.text import cleaned, masked
 
@@ -59,7 +58,7 @@ class Cloud:
             self.until = until
             try:
                 value, seconds = ask()
-            except (HttpError, SecretError):
+            except HttpError:
                 raise
             except Exception as error:  # noqa: BLE001
                 # Without its text, which may quote the token's answer.

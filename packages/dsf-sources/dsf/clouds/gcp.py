@@ -17,8 +17,7 @@ from google.oauth2 import service_account
 from dsf.api.clouds import Gcp
 from dsf.api.plain import SecretKeyRef
 from dsf.auth.builder import CredentialsBuilder
-from dsf.auth.secrets import SecretError
-from dsf.auth.tokencache import Token
+from dsf.auth.secrets import SecretError, Token
 from dsf.clouds.cloud import Cloud
 
 _JWT: Final = "urn:ietf:params:oauth:token-type:jwt"

@@ -18,7 +18,7 @@ from dsf.api.authentication import CaKind
 from dsf.api.summary import parse_summaries
 from dsf.api.tokenhosts import TokenHosts
 from dsf.api.types import AGENT_ACCOUNT, CREDENTIALS_NAME, MANAGED_BY, MANAGED_BY_LABEL, USABLE_FOR
-from dsf.auth.secrets import AccountToken, SecretError, Use
+from dsf.auth.secrets import SecretError, Token, Use
 from dsf.hub.distribute import manifest_work, part_of
 from dsf.kube.resources import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS
 from dsf.kube.session import ForbiddenError, Session
@@ -364,7 +364,7 @@ def test_the_role_that_the_hub_makes_is_enough(
         assert caught.value.reason == "auth_failed"
         spoke.grant(role["rules"])
 
-        def token() -> AccountToken | None:
+        def token() -> Token | None:
             try:
                 return objects.secrets.account_token("thanos", 600, math.inf)
             except SecretError:
