@@ -200,45 +200,6 @@ class SourceMemory(Collector):
             activity.tidy()
 
 
-def window_of(summary: ScorerSummary, memory: SourceMemory | None) -> Window:
-    """The window for the samples of a scorer. One that only asks for the present, and `dsf explain`, gets a
-    temporary window, which the byte limit of an answer bounds.
-    """
-    if memory is None or not summary.source_step:
-        return Window(WindowBudget(sys.maxsize, sys.maxsize))
-    return memory.window(summary)
-
-
-def keep(
-    window: Window,
-    samples: Mapping[Hashable, tuple[Mapping[str, str], float, float]],
-    now: float,
-    memory: SourceMemory | None,
-    summary: ScorerSummary,
-) -> int:
-    """`Window.update` for this scorer; without room, a window that exceeds its share is emptied.
-
-    Raises WindowFullError.
-    """
-    try:
-        left_out = window.update(samples, now)
-    except WindowFullError as full:
-        if memory is None or not memory.make_room(full):
-            # A gap, not the part that had room.
-            window.end_all(now)
-            raise
-        try:
-            left_out = window.update(samples, now)
-        except WindowFullError as again:
-            # Frees its own partial update.
-            memory.make_room(again)
-            window.end_all(now)
-            raise
-    if memory is not None:
-        memory.leave_out(summary, left_out)
-    return left_out
-
-
 def grid_of(summary: ScorerSummary, now: float) -> Grid:
     """The points in time that the scorer requests; without a step only `now`."""
     length = summary.source_range if summary.source_step else 0
@@ -266,7 +227,11 @@ class History:
     def __init__(self, summary: ScorerSummary, memory: SourceMemory | None, now: float) -> None:
         """Raises HttpError for a range of too many points."""
         self.grid = checked(grid_of(summary, now))
-        self.window = window_of(summary, memory)
+        # Who only asks for the present, and `dsf explain`, have a window of their own, bounded by an answer's bytes.
+        if memory is None or not summary.source_step:
+            self.window = Window(WindowBudget(sys.maxsize, sys.maxsize))
+        else:
+            self.window = memory.window(summary)
         self._summary, self._memory = summary, memory
         #: The end of the range.
         self.now = float(self.grid.end)
@@ -286,13 +251,25 @@ class History:
     def keep(self, samples: Samples) -> int:
         """Keep what the source says now; series that it does not name end. Returns how many had too long labels.
 
-        Raises HttpError (too_large) without room.
+        Without room a window that exceeds its share is emptied. Raises HttpError (too_large) if that does not help.
         """
         self.window.forget(lambda _: self.oldest)
+        memory = self._memory
         try:
-            return keep(self.window, samples, self.now, self._memory, self._summary)
-        except WindowFullError as error:
-            raise HttpError("too_large", str(error)) from None
+            try:
+                left_out = self.window.update(samples, self.now)
+            except WindowFullError as full:
+                if memory is None or not memory.make_room(full):
+                    raise
+                left_out = self.window.update(samples, self.now)
+        except WindowFullError as full:
+            if memory is not None:
+                # It may be the largest itself, by the part that had room.
+                memory.make_room(full)
+            raise HttpError("too_large", str(full)) from None
+        if memory is not None:
+            memory.leave_out(self._summary, left_out)
+        return left_out
 
     def series(self, wanted: Callable[[Mapping[str, str]], bool], check: Callable[[], None]) -> Iterator[Series]:
         """The series with `wanted` labels, in the range. `check` is called for each and may raise."""

@@ -147,7 +147,8 @@ class Window:
     def __init__(self, budget: WindowBudget) -> None:
         self._budget = budget
         self._series: dict[Hashable, WindowSeries] = {}
-        self._lock = threading.Lock()
+        # Reentrant: an update adds samples.
+        self._lock = threading.RLock()
 
     def __len__(self) -> int:
         """Number of series."""
@@ -169,7 +170,21 @@ class Window:
         WindowFullError, and ValueError for labels that are too long.
         """
         with self._lock:
-            self._add(key, labels, time, value)
+            series = self._series.get(key)
+            if series is None:
+                if value is None:
+                    return
+                series = WindowSeries(labels())
+                self._budget.take(1, 1)
+                self._series[key] = series
+            else:
+                newest = series.times[-1]
+                if time == newest:
+                    return
+                if time < newest:
+                    raise OutdatedSampleError
+                self._budget.take(0, 1)
+            _append(series, time, value)
 
     def update(self, samples: Mapping[Hashable, tuple[Mapping[str, str], float, float]], now: float) -> int:
         """Set all samples at `now`: (labels, time, value) by key. Series not among them end.
@@ -195,7 +210,7 @@ class Window:
                     # Its time is before the end, and it is still exposed.
                     at = now
                 try:
-                    self._add(key, functools.partial(dict, labels), at, value)
+                    self.add(key, functools.partial(dict, labels), at, value)
                 except ValueError:
                     left_out += 1
         return left_out
@@ -224,7 +239,10 @@ class Window:
     def forget_ahead(self, now: float) -> None:
         """Drop series whose newest sample is in the future: the clock was set back, and new ones were refused."""
         with self._lock:
-            self._forget_ahead(now)
+            for key, series in list(self._series.items()):
+                if series.times[-1] > now + AHEAD:
+                    del self._series[key]
+                    self._budget.give(1, len(series.times))
 
     def clear(self) -> None:
         """Drop everything."""
@@ -248,29 +266,6 @@ class Window:
                 points = list(series.points(grid))
             if points:
                 yield series, points
-
-    def _add(self, key: Hashable, labels: Callable[[], Mapping[str, str]], time: float, value: float | None) -> None:
-        series = self._series.get(key)
-        if series is None:
-            if value is None:
-                return
-            series = WindowSeries(labels())
-            self._budget.take(1, 1)
-            self._series[key] = series
-        else:
-            newest = series.times[-1]
-            if time == newest:
-                return
-            if time < newest:
-                raise OutdatedSampleError
-            self._budget.take(0, 1)
-        _append(series, time, value)
-
-    def _forget_ahead(self, now: float) -> None:
-        for key, series in list(self._series.items()):
-            if series.times[-1] > now + AHEAD:
-                del self._series[key]
-                self._budget.give(1, len(series.times))
 
     def _cut_ahead(self, now: float) -> None:
         """Drop samples of a time that is still to come. This agent took them, so its clock was set back."""

@@ -19,7 +19,7 @@ from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation
 from dsf.agent.config import FileConfig
 from dsf.api.summary import dump_summaries
 from dsf.errors import HttpError
-from dsf.sources.memory import keep
+from dsf.sources.memory import History
 from dsf.sources.registry import begin
 from tests.integration.sources.common import ask, memory, summary
 from tests.integration.sources.senders import Make, Sdk, gauge, partial, push, pushed, request
@@ -251,7 +251,7 @@ def test_what_is_pushed_makes_room_for_a_scorer_that_asks(make: Make) -> None:
     agent.known["other"] = other
     push(agent, request(gauge("m", 1, 2, 3, 4)))
     found = {"a": ({"__name__": "m"}, 100.0, 1.0)}
-    keep(agent.memory.window(other), found, 100.0, agent.memory, other)
+    History(other, agent.memory, 100.0).keep(found)
     assert (len(agent.series()), len(agent.memory.window(other))) == (0, 1)
 
 

@@ -13,8 +13,8 @@ from dsf.api.summary import ScorerSummary
 from dsf.errors import HttpError
 from dsf.sources import source_of
 from dsf.sources.base import Context
-from dsf.sources.memory import SourceMemory, keep
-from dsf.sources.window import Window, WindowBudget, WindowFullError
+from dsf.sources.memory import History, SourceMemory
+from dsf.sources.window import Window, WindowBudget
 
 
 def scorer(name: str, **fields: object) -> ScorerSummary:
@@ -71,10 +71,10 @@ def test_a_scorer_with_all_the_samples_there_may_be_gives_way(lost: list[str]) -
     memory = SourceMemory(WindowBudget(1000, 100), lambda: scorers)
     long = memory.window(scorers["long"])
     for now in range(95):
-        keep(long, samples(1, now), now, memory, scorers["long"])
+        History(scorers["long"], memory, now).keep(samples(1, now))
     # It has more series than the other one, and that is not what ran out.
     wide = memory.window(scorers["wide"])
-    keep(wide, samples(8, 100), 100, memory, scorers["wide"])
+    History(scorers["wide"], memory, 100).keep(samples(8, 100))
     assert (lost, len(long), wide.samples) == (["long"], 0, 8)
 
 
@@ -88,9 +88,8 @@ def test_what_is_pushed_gives_way_beyond_the_share_of_its_scorers(
     # For two scorers, so they have two thirds.
     memory.share(received, lambda: 2)
     received.update(samples(pushed, 100), 100)
-    window = memory.window(scorers["one"])
-    with contextlib.nullcontext() if gives_way else pytest.raises(WindowFullError):
-        keep(window, samples(4, 100), 100, memory, scorers["one"])
+    with contextlib.nullcontext() if gives_way else pytest.raises(HttpError):
+        History(scorers["one"], memory, 100).keep(samples(4, 100))
     assert (len(received), len(lost)) == ((0, 1) if gives_way else (pushed, 0))
 
 
@@ -99,11 +98,11 @@ def test_a_series_whose_labels_are_too_long_is_left_out_and_said_once(lost: list
     memory = SourceMemory(WindowBudget(10, 100), lambda: {"one": one})
     for now in (100, 110, 120):
         found = samples(2, now) | {"long": ({"__name__": "m", "x": "y" * 5000}, now, 1.0)}
-        assert keep(memory.window(one), found, now, memory, one) == 1
+        assert History(one, memory, now).keep(found) == 1
     assert (len(memory.window(one)), lost) == (2, ["one"])
     # Those that come again are said again.
-    keep(memory.window(one), samples(2, 130), 130, memory, one)
-    keep(memory.window(one), found, 140, memory, one)
+    History(one, memory, 130).keep(samples(2, 130))
+    History(one, memory, 140).keep(found)
     assert lost == ["one", "one"]
 
 
