@@ -37,9 +37,8 @@ _WORKER_STEPS: dict[str, list[str]] = {
     "results": ["dsf.worker.liveness:Liveness", "dsf.results.worker:Service"],
 }
 
-#: Where the kombu transports of a role are, and what their names begin with, for those that others' messages reach:
-#: they check them before Celery does.
-_TRANSPORTS = {"agent": "dsf.agent.ticks:Tick", "flower": "dsf.worker.flower:Checked"}
+#: An agent's checks messages before Celery does.
+_TRANSPORTS = {"agent": "dsf.agent.ticks:TickTransport"}
 
 
 def _queue(name: str) -> Queue:
@@ -65,7 +64,8 @@ def _options(config: Settings, link: Link) -> dict[str, Any]:
         # Credentials are read at each connect; the configuration has none.
         broker.CREDENTIALS: link.credentials,
         broker.ADDRESS: str(link.address),
-        broker.TRANSPORTS: _TRANSPORTS.get(config.role, "dsf.redislink.broker:"),
+        broker.TRANSPORT: _TRANSPORTS.get(config.role, "dsf.redislink.broker:Transport"),
+        **dict.fromkeys(("connection_class", "connection_class_ssl"), link.connection_class),
         # (=) One list per queue, and a name without control characters.
         "sep": ":",
         "priority_steps": [0],
@@ -79,6 +79,7 @@ def _options(config: Settings, link: Link) -> dict[str, Any]:
         "client_name": f"dsf-{config.role}" + (f"-{config.cluster}" if config.cluster else ""),
     }
     if link.address.is_sentinel:
+        # For Flower's page of queues.
         options |= {"master_name": config.redis_sentinel_master, "sentinel_kwargs": link.sentinel_options()}
     # At most once: a lost tick is replaced by the next one, and an agent needs no right on bookkeeping keys. Results do
     # not come through a queue.
@@ -195,8 +196,8 @@ def make_app(config: Settings) -> Celery:
 commands.prepare(sys.argv, os.environ)
 app = make_app(settings())
 if settings().role == "flower":
-    # Its filter and the password of /metrics, before it serves: transports are imported with the first connection.
-    importlib.import_module("dsf.worker.flower")
+    # Its filter and the password of /metrics, before it serves.
+    importlib.import_module("dsf.worker.flower").install(app)
 
 
 @signals.setup_logging.connect

@@ -27,7 +27,7 @@ from dsf.keys import is_name, run_member
 from dsf.messages import is_run_id
 from dsf.process import tracing
 from dsf.process.threads import SupervisedThread
-from dsf.redislink import broker as link
+from dsf.redislink import broker
 from dsf.settings import settings
 
 log = dsf.log.get(__name__)
@@ -45,10 +45,8 @@ Handler = Callable[..., Any]
 
 # Kombu's published types lack the overridden members.
 _Message: Any = virtual.Message
-_Transport: Any = link.Transport
-_SentinelTransport: Any = link.SentinelTransport
-_Channel: Any = link.Channel
-_SentinelChannel: Any = link.SentinelChannel
+_Transport: Any = broker.Transport
+_Channel: Any = broker.Channel
 
 #: What a worker reconnects after.
 _LOST: tuple[type[Exception], ...] = (Empty, *_Transport.connection_errors, *_Transport.channel_errors)
@@ -165,24 +163,6 @@ class Message(_Message):  # type: ignore[misc]
             raise _NoTickError("not a call of a task")
 
 
-class _Tolerant:
-    """Mixin of a transport for a worker that nothing in its queue may end.
-
-    Kombu reads a message's parts before Celery or a task can check them, and lets what fails there end the worker's
-    main loop (https://github.com/celery/celery/issues/7975): anybody who may push into a queue could stop its agent for
-    good. Only public names of kombu are overridden.
-    """
-
-    def on_readable(self, fileno: int) -> None:
-        """Something came from Redis: what is no message is dropped."""
-        try:
-            super().on_readable(fileno)  # type: ignore[misc]
-        except _LOST:
-            raise
-        except Exception as error:  # noqa: BLE001 (whatever it is, it is no message)
-            refuse(error)
-
-
 class TickChannel(_Channel):  # type: ignore[misc]
     """A channel with these messages."""
 
@@ -191,23 +171,24 @@ class TickChannel(_Channel):  # type: ignore[misc]
     do_restore = False
 
 
-class TickTransport(_Tolerant, _Transport):  # type: ignore[misc]
-    """Redis."""
+class TickTransport(_Transport):  # type: ignore[misc]
+    """Redis, for a worker that nothing in its queue may end.
+
+    Kombu reads a message's parts before Celery or a task can check them, and lets what fails there end the worker's
+    main loop (https://github.com/celery/celery/issues/7975): anybody who may push into a queue could stop its agent for
+    good. Only public names of kombu are overridden.
+    """
 
     Channel = TickChannel
 
-
-class TickSentinelChannel(_SentinelChannel):  # type: ignore[misc]
-    """That channel to the server named by Sentinel."""
-
-    Message = Message
-    do_restore = False
-
-
-class TickSentinelTransport(_Tolerant, _SentinelTransport):  # type: ignore[misc]
-    """Redis behind Sentinel."""
-
-    Channel = TickSentinelChannel
+    def on_readable(self, fileno: int) -> None:
+        """Something came from Redis: what is no message is dropped."""
+        try:
+            super().on_readable(fileno)
+        except _LOST:
+            raise
+        except Exception as error:  # noqa: BLE001 (whatever it is, it is no message)
+            refuse(error)
 
 
 class HubClock:

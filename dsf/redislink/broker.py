@@ -1,6 +1,6 @@
 """Celery's connections to the broker: one CA, errors in one line, their name in logs.
 
-All else is kombu's own. It takes credentials, TLS and Sentinels from Celery's configuration (`dsf.celery`).
+All else is kombu's own. It takes credentials and TLS from Celery's configuration (`dsf.celery`).
 """
 
 from __future__ import annotations
@@ -18,33 +18,17 @@ from dsf.redislink import connection
 #: Names in `broker_transport_options`.
 CREDENTIALS: Final = "credential_provider"
 ADDRESS: Final = "address"
-TRANSPORTS: Final = "transports"
+TRANSPORT: Final = "transport"
 
 # Kombu's published types lack the overridden members.
 _Channel: Any = redis_transport.Channel
-_SentinelChannel: Any = redis_transport.SentinelChannel
 _Transport: Any = redis_transport.Transport
-_SentinelTransport: Any = redis_transport.SentinelTransport
 
 
 class Channel(_Channel):  # type: ignore[misc]
-    """A channel to one server."""
+    """A channel whose connections are of this package: the options name their class, also behind Sentinel."""
 
-    tcp_class: type[Any] = connection.PlainConnection
-    socket_class: type[Any] = connection.SocketConnection
-    connection_class_ssl: type[Any] = connection.TlsConnection
-
-    @property
-    def connection_class(self) -> type[Any]:
-        """The class of connections without TLS."""
-        return self.socket_class if connection.is_socket(self.connection.client.hostname or "") else self.tcp_class
-
-
-class SentinelChannel(_SentinelChannel):  # type: ignore[misc]
-    """A channel to the server that Sentinel names."""
-
-    connection_class = connection.MasterConnection
-    connection_class_ssl = connection.MasterTlsConnection
+    from_transport_options = (*_Channel.from_transport_options, "connection_class", "connection_class_ssl")
 
 
 class Transport(_Transport):  # type: ignore[misc]
@@ -53,14 +37,8 @@ class Transport(_Transport):  # type: ignore[misc]
     Channel = Channel
 
 
-class SentinelTransport(_SentinelTransport):  # type: ignore[misc]
-    """Redis behind Sentinel."""
-
-    Channel = SentinelChannel
-
-
 class Connection(kombu.Connection):
-    """A connection with this package's credentials and transports.
+    """A connection with this package's credentials and transport.
 
     Both are in Celery's `broker_transport_options`: Celery passes on no others, and kombu forgets `broker_transport`
     when it goes on to the next Sentinel.
@@ -72,10 +50,8 @@ class Connection(kombu.Connection):
 
     def get_transport_cls(self) -> Any:
         """The transport: this package's, or this role's."""
-        kind = (self.transport_options or {}).get(TRANSPORTS)
-        if kind is None:
-            return super().get_transport_cls()
-        return symbol_by_name(f"{kind}{'SentinelTransport' if self.transport_cls == 'sentinel' else 'Transport'}")
+        kind = (self.transport_options or {}).get(TRANSPORT)
+        return super().get_transport_cls() if kind is None else symbol_by_name(kind)
 
     def as_uri(self, include_password: bool = False, *args: Any, **options: Any) -> str:
         """Address of Redis, for logs; that of all Sentinels. With the password it is for Flower's page of queues."""

@@ -7,6 +7,7 @@ import errno
 import re
 import socket
 import ssl
+from collections.abc import Callable
 from typing import Any, Final
 
 import redis
@@ -208,14 +209,16 @@ class _AsksSentinel:
     host: str
     port: int
 
-    def __init__(self, *, connection_pool: Any, **options: Any) -> None:
+    def __init__(self, *, connection_pool: Any = None, **options: Any) -> None:
         super().__init__(**options)
-        self.connection_pool = connection_pool
+        # Redis-py's pool drops idle connections when it learns of another server; kombu's knows nothing of Sentinel.
+        find = options["credential_provider"].find if connection_pool is None else connection_pool.get_master_address
+        self._find: Callable[[], tuple[str, int]] = find
 
     def connect_check_health(self, *args: Any, **options: Any) -> None:
         """Connect, unless it is connected. Raises redis.ConnectionError and its subclasses."""
         if not self.is_connected:  # type: ignore[attr-defined]
-            self.host, self.port = self.connection_pool.get_master_address()
+            self.host, self.port = self._find()
         super().connect_check_health(*args, **options)  # type: ignore[misc]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -113,14 +114,18 @@ def connect_timeout(settings: Settings) -> float:
 
 
 class Credentials(CredentialProvider):
-    """User and password from the settings and the files that they name.
+    """User and password from the settings and the files that they name, and the server behind Sentinel.
 
-    redis-py asks for them at each connect: a rotated password needs no restart.
+    Connections ask for them at each connect: a rotated password needs no restart.
     """
 
-    def __init__(self, read: Callable[[], tuple[str, str]]) -> None:
-        """`read` gives both, which may be empty, and raises SettingsError when a file cannot be used."""
+    def __init__(self, read: Callable[[], tuple[str, str]], find: Callable[[], tuple[str, int]] | None = None) -> None:
+        """`read` gives both, which may be empty, and raises SettingsError when a file cannot be used.
+
+        `find` gives host and port, and raises redis.ConnectionError; None without Sentinel.
+        """
         self.read = read
+        self.find = find
 
     def get_credentials(self) -> tuple[()] | tuple[str] | tuple[str, str]:  # type: ignore[override]
         """For redis-py: nothing, a password, or user and password.
@@ -144,7 +149,7 @@ class Link:
         """Raises SettingsError when the URL or a named file cannot be used."""
         self._settings = settings
         self.address = address.parse(settings.resolved_redis_url())
-        self.credentials = Credentials(self._server_user)
+        self.credentials = Credentials(self._server_user, self._find)
         self.credentials.read()
         if self.address.is_sentinel and not settings.redis_sentinel_master:
             raise SettingsError("DSF_REDIS_SENTINEL_MASTER: not set; Sentinel knows the server by this name")
@@ -188,16 +193,25 @@ class Link:
         """A client; `options` are those of a redis-py connection. It connects at the first command."""
         if self.address.is_sentinel:
             return self._sentinel_client(self._with_ours(options))
-        host, port = self.address.hosts[0]
-        return self.client_of(host, port, **options)
+        return self.client_of(*self.address.hosts[0], **options)
 
     def client_of(self, host: str, port: int, **options: Any) -> redis.Redis:
         """A client of this server, whether or not Sentinel would name it."""
-        kind: Any = connection.TlsConnection if self.uses_tls else connection.PlainConnection
-        if connection.is_socket(host):
-            kind = connection.SocketConnection
+        kind = self._class_for(host)
         pool = redis.ConnectionPool(connection_class=kind, host=host, port=port, **self._with_ours(options))
         return redis.Redis.from_pool(pool)
+
+    def _class_for(self, host: str) -> Any:
+        if connection.is_socket(host):
+            return connection.SocketConnection
+        return connection.TlsConnection if self.uses_tls else connection.PlainConnection
+
+    @property
+    def connection_class(self) -> Any:
+        """The class of connections to the server, which ask Sentinel where it is."""
+        if not self.address.is_sentinel:
+            return self._class_for(self.address.hosts[0][0])
+        return connection.MasterTlsConnection if self.uses_tls else connection.MasterConnection
 
     def replicas(self) -> list[tuple[str, int]]:
         """Host and port of each replica that the Sentinels know and can reach. Raises redis.RedisError."""
@@ -210,6 +224,13 @@ class Link:
     @property
     def _master(self) -> str:
         return self._settings.redis_sentinel_master
+
+    @functools.cached_property
+    def _asked(self) -> Sentinels:
+        return self.sentinel({})
+
+    def _find(self) -> tuple[str, int]:
+        return self._asked.discover_master(self._master)
 
     def sentinel(self, options: dict[str, Any]) -> Sentinels:
         """The Sentinels; `options` are those of connections to the server that they name."""
@@ -230,7 +251,6 @@ class Link:
 
     def _sentinel_client(self, options: dict[str, Any]) -> redis.Redis:
         manager = self.sentinel(options)
-        kind = connection.MasterTlsConnection if self.uses_tls else connection.MasterConnection
-        client: SentinelRedis = manager.master_for(self._master, SentinelRedis, connection_class=kind)
+        client: SentinelRedis = manager.master_for(self._master, SentinelRedis, connection_class=self.connection_class)
         client.manager = manager
         return client

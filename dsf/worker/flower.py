@@ -18,6 +18,7 @@ from typing import Any, Final
 import flower.views.monitor
 import redis
 import tornado.web
+from celery import Celery
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -25,8 +26,6 @@ import dsf.log
 from dsf import keys
 from dsf.api.pauses import LATEST
 from dsf.messages import CYCLE_TASK, FETCH_TASK, INGEST_TASK, PUBLISH_TASK, SCORE_TASK
-from dsf.redislink import broker as link
-from dsf.redislink import connection
 from dsf.settings import settings
 from dsf.store.client import connect
 from dsf.worker.events import MOST_EVENT_BYTES
@@ -54,12 +53,6 @@ _PAGE_POLICY: Final = (
 )
 _DATA_POLICY: Final = "default-src 'none'; sandbox; frame-ancestors 'none'"
 
-# The overridden method is not in kombu's published types.
-_BaseTransport: Any = link.Transport
-_BaseSentinelTransport: Any = link.SentinelTransport
-_BaseChannel: Any = link.Channel
-_BaseSentinelChannel: Any = link.SentinelChannel
-
 log = dsf.log.get(__name__)
 
 
@@ -86,36 +79,9 @@ class _Checked:
         return answer
 
 
-def _checked(kind: type[Any]) -> type[Any]:
+def checked(kind: type[Any]) -> type[Any]:
     """That class of connections, checked."""
     return type(f"Checked{kind.__name__}", (_Checked, kind), {})
-
-
-class CheckedChannel(_BaseChannel):  # type: ignore[misc]
-    """A channel to one server."""
-
-    tcp_class = _checked(connection.PlainConnection)
-    socket_class = _checked(connection.SocketConnection)
-    connection_class_ssl = _checked(connection.TlsConnection)
-
-
-class CheckedSentinelChannel(_BaseSentinelChannel):  # type: ignore[misc]
-    """A channel to the server that Sentinel names."""
-
-    connection_class = _checked(connection.MasterConnection)
-    connection_class_ssl = _checked(connection.MasterTlsConnection)
-
-
-class CheckedTransport(_BaseTransport):  # type: ignore[misc]
-    """Redis."""
-
-    Channel = CheckedChannel
-
-
-class CheckedSentinelTransport(_BaseSentinelTransport):  # type: ignore[misc]
-    """Redis behind Sentinel."""
-
-    Channel = CheckedSentinelChannel
 
 
 class Workers:
@@ -214,10 +180,12 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and -24 <= value < LATEST
 
 
-def install() -> None:
+def install(app: Celery) -> None:
     """Install the event filter, the headers and the password of /metrics in this process's Flower."""
     handler: Any = flower.views.BaseHandler
     _Checked.workers = Workers(connect(settings(), name="dsf-flower-clusters"))
+    for name in ("connection_class", "connection_class_ssl"):
+        app.conf.broker_transport_options[name] = checked(app.conf.broker_transport_options[name])
     set_default_headers, render = handler.set_default_headers, handler.render
 
     def set_headers(self: Any) -> None:
@@ -233,6 +201,3 @@ def install() -> None:
     # They have the names of clusters and tasks; Flower itself asks no password for them.
     metrics: Any = flower.views.monitor.Metrics
     metrics.get = tornado.web.authenticated(metrics.get)
-
-
-install()

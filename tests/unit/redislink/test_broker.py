@@ -5,8 +5,9 @@ from __future__ import annotations
 import kombu
 import pytest
 
+from dsf.agent.ticks import TickTransport
 from dsf.celery import make_app
-from dsf.redislink import broker
+from dsf.redislink import broker, connection
 from tests.conftest import SettingsFactory
 
 SECRETS = ("some-password", "some-user")
@@ -53,3 +54,23 @@ def test_flowers_page_of_queues_gets_a_socket_as_it_takes_one(settings_factory: 
 def test_a_connection_of_somebody_else_is_kombus_own() -> None:
     with broker.Connection("memory://") as connection:
         assert connection.as_uri() == kombu.Connection("memory://").as_uri()
+
+
+@pytest.mark.parametrize(
+    ("url", "kind"),
+    [
+        ("redis://redis.example/0", connection.PlainConnection),
+        ("rediss://redis.example/0", connection.TlsConnection),
+        ("unix:///run/Redis.sock", connection.SocketConnection),
+        ("sentinel://one:26379;sentinel://two:26379/0", connection.MasterConnection),
+    ],
+)
+def test_connections_are_this_packages(settings_factory: SettingsFactory, url: str, kind: type) -> None:
+    app = make_app(settings_factory(role="agent", cluster="c1", redis_url=url, redis_sentinel_master="hub"))
+    with app.connection_for_read() as own:
+        # Also after the first of several Sentinels was away.
+        for _ in range(2):
+            assert own.get_transport_cls() is TickTransport
+            assert {own.transport_options[name] for name in ("connection_class", "connection_class_ssl")} == {kind}
+            own.maybe_switch_next()
+    app.close()

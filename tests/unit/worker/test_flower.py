@@ -12,12 +12,12 @@ from unittest import mock
 import pytest
 
 from dsf.messages import FETCH_TASK
+from dsf.redislink import connection
 from dsf.redislink.connection import ReadableErrors
 from dsf.worker.events import MOST_EVENT_BYTES
 from dsf.worker.flower import (
-    CheckedChannel,
-    CheckedSentinelChannel,
     Workers,
+    checked,
     cleaned,
     taken,
 )
@@ -132,33 +132,22 @@ def test_of_a_message_that_cannot_be_ours_nothing_is_left(workers: Workers, data
 @pytest.mark.parametrize(
     "kind",
     [
-        CheckedChannel.tcp_class,
-        CheckedChannel.socket_class,
-        CheckedChannel.connection_class_ssl,
-        CheckedSentinelChannel.connection_class,
-        CheckedSentinelChannel.connection_class_ssl,
+        connection.PlainConnection,
+        connection.SocketConnection,
+        connection.TlsConnection,
+        connection.MasterConnection,
+        connection.MasterTlsConnection,
     ],
 )
 def test_of_a_message_only_the_events_are_left(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    connection = kind.__new__(kind)
-    connection.workers = mock.Mock(**{"has.side_effect": lambda name: name == "spoke@c1"})
+    checked_kind = checked(kind)
+    ours = checked_kind.__new__(checked_kind)
+    ours.workers = mock.Mock(**{"has.side_effect": lambda name: name == "spoke@c1"})
     events = [_event(clock="x"), _event(hostname="spoke@made-up")]
     data = _message(base64.b64encode(json.dumps(events).encode()).decode(), properties={"body_encoding": "base64"})
     answers: list[object] = [[b"pmessage", b"p", b"c", data], [b"message", b"c", b"["], [b"psubscribe", b"p", 1], 5]
     monkeypatch.setattr(ReadableErrors, "read_response", lambda _: answers.pop(0))
-    published = connection.read_response()
+    published = ours.read_response()
     assert published[:-1] == [b"pmessage", b"p", b"c"]
     assert json.loads(json.loads(published[-1])["body"]) == [_event()]
-    assert [connection.read_response() for _ in range(3)] == [[b"message", b"c", b""], [b"psubscribe", b"p", 1], 5]
-
-
-@pytest.mark.parametrize(
-    ("host", "kind"), [("/run/Redis.sock", CheckedChannel.socket_class), ("localhost", CheckedChannel.tcp_class)]
-)
-def test_a_socket_is_checked_as_a_port_is(host: str, kind: type) -> None:
-    channel = mock.Mock(
-        **{"connection.client.hostname": host},
-        socket_class=CheckedChannel.socket_class,
-        tcp_class=CheckedChannel.tcp_class,
-    )
-    assert CheckedChannel.connection_class.fget(channel) is kind
+    assert [ours.read_response() for _ in range(3)] == [[b"message", b"c", b""], [b"psubscribe", b"p", 1], 5]
