@@ -39,7 +39,6 @@ class CredentialsBuilder:
         self.tokens = tokens
         self.refused = refused
         self.tls = tls
-        self.certificate = self.key = b""
         #: Whether to bypass all proxies.
         self.is_direct = False
         self.sign: Callable[[requests.PreparedRequest], None] | None = None
@@ -91,8 +90,7 @@ class CredentialsBuilder:
 
         `is_direct` bypasses all proxies.
         """
-        tls = TlsOptions(self.tls.ca) if self.tls.ca else None
-        return Access(headers, tls=tls, proxy=self._proxy, is_direct=is_direct, secrets=self.hidden)
+        return Access(headers, tls=TlsOptions(self.tls.ca), proxy=self._proxy, is_direct=is_direct, secrets=self.hidden)
 
     def bytes(self, ref: SecretKeyRef, *also: str, is_sent: bool = True) -> bytes:
         """The value of a Secret, for the server and for those of the URLs `also`. Raises SecretError."""
@@ -127,9 +125,6 @@ class CredentialsBuilder:
 
     def done(self, renew: Callable[[str, float], Access]) -> Access:
         """The finished Access. `renew` makes another one without the refused token, before a deadline."""
-        tls = self.tls
-        if self.certificate:
-            tls = TlsOptions(tls.ca, self.certificate, self.key, tls.server_name, tls.verify)
         token = self.renewable
 
         def renewed(deadline: float) -> Access:
@@ -141,7 +136,7 @@ class CredentialsBuilder:
         return Access(
             headers=tuple(self._headers),
             params=tuple(self._params),
-            tls=tls if tls != TlsOptions() else None,
+            tls=self.tls,
             secrets=self._secrets,
             shown=tuple(self._shown),
             renew=renewed if token else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final
@@ -72,7 +73,7 @@ def client_certificate(method: ClientCertificate, builder: CredentialsBuilder) -
         raise SecretError(
             f"{where}: the client certificate {what}; now it is {now:%Y-%m-%dT%H:%M:%SZ}", "secret_invalid"
         )
-    builder.certificate, builder.key = certificate, key
+    builder.tls = replace(builder.tls, certificate=certificate, key=key)
     builder.shows(f"client certificate of Secret {method.secret_name}, valid until {end:%Y-%m-%dT%H:%M:%SZ}")
 
 

@@ -205,6 +205,9 @@ class FilePayload:
     def __init__(self, folder: Path | None, pieces: Sequence[bytes | memoryview]) -> None:
         """Raises OSError, such as that of a full disk."""
         self._size = sum(map(len, pieces))
+        if folder is not None:
+            # A cleaner of old files may have removed it.
+            folder.mkdir(parents=True, exist_ok=True)
         self._file = TemporaryFile(dir=folder)  # noqa: SIM115 (`close` closes it)
         try:
             for piece in pieces:
@@ -235,23 +238,12 @@ def keep(folder: Path | None, pieces: Sequence[bytes | memoryview]) -> bytes | F
     Raises OSError.
     """
     # With one in each thread, that is some MB in the whole agent.
-    if sum(map(len, pieces)) <= 256 * 1024:
-        return b"".join(pieces)
-    try:
-        return FilePayload(folder, pieces)
-    except FileNotFoundError:
-        # A cleaner of old files has removed the folder.
-        if folder is None:
-            raise
-        folder.mkdir(parents=True, exist_ok=True)
-        return FilePayload(folder, pieces)
+    return b"".join(pieces) if sum(map(len, pieces)) <= 256 * 1024 else FilePayload(folder, pieces)
 
 
 def prepare(folder: Path | None) -> None:
     """Make the folder. Raises SettingsError if no file can be written there."""
     try:
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
         FilePayload(folder, [b"x"]).close()
     except OSError as error:
         raise SettingsError(f"DSF_AGENT_SPOOL_DIR: cannot use {folder or error.filename}: {error.strerror}") from None

@@ -52,13 +52,17 @@ class TlsOptions:
     verify: bool = True
 
 
+#: Of a server without any of its own.
+USUAL_TLS: Final = TlsOptions()
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
     """Credentials and connection options of a request."""
 
     headers: Pairs = field(default=(), repr=False)
     params: Pairs = field(default=(), repr=False)
-    tls: TlsOptions | None = None
+    tls: TlsOptions = USUAL_TLS
     #: URL of the proxy; None: by the usual environment variables. Direct: without any.
     proxy: str | None = None
     is_direct: bool = False

@@ -7,13 +7,14 @@ connection (dsf.http.transport) has only the time that is left of its exchange.
 from __future__ import annotations
 
 import contextlib
+import http.client
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from typing import Final, Protocol
 
-from dsf.http.access import TlsOptions
+from dsf.http.access import USUAL_TLS, TlsOptions
 
 
 class Owner(Protocol):
@@ -22,17 +23,10 @@ class Owner(Protocol):
     deadline: float
 
 
-class Closable(Protocol):
-    """What an exchange leaves closed."""
-
-    def close(self) -> None:
-        """Close it; again without effect."""
-
-
 class Exchange:
     """One request and its answer. `deadline` is on the clock of time.monotonic(), `max_bytes` are those of the body."""
 
-    def __init__(self, deadline: float, max_bytes: int, *, tls: TlsOptions | None = None) -> None:
+    def __init__(self, deadline: float, max_bytes: int, *, tls: TlsOptions = USUAL_TLS) -> None:
         self.owner: Owner | None = getattr(_thread, "owner", None)
         self.deadline = deadline if self.owner is None else min(deadline, self.owner.deadline)
         self.max_bytes = max_bytes
@@ -46,7 +40,7 @@ class Exchange:
         #: Whether a byte of the answer has come.
         self.is_answered = False
         #: Also those that the library drops unread, such as a proxy's refusal of CONNECT: each holds its socket open.
-        self.answers: list[Closable] = []
+        self.answers: list[http.client.HTTPResponse] = []
         self._socket: socket.socket | None = None
 
     def remaining(self) -> float:

@@ -238,7 +238,7 @@ class _PooledAdapter(HTTPAdapter):
             "ssl_context": context,
             "cert_reqs": "CERT_REQUIRED" if verify else "CERT_NONE",
             "assert_hostname": None if verify else False,
-            "server_hostname": (tls.server_name if tls is not None else "") or None,
+            "server_hostname": tls.server_name or None,
         }
 
 
@@ -276,7 +276,7 @@ def send(request: requests.PreparedRequest, proxy: Proxy | None) -> requests.Res
         stream=True,
         allow_redirects=False,
         timeout=exchange.remaining(),
-        verify=exchange.tls is None or exchange.tls.verify,
+        verify=exchange.tls.verify,
         proxies={} if proxy is None else dict.fromkeys(PORTS, proxy.url),
     )
 

@@ -27,7 +27,7 @@ from urllib3.util.ssl_ import create_urllib3_context
 
 import dsf.log
 from dsf.errors import HttpError, SettingsError
-from dsf.http.access import TlsOptions
+from dsf.http.access import USUAL_TLS, TlsOptions
 
 log = dsf.log.get(__name__)
 
@@ -76,7 +76,7 @@ def use_folder(folder: Path | None) -> None:
     _folder = folder
 
 
-def context(tls: TlsOptions | None = None) -> ssl.SSLContext:
+def context(tls: TlsOptions = USUAL_TLS) -> ssl.SSLContext:
     """The context for a new connection; `tls` is specific to its server.
 
     Rebuilt when a file has changed: a mounted ConfigMap does so while the process runs. An unusable file is
@@ -84,7 +84,7 @@ def context(tls: TlsOptions | None = None) -> ssl.SSLContext:
     """
     places = tuple(_places())
     # The name is the connection's, not the context's.
-    return _made(replace(tls or TlsOptions(), server_name=""), places, tuple(_state(place) for place in places))
+    return _made(replace(tls, server_name=""), places, tuple(_state(place) for place in places))
 
 
 # Each has all CAs, which are some hundred kB.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 from celery import Task, shared_task
 
 from dsf.agent.cycles import CycleRunner
@@ -21,42 +23,32 @@ class AgentTask(Task):  # type: ignore[type-arg]
     runner: CycleRunner
 
 
-class StageTask(AgentTask):
-    """A stage: the task of its cycle calls it, and no message may."""
-
-    abstract = True
-    Strategy = "dsf.agent.ticks:forbid"
+#: The task of its cycle calls a stage, and no message may.
+_STAGE: Final[dict[str, Any]] = {"base": AgentTask, "bind": True, "Strategy": "dsf.agent.ticks:forbid"}
 
 
-class CycleTask(AgentTask):
-    """What ticks call."""
-
-    abstract = True
-    Strategy = "dsf.agent.ticks:accept"
-
-
-@shared_task(base=StageTask, bind=True, name=FETCH_TASK)
+@shared_task(**_STAGE, name=FETCH_TASK)
 def fetch(self: AgentTask, scorer: str, run_id: str) -> str:
     """Ask the source of `scorer` for its time series."""
     del scorer, run_id
     return self.runner.fetch(self)
 
 
-@shared_task(base=StageTask, bind=True, name=SCORE_TASK)
+@shared_task(**_STAGE, name=SCORE_TASK)
 def score(self: AgentTask, scorer: str, run_id: str) -> str:
     """Send what fetch got to the scoring API of `scorer`."""
     del scorer, run_id
     return self.runner.score(self)
 
 
-@shared_task(base=StageTask, bind=True, name=PUBLISH_TASK)
+@shared_task(**_STAGE, name=PUBLISH_TASK)
 def publish(self: AgentTask, scorer: str, run_id: str) -> str:
     """Put the scores on the agent's own /metrics and send one signed message to the hub."""
     del scorer, run_id
     return self.runner.publish(self)
 
 
-@shared_task(base=CycleTask, bind=True, name=CYCLE_TASK)
+@shared_task(base=AgentTask, bind=True, Strategy="dsf.agent.ticks:accept", name=CYCLE_TASK)
 def cycle(self: AgentTask, scorer: str, run_id: str | None = None, deadline: float | None = None) -> str:
     """Score `scorer` now: fetch, score and publish, one after another, in this thread. Returns the outcome.
 
