@@ -247,7 +247,12 @@ class HubClock:
         while not self._stop.is_set():
             # A clock drifts by milliseconds in a minute; one that is set has another distance to the monotonic one.
             distance = self._distance()
-            pause = 60.0 if self._try() else 5.0
+            pause = 5.0
+            try:
+                if self.measure():
+                    pause = 60.0
+            except redis.RedisError as error:
+                log.debug("the hub's clock was not read", error=str(error))
             until = time.monotonic() + pause
             while time.monotonic() < until and abs(self._distance() - distance) < 0.5:
                 if self._stop.wait(1.0):
@@ -255,11 +260,3 @@ class HubClock:
 
     def _distance(self) -> float:
         return self._clock() - time.monotonic()
-
-    def _try(self) -> bool:
-        """Measure; False if it shall be tried again soon."""
-        try:
-            return self.measure()
-        except redis.RedisError as error:
-            log.debug("the hub's clock was not read", error=str(error))
-            return False

@@ -13,7 +13,6 @@ import ipaddress
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from http import HTTPStatus
 from typing import Final, NamedTuple
 from urllib.parse import SplitResult, urlsplit
@@ -109,14 +108,6 @@ class Proxy(NamedTuple):
     shown: str
 
 
-class _Exception(NamedTuple):
-    """An entry of NO_PROXY: a network or a name, and a port (None: any)."""
-
-    network: ipaddress.IPv4Network | ipaddress.IPv6Network | None
-    name: str
-    port: int | None
-
-
 def set_aliases(aliases: Mapping[str, str]) -> None:
     """Connect to `address:port` where a URL says `name:port`, for the whole process, as with a pod's hostAliases.
 
@@ -172,7 +163,6 @@ def _variable(name: str) -> tuple[str, str]:
     return name, ""
 
 
-@lru_cache(maxsize=8)
 def _proxy(variable: str, value: str) -> Proxy:
     try:
         parts = urlsplit(value)
@@ -197,36 +187,25 @@ def _is_direct(parts: SplitResult) -> bool:
             return True
     elif "." not in host or any(host.endswith(f".{end}") for end in ("svc", "cluster.local", "localhost")):
         return True
-    return any(_matches(entry, host, address, port) for entry in _exceptions(_variable("no_proxy")[1]))
+    return any(_excepts(entry, host, address, port) for entry in _variable("no_proxy")[1].replace(",", " ").split())
 
 
-def _matches(
-    entry: _Exception, host: str, address: ipaddress.IPv4Address | ipaddress.IPv6Address | None, port: int
-) -> bool:
-    if entry.port not in (None, port):
-        return False
-    if entry.network is not None:
-        return address is not None and address in entry.network
-    # `.example.com` matches subdomains, `example.com` itself as well, `*` everything.
-    return entry.name == "*" or host == entry.name or host.endswith(f".{entry.name.removeprefix('.')}")
-
-
-@lru_cache(maxsize=8)
-def _exceptions(value: str) -> tuple[_Exception, ...]:
-    return tuple(_exception(entry.lower()) for entry in value.replace(",", " ").split())
-
-
-def _exception(entry: str) -> _Exception:
-    name, port = entry, None
-    head, colon, tail = entry.rpartition(":")
+def _excepts(entry: str, host: str, address: ipaddress.IPv4Address | ipaddress.IPv6Address | None, port: int) -> bool:
+    """Whether this entry of NO_PROXY, a network or a name and perhaps a port, stands for the server."""
+    name, colon, tail = entry.lower().rpartition(":")
     # An IPv6 address is followed by a port only if it is in brackets.
-    if colon and tail.isdigit() and (":" not in head or head.endswith("]")):
-        name, port = head, int(tail)
+    if not (colon and tail.isdigit() and (":" not in name or name.endswith("]"))):
+        name = entry.lower()
+    elif int(tail) != port:
+        return False
     name = name.strip("[]").rstrip(".")
     try:
-        return _Exception(ipaddress.ip_network(name, strict=False), "", port)
+        network = ipaddress.ip_network(name, strict=False)
     except ValueError:
-        return _Exception(None, name if name == "*" else name.removeprefix("*"), port)
+        # `.example.com` matches subdomains, `example.com` itself as well, `*` everything.
+        name = name if name == "*" else name.removeprefix("*")
+        return name == "*" or host == name or host.endswith(f".{name.removeprefix('.')}")
+    return address is not None and address in network
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -73,7 +73,7 @@ class GatheredEvents(bootsteps.StartStopStep):
             self._is_some.set()
             if len(state.reserved_requests) >= threads - 1:
                 # Celery takes no tick while no thread is free, and does not notice when one is.
-                wake(_nothing)
+                wake(lambda: None)
 
         dispatcher = consumer.event_dispatcher
         dispatcher.on_send_buffered, dispatcher.buffer_limit = on_buffered, _MOST
@@ -147,10 +147,6 @@ class GatheredEvents(bootsteps.StartStopStep):
             loadavg=load_average(),
             **state.SOFTWARE_INFO,
         )
-
-
-def _nothing() -> None:
-    pass
 
 
 class EventProducer(_Producer):  # type: ignore[misc]
