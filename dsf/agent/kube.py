@@ -11,7 +11,7 @@ import base64
 import binascii
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Final
 
 from dsf.agent.config import NONE, AgentConfig, Summaries, from_configmap
@@ -77,39 +77,24 @@ class _Watched:
         return self.reflector.store.get(self._key)
 
 
-class KubeObjects:
-    """All objects of the agent's own namespace, over one session."""
+class KubeConfig(AgentConfig, _Watched):
+    """Summaries in the ConfigMap delivered by OCM, and the Secrets that they reference, over one session.
+
+    No ConfigMap means no scorers.
+    """
 
     def __init__(self, settings: Settings) -> None:
         """Raises SettingsError."""
-        release = Release(settings)
+        release, namespace = Release(settings), settings.agent_namespace
         self._session = Session.load(settings.kubeconfig)
-        namespace = settings.agent_namespace
-        self.secrets = KubeSecrets(self._session, namespace, release)
-        self.config = KubeConfig(self._session, namespace, on_stop=self._stop)
-        self.config.on_change(self._on_change)
-
-    def _on_change(self, summaries: Summaries) -> None:
-        self.secrets.keep({reference for summary in summaries.values() for reference in summary.references})
-
-    def _stop(self) -> None:
-        self.secrets.stop()
-        self._session.close()
-
-
-class KubeConfig(AgentConfig, _Watched):
-    """Summaries in the ConfigMap delivered by OCM. No ConfigMap means no scorers."""
-
-    def __init__(
-        self,
-        session: Session,
-        namespace: str,
-        *,
-        on_stop: Callable[[], None] = lambda: None,
-    ) -> None:
         AgentConfig.__init__(self)
-        _Watched.__init__(self, session, CONFIG_MAPS, namespace, CONFIGMAP_NAME)
-        self._on_stop = on_stop
+        _Watched.__init__(self, self._session, CONFIG_MAPS, namespace, CONFIGMAP_NAME)
+        self.secrets = KubeSecrets(self._session, namespace, release)
+        self.on_change(
+            lambda summaries: self.secrets.keep(
+                {reference for summary in summaries.values() for reference in summary.references}
+            )
+        )
 
     @property
     def problem(self) -> str:
@@ -126,9 +111,10 @@ class KubeConfig(AgentConfig, _Watched):
         self.reflector.start()
 
     def stop(self) -> None:
-        """Stop the watch."""
+        """Stop all watches."""
         self.reflector.stop()
-        self._on_stop()
+        self.secrets.stop()
+        self._session.close()
 
     def changed(self, key: Key, old: Object | None, new: Object | None) -> None:
         """Process a change."""

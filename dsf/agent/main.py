@@ -55,10 +55,10 @@ class Runtime:
         keyring.key()
         if settings.agent_kube:
             # Only here: importing the Kubernetes client costs 40 MB.
-            from dsf.agent.kube import KubeObjects
+            from dsf.agent.kube import KubeConfig
 
-            objects = KubeObjects(settings)
-            self.config, secrets = objects.config, objects.secrets
+            config = KubeConfig(settings)
+            self.config, secrets = config, config.secrets
         else:
             self.config, secrets = _files(settings)
         self.metrics = AgentMetrics(settings.cluster, self.config)

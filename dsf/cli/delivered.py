@@ -76,22 +76,22 @@ def from_cluster(cluster: str, settings: Settings) -> Iterator[ClusterDelivery]:
     if it is unreadable, ManifestError if it is invalid, and SettingsError outside of a cluster.
     """
     # Imported here: the Kubernetes client takes half a second and 40 MB.
-    from dsf.agent.kube import KubeObjects
+    from dsf.agent.kube import KubeConfig
 
     if settings.cluster not in ("", cluster):
         raise UnknownClusterError(
             f"this is the agent of cluster {settings.cluster!r}; run this in the agent of {cluster!r}"
         )
-    objects, namespace = KubeObjects(settings), settings.agent_namespace
+    config, namespace = KubeConfig(settings), settings.agent_namespace
     with _quiet(), contextlib.ExitStack() as stack:
-        stack.callback(objects.config.stop)
-        objects.config.start()
-        summaries = _read(objects.config, namespace)
+        stack.callback(config.stop)
+        config.start()
+        summaries = _read(config, namespace)
         memory = SourceMemory(window_budget(settings.agent_window_series), lambda: summaries)
         # The sources of the agent, but no second receiver on its port.
         memory.settings = settings.model_copy(update={"otlp_port": None})
         stack.callback(memory.stop)
-        yield ClusterDelivery(_configmap(namespace), summaries, objects.secrets, memory)
+        yield ClusterDelivery(_configmap(namespace), summaries, config.secrets, memory)
 
 
 def _read(config: KubeConfig, namespace: str) -> Summaries:

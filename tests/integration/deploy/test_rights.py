@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dsf.agent.kube import KubeObjects
+from dsf.agent.kube import KubeConfig
 from dsf.api.types import (
     ADDON_NAME,
     AGENT_NAMESPACE,
@@ -219,14 +219,14 @@ def test_the_agent_reads_its_own_and_no_more(
         agent_namespace=AGENT_NAMESPACE,
         agent_token_secrets={"prometheus-token": ["prometheus.example.com"]},
     )
-    objects = KubeObjects(settings)
+    config = KubeConfig(settings)
     try:
-        objects.config.start()
-        wait_for(lambda: objects.config.loaded_at)
+        config.start()
+        wait_for(lambda: config.loaded_at)
         use = Use(("http://prometheus.example.com:9090/",))
-        assert objects.secrets.secret("prometheus-token", "token", use) == b"secret-token"
+        assert config.secrets.secret("prometheus-token", "token", use) == b"secret-token"
     finally:
-        objects.config.stop()
+        config.stop()
     limited = as_account("dynamic-scoring-agent-sa", AGENT_NAMESPACE)
     for path in (
         SECRETS.path(AGENT_NAMESPACE, "somebody-elses"),

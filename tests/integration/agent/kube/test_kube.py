@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dsf.agent.kube import KubeObjects
+from dsf.agent.kube import KubeConfig
 from dsf.api.authentication import CaKind
 from dsf.api.summary import parse_summaries
 from dsf.api.tokenhosts import TokenHosts
@@ -292,16 +292,16 @@ def test_a_secret_that_no_scorer_names_is_forgotten(
 ) -> None:
     spoke.secret("prometheus", {"token": "a-token"})
     spoke.deliver(summarise(**TOKEN))
-    objects = KubeObjects(settings_factory(kubeconfig=spoke.kubeconfig, agent_namespace=spoke.namespace))
-    objects.config.start()
+    config = KubeConfig(settings_factory(kubeconfig=spoke.kubeconfig, agent_namespace=spoke.namespace))
+    config.start()
     try:
-        wait_for(lambda: set(objects.config.summaries()) == {"sample"})
-        assert objects.secrets.secret("prometheus", "token", Use((source.url,))) == b"a-token"
-        assert objects.secrets.watched == {"prometheus"}
+        wait_for(lambda: set(config.summaries()) == {"sample"})
+        assert config.secrets.secret("prometheus", "token", Use((source.url,))) == b"a-token"
+        assert config.secrets.watched == {"prometheus"}
         spoke.deliver(summarise())
-        wait_for(lambda: not objects.secrets.watched, AT_ONCE)
+        wait_for(lambda: not config.secrets.watched, AT_ONCE)
     finally:
-        objects.config.stop()
+        config.stop()
 
 
 #: (type, keys, whether a label lets it be sent). Kubernetes wants these keys.
@@ -324,20 +324,20 @@ def test_what_is_no_token_by_its_type(
     for name, labels in (("bound", {}), ("released", {USABLE_FOR: "127.0.0.1"})):
         metadata = {"name": name, "labels": labels, "annotations": account}
         spoke.session.create(SECRETS.path(spoke.namespace), {"metadata": metadata, "type": kind, "data": data})
-    objects = KubeObjects(settings_factory(kubeconfig=spoke.kubeconfig, agent_namespace=spoke.namespace))
-    objects.config.start()
+    config = KubeConfig(settings_factory(kubeconfig=spoke.kubeconfig, agent_namespace=spoke.namespace))
+    config.start()
     key = list(data)[-1]
     try:
         # A ScoringAuthentication alone releases none of them.
         with pytest.raises(SecretError, match=r"never sent anywhere|not released for http://127\.0\.0\.1"):
-            objects.secrets.secret("bound", key, Use((url,), TokenHosts(["127.0.0.1"])))
+            config.secrets.secret("bound", key, Use((url,), TokenHosts(["127.0.0.1"])))
         if is_sent:
-            assert objects.secrets.secret("released", key, Use((url,))) == b"x"
+            assert config.secrets.secret("released", key, Use((url,))) == b"x"
         else:
             with pytest.raises(SecretError, match="never sent anywhere"):
-                objects.secrets.secret("released", key, Use((url,)))
+                config.secrets.secret("released", key, Use((url,)))
     finally:
-        objects.config.stop()
+        config.stop()
 
 
 def test_the_role_that_the_hub_makes_is_enough(
@@ -357,16 +357,16 @@ def test_the_role_that_the_hub_makes_is_enough(
     )
     work = manifest_work("c", spoke.namespace, [part_of(summary)])
     role = work["spec"]["workload"]["manifests"][1]
-    objects = KubeObjects(settings_factory(kubeconfig=spoke.kubeconfig, agent_namespace=spoke.namespace))
+    config = KubeConfig(settings_factory(kubeconfig=spoke.kubeconfig, agent_namespace=spoke.namespace))
     try:
         with pytest.raises(SecretError, match="serviceaccounts/token") as caught:
-            objects.secrets.account_token("thanos", 600, math.inf)
+            config.secrets.account_token("thanos", 600, math.inf)
         assert caught.value.reason == "auth_failed"
         spoke.grant(role["rules"])
 
         def token() -> Token | None:
             try:
-                return objects.secrets.account_token("thanos", 600, math.inf)
+                return config.secrets.account_token("thanos", 600, math.inf)
             except SecretError:
                 # Rights count a moment after they are granted.
                 return None
@@ -375,8 +375,8 @@ def test_the_role_that_the_hub_makes_is_enough(
         claims = json.loads(base64.urlsafe_b64decode(value.split(".")[1] + "=="))
         assert (claims["aud"], seconds) == (["thanos"], 600)
         # Of the ConfigMap only certificates.
-        assert objects.secrets.certificates(CaKind.ConfigMap, "private-ca", "ca.crt").decode() == f"{pem}\n"
+        assert config.secrets.certificates(CaKind.ConfigMap, "private-ca", "ca.crt").decode() == f"{pem}\n"
         with pytest.raises(SecretError, match="ConfigMap 'other' is missing"):
-            objects.secrets.certificates(CaKind.ConfigMap, "other", "ca.crt")
+            config.secrets.certificates(CaKind.ConfigMap, "other", "ca.crt")
     finally:
-        objects.config.stop()
+        config.stop()
