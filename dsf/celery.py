@@ -80,7 +80,8 @@ def _options(config: Settings, link: Link) -> dict[str, Any]:
     }
     if link.address.is_sentinel:
         # For Flower's page of queues.
-        options |= {"master_name": config.redis_sentinel_master, "sentinel_kwargs": link.sentinel_options()}
+        sentinel = link.sentinel_options() | {"ssl": link.uses_tls}
+        options |= {"master_name": config.redis_sentinel_master, "sentinel_kwargs": sentinel}
     # At most once: a lost tick is replaced by the next one, and an agent needs no right on bookkeeping keys. Results do
     # not come through a queue.
     options["ack_emulation"] = False

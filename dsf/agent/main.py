@@ -132,7 +132,7 @@ def _files(settings: Settings) -> tuple[FileConfig, FileSecrets]:
 
 
 class _Strategies(dict[str, Any]):
-    """What becomes of a message, by its task's name; for names that are no task of ours, too."""
+    """What becomes of a message, by its task's name: it is refused, unless there is something else for the name."""
 
     def __missing__(self, name: str) -> Any:
         return ticks.refuse_message
@@ -165,7 +165,8 @@ class AgentStep(bootsteps.StartStopStep):
     def start(self, consumer: Any) -> None:
         """New connection: the worker takes ticks."""
         agent = self._agent
-        consumer.strategies = _Strategies(consumer.strategies)
+        # A stage is called by the task of its cycle alone.
+        consumer.strategies = _Strategies({CYCLE_TASK: consumer.strategies[CYCLE_TASK]})
         self._look = consumer.timer.call_repeatedly(1.0, agent.look)
         agent.readiness.consuming(True)
         agent.look()

@@ -74,12 +74,6 @@ class _NoTickError(ValueError):
     """What a message lacks. Nothing of the message is in the text, as it is in those of kombu's errors."""
 
 
-def forbid(task: Any, app: Any, consumer: Any) -> Handler:
-    """Celery's strategy for a task that no message may call."""
-    del task, app, consumer
-    return refuse_message
-
-
 def refuse_message(message: Any, *_: Any) -> Any:
     """Drop a call of another task, or of none."""
     refuse(_NoTickError("not a call of dsf.cycle"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any, Final, Literal
 
 from dsf.api.authentication import Methods, ServerAccess, Tls, TokenSecretRef
@@ -75,8 +74,7 @@ class Authenticator:
         for field in METHODS:
             if method := getattr(spec.methods, field):
                 _function(field)(method, builder)
-        made = builder.done(lambda token, until: self._access(spec, url, until, is_direct, token))
-        return replace(made, is_direct=is_direct, proxy=proxy)
+        return builder.done(lambda token, until: self._access(spec, url, until, is_direct, token))
 
     def _hosts(self, spec: ServerAccess, url: str) -> TokenHosts:
         """The servers that a ScoringAuthentication binds Secrets to."""

@@ -137,6 +137,8 @@ class CredentialsBuilder:
             headers=tuple(self._headers),
             params=tuple(self._params),
             tls=self.tls,
+            proxy=self._proxy,
+            is_direct=self.is_direct,
             secrets=self._secrets,
             shown=tuple(self._shown),
             renew=renewed if token else None,

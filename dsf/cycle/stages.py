@@ -115,10 +115,6 @@ class Stages:
     def _ask(self, cycle: Cycle, summary: ScorerSummary, deadline: float, max_bytes: int) -> Payload:
         """Query the source of `summary`."""
         memory = self._memory
-        try:
-            source = source_of(type_of(summary))
-        except HttpError as error:
-            raise CycleError("fetch", error.reason, cleaned(str(error), MESSAGE_LIMIT)) from None
         with self._asking(cycle, summary, "fetch", deadline) as access:
             context = Context(
                 deadline,
@@ -126,11 +122,11 @@ class Stages:
                 time.time() if cycle.until is None else cycle.until,
                 access,
                 memory,
-                lambda: memory is None or memory.knows(cycle.scorer),
+                lambda: memory is None or cycle.scorer in memory.summaries(),
                 partial(self._fetched, cycle),
                 summary.source_name,
             )
-            return source(summary, context)
+            return source_of(type_of(summary))(summary, context)
 
     def _fetched(self, cycle: Cycle, question: Question) -> None:
         self._observer.asked("fetch", question)

@@ -82,10 +82,8 @@ class SentinelRedis(redis.Redis):
 
 
 def _client(host: str, port: int, options: dict[str, Any], uses_tls: bool) -> redis.Redis:
-    # redis-py's option for TLS chooses a connection class; here that is set explicitly.
-    others = {name: value for name, value in options.items() if name != "ssl"}
     kind: Callable[..., Any] = connection.SentinelTlsConnection if uses_tls else connection.SentinelConnection
-    return redis.Redis.from_pool(redis.ConnectionPool(connection_class=kind, host=host, port=port, **others))
+    return redis.Redis.from_pool(redis.ConnectionPool(connection_class=kind, host=host, port=port, **options))
 
 
 def _where(sentinel: redis.Redis) -> str:
@@ -237,8 +235,7 @@ class Link:
         return Sentinels(list(self.address.hosts), self.sentinel_options(), self.uses_tls, options)
 
     def sentinel_options(self) -> dict[str, Any]:
-        """Options of connections to the Sentinels themselves, as redis-py and Flower know them; they do not know the
-        server's users."""
+        """Options of connections to the Sentinels themselves, which do not know the server's users."""
         settings = self._settings
         return {
             "socket_timeout": settings.redis_socket_timeout,
@@ -246,7 +243,7 @@ class Link:
             # Another Sentinel is asked at once.
             "retry": Retry(NoBackoff(), 0),
             "credential_provider": Credentials(self._sentinel_user),
-            **({"ssl": True} | self.tls_options if self.uses_tls else {}),
+            **self.tls_options,
         }
 
     def _sentinel_client(self, options: dict[str, Any]) -> redis.Redis:

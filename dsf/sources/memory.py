@@ -183,10 +183,6 @@ class SourceMemory(Collector):
                 most_bytes=MAX_LABEL_BYTES,
             )
 
-    def knows(self, scorer: str) -> bool:
-        """Whether the scorer's summary is still in force."""
-        return scorer in self.summaries()
-
     def tidy(self) -> None:
         """Drop the windows of removed scorers and sources, and pushed samples that are too old."""
         present = self.summaries()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
-
 from celery import Task, shared_task
 
 from dsf.agent.cycles import CycleRunner
@@ -23,25 +21,21 @@ class AgentTask(Task):  # type: ignore[type-arg]
     runner: CycleRunner
 
 
-#: The task of its cycle calls a stage, and no message may.
-_STAGE: Final[dict[str, Any]] = {"base": AgentTask, "bind": True, "Strategy": "dsf.agent.ticks:forbid"}
-
-
-@shared_task(**_STAGE, name=FETCH_TASK)
+@shared_task(base=AgentTask, bind=True, name=FETCH_TASK)
 def fetch(self: AgentTask, scorer: str, run_id: str) -> str:
     """Ask the source of `scorer` for its time series."""
     del scorer, run_id
     return self.runner.fetch(self)
 
 
-@shared_task(**_STAGE, name=SCORE_TASK)
+@shared_task(base=AgentTask, bind=True, name=SCORE_TASK)
 def score(self: AgentTask, scorer: str, run_id: str) -> str:
     """Send what fetch got to the scoring API of `scorer`."""
     del scorer, run_id
     return self.runner.score(self)
 
 
-@shared_task(**_STAGE, name=PUBLISH_TASK)
+@shared_task(base=AgentTask, bind=True, name=PUBLISH_TASK)
 def publish(self: AgentTask, scorer: str, run_id: str) -> str:
     """Put the scores on the agent's own /metrics and send one signed message to the hub."""
     del scorer, run_id

@@ -199,7 +199,7 @@ def test_no_message_calls_a_stage_or_another_task(monkeypatch: pytest.MonkeyPatc
     counted: list[int] = []
     monkeypatch.setattr(ticks, "on_refused", [lambda: counted.append(1)])
     pushed = _Message()
-    ticks.forbid(None, None, None)(pushed, None, None, None, None)
+    ticks.refuse_message(pushed, None, None, None, None)
     assert (len(counted), pushed.acks) == (1, 1)
 
 

@@ -80,9 +80,10 @@ def test_sentinels_have_passwords_of_their_own(settings_factory: SettingsFactory
     assert link.credentials.get_credentials() == ("me", "mine")
     options = link.sentinel_options()
     assert options["credential_provider"].get_credentials() == ("theirs",)
-    assert (options["ssl"], options["ssl_ca_certs"], options["ssl_cert_reqs"]) == (True, "/ca", "required")
+    assert (options["ssl_ca_certs"], options["ssl_cert_reqs"]) == ("/ca", "required")
     assert "mine" not in repr(link).replace(str(mine), "")
     values = configuration(settings)
     # Kombu goes on from one to the next.
     assert values["broker_url"] == "sentinel://a:1/0;sentinel://b:2/0"
     assert values["broker_transport_options"]["master_name"] == "hub"
+    assert values["broker_transport_options"]["sentinel_kwargs"]["ssl"] is True

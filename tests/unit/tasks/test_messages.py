@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from unittest import mock
 
 import pytest
 from kombu.utils.imports import symbol_by_name
 
 from dsf.agent import ticks
-from dsf.tasks.cycle import cycle, fetch, publish, score
+from dsf.agent.main import AgentStep
+from dsf.messages import CYCLE_TASK, STAGE_TASKS
+from dsf.tasks.cycle import cycle
 from dsf.tasks.ingest import ingest
 
 
-@pytest.mark.parametrize("stage", [fetch, score, publish])
-def test_no_message_starts_a_stage(stage: Any) -> None:
-    assert symbol_by_name(stage.Strategy)(stage, None, None) is ticks.refuse_message
+@pytest.mark.parametrize("name", [*STAGE_TASKS, "celery.chain", "made.up"])
+def test_no_message_starts_anything_else(name: str) -> None:
+    strategies = dict.fromkeys([CYCLE_TASK, *STAGE_TASKS], mock.sentinel.celerys)
+    consumer = mock.Mock(strategies=strategies)
+    AgentStep(consumer, mock.Mock()).start(consumer)
+    assert consumer.strategies[name] is ticks.refuse_message
+    assert consumer.strategies[CYCLE_TASK] is mock.sentinel.celerys
 
 
 def test_a_message_starts_a_cycle() -> None:
