@@ -22,7 +22,7 @@ from pydantic import Field
 
 from dsf import http, keys
 from dsf.api.aggregate import aggregated
-from dsf.api.score import build_items, render_dimension, to_score_value
+from dsf.api.score import DimensionFormat, build_items, to_score_value
 from dsf.api.scoring import ScoringResult, parse_response, remark_of
 from dsf.api.summary import ScorerSummary
 from dsf.cli import delivered
@@ -310,7 +310,7 @@ def _fate(cluster: str, summary: ScorerSummary, element: Any, fmt: str, hidden: 
     labels, score = alone.results[0]
     if summary.score_destination == "None":
         return ResultView(result=shown, fate="metric")
-    name = render_dimension(fmt, cluster, summary.score_name, labels)
+    name = DimensionFormat(fmt, cluster, summary.score_name).render(labels)
     if not name:
         return ResultView(result=shown, fate="refused", note="empty_dimension")
     value, clamped = to_score_value(score)

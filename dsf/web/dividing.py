@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dsf.fleet.aggregates import summed
+from dsf.fleet.groups import summed
 from dsf.fleet.overviews import StateCounts
 from dsf.store.notices import CLUSTER_SET
 from dsf.web import search
