@@ -15,6 +15,7 @@ from dsf.api.authentication import Auth, Tls
 from dsf.api.meta import Condition, KubernetesObject, Rule, SpecModel, StatusModel, Time
 from dsf.api.objectsource import ObjectSource
 from dsf.api.plain import DISTINCT, RATE_PATTERN, SOME, checked, parse_rate
+from dsf.api.policies import EmptyRule, FailingRule, HoldRule
 from dsf.api.remoteconfig import MAX_SOURCES, SOURCE_NAME_PATTERN, RemoteConfig
 from dsf.api.score import DEFAULT_FORMAT
 from dsf.api.selector import ClusterSelector
@@ -25,7 +26,6 @@ from dsf.api.types import (
     NAME_CONFLICT,
     OTHER_NAMESPACE,
     SCORER_KIND,
-    USED_LABELS,
     ConfigSyncMode,
     HealthStatus,
     SourceMethod,
@@ -45,7 +45,6 @@ _IS_COMPLETE: Final = (
     "(has({0}.params) && has({0}.params.query) && has({0}.params.range) && {0}.params.range > 0"
     " && has({0}.params.step) && {0}.params.step > 0)"
 )
-_LABEL_PATTERN: Final = r"\$\{(" + "|".join(USED_LABELS) + r")\}"
 
 
 def _http_url(value: str) -> str:
@@ -57,7 +56,6 @@ def _http_url(value: str) -> str:
 
 HttpUrl = Annotated[str, AfterValidator(_http_url), Field(json_schema_extra={"pattern": _HTTP_URL})]
 DimensionText = Annotated[str, Field(min_length=1, max_length=1024)]
-ScoreValue = Annotated[StrictInt, Field(ge=-100, le=100)]
 Rate = Annotated[str, checked(parse_rate), Field(json_schema_extra={"pattern": RATE_PATTERN})]
 
 
@@ -151,87 +149,6 @@ class Scoring(SpecModel):
     tls: Tls | None = Field(default=None, description="Verification of the scoring API; unset: the default.")
 
 
-class WhenFailing(SpecModel):
-    """The published score while cycles fail."""
-
-    rules = (
-        Rule(
-            "value goes with behavior Value and only with it",
-            "(self.behavior == 'Value') == has(self.value)",
-            lambda self: (self.behavior == "Value") == (self.value is not None),
-        ),
-    )
-
-    failure_threshold: StrictInt = Field(
-        default=3, description="Failed cycles in a row after which the behavior applies.", ge=1, le=1000
-    )
-    behavior: Literal["Keep", "Value", "Remove"] = Field(
-        default="Keep",
-        description="Keep: the last score until it expires. Value: an explicit value. Remove: nothing.",
-    )
-    value: ScoreValue | None = Field(default=None, description="The value to show; only with behavior Value.")
-
-
-class EmptyItem(SpecModel):
-    """One item to publish without results."""
-
-    rules = (
-        Rule(
-            "only ${cluster} and ${scoreName} are known without results; write the labels out",
-            f"!self.name.matches({_LABEL_PATTERN!r})",
-            lambda self: re.search(_LABEL_PATTERN, self.name) is None,
-        ),
-    )
-
-    name: str = Field(
-        description="Name of the item. Placeholders: ${cluster} ${scoreName}.", min_length=1, max_length=253
-    )
-    value: ScoreValue = Field(description="Its value.")
-
-
-class WhenEmpty(SpecModel):
-    """The published score after a valid answer without results."""
-
-    rules = (
-        Rule(
-            "behavior Value goes with either value or items, and only it does",
-            "self.behavior == 'Value' ? has(self.value) != has(self.items) : !has(self.value) && !has(self.items)",
-            lambda self: (self.value is not None) + (self.items is not None) == (self.behavior == "Value"),
-        ),
-    )
-
-    behavior: Literal["Empty", "Value"] = Field(
-        default="Empty",
-        description="Empty: no items. Value: value or items. OCM reads a missing score as 0.",
-    )
-    value: ScoreValue | None = Field(
-        default=None,
-        description="Value of the one item to show, named by scoreDimensionFormat with empty labels; only with "
-        "behavior Value.",
-    )
-    items: list[EmptyItem] | None = Field(
-        default=None,
-        description="The items to show instead of one; only with behavior Value.",
-        min_length=1,
-        max_length=256,
-    )
-
-
-class Hold(SpecModel):
-    """Which changes of an item are published."""
-
-    min_change: StrictInt = Field(
-        description="Least difference from the published value, in points of -100..100.", ge=1, le=200
-    )
-    for_seconds: StrictInt = Field(
-        default=0,
-        description="Seconds for which all values must be that far away, on the same side, before the newest is "
-        "published; 0: at once.",
-        ge=0,
-        le=MAX_SECONDS,
-    )
-
-
 class Execution(SpecModel):
     """Execution of cycles."""
 
@@ -246,11 +163,11 @@ class Execution(SpecModel):
         ge=1,
         le=MAX_SECONDS,
     )
-    when_failing: WhenFailing = Field(default_factory=WhenFailing, description="The published score while cycles fail.")
-    when_empty: WhenEmpty = Field(
-        default_factory=WhenEmpty, description="The published score after a valid answer without results."
+    when_failing: FailingRule = Field(default_factory=FailingRule, description="The published score while cycles fail.")
+    when_empty: EmptyRule = Field(
+        default_factory=EmptyRule, description="The published score after a valid answer without results."
     )
-    hold: Hold | None = Field(
+    hold: HoldRule | None = Field(
         default=None, description="Holds small and short changes of items back; unset: every change is published."
     )
     suspend: StrictBool = Field(default=False, description="No cycles; existing scores expire normally.")

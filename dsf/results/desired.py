@@ -68,7 +68,7 @@ def desired(
     is_inactive = scorer.health == "Inactive" and not scorer.suspended
     fails = failing >= policy.failure_threshold or is_inactive
     if policy.behavior != "Keep" and fails:
-        if policy.behavior == "Remove" or policy.value is None:
+        if policy.value is None:
             return None
         # Shown as long as cycles fail, so it is valid from now and renewed.
         shown = (tuple(score.items) if score is not None else ()) or _without_results(scorer, cluster, policy.value)
@@ -103,7 +103,7 @@ def _without_results(scorer: ScorerRecord, cluster: ClusterRecord, value: int | 
 
     named = scorer.when_empty.items
     if named:
-        return tuple({name_of(name): number for name, number in named}.items())
+        return tuple({name_of(item.name): item.value for item in named}.items())
     return () if value is None else ((name_of(scorer.dimension_format) or scorer.score_name, value),)
 
 

@@ -141,7 +141,7 @@ def parsed(model: type[_Model], name: str, text: str | bytes | None) -> _Model |
     if text is None:
         return None
     try:
-        return model.model_validate_json(text)
+        return model.model_validate_json(text, extra="ignore")
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False, include_context=False)[0]["msg"]
         complain(model.__name__, name, hash(text), problem)

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dsf.api.policies import EmptyItem, EmptyRule, FailingRule
 from dsf.results.desired import DesiredScore, desired, validity_factor
 from dsf.store.pairs import PairScore
-from dsf.store.registry import ClusterRecord, EmptyRule, FailingRule, ScorerRecord
+from dsf.store.registry import ClusterRecord, ScorerRecord
 
 NOW = 1_800_000_000.0
 CLUSTER = ClusterRecord(name="c", uid="u")
@@ -47,7 +48,6 @@ def test_failing() -> None:
     never = wanted(None, failing=2, when_failing=VALUE, dimension_format="${node}")
     assert never is not None
     assert never.items == (("score", -7),)
-    assert wanted(failing=2, when_failing=FailingRule(behavior="Value", failure_threshold=1)) is None
 
 
 def test_an_inactive_scoring_api_counts_as_failing() -> None:
@@ -82,7 +82,13 @@ def test_empty() -> None:
     assert value.items == (("of c", 5),)
 
 
-NAMED = EmptyRule(behavior="Value", items=(("${cluster};pod-a", -100), ("${scoreName}", 3), ("c;pod-a", -90)))
+NAMED = EmptyRule(
+    behavior="Value",
+    items=[
+        EmptyItem(name=name, value=value)
+        for name, value in (("${cluster};pod-a", -100), ("${scoreName}", 3), ("c;pod-a", -90))
+    ],
+)
 
 
 def test_empty_with_named_items() -> None:
