@@ -19,8 +19,13 @@ import requests
 
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, MANAGED_CLUSTERS, Resource
 from dsf.kube.session import Session
-from dsf.optimizer.kinds import MANAGED_CLUSTER_SET_BINDINGS, MANAGED_CLUSTER_SETS, MANIFEST_WORK_REPLICA_SETS, POLICIES
 from dsf.optimizer.model import PlanInput
+from dsf.placements.kinds import (
+    MANAGED_CLUSTER_SET_BINDINGS,
+    MANAGED_CLUSTER_SETS,
+    MANIFEST_WORK_REPLICA_SETS,
+    POLICIES,
+)
 from tests.support.child import Child
 from tests.support.controlplane import ControlPlane
 from tests.support.policycrds import install_policy_crds

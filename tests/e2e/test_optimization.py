@@ -17,8 +17,8 @@ import pytest
 
 from dsf.kube.resources import MANAGED_CLUSTERS
 from dsf.kube.session import Session
-from dsf.optimizer.kinds import PLACEMENT_BINDINGS
 from dsf.optimizer.selector import COMPLIANCE_CLAIM
+from dsf.placements.kinds import PLACEMENT_BINDINGS
 from dsf.settings import ENV_PREFIX
 from dsf.up.stack import http_ready
 from tests.e2e.world import DSF, MANIFESTS, ROOT, chosen

@@ -13,7 +13,7 @@ import yaml
 from dsf.errors import ObjectNotFoundError
 from dsf.kube.resources import Resource
 from dsf.kube.session import Session
-from dsf.optimizer.kinds import MANIFEST_WORK_REPLICA_SETS, PLACEMENT_BINDINGS, POLICIES
+from dsf.placements.kinds import MANIFEST_WORK_REPLICA_SETS, PLACEMENT_BINDINGS, POLICIES
 from tests.support.controlplane import find
 from tests.support.controlplane_crds import create_crds
 

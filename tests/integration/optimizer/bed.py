@@ -10,17 +10,17 @@ from dsf.errors import ObjectConflictError
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, MANAGED_CLUSTERS, PLACEMENTS
 from dsf.kube.session import Session
 from dsf.optimizer.backend import Manifest, ManifestClient
-from dsf.optimizer.kinds import (
+from dsf.optimizer.params import OptimizeParams
+from dsf.optimizer.selector import PlacementSelector
+from dsf.optimizer.service import OptimizerService
+from dsf.optimizer.solver import SolverProcess
+from dsf.placements.kinds import (
     MANAGED_CLUSTER_SET_BINDINGS,
     MANAGED_CLUSTER_SETS,
     MANIFEST_WORK_REPLICA_SETS,
     PLACEMENT_BINDINGS,
     POLICIES,
 )
-from dsf.optimizer.params import OptimizeParams
-from dsf.optimizer.selector import PlacementSelector
-from dsf.optimizer.service import OptimizerService
-from dsf.optimizer.solver import SolverProcess
 from tests.support.controlplane import ControlPlane
 from tests.unit.optimizer import upstream
 

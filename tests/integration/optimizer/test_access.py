@@ -13,7 +13,7 @@ from dsf.kube.resources import PLACEMENTS
 from dsf.optimizer.access import CallerAccess, GuardedAction, KubernetesAccess, OpenAccess, TokenAccess
 from dsf.optimizer.app import make_app
 from dsf.optimizer.backend import ManifestClient
-from dsf.optimizer.kinds import MANIFEST_WORK_REPLICA_SETS, PLACEMENT_BINDINGS, POLICIES
+from dsf.placements.kinds import MANIFEST_WORK_REPLICA_SETS, PLACEMENT_BINDINGS, POLICIES
 from tests.integration.optimizer.bed import PERFORMANCE, Bed
 from tests.support.redisserver import free_port
 

@@ -7,10 +7,10 @@ import pytest
 from dsf.errors import ManifestError, UnknownScorerError
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES
 from dsf.optimizer.errors import PlanConflictError
-from dsf.optimizer.kinds import PLACEMENT_BINDINGS
 from dsf.optimizer.manifests import generated_name
 from dsf.optimizer.scores import DESCRIPTION, DIMENSION_FORMAT
 from dsf.optimizer.selector import COMPLIANCE_CLAIM
+from dsf.placements.kinds import PLACEMENT_BINDINGS
 from tests.integration.optimizer.bed import LABEL, PERFORMANCE, POWER, Bed
 from tests.unit.optimizer import upstream
 

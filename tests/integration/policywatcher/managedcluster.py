@@ -15,7 +15,7 @@ import yaml
 from dsf.errors import ObjectConflictError, ObjectNotFoundError
 from dsf.kube.resources import ACCESS_REVIEWS, Resource
 from dsf.kube.session import Session
-from dsf.optimizer.kinds import POLICIES
+from dsf.placements.kinds import POLICIES
 from tests.integration.policywatcher.kinds import CLAIMS, install
 from tests.support.child import Child
 from tests.support.controlplane import ControlPlane

@@ -17,7 +17,7 @@ from kubernetes import client, config
 
 from dsf.kube.resources import SECRETS
 from dsf.kube.session import Session
-from dsf.optimizer.kinds import POLICIES
+from dsf.placements.kinds import POLICIES
 from tests.integration.kube.way import Way
 from tests.integration.policywatcher.kinds import CLAIMS, install, uninstall
 from tests.integration.policywatcher.managedcluster import CLAIM, MANIFEST, SAMPLE, ManagedCluster

@@ -8,8 +8,8 @@ import pytest
 
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, MANAGED_CLUSTERS, PLACEMENTS, Resource
 from dsf.kube.session import Session
-from dsf.optimizer.kinds import MANAGED_CLUSTER_SET_BINDINGS, MANAGED_CLUSTER_SETS
 from dsf.placements import reader
+from dsf.placements.kinds import MANAGED_CLUSTER_SET_BINDINGS, MANAGED_CLUSTER_SETS
 from dsf.placements.pages import _asked
 from dsf.placements.reader import PlacementReader
 from dsf.placements.situations import from_hub

@@ -5,7 +5,7 @@ function `solve(problem, limits)`), `values` and `table` (the options as arrays)
 `program` (the integer program), `bounds` (upper bounds, and items to leave out), `greedy` (a plan without a solver),
 `neighbourhood` (large problems), `ties`, `explain`, `plot`. None of these does input or output.
 
-Around them: `params` and `requestbody` (requests), `backend` (objects on the hub) and `kinds`, `selector` and
+Around them: `params` and `requestbody` (requests), `backend` (objects on the hub), `selector` and
 `clusters` (how Placements select clusters), `reading` (request to problem), `solver` (`solve` in a separate process),
 `manifests` (a plan as objects), `writer` (atomic writes), `hubredis` (ticks, records of changes and plans for the
 page, which are in `plans`), `scores`, and `service`, the interface of all of it, with `errors`. `access` and

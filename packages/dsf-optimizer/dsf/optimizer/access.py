@@ -20,7 +20,7 @@ from dsf.http.hosts import is_loopback
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, DYNAMIC_SCORERS, PLACEMENTS, Resource
 from dsf.kube.reviews import Reviews
 from dsf.kube.session import Session
-from dsf.optimizer.kinds import MANIFEST_WORK_REPLICA_SETS, PLACEMENT_BINDINGS, POLICIES
+from dsf.placements.kinds import MANIFEST_WORK_REPLICA_SETS, PLACEMENT_BINDINGS, POLICIES
 from dsf.web.access import TokenFile
 
 log = dsf.log.get(__name__)

@@ -22,10 +22,10 @@ from dsf.api import kubeyaml
 from dsf.api.naming import MAX_LABEL_VALUE_LENGTH
 from dsf.api.types import GROUP, MANAGED_BY, MANAGED_BY_LABEL
 from dsf.kube.resources import PLACEMENTS, Resource
-from dsf.optimizer.kinds import PLACEMENT_BINDINGS, POLICIES
 from dsf.optimizer.model import Current
 from dsf.optimizer.selector import PlacementSelector
 from dsf.optimizer.views import AssignmentView, ConfigurationView, PlanView
+from dsf.placements.kinds import PLACEMENT_BINDINGS, POLICIES
 
 Manifest = dict[str, Any]
 

@@ -11,7 +11,6 @@ from dsf.errors import ManifestError
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, Resource
 from dsf.optimizer.backend import Manifest, ManifestClient
 from dsf.optimizer.clusters import Clusters
-from dsf.optimizer.kinds import MANIFEST_WORK_REPLICA_SETS, POLICIES
 from dsf.optimizer.labels import placement_name, read_problem
 from dsf.optimizer.manifests import current_places
 from dsf.optimizer.model import PlanInput, Preference, refuse
@@ -19,6 +18,7 @@ from dsf.optimizer.params import OptimizeParams
 from dsf.optimizer.scores import Scores
 from dsf.optimizer.selector import PlacementSelector
 from dsf.optimizer.views import PlanView
+from dsf.placements.kinds import MANIFEST_WORK_REPLICA_SETS, POLICIES
 
 
 @dataclass(frozen=True)

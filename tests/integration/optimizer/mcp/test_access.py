@@ -10,7 +10,7 @@ import pytest
 import requests
 
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES
-from dsf.optimizer.kinds import MANIFEST_WORK_REPLICA_SETS, POLICIES
+from dsf.placements.kinds import MANIFEST_WORK_REPLICA_SETS, POLICIES
 from tests.integration.optimizer.bed import Bed
 from tests.integration.optimizer.mcp.assistant import Assistant, Mode, problem
 from tests.integration.optimizer.mcp.server import Server
