@@ -4,7 +4,7 @@ In reading order:
 
 * `types`: fixed names and enums.
 * `meta`: Kubernetes metadata, times and conditions, and the base of all models.
-* `scorer`: `DynamicScorer`, a registered scoring API.
+* `scorer`: `DynamicScorer`, a registered scoring API; `policies`: what readers see while it fails, or gives nothing.
 * `scoringconfig`: `DynamicScoringConfig`, masks of scores by cluster.
 * `cluster`: the used part of OCM's `ManagedCluster`.
 * `manifest`: parses YAML text of those kinds, with the line of every mistake; `problems` formats the mistakes.
