@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Final
 
 from dsf.api.allowednames import AllowedNames
 from dsf.api.nameclaims import NameClaims, Wish, refusal, settle
 from dsf.api.naming import sanitize_resource_name
 from dsf.api.types import NAME_CONFLICT
-from dsf.hub.obstacle import Obstacle
-
-#: Condition reason of a scorer whose namespace may not have its score name.
-NAME_NOT_ALLOWED: Final = "ScoreNameNotAllowed"
+from dsf.hub.obstacle import NAME_NOT_ALLOWED, Obstacle
+from dsf.hub.scorerplan import ScorerPlan
 
 
 @dataclass(frozen=True)
@@ -33,23 +31,15 @@ class NameRules:
 NO_RULES: Final = NameRules()
 
 
-class Named(NamedTuple):
-    """A scorer's names."""
-
-    created: datetime | None
-    #: None if it could not be resolved.
-    score_name: str | None
-
-
 def is_owner(owner: str, namespace: str) -> bool:
     """Whether what Redis has under a scorer's name belongs to the one in this namespace; empty if not stored."""
     return owner in ("", namespace)
 
 
-def decide(scorers: Mapping[str, Named], rules: NameRules, now: int) -> tuple[NameClaims, dict[str, Obstacle]]:
+def decide(scorers: Mapping[str, ScorerPlan], rules: NameRules, now: int) -> tuple[NameClaims, dict[str, Obstacle]]:
     """The claims of all names, and by key (`namespace/name`) why scorers have not theirs."""
     created: dict[str, datetime | None] = dict.fromkeys(rules.unreadable)
-    created |= {key: scorer.created for key, scorer in scorers.items()}
+    created |= {key: plan.scorer.metadata.creation_timestamp for key, plan in scorers.items()}
     own = settle(rules.claims.scorers, (Wish(key, _name(key), at) for key, at in created.items()), now, rules.home)
     refused: dict[str, Obstacle] = {}
     wishes: dict[str, Wish] = {}
@@ -71,7 +61,7 @@ def decide(scorers: Mapping[str, Named], rules: NameRules, now: int) -> tuple[Na
     return NameClaims(own, scores), {key: why for key, why in refused.items() if key in scorers}
 
 
-def _described(scorer: Named, object_name: str) -> str:
+def _described(scorer: ScorerPlan, object_name: str) -> str:
     what = f"score name {scorer.score_name!r}"
     return what if object_name == scorer.score_name else f"{what}, which becomes the object name {object_name!r},"
 

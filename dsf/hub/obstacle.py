@@ -20,6 +20,8 @@ class Obstacle:
 INTERNAL_ERROR: Final = "InternalError"
 #: Condition reason for an unreadable DynamicScorer.
 INVALID: Final = "Invalid"
+#: Condition reason of a scorer whose namespace may not have its score name.
+NAME_NOT_ALLOWED: Final = "ScoreNameNotAllowed"
 
 
 def internal_obstacle(error: Exception, doing: str) -> Obstacle:

@@ -18,8 +18,7 @@ from dsf.api.types import NAME_CONFLICT, HealthStatus
 from dsf.api.variants import Memory
 from dsf.hub.capacity import Load
 from dsf.hub.distribute import ScorerPart
-from dsf.hub.names import NAME_NOT_ALLOWED, Named
-from dsf.hub.obstacle import Obstacle
+from dsf.hub.obstacle import NAME_NOT_ALLOWED, Obstacle
 from dsf.hub.secretdelivery import SecretCopy
 from dsf.store.entries import Entry
 from dsf.store.registry import ScorerRecord
@@ -90,10 +89,9 @@ class ScorerPlan:
         return self.scorer.metadata.namespace
 
     @property
-    def names(self) -> Named:
-        """For the decision about names."""
-        score_name = self.resolved.score_name if self.resolved is not None else None
-        return Named(self.scorer.metadata.creation_timestamp, score_name)
+    def score_name(self) -> str | None:
+        """None if it could not be resolved."""
+        return self.resolved.score_name if self.resolved is not None else None
 
     @property
     def has_no_name(self) -> bool:

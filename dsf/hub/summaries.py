@@ -353,9 +353,7 @@ def make_plan(
         plans = {
             key: plan if plan.namespace == names.home else _bound(plan, scorer_hosts) for key, plan in plans.items()
         }
-    claims, refused = decide(
-        {key: scorer_plan.names for key, scorer_plan in plans.items()}, names, int(now.timestamp())
-    )
+    claims, refused = decide(plans, names, int(now.timestamp()))
     for key, obstacle in refused.items():
         plans[key] = replace(plans[key], obstacle=obstacle)
     plan = FleetPlan(
@@ -391,7 +389,9 @@ def _undisputed(plan: FleetPlan) -> FleetPlan:
     copies = (copies for scorer in delivering for copies in scorer.secrets.values())
     if all(there == copy.name for each in copies for there, copy in each.items()):
         return plan
-    delivering.sort(key=lambda one: (one.names.created or datetime.max.replace(tzinfo=UTC), one.scorer.key))
+    delivering.sort(
+        key=lambda one: (one.scorer.metadata.creation_timestamp or datetime.max.replace(tzinfo=UTC), one.scorer.key)
+    )
     scorers = dict(plan.scorers)
     for cluster in plan.clusters:
         targets = secretdelivery.Targets()
