@@ -231,8 +231,9 @@ class DesiredState:
     def _make(self) -> FleetPlan:
         read = self._all(Kind.SCORER, DynamicScorer)
         scorers = [self._in_force(scorer) for scorer in read if self.counts(scorer.metadata.namespace)]
-        mistakes = {f"{key.namespace}/{key.name}": text for key, text in self._mistakes(Kind.SCORER)}
-        unreadable = self._present(Kind.SCORER) - {scorer.key for scorer in read}
+        unreadable = {
+            key: text for key, text in self._mistakes(Kind.SCORER).items() if self.counts(key.partition("/")[0])
+        }
         clusters = self._all(Kind.CLUSTER, ManagedCluster)
         without_addon = 0
         if self._settings.addon_mode:
@@ -254,10 +255,10 @@ class DesiredState:
             {scorer.key: failure for scorer in scorers if (failure := self._failure(scorer)) is not None},
             self._all(Kind.AUTHENTICATION, ScoringAuthentication),
             self._delivery(),
-            {f"{key.namespace}/{key.name}": text for key, text in self._mistakes(Kind.AUTHENTICATION)},
+            self._mistakes(Kind.AUTHENTICATION),
             self._memory,
             self._limit,
-            NameRules(self._stored_claims(), self._settings.namespace, self._allowed_names, unreadable),
+            NameRules(self._stored_claims(), self._settings.namespace, self._allowed_names, frozenset(unreadable)),
             self._scorer_hosts,
         )
         self._keep_claims(plan.claims)
@@ -265,19 +266,10 @@ class DesiredState:
             plan,
             without_addon=without_addon,
             has_no_config=self.has_no_config,
-            unreadable={key: mistakes.get(key, "the hub's log says why") for key in unreadable},
+            unreadable=unreadable,
         )
         self._report(plan)
         return plan
-
-    def _present(self, kind: Kind) -> frozenset[str]:
-        """Keys (`namespace/name`) of all objects that count and are not being deleted, readable or not."""
-        listed = (manifest["metadata"] for manifest in self._backend.list(kind))
-        return frozenset(
-            f"{metadata['namespace']}/{metadata['name']}"
-            for metadata in listed
-            if self.counts(metadata["namespace"]) and not metadata.get("deletionTimestamp")
-        )
 
     def _stored_claims(self) -> NameClaims:
         if self._claims is None:
@@ -300,9 +292,15 @@ class DesiredState:
             raise
         self._claims = claims
 
-    def _mistakes(self, kind: Kind) -> list[tuple[ObjectKey, str]]:
+    def _mistakes(self, kind: Kind) -> dict[str, str]:
+        """Why objects that are not being deleted cannot be read, by `namespace/name`."""
         with self._lock:
-            return [(key, text) for key, (_, _, text) in self._parsed.items() if key.kind is kind and text]
+            parsed = [(key, *row) for key, row in self._parsed.items() if key.kind is kind]
+        return {
+            f"{key.namespace}/{key.name}": text
+            for key, manifest, _, text in parsed
+            if text and not manifest["metadata"].get("deletionTimestamp")
+        }
 
     def _delivery(self) -> DeliverableSecrets:
         if not self._settings.secret_delivery:

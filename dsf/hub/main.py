@@ -46,21 +46,24 @@ def run(settings: Settings) -> int:
     try:
         election = make_election(settings, lambda: happened.put("lead"), _stop_writing)
         hub = Hub(settings, make_backend(settings))
-        exposition = HubExposition(settings, hub, election)
+        server = _metrics_server(settings, hub, election)
     except SettingsError as error:
         log.error("wrong settings", error=str(error))
         return USAGE
     memory.settle()
     log.info("hub controller waits for its turn", backend=settings.backend)
     election.start()
-    exposition.start()
+    if server is not None:
+        server.start()
+        log.info("probes and metrics served", port=server.port)
     try:
         if happened.get() == "end":
             return 0
         return _work(hub, happened)
     finally:
         hub.stop()
-        exposition.stop()
+        if server is not None:
+            server.stop()
         # Last: another hub takes over as soon as this is done.
         election.stop()
 
@@ -98,45 +101,33 @@ def _stop_writing() -> None:
     os._exit(FAILED)
 
 
-class HubExposition(Collector):
-    """Probes, and metrics that are made anew at each scrape. No-op without `listen_port`."""
+def _metrics_server(settings: Settings, hub: Hub, election: Election) -> MetricsServer | None:
+    """Probes and metrics; None without `listen_port`. Raises SettingsError if the port is unavailable."""
+    if settings.listen_port is None:
+        return None
 
-    def __init__(self, settings: Settings, hub: Hub, election: Election) -> None:
-        """Raises SettingsError if the port is unavailable."""
+    def problem() -> str:
+        return hub.problem() if election.campaigning else "this hub neither works nor waits for its turn"
+
+    host, port = settings.listen_address("hub")
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    registry.register(HubMetrics(hub, election))
+    checks = {"/healthz": problem, "/readyz": lambda: problem() or threads.problem()}
+    try:
+        return MetricsServer(registry, host, port, checks)
+    except OSError as error:
+        raise SettingsError(
+            f"DSF_LISTEN_PORT: cannot listen on port {port} ({error.strerror}); 0 takes a free one"
+        ) from None
+
+
+class HubMetrics(Collector):
+    """Metrics that are made anew at each scrape."""
+
+    def __init__(self, hub: Hub, election: Election) -> None:
         self._hub = hub
         self._election = election
-        self._server: MetricsServer | None = None
-        if settings.listen_port is None:
-            return
-        host, port = settings.listen_address("hub")
-        registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
-        registry.register(self)
-        try:
-            self._server = MetricsServer(registry, host, port, {"/healthz": self._problem, "/readyz": self._unready})
-        except OSError as error:
-            raise SettingsError(
-                f"DSF_LISTEN_PORT: cannot listen on port {port} ({error.strerror}); 0 takes a free one"
-            ) from None
-
-    def start(self) -> None:
-        """Start serving."""
-        if self._server is not None:
-            self._server.start()
-            log.info("probes and metrics served", port=self._server.port)
-
-    def stop(self) -> None:
-        """Stop serving."""
-        if self._server is not None:
-            self._server.stop()
-
-    def _unready(self) -> str:
-        return self._problem() or threads.problem()
-
-    def _problem(self) -> str:
-        if not self._election.campaigning:
-            return "this hub neither works nor waits for its turn"
-        return self._hub.problem()
 
     def collect(self) -> Iterator[Metric]:
         """See the library's Collector."""

@@ -118,20 +118,18 @@ class Registrar:
                     self._sync_scorer(name, wanted.get(name), exists=exists)
                 except (redis.ConnectionError, redis.TimeoutError):
                     raise
-                except redis.RedisError as error:
-                    problems[name] = error
-                    if self._is_new(name, error):
-                        log.error("a scorer cannot be registered, the others go on", scorer=name, error=str(error))
                 except Exception as error:
                     problems[name] = error
-                    if self._is_new(name, error):
-                        log.exception("a scorer cannot be registered, the others go on", scorer=name)
+                    # Once, and not for each cluster.
+                    if repr(error) != repr(self._problems.get(name)):
+                        log.error(
+                            "a scorer cannot be registered, the others go on",
+                            scorer=name,
+                            error=str(error),
+                            exc_info=not isinstance(error, redis.RedisError),
+                        )
             self._problems, self._synced = problems, None if problems else plan
         return problems
-
-    def _is_new(self, scorer: str, problem: Exception) -> bool:
-        """Whether it was not there at the last attempt: it is logged once, not for each cluster."""
-        return repr(problem) != repr(self._problems.get(scorer))
 
     def _sync_scorer(self, name: str, wanted: ScorerRecord | None, *, exists: bool) -> None:
         before = self._scorers.get(name)
