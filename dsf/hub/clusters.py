@@ -55,16 +55,14 @@ class ClusterReconciler:
         *,
         agent_namespace: str,
         on_distributed: Callable[[frozenset[str]], None],
-        replan: Callable[[], FleetPlan],
     ) -> None:
-        """`on_distributed` gets the names of the scorers added to or removed from a cluster, `replan` makes a plan."""
+        """`on_distributed` gets the names of the scorers added to or removed from a cluster."""
         self._backend = backend
         self._registrar = registrar
         self._desired = desired
         self._agent_namespace = agent_namespace
         self._departed = departed
         self._on_distributed = on_distributed
-        self._replan = replan
         self._lock = threading.Lock()
         # Clusters reconciled since this process started.
         self._known: dict[str, _Known] = {}
@@ -135,7 +133,7 @@ class ClusterReconciler:
             except BackendError as error:
                 if not self._desired.lower_limit(plan, str(error)):
                     raise
-                plan = self._replan()
+                plan = self._desired.update()
                 if cluster not in plan.clusters:
                     # It left meanwhile, which triggers its own event.
                     return None

@@ -144,7 +144,6 @@ class Hub:
             self._departed,
             agent_namespace=self._settings.agent_namespace,
             on_distributed=self._on_distributed,
-            replan=self._desired.update,
         )
         return {
             Kind.CLUSTER: clusters,

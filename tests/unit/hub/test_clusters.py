@@ -44,7 +44,6 @@ def _reconciler(place: Place) -> ClusterReconciler:
         nothing,
         agent_namespace="agent",
         on_distributed=lambda names: None,
-        replan=nothing,
     )
 
 
@@ -81,7 +80,6 @@ def _working(plan: FleetPlan, registrar: Mock, backend: Mock, counted: list[froz
         _departed(),
         agent_namespace="agent",
         on_distributed=counted.append,
-        replan=lambda: plan,
     )
 
 
@@ -155,7 +153,6 @@ def test_a_tenants_many_large_scorers_stop_nobodys_delivery(settings_factory: Ca
         _departed(),
         agent_namespace="agent",
         on_distributed=lambda names: None,
-        replan=desired.update,
     )
     key = ObjectKey(Kind.CLUSTER, "", "c")
     desired.update()

@@ -66,7 +66,6 @@ class World:
             DepartedClusters(backend, self.registrar, self.credentials, Departures(GRACE, lambda: self.now)),
             agent_namespace="agent",
             on_distributed=lambda names: None,
-            replan=self.desired.update,
         )
 
     def look(self) -> float | None:
