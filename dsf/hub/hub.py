@@ -122,13 +122,12 @@ class Hub:
         """End all work in progress and release everything."""
         self._is_stopping = True
         self._resync.set()
-        self._notifications.end()
+        self._notifications.stop()
         self._health.stop()
         self._desired.controller.stop()
         self._clusters.stop()
         self._others.stop()
         self._thread.join()
-        self._notifications.stop()
         # Last: threads may write until here.
         self._backend.stop()
         self._credentials.close()

@@ -54,10 +54,6 @@ class NotificationListener:
         # The time-outs of Redis and of Sentinel are far below.
         return self._thread.is_alive() and time.monotonic() - self._alive_at < 120.0
 
-    def end(self) -> None:
-        """Stop listening soon, without waiting for it."""
-        self._stop.set()
-
     def stop(self) -> None:
         """Stop listening."""
         self._stop.set()
