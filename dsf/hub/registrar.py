@@ -21,7 +21,7 @@ from dsf.hub.scorerplan import ScorerPlan
 from dsf.hub.summaries import FleetPlan
 from dsf.store.agents import Agents
 from dsf.store.client import hub_time
-from dsf.store.entries import Entry, Pace, pace
+from dsf.store.entries import Entry, Pace, pace, read
 from dsf.store.notices import Notices
 from dsf.store.pairs import Pairs
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
@@ -58,6 +58,8 @@ class Registrar:
         self._clusters: dict[str, ClusterRecord] = {}
         self._agents = Agents(client)
         self._agent_problems: Mapping[str, str] = {}
+        # Text of an entry -> what it says.
+        self._parsed: dict[str, Entry | None] = {}
         # Seconds by which the clock shared by all hub processes is ahead of this host's.
         self._skew = 0.0
         # The plan whose scorers the registry has, and scorers' errors at the last attempt.
@@ -70,8 +72,11 @@ class Registrar:
             with self._lock:
                 self._touched.clear()
             skew = hub_time(self._redis) - time.time()
+            stored = self._schedule.stored()
+            # Most are as they were, and are not parsed again.
+            self._parsed = {text: self._parsed.get(text) or read(Entry, pair, text) for pair, text in stored.items()}
             by_cluster: dict[str, dict[str, Entry]] = {}
-            for entry in self._schedule.entries():
+            for entry in filter(None, self._parsed.values()):
                 by_cluster.setdefault(entry.cluster, {})[entry.scorer] = entry
             self.notices.refresh()
             return self._take(by_cluster, skew)

@@ -10,7 +10,6 @@ import redis
 
 from dsf.hub.outage import Outage, StillAwayError
 from dsf.hub.registrar import Registrar
-from dsf.store.entries import Entry
 from dsf.store.schedule import ScheduleStore
 from tests.support.memorystore import memory_client
 
@@ -20,14 +19,14 @@ THREADS = 4
 def test_threads_that_need_it_at_once_read_redis_once(monkeypatch: pytest.MonkeyPatch) -> None:
     registrar = Registrar(memory_client(), Outage("Redis"))
     reads: list[None] = []
-    entries = ScheduleStore.entries
+    stored = ScheduleStore.stored
 
-    def slow(store: ScheduleStore) -> list[Entry]:
+    def slow(store: ScheduleStore) -> dict[str, str]:
         reads.append(None)
         time.sleep(0.2)
-        return entries(store)
+        return stored(store)
 
-    monkeypatch.setattr(ScheduleStore, "entries", slow)
+    monkeypatch.setattr(ScheduleStore, "stored", slow)
     with ThreadPoolExecutor(THREADS) as pool:
         assert [found.key_ids for found in pool.map(registrar.cluster, ["c1"] * THREADS)] == [()] * THREADS
     assert len(reads) == 1
@@ -47,7 +46,7 @@ def test_one_thread_waits_for_a_redis_that_is_away(monkeypatch: pytest.MonkeyPat
             registrar.cluster("c1")
         return raised.type
 
-    monkeypatch.setattr(ScheduleStore, "entries", away)
+    monkeypatch.setattr(ScheduleStore, "stored", away)
     with ThreadPoolExecutor(THREADS) as pool:
         errors = list(pool.map(error, range(THREADS)))
     assert sorted(errors, key=str) == sorted([redis.TimeoutError, *[StillAwayError] * (THREADS - 1)], key=str)
