@@ -38,9 +38,6 @@ class PageUser:
     extra: str = "{}"
 
 
-#: The user of a request without headers.
-_NOTHING: Final = PageUser("")
-
 #: The holder of a token. Raises AccessError (401) for an unknown one; BackendError or SettingsError if this cannot be
 #: checked.
 Holder = Callable[[str], PageUser]
@@ -75,7 +72,7 @@ def behind_proxy(rights: Rights) -> UserAccess:
 def _by_headers(request: Request) -> PageUser:
     if not request.scope["dsf.trusted"]:
         raise AccessError("use the proxy in front of this page, which authenticates you", 401)
-    callers = {_caller_of(request, headers) for headers in _HEADERS} - {_NOTHING}
+    callers = {_caller_of(request, headers) for headers in _HEADERS} - {PageUser("")}
     if len(callers) > 1:
         # A proxy overwrites the headers that it sets, but may pass other ones from its clients.
         raise AccessError(
@@ -83,8 +80,8 @@ def _by_headers(request: Request) -> PageUser:
             "in front of this page must remove those that it does not set itself",
             401,
         )
-    caller = next(iter(callers), _NOTHING)
-    if not caller.name:
+    caller = next(iter(callers), None)
+    if caller is None or not caller.name:
         raise AccessError("the proxy in front of this page did not name a user", 401)
     return caller
 

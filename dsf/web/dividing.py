@@ -47,9 +47,6 @@ class Chosen:
         return {name: text for name, text in (("set", self.set), ("label", self.label)) if text}
 
 
-EVERYTHING: Final = Chosen()
-
-
 def chosen(reading: Reading, query: Mapping[str, str]) -> Chosen:
     """The clusters in ClusterSet `set` and with label `label` (KEY=VALUE) of the query; `*` in them is any text."""
     labels = reading.model.labels()

@@ -16,7 +16,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dsf.errors import SettingsError
 from dsf.http.hosts import PROBES, host_name, is_loopback
-from dsf.web.pages import plugins
+from dsf.web.pages import all_views
+from dsf.web.views import VIEWS
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -34,13 +35,8 @@ _HEADERS: Final = {
     "X-Frame-Options": "DENY",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
-#: First segments of the page's own paths, without those of plug-ins.
-# fmt: off
-_OWN: Final = frozenset((
-    "act", "api", "changes", "clusters", "docs", "find", "healthz", "login", "logout", "openapi.json",
-    "outcomes", "parts", "readyz", "scorers", "static",
-))
-# fmt: on
+#: First segments of what is there besides views.
+_OTHERS: Final = ("act", "api", "docs", "healthz", "login", "logout", "openapi.json", "readyz", "static")
 
 
 def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
@@ -143,7 +139,7 @@ class Guard:
 @functools.cache
 def own_segments() -> frozenset[str]:
     """First segments of all paths; a prefix must not start with them, as a stripped prefix could not be detected."""
-    return _OWN.union(view.path.split("/")[1] for plugin in plugins().values() for view in plugin.views)
+    return frozenset((*_OTHERS, *(view.path.split("/")[1] for view in all_views(VIEWS))))
 
 
 def is_prefix(text: str) -> bool:

@@ -37,8 +37,8 @@ def with_ages(html: str, now: float | None = None) -> str:
     at = time.time() if now is None else now
 
     def put(match: re.Match[str]) -> str:
-        moment = datetime.fromisoformat(match[2]).timestamp()
-        text = f"{duration(at - moment)} ago" if match[3] == "age" else _until(moment - at)
+        ahead = datetime.fromisoformat(match[2]).timestamp() - at
+        text = f"{duration(-ahead)} ago" if match[3] == "age" else f"in {duration(ahead)}" if ahead >= 1 else "now"
         return f"{match[1]}{text}{match[4]}"
 
     return _AGE.sub(put, html)
@@ -47,10 +47,6 @@ def with_ages(html: str, now: float | None = None) -> str:
 def digest(html: str) -> str:
     """Digest of a rendering."""
     return hashlib.sha256(html.encode()).hexdigest()[:16]
-
-
-def _until(seconds: float) -> str:
-    return f"in {duration(seconds)}" if seconds >= 1 else "now"
 
 
 def duration(seconds: float) -> str:

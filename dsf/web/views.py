@@ -20,7 +20,7 @@ from dsf.store.agents import Agents
 from dsf.store.entries import scorer_target
 from dsf.web.acting import outcome
 from dsf.web.backtests import backtests
-from dsf.web.dividing import EVERYTHING, Chosen, chosen, divided
+from dsf.web.dividing import Chosen, chosen, divided
 from dsf.web.finding import find
 from dsf.web.objects import settings_of
 from dsf.web.pages import PageView, Query, Sources
@@ -48,7 +48,7 @@ def _fleet(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str
     context |= {"more_groups": max(0, len(groups) - _LISTED), "max_scorers": _SCORERS, "page": None, "lines": []}
     scorers = sorted(scorer.name for scorer in fleet.scorers if scorer.pairs)
     # A large fleet has a separate page for that, and reading its labels takes a while.
-    only = chosen(reading, query) if fleet.clusters <= _MATRIX_ROWS or {"set", "label"} & set(query) else EVERYTHING
+    only = chosen(reading, query) if fleet.clusters <= _MATRIX_ROWS or {"set", "label"} & set(query) else Chosen()
     clusters = fleet.clusters if only.clusters is None else len(only.clusters)
     context["only"] = only
     # So few are listed with their values.
@@ -173,24 +173,16 @@ def _pair(sources: Sources, names: Mapping[str, str], query: Query) -> dict[str,
         "longest": max((sum(cycle.timings.values()) for cycle in cycles), default=0.0) or 1.0,
         "items": detail.score_items[:PAGE_ROWS],
         "more_items": max(0, len(detail.score_items) - PAGE_ROWS),
-        "commands": _commands(_object(sources, names["scorer"]), row),
+        "commands": _commands(row, sources.reading.registry.scorer(row.scorer).namespace),
         "asked_for": query.get("run", ""),
     }
 
 
-def _object(sources: Sources, name: str) -> DynamicScorer | None:
-    """The DynamicScorer of this name, of the namespace that has the name."""
-    try:
-        return sources.scorer_object(name, sources.reading.registry.scorer(name).namespace)
-    except UnknownScorerError:
-        return sources.scorer_object(name, "")
-
-
-def _commands(manifest: DynamicScorer | None, row: TableRow) -> list[str]:
-    """Commands for further diagnosis."""
+def _commands(row: TableRow, namespace: str) -> list[str]:
+    """Commands for further diagnosis of a pair, whose scorer is in this namespace."""
     cluster, scorer = shlex.quote(row.cluster), shlex.quote(row.scorer)
     name = sanitize_resource_name(row.entry.score_name if row.entry else row.scorer)
-    where = f"-n {manifest.metadata.namespace}" if manifest and manifest.metadata.namespace else "-A"
+    where = f"-n {namespace}" if namespace else "-A"
     return [
         f"dsf explain {scorer} --cluster {cluster}",
         f"dsf history {scorer} --cluster {cluster}",
