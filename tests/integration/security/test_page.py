@@ -54,7 +54,8 @@ def test_the_page_is_refused_nothing(secure_redis: SecureRedis, tmp_path: Path) 
     with WebProcess(secure_redis.hub_url("web"), tmp_path / "log", **settings) as page:
         visitor = Visitor(page)
         assert visitor.post("/login", visitor.get("/login"), token=TOKEN)[0] == 303
-        paths = [view.path.format(**NAMES) for view in VIEWS]
+        # An outcome is looked at when there is one, below.
+        paths = [view.path.format(**NAMES) for view in VIEWS if "{ident}" not in view.path]
         for path in (*paths, *QUERIES):
             visitor.headers = {"Authorization": f"Bearer {TOKEN}"} if path.startswith("/api") else {}
             text = visitor.get(path)
