@@ -12,7 +12,7 @@ from importlib.metadata import entry_points
 from pydantic import Field
 
 from dsf.backtest.recording import Question, Recording
-from dsf.backtest.summary import BacktestView
+from dsf.backtest.summary import BacktestView, summarised
 from dsf.errors import BacktestError
 from dsf.fleet.views import Time, View
 from dsf.text import listed
@@ -127,7 +127,7 @@ def in_common(a: Recording, b: Recording) -> Common:
 
 
 def compared(a: Recording, b: Recording, common: Common) -> ComparisonView:
-    """Their items and the order of clusters, without Placements."""
+    """What both say; of Placements nothing yet."""
     pairs: defaultdict[tuple[str, str], Counter[tuple[int, int]]] = defaultdict(Counter)
     orders: defaultdict[str, list[float]] = defaultdict(list)
     for at in common.times:
@@ -154,7 +154,20 @@ def compared(a: Recording, b: Recording, common: Common) -> ComparisonView:
         ],
         placements=[],
         notes=list(_notes(a, b, common.clusters)),
+        backtests_a=_tested(a, common),
+        backtests_b=_tested(b, common),
     )
+
+
+def _tested(side: Recording, common: Common) -> list[BacktestView]:
+    """The backtests of a side in the time that both have; none of scores as they are now."""
+    start, end = common.times[0], common.times[-1]
+    questions = [side.questions[name] for name in common.clusters if side.questions[name].every]
+    # Moments are whole multiples of their distance; the time may begin with one of the other side.
+    asked = [(one, range(-(-start // one.every) * one.every, end + 1, one.every)) for one in questions]
+    return [
+        summarised(one, moments, side.records(one.cluster, start, end), noise=0) for one, moments in asked if moments
+    ]
 
 
 def spearman(pairs: Sequence[tuple[int, int]]) -> float | None:

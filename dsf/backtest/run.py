@@ -77,9 +77,8 @@ def run(
     """What the scorer would have said at each moment.
 
     `rate` is the most requests per second to a source or the scoring API. Ends after HOPELESS moments if all have
-    failed. Raises BacktestError for a source without a past.
+    failed.
     """
-    check(summary)
     counting = _Counting()
     stages = Stages(settings, secrets, _NoPast(summary), counting)
     failed = 0

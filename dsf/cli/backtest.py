@@ -99,7 +99,10 @@ def backtest(
     try:
         asked = moments(since, every, time.time())
         with ExitStack() as stack:
-            subjects = backtesting.subjects(stack, scorer, clusters, manifest, scorer_url, source_url)
+            subjects = [
+                backtesting.subject(stack, scorer, name, manifest, scorer_url, source_url)
+                for name in dict.fromkeys(clusters)
+            ]
             recording = stack.enter_context(Recording(out, writing=out is not None))
             see = backtesting.show if output is BacktestFormat.JSONL else None
             is_interrupted = backtesting.run_all(((one, recording) for one in subjects), asked, every, rate, see)

@@ -87,7 +87,7 @@ def subject(
 ) -> Subject:
     """A scorer as it was delivered to the cluster, else as the hub has it, or the one in `manifest`.
 
-    Raises DsfError, which says what is missing and where.
+    Raises DsfError, which says what is missing and where; BacktestError also for a source that has no past.
     """
     settings = agent_settings(cluster)
     http.use(settings)
@@ -101,6 +101,7 @@ def subject(
         summary = _of_hub(settings, scorer or "", cluster, scorer_url)
     else:
         summary = delivery.summary(scorer or "", cluster, "see `dsf status`, or test a manifest with -f")
+    check(summary)
     secrets = delivery.secrets if delivery else FileSecrets(settings.agent_secrets_dir, Release(settings))
     return Subject(cluster, redirected(summary, scorer_url, source_url), settings, secrets)
 
@@ -116,16 +117,6 @@ def _of_hub(settings: Settings, scorer: str, cluster: str, scorer_url: str) -> S
         )
     with closing(Session.load(kubeconfig)) as hub:
         return from_hub(hub, scorer, cluster, scorer_url)
-
-
-def subjects(
-    stack: ExitStack, scorer: str | None, clusters: list[str], manifest: Path | None, scorer_url: str, source_url: str
-) -> list[Subject]:
-    """The scorer on each cluster. Raises BacktestError for one whose source has no past, and as `subject`."""
-    found = [subject(stack, scorer, name, manifest, scorer_url, source_url) for name in dict.fromkeys(clusters)]
-    for one in found:
-        check(one.summary)
-    return found
 
 
 def run_all(
@@ -209,17 +200,6 @@ def test(
         every,
         rate,
     )
-
-
-def tested(side: Recording, view: ComparisonView) -> list[BacktestView]:
-    """The backtests of a side in the time that both have; none of scores as they are now."""
-    start, end = (int(moment.timestamp()) for moment in (view.start, view.end))
-    questions = [side.questions[name] for name in view.clusters if side.questions[name].every]
-    # Moments are whole multiples of their distance; the time may begin with one of the other side.
-    asked = [(one, range(-(-start // one.every) * one.every, end + 1, one.every)) for one in questions]
-    return [
-        summarised(one, moments, side.records(one.cluster, start, end), noise=0) for one, moments in asked if moments
-    ]
 
 
 def without_folders(view: ComparisonView, sides: Sequence[Recording]) -> ComparisonView:

@@ -71,11 +71,9 @@ def compare(
             common = in_common(sides[0], sides[1])
             differences, notes, problems = backtesting.replayed(placements or [], sides[0], sides[1], common)
             view = compared(sides[0], sides[1], common)
-            tested = [backtesting.tested(side, view) for side in sides]
     except BacktestError as error:
         fail(str(error), INTERRUPTED if is_interrupted else USAGE)
-    update = {"placements": differences, "notes": [*view.notes, *notes, *problems]}
-    view = view.model_copy(update=update | {"backtests_a": tested[0], "backtests_b": tested[1]})
+    view = view.model_copy(update={"placements": differences, "notes": [*view.notes, *notes, *problems]})
     emit(view, output, lambda: _render(view, limit or None))
     if keep:
         backtesting.keep_run(

@@ -11,6 +11,8 @@ from dsf.cli.group import BAD
 from dsf.cli.output import Cell, Format, Output, Renderable, clock, emit, flat, number, stacked, table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from dsf.cli.explaining import ExplainReport, ResultView
     from dsf.fleet.views import ScoreItem
 
@@ -57,45 +59,37 @@ def explain(
         raise typer.Exit(BAD)
 
 
-class _Page:
-    """Lines of text; each text of an external service is on one line."""
+def _title(text: str, style: str = "bold") -> list[Cell]:
+    return ["", (flat(text), style)]
 
-    def __init__(self) -> None:
-        self.parts: list[Cell | Renderable] = []
 
-    def title(self, text: str) -> None:
-        self.parts += ["", (flat(text), "bold")]
-
-    def line(self, label: str, text: object) -> None:
-        self.parts.append(f"   {label:<9}{flat(str(text))}")
-
-    def end(self, text: str, style: str) -> None:
-        self.parts += ["", (flat(text), style)]
+def _line(label: str, text: object) -> str:
+    return f"   {label:<9}{flat(str(text))}"
 
 
 def _render(report: ExplainReport, limit: int) -> Renderable:
-    page = _Page()
-    _steps(page, report)
+    parts: list[Cell | Renderable] = [*_steps(report)]
     if report.results:
-        page.title("3. Results")
-        page.parts.append(_result_table(report.results[:limit]))
+        parts += [*_title("3. Results"), _result_table(report.results[:limit])]
         if len(report.results) > limit:
-            page.line("and", f"{len(report.results) - limit} more; --limit shows them, -o json has all")
+            parts.append(_line("and", f"{len(report.results) - limit} more; --limit shows them, -o json has all"))
     if report.held:
-        page.title("4. Held back by the hub")
+        parts += _title("4. Held back by the hub")
         for item in report.held:
-            page.line("item", f"{item.name}: {item.value} stays, {item.waiting} is held back{_until(item)}")
-        page.line("rule", report.hold.rule if report.hold else "none any more: the next result ends it")
+            kept = f"{item.name}: {item.value} stays, {item.waiting} is held back{_until(item)}"
+            parts.append(_line("item", kept))
+        parts.append(_line("rule", report.hold.rule if report.hold else "none any more: the next result ends it"))
     if report.trace:
-        page.end(f"trace {report.trace}", "dim")
+        parts += _title(f"trace {report.trace}", "dim")
     good = sum(result.fate in ("item", "metric") for result in report.results)
     if report.outcome == "error":
-        page.end(f"error: {report.stage} failed ({report.reason}): {report.message}", "red")
+        parts += _title(f"error: {report.stage} failed ({report.reason}): {report.message}", "red")
     else:
         if report.message:
-            page.end(f"{report.reason}: {report.message}", "yellow")
-        page.end(f"{report.outcome}: {good} of {len(report.results)} results are used. Nothing was published.", "green")
-    return stacked(*page.parts[1:])
+            parts += _title(f"{report.reason}: {report.message}", "yellow")
+        used = f"{good} of {len(report.results)} results are used"
+        parts += _title(f"{report.outcome}: {used}. Nothing was published.", "green")
+    return stacked(*parts)
 
 
 def _until(item: ScoreItem) -> str:
@@ -104,37 +98,34 @@ def _until(item: ScoreItem) -> str:
     return f" since {clock(item.waiting_since)}, until {clock(item.waiting_until)} if it stays as far away"
 
 
-def _steps(page: _Page, report: ExplainReport) -> None:
-    page.title(f"{report.scorer} (score {report.score_name}) on {report.cluster}")
-    page.title(f"1. Fetch from source {report.source_type or 'None'}")
+def _steps(report: ExplainReport) -> Iterator[Cell]:
+    yield (flat(f"{report.scorer} (score {report.score_name}) on {report.cluster}"), "bold")
+    yield from _title(f"1. Fetch from source {report.source_type or 'None'}")
     if not report.queries and report.stage != "fetch":
-        page.line("nothing", "is queried")
+        yield _line("nothing", "is queried")
     shown = ""
     for query in report.queries:
         if query.source != shown:
             shown = query.source
-            page.line("source", shown)
+            yield _line("source", shown)
         if query.query:
-            page.line("query", query.query)
-        page.line(query.method, query.url + _here(query.here))
-        for sent in query.sent:
-            page.line("with", sent)
-        page.line("answer", f"{_answer(query.status, query.seconds, query.bytes)}, {query.series} series")
-        for warning in query.warnings:
-            page.line("warning", warning)
+            yield _line("query", query.query)
+        yield _line(query.method, query.url + _here(query.here))
+        yield from (_line("with", sent) for sent in query.sent)
+        yield _line("answer", f"{_answer(query.status, query.seconds, query.bytes)}, {query.series} series")
+        yield from (_line("warning", warning) for warning in query.warnings)
         if query.head:
-            page.line("head", query.head)
+            yield _line("head", query.head)
     if report.request:
-        page.title("2. Score")
-        page.line("POST", report.request.url + _here(report.request.here))
-        for sent in report.request.sent:
-            page.line("with", sent)
-        page.line("request", f"{report.request.bytes} bytes, {report.request.series} series")
-        page.line("head", report.request.head)
+        yield from _title("2. Score")
+        yield _line("POST", report.request.url + _here(report.request.here))
+        yield from (_line("with", sent) for sent in report.request.sent)
+        yield _line("request", f"{report.request.bytes} bytes, {report.request.series} series")
+        yield _line("head", report.request.head)
     if report.response:
-        page.line("answer", _answer(report.response.status, report.response.seconds, report.response.bytes))
+        yield _line("answer", _answer(report.response.status, report.response.seconds, report.response.bytes))
         if report.response.head:
-            page.line("head", report.response.head)
+            yield _line("head", report.response.head)
 
 
 def _here(address: str) -> str:

@@ -30,10 +30,6 @@ class _ScrapeHandler(TimedHandler, WSGIRequestHandler):
             super().handle()
 
 
-def _nothing_wrong() -> str:
-    return ""
-
-
 class MetricsServer(InThread):
     """An HTTP server in a thread. The constructor binds the port and raises OSError if it is in use.
 
@@ -45,7 +41,7 @@ class MetricsServer(InThread):
         self, registry: CollectorRegistry, host: str, port: int, checks: Mapping[str, Check] | None = None
     ) -> None:
         metrics = make_wsgi_app(registry)
-        pages = dict(checks or {"/healthz": _nothing_wrong, "/readyz": threads.problem})
+        pages = dict(checks or {"/healthz": lambda: "", "/readyz": threads.problem})
         help_text = f"not found; there are {', '.join(['/metrics', *pages])}\n"
 
         def application(environ: dict[str, Any], start: _Start) -> Iterable[bytes]:
