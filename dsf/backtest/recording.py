@@ -48,9 +48,9 @@ class Question(_Line):
     every: int
     #: Seconds for which a score counts that is not followed by another one.
     validity: int
-    sources: tuple[SourceQuestion, ...]
-    scoring_endpoint: str
-    formats: tuple[str, ...]
+    sources: tuple[SourceQuestion, ...] = ()
+    scoring_endpoint: str = ""
+    formats: tuple[str, ...] = ()
     aggregate: str = ""
 
     @classmethod

@@ -250,9 +250,6 @@ def _add_current(recording: Recording, client: redis.Redis, scorer: str, at: int
                 every=0,
                 # The rows have no expired score, so those that they have count.
                 validity=1,
-                sources=(),
-                scoring_endpoint="",
-                formats=(),
             )
         )
         items = {item.name: item.value for item in score.items} or _unpublished(score, record)
@@ -283,10 +280,8 @@ def keep_run(scorers: list[str], **found: Any) -> None:
 
 def _with_progress(records: Iterator[Record], title: str, total: int) -> Iterator[Record]:
     """The records, with a bar on standard error if that is a terminal."""
-    if not sys.stderr.isatty():
-        yield from records
-        return
     from rich.console import Console
     from rich.progress import track
 
-    yield from track(records, title, total=total, console=Console(stderr=True), transient=True)
+    is_shown = sys.stderr.isatty()
+    yield from track(records, title, total=total, console=Console(stderr=True), transient=True, disable=not is_shown)

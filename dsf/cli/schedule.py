@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dsf.fleet.actions import Actions
-    from dsf.fleet.views import EntryView, ScheduleList
+    from dsf.fleet.views import EntryView, OverrideView, ScheduleList
 
 app = typer.Typer(
     help="List and change how often scorers run. Changes stay until reset.",
@@ -200,7 +200,6 @@ def _render(listed: ScheduleList) -> Renderable:
         return "Nothing is scheduled. `dsf status` lists the scorers and their states."
     rows: list[list[Cell]] = []
     for entry in listed.entries:
-        changes = "; ".join(_who_and_why(entry))
         own = entry.interval_source != "entry"
         rows.append(
             [
@@ -211,7 +210,7 @@ def _render(listed: ScheduleList) -> Renderable:
                 until(entry.next_run, listed.at),
                 age(entry.lag_seconds) if entry.lag_seconds else "-",
                 _state(entry),
-                changes,
+                "; ".join(_who_and_why(override) for override in entry.overrides),
             ]
         )
     headers = ("CLUSTER", "SCORER", "INTERVAL", "SCORER SAYS", "NEXT RUN", "LATE", "STATE", "CHANGED BY")
@@ -225,10 +224,7 @@ def _state(entry: EntryView) -> tuple[str, str]:
     return (f"{what} until {clock(entry.paused_until)}" if entry.paused_until else what), "yellow"
 
 
-def _who_and_why(entry: EntryView) -> list[str]:
-    texts = []
-    for override in entry.overrides:
-        everywhere = " everywhere" if override.target.startswith("*/") else ""
-        note = f": {override.note}" if override.note else ""
-        texts.append(f"{override.by or 'unknown'}{everywhere}{note}")
-    return texts
+def _who_and_why(override: OverrideView) -> str:
+    everywhere = " everywhere" if override.target.startswith("*/") else ""
+    note = f": {override.note}" if override.note else ""
+    return f"{override.by or 'unknown'}{everywhere}{note}"
