@@ -5,7 +5,6 @@ Exit codes: 0 ok; 1 a problem with the queried object, or an error in one line o
 
 from __future__ import annotations
 
-import functools
 import gc
 import sys
 from typing import Annotated, Any
@@ -54,23 +53,21 @@ def _on_a_fleet(
     """Carries the option."""
 
 
+_FLEET_OPTIONS = get_command(_options).params
+
+
 class FleetCommand(TyperCommand):
     """A command that uses a fleet's Redis: that of the environment or of a running demo. It has `--context`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.params.extend(_fleet_options())
+        self.params.extend(_FLEET_OPTIONS)
 
     def invoke(self, ctx: Any) -> Any:
         """Run it."""
         # During startup, garbage collection scans all imports repeatedly and finds nothing.
         gc.set_threshold(100_000)
         return super().invoke(ctx)
-
-
-@functools.cache
-def _fleet_options() -> list[Any]:
-    return list(get_command(_options).params)
 
 
 class CommandGroup(TyperGroup):
@@ -93,10 +90,8 @@ class CommandGroup(TyperGroup):
             # The reader, such as `head`, closed the pipe. Nothing may be flushed into it at exit.
             sys.stdout = None
             raise typer.Exit(BAD) from None
-        except ContextError as error:
-            fail(str(error), USAGE)
         except DsfError as error:
-            fail(str(error))
+            fail(str(error), USAGE if isinstance(error, ContextError) else BAD)
         except ModuleNotFoundError as error:
             name = (error.name or "").partition(".")[0]
             if name in _EXTRAS:
