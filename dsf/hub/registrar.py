@@ -21,7 +21,7 @@ from dsf.hub.scorerplan import ScorerPlan
 from dsf.hub.summaries import FleetPlan
 from dsf.store.agents import Agents
 from dsf.store.client import hub_time
-from dsf.store.entries import Entry, Pace, pace, read
+from dsf.store.entries import Entry, Pace, pace
 from dsf.store.notices import Notices
 from dsf.store.pairs import Pairs
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
@@ -74,11 +74,10 @@ class Registrar:
             skew = hub_time(self._redis) - time.time()
             stored = self._schedule.stored()
             # Most are as they were, and are not parsed again.
-            self._parsed = {text: self._parsed.get(text) or read(Entry, pair, text) for pair, text in stored.items()}
+            self._parsed = {text: self._parsed.get(text) or parsed(Entry, pair, text) for pair, text in stored.items()}
             by_cluster: dict[str, dict[str, Entry]] = {}
             for entry in filter(None, self._parsed.values()):
                 by_cluster.setdefault(entry.cluster, {})[entry.scorer] = entry
-            self.notices.refresh()
             return self._take(by_cluster, skew)
 
     def _take(self, by_cluster: dict[str, dict[str, Entry]], skew: float) -> set[str]:

@@ -6,7 +6,6 @@ conditions, and every served cluster with its labels and the scorers excluded th
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Mapping
 from typing import Any, Final, Literal
 
@@ -91,23 +90,18 @@ def cut(message: str, limit: int = 2000) -> str:
 
 
 class Notices:
-    """Methods raise redis.RedisError if Redis is unreachable. Thread-safe.
-
-    Writes are cached, so that repeating one costs nothing; `refresh` rewrites all if some are lost.
-    """
+    """Methods raise redis.RedisError if Redis is unreachable. Thread-safe."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
-        self._lock = threading.Lock()
-        self._written: dict[str, dict[str, str]] = {keys.SCORER_NOTICES: {}, keys.CLUSTER_NOTICES: {}}
 
     def tell_scorer(self, notice: ScorerNotice) -> None:
         """Write a DynamicScorer's notice."""
-        self._tell(keys.SCORER_NOTICES, notice)
+        self._redis.hset(keys.SCORER_NOTICES, notice.name, notice.model_dump_json(exclude_defaults=True))
 
     def tell_cluster(self, notice: ClusterNotice) -> None:
         """Write a cluster's notice."""
-        self._tell(keys.CLUSTER_NOTICES, notice)
+        self._redis.hset(keys.CLUSTER_NOTICES, notice.name, notice.model_dump_json(exclude_defaults=True))
 
     def tell_read(self, read: ConfigRead) -> None:
         """Write a scorer's newest check of /config; one that failed keeps the time of the last good one."""
@@ -126,7 +120,7 @@ class Notices:
 
     def forget_cluster(self, name: str) -> None:
         """Remove a cluster's notice."""
-        self._forget(keys.CLUSTER_NOTICES, [name])
+        self._redis.hdel(keys.CLUSTER_NOTICES, name)
 
     def keep(self, scorers: Collection[str], clusters: Collection[str] | None = None) -> None:
         """Forget all scorers but these, and all clusters but these (None: forget none)."""
@@ -135,18 +129,9 @@ class Notices:
             (keys.CONFIG_READS, scorers),
             (keys.CLUSTER_NOTICES, clusters),
         ):
-            if names is not None:
-                known: Any = self._redis.hkeys(key)
-                self._forget(key, [str(name) for name in known if name not in names])
-
-    def refresh(self, *, everything: bool = False) -> None:
-        """Rewrite notices that Redis lost; with `everything` all, as it may have them in an older version."""
-        for key, written in self._written.items():
-            # Within the lock: a text that is told meanwhile is newer.
-            with self._lock:
-                known: dict[Any, Any] = dict(written)
-                if known and (everything or self._redis.hlen(key) < len(known)):
-                    self._redis.hset(key, mapping=known)
+            known: Any = self._redis.hkeys(key) if names is not None else ()
+            if gone := [name for name in known if names is not None and name not in names]:
+                self._redis.hdel(key, *gone)
 
     def scorers(self) -> dict[str, ScorerNotice]:
         """All notices by name."""
@@ -163,19 +148,3 @@ class Notices:
     def cluster(self, name: str) -> ClusterNotice | None:
         """One of them."""
         return parsed(ClusterNotice, name, self._redis.hget(keys.CLUSTER_NOTICES, name))
-
-    def _tell(self, key: str, notice: ScorerNotice | ClusterNotice) -> None:
-        text = notice.model_dump_json(exclude_defaults=True)
-        with self._lock:
-            if self._written[key].get(notice.name) == text:
-                return
-        self._redis.hset(key, notice.name, text)
-        with self._lock:
-            self._written[key][notice.name] = text
-
-    def _forget(self, key: str, names: list[str]) -> None:
-        if names:
-            self._redis.hdel(key, *names)
-        with self._lock:
-            for name in names:
-                self._written.get(key, {}).pop(name, None)

@@ -15,7 +15,6 @@ import redis
 
 import dsf.log
 from dsf import keys
-from dsf.api.policies import FailingRule
 from dsf.messages import is_run_id, latest_run_id, run_time
 from dsf.store.client import at_once, batched, lua, parsed
 from dsf.store.entries import CLOCK_SKEW, Entry
