@@ -9,8 +9,8 @@ from pydantic import Field
 
 from dsf.errors import UnknownClusterError
 from dsf.fleet.views import View
-from dsf.store.agents import AgentKeys
-from dsf.store.registry import Registry
+from dsf.store.agents import AgentKeys, KeyRequest
+from dsf.store.registry import ClusterRecord, Registry
 
 
 class CredentialView(View):
@@ -40,25 +40,20 @@ def read_credentials(client: redis.Redis, names: set[str] | None) -> CredentialL
         raise UnknownClusterError(f"no cluster {missing[0]!r} is accepted; registered: {known}")
     keys = AgentKeys(client)
     used, requests = keys.used(), keys.requests()
-    views = []
-    for name in sorted(records.keys() if names is None else names):
-        current, *previous = records[name].key_ids
-        request = requests.get(name)
-        state: Literal["not used yet", "in use", "rotating", "asked for"] = "in use"
-        if request is not None:
-            state = "asked for"
-        elif previous:
-            state = "rotating"
-        elif used.get(name) != current:
-            state = "not used yet"
-        view = CredentialView(
-            cluster=name,
-            current_id=current,
-            previous_ids=previous,
-            used_id=used.get(name),
-            state=state,
-            requested=request.action if request is not None else "",
-            requested_by=request.by if request is not None else "",
-        )
-        views.append(view)
-    return CredentialList(clusters=views)
+    wanted = sorted(records.keys() if names is None else names)
+    return CredentialList(clusters=[_view(records[name], used.get(name), requests.get(name)) for name in wanted])
+
+
+def _view(record: ClusterRecord, used: int | None, request: KeyRequest | None) -> CredentialView:
+    current, *previous = record.key_ids
+    settled: Literal["rotating", "in use", "not used yet"]
+    settled = "rotating" if previous else "in use" if used == current else "not used yet"
+    return CredentialView(
+        cluster=record.name,
+        current_id=current,
+        previous_ids=previous,
+        used_id=used,
+        state="asked for" if request is not None else settled,
+        requested=request.action if request is not None else "",
+        requested_by=request.by if request is not None else "",
+    )

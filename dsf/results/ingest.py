@@ -25,7 +25,7 @@ from dsf.store.registry import ClusterRecord, ScorerRecord
 from dsf.store.runs import Ending, Runs
 from dsf.store.writes import VALIDITY_FACTOR, read_factor
 
-#: Return values of `Ingest.handle` for refused results; each is counted.
+#: Answers of `Ingest.handle_all` for refused results; each is counted.
 REFUSED = ("bad_signature", "replayed", "stale", "unknown_cluster", "malformed", "removed")
 
 _WHY = {
@@ -76,23 +76,13 @@ class Ingest:
         # Cluster -> newest key id used, its agent's versions, and until when these need not be stored again.
         self._noted: dict[str, tuple[int, _Versions, float]] = {}
 
-    def handle(self, envelope: object) -> str:
-        """Ingest one envelope; returns what became of it.
-
-        The outcome (ok, empty, partial, error, skipped), `late` for the result of a run that was declared lost, or one
-        of REFUSED. Handling the same envelope again changes nothing. Never raises because of an envelope's content;
-        raises redis.RedisError if Redis is unreachable, and may then be called again.
-        """
-        (answer,) = self.handle_all([envelope])
-        if isinstance(answer, redis.ResponseError):
-            raise answer
-        return answer
-
     def handle_all(self, envelopes: Sequence[object]) -> list[str | redis.ResponseError]:
         """Ingest several envelopes in order, as if one by one, in two round trips.
 
-        Returns for each what `handle` would return, or Redis' error. Raises redis.RedisError if Redis is unreachable;
-        all may then be handled again.
+        Returns for each what became of it: the outcome (ok, empty, partial, error, skipped), `late` for the result of a
+        run that was declared lost, one of REFUSED, or Redis' error. Handling the same envelope again changes nothing.
+        Never raises because of an envelope's content; raises redis.RedisError if Redis is unreachable, and all may then
+        be handled again.
         """
         now = self._clock()
         answers: dict[int, str | redis.ResponseError] = {}

@@ -26,6 +26,14 @@ SECRET = "5e" * 32
 START = 4_102_444_800.0
 
 
+def handle(ingest: Ingest, envelope: object) -> str:
+    """What became of one envelope."""
+    (answer,) = ingest.handle_all([envelope])
+    if isinstance(answer, redis.ResponseError):
+        raise answer
+    return answer
+
+
 class MemoryBackend:
     """Keeps objects in a dict; fails with `error` while that is set."""
 
@@ -132,7 +140,7 @@ class Bed:
 
     def send(self, run: str, cluster: str = "c1", scorer: str = "s1", **values: Any) -> str:
         """Ingest a result of the agent's."""
-        return self.ingest.handle(self.envelope(run, cluster, scorer, **values))
+        return handle(self.ingest, self.envelope(run, cluster, scorer, **values))
 
     def cycle(self, cluster: str = "c1", scorer: str = "s1", **values: Any) -> str:
         """A whole cycle: the tick, a second, the result."""

@@ -10,7 +10,7 @@ import pytest
 
 from dsf import keys, messages
 from dsf.store.pairs import OUTCOMES
-from tests.integration.results.bed import Bed
+from tests.integration.results.bed import Bed, handle
 
 PAIRS = [("c1", "s1"), ("c1", "s2"), ("c2", "s1")]
 Run = tuple[str, str, str]
@@ -53,7 +53,7 @@ class Simulation:
         outcome = self.dice.choice(["ok", "ok", "ok", "empty", "partial", "error", "skipped"])
         envelope = self.bed.envelope(run, cluster, scorer, outcome=outcome, reason="some_reason")
         self.sent.append(envelope)
-        answer = self.bed.ingest.handle(envelope)
+        answer = handle(self.bed.ingest, envelope)
         if self.outcome[found] == "lost":
             assert answer == "late"
         else:
@@ -64,7 +64,7 @@ class Simulation:
         if not self.unheard:
             return
         cluster, scorer, run = found = self.unheard.pop()
-        answer = self.bed.ingest.handle(self.bed.envelope(run, cluster, scorer, at=self.bed.now + 1000))
+        answer = handle(self.bed.ingest, self.bed.envelope(run, cluster, scorer, at=self.bed.now + 1000))
         if self.outcome[found] == "lost":
             assert answer == "stale"
         else:
@@ -74,14 +74,14 @@ class Simulation:
     def duplicate(self) -> None:
         if self.sent:
             envelope = self.dice.choice(self.sent[-20:])
-            assert self.bed.ingest.handle(envelope) in ("replayed", "stale")
+            assert handle(self.bed.ingest, envelope) in ("replayed", "stale")
 
     def by_hand(self) -> None:
         pair = self.dice.choice(PAIRS)
         # Newer than anything before, as the agent's own run ids are.
         self.bed.now += 0.01
         run = (*pair, messages.new_run_id(self.bed.now))
-        assert self.bed.ingest.handle(self.bed.envelope(run[2], *pair)) == "ok"
+        assert handle(self.bed.ingest, self.bed.envelope(run[2], *pair)) == "ok"
         self.outcome[run] = "ok"
 
     def sweep(self) -> None:

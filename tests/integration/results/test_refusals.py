@@ -11,7 +11,7 @@ from dsf import keys, messages
 from dsf.api.scoring import MAX_RESULTS
 from dsf.results.ingest import Ingest
 from dsf.store.registry import ClusterRecord
-from tests.integration.results.bed import SECRET, START, Bed
+from tests.integration.results.bed import SECRET, START, Bed, handle
 from tests.integration.results.books import books
 
 
@@ -48,11 +48,11 @@ def test_a_result_older_than_its_validity(bed: Bed) -> None:
     envelope = bed.envelope(run)
     unasked = bed.envelope(messages.new_run_id(bed.now))
     bed.now += 301
-    assert bed.ingest.handle(envelope) == "error"
+    assert handle(bed.ingest, envelope) == "error"
     failure = bed.state().failure
     assert failure is not None
     assert (failure.stage, failure.reason) == ("publish", "stale")
-    assert bed.ingest.handle(unasked) == "stale"
+    assert handle(bed.ingest, unasked) == "stale"
     assert books(bed) == {"error": 1}
     assert bed.rejected() == {"stale": 2}
 
@@ -94,10 +94,10 @@ def test_forged(bed: Bed) -> None:
     key = messages.derive_key(bytes.fromhex("5e" * 32), "c1", 1)
     forged.append(_changed(good, body=body, sig=messages._signature(key, body)))
     for envelope in forged:
-        assert bed.ingest.handle(envelope) == "bad_signature"
+        assert handle(bed.ingest, envelope) == "bad_signature"
     assert bed.rejected() == {"bad_signature": len(forged)}
     assert books(bed) == {}
-    assert bed.ingest.handle(good) == "ok"
+    assert handle(bed.ingest, good) == "ok"
 
 
 def test_a_rotated_key_is_taken_until_it_is_withdrawn(bed: Bed) -> None:
@@ -124,7 +124,7 @@ def test_a_rotated_key_is_taken_until_it_is_withdrawn(bed: Bed) -> None:
     ],
 )
 def test_malformed(bed: Bed, envelope: object) -> None:
-    assert bed.ingest.handle(envelope) == "malformed"
+    assert handle(bed.ingest, envelope) == "malformed"
     assert bed.rejected() == {"malformed": 1}
 
 
@@ -147,7 +147,7 @@ def test_malformed(bed: Bed, envelope: object) -> None:
 def test_signed_nonsense(bed: Bed, body: str) -> None:
     key = messages.derive_key(bytes.fromhex("5e" * 32), "c1", 1)
     envelope = {"v": 1, "kid": 1, "cluster": "c1", "body": body, "sig": messages._signature(key, body)}
-    assert bed.ingest.handle(envelope) == "malformed"
+    assert handle(bed.ingest, envelope) == "malformed"
 
 
 def test_unknown_cluster_and_scorer(bed: Bed) -> None:
@@ -174,15 +174,15 @@ def test_reasons_that_no_agent_gives_are_counted_as_other(bed: Bed) -> None:
     assert bed.state().refused() == {"nan": 2, "bad_labels": 3, "other": 60}
     # Each name was a call in a script that nobody else can be served beside.
     flood = _unchecked(bed, bed.open(), refused={f"m{n}": 1 for n in range(100_000)})
-    assert bed.ingest.handle(flood) == "malformed"
+    assert handle(bed.ingest, flood) == "malformed"
     assert bed.state().refused()["other"] == 60
 
 
 def test_numbers_that_no_book_can_hold(bed: Bed) -> None:
     run = bed.open()
     for number in (2**53 + 1, 2**63 - 1, 2**64, -1):
-        assert bed.ingest.handle(_unchecked(bed, run, refused={"nan": number})) == "malformed"
-    assert bed.ingest.handle(bed.envelope(run, outcome="partial", refused={"nan": 1})) == "partial"
+        assert handle(bed.ingest, _unchecked(bed, run, refused={"nan": number})) == "malformed"
+    assert handle(bed.ingest, bed.envelope(run, outcome="partial", refused={"nan": 1})) == "partial"
     assert books(bed) == {"partial": 1}
 
 
@@ -210,7 +210,7 @@ def test_a_result_that_cannot_be_taken_in_changes_nothing(bed: Bed, broken: str)
     bed.client.set(key, "of another type")
     before = _everything(bed)
     with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
-        bed.ingest.handle(bed.envelope(run, outcome="partial", refused={"nan": 1}, timings={"fetch": 0.5}))
+        handle(bed.ingest, bed.envelope(run, outcome="partial", refused={"nan": 1}, timings={"fetch": 0.5}))
     assert _everything(bed) == before
 
 
@@ -222,8 +222,8 @@ def test_a_full_redis_takes_in_whole_results(bed: Bed) -> None:
     try:
         with pytest.raises(redis.exceptions.OutOfMemoryError):
             bed.client.set("x", "y")
-        assert [bed.ingest.handle(bed.envelope(run)) for run in [*runs, unasked]] == ["ok"] * 4
-        assert bed.ingest.handle(bed.envelope(unasked)) == "replayed"
+        assert [handle(bed.ingest, bed.envelope(run)) for run in [*runs, unasked]] == ["ok"] * 4
+        assert handle(bed.ingest, bed.envelope(unasked)) == "replayed"
     finally:
         bed.client.config_set("maxmemory", "0")
     assert books(bed) == {"ok": 4}

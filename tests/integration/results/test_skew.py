@@ -15,7 +15,7 @@ from dsf.results.ingest import Ingest
 from dsf.store.agents import AgentRecord, Agents
 from dsf.store.schedule import ScheduleStore
 from tests.cases.skew import NAMES, recorded
-from tests.integration.results.bed import Bed
+from tests.integration.results.bed import Bed, handle
 
 CLUSTER, SCORER = "worker01", "sample"
 #: When the messages were recorded (unix seconds).
@@ -45,7 +45,7 @@ def store(bed: Bed) -> Any:
 def test_what_a_neighbouring_version_wrote_is_understood(bed: Bed, store: Any, name: str) -> None:
     case = recorded(name)
     assert case["schema"] == SCHEMA_VERSION + NAMES.index(name) - 1, "record them anew for the new version"
-    assert store(case).handle(case["result"]) == "ok"
+    assert handle(store(case), case["result"]) == "ok"
     score = bed.pairs.state(CLUSTER, SCORER).score
     assert score is not None
     assert score.items == [("n1", 12)]
@@ -66,7 +66,7 @@ def test_what_a_neighbouring_version_wrote_is_understood(bed: Bed, store: Any, n
 )
 def test_an_agent_that_is_too_far_away_is_named(bed: Bed, store: Any, name: str, words: str) -> None:
     ingest, envelope = store(recorded("current")), recorded("refused")[name]
-    assert ingest.handle(envelope) == "malformed"
+    assert handle(ingest, envelope) == "malformed"
     assert bed.client.hget(keys.REJECTED, "malformed") == "1"
     assert bed.pairs.state(CLUSTER, SCORER).score is None
     # Also by `dsf status`, which then ends with 1.
@@ -76,21 +76,21 @@ def test_an_agent_that_is_too_far_away_is_named(bed: Bed, store: Any, name: str,
     assert problem.message.startswith(f"cluster {CLUSTER}: {words} of the messages, the hub 0 to 2")
     assert ("upgrade it" in problem.message) is (name == "too_old")
     # It is upgraded, or taken back.
-    assert ingest.handle(recorded("current")["result"]) == "ok"
+    assert handle(ingest, recorded("current")["result"]) == "ok"
     assert read_report(bed.client, bed.settings, None).problems == []
 
 
 def test_nobody_else_can_say_so(bed: Bed, store: Any) -> None:
     ingest = store(recorded("current"))
     envelope = recorded("refused")["too_old"]
-    assert ingest.handle({**envelope, "sig": "00" * 32}) == "malformed"
+    assert handle(ingest, {**envelope, "sig": "00" * 32}) == "malformed"
     # A version outside that is not the signed one counts for nothing but the refusal.
     changed = {**recorded("current")["result"], "v": -5}
-    assert ingest.handle(changed) == "malformed"
+    assert handle(ingest, changed) == "malformed"
     assert Agents(bed.client).all().get(CLUSTER, AgentRecord()).version in ("", "0.1.0")
     # A key that was withdrawn neither.
     bed.client.hset(keys.CLUSTERS, CLUSTER, json.dumps({**recorded("current")["cluster"], "key_ids": [2]}))
     bed.client.hdel(keys.AGENTS, CLUSTER)
     other = Ingest(bed.client, bed.settings, clock=lambda: RECORDED)
-    assert other.handle(envelope) == "bad_signature"
+    assert handle(other, envelope) == "bad_signature"
     assert Agents(bed.client).all() == {}

@@ -35,7 +35,7 @@ from dsf.store.runs import Runs
 from dsf.store.schedule import ScheduleStore
 from dsf.store.ticks import send_now
 from dsf.store.writes import PairLease, Writes
-from tests.integration.results.bed import MemoryBackend
+from tests.integration.results.bed import MemoryBackend, handle
 from tests.integration.schedule.support import Bench
 from tests.integration.security.fleet import MASTER
 from tests.support.secureredis import SecureRedis
@@ -122,7 +122,7 @@ def test_nobody_is_refused_in_its_own_work(secure_redis: SecureRedis) -> None:
 
     def send(run_id: str, scorer: str = "s1", **values: object) -> str:
         result = messages.Result(cluster="c1", scorer=scorer, run=run_id, at=time.time(), **values)  # type: ignore[arg-type]
-        return ingest.handle(messages.sign(result, messages.derive_key(MASTER, "c1", 2)))
+        return handle(ingest, messages.sign(result, messages.derive_key(MASTER, "c1", 2)))
 
     good = [({"node": "n"}, 1.0)]
     # Of two runs of one millisecond either may be the later one.
@@ -134,7 +134,7 @@ def test_nobody_is_refused_in_its_own_work(secure_redis: SecureRedis) -> None:
     assert send(next(by_hand), outcome="skipped", reason="expired") == "skipped"
     assert send(next(by_hand), outcome="ok", results=good) == "ok"
     assert send(next(by_hand), "none", outcome="ok") == "stale"
-    assert ingest.handle({"v": 1}) == "malformed"
+    assert handle(ingest, {"v": 1}) == "malformed"
     runs = Runs(results)
     lost, _ = runs.sweep(now=time.time() + 10_000, lost_after=0)
     assert lost

@@ -33,6 +33,7 @@ from dsf.results.ingest import Ingest
 from dsf.settings import ENV_PREFIX, Settings, child_environment
 from dsf.store.registry import Registry
 from dsf.store.schedule import ScheduleStore
+from tests.integration.results.bed import handle
 from tests.integration.results.push import push
 from tests.support import forked
 from tests.support.child import Child
@@ -236,7 +237,7 @@ class HubWorld:
     def send(self, cluster: str, value: float, name: str = "cpu-scorer") -> str:
         """A result as the cluster's agent would send it, taken in at once; what became of it."""
         settings = Settings(**{**self.settings, "role": "results"})  # type: ignore[arg-type]
-        return Ingest(self.client, settings).handle(self._result(cluster, value, name))
+        return handle(Ingest(self.client, settings), self._result(cluster, value, name))
 
     def push(self, cluster: str, value: float, name: str = "cpu-scorer") -> None:
         """The same on its way to the results worker."""
