@@ -28,7 +28,9 @@ class Published:
         """Of scorers with a hold, in one round trip. `now` is unix seconds. Raises redis.RedisError."""
         self._scores: dict[tuple[str, str], PairScore] = {}
         scorers = {
-            (result.cluster, result.scorer): scorer for result, scorer in results if scorer.destination != "None"
+            (result.cluster, result.scorer): scorer
+            for result, scorer in results
+            if scorer.hold is not None and scorer.destination != "None"
         }
         if not scorers:
             return

@@ -145,18 +145,19 @@ class Ingest:
         self, results: dict[int, tuple[Result, ScorerRecord]], registered: _Registered, now: float
     ) -> dict[int, Ending]:
         """The endings of results by their number, in their order."""
-        holding = [each for each in results.values() if each[1].hold is not None]
-        published = Published(self._redis, holding, now=now) if holding else None
+        published = Published(self._redis, results.values(), now=now)
         made: dict[int, Ending] = {}
         # By run: a mailbox gives the results of a pair in any order, and each is held against the one before.
         for number, (result, scorer) in sorted(results.items(), key=lambda one: one[1][0].run):
-            before = published.before(result) if published else None
-            interval = interval_in_force(result.scorer, result.cluster, 0, registered.overrides) or None
             made[number] = ending = ending_of(
-                result, scorer, now=now, factor=registered.factor, interval=interval, published=before
+                result,
+                scorer,
+                now=now,
+                factor=registered.factor,
+                interval=interval_in_force(result.scorer, result.cluster, 0, registered.overrides) or None,
+                published=published.before(result),
             )
-            if published:
-                published.replace(result.cluster, scorer, ending.score)
+            published.replace(result.cluster, scorer, ending.score)
         return {number: made[number] for number in results}
 
     def refuse(self, reason: str) -> None:

@@ -165,7 +165,7 @@ def test_two_workers_take_turns(bed: Bed) -> None:
         worker = workers[number % 2]
         envelope = bed.envelope(run, results=[({"node": "a"}, value)])
         # Both may see it, should a claim run out: the second changes nothing.
-        threads = [threading.Thread(target=one.handle, args=(envelope,)) for one in (worker, workers[0])]
+        threads = [threading.Thread(target=one.handle_all, args=([envelope],)) for one in (worker, workers[0])]
         for thread in threads:
             thread.start()
         for thread in threads:
