@@ -50,10 +50,9 @@ from dsf.fleet.overviews import (
 from dsf.fleet.rows import books_of, cycle_view, entry_view, pair_detail, pair_row, read_at, score_view
 from dsf.fleet.selection import MAX_ROWS, Cursor, PairFilter, at_most, cluster_cursor
 from dsf.fleet.snapshot import RANKS, Rows, Snapshot, SnapshotRow
-from dsf.fleet.verdict import Verdict, verdict
+from dsf.fleet.verdict import Verdict
 from dsf.fleet.views import HistoryList, ScheduleList, ScoreList, ScoreView
 from dsf.store.agents import Agents, key_id
-from dsf.store.entries import pause
 from dsf.store.notices import Notices
 from dsf.store.pairs import Pairs
 from dsf.store.registry import Registry, ScorerRecord
@@ -259,24 +258,17 @@ class FleetModel:
         record = self._registry.scorer(scorer)
         about = self._registry.cluster(cluster)
         notice = self._notices.cluster(cluster)
-        now = self._clock()
         name = keys.pair(cluster, scorer)
-        overrides = self._schedule.overrides_of(scorer, [cluster])
-        due = self._schedule.due_times([name]).get(name)
-        state, entry = self._pairs.state(cluster, scorer), self._schedule.entry(name)
-        is_paused = entry is not None and pause(entry, overrides, now).paused
-        detail = pair_detail(
-            state,
-            verdict(state, now, is_paused=is_paused),
+        return pair_detail(
+            self._pairs.state(cluster, scorer),
             record=record,
-            entry=entry,
-            overrides=overrides,
-            due=due,
+            entry=self._schedule.entry(name),
+            overrides=self._schedule.overrides_of(scorer, [cluster]),
+            due=self._schedule.due_times([name]).get(name),
             history=self._pairs.history(cluster, scorer),
-            now=now,
+            now=self._clock(),
+            cluster_problem=(notice.problem if notice else "") or Agents(self._redis).problem(about),
         )
-        problem = (notice.problem if notice else "") or Agents(self._redis).problem(about)
-        return detail.model_copy(update={"cluster_problem": problem})
 
     def updates(self, since: int, limit: int = 5000) -> Changes:
         """Pairs that changed after this sequence number; the newest number is `FleetOverview.sequence`."""

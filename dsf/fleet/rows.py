@@ -49,7 +49,6 @@ def pair_row(state: PairState, judged: Verdict, record: ScorerRecord | None, due
 
 def pair_detail(
     state: PairState,
-    judged: Verdict,
     *,
     record: ScorerRecord,
     entry: Entry | None,
@@ -57,9 +56,11 @@ def pair_detail(
     due: float | None,
     history: Iterable[HistoryEntry],
     now: float,
+    cluster_problem: str,
 ) -> PairDetail:
-    """One pair; `judged` is its state, `entry` is None if it does not run."""
+    """One pair; `entry` is None if it does not run."""
     runs = pause(entry, overrides, now) if entry is not None else None
+    judged = verdict(state, now, is_paused=runs is not None and runs.paused)
     own_overrides = [
         overrides[target]
         for target in (keys.pair(state.cluster, state.scorer), scorer_target(state.scorer))
@@ -75,6 +76,7 @@ def pair_detail(
         paused_until=runs.paused_until if runs is not None and runs.paused else None,
         note=next((override.note for override in own_overrides if override.note), ""),
         unwritten=state.unwritten,
+        cluster_problem=cluster_problem,
         hold=hold_view(record),
         held=state.held,
         books=books_of(state),

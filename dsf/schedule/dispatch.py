@@ -152,9 +152,7 @@ class Dispatcher:
         batch = self._read(now, far)
         rows = []
         for pair, at in far:
-            text = batch.entries[pair]
-            entry = parsed(Entry, pair, text)
-            if entry is not None:
+            if (entry := parsed(Entry, pair, batch.entries[pair])) is not None:
                 interval = effective(entry, batch.overrides, now).interval
                 # The first run after another moment than a slot is up to one and a half intervals away.
                 if at > now + 2 * interval + _STRAY_SLACK:
