@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from dsf import keys
 from dsf.api.pauses import pause_end
@@ -27,6 +27,14 @@ FROM_ENTRY = "entry"
 PauseEnd = Annotated[float, AfterValidator(pause_end)]
 
 
+def _at_most(value: object) -> object:
+    return min(MAX_SECONDS, value) if isinstance(value, int | float) else value
+
+
+#: A larger number is the largest: users must be able to see and undo what is out of bounds in Redis.
+_Interval = Annotated[int, BeforeValidator(_at_most)]
+
+
 class Entry(BaseModel):
     """One scorer on one cluster, as scheduled by the hub controller."""
 
@@ -38,7 +46,7 @@ class Entry(BaseModel):
     #: Of the DynamicScorer: one of that name in another namespace does not inherit this entry's books.
     namespace: str = ""
     score_name: str
-    interval: int = Field(ge=1, le=MAX_SECONDS)
+    interval: _Interval = Field(ge=1)
     #: Fleet-wide limit of this scorer, e.g. `10/s`, or none.
     rate_limit: str | None = None
     #: `spec.execution.suspend`, the annotation paused-until, or its cluster or the configuration is gone for a moment.
@@ -73,7 +81,7 @@ class ScheduleOverride(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     v: int = keys.SCHEMA_VERSION
-    interval: int | None = Field(default=None, ge=1, le=MAX_SECONDS)
+    interval: _Interval | None = Field(default=None, ge=1)
     #: None: not set. True: paused until `paused_until`, or until resumed.
     paused: bool | None = None
     paused_until: PauseEnd | None = None

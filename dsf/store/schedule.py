@@ -13,6 +13,7 @@ from typing import Final, Literal, NamedTuple
 import redis
 
 from dsf import keys
+from dsf.api.types import MAX_SECONDS
 from dsf.store.client import at_once, batched, hub_time, lua, parsed, parsed_all
 from dsf.store.entries import (
     ALL_CLUSTERS,
@@ -180,6 +181,8 @@ class ScheduleStore:
         UnknownClusterError, and ValueError for an interval that is not 1..MAX_SECONDS (`dsf.api.types`) or an end of
         the pause that is no time; nothing is stored then.
         """
+        if interval is not None and interval > MAX_SECONDS:
+            raise ValueError(f"interval: should be less than or equal to {MAX_SECONDS}, not {interval}")
         at = hub_time(self._redis) if now is None else now
         self._check(target)
 

@@ -65,8 +65,6 @@ def test_nobody_is_refused_in_its_own_work(secure_redis: SecureRedis) -> None:
     notices = Notices(hub)
     notices.tell_scorer(ScorerNotice(name="s1"))
     notices.tell_cluster(ClusterNotice(name="gone"))
-    for everything in (False, True):
-        notices.refresh(everything=everything)
     notices.keep(("s1",), ("c1", "c2"))
     users = ClusterUsers(hub, MASTER)
     users.sync({"c1": [1], "c2": [1]})
