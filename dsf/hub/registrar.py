@@ -20,7 +20,7 @@ from dsf.hub.outage import Outage, StillAwayError
 from dsf.hub.scorerplan import ScorerPlan
 from dsf.hub.summaries import FleetPlan
 from dsf.store.agents import Agents
-from dsf.store.client import hub_time
+from dsf.store.client import hub_time, parsed
 from dsf.store.entries import Entry, Pace, pace
 from dsf.store.notices import Notices
 from dsf.store.pairs import Pairs
