@@ -203,17 +203,18 @@ def _context(ca_file: str | None, cert_file: str | None, key_file: str | None) -
 
 
 class _AsksSentinel:
-    """Mixin: each connect asks Sentinel where the server is. redis-py's class asks in `connect` only: its retries would
-    try the server that was lost again and again."""
+    """Mixin: each connect asks Sentinel where the server is, by `find` of the credential provider (dsf.redislink.link).
+
+    redis-py's class asks in `connect` only, so its retries would try the server that was lost again and again; and it
+    needs a pool of its own, which kombu does not have.
+    """
 
     host: str
     port: int
 
-    def __init__(self, *, connection_pool: Any = None, **options: Any) -> None:
+    def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        # Redis-py's pool drops idle connections when it learns of another server; kombu's knows nothing of Sentinel.
-        find = options["credential_provider"].find if connection_pool is None else connection_pool.get_master_address
-        self._find: Callable[[], tuple[str, int]] = find
+        self._find: Callable[[], tuple[str, int]] = options["credential_provider"].find
 
     def connect_check_health(self, *args: Any, **options: Any) -> None:
         """Connect, unless it is connected. Raises redis.ConnectionError and its subclasses."""

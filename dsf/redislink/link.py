@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import redis
@@ -22,16 +23,11 @@ _Base: Any = _Sentinel
 
 
 class Sentinels(_Base):  # type: ignore[misc]
-    """redis-py's Sentinels, with this package's connections and readable errors.
+    """redis-py's Sentinels, with this package's connections and readable errors."""
 
-    `options` are those of connections to a Sentinel, `server_options` those of connections to the server that they
-    name.
-    """
-
-    def __init__(
-        self, hosts: list[tuple[str, int]], options: dict[str, Any], uses_tls: bool, server_options: dict[str, Any]
-    ) -> None:
-        super().__init__([], sentinel_kwargs=options, **server_options)
+    def __init__(self, hosts: Iterable[tuple[str, int]], options: dict[str, Any], uses_tls: bool) -> None:
+        """`options` are those of connections to a Sentinel."""
+        super().__init__([])
         self.sentinels = [_client(host, port, options, uses_tls) for host, port in hosts]
 
     def discover_master(self, service_name: str) -> tuple[str, int]:
@@ -66,19 +62,6 @@ class Sentinels(_Base):  # type: ignore[misc]
         if len(problems) == len(self.sentinels):
             raise redis.ConnectionError(f"no Sentinel says what replicas {service_name!r} has: {'; '.join(problems)}")
         return []
-
-
-class SentinelRedis(redis.Redis):
-    """A client that also closes its connections to the Sentinels."""
-
-    #: The `Sentinels` that it belongs to.
-    manager: Any = None
-
-    def close(self) -> None:
-        """Close everything; a later command connects again."""
-        super().close()
-        if self.manager is not None:
-            self.manager.close()
 
 
 def _client(host: str, port: int, options: dict[str, Any], uses_tls: bool) -> redis.Redis:
@@ -146,6 +129,9 @@ class Link:
     def __init__(self, settings: Settings) -> None:
         """Raises SettingsError when the URL or a named file cannot be used."""
         self._settings = settings
+        #: Of its clients; and the server that the Sentinels named last.
+        self._pools: weakref.WeakSet[redis.ConnectionPool] = weakref.WeakSet()
+        self._found: tuple[str, int] | None = None
         self.address = address.parse(settings.resolved_redis_url())
         self.credentials = Credentials(self._server_user, self._find)
         self.credentials.read()
@@ -189,14 +175,16 @@ class Link:
 
     def client(self, **options: Any) -> redis.Redis:
         """A client; `options` are those of a redis-py connection. It connects at the first command."""
-        if self.address.is_sentinel:
-            return self._sentinel_client(self._with_ours(options))
-        return self.client_of(*self.address.hosts[0], **options)
+        return self._client(self.connection_class, *self.address.hosts[0], options)
 
     def client_of(self, host: str, port: int, **options: Any) -> redis.Redis:
         """A client of this server, whether or not Sentinel would name it."""
-        kind = self._class_for(host)
-        pool = redis.ConnectionPool(connection_class=kind, host=host, port=port, **self._with_ours(options))
+        return self._client(self._class_for(host), host, port, options)
+
+    def _client(self, kind: Any, host: str, port: int, options: dict[str, Any]) -> redis.Redis:
+        options |= {"db": self.address.db, "credential_provider": self.credentials} | self.tls_options
+        pool = redis.ConnectionPool(connection_class=kind, host=host, port=port, **options)
+        self._pools.add(pool)
         return redis.Redis.from_pool(pool)
 
     def _class_for(self, host: str) -> Any:
@@ -213,26 +201,24 @@ class Link:
 
     def replicas(self) -> list[tuple[str, int]]:
         """Host and port of each replica that the Sentinels know and can reach. Raises redis.RedisError."""
-        with self.sentinel({}) as manager:
-            return list(manager.discover_slaves(self._master))
+        with self.sentinels() as sentinels:
+            return list(sentinels.discover_slaves(self._settings.redis_sentinel_master))
 
-    def _with_ours(self, options: dict[str, Any]) -> dict[str, Any]:
-        return options | {"db": self.address.db, "credential_provider": self.credentials} | self.tls_options
-
-    @property
-    def _master(self) -> str:
-        return self._settings.redis_sentinel_master
+    def sentinels(self) -> Sentinels:
+        """The Sentinels."""
+        return Sentinels(self.address.hosts, self.sentinel_options(), self.uses_tls)
 
     @functools.cached_property
     def _asked(self) -> Sentinels:
-        return self.sentinel({})
+        return self.sentinels()
 
     def _find(self) -> tuple[str, int]:
-        return self._asked.discover_master(self._master)
-
-    def sentinel(self, options: dict[str, Any]) -> Sentinels:
-        """The Sentinels; `options` are those of connections to the server that they name."""
-        return Sentinels(list(self.address.hosts), self.sentinel_options(), self.uses_tls, options)
+        before, self._found = self._found, self._asked.discover_master(self._settings.redis_sentinel_master)
+        if before not in (None, self._found):
+            # Idle connections may lead to a server that is lost.
+            for pool in list(self._pools):
+                pool.disconnect(inuse_connections=False)
+        return self._found
 
     def sentinel_options(self) -> dict[str, Any]:
         """Options of connections to the Sentinels themselves, which do not know the server's users."""
@@ -245,9 +231,3 @@ class Link:
             "credential_provider": Credentials(self._sentinel_user),
             **self.tls_options,
         }
-
-    def _sentinel_client(self, options: dict[str, Any]) -> redis.Redis:
-        manager = self.sentinel(options)
-        client: SentinelRedis = manager.master_for(self._master, SentinelRedis, connection_class=self.connection_class)
-        client.manager = manager
-        return client

@@ -153,7 +153,7 @@ def test_what_keeps_the_sentinels_from_telling_is_said(
 
 def test_one_dead_sentinel_is_no_matter(pair: SentinelRedis, settings_factory: SettingsFactory) -> None:
     settings = settings_factory(**(pair.settings() | {"redis_url": f"sentinel://localhost:1;{pair.url}"}))
-    manager = Link(settings).sentinel({})
+    manager = Link(settings).sentinels()
     with contextlib.closing(manager):
         assert manager.discover_master("hub") == ("localhost", pair.first.port)
     assert Link(settings).replicas() == [("localhost", pair.second.port)]
@@ -162,7 +162,7 @@ def test_one_dead_sentinel_is_no_matter(pair: SentinelRedis, settings_factory: S
 def test_processes_may_ask_the_sentinels_and_nothing_else(
     pair: SentinelRedis, settings_factory: SettingsFactory
 ) -> None:
-    with contextlib.closing(Link(settings_factory(**pair.settings())).sentinel({})) as manager:
+    with contextlib.closing(Link(settings_factory(**pair.settings())).sentinels()) as manager:
         client = manager.sentinels[0]
         assert set(client.sentinel_masters()) == {"hub"}
         for command in (
@@ -206,7 +206,7 @@ def test_the_password_of_those_who_ask_changes_without_a_gap(
         file = tmp_path / "password"
         file.write_text(password)
         settings = settings_factory(**(pair.settings() | {"redis_sentinel_password_file": file}))
-        with contextlib.closing(Link(settings).sentinel({})) as manager:
+        with contextlib.closing(Link(settings).sentinels()) as manager:
             try:
                 return bool(manager.discover_master("hub"))
             except redis.ConnectionError:

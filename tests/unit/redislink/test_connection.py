@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import redis
 from redis.backoff import NoBackoff
+from redis.credentials import CredentialProvider
 from redis.retry import Retry
 
 from dsf.redislink.connection import (
@@ -24,6 +25,8 @@ from dsf.redislink.connection import (
     SentinelConnection,
     TlsConnection,
 )
+from dsf.redislink.link import Link, Sentinels
+from tests.conftest import SettingsFactory
 from tests.support.redisserver import RedisServer
 from tests.support.tlsca import TestCa
 from tests.support.wait import PATIENCE
@@ -147,27 +150,28 @@ def test_a_server_that_has_become_a_replica_is_left(tries: int) -> None:
         client.close()
 
 
-class _Named:
-    """What a connection needs of Sentinel's pool; `address` is where the server is now."""
-
-    is_master, check_connection, service_name = True, False, "m"
+class _Named(CredentialProvider):
+    """What a connection is told of Sentinel; `address` is where the server is now."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.address = address
         self.asked = 0
 
-    def get_master_address(self) -> tuple[str, int]:
+    def get_credentials(self) -> tuple[()]:  # type: ignore[override]
+        return ()
+
+    def find(self) -> tuple[str, int]:
         self.asked += 1
         return self.address
 
 
 def test_a_retry_goes_to_the_server_that_sentinel_names_by_then() -> None:
     with RedisServer() as first, RedisServer() as second:
-        pool = _Named(("127.0.0.1", first.port))
-        connection = MasterConnection(connection_pool=pool, retry=Retry(NoBackoff(), 1))
+        named = _Named(("127.0.0.1", first.port))
+        connection = MasterConnection(credential_provider=named, retry=Retry(NoBackoff(), 1))
         connection.connect()
         # Once for each connection.
-        assert pool.asked == 1
+        assert named.asked == 1
 
         def run_id() -> str:
             connection.send_command("INFO", "server")
@@ -175,11 +179,28 @@ def test_a_retry_goes_to_the_server_that_sentinel_names_by_then() -> None:
 
         before = run_id()
         first.kill()
-        pool.address = ("127.0.0.1", second.port)
+        named.address = ("127.0.0.1", second.port)
         after = connection.retry.call_with_retry(run_id, lambda _: connection.disconnect())
-        assert (before != after, pool.asked) == (True, 2)
+        assert (before != after, named.asked) == (True, 2)
         assert after == second.client().info("server")["run_id"]
         connection.disconnect()
+
+
+def test_idle_connections_to_a_server_that_is_lost_are_closed(
+    settings_factory: SettingsFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RedisServer() as first, RedisServer() as second:
+        named = [("127.0.0.1", first.port)]
+        monkeypatch.setattr(Sentinels, "discover_master", lambda *_: named[-1])
+        link = Link(settings_factory(redis_url="sentinel://a:1/0", redis_sentinel_master="hub"))
+        with contextlib.closing(link.client()) as one, contextlib.closing(link.client()) as other:
+            assert one.ping()
+            assert other.info("server")["tcp_port"] == first.port
+            named.append(("127.0.0.1", second.port))
+            one.connection_pool.disconnect()
+            assert one.ping()
+            # Although its own one was as good as before.
+            assert other.info("server")["tcp_port"] == second.port
 
 
 @pytest.mark.parametrize("issuer", ["ours", "system"])
