@@ -76,11 +76,6 @@ class Access:
     #: Adds a signature over the whole request.
     sign: Callable[[requests.PreparedRequest], None] | None = field(default=None, repr=False)
 
-    @property
-    def is_secret(self) -> bool:
-        """Whether secrets are sent, which no proxy may read."""
-        return bool(self.secrets)
-
     def signed(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
         """The request, with its signature where there is one; as an `auth` of requests."""
         if self.sign is not None:
@@ -147,7 +142,7 @@ def proxy_for(url: str, access: Access) -> Proxy | None:
         # Secrets are sent through it only if released for a proxy that could read them.
         return _proxy("proxyURL", access.proxy)
     parts = urlsplit(url)
-    if alias_of(url) or (access.is_secret and parts.scheme == "http"):
+    if alias_of(url) or (access.secrets and parts.scheme == "http"):
         return None
     variable, value = _variable(f"{parts.scheme}_proxy")
     if not value or _is_direct(parts):

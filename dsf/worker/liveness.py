@@ -43,14 +43,6 @@ def keep_alive() -> None:
             file.write_text(threads.problem())
 
 
-def lives_no_more() -> None:
-    """Remove the file: the process ends."""
-    file = liveness_file()
-    if file is not None:
-        with contextlib.suppress(OSError):
-            file.unlink(missing_ok=True)
-
-
 class Liveness(bootsteps.StartStopStep):
     """Touches the file while the main loop runs."""
 
@@ -67,11 +59,13 @@ class Liveness(bootsteps.StartStopStep):
             self._entry = worker.timer.call_repeatedly(10.0, keep_alive)
 
     def stop(self, worker: Any) -> None:
-        """The process ends."""
+        """The process ends: remove the file."""
         del worker
         if self._entry is not None:
             self._entry.cancel()
-        lives_no_more()
+        if (file := liveness_file()) is not None:
+            with contextlib.suppress(OSError):
+                file.unlink(missing_ok=True)
 
 
 class PatientConsumer(Consumer):
