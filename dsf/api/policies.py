@@ -1,6 +1,6 @@
 """What readers see of a score while cycles fail, without results, and while it changes little: `spec.execution`.
 
-The results worker gets them as they are, in the registry.
+The results worker gets them in the registry.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def _without_results(scorer: ScorerRecord, cluster: ClusterRecord, value: int | 
 
     named = scorer.when_empty.items
     if named:
-        return tuple({name_of(item.name): item.value for item in named}.items())
+        return tuple({name_of(name): number for name, number in named}.items())
     return () if value is None else ((name_of(scorer.dimension_format) or scorer.score_name, value),)
 
 

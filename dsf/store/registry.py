@@ -13,9 +13,20 @@ import redis
 from pydantic import BaseModel, ConfigDict, Field
 
 from dsf import keys
-from dsf.api.policies import EmptyRule, FailingRule, HoldRule
+from dsf.api.policies import FailingRule, HoldRule
 from dsf.errors import UnknownClusterError, UnknownScorerError
 from dsf.store.client import at_once, parsed, parsed_all
+
+
+class EmptyRule(BaseModel):
+    """What readers see after a valid answer without results: `spec.execution.whenEmpty`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    behavior: Literal["Empty", "Value"] = "Empty"
+    value: int | None = None
+    #: Name (with placeholders of the cluster and the score) and value of each item to show; none: one with `value`.
+    items: tuple[tuple[str, int], ...] = ()
 
 
 class ScorerRecord(BaseModel):

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsf.api.policies import EmptyItem, EmptyRule, FailingRule
+from dsf.api.policies import FailingRule
 from dsf.results.desired import DesiredScore, desired, validity_factor
 from dsf.store.pairs import PairScore
-from dsf.store.registry import ClusterRecord, ScorerRecord
+from dsf.store.registry import ClusterRecord, EmptyRule, ScorerRecord
 
 NOW = 1_800_000_000.0
 CLUSTER = ClusterRecord(name="c", uid="u")
@@ -82,13 +82,7 @@ def test_empty() -> None:
     assert value.items == (("of c", 5),)
 
 
-NAMED = EmptyRule(
-    behavior="Value",
-    items=[
-        EmptyItem(name=name, value=value)
-        for name, value in (("${cluster};pod-a", -100), ("${scoreName}", 3), ("c;pod-a", -90))
-    ],
-)
+NAMED = EmptyRule(behavior="Value", items=(("${cluster};pod-a", -100), ("${scoreName}", 3), ("c;pod-a", -90)))
 
 
 def test_empty_with_named_items() -> None:

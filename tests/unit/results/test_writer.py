@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from dsf import keys
-from dsf.api.policies import EmptyRule
 from dsf.messages import new_run_id
 from dsf.results.writer import Writer
+from dsf.store.registry import EmptyRule
 from tests.integration.results.bed import START, Bed
 from tests.integration.results.writes import APPLY, DELETE, NAME, stats
 from tests.support.wait import PATIENCE, wait_for
