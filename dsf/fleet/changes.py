@@ -249,6 +249,6 @@ def _newest_first(client: redis.Redis, cursor: str | None, since: float | None) 
 def _parsed(id_: str, fields: Any) -> Change | None:
     try:
         return Change.model_validate({**json.loads(fields[_FIELD]), "id": id_, "at": moment(id_)[0] / 1000})
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         log.warning("a change cannot be read", id=id_, error=type(error).__name__)
         return None
