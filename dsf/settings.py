@@ -461,9 +461,10 @@ class Settings(BaseSettings):
         if not isinstance(value, str) or get_origin(field.annotation) not in (list, dict):
             return value
         try:
-            return json.loads(value)
+            found = json.loads(value)
         except (ValueError, RecursionError):
             return value
+        return field.get_default(call_default_factory=True) if found is None else found
 
     @classmethod
     def load(cls) -> Self:

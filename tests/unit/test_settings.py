@@ -26,6 +26,13 @@ def test_lists_and_objects_are_json(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.host_names, found.agent_token_secrets) == (["a", "b"], {"token": ["prometheus"]})
 
 
+def test_null_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The chart renders a list without a value so."""
+    monkeypatch.setenv("DSF_HOST_NAMES", "null")
+    monkeypatch.setenv("DSF_AGENT_TOKEN_SECRETS", "null")
+    assert (Settings.load().host_names, Settings.load().agent_token_secrets) == ([], {})
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
