@@ -160,10 +160,11 @@ def _signature(key: SigningKey, body: str) -> str:
 
 
 class _Versions(BaseModel):
-    """What the bodies of all schema versions have: theirs, and the version of the agent's software."""
+    """What the bodies of all schema versions have: theirs, and the version of the agent's software, maybe in another
+    form."""
 
     v: int = SCHEMA_VERSION
-    version: str = ""
+    version: Any = ""
 
 
 def _check_schema(body: str, cluster: str, key_id: int, version: int) -> None:
@@ -175,7 +176,8 @@ def _check_schema(body: str, cluster: str, key_id: int, version: int) -> None:
         return
     for schema in (signed.v, version):
         if not is_supported(schema):
-            raise SchemaMismatchError(cluster, key_id, schema, signed.version[:_VERSION_LIMIT])
+            software = signed.version if isinstance(signed.version, str) else ""
+            raise SchemaMismatchError(cluster, key_id, schema, software[:_VERSION_LIMIT])
 
 
 def verify(envelope: object, master_secret: bytes) -> Result:

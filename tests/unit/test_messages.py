@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from dsf.errors import MessageRejectedError
-from dsf.messages import Result, derive_key, latest_run_id, new_run_id, sign, verify
+from dsf.errors import MessageRejectedError, SchemaMismatchError
+from dsf.messages import Result, _signature, derive_key, latest_run_id, new_run_id, sign, verify
 
 MASTER = bytes(range(32))
 RUN = "1799999999000-0123abcd"
@@ -63,6 +63,15 @@ def test_a_cluster_signs_for_itself_only() -> None:
     with pytest.raises(MessageRejectedError, match="signed by c for cluster other") as refused:
         verify(envelope, MASTER)
     assert refused.value.reason == "bad_signature"
+
+
+@pytest.mark.parametrize(("version", "said"), [("2.0", "2.0"), (2, ""), ({"major": 2}, "")])
+def test_a_result_of_a_later_schema_is_named_as_such(version: object, said: str) -> None:
+    key = derive_key(MASTER, "c", 1)
+    body = json.dumps({"v": 99, "version": version})
+    with pytest.raises(SchemaMismatchError) as refused:
+        verify({"v": 1, "kid": 1, "cluster": "c", "body": body, "sig": _signature(key, body)}, MASTER)
+    assert (refused.value.schema_version, refused.value.version) == (99, said)
 
 
 def test_run_ids_of_a_moment_sort_before_what_is_later() -> None:
