@@ -79,18 +79,32 @@ def read_row(row: str) -> HistoryEntry | None:
         return None
 
 
+def run_of(row: str) -> str:
+    """Only the run id of this row; empty if unreadable."""
+    try:
+        return _run(row.partition(" ")[0])[0]
+    except ValueError:
+        return ""
+
+
+def _run(packed: str) -> tuple[str, int]:
+    """A run id, and its milliseconds."""
+    if len(packed) < _RUN:
+        raise ValueError(f"not a run: {packed!r}")
+    milliseconds, bits = _number(packed[:_MILLISECONDS]), _number(packed[_MILLISECONDS:_RUN])
+    return f"{milliseconds:013d}-{bits:08x}", milliseconds
+
+
 def _unpacked(row: str) -> HistoryEntry:
     # The message, after six fields, alone may contain spaces.
     first, timings, counts, value, *why = row.split(" ", 6)
-    if len(first) < _RUN:
-        raise ValueError(f"not a run: {first!r}")
-    milliseconds = _number(first[:_MILLISECONDS])
+    run, milliseconds = _run(first)
     stage, reason, message = why or ("", "", "")
     by_name = dict(_given(COUNTS, counts))
     if "results" in by_name and by_name.setdefault("items", by_name["results"]) == _NO_ITEMS:
         del by_name["items"]
     return HistoryEntry(
-        run=f"{milliseconds:013d}-{_number(first[_MILLISECONDS:_RUN]):08x}",
+        run=run,
         at=milliseconds / 1000,
         outcome=first[_RUN:] or "ok",
         stage=stage,

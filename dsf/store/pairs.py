@@ -46,7 +46,7 @@ from dsf import keys
 from dsf.api.hold import Waiting
 from dsf.api.pauses import LATEST
 from dsf.store.client import batched, complain, number, parsed, whole
-from dsf.store.history import HistoryEntry, read_row
+from dsf.store.history import HistoryEntry, read_row, run_of
 from dsf.store.ticks import SKIPS_THRESHOLD, Skips
 
 OUTCOMES = ("ok", "empty", "partial", "error", "skipped", "lost")
@@ -324,4 +324,4 @@ class Pairs:
                 for pair in batch:
                     pipe.lrange(keys.history_key(*pair), 0, -1)
                 for rows in pipe.execute():
-                    yield [cycle.run for row in rows if (cycle := read_row(row)) is not None]
+                    yield [run for row in rows if (run := run_of(row))]
