@@ -87,11 +87,15 @@ class Service(bootsteps.StartStopStep):
         for thread in self._threads:
             thread.start()
 
-    def stop(self, worker: Any) -> None:
-        """Stop the threads and wait for work in progress."""
+    def close(self, worker: Any) -> None:
+        """Tell the threads to stop: before any step does, so that none begins anew."""
         del worker
         self._stopping.set()
         self._wake.set()
+
+    def stop(self, worker: Any) -> None:
+        """Wait for work in progress."""
+        del worker
         for thread in self._threads:
             # A write in progress may delay shutdown.
             thread.join(10.0)
