@@ -1,12 +1,14 @@
-"""Rows grouped by state; and scorers and clusters in numbers: how many of their pairs are in each state, when they
-succeeded, and why not.
+"""Rows grouped by state, kept until a row changes or time brings another state; and scorers and clusters in numbers:
+how many of their pairs are in each state, when they succeeded, and why not.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final
 
@@ -21,7 +23,7 @@ from dsf.fleet.overviews import (
     StateCounts,
     UnreadyScorer,
 )
-from dsf.fleet.snapshot import Rows, SnapshotRow, every
+from dsf.fleet.snapshot import Rows, SnapshotRow
 from dsf.fleet.verdict import Verdict
 from dsf.store.client import whole
 from dsf.store.entries import ALL_CLUSTERS, ScheduleOverride, interval_in_force
@@ -39,25 +41,50 @@ class Groups:
     def __init__(self, rows: Mapping[str, SnapshotRow], now: float) -> None:
         """`rows` by cluster, judged at `now` (unix seconds)."""
         self.rows = rows
+        self._since, self._until = now, math.inf
         states: dict[Verdict, list[SnapshotRow]] = {state: [] for state in Verdict}
         for row in rows.values():
-            states[row.state(now)].append(row)
+            state, end = row.judged(now)
+            states[state].append(row)
+            self._until = min(self._until, end)
         #: Worst first; a state without rows is left out.
         self.states = {state: some for state, some in states.items() if some}
 
-    def reasons(self) -> Iterator[tuple[Verdict, SnapshotRow, PairFailure]]:
+    def hold(self, rows: Mapping[str, SnapshotRow], now: float) -> bool:
+        """Whether they are right for these rows at `now`."""
+        return self.rows is rows and self._since <= now < self._until
+
+    @cached_property
+    def reasons(self) -> list[tuple[Verdict, SnapshotRow, PairFailure]]:
         """The rows that lack a new score, or have not all results in it, and why."""
-        for state, some in self.states.items():
-            for row in some:
-                if (why := row.why(state)) is not None:
-                    yield state, row, why
+        return [
+            (state, row, why)
+            for state, some in self.states.items()
+            for row in some
+            if (why := row.why(state)) is not None
+        ]
+
+    @cached_property
+    def successes(self) -> list[float]:
+        """Unix seconds of each row's newest successful cycle, newest first."""
+        return sorted((row.last_success for row in self.rows.values() if row.last_success is not None), reverse=True)
 
 
-def by_cluster(rows: Rows, now: float) -> dict[str, dict[str, Verdict]]:
-    """Cluster -> scorer -> state at `now` (unix seconds)."""
+def grouped(rows: Rows, now: float, before: Mapping[str, Groups]) -> dict[str, Groups]:
+    """The rows of each scorer by state at `now` (unix seconds); of `before`, those that still hold."""
+    return {
+        scorer: known if (known := before.get(scorer)) is not None and known.hold(own, now) else Groups(own, now)
+        for scorer, own in rows.items()
+    }
+
+
+def by_cluster(groups: Mapping[str, Groups]) -> dict[str, dict[str, Verdict]]:
+    """Cluster -> scorer -> state."""
     clusters: dict[str, dict[str, Verdict]] = {}
-    for row in every(rows):
-        clusters.setdefault(row.cluster, {})[row.scorer] = row.state(now)
+    for scorer, own in groups.items():
+        for state, some in own.states.items():
+            for row in some:
+                clusters.setdefault(row.cluster, {})[scorer] = state
     return clusters
 
 
@@ -71,7 +98,7 @@ def reason_groups(record: ScorerRecord, groups: Groups) -> list[ReasonGroup]:
     sizes: dict[tuple[Verdict, str, str], int] = {}
     newest: dict[tuple[Verdict, str, str], tuple[SnapshotRow, PairFailure]] = {}
     # Of those at the same time, the first by name.
-    for state, row, why in sorted(groups.reasons(), key=lambda found: (-found[2].at, found[1].cluster)):
+    for state, row, why in sorted(groups.reasons, key=lambda found: (-found[2].at, found[1].cluster)):
         group = (state, why.stage, why.reason)
         sizes[group] = sizes.get(group, 0) + 1
         newest.setdefault(group, (row, why))
@@ -116,7 +143,7 @@ def scorer_overview(
         pairs=states.total,
         states=states,
         ages=spread(
-            [max(0.0, now - row.last_success) for row in own.rows.values() if row.last_success is not None],
+            [max(0.0, now - at) for at in own.successes],
             # Bounds of the histogram, in seconds.
             (15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 21_600.0, 86_400.0),
         ),

@@ -23,6 +23,7 @@ from dsf.fleet.groups import (
     by_cluster,
     cluster_overview,
     condition_views,
+    grouped,
     lag_histogram,
     scorer_overview,
     spread,
@@ -74,6 +75,7 @@ class FleetModel:
         self._schedule = ScheduleStore(client)
         self._notices = Notices(client)
         self._snapshot = Snapshot(client)
+        self._kept: dict[str, Groups] = {}
         self._clock = clock
 
     def rows(self) -> Rows:
@@ -129,10 +131,11 @@ class FleetModel:
         record = self._registry.scorer(name)
         now = self._clock()
         [overview] = self._overviews({name: record}, now)
+        own = self._groups(now).get(name)
         values = [
             ClusterValue(cluster=row.cluster, value=row.value)
-            for row in self.rows().get(name, {}).values()
-            if row.value is not None and row.state(now) is Verdict.OK
+            for row in (own.states.get(Verdict.OK, ()) if own else ())
+            if row.value is not None
         ]
         fields = [f"{name}:{bound}" for bound in (*keys.LAG_BOUNDS, "+Inf")]
         lags = dict(zip(fields, self._redis.hmget(keys.BEAT_LAGS, fields), strict=True))
@@ -161,7 +164,7 @@ class FleetModel:
         wanted = {str(name) for name in self._redis.hkeys(keys.CLUSTERS)}
         if names is not None:
             wanted &= set(names)
-        states = by_cluster(self.rows(), now)
+        states = by_cluster(self._groups(now))
         if paired:
             wanted &= states.keys()
         order = sorted((-badness(states.get(name, {}).values()), name) for name in wanted)
@@ -182,9 +185,8 @@ class FleetModel:
 
     def cluster_states(self) -> dict[str, StateCounts]:
         """The states of the pairs of each cluster."""
-        return {
-            name: state_counts(verdicts.values()) for name, verdicts in by_cluster(self.rows(), self._clock()).items()
-        }
+        states = by_cluster(self._groups(self._clock()))
+        return {name: state_counts(verdicts.values()) for name, verdicts in states.items()}
 
     def labels(self) -> dict[str, dict[str, str]]:
         """The labels of each cluster, without those of addons."""
@@ -235,7 +237,7 @@ class FleetModel:
         now = self._clock()
         after = Cursor.read(cursor) if cursor is not None else None
         total, rows = 0, list[tuple[Cursor, SnapshotRow]]()
-        chosen = [wanted.chosen(rows_of_scorer, now) for rows_of_scorer in self._asked(wanted)]
+        chosen = [wanted.chosen(groups, now) for groups in self._asked(wanted, now)]
         for rank, state in enumerate(RANKS):
             fitting = [row for some in chosen for row in some.get(state, ())]
             total += len(fitting)
@@ -249,9 +251,8 @@ class FleetModel:
 
     def reasons(self, scorers: Collection[str]) -> set[str]:
         """All reasons for missing new scores of these scorers."""
-        now = self._clock()
-        asked = self._asked(PairFilter(scorers=scorers))
-        return {why.reason for rows in asked for _, _, why in Groups(rows, now).reasons()}
+        asked = self._asked(PairFilter(scorers=scorers), self._clock())
+        return {why.reason for groups in asked for _, _, why in groups.reasons}
 
     def pair(self, cluster: str, scorer: str) -> PairDetail:
         """One pair with its newest cycles; counters are zero if it never ran."""
@@ -415,12 +416,12 @@ class FleetModel:
             self._registry.cluster(cluster)
 
     def _overviews(self, records: Mapping[str, ScorerRecord], now: float) -> list[ScorerOverview]:
-        rows, overrides = self.rows(), self._schedule.overrides()
+        groups, overrides = self._groups(now), self._schedule.overrides()
         notices, reads = self._notices.scorers(), self._notices.reads()
         return [
             scorer_overview(
                 record,
-                Groups(rows.get(name, {}), now),
+                groups.get(name) or Groups({}, now),
                 overrides,
                 now,
                 conditions=condition_views(notices.get(name), unmet=True),
@@ -429,12 +430,17 @@ class FleetModel:
             for name, record in records.items()
         ]
 
-    def _asked(self, wanted: PairFilter) -> Iterator[Mapping[str, SnapshotRow]]:
-        """The rows of the wanted scorers by cluster. Raises UnknownScorerError."""
+    def _groups(self, now: float) -> dict[str, Groups]:
+        """The rows by scorer and state at `now` (unix seconds)."""
+        self._kept = groups = grouped(self.rows(), now, self._kept)
+        return groups
+
+    def _asked(self, wanted: PairFilter, now: float) -> Iterator[Groups]:
+        """The rows of the wanted scorers. Raises UnknownScorerError."""
         scorer = self._registry.scorer(wanted.scorer).name if wanted.scorer is not None else None
-        for name, rows in sorted(self.rows().items()):
+        for name, groups in sorted(self._groups(now).items()):
             if scorer in (None, name) and (wanted.scorers is None or name in wanted.scorers):
-                yield rows
+                yield groups
 
     def _table(self, places: Sequence[Cursor], now: float) -> list[PairRow]:
         names = [(place.cluster, place.scorer) for place in places]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -29,15 +29,14 @@ class PairFilter:
     reason: str | None = None
     why: Callable[[str, str], bool] | None = None
 
-    def chosen(self, rows: Mapping[str, SnapshotRow], now: float) -> dict[Verdict, list[SnapshotRow]]:
+    def chosen(self, groups: Groups, now: float) -> dict[Verdict, list[SnapshotRow]]:
         """The matching rows of a scorer by state; its name is not looked at."""
         if self.clusters is not None:
-            rows = {name: rows[name] for name in self.clusters if name in rows}
-        groups = Groups(rows, now)
+            groups = Groups({name: groups.rows[name] for name in self.clusters if name in groups.rows}, now)
         by_state = groups.states
         if self.reason is not None or self.stage is not None or self.why is not None:
             by_state = {}
-            for state, row, why in groups.reasons():
+            for state, row, why in groups.reasons:
                 if self._is_for(why.stage, why.reason):
                     by_state.setdefault(state, []).append(row)
         return {state: some for state, some in by_state.items() if self.states is None or state in self.states}

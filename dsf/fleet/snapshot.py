@@ -68,7 +68,15 @@ class SnapshotRow(PairState):
 
     def state(self, now: float) -> Verdict:
         """Its state at `now` (unix seconds)."""
-        return verdict(self, now, is_paused=self.pause_end(now) is not None)
+        return self.judged(now)[0]
+
+    def judged(self, now: float) -> tuple[Verdict, float]:
+        """Its state at `now`, and when time alone brings another one (both in unix seconds)."""
+        end = self.pause_end(now)
+        state = verdict(self, now, is_paused=end is not None)
+        if end is None:
+            end = self.valid_until if state in (Verdict.OK, Verdict.EMPTY) else math.inf
+        return state, end
 
     def why(self, state: Verdict) -> PairFailure | None:
         """Why a pair of this state has no new score, or not all of its results; None without a reason."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
-from dsf.fleet.groups import Groups, badness, by_cluster
+from dsf.fleet.groups import Groups, badness, by_cluster, grouped
 from dsf.fleet.rows import entry_view
 from dsf.fleet.snapshot import SnapshotRow
 from dsf.fleet.verdict import Verdict
@@ -54,12 +55,27 @@ def test_time_alone_changes_states() -> None:
         _row("never"),
     )
     expected = {"valid": "ok", "empty": "empty", "failing": "failing", "paused": "paused", "never": "never"}
-    assert _states(Groups(rows, NOW)) == expected
-    by_scorer = by_cluster({"cpu": rows}, NOW)
+    first = grouped({"cpu": rows}, NOW, {})
+    assert _states(first["cpu"]) == expected
+    by_scorer = by_cluster(first)
     assert {cluster: str(one["cpu"]) for cluster, one in by_scorer.items()} == expected
     assert badness(by_scorer["failing"].values()) > badness(by_scorer["valid"].values()) == 0.0
-    assert _states(Groups(rows, NOW + 29.9)) == expected
-    assert _states(Groups(rows, NOW + 30)) == {**expected, "paused": "ok"}
+    assert grouped({"cpu": rows}, NOW + 29.9, first)["cpu"] is first["cpu"]
+    second = grouped({"cpu": rows}, NOW + 30, first)
+    assert _states(second["cpu"]) == {**expected, "paused": "ok"}
     expired = {**expected, "valid": "expired", "paused": "expired"}
-    assert _states(Groups(rows, NOW + 60)) == expired
-    assert _states(Groups(rows, NOW + 90)) == {**expired, "empty": "expired"}
+    third = grouped({"cpu": rows}, NOW + 60, second)
+    assert _states(third["cpu"]) == expired
+    assert _states(grouped({"cpu": rows}, NOW + 90, third)["cpu"]) == {**expired, "empty": "expired"}
+    # A clock that was ahead is set right.
+    assert _states(grouped({"cpu": rows}, NOW, third)["cpu"]) == expected
+
+
+def test_only_the_groups_of_changed_rows_are_made_anew() -> None:
+    valid: dict[str, Any] = {"last_success": NOW, "valid_until": NOW + 60, "items": 1}
+    rows = {name: _rows(_row("a", **valid), _row("b", **valid)) for name in ("cpu", "memory")}
+    before = grouped(rows, NOW, {})
+    after = grouped({**rows, "cpu": _rows(_row("a", failing=1), _row("b", **valid))}, NOW + 1, before)
+    assert after["memory"] is before["memory"]
+    assert after["cpu"].states.keys() == {Verdict.FAILING, Verdict.OK}
+    assert grouped({}, NOW + 1, before) == {}
