@@ -7,7 +7,7 @@ conditions, and every served cluster with its labels and the scorers excluded th
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import redis
 from pydantic import BaseModel, ConfigDict
@@ -122,16 +122,18 @@ class Notices:
         """Remove a cluster's notice."""
         self._redis.hdel(keys.CLUSTER_NOTICES, name)
 
-    def keep(self, scorers: Collection[str], clusters: Collection[str] | None = None) -> None:
-        """Forget all scorers but these, and all clusters but these (None: forget none)."""
-        for key, names in (
-            (keys.SCORER_NOTICES, scorers),
-            (keys.CONFIG_READS, scorers),
-            (keys.CLUSTER_NOTICES, clusters),
-        ):
-            known: Any = self._redis.hkeys(key) if names is not None else ()
-            if gone := [name for name in known if names is not None and name not in names]:
-                self._redis.hdel(key, *gone)
+    def keep(self, scorers: Collection[str], clusters: Collection[str] | None = None) -> set[str]:
+        """Forget all scorers but these, and all clusters but these (None: forget none). Returns those of these clusters
+        that have no notice, as Redis may have lost it."""
+        self._keep(keys.SCORER_NOTICES, scorers)
+        self._keep(keys.CONFIG_READS, scorers)
+        return set() if clusters is None else self._keep(keys.CLUSTER_NOTICES, clusters)
+
+    def _keep(self, key: str, names: Collection[str]) -> set[str]:
+        known = {str(name) for name in self._redis.hkeys(key)}
+        if gone := known.difference(names):
+            self._redis.hdel(key, *gone)
+        return set(names) - known
 
     def scorers(self) -> dict[str, ScorerNotice]:
         """All notices by name."""
