@@ -1,7 +1,7 @@
 """The exchanges of this process, each of which ends at its deadline, whatever its server does.
 
-The timeouts of requests are for each read: a server that sends a byte now and then never meets them. So each wait for a
-connection (dsf.http.transport) has only the time that is left of its exchange.
+The timeouts of requests are for each read: a server that sends a byte now and then never meets them. So a thread shuts
+down the connection of an exchange at its deadline: who reads from it or writes to it then gets EOF or an error.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Final, Protocol
 
 from dsf.http.access import USUAL_TLS, TlsOptions
+from dsf.process.threads import SupervisedThread
 
 
 class Owner(Protocol):
@@ -57,7 +58,7 @@ class Exchange:
         return self.is_kept and not self.is_answered
 
     def use(self, connection: socket.socket) -> None:
-        """This is its socket from now on; its next wait has the time that is left. Raises TimeoutError without any."""
+        """This is its socket from now on. Raises TimeoutError when the deadline has passed."""
         # In this order: a socket that comes too late to be shut down is not used.
         self._socket = connection
         connection.settimeout(self.remaining())
@@ -69,40 +70,65 @@ class Exchange:
             self.answers.pop().close()
 
     def end(self) -> None:
-        """End it from another thread: its deadline is now."""
-        self.deadline = time.monotonic()
+        """End it from another thread."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 # Not SSLSocket.shutdown: that removes the TLS object from the thread that reads.
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
 
+class _Watch:
+    """The thread that ends exchanges at their deadline, from the first one on."""
+
+    def __init__(self) -> None:
+        self._running: set[Exchange] = set()
+        self._changed = threading.Condition()
+        self._wakes_at = 0.0
+        self._thread: SupervisedThread | None = None
+
+    @contextlib.contextmanager
+    def running(self, exchange: Exchange) -> Iterator[None]:
+        """Requests of this thread belong to this exchange."""
+        _thread.exchange = exchange
+        with self._changed:
+            self._running.add(exchange)
+            if self._thread is None:
+                self._thread = SupervisedThread(self._run, "dsf-http-watch")
+                self._thread.start()
+            elif exchange.deadline < self._wakes_at:
+                self._changed.notify()
+        try:
+            yield
+        finally:
+            _thread.exchange = None
+            with self._changed:
+                self._running.discard(exchange)
+            exchange.close()
+
+    def cut(self, owner: Owner) -> None:
+        """The deadline of the owner's exchanges is now."""
+        with self._changed:
+            for exchange in self._running:
+                if exchange.owner is owner:
+                    exchange.deadline = time.monotonic()
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                now = time.monotonic()
+                for exchange in self._running:
+                    if exchange.deadline <= now:
+                        exchange.end()
+                later = [exchange.deadline for exchange in self._running if exchange.deadline > now]
+                self._wakes_at = min([now + 15.0, *later])
+                self._changed.wait(self._wakes_at - now)
+
+
 _thread = threading.local()
-_lock = threading.Lock()
-_running: Final[set[Exchange]] = set()
-
-
-@contextlib.contextmanager
-def running(exchange: Exchange) -> Iterator[None]:
-    """Requests of this thread belong to this exchange."""
-    _thread.exchange = exchange
-    with _lock:
-        _running.add(exchange)
-    try:
-        yield
-    finally:
-        _thread.exchange = None
-        with _lock:
-            _running.discard(exchange)
-        exchange.close()
-
-
-def cut(owner: Owner) -> None:
-    """The deadline of the owner's exchanges is now."""
-    with _lock:
-        for exchange in _running:
-            if exchange.owner is owner:
-                exchange.end()
+_watch: Final = _Watch()
+cut: Final = _watch.cut
+running: Final = _watch.running
 
 
 def current() -> Exchange:

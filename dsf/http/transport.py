@@ -43,8 +43,6 @@ _SOCKET_OPTIONS: Final = [
 IDLE_SECONDS: Final = 60.0
 #: Bytes of status line and headers, those of interim answers (100 Continue) included.
 _MAX_HEAD: Final = 256 * 1024
-#: Bytes of a record of TLS.
-_RECORD: Final = 16 * 1024
 _DIGITS: Final = re.compile(r"[0-9]{1,18}")
 
 
@@ -56,7 +54,7 @@ class BoundedResponse(http.client.HTTPResponse):
         exchange = current()
         exchange.answers.append(self)
         exchange.use(sock)
-        self._wire = _Metered(self.fp.detach(), sock, exchange)
+        self._wire = _Metered(self.fp.detach(), exchange)
         self.fp = io.BufferedReader(self._wire)
 
     def begin(self) -> None:
@@ -95,9 +93,8 @@ def _check(headers: http.client.HTTPMessage) -> None:
 class _Metered(io.RawIOBase):
     """The socket's bytes, counted. `left` is how many may follow, `is_over` whether the connection has ended."""
 
-    def __init__(self, raw: io.RawIOBase, sock: socket.socket, exchange: Exchange) -> None:
+    def __init__(self, raw: io.RawIOBase, exchange: Exchange) -> None:
         self._raw = raw
-        self._socket = sock
         self._exchange = exchange
         self.left = _MAX_HEAD
         self.is_over = False
@@ -106,10 +103,9 @@ class _Metered(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        self._exchange.use(self._socket)
         count = self._raw.readinto(buffer)
         if not count:
-            # So ends an exchange that is cut, too.
+            # So ends an exchange at its deadline, too.
             self._exchange.remaining()
             self.is_over = True
             return count
@@ -179,13 +175,6 @@ class _Connection(HTTPConnection):
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 5000)
         self._used = time.monotonic()
         super().request(*args, **options)
-
-    def send(self, data: Any) -> None:
-        """Send some bytes, in records of TLS: each would have a new timeout for who does not read."""
-        for start in range(0, len(data), _RECORD):
-            if self.sock is not None:
-                current().use(self.sock)
-            super().send(data[start : start + _RECORD])
 
 
 class _TlsConnection(_Connection, HTTPSConnection):

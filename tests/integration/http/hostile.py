@@ -7,11 +7,19 @@ import gzip
 import itertools
 import select
 import socket
+import ssl
 import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA384
+from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
+
+from tests.support.tlsca import Certificate
 
 #: Most bytes of an answer in these tests.
 MAX_BYTES = 2_000_000
@@ -220,3 +228,34 @@ class RawServer:
         self._thread.join()
         for thread in self._threads:
             thread.join()
+
+
+def tickets(listener: socket.socket, certificate: Certificate, secrets: Path) -> None:
+    """Answer one request with tickets of TLS for ever: the client's OpenSSL reads all of them before it returns."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*certificate)
+    context.keylog_filename = str(secrets)
+    context.num_tickets = 0
+    with contextlib.suppress(OSError), context.wrap_socket(listener.accept()[0], server_side=True) as connection:
+        connection.recv(65536)
+        # The kernel of a client that has gone may be silent about it.
+        connection.settimeout(5.0)
+        cipher = connection.cipher()
+        assert cipher is not None
+        assert cipher[:2] == ("TLS_AES_256_GCM_SHA384", "TLSv1.3")
+        # Made here, for Python sends none later. A small one takes the client as long as a large one.
+        [secret] = [line.split()[2] for line in secrets.read_text().splitlines() if "SERVER_TRAFFIC_SECRET_0" in line]
+        ticket = bytes.fromhex("0400000e 00001c20 00000001 00 0001 78 0000")
+        record = ticket * (16380 // len(ticket)) + b"\x16"
+        header = b"\x17\x03\x03" + (len(record) + 16).to_bytes(2)
+        key, nonce = (_expanded(bytes.fromhex(secret), *what) for what in ((b"key", 32), (b"iv", 12)))
+        for number in itertools.count():
+            this = int.from_bytes(nonce) ^ number
+            sealed = AESGCM(key).encrypt(this.to_bytes(12), record, header)
+            socket.socket.sendall(connection, header + sealed)
+
+
+def _expanded(secret: bytes, label: bytes, length: int) -> bytes:
+    """HKDF-Expand-Label of RFC 8446."""
+    info = length.to_bytes(2) + bytes([6 + len(label)]) + b"tls13 " + label + b"\0"
+    return HKDFExpand(SHA384(), length, info).derive(secret)

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -17,9 +18,11 @@ from dsf import http
 from dsf.api.types import ConfigSyncMode
 from dsf.errors import HttpError
 from dsf.http import addresses, transport
+from dsf.http.access import Access, TlsOptions
 from dsf.hub import health
-from tests.integration.http.hostile import MAX_BYTES, TABLE, Hostile, RawServer
+from tests.integration.http.hostile import MAX_BYTES, TABLE, Hostile, RawServer, tickets
 from tests.support.httpserver import ScriptedServer, answer
+from tests.support.tlsca import TestCa
 from tests.support.wait import PATIENCE
 
 #: Seconds that an exchange has, more where they were over before the server was asked: machines are busy.
@@ -98,6 +101,20 @@ def test_the_deadline_counts_for_compressed_bytes_that_are_there_already() -> No
     with RawServer(row.sent) as server, pytest.raises(HttpError) as caught:
         http.get(server.url, deadline=time.monotonic() + 0.05, max_bytes=1 << 40)
     assert caught.value.reason == "timeout"
+
+
+def test_a_server_that_keeps_openssl_busy_meets_the_deadline(tmp_path: Path) -> None:
+    certificate = TestCa(tmp_path).issue("127.0.0.1")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=tickets, args=(listener, certificate, tmp_path / "secrets"))
+        server.start()
+        ask = partial(http.get, f"https://127.0.0.1:{listener.getsockname()[1]}/", max_bytes=MAX_BYTES)
+        started = time.monotonic()
+        with pytest.raises(HttpError) as caught:
+            ask(deadline=started + 2, access=Access(tls=TlsOptions(verify=False)))
+        assert caught.value.reason == "timeout"
+        assert time.monotonic() - started < 2 + PATIENCE
+        server.join()
 
 
 def test_a_name_server_that_does_not_answer_meets_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:

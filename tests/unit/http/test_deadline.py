@@ -24,6 +24,8 @@ class Pair:
         self.own, self.server = (opened.enter_context(end) for end in socket.socketpair())
         self.exchange = Exchange(time.monotonic() + seconds, 100)
         self.exchange.use(self.own)
+        # What the time-out of the socket does is not tested here.
+        self.own.settimeout(_FAR)
 
     @property
     def is_open(self) -> bool:
@@ -37,24 +39,23 @@ def opened() -> Iterator[ExitStack]:
         yield stack
 
 
-def test_each_wait_has_the_time_that_is_left(opened: ExitStack) -> None:
-    pair = Pair(opened, _FAR)
-    with running(pair.exchange):
-        pair.exchange.deadline = time.monotonic() + 0.2
-        pair.exchange.use(pair.own)
+def test_the_one_whose_time_is_up_is_ended_while_others_go_on(opened: ExitStack) -> None:
+    early, late = Pair(opened, 0.2), Pair(opened, _FAR)
+    with running(late.exchange), running(early.exchange):
+        # The thread waits for the late one when the early one begins.
+        assert early.own.recv(1) == b""
         with pytest.raises(TimeoutError):
-            pair.own.recv(1)
-        with pytest.raises(TimeoutError):
-            pair.exchange.use(pair.own)
+            early.exchange.remaining()
+        assert late.is_open
 
 
 def test_the_connection_of_one_that_is_over_is_left_alone(opened: ExitStack) -> None:
-    owner = Owner(time.monotonic() + _FAR)
-    with made_for(owner):
-        over = Pair(opened, _FAR)
+    over, next_one = Pair(opened, 0.2), Pair(opened, 0.4)
     with running(over.exchange):
         pass
-    cut(owner)
+    with running(next_one.exchange):
+        assert next_one.own.recv(1) == b""
+    assert over.exchange.deadline < time.monotonic()
     assert over.is_open
 
 
