@@ -14,6 +14,7 @@ import os
 import re
 import ssl
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -51,6 +52,7 @@ class _Place(NamedTuple):
 
 
 _folder: Path | None = None
+_lock = threading.Lock()
 #: Unusable files that were logged, so that each is logged once.
 _logged: set[tuple[Path, str]] = set()
 
@@ -84,11 +86,13 @@ def context(tls: TlsOptions = USUAL_TLS) -> ssl.SSLContext:
     """
     places = tuple(_places())
     # The name is the connection's, not the context's.
-    return _made(replace(tls, server_name=""), places, tuple(_state(place) for place in places))
+    tls = replace(tls, server_name="")
+    made = _usual if tls == USUAL_TLS else _own
+    # Threads that begin at once would each make one.
+    with _lock:
+        return made(tls, places, tuple(_state(place) for place in places))
 
 
-# Each has all CAs, which are some hundred kB.
-@lru_cache(maxsize=16)
 def _made(tls: TlsOptions, places: tuple[_Place, ...], seen: tuple[object, ...]) -> ssl.SSLContext:
     """The context for servers with these options while the places are as they were `seen`."""
     del seen
@@ -105,6 +109,11 @@ def _made(tls: TlsOptions, places: tuple[_Place, ...], seen: tuple[object, ...])
     if tls.certificate:
         load_identity(made, tls.certificate, tls.key)
     return made
+
+
+# Each has all CAs, which are some hundred kB. Those of servers with their own do not displace the one of all others.
+_usual = lru_cache(maxsize=1)(_made)
+_own = lru_cache(maxsize=16)(_made)
 
 
 def _places() -> Iterator[_Place]:

@@ -1,9 +1,14 @@
-"""Certificates in text of any kind."""
+"""Certificates in text of any kind, and how often the CAs are read."""
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
 import pytest
 
+from dsf.http import trust
+from dsf.http.access import TlsOptions
 from dsf.http.trust import CERTIFICATE, period
 
 
@@ -18,3 +23,17 @@ def test_many_beginnings_without_an_end_take_no_time() -> None:
     assert CERTIFICATE.findall(data) == []
     with pytest.raises(ValueError, match="no certificate"):
         period(data)
+
+
+def test_threads_that_begin_at_once_read_the_cas_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
+    with ThreadPoolExecutor(8) as threads:
+        assert len(set(threads.map(lambda _: trust.context(), range(8)))) == 1
+
+
+def test_servers_with_their_own_options_leave_the_context_of_the_others() -> None:
+    usual = trust.context()
+    # A CA in other words is another one.
+    for number in range(17):
+        trust.context(TlsOptions(ca=b"\n" * number, verify=False))
+    assert trust.context(TlsOptions(server_name="other")) is usual
