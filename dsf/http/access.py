@@ -164,6 +164,7 @@ def _proxy(variable: str, value: str) -> Proxy:
         host, port = parts.hostname, parts.port or 80
     except ValueError:
         host, port = None, 0
+    # TLS to a proxy would be TLS inside TLS, by urllib3's SSLTransport: that is no socket which a deadline could end.
     if not host or parts.scheme.lower() != "http":
         # Without the value: it may hold a password.
         raise HttpError(
