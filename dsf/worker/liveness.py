@@ -7,11 +7,10 @@ Redis does not count as stuck.
 from __future__ import annotations
 
 import contextlib
-import random
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import redis
 from celery import bootsteps
@@ -19,10 +18,6 @@ from celery.worker.consumer import Consumer
 
 from dsf.process import threads
 from dsf.settings import settings
-
-#: The longest wait before another attempt to connect, in seconds: a rotated password or a restarted Redis is noticed at
-#: most this late. It spreads the reconnects of 3,500 agents over seconds.
-LONGEST_WAIT: Final = 5.0
 
 
 def liveness_file() -> Path | None:
@@ -86,11 +81,7 @@ class PatientConsumer(Consumer):
 
 
 def _touching(connect: Callable[..., Any]) -> Callable[..., Any]:
-    """`connect` whose callback, called every second, also touches the file.
-
-    Kombu's own waits between attempts grow to half a minute, equal for all. Here they end at `LONGEST_WAIT`, and have
-    jitter, so that a fleet does not reconnect at one moment when Redis is back.
-    """
+    """`connect` whose callback, called every second, also touches the file."""
 
     def ensure_connection(*args: Any, callback: Callable[[], Any] | None = None, **options: Any) -> Any:
         def wait() -> None:
@@ -98,11 +89,6 @@ def _touching(connect: Callable[..., Any]) -> Callable[..., Any]:
             if callback is not None:
                 callback()
 
-        waits = {"interval_start": _drawn(), "interval_step": _drawn(), "interval_max": LONGEST_WAIT * _drawn()}
-        return connect(*args, callback=wait, **waits, **options)
+        return connect(*args, callback=wait, **options)
 
     return ensure_connection
-
-
-def _drawn() -> float:
-    return random.uniform(0.5, 1.0)  # noqa: S311

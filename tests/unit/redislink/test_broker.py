@@ -1,6 +1,8 @@
-"""Celery's connections: an address without secrets."""
+"""Celery's connections: short waits that differ, and an address without secrets."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import kombu
 import pytest
@@ -49,6 +51,27 @@ def test_flowers_page_of_queues_gets_a_socket_as_it_takes_one(settings_factory: 
         assert connection.as_uri(include_password=True) == "redis+socket://:some%40password@/run/Redis.sock"
         assert connection.as_uri() == "unix:///run/Redis.sock?db=0"
     app.close()
+
+
+def test_waits_for_redis_have_an_end_and_differ(
+    settings_factory: SettingsFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[dict[str, float]] = []
+
+    def connect(self: kombu.Connection, *_: Any, **options: Any) -> kombu.Connection:
+        waits.append(options)
+        return self
+
+    monkeypatch.setattr(kombu.Connection, "ensure_connection", connect)
+    app = make_app(settings_factory(role="flower"))
+    with app.connection() as connection:
+        for _ in range(20):
+            connection.ensure_connection()
+        connection.ensure_connection(interval_max=1)
+    app.close()
+    assert waits.pop()["interval_max"] == 1
+    assert all(2.5 <= one["interval_max"] <= 5 and one["interval_start"] <= 1 for one in waits)
+    assert len({one["interval_max"] for one in waits}) > 10
 
 
 def test_a_connection_of_somebody_else_is_kombus_own() -> None:
