@@ -33,7 +33,7 @@ class Sentinels(_Base):  # type: ignore[misc]
     def discover_master(self, service_name: str) -> tuple[str, int]:
         """Host and port of the server. Raises redis.ConnectionError with each Sentinel's error."""
         problems = []
-        for number, sentinel in enumerate(self.sentinels):
+        for sentinel in self.sentinels:
             try:
                 known: Any = sentinel.sentinel_masters()
             except redis.RedisError as error:
@@ -41,8 +41,8 @@ class Sentinels(_Base):  # type: ignore[misc]
                 continue
             master = known.get(service_name)
             if master and self.check_master_state(master, service_name):
-                # Asked first from now on.
-                self.sentinels[0], self.sentinels[number] = sentinel, self.sentinels[0]
+                # Asked first from now on; in a new list, for other threads are in this one.
+                self.sentinels = [sentinel, *(other for other in self.sentinels if other is not sentinel)]
                 return master["ip"], master["port"]
             what = "says that it is down" if master else "does not know it (DSF_REDIS_SENTINEL_MASTER)"
             problems.append(f"Sentinel at {_where(sentinel)} {what}")

@@ -10,8 +10,11 @@ import ssl
 import struct
 import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import redis
@@ -201,6 +204,24 @@ def test_idle_connections_to_a_server_that_is_lost_are_closed(
             assert one.ping()
             # Although its own one was as good as before.
             assert other.info("server")["tcp_port"] == second.port
+
+
+def test_threads_that_ask_at_once_lose_no_sentinel() -> None:
+    sentinels = Sentinels([], {}, False)
+    names, together = ["a", "b", "c"], threading.Barrier(2)
+
+    def answer(name: str) -> dict[str, Any]:
+        if name == "a":
+            raise redis.ConnectionError(name)
+        together.wait(PATIENCE)
+        state = {"is_master": True, "is_sdown": False, "is_odown": False, "num-other-sentinels": 2}
+        return {"m": {"ip": "h", "port": 1} | state}
+
+    asked = [mock.MagicMock(**{"sentinel_masters.side_effect": partial(answer, name)}) for name in names]
+    sentinels.sentinels = list(asked)
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(lambda _: sentinels.discover_master("m"), range(2))) == [("h", 1)] * 2
+    assert sentinels.sentinels == [asked[1], asked[0], asked[2]]
 
 
 @pytest.mark.parametrize("issuer", ["ours", "system"])
