@@ -115,6 +115,11 @@ class Stages:
     def _ask(self, cycle: Cycle, summary: ScorerSummary, deadline: float, max_bytes: int) -> Payload:
         """Query the source of `summary`."""
         memory = self._memory
+        try:
+            # Before credentials are got for a type that is not installed.
+            source = source_of(type_of(summary))
+        except HttpError as error:
+            raise CycleError("fetch", error.reason, cleaned(str(error), MESSAGE_LIMIT)) from None
         with self._asking(cycle, summary, "fetch", deadline) as access:
             context = Context(
                 deadline,
@@ -126,7 +131,7 @@ class Stages:
                 partial(self._fetched, cycle),
                 summary.source_name,
             )
-            return source_of(type_of(summary))(summary, context)
+            return source(summary, context)
 
     def _fetched(self, cycle: Cycle, question: Question) -> None:
         self._observer.asked("fetch", question)

@@ -26,6 +26,16 @@ def test_it_ends_with_its_timeout_and_with_its_cycle(left: float, timeout: int) 
     assert cycle.timings["fetch"] > 0
 
 
+def test_a_type_that_is_not_installed_is_said_before_credentials_are_got() -> None:
+    summary = ScorerSummary.model_construct(
+        name="a", source_type="nowhere.example/csv", source_endpoint_auth_name="secret"
+    )
+    cycle = Cycle("a", "1", summary, time.monotonic() + 60)
+    with pytest.raises(CycleError, match=r"nowhere\.example/csv") as caught:
+        _stages()._ask(cycle, summary, cycle.deadline, 1)
+    assert (caught.value.stage, caught.value.reason) == ("fetch", "unsupported_source")
+
+
 def test_it_does_not_begin_after_its_cycle() -> None:
     cycle = Cycle("a", "1", ScorerSummary.model_construct(name="a"), time.monotonic())
     with pytest.raises(CycleError) as caught, _stages()._stage(cycle, "score"):
