@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from http import HTTPStatus
 from urllib.parse import quote, quote_plus
 
 import requests
@@ -128,7 +129,11 @@ class CredentialsBuilder:
         token = self.renewable
 
         def renewed(deadline: float) -> Access:
-            newer = renew(token, deadline)
+            try:
+                newer = renew(token, deadline)
+            except SecretError as error:
+                # With the status of the answer to the older one, which is shown.
+                raise HttpError(error.reason, str(error), status=HTTPStatus.UNAUTHORIZED) from None
             # Requests with the older one must also mask the newer one.
             self.hide(*newer.secrets)
             return newer

@@ -15,7 +15,7 @@ from dsf.errors import HttpError
 from dsf.http.access import Access, TlsOptions
 
 
-def test_a_renewal_that_fails_is_an_error_of_http() -> None:
+def test_a_renewal_that_fails_is_an_answer_of_401() -> None:
     builder = CredentialsBuilder(
         "https://a.test", 0.0, NO_HOSTS, cast("SecretSource", None), TokenCache(), TlsOptions()
     )
@@ -29,7 +29,7 @@ def test_a_renewal_that_fails_is_an_error_of_http() -> None:
     # What data is asked with knows no Secrets, least of all a plug-in.
     with pytest.raises(HttpError, match="no token after old within 3 s") as failed:
         renew(3.0)
-    assert (failed.value.reason, failed.value.retryable) == ("auth_failed", False)
+    assert (failed.value.reason, failed.value.status, failed.value.retryable) == ("auth_failed", 401, False)
 
 
 class Uses:
