@@ -7,11 +7,12 @@ Liveness is in `dsf.worker.liveness`.
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.core import GaugeMetricFamily
@@ -32,12 +33,19 @@ log = dsf.log.get(__name__)
 _SECONDS = {"fetch": names.FETCH_SECONDS, "score": names.PERFORM_SECONDS, "publish": names.SEND_SECONDS}
 
 
-class _Published(NamedTuple):
+@dataclass
+class _Published:
     """The newest scores of one scorer."""
 
+    cluster: str
     score_name: str
     valid_until: float
     results: Sequence[ScoringResult]
+
+    @functools.cached_property
+    def samples(self) -> dict[tuple[str, ...], float]:
+        """Label values -> score. Made at the first scrape: not all results are scraped, and others more than once."""
+        return {gauge_labels(self.cluster, self.score_name, labels): score for labels, score in self.results}
 
 
 class AgentMetrics(Observer, Collector):
@@ -77,7 +85,7 @@ class AgentMetrics(Observer, Collector):
         ends."""
         declared = summary.scoring_interval
         validity = validity_at(interval or declared, summary.validity_seconds, declared)
-        published = _Published(summary.score_name, self._clock() + validity, results)
+        published = _Published(self._cluster, summary.score_name, self._clock() + validity, results)
         with self._lock:
             self._published[summary.name] = published
 
@@ -114,11 +122,9 @@ class AgentMetrics(Observer, Collector):
         summaries = config.summaries()
         scores = names.SCORE.gauge()
         # One series per label set across all scorers: a duplicate would invalidate the whole scrape.
-        samples = {
-            gauge_labels(self._cluster, published.score_name, labels): score
-            for published in self._current(summaries)
-            for labels, score in published.results
-        }
+        samples: dict[tuple[str, ...], float] = {}
+        for published in self._current(summaries):
+            samples |= published.samples
         for labels, score in samples.items():
             scores.add_metric(labels, score)
         yield scores

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from unittest import mock
 
+import pytest
 from prometheus_client import generate_latest
 
+from dsf.agent import metrics as metrics_module
 from dsf.agent.metrics import AgentMetrics
 from dsf.api.scoring import ScoringResult
 from dsf.api.summary import ScorerSummary
@@ -50,6 +53,15 @@ def test_the_line_that_dashboards_know() -> None:
     empty = 'ds_app="",ds_cluster="cluster1",ds_container="",ds_device="",ds_meta=""'
     labels = f'{empty},ds_namespace="mynamespace",ds_node="mynode",ds_pod="mypod"'
     assert page(metrics) == [f'dynamic_score{{{labels},ds_score_name="simple_prediction_score"}} 123.45']
+
+
+def test_labels_are_made_once_for_all_scrapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = mock.Mock(side_effect=metrics_module.gauge_labels)
+    monkeypatch.setattr(metrics_module, "gauge_labels", made)
+    summary = scorer("a")
+    metrics = AgentMetrics("c", Config(summary))
+    metrics.publish(summary, [ScoringResult({"node": "x"}, 1.0), ScoringResult({"node": "y"}, 2.0)])
+    assert len(page(metrics)) == len(page(metrics)) == made.call_count == 2
 
 
 def test_scores_go_when_they_are_replaced_removed_or_expired() -> None:
