@@ -215,8 +215,9 @@ class Link:
     def _find(self) -> tuple[str, int]:
         before, self._found = self._found, self._asked.discover_master(self._settings.redis_sentinel_master)
         if before not in (None, self._found):
-            # Idle connections may lead to a server that is lost.
+            # The others may lead to a server that is lost: those in use are closed when they are given back.
             for pool in list(self._pools):
+                pool.update_active_connections_for_reconnect()
                 pool.disconnect(inuse_connections=False)
         return self._found
 

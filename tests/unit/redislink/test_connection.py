@@ -206,6 +206,22 @@ def test_idle_connections_to_a_server_that_is_lost_are_closed(
             assert other.info("server")["tcp_port"] == second.port
 
 
+def test_a_connection_in_use_meanwhile_is_not_used_again(
+    settings_factory: SettingsFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RedisServer() as first, RedisServer() as second:
+        named = [("127.0.0.1", first.port)]
+        monkeypatch.setattr(Sentinels, "discover_master", lambda *_: named[-1])
+        link = Link(settings_factory(redis_url="sentinel://a:1/0", redis_sentinel_master="hub"))
+        with contextlib.closing(link.client()) as client:
+            used = client.connection_pool.get_connection()
+            named.append(("127.0.0.1", second.port))
+            assert client.ping()
+            client.connection_pool.release(used)
+            # The one that is given back last is taken first.
+            assert client.info("server")["tcp_port"] == second.port
+
+
 def test_threads_that_ask_at_once_lose_no_sentinel() -> None:
     sentinels = Sentinels([], {}, False)
     names, together = ["a", "b", "c"], threading.Barrier(2)
