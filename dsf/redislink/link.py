@@ -39,6 +39,9 @@ class Sentinels(_Base):  # type: ignore[misc]
             except redis.RedisError as error:
                 problems.append(_refusal(sentinel, error))
                 continue
+            finally:
+                # It is asked seldom: no socket waits for the next time.
+                sentinel.connection_pool.disconnect(inuse_connections=False)
             master = known.get(service_name)
             if master and self.check_master_state(master, service_name):
                 # Asked first from now on; in a new list, for other threads are in this one.

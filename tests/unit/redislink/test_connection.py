@@ -32,7 +32,7 @@ from dsf.redislink.link import Link, Sentinels
 from tests.conftest import SettingsFactory
 from tests.support.redisserver import RedisServer
 from tests.support.tlsca import TestCa
-from tests.support.wait import PATIENCE
+from tests.support.wait import PATIENCE, wait_for
 
 
 def test_a_connection_that_is_reset_before_tls_leaves_no_socket_open() -> None:
@@ -220,6 +220,18 @@ def test_a_connection_in_use_meanwhile_is_not_used_again(
             client.connection_pool.release(used)
             # The one that is given back last is taken first.
             assert client.info("server")["tcp_port"] == second.port
+
+
+def test_no_connection_to_a_sentinel_stays_open(settings_factory: SettingsFactory) -> None:
+    with RedisServer() as server:
+        own = server.client()
+        before = own.info("clients")["connected_clients"]
+        link = Link(settings_factory(redis_url=f"sentinel://127.0.0.1:{server.port}/0", redis_sentinel_master="hub"))
+        with contextlib.closing(link.client(retry=Retry(NoBackoff(), 0))) as client:
+            # It answers, though it is no Sentinel.
+            with pytest.raises(redis.ConnectionError, match="unknown command"):
+                client.ping()
+            wait_for(lambda: own.info("clients")["connected_clients"] == before, 10, "it to be closed")
 
 
 def test_threads_that_ask_at_once_lose_no_sentinel() -> None:
