@@ -54,12 +54,15 @@ def leave(session: Session, namespace: str, patience: float = 90.0) -> list[str]
     """
     if not _until(lambda: _has_ended(session, namespace), patience):
         log.warning("hub controller and results workers have not ended yet", namespace=namespace)
-    pending: list[str] = []
+    works: list[dict[str, Any]] = []
     deleted: set[str] = set()
 
+    def have_looked() -> bool:
+        works[:] = _works(session)
+        return True
+
     def are_gone() -> bool:
-        works = _works(session)
-        pending[:] = sorted({work["metadata"]["namespace"] for work in works})
+        have_looked()
         clusters = {score["metadata"]["namespace"] for score in _scores(session)}
         removals = [partial(_remove_scores, session, cluster) for cluster in sorted(clusters)]
         removals += [
@@ -70,9 +73,11 @@ def leave(session: Session, namespace: str, patience: float = 90.0) -> list[str]
         _try_each(removals)
         return not works and not clusters
 
-    _until(are_gone, patience)
+    if not _until(are_gone, patience):
+        # Some are gone since then.
+        _until(have_looked, 10.0)
     log.info("taken back", deliveries=len(deleted))
-    return pending
+    return sorted({work["metadata"]["namespace"] for work in works})
 
 
 def _try_each(removals: Iterable[Callable[[], None]]) -> None:

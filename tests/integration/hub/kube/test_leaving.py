@@ -143,6 +143,11 @@ def test_works_are_read_in_pages_and_only_the_hubs_own() -> None:
 
 
 @pytest.mark.usefixtures("hurried")
+def test_what_the_last_round_deleted_is_not_pending() -> None:
+    assert leaving.leave(cast("Session", Server()), "hub", patience=0) == []
+
+
+@pytest.mark.usefixtures("hurried")
 @pytest.mark.parametrize("at", range(1, 6))
 @pytest.mark.parametrize(
     "failure",
