@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -123,32 +123,40 @@ class ManifestFolder:
     def _list(self) -> _Listing:
         """Raises OSError when the folder itself cannot be listed."""
         listing = _Listing()
-
-        def refused(error: OSError) -> None:
-            prefix = self._prefix(error.filename)
-            if not prefix:
-                raise error
-            if not isinstance(error, FileNotFoundError | NotADirectoryError):
-                text = f"cannot be listed ({error.strerror}); what it had stays until it can"
-                listing.problems.append(ManifestProblem(prefix.rstrip("/"), 0, "", text))
-                listing.closed.append(prefix)
-
-        for folder, folders, files in os.walk(self._root, onerror=refused):
-            prefix = self._prefix(folder)
-            if prefix and not folders and not files:
+        # Not `os.walk`, which calls itself on Python 3.11: any user could nest folders deeper than it can follow.
+        prefixes = [""]
+        while prefixes:
+            prefix = prefixes.pop()
+            try:
+                with os.scandir(self._root / prefix) as entries:
+                    children = sorted(entries, key=lambda entry: entry.name)
+            except OSError as error:
+                if not prefix:
+                    raise
+                if not isinstance(error, FileNotFoundError | NotADirectoryError):
+                    text = f"cannot be listed ({error.strerror}); what it had stays until it can"
+                    listing.problems.append(ManifestProblem(prefix.rstrip("/"), 0, "", text))
+                    listing.closed.append(prefix)
+                continue
+            if prefix and not children:
                 listing.bare.append(prefix)
-            ours = (name for name in folders if not self._is_ignored(Path(folder, name)))
-            folders[:] = _named(prefix, ours, listing.problems)
-            manifests = (name for name in files if name.endswith((".yaml", ".yml", ".json")))
-            for name in _named(prefix, manifests, listing.problems):
-                if (content := _content(os.path.join(folder, name), prefix + name)) is not None:
-                    listing.files[prefix + name] = content
+            for entry in children:
+                is_folder = _is_folder(entry)
+                # Hidden files are editors' or incomplete copies; `x.yaml~` and `#x.yaml#` have another suffix.
+                if entry.name.startswith(".") or not (is_folder or entry.name.endswith((".yaml", ".yml", ".json"))):
+                    continue
+                if is_folder and (entry.is_symlink() or self._is_ignored(Path(entry.path))):
+                    continue
+                escaped = os.fsencode(entry.name).decode("utf-8", "backslashreplace")
+                if escaped != entry.name:
+                    # Its objects could not be stored with it.
+                    text = "its name is not UTF-8; give it another one"
+                    listing.problems.append(ManifestProblem(prefix + escaped, 0, "", text))
+                elif is_folder:
+                    prefixes.append(f"{prefix}{entry.name}/")
+                elif (content := _content(entry.path, prefix + entry.name)) is not None:
+                    listing.files[prefix + entry.name] = content
         return listing
-
-    def _prefix(self, folder: str) -> str:
-        """How the names of what is in it begin."""
-        name = os.path.relpath(folder, self._root)
-        return "" if name == os.curdir else f"{name}/"
 
     def _is_ignored(self, folder: Path) -> bool:
         # The out folder of another hub, or of this one before a setting changed, has copies of the same objects.
@@ -212,6 +220,14 @@ class ManifestFolder:
         self.problems = sorted(problems, key=lambda problem: (problem.source, problem.line, problem.field))
 
 
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        # A link in a circle, or to where this user may not look: reading it says which.
+        return False
+
+
 def _content(path: str, name: str) -> _Content | None:
     """Content of a file; None if it is gone, or a link that leads nowhere."""
     try:
@@ -233,17 +249,6 @@ def _parsed(name: str, content: _Content | None) -> list[ParsedDocument | Manife
         return parse_documents(content.decode("utf-8-sig"), name)
     except UnicodeDecodeError as error:
         return [ManifestProblem(name, content.count(b"\n", 0, error.start) + 1, "", "is not UTF-8 text")]
-
-
-def _named(prefix: str, names: Iterable[str], problems: list[ManifestProblem]) -> list[str]:
-    """The names that are not hidden, as those of editors' and incomplete copies are, and can be stored."""
-    usable = [name for name in names if not name.startswith(".")]
-    for name in [*usable]:
-        escaped = os.fsencode(name).decode("utf-8", "backslashreplace")
-        if escaped != name:
-            problems.append(ManifestProblem(prefix + escaped, 0, "", "its name is not UTF-8; give it another one"))
-            usable.remove(name)
-    return usable
 
 
 def _duplicate(key: ObjectKey, file: str, line: int, winner: Declared) -> ManifestProblem:

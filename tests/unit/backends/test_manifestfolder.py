@@ -305,6 +305,21 @@ def test_what_a_folder_had_that_cannot_be_listed_stays(tmp_path: Path, monkeypat
     assert (sorted(key.name for key in folder.objects), folder.problems) == (["four", "two"], [])
 
 
+def test_folders_may_be_nested_deeper_than_python_calls_itself(tmp_path: Path) -> None:
+    folder = ManifestFolder(tmp_path, tmp_path / "out", "default")
+    (tmp_path / "near.yaml").write_text(CLUSTER % "near")
+    nested = [f"{tmp_path}{'/a' * depth}" for depth in range(1, 1100)]
+    for path in nested:
+        os.mkdir(path)
+    try:
+        folder.refresh()
+    finally:
+        # What removes old folders of tests calls itself too.
+        for path in reversed(nested):
+            os.rmdir(path)
+    assert ([key.name for key in folder.objects], folder.problems) == (["near"], [])
+
+
 def test_a_file_that_was_always_empty_is_nothing(tmp_path: Path) -> None:
     folder = ManifestFolder(tmp_path, tmp_path / "out", "default")
     (tmp_path / "empty.yaml").write_text("")
