@@ -74,6 +74,8 @@ class Hub:
         )
         self._scores = ScoreReconciler(backend, self._registrar, self._desired)
         self._reconcilers = self._make_reconcilers()
+        # Last seen by `_is_changed` of each object; only used in the backend's one thread.
+        self._seen: dict[ObjectKey, tuple[object, ...]] = {}
         self._is_stopping = False
         self._has_begun = False
         self._thread = SupervisedThread(self._resync_forever, "resync")
@@ -173,7 +175,8 @@ class Hub:
     def _on_change(self, key: ObjectKey) -> None:
         """An object changed. Effects on others are found by comparing the next plan with this one."""
         if key.kind in (Kind.SCORER, Kind.CONFIG):
-            self._desired.changed(key)
+            if self._is_changed(key):
+                self._desired.changed(key)
         elif key.kind is Kind.AUTHENTICATION:
             self._desired.changed(self._desired.config_key)
         elif key.kind is Kind.SECRET:
@@ -184,6 +187,19 @@ class Hub:
             self._clusters.queue.add(_cluster(key.namespace))
         elif key.kind is Kind.SCORE:
             self._clusters.queue.add(key)
+
+    def _is_changed(self, key: ObjectKey) -> bool:
+        """Whether more than the status, which the hub itself writes, changed. Edits of a status are found by a full
+        resync."""
+        manifest = self._backend.get(*key)
+        if manifest is None:
+            self._seen.pop(key, None)
+            return True
+        metadata = manifest["metadata"]
+        fields = ("uid", "generation", "annotations", "deletionTimestamp")
+        now = tuple(metadata.get(name) for name in fields)
+        before, self._seen[key] = self._seen.get(key), now
+        return before != now
 
     def _on_check(self, key: ObjectKey, target: HealthTarget, result: Check, request: str) -> None:
         """Tell people when /config was read. Nothing depends on it: what Redis does not take is left out."""

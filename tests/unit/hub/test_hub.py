@@ -1,4 +1,4 @@
-"""The hub before its first plan."""
+"""The hub before its first plan, and what it takes for a change."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from unittest.mock import Mock
 
 import pytest
 
-from dsf.backends.protocol import Backend, Kind, ObjectKey
+from dsf.backends.kube import KubeBackend
+from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
 from dsf.hub.hub import Hub
+from dsf.kube.session import Session
 from dsf.settings import Settings
 
 
@@ -34,3 +36,34 @@ def test_a_cluster_whose_notice_is_lost_is_looked_at_in_the_next_round() -> None
     hub._look_around(0.0, everything=False)
     assert hub._clusters.queue.get() == ObjectKey(Kind.CLUSTER, "", "b")
     assert len(hub._clusters.queue) == 0
+
+
+def _scorer(version: int, generation: int, health: str) -> Manifest:
+    metadata = {"namespace": "n", "name": "s", "uid": "1", "resourceVersion": str(version), "generation": generation}
+    return {"metadata": metadata, "spec": {"description": str(generation)}, "status": {"healthStatus": health}}
+
+
+def test_an_edit_counts_although_a_write_of_the_status_brings_it_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(backend="kube")
+    backend = KubeBackend(Mock(spec=Session), settings)
+    hub = Hub(settings, backend)
+    changed = Mock()
+    monkeypatch.setattr(hub._desired, "changed", changed)
+    backend._on_change = hub._on_change
+    reflector = backend._reflectors[Kind.SCORER, ""]
+
+    def told(version: int, generation: int, health: str) -> int:
+        changed.reset_mock()
+        reflector._take("MODIFIED", _scorer(version, generation, health))
+        return changed.call_count
+
+    assert told(100, 1, "Active") == 1
+    reflector.observe(_scorer(102, 2, "Inactive"))
+    # The edit; the status alone.
+    assert [told(101, 2, "Active"), told(102, 2, "Inactive"), told(103, 2, "Active")] == [1, 0, 0]
+    # The write of a status that was there already.
+    reflector.observe(_scorer(104, 3, "Active"))
+    assert told(104, 3, "Active") == 1
+    changed.reset_mock()
+    reflector._take("DELETED", _scorer(105, 3, "Active"))
+    assert changed.call_count == 1
