@@ -84,11 +84,12 @@ def version_of(obj: Object) -> str:
 
 
 def _newest(held: Object | None, obj: Object) -> Object:
-    """`held` when it is a later state of the same object, else `obj`.
+    """`held` when it is the same or a later state of the same object, else `obj`.
 
-    resourceVersions of one kind are growing numbers; others cannot be compared, and then the watch wins.
+    resourceVersions of one kind are growing numbers; others cannot be compared, and then the watch wins. What was read
+    from `held` counts on: a list does not have all objects read again.
     """
     if held is None or held["metadata"]["uid"] != obj["metadata"]["uid"]:
         return obj
     old, new = version_of(held), version_of(obj)
-    return held if old.isdecimal() and new.isdecimal() and int(old) > int(new) else obj
+    return held if old.isdecimal() and new.isdecimal() and int(old) >= int(new) else obj

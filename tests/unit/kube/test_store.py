@@ -36,6 +36,16 @@ def test_a_later_state_that_was_observed_stays() -> None:
     assert store.get(KEY) == _object(11)
 
 
+def test_an_object_that_comes_again_stays_itself() -> None:
+    store = Store()
+    held = _object(1)
+    store.put(held)
+    store.replace({KEY: _object(1)})
+    store.put(_object(1))
+    store.observe(_object(1))
+    assert store.get(KEY) is held
+
+
 def test_an_earlier_answer_does_not_count() -> None:
     store = Store()
     store.put(_object(10))
