@@ -350,12 +350,13 @@ class DesiredState:
         with self._lock:
             cached = self._parsed.get(key)
             if cached is None or cached[0] is not stored:
-                self._parsed[key] = cached = (stored, *self._read(key, stored, model))
+                self._parsed[key] = cached = self._read(key, stored, model)
         item = cached[1]
         return item if isinstance(item, model) else None
 
-    def _read(self, key: ObjectKey, manifest: Manifest, model: type[_Object]) -> tuple[_Object | None, str]:
-        """The object, and why it is none."""
+    def _read(self, key: ObjectKey, stored: Manifest, model: type[_Object]) -> tuple[Manifest, _Object | None, str]:
+        """The object, and why it is none, after the manifest for which this is final."""
+        manifest = stored
         try:
             unknown: list[str] = []
             # Newer CRDs stay after a rollback, and a hub without its configuration would remove everything. Not
@@ -364,7 +365,7 @@ class DesiredState:
             if model in (DynamicScorer, DynamicScoringConfig):
                 manifest, unknown = known(manifest, model)
             self._tell_ignored(key, unknown)
-            return read(manifest, model), ""
+            return stored, read(manifest, model), ""
         except ValidationError as error:
             text = "; ".join(str(mistake) for mistake in explain(error, model, manifest))
             log.warning("object cannot be used", kind=key.kind.value, object=key.name, problem=text)
@@ -374,7 +375,9 @@ class DesiredState:
             log.exception("object cannot be read, the others go on", kind=key.kind.value, object=key.name)
             text = f"the hub cannot read this object: {type(error).__name__}; the hub's log says where"
             self._backend.event(key, "Warning", INTERNAL_ERROR, text)
-        return None, text
+            # A copy, so that it is read again with the next plan.
+            stored = {**stored}
+        return stored, None, text
 
     def _report_hosted(self, clusters: set[str]) -> None:
         """Report add-ons in hosted mode once: their agents would run on another cluster than the one they score."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from dsf.api.types import ADDON_NAME, HealthStatus
 from dsf.backends.protocol import Kind, Manifest, ObjectKey
-from dsf.hub import summaries
+from dsf.hub import desiredstate, summaries
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.health import Health
 from dsf.hub.outage import Outage
@@ -63,6 +64,21 @@ def test_other_mistakes_stay(settings_factory: Callable[..., Settings]) -> None:
     desired = _desired(place, settings_factory)
     assert desired.update().unreadable == {"hub/s": "spec.description: 7 is not text"}
     assert desired.mistake(ObjectKey(Kind.SCORER, "hub", "s")) == "spec.description: 7 is not text"
+
+
+def test_what_an_internal_error_kept_from_being_read_is_read_again(
+    settings_factory: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Objects()
+    place.put(config().to_manifest())
+    place.put(cluster("a").to_manifest())
+    place.put(scorer("s").to_manifest())
+    desired = _desired(place, settings_factory)
+    with monkeypatch.context() as broken:
+        broken.setattr(desiredstate, "read", Mock(side_effect=KeyError))
+        plan = desired.update()
+    assert "KeyError" in plan.unreadable["hub/s"]
+    assert desired.update().entries("a", {}).keys() == {"s"}
 
 
 def test_an_authentication_with_an_unknown_field_is_not_used(settings_factory: Callable[..., Settings]) -> None:
