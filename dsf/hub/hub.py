@@ -284,6 +284,8 @@ class Hub:
             kept = {name: self._registrar.cluster(name).uid for name in gone if self._departed.grace_of(name)}
             kept |= plan.clusters
             clusters |= self._registrar.notices.keep(plan.scorer_names(), kept.keys())
+            if everything:
+                self._registrar.notices.forget_told()
             for cluster in self._credentials.read_requests() | self._credentials.sync(kept):
                 # Something may have changed during this pass: each is reconciled once more by itself.
                 self._clusters.queue.add(_cluster(cluster))

@@ -6,6 +6,7 @@ conditions, and every served cluster with its labels and the scorers excluded th
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Mapping
 from typing import Final, Literal
 
@@ -13,7 +14,7 @@ import redis
 from pydantic import BaseModel, ConfigDict
 
 from dsf import keys
-from dsf.store.client import parsed, parsed_all
+from dsf.store.client import at_once, parsed, parsed_all
 
 #: OCM's label for a cluster's ClusterSet.
 CLUSTER_SET: Final = "cluster.open-cluster-management.io/clusterset"
@@ -90,18 +91,25 @@ def cut(message: str, limit: int = 2000) -> str:
 
 
 class Notices:
-    """Methods raise redis.RedisError if Redis is unreachable. Thread-safe."""
+    """Methods raise redis.RedisError if Redis is unreachable. Thread-safe.
+
+    To tell the same again costs nothing, until `forget_told`.
+    """
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
+        # Held while a notice is written or removed: Redis has what is noted here, whichever thread is first.
+        self._lock = threading.Lock()
+        # Key and name -> last text told.
+        self._told: dict[tuple[str, str], str] = {}
 
     def tell_scorer(self, notice: ScorerNotice) -> None:
         """Write a DynamicScorer's notice."""
-        self._redis.hset(keys.SCORER_NOTICES, notice.name, notice.model_dump_json(exclude_defaults=True))
+        self._tell(keys.SCORER_NOTICES, notice)
 
     def tell_cluster(self, notice: ClusterNotice) -> None:
         """Write a cluster's notice."""
-        self._redis.hset(keys.CLUSTER_NOTICES, notice.name, notice.model_dump_json(exclude_defaults=True))
+        self._tell(keys.CLUSTER_NOTICES, notice)
 
     def tell_read(self, read: ConfigRead) -> None:
         """Write a scorer's newest check of /config; one that failed keeps the time of the last good one."""
@@ -120,7 +128,17 @@ class Notices:
 
     def forget_cluster(self, name: str) -> None:
         """Remove a cluster's notice."""
-        self._redis.hdel(keys.CLUSTER_NOTICES, name)
+        with self._lock:
+            self._told.pop((keys.CLUSTER_NOTICES, name), None)
+            self._redis.hdel(keys.CLUSTER_NOTICES, name)
+
+    def forget_told(self, names: Collection[str] | None = None) -> None:
+        """Write the notices of these scorers and clusters (None: of all) when they are told next, also unchanged: Redis
+        may have lost them, or have other ones."""
+        with self._lock:
+            self._told = {
+                place: text for place, text in self._told.items() if names is not None and place[1] not in names
+            }
 
     def keep(self, scorers: Collection[str], clusters: Collection[str] | None = None) -> set[str]:
         """Forget all scorers but these, and all clusters but these (None: forget none). Returns those of these clusters
@@ -131,9 +149,11 @@ class Notices:
 
     def _keep(self, key: str, names: Collection[str]) -> set[str]:
         known = {str(name) for name in self._redis.hkeys(key)}
-        if gone := known.difference(names):
+        gone, lost = known.difference(names), set(names) - known
+        self.forget_told(gone | lost)
+        if gone:
             self._redis.hdel(key, *gone)
-        return set(names) - known
+        return lost
 
     def scorers(self) -> dict[str, ScorerNotice]:
         """All notices by name."""
@@ -150,3 +170,13 @@ class Notices:
     def cluster(self, name: str) -> ClusterNotice | None:
         """One of them."""
         return parsed(ClusterNotice, name, self._redis.hget(keys.CLUSTER_NOTICES, name))
+
+    def _tell(self, key: str, notice: ScorerNotice | ClusterNotice) -> None:
+        place, text = (key, notice.name), notice.model_dump_json(exclude_defaults=True)
+        with self._lock:
+            if self._told.get(place) == text:
+                return
+            # A write that fails may have arrived.
+            self._told.pop(place, None)
+            at_once(self._redis, ("HSET", *place, text))
+            self._told[place] = text

@@ -1,18 +1,25 @@
-"""Which notices are kept, and which are missing."""
+"""Which notices are kept, which are missing, and which are written again."""
 
 from __future__ import annotations
 
 from typing import Any
 from unittest.mock import Mock, call
 
+import pytest
+import redis
+
 from dsf import keys
-from dsf.store.notices import Notices
+from dsf.store import notices
+from dsf.store.notices import ClusterNotice, Notices, ScorerNotice
+from tests.support.memorystore import memory_client
 
 STORED: dict[str, Any] = {
     keys.SCORER_NOTICES: ["cpu", "gone"],
     keys.CONFIG_READS: ["cpu"],
     keys.CLUSTER_NOTICES: ["a", "left"],
 }
+NOTICE = ClusterNotice(name="c", labels={"env": "a"})
+CHANGED = ClusterNotice(name="c", labels={"env": "b"})
 
 
 def test_others_are_forgotten_and_lost_ones_named() -> None:
@@ -21,3 +28,60 @@ def test_others_are_forgotten_and_lost_ones_named() -> None:
     assert client.hdel.mock_calls == [call(keys.SCORER_NOTICES, "gone"), call(keys.CLUSTER_NOTICES, "left")]
     assert Notices(client).keep(["cpu", "gone"]) == set()
     assert len(client.hdel.mock_calls) == 2
+
+
+def test_what_was_told_is_written_again_only_when_it_is_to_be() -> None:
+    client = memory_client()
+    told = Notices(client)
+    told.tell_cluster(NOTICE)
+    client.delete(keys.CLUSTER_NOTICES)
+    told.tell_cluster(NOTICE)
+    assert told.clusters() == {}
+    told.tell_cluster(CHANGED)
+    assert told.clusters() == {"c": CHANGED}
+    for names, found in ((["other"], {}), (["c"], {"c": CHANGED}), (None, {"c": CHANGED})):
+        client.delete(keys.CLUSTER_NOTICES)
+        told.forget_told(names)
+        told.tell_cluster(CHANGED)
+        assert told.clusters() == found
+
+
+def test_what_was_removed_is_written_again() -> None:
+    told = Notices(memory_client())
+    told.tell_cluster(NOTICE)
+    told.tell_scorer(ScorerNotice(name="c"))
+    told.forget_cluster("c")
+    assert told.clusters() == {}
+    told.tell_cluster(NOTICE)
+    assert told.clusters() == {"c": NOTICE}
+
+
+def test_what_redis_lost_is_written_again_when_it_is_told_next() -> None:
+    client = memory_client()
+    told = Notices(client)
+    told.tell_cluster(NOTICE)
+    client.delete(keys.CLUSTER_NOTICES)
+    assert told.keep([], ["c"]) == {"c"}
+    told.tell_cluster(NOTICE)
+    assert told.clusters() == {"c": NOTICE}
+    told.keep([], [])
+    told.tell_cluster(NOTICE)
+    assert told.clusters() == {"c": NOTICE}
+
+
+def test_a_write_that_failed_is_not_taken_for_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = memory_client()
+    told = Notices(client)
+    told.tell_cluster(NOTICE)
+    written = notices.at_once
+
+    def without_answer(*arguments: object) -> None:
+        written(*arguments)  # type: ignore[arg-type]
+        raise redis.TimeoutError
+
+    with monkeypatch.context() as slow:
+        slow.setattr(notices, "at_once", without_answer)
+        with pytest.raises(redis.TimeoutError):
+            told.tell_cluster(CHANGED)
+    told.tell_cluster(NOTICE)
+    assert told.clusters() == {"c": NOTICE}
