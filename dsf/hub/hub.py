@@ -246,6 +246,8 @@ class Hub:
     # --- looking at everything -----------------------------------------------------------------------------------
 
     def _resync_forever(self) -> None:
+        # Whether a look at everything failed: it may have enqueued nothing.
+        is_owed = False
         for number in itertools.count(1):
             pause = self._settings.hub_resync * random.uniform(0.9, 1.1)  # noqa: S311
             is_urgent = self._resync.wait(pause)
@@ -254,14 +256,18 @@ class Hub:
                 return
             # Seconds over which a full resync is spread.
             spread = 0.0 if is_urgent else min(5.0, self._settings.hub_resync / 2)
+            everything, is_owed = is_urgent or is_owed or number % 20 == 0, False
             try:
-                self._look_around(spread, everything=is_urgent or number % 20 == 0)
+                self._look_around(spread, everything=everything)
             except (redis.ConnectionError, redis.TimeoutError) as error:
+                # Its end is another reason to look at everything.
                 self._outage.begin(error)
             except (DsfError, redis.RedisError) as error:
                 log.warning("resync failed, will be tried again", error=str(error))
+                is_owed = everything
             except Exception:
                 log.exception("resync failed, will be tried again")
+                is_owed = everything
 
     def _look_around(self, spread: float, *, everything: bool) -> None:
         """Enqueue the clusters that deviate from the desired state without an event, or `everything`."""

@@ -8,6 +8,7 @@ import pytest
 
 from dsf.backends.kube import KubeBackend
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
+from dsf.errors import BackendError
 from dsf.hub.hub import Hub
 from dsf.kube.session import Session
 from dsf.settings import Settings
@@ -36,6 +37,22 @@ def test_a_cluster_whose_notice_is_lost_is_looked_at_in_the_next_round() -> None
     hub._look_around(0.0, everything=False)
     assert hub._clusters.queue.get() == ObjectKey(Kind.CLUSTER, "", "b")
     assert len(hub._clusters.queue) == 0
+
+
+def test_a_look_at_everything_that_failed_is_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = Hub(Settings(backend="dir", hub_resync=0.01), Mock(spec=Backend))
+    looks: list[bool] = []
+
+    def look(_: float, *, everything: bool) -> None:
+        looks.append(everything)
+        if len(looks) <= 2:
+            raise BackendError("not now")
+        hub._is_stopping = len(looks) == 4
+
+    monkeypatch.setattr(hub, "_look_around", look)
+    hub._resync.set()
+    hub._resync_forever()
+    assert looks == [True, True, True, False]
 
 
 def _scorer(version: int, generation: int, health: str) -> Manifest:
