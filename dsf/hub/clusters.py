@@ -66,6 +66,8 @@ class ClusterReconciler:
         self._lock = threading.Lock()
         # Clusters reconciled since this process started.
         self._known: dict[str, _Known] = {}
+        # Those of them whose last run failed or is unfinished.
+        self._unsettled: set[str] = set()
         # Cluster -> end (monotonic clock) of its new entries' wait.
         self._held: dict[str, float] = {}
 
@@ -73,9 +75,14 @@ class ClusterReconciler:
         """Raises BackendError and redis.RedisError; a failure of one does not prevent the other's work."""
         plan = self._desired.plan
         problem, is_refused = "", False
+        with self._lock:
+            self._unsettled.add(key.name)
         try:
             reconcile = self._serve_what_fits if key.name in plan.clusters else self._leave
-            return reconcile(key.name, plan)
+            look = reconcile(key.name, plan)
+            with self._lock:
+                self._unsettled.discard(key.name)
+            return look
         except BackendError as error:
             problem, is_refused = str(error), error.is_refusal
             raise
@@ -109,6 +116,11 @@ class ClusterReconciler:
         # Refusals first, in stable order: a status must not change without need.
         _, name = min(failed)
         return f"{name}: {rows[name].problem}", rows[name].is_refused
+
+    def unsettled(self) -> frozenset[str]:
+        """Clusters whose last run failed or is unfinished."""
+        with self._lock:
+            return frozenset(self._unsettled)
 
     def up_to_date(self) -> int:
         """Number of clusters that are up to date."""

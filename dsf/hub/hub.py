@@ -72,6 +72,14 @@ class Hub:
         self._departed = DepartedClusters(
             backend, self._registrar, self._credentials, Departures(settings.departure_grace)
         )
+        self._deliveries = ClusterReconciler(
+            backend,
+            self._registrar,
+            self._desired,
+            self._departed,
+            agent_namespace=settings.agent_namespace,
+            on_distributed=self._on_distributed,
+        )
         self._scores = ScoreReconciler(backend, self._registrar, self._desired)
         self._reconcilers = self._make_reconcilers()
         # Last seen by `_is_changed` of each object; only used in the backend's one thread.
@@ -137,15 +145,7 @@ class Hub:
         self._notifications_client.close()
 
     def _make_reconcilers(self) -> dict[Kind, Reconcile]:
-        backend, registrar, desired = self._backend, self._registrar, self._desired
-        clusters = ClusterReconciler(
-            backend,
-            registrar,
-            desired,
-            self._departed,
-            agent_namespace=self._settings.agent_namespace,
-            on_distributed=self._on_distributed,
-        )
+        backend, registrar, desired, clusters = self._backend, self._registrar, self._desired, self._deliveries
         return {
             Kind.CLUSTER: clusters,
             Kind.SCORER: ScorerReconciler(backend, registrar, desired, self._health, clusters, self._desired.changed),
@@ -297,6 +297,7 @@ class Hub:
                 self._clusters.queue.add(_cluster(cluster))
             self._changes.tell()
         finally:
+            clusters |= self._deliveries.unsettled()
             for key in others:
                 self._others.queue.add_after(key, random.uniform(0, spread))  # noqa: S311
             for key in (*orphans, *map(_cluster, clusters)):

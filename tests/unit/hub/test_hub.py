@@ -5,6 +5,7 @@ from __future__ import annotations
 from unittest.mock import Mock
 
 import pytest
+import redis
 
 from dsf.backends.kube import KubeBackend
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
@@ -12,6 +13,7 @@ from dsf.errors import BackendError
 from dsf.hub.hub import Hub
 from dsf.kube.session import Session
 from dsf.settings import Settings
+from tests.unit.hub.objects import Objects
 
 
 @pytest.mark.parametrize("kind", [Kind.CLUSTER, Kind.SCORE, Kind.SCORER])
@@ -37,6 +39,25 @@ def test_a_cluster_whose_notice_is_lost_is_looked_at_in_the_next_round() -> None
     hub._look_around(0.0, everything=False)
     assert hub._clusters.queue.get() == ObjectKey(Kind.CLUSTER, "", "b")
     assert len(hub._clusters.queue) == 0
+
+
+def test_a_cluster_whose_run_failed_is_looked_at_in_the_next_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = Hub(Settings(backend="dir"), Objects().backend)
+    hub._desired.update()
+    key = ObjectKey(Kind.CLUSTER, "", "a")
+    monkeypatch.setattr(hub._deliveries, "_leave", Mock(side_effect=[BackendError("not now"), None]))
+    monkeypatch.setattr(hub, "_registrar", Mock(**{"refresh.side_effect": redis.ResponseError}))
+    monkeypatch.setattr(hub, "_scores", Mock(**{"orphans.return_value": []}))
+    with pytest.raises(BackendError):
+        hub._reconcile(key)
+    for found in (1, 0):
+        with pytest.raises(redis.ResponseError):
+            hub._look_around(0.0, everything=False)
+        assert len(hub._clusters.queue) == found
+        if found:
+            assert hub._clusters.queue.get() == key
+            hub._reconcile(key)
+            hub._clusters.queue.done(key)
 
 
 def test_a_look_at_everything_that_failed_is_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
