@@ -167,6 +167,10 @@ def object_bytes(names: Collection[str]) -> int:
 
 
 def _check_size(names: Collection[str]) -> None:
+    # A character has at most 20 bytes: six for a control character, counted twice, and a backslash.
+    if _OBJECT_BYTES + 20 * len("".join(names)) + 2 * _ITEM_BYTES * len(names) <= MAX_OBJECT_BYTES:
+        # For any escapes of its names, and without encoding them once more for each result.
+        return
     size = object_bytes(names)
     if size > MAX_OBJECT_BYTES:
         raise ScoreObjectTooLargeError(

@@ -17,7 +17,6 @@ import typer
 from dsf import http
 from dsf.agent.secrets import FileSecrets, Release
 from dsf.api.aggregate import aggregated
-from dsf.api.policies import HoldRule
 from dsf.api.score import build_items
 from dsf.api.summary import ScorerSummary
 from dsf.auth.secrets import SecretSource
@@ -36,7 +35,7 @@ from dsf.fleet.model import FleetModel
 from dsf.fleet.views import ScoreView
 from dsf.http import transport
 from dsf.settings import Settings
-from dsf.store.registry import Registry, ScorerRecord
+from dsf.store.registry import HoldRule, Registry, ScorerRecord
 
 
 @dataclass(frozen=True)

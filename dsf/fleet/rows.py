@@ -9,7 +9,6 @@ from typing import Any, Final
 from dsf import keys
 from dsf.api.aggregate import aggregated
 from dsf.api.hold import due
-from dsf.api.policies import HoldRule
 from dsf.api.score import DimensionFormat, has_expired, to_score_value
 from dsf.fleet.overviews import ItemView, PairDetail, PairRow
 from dsf.fleet.verdict import Verdict, verdict
@@ -30,7 +29,7 @@ from dsf.store.entries import Entry, ScheduleOverride, pause, scorer_target
 from dsf.store.history import HistoryEntry
 from dsf.store.notices import ConfigRead
 from dsf.store.pairs import OUTCOMES, PairFailure, PairScore, PairState
-from dsf.store.registry import ScorerRecord
+from dsf.store.registry import HoldRule, ScorerRecord
 from dsf.store.ticks import INACTIVE, Skips
 
 #: Most shown items of a pair.

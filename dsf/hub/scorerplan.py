@@ -21,7 +21,7 @@ from dsf.hub.distribute import ScorerPart
 from dsf.hub.obstacle import NAME_NOT_ALLOWED, Obstacle
 from dsf.hub.secretdelivery import SecretCopy
 from dsf.store.entries import Entry
-from dsf.store.registry import EmptyRule, ScorerRecord
+from dsf.store.registry import EmptyRule, FailingRule, HoldRule, ScorerRecord
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class ScorerPlan:
         if self.resolved is None or self.obstacle is not None:
             return None
         spec, resolved = self.scorer.spec, self.resolved
-        empty = spec.execution.when_empty
+        hold, failing, empty = spec.execution.hold, spec.execution.when_failing, spec.execution.when_empty
         return ScorerRecord(
             name=self.name,
             namespace=self.namespace,
@@ -137,13 +137,15 @@ class ScorerPlan:
             suspended=self.is_suspended,
             health=self.scorer.status.health_status.value,
             problem=self.problem,
-            when_failing=spec.execution.when_failing,
+            when_failing=FailingRule(
+                failure_threshold=failing.failure_threshold, behavior=failing.behavior, value=failing.value
+            ),
             when_empty=EmptyRule(
                 behavior=empty.behavior,
                 value=empty.value,
                 items=tuple((item.name, item.value) for item in empty.items or ()),
             ),
-            hold=spec.execution.hold,
+            hold=HoldRule(min_change=hold.min_change, for_seconds=hold.for_seconds) if hold is not None else None,
         )
 
     def entry(self, cluster: str) -> Entry | None:

@@ -26,11 +26,13 @@ def of_pod(configuration: client.Configuration) -> None:
     configuration.proxy = None
 
 
-def of_kubeconfig(configuration: client.Configuration, file: Path) -> None:
-    """The current context of a kubeconfig. Raises ConfigException and SettingsError."""
+def of_kubeconfig(configuration: client.Configuration, file: Path, context: str | None) -> None:
+    """A context of a kubeconfig, by default its current one. Raises ConfigException and SettingsError."""
     try:
-        config.load_kube_config(config_file=str(file), client_configuration=configuration)  # type: ignore[no-untyped-call]
-        token_file = _token_file(file)
+        config.load_kube_config(  # type: ignore[no-untyped-call]
+            config_file=str(file), context=context, client_configuration=configuration
+        )
+        token_file = _token_file(file, context)
     except yaml.MarkedYAMLError as error:
         # Without what is in the file: it may be a secret.
         where = f"line {error.problem_mark.line + 1}: " if error.problem_mark is not None else ""
@@ -45,11 +47,11 @@ def of_kubeconfig(configuration: client.Configuration, file: Path) -> None:
         _follow(configuration, token_file)
 
 
-def _token_file(file: Path) -> Path | None:
+def _token_file(file: Path, context: str | None) -> Path | None:
     """The file with the token, where the context's user names one."""
     kubeconfig = yaml.safe_load(file.read_text())
     contexts = {entry["name"]: entry["context"] for entry in kubeconfig.get("contexts") or ()}
-    name = contexts[kubeconfig["current-context"]].get("user")
+    name = contexts[context or kubeconfig["current-context"]].get("user")
     users = {entry["name"]: entry.get("user") or {} for entry in kubeconfig.get("users") or ()}
     token_file = users.get(name, {}).get("tokenFile")
     return file.absolute().parent / token_file if token_file else None

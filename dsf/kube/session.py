@@ -118,7 +118,7 @@ class Session:
         self.host: str = configuration.host
 
     @classmethod
-    def load(cls, kubeconfig: Path | None = None) -> Session:
+    def load(cls, kubeconfig: Path | None = None, context: str | None = None) -> Session:
         """Connect with a kubeconfig, or with the pod's ServiceAccount when none is given.
 
         Raises SettingsError when neither can be used.
@@ -126,7 +126,7 @@ class Session:
         configuration = client.Configuration()
         try:
             if kubeconfig is not None:
-                access.of_kubeconfig(configuration, kubeconfig)
+                access.of_kubeconfig(configuration, kubeconfig, context)
             else:
                 access.of_pod(configuration)
         except config.ConfigException as error:

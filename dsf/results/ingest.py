@@ -19,11 +19,11 @@ from dsf.results.ending import ending_of
 from dsf.results.holding import Published
 from dsf.settings import Settings
 from dsf.store.agents import AgentRecord, Agents
-from dsf.store.client import parsed_all
+from dsf.store.client import number, parsed_all
 from dsf.store.entries import ScheduleOverride, interval_in_force, targets_of
 from dsf.store.registry import ClusterRecord, ScorerRecord
 from dsf.store.runs import Ending, Runs
-from dsf.store.writes import VALIDITY_FACTOR, read_factor
+from dsf.store.writes import VALIDITY_FACTOR
 
 #: Answers of `Ingest.handle_all` for refused results; each is counted.
 REFUSED = ("bad_signature", "replayed", "stale", "unknown_cluster", "malformed", "removed")
@@ -145,7 +145,8 @@ class Ingest:
         self, results: dict[int, tuple[Result, ScorerRecord]], registered: _Registered, now: float
     ) -> dict[int, Ending]:
         """The endings of results by their number, in their order."""
-        published = Published(self._redis, results.values(), now=now)
+        held = [(result, scorer) for result, scorer in results.values() if scorer.hold is not None]
+        published = Published(self._redis, held, now=now) if held else None
         made: dict[int, Ending] = {}
         # By run: a mailbox gives the results of a pair in any order, and each is held against the one before.
         for number, (result, scorer) in sorted(results.items(), key=lambda one: one[1][0].run):
@@ -155,9 +156,10 @@ class Ingest:
                 now=now,
                 factor=registered.factor,
                 interval=interval_in_force(result.scorer, result.cluster, 0, registered.overrides) or None,
-                published=published.before(result),
+                published=published.before(result) if published is not None else None,
             )
-            published.replace(result.cluster, scorer, ending.score)
+            if published is not None:
+                published.replace(result.cluster, scorer, ending.score)
         return {number: made[number] for number in results}
 
     def refuse(self, reason: str) -> None:
@@ -255,7 +257,7 @@ def _registered(client: redis.Redis, messages: Collection[_Message]) -> _Registe
         parsed_all(ClusterRecord, clusters),
         parsed_all(ScorerRecord, scorers),
         parsed_all(ScheduleOverride, overrides),
-        read_factor(factor),
+        max(1.0, number("factor of validities", VALIDITY_FACTOR, factor, 1.0)),
     )
 
 

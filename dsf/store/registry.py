@@ -13,9 +13,23 @@ import redis
 from pydantic import BaseModel, ConfigDict, Field
 
 from dsf import keys
-from dsf.api.policies import FailingRule, HoldRule
 from dsf.errors import UnknownClusterError, UnknownScorerError
 from dsf.store.client import at_once, parsed, parsed_all
+
+
+class FailingRule(BaseModel):
+    """What readers see while cycles fail: `spec.execution.whenFailing`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    failure_threshold: int = Field(default=3, ge=1)
+    behavior: Literal["Keep", "Value", "Remove"] = "Keep"
+    value: int | None = None
+
+    @property
+    def threshold(self) -> int:
+        """Failed cycles in a row after which something else is written; 0: never."""
+        return 0 if self.behavior == "Keep" else self.failure_threshold
 
 
 class EmptyRule(BaseModel):
@@ -27,6 +41,15 @@ class EmptyRule(BaseModel):
     value: int | None = None
     #: Name (with placeholders of the cluster and the score) and value of each item to show; none: one with `value`.
     items: tuple[tuple[str, int], ...] = ()
+
+
+class HoldRule(BaseModel):
+    """Which changes of an item are published: `spec.execution.hold`. `dsf.api.hold` has the rule."""
+
+    model_config = ConfigDict(frozen=True)
+
+    min_change: int = Field(ge=1)
+    for_seconds: int = Field(default=0, ge=0)
 
 
 class ScorerRecord(BaseModel):

@@ -246,7 +246,7 @@ class Writes:
     def validity_factor(self) -> float:
         """Current extension factor of validities; at least 1."""
         text: str | None = self._redis.hget(keys.WRITE_STATS, VALIDITY_FACTOR)  # type: ignore[assignment]
-        return read_factor(text)
+        return max(1.0, number("factor of validities", VALIDITY_FACTOR, text, 1.0))
 
     def set_validity_factor(self, factor: float) -> None:
         """Set `validity_factor` for every writer, exporter and the hub."""
@@ -280,11 +280,6 @@ class Writes:
             watched |= {member for member, look in zip(batch, looks, strict=True) if look is not None}
         watched &= {str(pair) for pair in self._redis.hkeys(keys.ENTRIES)}
         return [pair for pair in pairs if keys.pair(*pair) not in watched]
-
-
-def read_factor(text: str | bytes | None) -> float:
-    """A stored `Writes.validity_factor`; never below 1."""
-    return max(1.0, number("factor of validities", VALIDITY_FACTOR, text, 1.0))
 
 
 def _time(moment: float) -> str:

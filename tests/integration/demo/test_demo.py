@@ -143,8 +143,8 @@ class Demo:
         file.write_text(text.replace(old, new))
 
     def context(self) -> dict[str, Any]:
-        file = Path(self.environment["XDG_STATE_HOME"]) / "dsf" / "contexts" / f"{self.process.pid}.json"
-        found: dict[str, Any] = json.loads(file.read_text())
+        files = (Path(self.environment["XDG_STATE_HOME"]) / "dsf" / "contexts").glob("*.json")
+        found: dict[str, Any] = json.loads(max(files, key=lambda file: file.stat().st_mtime).read_text())
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 values = process.environ()

@@ -111,7 +111,7 @@ def test_the_hub_can_do_its_work(
         backend.delete(Kind.WORK, cluster, MANIFESTWORK_NAME)
         backend.keep_name_claims(backend.name_claims() or "{}")
         assert backend.name_claims() == "{}"
-        assert {reflector.error for reflector in backend._each_reflector()} == {None}
+        assert {reflector.error for reflector in backend._reflectors.values()} == {None}
     finally:
         backend.stop()
 

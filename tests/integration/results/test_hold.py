@@ -11,13 +11,13 @@ import redis
 from prometheus_client import CollectorRegistry
 
 from dsf import keys
-from dsf.api.policies import FailingRule, HoldRule
 from dsf.cli.output import console
 from dsf.cli.scores import render_scores
 from dsf.exporter.collector import FleetCollector
 from dsf.fleet.model import FleetModel
 from dsf.fleet.rows import score_items
 from dsf.results.ingest import Ingest
+from dsf.store.registry import FailingRule, HoldRule
 from tests.integration.results.bed import Bed
 from tests.integration.results.writes import APPLY, NAME
 

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsf.api.policies import FailingRule
 from dsf.results.desired import DesiredScore, desired, validity_factor
 from dsf.store.pairs import PairScore
-from dsf.store.registry import ClusterRecord, EmptyRule, ScorerRecord
+from dsf.store.registry import ClusterRecord, EmptyRule, FailingRule, ScorerRecord
 
 NOW = 1_800_000_000.0
 CLUSTER = ClusterRecord(name="c", uid="u")
