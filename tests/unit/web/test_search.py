@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -50,6 +51,20 @@ def test_patterns_mean_what_they_say(value: str, pattern: str) -> None:
 def test_no_pattern_takes_long(pattern: str) -> None:
     # By backtracking, one of these would take longer than the universe is old.
     assert not fits("a" * 253, pattern)
+
+
+def test_nothing_is_kept_of_a_search() -> None:
+    def search(start: int) -> None:
+        for number in range(start, start + 1000):
+            fits("worker01", f"{number}-{'x' * 200}*")
+
+    search(0)
+    tracemalloc.start()
+    try:
+        search(1000)
+        assert tracemalloc.get_traced_memory()[0] < 100_000
+    finally:
+        tracemalloc.stop()
 
 
 @given(st.text())
