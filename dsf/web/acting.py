@@ -28,6 +28,11 @@ from dsf.web.pages import Query, Sources
 
 #: Most runs of one action that are tracked; more are only counted.
 MAX_RUNS: Final = 200
+#: Most ended cycles that are remembered.
+_MOST_ENDED: Final = 20 * MAX_RUNS
+
+#: Ended cycles of such runs, by run id: the history of a pair soon has others.
+_remembered: dict[str, HistoryEntry] = {}
 
 
 @dataclass(frozen=True)
@@ -180,16 +185,19 @@ def outcome(sources: Sources, names: Mapping[str, str], query: Query) -> dict[st
 
 def _ended(client: redis.Redis, scorer: str, runs: Sequence[Mapping[str, str]]) -> dict[str, HistoryEntry]:
     """Ended cycles of the runs by run id: one round trip, usually without parsing older cycles."""
-    sent = [run for run in runs if run["run"]]
+    by_run = {run["run"]: cycle for run in runs if (cycle := _remembered.get(run["run"])) is not None}
+    sent = [run for run in runs if run["run"] and run["run"] not in by_run]
     with client.pipeline(transaction=False) as pipe:
         for run in sent:
             pipe.lrange(keys.history_key(run["cluster"], scorer), 0, -1)
         histories = pipe.execute()
-    by_run = {}
     for run, rows in zip(sent, histories, strict=True):
         cycles = (cycle for row in rows if (cycle := read_row(row)) is not None)
         if (cycle := answer(cycles, run["run"])) is not None:
             by_run[run["run"]] = cycle
+    if len(_remembered) > _MOST_ENDED:
+        _remembered.clear()
+    _remembered.update(by_run)
     return by_run
 
 

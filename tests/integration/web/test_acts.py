@@ -73,7 +73,8 @@ def test_score_now_and_what_came_of_it(acting: WebProcess, redis_client: redis.R
 
 
 def test_an_outcome_is_read_once_for_all_who_look_at_it(acting: WebProcess, redis_client: redis.Redis) -> None:
-    good_fleet(redis_client)
+    """And what has ended is not looked for again: its pair's history may have newer cycles alone."""
+    fleet = good_fleet(redis_client)
     visitor = Visitor(acting)
     status, _, place = visitor.post("/act/rescore", visitor.get(f"/act/rescore?scorer={SAMPLE}"))
     assert (status, "2 of 2 runs are under way" in visitor.get(place)) == (303, True)
@@ -83,6 +84,15 @@ def test_an_outcome_is_read_once_for_all_who_look_at_it(acting: WebProcess, redi
     assert {answer.status_code for answer in polled} == {200}
     read = redis_client.info("commandstats").get("cmdstat_lrange", {}).get("calls", 0)
     assert read <= 10, "each reading is of two histories"
+    runs = json.loads(str(redis_client.get(keys.web_outcome(place.rpartition("/")[2]))))["runs"]
+    run = next(one["run"] for one in runs if one["cluster"] == "worker01")
+    fleet.cycle("worker01", outcome="error", stage="fetch", reason="bad_query", message="no", run=run)
+    assert "1 of 2 runs are under way" in visitor.get(place)
+    redis_client.delete(keys.history_key("worker01", SAMPLE))
+    redis_client.config_resetstat()
+    shown = visitor.get(place)
+    assert ("1 of 2 runs are under way" in shown, "fetch: bad_query" in shown) == (True, True)
+    assert redis_client.info("commandstats")["cmdstat_lrange"]["calls"] == 1
     assert acting.get("/outcomes/nothing").status_code == 404
 
 
