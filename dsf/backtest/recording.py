@@ -13,9 +13,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Literal, Self, cast
+from typing import Annotated, BinaryIO, Literal, Self, cast
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from dsf.api.naming import sanitize_resource_name
 from dsf.api.summary import ScorerSummary
@@ -95,7 +95,7 @@ class Record(_Line):
     at: int
     outcome: Outcome
     #: As the AddOnPlacementScore would have them: rounded down, from -100 to 100.
-    items: dict[str, int] = {}
+    items: dict[str, Annotated[int, Field(ge=-100, le=100)]] = {}
     #: Time series of the source.
     series: int = 0
     #: Of an error.

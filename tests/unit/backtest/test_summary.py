@@ -180,6 +180,7 @@ def test_a_file_is_one_run_s(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("{}\n", r"a.jsonl:1: is no line of a backtest"),
+        ('\n{"cluster":"c1","at":1,"outcome":"ok","items":{"n":128}}\n', r"a.jsonl:2: is no line of a backtest"),
         ('{"cluster":"c1","at":1,"outcome":"ok"}\n', "no question of cluster 'c1' stands before it"),
     ],
 )
