@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import pairwise
 from typing import Final
 
 from pydantic import Field
@@ -75,31 +73,40 @@ class BacktestList(View):
 
 
 @dataclass
-class _Item:
-    """The values of one item at the moments at which it has one, and those in force with a hold.
+class _Changes:
+    """How often a value differed by more than the noise from the one before."""
 
-    They are from -100 to 100, so each takes a byte: there may be 100,000 moments.
-    """
+    noise: int
+    number: int = 0
+    last: int | None = None
+
+    def add(self, value: int) -> None:
+        if self.last is not None and abs(value - self.last) > self.noise:
+            self.number += 1
+        self.last = value
+
+
+@dataclass
+class _Item:
+    """One item; of its values only how often each came: there may be 100,000 moments."""
 
     line: list[int | None]
-    values: array[int] = field(default_factory=lambda: array("b"))
-    held: array[int] = field(default_factory=lambda: array("b"))
+    changes: _Changes
+    #: Of what is in force with a hold.
+    held_changes: _Changes
+    counts: Counter[int] = field(default_factory=Counter)
 
-    def view(self, name: str, moments: int, noise: int, *, is_held: bool) -> ItemView:
+    def view(self, name: str, moments: int, *, is_held: bool) -> ItemView:
         return ItemView(
             name=name,
-            minimum=min(self.values),
-            median=statistics.median(self.values),
-            maximum=max(self.values),
-            changes=_changes(self.values, noise),
-            held_changes=_changes(self.held, noise) if is_held else None,
-            missing=round(1 - len(self.values) / moments, 4),
+            minimum=min(self.counts),
+            median=statistics.median(self.counts.elements()),
+            maximum=max(self.counts),
+            changes=self.changes.number,
+            held_changes=self.held_changes.number if is_held else None,
+            missing=round(1 - self.counts.total() / moments, 4),
             line=self.line,
         )
-
-
-def _changes(values: Iterable[int], noise: int) -> int:
-    return sum(abs(value - before) > noise for before, value in pairwise(values))
 
 
 class _Hold:
@@ -158,13 +165,16 @@ def summarised(
             seen.append((record.at, bool(record.series)))
         column = (record.at - asked.start) * columns // (len(asked) * asked.step)
         for name, value in record.items.items():
-            item = items.setdefault(name, _Item([None] * columns))
-            item.values.append(value)
+            if name not in items:
+                items[name] = _Item([None] * columns, _Changes(noise), _Changes(noise))
+            item = items[name]
+            item.counts[value] += 1
+            item.changes.add(value)
             item.line[column] = value
         for name, value in (held.published(record) if held is not None else {}).items():
-            items[name].held.append(value)
+            items[name].held_changes.add(value)
     moments = outcomes.total()
-    views = [item.view(name, moments, noise, is_held=held is not None) for name, item in items.items()]
+    views = [item.view(name, moments, is_held=held is not None) for name, item in items.items()]
     return BacktestView(
         scorer=question.scorer,
         score_name=question.score_name,
