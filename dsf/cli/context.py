@@ -12,7 +12,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -121,15 +121,20 @@ def published(
             other.unlink(missing_ok=True)
     # mkstemp creates it with mode 0600; it gets its name when it is locked and whole.
     descriptor, temporary = tempfile.mkstemp(dir=where, prefix=".context-")
-    with open(descriptor, "w", encoding="utf-8") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        json.dump(asdict(context), stream)
-        stream.flush()
-        file = Path(temporary).rename(where / f"{Path(temporary).name[1:]}.json")
-        try:
+    file = Path(temporary)
+    try:
+        with open(descriptor, "w", encoding="utf-8") as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX)
+            except OSError as error:
+                raise OSError(error.errno, f"no lock on a file: {error.strerror}") from None
+            json.dump(asdict(context), stream)
+            stream.flush()
+            file = file.rename(where / f"{file.name[1:]}.json")
             yield file
-        finally:
-            file.unlink(missing_ok=True)
+    finally:
+        with suppress(OSError):
+            file.unlink()
 
 
 def _read(file: Path) -> CliContext | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -43,6 +45,26 @@ def test_the_file_is_for_its_owner_only() -> None:
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         assert list(file.parent.iterdir()) == [file]
     assert not file.exists()
+
+
+def test_a_file_that_cannot_be_removed_at_the_end_is_left() -> None:
+    with context.published(redis_url=URL) as file:
+        shutil.rmtree(file.parent)
+        file.parent.write_text("a file in place of the folder")
+
+
+@pytest.mark.parametrize("function", ["fcntl.flock", "json.dump"])
+def test_nothing_stays_of_a_file_that_cannot_be_locked_or_written(
+    monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(f"dsf.cli.context.{function}", refuse)
+    with pytest.raises(OSError, match="No locks available") as raised, context.published(redis_url=URL):
+        pass
+    assert ("no lock on a file" in str(raised.value)) is (function == "fcntl.flock")
+    assert list(context.folder().iterdir()) == []
 
 
 def test_there_is_none_before_the_first() -> None:
