@@ -50,6 +50,13 @@ def test_what_is_put_in_is_escaped() -> None:
     assert "<img" not in html
 
 
+@pytest.mark.parametrize(("every", "seconds"), [(0, None), (1, 2), (3, 15), (10, 50)])
+def test_pages_choose_how_often_they_are_read_again(every: int, seconds: int | None) -> None:
+    html = render("page.html", "", _base(title="t", every=every, content="", acts={}, names={}))
+    assert re.findall(r'"refresh" content="(.*?)"', html) == ([] if seconds is None else [str(seconds)])
+    assert re.findall(r'data-every="(.*?)"', html) == ([] if seconds is None else [str(every)])
+
+
 def _base(**more: object) -> dict[str, object]:
     return {
         "assets": "a",
