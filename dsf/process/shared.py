@@ -20,9 +20,12 @@ _Value = TypeVar("_Value")
 class _Made(Generic[_Value]):
     """A value that is being made or was made, and until when it counts (monotonic)."""
 
-    def __init__(self) -> None:
+    def __init__(self, turn: threading.Lock) -> None:
         self.value: Future[_Value] = Future()
         self.until = math.inf
+        #: Of the key: one thread at a time makes its value.
+        self.turn = turn
+        self.is_begun = False
 
 
 class Shared(Generic[_Key, _Value]):
@@ -46,9 +49,10 @@ class Shared(Generic[_Key, _Value]):
         """
         with self._lock:
             known = self._known.get(key)
-            is_mine = known is None or is_new or time.monotonic() >= known.until
+            # One that nobody has begun to make is new, too.
+            is_mine = known is None or (is_new and known.is_begun) or time.monotonic() >= known.until
             if known is None or is_mine:
-                known = _Made()
+                known = _Made(known.turn if known is not None else threading.Lock())
             elif known.value.done():
                 self._known.move_to_end(key)
                 return known.value.result()
@@ -66,7 +70,9 @@ class Shared(Generic[_Key, _Value]):
     def _make(self, key: _Key, mine: _Made[_Value], make: Callable[[], _Value]) -> _Value:
         began = time.thread_time()
         try:
-            value = make()
+            with mine.turn:
+                mine.is_begun = True
+                value = make()
         except BaseException as error:
             self._forget(key, mine)
             mine.value.set_exception(error)

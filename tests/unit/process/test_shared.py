@@ -27,6 +27,28 @@ def test_a_value_is_made_once_for_all_who_ask_meanwhile() -> None:
     assert shared.get("a", lambda: next(numbers)) == 1
 
 
+def test_a_new_value_is_made_by_one_at_a_time() -> None:
+    """And those who want one while another is being made share the next."""
+    shared: Shared[str, int] = Shared(60.0, 2, turns=5)
+    turns = shared._turns
+    numbers, inside, go_on, busy = count(), threading.Event(), threading.Event(), threading.Lock()
+
+    def make() -> int:
+        assert busy.acquire(blocking=False), "two make it at a time"
+        inside.set()
+        assert go_on.wait(30)
+        busy.release()
+        return next(numbers)
+
+    with ThreadPoolExecutor(5) as pool:
+        first = pool.submit(shared.get, "a", make, is_new=True)
+        assert inside.wait(30)
+        others = [pool.submit(shared.get, "a", make, is_new=True) for _ in range(4)]
+        wait_for(lambda: turns._value == 0, 30)
+        go_on.set()
+        assert [one.result(30) for one in (first, *others)] == [0, 1, 1, 1, 1]
+
+
 def test_those_who_wait_get_the_same_error_and_do_not_take_all_threads() -> None:
     """Nobody asks a server again that has just let all of them wait."""
     shared: Shared[str, int] = Shared(60.0, 2, turns=5)
