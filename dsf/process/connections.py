@@ -18,12 +18,15 @@ from socketserver import TCPServer, ThreadingMixIn
 from typing import Any, Final
 
 import dsf.log
-from dsf.process.threads import SupervisedThread
+from dsf.process.threads import SupervisedThread, background
 
 log = dsf.log.get(__name__)
 
 #: Every address of both families; every IPv4 address on a machine without IPv6.
 EVERYWHERE: Final = "::"
+
+#: Seconds for which the end of a server is waited for.
+END_SECONDS: Final = 5.0
 
 #: Seconds for a request's header, from its first byte.
 HEAD_SECONDS: Final = 10.0
@@ -130,8 +133,9 @@ class InThread:
     def stop(self) -> None:
         """Stop serving and release the port."""
         if self._thread.is_alive():
-            self._server.shutdown()
-            self._thread.join(5)
+            # It waits for the thread without a limit.
+            background(self._server.shutdown, f"end of {self._thread.name}")
+            self._thread.join(END_SECONDS)
         self._server.server_close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import socket
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -15,6 +16,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from dsf.process import connections
 from dsf.process.exposition import MetricsServer
+from dsf.process.threads import background
 from tests.support.wait import wait_for
 
 
@@ -35,6 +37,25 @@ def page(server: MetricsServer) -> str:
 
 def connect(server: MetricsServer) -> socket.socket:
     return socket.create_connection(("127.0.0.1", server.port), 30)
+
+
+def test_a_server_that_is_held_up_is_not_waited_for_without_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "END_SECONDS", 0.1)
+    inside, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    class HeldUp(connections.BoundedServer):
+        def service_actions(self) -> None:
+            inside.set()
+            go_on.wait(60)
+
+    held_up = connections.InThread(HeldUp(("127.0.0.1", 0), connections.TimedHandler), "held-up")
+    held_up.start()
+    assert inside.wait(30)
+    background(lambda: (held_up.stop(), ended.set()), "stop")
+    try:
+        assert ended.wait(30)
+    finally:
+        go_on.set()
 
 
 def test_hundreds_of_silent_clients_shut_nobody_out_and_leave_no_lines(
