@@ -182,7 +182,7 @@ def _commands(row: TableRow, namespace: str) -> list[str]:
     """Commands for further diagnosis of a pair, whose scorer is in this namespace."""
     cluster, scorer = shlex.quote(row.cluster), shlex.quote(row.scorer)
     name = sanitize_resource_name(row.entry.score_name if row.entry else row.scorer)
-    where = f"-n {namespace}" if namespace else "-A"
+    where = f"-n {shlex.quote(namespace)}" if namespace else "-A"
     return [
         f"dsf explain {scorer} --cluster {cluster}",
         f"dsf history {scorer} --cluster {cluster}",
