@@ -17,12 +17,12 @@ from dsf import keys, metrics
 from dsf.exporter.families import Labels, PairFamilies, filled
 from dsf.fleet.model import FleetModel
 from dsf.schedule.stats import schedule_families
-from dsf.store.client import number
+from dsf.store.client import number, read_factor
 from dsf.store.entries import pause
 from dsf.store.pairs import Pairs
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
-from dsf.store.writes import VALIDITY_FACTOR, read_factor
+from dsf.store.writes import VALIDITY_FACTOR
 
 log = dsf.log.get(__name__)
 

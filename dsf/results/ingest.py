@@ -19,7 +19,7 @@ from dsf.results.ending import ending_of
 from dsf.results.holding import Published
 from dsf.settings import Settings
 from dsf.store.agents import AgentRecord, Agents
-from dsf.store.client import number, parsed_all
+from dsf.store.client import parsed_all, read_factor
 from dsf.store.entries import ScheduleOverride, interval_in_force, targets_of
 from dsf.store.registry import ClusterRecord, ScorerRecord
 from dsf.store.runs import Ending, Runs
@@ -257,7 +257,7 @@ def _registered(client: redis.Redis, messages: Collection[_Message]) -> _Registe
         parsed_all(ClusterRecord, clusters),
         parsed_all(ScorerRecord, scorers),
         parsed_all(ScheduleOverride, overrides),
-        max(1.0, number("factor of validities", VALIDITY_FACTOR, factor, 1.0)),
+        read_factor(factor),
     )
 
 

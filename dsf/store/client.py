@@ -175,6 +175,11 @@ def number(kind: str, name: str, text: Any, default: float = 0.0) -> float:
     return default
 
 
+def read_factor(text: str | bytes | None) -> float:
+    """A stored extension factor of validities (dsf.store.writes); never below 1."""
+    return max(1.0, number("factor of validities", "validity_factor", text, 1.0))
+
+
 @functools.lru_cache(maxsize=1024)
 def complain(kind: str, name: str, digest: int, problem: str) -> None:
     """Log that this text of `digest` cannot be read, once: beat reads many times a second."""

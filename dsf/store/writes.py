@@ -16,7 +16,7 @@ import redis
 from pydantic import BaseModel, ConfigDict
 
 from dsf import keys
-from dsf.store.client import at_once, batched, lua, number, parsed, whole
+from dsf.store.client import at_once, batched, lua, parsed, read_factor, whole
 from dsf.store.entries import CLOCK_SKEW
 from dsf.store.pairs import row_fields
 from dsf.store.registry import ClusterRecord, ScorerRecord
@@ -246,7 +246,7 @@ class Writes:
     def validity_factor(self) -> float:
         """Current extension factor of validities; at least 1."""
         text: str | None = self._redis.hget(keys.WRITE_STATS, VALIDITY_FACTOR)  # type: ignore[assignment]
-        return max(1.0, number("factor of validities", VALIDITY_FACTOR, text, 1.0))
+        return read_factor(text)
 
     def set_validity_factor(self, factor: float) -> None:
         """Set `validity_factor` for every writer, exporter and the hub."""
