@@ -58,7 +58,7 @@ class Hub:
             on_wake=self._on_wake,
             on_back=self._resync.set,
         )
-        self._health = HealthMonitor(settings, self._outage, self._on_change, self._on_check)
+        self._health = HealthMonitor(settings, self._outage, self._on_health, self._on_check)
         self._desired = DesiredState(backend, settings, self._outage, self._health.health, self._on_new_plan)
         self._registrar = Registrar(self._client, self._outage)
         self._credentials = AgentCredentials(backend, self._registrar, self._client, settings)
@@ -200,6 +200,9 @@ class Hub:
         now = tuple(metadata.get(name) for name in fields)
         before, self._seen[key] = self._seen.get(key), now
         return before != now
+
+    def _on_health(self, key: ObjectKey) -> None:
+        self._desired.changed(key)
 
     def _on_check(self, key: ObjectKey, target: HealthTarget, result: Check, request: str) -> None:
         """Tell people when /config was read. Nothing depends on it: what Redis does not take is left out."""

@@ -96,6 +96,9 @@ def test_an_edit_counts_although_a_write_of_the_status_brings_it_first(monkeypat
         return changed.call_count
 
     assert told(100, 1, "Active") == 1
+    # The health of the same object.
+    hub._health._on_change(ObjectKey(Kind.SCORER, "n", "s"))
+    assert changed.call_count == 2
     reflector.observe(_scorer(102, 2, "Inactive"))
     # The edit; the status alone.
     assert [told(101, 2, "Active"), told(102, 2, "Inactive"), told(103, 2, "Active")] == [1, 0, 0]
