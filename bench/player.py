@@ -40,8 +40,8 @@ from redis.retry import Retry
 from bench.playedagent import PlayedAgent
 from bench.redisline import Connection, command
 from dsf import keys, messages
+from dsf.redislink.broker import LONGEST_WAIT
 from dsf.settings import settings
-from dsf.worker.liveness import LONGEST_WAIT
 
 #: One of so many results is followed until it is in the books.
 _FOLLOWED = 50
