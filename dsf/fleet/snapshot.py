@@ -1,7 +1,8 @@
 """The rows of all pairs in memory, for one process; kept up to date by what changed since the last look.
 
 Reads are plain commands: they work while Redis takes no writes. Nothing here depends on a sweep: what follows from the
-time alone (an expired score, a pause that is over) is computed when a state is asked for.
+time alone (an expired score, a pause that is over) is computed when a state is asked for, and kept until time brings
+another (`groups`).
 """
 
 from __future__ import annotations

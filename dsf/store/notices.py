@@ -98,9 +98,8 @@ class Notices:
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
-        # Held while a notice is written or removed: Redis has what is noted here, whichever thread is first.
         self._lock = threading.Lock()
-        # Key and name -> last text told.
+        # Key and name -> last text told. It is noted before it is written: no two threads tell of the same at once.
         self._told: dict[tuple[str, str], str] = {}
 
     def tell_scorer(self, notice: ScorerNotice) -> None:
@@ -128,17 +127,13 @@ class Notices:
 
     def forget_cluster(self, name: str) -> None:
         """Remove a cluster's notice."""
-        with self._lock:
-            self._told.pop((keys.CLUSTER_NOTICES, name), None)
-            self._redis.hdel(keys.CLUSTER_NOTICES, name)
+        self._untell(keys.CLUSTER_NOTICES, {name})
+        self._redis.hdel(keys.CLUSTER_NOTICES, name)
 
-    def forget_told(self, names: Collection[str] | None = None) -> None:
-        """Write the notices of these scorers and clusters (None: of all) when they are told next, also unchanged: Redis
-        may have lost them, or have other ones."""
+    def forget_told(self) -> None:
+        """Write each notice when it is told next, also unchanged: Redis may have lost it, or have another one."""
         with self._lock:
-            self._told = {
-                place: text for place, text in self._told.items() if names is not None and place[1] not in names
-            }
+            self._told.clear()
 
     def keep(self, scorers: Collection[str], clusters: Collection[str] | None = None) -> set[str]:
         """Forget all scorers but these, and all clusters but these (None: forget none). Returns those of these clusters
@@ -150,7 +145,7 @@ class Notices:
     def _keep(self, key: str, names: Collection[str]) -> set[str]:
         known = {str(name) for name in self._redis.hkeys(key)}
         gone, lost = known.difference(names), set(names) - known
-        self.forget_told(gone | lost)
+        self._untell(key, gone | lost)
         if gone:
             self._redis.hdel(key, *gone)
         return lost
@@ -176,7 +171,14 @@ class Notices:
         with self._lock:
             if self._told.get(place) == text:
                 return
-            # A write that fails may have arrived.
-            self._told.pop(place, None)
-            at_once(self._redis, ("HSET", *place, text))
             self._told[place] = text
+        try:
+            at_once(self._redis, ("HSET", *place, text))
+        except redis.RedisError:
+            self._untell(key, {notice.name})
+            raise
+
+    def _untell(self, key: str, names: Collection[str]) -> None:
+        with self._lock:
+            for name in names:
+                self._told.pop((key, name), None)
