@@ -104,7 +104,11 @@ class Agents(ABC):
     @property
     @abstractmethod
     def counts(self) -> Counter[str]:
-        """Among others `ticks` and `results`, until now."""
+        """Among others `ticks` and `results`, until about now."""
+
+    def has_told(self) -> bool:
+        """Whether `counts` has all that was before the first of these questions."""
+        return True
 
     def tell(self, *words: object) -> None:
         """Have them change what they do; see `bench.player`."""
@@ -132,6 +136,8 @@ class PlayerProcess(Agents):
                 text=True,
             )
         self._counts: Counter[str] = Counter()
+        self._reports = 0
+        self._asked_at: int | None = None
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
@@ -140,6 +146,13 @@ class PlayerProcess(Agents):
             said = json.loads(line)
             self._counts = Counter(said["counts"])
             self.latencies += said["latencies"]
+            self._reports += 1
+
+    def has_told(self) -> bool:
+        """See Agents. A report may have been on its way when it was asked first."""
+        if self._asked_at is None:
+            self._asked_at = self._reports
+        return self._reports >= self._asked_at + 2
 
     @property
     def counts(self) -> Counter[str]:
@@ -407,6 +420,7 @@ class World:
         """Stop beat, wait for the last run, and add up."""
         self.processes.stop("beat")
         self._until(lambda: self.client.zcard(keys.OPEN_RUNS) == 0, "the last run to end")
+        self._until(self.player.has_told, "the agents' last counts")
         totals: Counter[str] = Counter()
         why: Counter[str] = Counter()
         wrong = 0
