@@ -229,12 +229,11 @@ class DesiredState:
         return manifest is None or bool(manifest["metadata"].get("deletionTimestamp"))
 
     def _make(self) -> FleetPlan:
-        read = self._all(Kind.SCORER, DynamicScorer)
+        read, mistakes = self._all(Kind.SCORER, DynamicScorer)
         scorers = [self._in_force(scorer) for scorer in read if self.counts(scorer.metadata.namespace)]
-        unreadable = {
-            key: text for key, text in self._mistakes(Kind.SCORER).items() if self.counts(key.partition("/")[0])
-        }
-        clusters = self._all(Kind.CLUSTER, ManagedCluster)
+        unreadable = {key: text for key, text in mistakes.items() if self.counts(key.partition("/")[0])}
+        clusters, _ = self._all(Kind.CLUSTER, ManagedCluster)
+        authentications, unusable = self._all(Kind.AUTHENTICATION, ScoringAuthentication)
         without_addon = 0
         if self._settings.addon_mode:
             addons = {
@@ -253,9 +252,9 @@ class DesiredState:
             datetime.now(UTC),
             self._token_hosts,
             {scorer.key: failure for scorer in scorers if (failure := self._failure(scorer)) is not None},
-            self._all(Kind.AUTHENTICATION, ScoringAuthentication),
+            authentications,
             self._delivery(),
-            self._mistakes(Kind.AUTHENTICATION),
+            unusable,
             self._memory,
             self._limit,
             NameRules(self._stored_claims(), self._settings.namespace, self._allowed_names, frozenset(unreadable)),
@@ -292,16 +291,6 @@ class DesiredState:
             raise
         self._claims = claims
 
-    def _mistakes(self, kind: Kind) -> dict[str, str]:
-        """Why objects that are not being deleted cannot be read, by `namespace/name`."""
-        with self._lock:
-            parsed = [(key, *row) for key, row in self._parsed.items() if key.kind is kind]
-        return {
-            f"{key.namespace}/{key.name}": text
-            for key, manifest, _, text in parsed
-            if text and not manifest["metadata"].get("deletionTimestamp")
-        }
-
     def _delivery(self) -> DeliverableSecrets:
         if not self._settings.secret_delivery:
             return NO_DELIVERY
@@ -328,15 +317,24 @@ class DesiredState:
         status = DynamicScorerStatus(health_status=health.status, last_synced_config=health.config)
         return scorer.model_copy(update={"status": status})
 
-    def _all(self, kind: Kind, model: type[_Object]) -> list[_Object]:
+    def _all(self, kind: Kind, model: type[_Object]) -> tuple[list[_Object], dict[str, str]]:
+        """All of a kind, and by `namespace/name` why others that are not being deleted cannot be read: of one look, so
+        that one that is mended meanwhile is not missing in both."""
         manifests = [(ObjectKey.of(manifest), manifest) for manifest in self._backend.list(kind)]
         present = {key for key, _ in manifests}
         with self._lock:
             for key in [key for key in self._parsed if key.kind is kind and key not in present]:
                 del self._parsed[key]
                 self._ignored.pop(key, None)
-        parsed = (self._parse(key, manifest, model) for key, manifest in manifests)
-        return [item for item in parsed if item is not None]
+        items: list[_Object] = []
+        mistakes: dict[str, str] = {}
+        for key, manifest in manifests:
+            item, text = self._parse(key, manifest, model)
+            if item is not None:
+                items.append(item)
+            elif not manifest["metadata"].get("deletionTimestamp"):
+                mistakes[f"{key.namespace}/{key.name}"] = text
+        return items, mistakes
 
     def _one(self, key: ObjectKey, model: type[_Object]) -> _Object | None:
         manifest = self._backend.get(*key)
@@ -344,15 +342,15 @@ class DesiredState:
             with self._lock:
                 self._parsed.pop(key, None)
             return None
-        return self._parse(key, manifest, model)
+        return self._parse(key, manifest, model)[0]
 
-    def _parse(self, key: ObjectKey, stored: Manifest, model: type[_Object]) -> _Object | None:
+    def _parse(self, key: ObjectKey, stored: Manifest, model: type[_Object]) -> tuple[_Object | None, str]:
         with self._lock:
             cached = self._parsed.get(key)
             if cached is None or cached[0] is not stored:
                 self._parsed[key] = cached = self._read(key, stored, model)
-        item = cached[1]
-        return item if isinstance(item, model) else None
+        _, item, text = cached
+        return (item if isinstance(item, model) else None), text
 
     def _read(self, key: ObjectKey, stored: Manifest, model: type[_Object]) -> tuple[Manifest, _Object | None, str]:
         """The object, and why it is none, after the manifest for which this is final."""
@@ -375,7 +373,7 @@ class DesiredState:
             log.exception("object cannot be read, the others go on", kind=key.kind.value, object=key.name)
             text = f"the hub cannot read this object: {type(error).__name__}; the hub's log says where"
             self._backend.event(key, "Warning", INTERNAL_ERROR, text)
-            # A copy, so that it is read again with the next plan.
+            # A copy, so that it is read again at the next look.
             stored = {**stored}
         return stored, None, text
 

@@ -82,7 +82,7 @@ class Hub:
         )
         self._scores = ScoreReconciler(backend, self._registrar, self._desired)
         self._reconcilers = self._make_reconcilers()
-        # Last seen by `_is_changed` of each object; only used in the backend's one thread.
+        # Last seen by `_is_changed` of each object: the backend calls by one thread at a time.
         self._seen: dict[ObjectKey, tuple[object, ...]] = {}
         self._is_stopping = False
         self._has_begun = False

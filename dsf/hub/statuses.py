@@ -107,10 +107,9 @@ class ScorerReconciler:
         servers = [spec.config_url, access.proxy] if access.proxy else [spec.config_url]
         refusal = self.desired.server_refusal(key.namespace, servers)
         target = HealthTarget(spec.config_url, spec.config_sync_mode, access, scorer.metadata.uid, is_home, refusal)
-        self.health.track(key, target, Health.of(scorer))
+        health = self.health.track(key, target, Health.of(scorer))
         plan = self.desired.plan
         own = plan.scorers.get(scorer.key)
-        health = self.health.health(key) or Health.of(scorer)
         if own is None or not _is_planned_with(own, health):
             # Created or checked after this plan was made; the two together would be a healthy scorer without /config.
             self.on_change(key)

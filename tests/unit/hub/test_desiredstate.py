@@ -66,6 +66,26 @@ def test_other_mistakes_stay(settings_factory: Callable[..., Settings]) -> None:
     assert desired.mistake(ObjectKey(Kind.SCORER, "hub", "s")) == "spec.description: 7 is not text"
 
 
+def test_a_scorer_that_is_mended_while_a_plan_is_made_is_not_gone(
+    settings_factory: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Objects(config().to_manifest(), cluster("a").to_manifest(), scorer("other").to_manifest())
+    key = place.put(_spec(scorer("s").to_manifest(), description=7))
+    desired = _desired(place, settings_factory)
+    counts = desired.counts
+
+    def mended(namespace: str) -> bool:
+        place.put(scorer("s").to_manifest())
+        assert desired.scorer(key) is not None
+        return counts(namespace)
+
+    with monkeypatch.context() as meanwhile:
+        # The plan asks this of a scorer that it has read.
+        meanwhile.setattr(desired, "counts", mended)
+        assert desired.update().unreadable == {"hub/s": "spec.description: 7 is not text"}
+    assert desired.update().entries("a", {}).keys() == {"other", "s"}
+
+
 def test_what_an_internal_error_kept_from_being_read_is_read_again(
     settings_factory: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
