@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
 import redis
@@ -113,10 +113,12 @@ class Ingest:
             with refusing(number):
                 results[number] = self._examined(message, registered, news)
         self._note(news)
-        endings = self._endings(results, registered, now)
+        endings = self._endings(results, registered, now, refusing)
         ended = self._runs.end_all(list(endings.values()), now=now)
         self._runs.refuse(refused)
         answers |= dict(zip(endings, self._told(endings, ended, envelopes, now), strict=True))
+        if any(isinstance(answer, tuple) and answer[1] for answer in ended):
+            self._on_change()
         return [answers[number] for number in range(len(envelopes))]
 
     def _told(
@@ -138,11 +140,13 @@ class Ingest:
                 why = _WHY.get(outcome, ending.history.message)
                 self._log(outcome, envelopes[number], why, scorer=ending.scorer, run=ending.run)
             yield outcome
-        if any(isinstance(answer, tuple) and answer[1] for answer in ended):
-            self._on_change()
 
     def _endings(
-        self, results: dict[int, tuple[Result, ScorerRecord]], registered: _Registered, now: float
+        self,
+        results: dict[int, tuple[Result, ScorerRecord]],
+        registered: _Registered,
+        now: float,
+        refusing: Callable[[int], AbstractContextManager[None]],
     ) -> dict[int, Ending]:
         """The endings of results by their number, in their order."""
         held = [(result, scorer) for result, scorer in results.values() if scorer.hold is not None]
@@ -150,17 +154,18 @@ class Ingest:
         made: dict[int, Ending] = {}
         # By run: a mailbox gives the results of a pair in any order, and each is held against the one before.
         for number, (result, scorer) in sorted(results.items(), key=lambda one: one[1][0].run):
-            made[number] = ending = ending_of(
-                result,
-                scorer,
-                now=now,
-                factor=registered.factor,
-                interval=interval_in_force(result.scorer, result.cluster, 0, registered.overrides) or None,
-                published=published.before(result) if published is not None else None,
-            )
-            if published is not None:
-                published.replace(result.cluster, scorer, ending.score)
-        return {number: made[number] for number in results}
+            with refusing(number):
+                made[number] = ending = ending_of(
+                    result,
+                    scorer,
+                    now=now,
+                    factor=registered.factor,
+                    interval=interval_in_force(result.scorer, result.cluster, 0, registered.overrides) or None,
+                    published=published.before(result) if published is not None else None,
+                )
+                if published is not None:
+                    published.replace(result.cluster, scorer, ending.score)
+        return {number: made[number] for number in results if number in made}
 
     def refuse(self, reason: str) -> None:
         """Count a result dropped without ingestion. Raises redis.RedisError."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import redis
 
 from dsf import keys
 from dsf.fleet.verdict import verdict
+from dsf.messages import Result
+from dsf.results import ingest as ingest_module
 from dsf.store.schedule import ScheduleStore
 from tests.integration.results.bed import START, Bed
 from tests.integration.results.books import books
@@ -218,3 +222,18 @@ def test_a_validity_that_was_not_chosen_follows_a_longer_interval(bed: Bed) -> N
         assert score is not None
         assert score.valid_until - score.at == seconds
         bed.now += 10
+
+
+def test_a_result_of_which_no_ending_can_be_made_holds_up_no_other(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    bed.add("c2", "s1")
+    made = ingest_module.ending_of
+
+    def stumbling(result: Result, *arguments: Any, **options: Any) -> Any:
+        if result.cluster == "c1":
+            raise KeyError("a mistake")
+        return made(result, *arguments, **options)
+
+    monkeypatch.setattr(ingest_module, "ending_of", stumbling)
+    batch = [bed.envelope(bed.open(cluster), cluster) for cluster in ("c1", "c2")]
+    assert bed.ingest.handle_all(batch) == ["malformed", "ok"]
+    assert bed.rejected() == {"malformed": 1}
