@@ -115,7 +115,7 @@ class Notices:
         if read.problem not in ("", NOT_READ) and (before := self.read(read.name)) is not None:
             read = read.model_copy(update={"at": before.at})
         text = read.model_dump_json(exclude_defaults=True)
-        self._redis.hset(keys.CONFIG_READS, read.name, text)
+        at_once(self._redis, ("HSET", keys.CONFIG_READS, read.name, text))
 
     def read(self, name: str) -> ConfigRead | None:
         """A scorer's newest check of /config."""
@@ -174,7 +174,7 @@ class Notices:
             self._told[place] = text
         try:
             at_once(self._redis, ("HSET", *place, text))
-        except redis.RedisError:
+        except BaseException:
             self._untell(key, {notice.name})
             raise
 
