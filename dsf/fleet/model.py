@@ -54,7 +54,7 @@ from dsf.fleet.snapshot import RANKS, Rows, Snapshot, SnapshotRow
 from dsf.fleet.verdict import Verdict
 from dsf.fleet.views import HistoryList, ScheduleList, ScoreList, ScoreView
 from dsf.store.agents import Agents, key_id
-from dsf.store.notices import Notices
+from dsf.store.notices import ConfigRead, Notices, ScorerNotice
 from dsf.store.pairs import Pairs
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
@@ -93,10 +93,11 @@ class FleetModel:
             clusters, overdue, stats = pipe.execute()
         # First: what changes meanwhile is then reported twice rather than never.
         _, sequence = self._snapshot.read()
-        scorers = self._overviews(self._registry.scorers(), now)
+        notices = self._notices.scorers()
+        scorers = self._overviews(self._registry.scorers(), self._groups(now), notices, self._notices.reads(), now)
         scorers.sort(key=lambda overview: (*(-number for number in worst(overview.states)), overview.name))
         known = {overview.name for overview in scorers}
-        unready = [unready_scorer(one) for name, one in sorted(self._notices.scorers().items()) if name not in known]
+        unready = [unready_scorer(one) for name, one in sorted(notices.items()) if name not in known]
         states = summed(scorer.states for scorer in scorers)
         return FleetOverview(
             at=now,
@@ -119,10 +120,11 @@ class FleetModel:
         asked = self._registry.scorers() if scorer is None else {scorer: self._registry.scorer(scorer)}
         following = [name for name in sorted(asked) if after is None or name > after]
         shown = following[:limit]
+        records = {name: asked[name] for name in shown}
         return ScorerPage(
             at=now,
             total=len(asked),
-            scorers=self._overviews({name: asked[name] for name in shown}, now),
+            scorers=self._overviews(records, self._groups(now), self._notices.scorers(), self._notices.reads(), now),
             cursor=shown[-1] if len(shown) < len(following) else None,
         )
 
@@ -130,8 +132,9 @@ class FleetModel:
         """One scorer."""
         record = self._registry.scorer(name)
         now = self._clock()
-        [overview] = self._overviews({name: record}, now)
-        own = self._groups(now).get(name)
+        groups, read = self._groups(now), self._notices.read(name)
+        [overview] = self._overviews({name: record}, groups, {}, {name: read} if read is not None else {}, now)
+        own = groups.get(name)
         values = [
             ClusterValue(cluster=row.cluster, value=row.value)
             for row in (own.states.get(Verdict.OK, ()) if own else ())
@@ -415,9 +418,15 @@ class FleetModel:
         if cluster is not None:
             self._registry.cluster(cluster)
 
-    def _overviews(self, records: Mapping[str, ScorerRecord], now: float) -> list[ScorerOverview]:
-        groups, overrides = self._groups(now), self._schedule.overrides()
-        notices, reads = self._notices.scorers(), self._notices.reads()
+    def _overviews(
+        self,
+        records: Mapping[str, ScorerRecord],
+        groups: Mapping[str, Groups],
+        notices: Mapping[str, ScorerNotice],
+        reads: Mapping[str, ConfigRead],
+        now: float,
+    ) -> list[ScorerOverview]:
+        overrides = self._schedule.overrides()
         return [
             scorer_overview(
                 record,
