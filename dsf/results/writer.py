@@ -128,6 +128,7 @@ class Writer:
         is left."""
         errors: list[Exception] = []
         spent: list[float] = []
+        self._record_at = time.monotonic() + LONGEST_SLEEP
 
         def look() -> None:
             began = time.thread_time()
