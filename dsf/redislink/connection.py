@@ -220,6 +220,8 @@ class _AsksSentinel:
         """Connect, unless it is connected. Raises redis.ConnectionError and its subclasses."""
         if not self.is_connected:  # type: ignore[attr-defined]
             self.host, self.port = self._find()
+            # It leads to the newest server, whatever was noted of connections that were made before.
+            self.reset_should_reconnect()  # type: ignore[attr-defined]
         super().connect_check_health(*args, **options)  # type: ignore[misc]
 
 
