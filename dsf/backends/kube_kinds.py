@@ -75,7 +75,8 @@ def _is_any_other(old: Object, new: Object) -> bool:
 
 def _may_be_any_other(old: Object, new: Object) -> bool:
     """The hub compares with what it saw. The answer to its write of a status may have brought an edit into the store
-    before the watch does, and then the two are the same here."""
+    before the watch does, and then the two are the same here. After a list instead of a watch the next full look finds
+    such an edit."""
     del old, new
     return True
 

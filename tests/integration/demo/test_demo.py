@@ -143,8 +143,8 @@ class Demo:
         file.write_text(text.replace(old, new))
 
     def context(self) -> dict[str, Any]:
-        files = (Path(self.environment["XDG_STATE_HOME"]) / "dsf" / "contexts").glob("*.json")
-        found: dict[str, Any] = json.loads(max(files, key=lambda file: file.stat().st_mtime).read_text())
+        [file] = (Path(self.environment["XDG_STATE_HOME"]) / "dsf" / "contexts").glob("*.json")
+        found: dict[str, Any] = json.loads(file.read_text())
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 values = process.environ()

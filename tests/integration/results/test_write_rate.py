@@ -50,6 +50,27 @@ def test_the_rate_is_that_of_all_writers_together(bed: Bed) -> None:
     assert seconds >= 0.75
 
 
+def test_one_thread_at_a_time_asks_for_a_turn(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(bed, 30, write_rate=100.0)
+    writer = bed.writer()
+    take, asking = writer._writes.take_turn, threading.Lock()
+    was_alone: list[bool] = []
+
+    def asked(rate: float) -> float:
+        is_alone = asking.acquire(blocking=False)
+        was_alone.append(is_alone)
+        try:
+            return take(rate)
+        finally:
+            if is_alone:
+                asking.release()
+
+    monkeypatch.setattr(writer._writes, "take_turn", asked)
+    writer.step()
+    assert len(bed.backend.log) == 30
+    assert all(was_alone)
+
+
 def test_validity_stretches_with_the_fleet(bed: Bed) -> None:
     bed.settings = bed.settings.model_copy(update={"write_rate": 0.1})
     bed.cycle()

@@ -65,6 +65,17 @@ def test_names_are_unique_and_every_result_is_accounted_for(results: list[Scorin
     assert len(items.items) + items.duplicates + items.refused.total() == len(results)
 
 
+def test_one_byte_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"pod-{n:04}" for n in range(100)]
+    results = [ScoringResult({"pod": name}, 1.0) for name in names]
+    size = object_bytes(names)
+    monkeypatch.setattr("dsf.api.score.MAX_OBJECT_BYTES", size)
+    assert len(build_items(results, "${pod}", "c", "s").items) == 100
+    monkeypatch.setattr("dsf.api.score.MAX_OBJECT_BYTES", size - 1)
+    with pytest.raises(ScoreObjectTooLargeError):
+        build_items(results, "${pod}", "c", "s")
+
+
 def test_too_many_items_for_one_object() -> None:
     names = [f"{n:04}-{'x' * 400}" for n in range(1200)]
     results = [ScoringResult({"pod": name}, 1.0) for name in names]

@@ -155,6 +155,8 @@ def test_two_of_one_name_are_told_apart_by_folder(two: None, tmp_path: Path) -> 
         chosen = context.choose(str(tmp_path / "third"))
     assert chosen is not None
     assert chosen.redis_url == URL
+    # The end of one leaves the others.
+    assert [demo.name for demo in context.running()] == ["mine", "other"]
 
 
 def test_a_command_uses_the_running_demo(tmp_path: Path) -> None:

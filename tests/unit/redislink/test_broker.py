@@ -77,6 +77,7 @@ def test_waits_for_redis_have_an_end_and_differ(
 def test_a_connection_of_somebody_else_is_kombus_own() -> None:
     with broker.Connection("memory://") as connection:
         assert connection.as_uri() == kombu.Connection("memory://").as_uri()
+        assert connection.ensure_connection() is connection
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ def test_failing() -> None:
     assert keep.items == (("a", 1), ("b", 2))
     assert wanted(failing=2, when_failing=FailingRule(failure_threshold=2, behavior="Remove")) is None
     assert wanted(failing=1, when_failing=FailingRule(failure_threshold=2, behavior="Remove")) is not None
+    assert wanted(failing=2, when_failing=FailingRule(failure_threshold=1, behavior="Value")) is None
     value = wanted(failing=2, when_failing=VALUE)
     assert value is not None
     assert (value.items, value.valid_until) == ((("a", -7), ("b", -7)), NOW + 300)

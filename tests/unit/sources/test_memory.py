@@ -88,7 +88,7 @@ def test_what_is_pushed_gives_way_beyond_the_share_of_its_scorers(
     # For two scorers, so they have two thirds.
     memory.share(received, lambda: 2)
     received.update(samples(pushed, 100), 100)
-    with contextlib.nullcontext() if gives_way else pytest.raises(HttpError):
+    with contextlib.nullcontext() if gives_way else pytest.raises(HttpError, match="holds 9 series already"):
         History(scorers["one"], memory, 100).keep(samples(4, 100))
     assert (len(received), len(lost)) == ((0, 1) if gives_way else (pushed, 0))
 

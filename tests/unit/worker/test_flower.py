@@ -11,9 +11,11 @@ from unittest import mock
 
 import pytest
 
+from dsf.celery import make_app
 from dsf.messages import FETCH_TASK
-from dsf.redislink import connection
+from dsf.redislink import broker, connection
 from dsf.redislink.connection import ReadableErrors
+from dsf.worker import flower as module
 from dsf.worker.events import MOST_EVENT_BYTES
 from dsf.worker.flower import (
     Workers,
@@ -21,6 +23,7 @@ from dsf.worker.flower import (
     cleaned,
     taken,
 )
+from tests.conftest import SettingsFactory
 
 #: What is no number, no short text and no flag.
 STRANGE: list[Any] = [[], {}, [["x"]], {"a": 1}, math.inf, math.nan, -math.inf, 10**400, -(10**30)]
@@ -151,3 +154,27 @@ def test_of_a_message_only_the_events_are_left(kind: Any, monkeypatch: pytest.Mo
     assert published[:-1] == [b"pmessage", b"p", b"c"]
     assert json.loads(json.loads(published[-1])["body"]) == [_event()]
     assert [ours.read_response() for _ in range(3)] == [[b"message", b"c", b""], [b"psubscribe", b"p", 1], 5]
+
+
+@pytest.mark.parametrize(
+    ("url", "kind"),
+    [
+        ("redis://h/0", connection.PlainConnection),
+        ("rediss://h/0", connection.TlsConnection),
+        ("unix:///run/Redis.sock", connection.SocketConnection),
+        ("sentinel://h:26379/0", connection.MasterConnection),
+    ],
+)
+def test_flowers_own_connections_are_checked(
+    settings_factory: SettingsFactory, monkeypatch: pytest.MonkeyPatch, url: str, kind: Any
+) -> None:
+    for name in ("connect", "flower"):
+        monkeypatch.setattr(module, name, mock.Mock())
+    monkeypatch.setattr(module._Checked, "workers", None, raising=False)
+    app = make_app(settings_factory(role="flower", redis_url=url, redis_sentinel_master="m"))
+    module.install(app)
+    for name in ("connection_class", "connection_class_ssl"):
+        assert name in broker.Channel.from_transport_options
+        used = app.conf.broker_transport_options[name]
+        assert issubclass(used, module._Checked)
+        assert issubclass(used, kind)
