@@ -42,7 +42,7 @@ from dsf.settings import Settings
 log = dsf.log.get(__name__)
 
 #: Seconds between two looks at the folder; more if they cost much, so that they take a fiftieth of a core at most.
-LOOK: Final = 0.1
+LOOK: Final = 0.03
 #: Seconds between two looks at what people did in the out folder.
 REPAIR: Final = 5.0
 #: Most events in `events.yaml`, newest last.

@@ -26,9 +26,10 @@ from dsf.results.ingest import Ingest
 from dsf.store.client import lua, repeat
 
 #: Seconds between two looks while results stream in: they are gathered, as a task and its round trips cost more than a
-#: result. Otherwise this many times the look before, so that a first score waits little and looking costs a fiftieth.
+#: result. Otherwise this many times the look before, so that a first score waits little. Looking takes a 25th of the
+#: time then, part of it waiting for Redis.
 PAUSE: Final = 0.2
-_TIMES_THE_LOOK: Final = 50
+_TIMES_THE_LOOK: Final = 25
 # Seconds between two looks into every mailbox: the flag of a result may not have been set.
 _EVERYWHERE_EVERY: Final = 10.0
 #: Bytes of the shortest result: it has an envelope with a signature.
