@@ -3,8 +3,7 @@
 The union of: certifi's, the system's store, the files and folders that the usual environment variables name, OCM's
 `proxyConfig.caBundle`, and the folder DSF_TRUSTED_CA_DIR. Like Go's programs, and unlike OpenSSL, every file of a
 folder is read, whatever its name: a CA that a pod mounts into /etc/ssl/certs is trusted. A request may add CAs for
-its server alone, and a client certificate, which
-is loaded without a file on disk.
+its server alone, and a client certificate, which is loaded without a file on disk.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import re
 import ssl
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -81,8 +81,8 @@ def use_folder(folder: Path | None) -> None:
 def context(tls: TlsOptions = USUAL_TLS) -> ssl.SSLContext:
     """The context for a new connection; `tls` is specific to its server.
 
-    Rebuilt when a file has changed: a mounted ConfigMap does so while the process runs. An unusable file is
-    logged and left out. Raises HttpError (secret_invalid) for a certificate of `tls` that cannot be used.
+    Rebuilt within a second after a file has changed: a mounted ConfigMap does so while the process runs. An unusable
+    file is logged and left out. Raises HttpError (secret_invalid) for a certificate of `tls` that cannot be used.
     """
     places = tuple(_places())
     # The name is the connection's, not the context's.
@@ -90,7 +90,7 @@ def context(tls: TlsOptions = USUAL_TLS) -> ssl.SSLContext:
     made = _usual if tls == USUAL_TLS else _own
     # Threads that begin at once would each make one.
     with _lock:
-        return made(tls, places, tuple(_state(place) for place in places))
+        return made(tls, places, _states(places, int(time.monotonic())))
 
 
 def _made(tls: TlsOptions, places: tuple[_Place, ...], seen: tuple[object, ...]) -> ssl.SSLContext:
@@ -128,6 +128,13 @@ def _places() -> Iterator[_Place]:
             yield _Place(Path(name), is_named=True)
     if _folder is not None:
         yield _Place(_folder, is_named=True)
+
+
+@lru_cache(maxsize=1)
+def _states(places: tuple[_Place, ...], second: int) -> tuple[object, ...]:
+    """As of this second: a folder may have hundreds of files, and each request asks."""
+    del second
+    return tuple(_state(place) for place in places)
 
 
 def _state(place: _Place) -> object:
