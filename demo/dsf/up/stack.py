@@ -154,11 +154,11 @@ class Stack:
 
     def _programs(self) -> list[Program]:
         programs = [
-            Program("hub", _dsf("hub"), self._environment("hub")),
-            Program("beat", _dsf("beat"), self._environment("beat")),
+            Program("hub", _process("hub"), self._environment("hub")),
+            Program("beat", _process("schedule"), self._environment("beat")),
             Program(
                 "exporter",
-                _dsf("exporter"),
+                _process("exporter"),
                 self._environment("exporter", listen_host=LOCALHOST, listen_port=self._exporter_port),
                 ready=http_ready(f"{self.exporter_url}/healthz"),
             ),
@@ -175,7 +175,7 @@ class Stack:
     def _web(self) -> Program:
         return Program(
             "page",
-            _dsf("web"),
+            _process("web"),
             self._environment(
                 "web",
                 listen_host=LOCALHOST,
@@ -189,13 +189,13 @@ class Stack:
 
     def _results(self) -> Program:
         environment = self._environment("results", signing_secret_file=self._secret_file)
-        return Program("results worker", _dsf("results"), environment)
+        return Program("results worker", _process("results"), environment)
 
     def _agent(self, cluster: str) -> Program:
         port = self.options.agent_ports.get(cluster)
         return Program(
             f"agent {cluster}",
-            _dsf("agent", "--cluster", cluster),
+            _process("agent"),
             self._environment(
                 "agent",
                 cluster=cluster,
@@ -292,6 +292,6 @@ def exclusive_state(folder: Path) -> Iterator[None]:
         yield
 
 
-def _dsf(*arguments: str) -> tuple[str, ...]:
-    """`dsf <arguments>` of this installation."""
-    return (sys.executable, "-P", "-m", "dsf.cli", *arguments)
+def _process(module: str) -> tuple[str, ...]:
+    """`python -m dsf.<module>` of this installation: the command line would take as long to load as some of them."""
+    return (sys.executable, "-P", "-m", f"dsf.{module}")

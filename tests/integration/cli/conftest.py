@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -11,16 +10,13 @@ from typing import Any
 
 import pytest
 import redis
-from typer.main import get_command
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from dsf.cli.main import app
 from dsf.settings import settings
 from tests.integration.exporter.fleet import Fleet, good_fleet
+from tests.support import commandline
 
 Dsf = Callable[..., Result]
-#: Makes all commands; that takes longer than most of them.
-_made = functools.cache(get_command)
 
 
 @pytest.fixture
@@ -30,14 +26,9 @@ def dsf(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         monkeypatch.delenv(name)
     monkeypatch.setenv("DSF_REDIS_URL", redis_url)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr("typer.testing._get_command", _made)
     # Those that another test of this process may have left.
     settings.cache_clear()
-
-    def run(*arguments: str) -> Result:
-        return CliRunner().invoke(app, list(arguments), prog_name="dsf")
-
-    yield run
+    yield commandline.dsf
     settings.cache_clear()
 
 

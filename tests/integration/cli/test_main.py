@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,10 +20,12 @@ from dsf import keys
 from dsf.cli import context
 from dsf.cli.main import app
 from dsf.fleet import changes
+from dsf.settings import Settings
 from tests.integration.cli.conftest import Dsf, loaded
 from tests.integration.exporter.fleet import SAMPLE, Fleet
 from tests.support import forked
 from tests.support.child import ran
+from tests.support.forked import Forked
 from tests.support.redisserver import free_port
 from tests.support.wait import PATIENCE, wait_for
 
@@ -242,30 +246,43 @@ def test_nothing_of_another_redis_is_used_for_a_running_demo(
     assert result.exit_code == 0, result.stderr
 
 
+@contextlib.contextmanager
+def watched(tmp_path: Path, *arguments: str, **values: str) -> Iterator[Forked]:
+    """`dsf scores --watch`, whose output and errors are the files `out` and `err`."""
+    words = ("scores", "--watch", *arguments)
+    process = Forked(
+        "dsf.cli", tmp_path / "out", environment(**values), arguments=words, inherit=False, errors=tmp_path / "err"
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+
+
+def lines(file: Path) -> list[str]:
+    """Those that are whole."""
+    return file.read_text().rpartition("\n")[0].splitlines()
+
+
 def test_watch_goes_on_until_interrupted(fleet: Fleet, redis_url: str, tmp_path: Path) -> None:
     values = {"DSF_REDIS_URL": redis_url, "XDG_STATE_HOME": str(tmp_path)}
-    with dsf_process("scores", "--cluster", "worker01", "--watch", "-o", "json", **values) as process:
-        assert process.stdout
-        first = json.loads(process.stdout.readline())
+    out = tmp_path / "out"
+    with watched(tmp_path, "--cluster", "worker01", "-o", "json", **values) as process:
+        first = json.loads(wait_for(lambda: lines(out))[0])
         assert first["scores"][0]["items"][0]["value"] == 12
         fleet.failure("worker01")
-        wait_for(
-            lambda: json.loads(process.stdout.readline())["scores"][0]["failing"] == 1, 20, "the change to be seen"
-        )
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130
-    assert err == ""
+        wait_for(lambda: json.loads(lines(out)[-1])["scores"][0]["failing"] == 1, 20, "the change to be seen")
+        process.signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 130
+    assert (tmp_path / "err").read_text() == ""
 
 
-def test_watch_survives_redis(fleet: Fleet, tmp_path: Path, nobody: dict[str, str]) -> None:
-    with dsf_process("scores", "--watch", **nobody) as process:
-        assert process.stderr
-        for _ in range(2):
-            assert process.stderr.readline().startswith("error: cannot use Redis at")
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130
+def test_watch_survives_redis(tmp_path: Path, nobody: dict[str, str]) -> None:
+    with watched(tmp_path, **nobody) as process:
+        said = wait_for(lambda: found if len(found := lines(tmp_path / "err")) >= 2 else [], 20)
+        assert all(line.startswith("error: cannot use Redis at") for line in said)
+        process.signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 130
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(fleet: Fleet, redis_url: str, tmp_path: Path) -> None:
@@ -277,6 +294,14 @@ def test_a_reader_that_has_seen_enough_is_no_error(fleet: Fleet, redis_url: str,
         assert process.wait(PATIENCE) == 1
         assert process.stderr
         assert process.stderr.read() == ""
+
+
+def test_an_option_of_the_agent_is_a_setting_of_it(dsf: Dsf, monkeypatch: pytest.MonkeyPatch) -> None:
+    run: dict[str, object] = {}
+    monkeypatch.setattr("dsf.cli.processes._run", lambda function, **values: run.update(values, function=function))
+    assert dsf("agent", "--cluster", "worker01").exit_code == 0
+    assert run == {"function": "dsf.agent.main:run", "role": "agent", "cluster": "worker01"}
+    assert "cluster" in Settings.model_fields
 
 
 def test_the_exporter_runs_by_its_command(redis_url: str, tmp_path: Path) -> None:

@@ -19,9 +19,12 @@ from tests.support.child import ran
 pytestmark = pytest.mark.skipif(not debian.available(), reason="apt-get and dpkg are only on Debian and its relatives")
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+@pytest.fixture(scope="module", autouse=True)
+def apt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder for package lists of our own, in a cache of these tests: the first one that needs them reads them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield debian.cache_dir() / ".apt"
 
 
 @contextlib.contextmanager
@@ -57,27 +60,27 @@ def test_a_redis_with_libraries_that_this_machine_may_lack(
 
 
 def test_a_machine_whose_package_lists_are_missing(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    apt: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tmp_path / "apt.conf"
     config.write_text('Dir::State::lists "/nonexistent/";\n')
     monkeypatch.setenv("APT_CONFIG", str(config))
     with archive():
-        version = debian.unpack("liblzf1", tmp_path / "work" / "root", tmp_path / "apt")
+        version = debian.unpack("liblzf1", tmp_path / "work" / "root", apt)
     assert version
     assert list((tmp_path / "work" / "root").rglob("liblzf.so.1"))
     assert "reading fresh ones into" in capfd.readouterr().err
 
 
-def test_a_package_that_does_not_exist(tmp_path: Path) -> None:
+def test_a_package_that_does_not_exist(apt: Path, tmp_path: Path) -> None:
     with pytest.raises(ToolError, match=r"install --simulate no-such-package.* failed: .*no-such-package"):
-        debian.unpack("no-such-package", tmp_path / "work" / "root", tmp_path / "apt")
+        debian.unpack("no-such-package", tmp_path / "work" / "root", apt)
 
 
-def test_a_program_of_a_page_has_the_packages_that_it_links_to(tmp_path: Path) -> None:
+def test_a_program_of_a_page_has_the_packages_that_it_links_to(apt: Path, tmp_path: Path) -> None:
     """They are needed beside it, whether installed or not."""
     with archive():
-        debian.unpack("prometheus", tmp_path / "work" / "root", tmp_path / "apt")
+        debian.unpack("prometheus", tmp_path / "work" / "root", apt)
     links = [
         path for path in (tmp_path / "work" / "root" / "usr" / "share" / "prometheus").rglob("*") if path.is_symlink()
     ]

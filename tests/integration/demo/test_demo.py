@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,13 +21,12 @@ import yaml
 from playwright.sync_api import Browser, expect
 
 from dsf.settings import ENV_PREFIX
-from dsf.up.stack import http_ready
+from tests.integration.demo.reader import TUTORIAL, Reader
 from tests.support import forked
 from tests.support.browser import TIMEOUT, Tab, browser
 from tests.support.child import Child, ran
-from tests.support.document import File, steps
+from tests.support.document import steps
 from tests.support.programs import find
-from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
 
 # One at a time: each takes the well-known ports if they are free.
@@ -50,15 +50,16 @@ from dsf.demo.report import DemoReport
 DemoReport.missing = lambda *_: {"all": "one is missing"}
 run()
 """
-#: `dsf` with a demo whose minute is over as soon as there is a cause to be said.
+#: `dsf` with a demo whose minute is over when there is a cause to be said and the file of MAY_END is there.
 IMPATIENT = """
+import os
 from dsf.cli.main import run
 from dsf.demo import command
 from dsf.demo.report import DemoReport
 missing = DemoReport.missing
 def looked(report, since):
     found = missing(report, since)
-    if "Healthy" in str(found):
+    if "Healthy" in str(found) and os.path.exists(os.environ["MAY_END"]):
         command.ONCE_TIMEOUT = 0.0
     return found
 DemoReport.missing = looked
@@ -104,19 +105,16 @@ def _of(state: str) -> list[str]:
 class Demo:
     """A demo that runs on a kept folder, and what a person does beside it.
 
-    `once` is for one with --once that would wait for ever: it is not to end by itself before a test ends it.
+    `once` is the code of one with --once: it is not to end by itself before a test lets it.
     """
 
-    def __init__(self, folder: Path, environment: dict[str, str], *, once: bool = False) -> None:
+    def __init__(self, folder: Path, environment: dict[str, str], *, once: str = "") -> None:
         self.folder = folder
         self.environment = environment
-        self.once = once
-        self.start()
-
-    def start(self) -> None:
-        command = (sys.executable, "-c", ENDLESS, "demo", "--once") if self.once else (*DSF, "demo")
-        arguments = (*command, "--keep", str(self.folder))
-        self.process = Child(arguments, self.folder.parent / "demo.log", self.environment, inherit=False)
+        command = (sys.executable, "-c", once, "demo", "--once") if once else (*DSF, "demo")
+        log = folder.parent / ("once.log" if once else "demo.log")
+        self.process = Child((*command, "--keep", str(folder)), log, environment, inherit=False)
+        self._context: dict[str, Any] = {}
 
     def dsf(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         return forked.dsf(arguments, self.environment | variables, timeout=300)
@@ -143,6 +141,12 @@ class Demo:
         file.write_text(text.replace(old, new))
 
     def context(self) -> dict[str, Any]:
+        """What other terminals know of it, and addresses of its processes; the same ones until it ends."""
+        if "web_url" not in self._context or "exporter_url" not in self._context:
+            self._context = self._look()
+        return self._context
+
+    def _look(self) -> dict[str, Any]:
         [file] = (Path(self.environment["XDG_STATE_HOME"]) / "dsf" / "contexts").glob("*.json")
         found: dict[str, Any] = json.loads(file.read_text())
         for process in psutil.process_iter():
@@ -168,46 +172,48 @@ class Demo:
         tasks = requests.get(f"{self.context()['flower_url']}/api/tasks", timeout=300).json().values()
         return {task["name"] for task in tasks if run in json.dumps(task)}
 
-    def end(self) -> None:
-        self.process.signal(signal.SIGINT)
-        assert self.process.wait(120) == 0, self.process.tail()
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    """One with --once that was interrupted before it had all scores, after a person had set an interval."""
+    folder = tmp_path_factory.mktemp("demo")
+    first = Demo(folder / "demo", make_environment(folder), once=ENDLESS)
+    try:
+        wait_for(lambda: first.scheduled("sample-scorer"), 60, "the schedule", interval=0.5)
+        assert first.dsf("schedule", "set", "sample-scorer", "--interval", "3").returncode == 0
+    finally:
+        first.process.signal(signal.SIGTERM)
+        first.process.wait(120)
+    check_nothing_is_left(first.environment)
+    return first
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
-    """One demo for all tests that only look or that put back what they change; the last one edits the manifests."""
-    folder = tmp_path_factory.mktemp("demo")
-    running = Demo(folder / "demo", make_environment(folder))
+def demo(interrupted: Demo) -> Iterator[Demo]:
+    """One demo for all tests that only look or that put back what they change; the last ones edit and end it.
+
+    It is started again on the folder of the one that was interrupted.
+    """
+    running = Demo(interrupted.folder, interrupted.environment)
     yield running
     running.process.signal(signal.SIGTERM)
     running.process.wait(120)
     check_nothing_is_left(running.environment)
 
 
-def test_once_says_why_a_score_is_missing(tmp_path: Path) -> None:
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    (folder / "all.yaml").write_text(
-        "{apiVersion: cluster.open-cluster-management.io/v1, kind: ManagedCluster, metadata: {name: worker01},\n"
-        " spec: {hubAcceptsClient: true}}\n---\n"
-        "{apiVersion: dynamic-scoring.open-cluster-management.io/v1alpha1, kind: DynamicScoringConfig,\n"
-        " metadata: {name: dynamic-scoring-config, namespace: open-cluster-management}}\n---\n"
-        "{apiVersion: dynamic-scoring.open-cluster-management.io/v1alpha1, kind: DynamicScorer,\n"
-        " metadata: {name: nobody, namespace: open-cluster-management},\n"
-        " spec: {description: d, configURL: 'http://127.0.0.1:1/config', configSyncMode: Full}}\n---\n"
-        "{apiVersion: dynamic-scoring.open-cluster-management.io/v1alpha1, kind: DynamicScorer,\n"
-        " metadata: {name: typo, namespace: open-cluster-management},\n"
-        " spec: {description: d, configUrl: 'http://127.0.0.1:1/config', configSyncMode: Full}}\n"
-    )
-    done = ran(
-        [sys.executable, "-c", IMPATIENT, "demo", "--once", "--keep", str(folder)],
-        env=make_environment(tmp_path),
-        timeout=270,
-    )
-    assert done.returncode == 1
-    assert "worker01/nobody is not in the schedule; Healthy" in done.stderr
-    assert "configUrl" in done.stderr
-    assert "the log of hub ends with:" in done.stderr
+def test_an_interrupted_once_is_no_success(interrupted: Demo) -> None:
+    # A script that waits for scores must not take it for success.
+    assert interrupted.process.wait() == 130, interrupted.process.tail()
+    assert "every cluster has every score" not in interrupted.process.tail()
+    assert f"all processes have ended; the manifests are in {interrupted.folder}" in interrupted.process.tail()
+
+
+def test_an_interval_of_a_person_survives_a_restart(demo: Demo) -> None:
+    demo.wait_fresh(PAIRS)
+    entries = demo.data("schedule", "list", "sample-scorer")["entries"]
+    assert {entry["intervalSeconds"] for entry in entries} == {3}
+    assert {entry["entryIntervalSeconds"] for entry in entries} == {10}
+    assert demo.dsf("schedule", "reset", "sample-scorer").returncode == 0
 
 
 def test_everything_that_is_promised(demo: Demo) -> None:
@@ -316,10 +322,26 @@ def test_a_scorer_and_a_worse_second_version_of_it_are_compared(demo: Demo, tmp_
     assert "on worker01, worker02: " in done.stdout
 
 
-def test_two_demos_at_once_of_which_one_is_interrupted(demo: Demo, tmp_path: Path) -> None:
+def test_a_second_demo_that_lacks_a_score_says_why_and_ends_alone(demo: Demo, tmp_path: Path) -> None:
     """Each command goes to the one that is meant, and says to which; the end of one leaves the other."""
     demo.wait_fresh(PAIRS)
-    other = Demo(tmp_path / "other", demo.environment | {"TMPDIR": str(tmp_path)}, once=True)
+    folder, may_end = tmp_path / "other", tmp_path / "may-end"
+    folder.mkdir()
+    shutil.copy(demo.folder / "sample-scorer.yaml", folder)
+    (folder / "all.yaml").write_text(
+        "{apiVersion: cluster.open-cluster-management.io/v1, kind: ManagedCluster, metadata: {name: worker01},\n"
+        " spec: {hubAcceptsClient: true}}\n---\n"
+        "{apiVersion: dynamic-scoring.open-cluster-management.io/v1alpha1, kind: DynamicScoringConfig,\n"
+        " metadata: {name: dynamic-scoring-config, namespace: open-cluster-management}}\n---\n"
+        "{apiVersion: dynamic-scoring.open-cluster-management.io/v1alpha1, kind: DynamicScorer,\n"
+        " metadata: {name: nobody, namespace: open-cluster-management},\n"
+        " spec: {description: d, configURL: 'http://127.0.0.1:1/config', configSyncMode: Full}}\n---\n"
+        "{apiVersion: dynamic-scoring.open-cluster-management.io/v1alpha1, kind: DynamicScorer,\n"
+        " metadata: {name: typo, namespace: open-cluster-management},\n"
+        " spec: {description: d, configUrl: 'http://127.0.0.1:1/config', configSyncMode: Full}}\n"
+    )
+    own = {"TMPDIR": str(tmp_path), "MAY_END": str(may_end)}
+    other = Demo(folder, demo.environment | own, once=IMPATIENT)
     try:
         wait_for(lambda: other.scheduled("sample-scorer"), 60, "the other demo", interval=0.5)
         ambiguous = demo.dsf("schedule", "pause", "sample-scorer")
@@ -332,50 +354,39 @@ def test_two_demos_at_once_of_which_one_is_interrupted(demo: Demo, tmp_path: Pat
         assert paused.stderr == f"dsf: using the demo other ({other.folder})\n"
         for running, state in ((demo, False), (other, True)):
             assert {entry["paused"] for entry in running.scheduled("sample-scorer")} == {state}
+        may_end.touch()
+        assert other.process.wait(270) == 1
     finally:
-        other.process.signal(signal.SIGTERM)
-        code = other.process.wait(120)
-    # A script that waits for scores must not take it for success.
-    assert code == 130, other.process.tail()
-    assert "every cluster has every score" not in other.process.tail()
-    assert f"all processes have ended; the manifests are in {other.folder}" in other.process.tail()
+        other.process.kill()
+    said = other.process.log.read_text()
+    assert "worker01/nobody is not in the schedule; Healthy" in said
+    assert "configUrl" in said
+    assert "the log of hub ends with:" in said
     assert demo.dsf("scores").stderr == f"dsf: using the demo demo ({demo.folder})\n"
 
 
-def test_the_scorer_of_the_tutorial_scores(demo: Demo, tmp_path: Path) -> None:
-    """Its query finds what the demo measures; all else of the page is tested where the scorers are."""
+def test_the_tutorial_from_an_empty_folder_to_a_score(
+    demo: Demo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The demo of the page is this one."""
     demo.wait_fresh(PAIRS)
-    files = {step.path: step.text for step in steps(ROOT / "docs" / "tutorial.md") if isinstance(step, File)}
-    (tmp_path / "scorer.py").write_text(files["scorer.py"])
-    port = free_port()
-    options = ("--app-dir", str(tmp_path), "--port", str(port))
-    scorer = Child([sys.executable, "-m", "uvicorn", *options, "scorer:app"], tmp_path / "log")
-    manifest = demo.folder / "cpu-headroom.yaml"
-    try:
-        wait_for(http_ready(f"http://127.0.0.1:{port}/healthz"), 30, "the scorer answers")
-        manifest.write_text(files["demo/cpu-headroom.yaml"].replace(":8000/", f":{port}/"))
-        demo.wait_fresh([*PAIRS, *((cluster, "cpu-headroom") for cluster in ("worker01", "worker02"))])
-        for score in demo.data("scores", "--scorer", "cpu-headroom")["scores"]:
-            assert [item["name"] for item in score["items"]] == [f"{score['cluster']}-node"]
-            assert 0 <= score["items"][0]["value"] <= 100
-    finally:
-        manifest.unlink(missing_ok=True)
-        scorer.kill()
+    with Reader(tmp_path, demo.environment, demo.folder) as reader:
+        # Where its servers are started.
+        monkeypatch.chdir(reader.folder)
+        try:
+            for step in steps(TUTORIAL):
+                reader.follow(step)
+            scores = reader.scores()
+        finally:
+            (demo.folder / "cpu-headroom.yaml").unlink(missing_ok=True)
+    assert {cluster: [item["name"] for item in items] for cluster, items in scores.items()} == {
+        cluster: [f"{cluster}-node"] for cluster in ("worker01", "worker02")
+    }
+    assert all(0 <= int(item["value"]) <= 100 for items in scores.values() for item in items)
+    scored = [output for command, output in reader.outputs.items() if "/scoring -d" in command]
+    assert [json.loads(output)["results"][0]["score"] for output in scored] == [71.0, 50.0]
+    assert all(output in TUTORIAL.read_text() for output in scored)
     demo.wait_fresh(PAIRS)
-
-
-def test_an_interval_of_a_person_survives_a_restart(demo: Demo) -> None:
-    demo.wait_fresh(PAIRS)
-    assert demo.dsf("schedule", "set", "sample-scorer", "--interval", "3").returncode == 0
-    demo.end()
-    assert "all processes have ended; the manifests are in" in demo.process.tail()
-    check_nothing_is_left(demo.environment)
-
-    demo.start()
-    demo.wait_fresh(PAIRS)
-    entries = demo.data("schedule", "list", "sample-scorer")["entries"]
-    assert {entry["intervalSeconds"] for entry in entries} == {3}
-    assert {entry["entryIntervalSeconds"] for entry in entries} == {10}
 
 
 def test_the_running_demo_follows_what_is_edited(demo: Demo) -> None:
@@ -405,6 +416,13 @@ def test_the_running_demo_follows_what_is_edited(demo: Demo) -> None:
     wait_for(lambda: set(_agents(demo.environment)) == {"worker01"}, 20)
     demo.wait_fresh([pair for pair in PAIRS if pair[0] == "worker01"])
     assert "cluster worker02 is gone; ending its agent" in demo.process.tail()
+
+
+def test_ctrl_c_ends_all_of_it(demo: Demo) -> None:
+    demo.process.signal(signal.SIGINT)
+    assert demo.process.wait(120) == 0, demo.process.tail()
+    assert "all processes have ended; the manifests are in" in demo.process.tail()
+    check_nothing_is_left(demo.environment)
 
 
 def _agents(environment: dict[str, str]) -> dict[str, psutil.Process]:

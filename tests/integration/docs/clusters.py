@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from dsf.kube.resources import SECRETS
-from tests.integration.docs import helm
+from tests.integration.docs.helm import helm
 from tests.integration.docs.pages import ROOT, Block, Command
 from tests.support.child import ran
 from tests.support.controlplane import ControlPlane, find
@@ -48,8 +49,6 @@ class Clusters:
         self._bin = folder / "bin"
         self._bin.mkdir()
         (self._bin / "kubectl").symlink_to(find("kubectl") / "kubectl")
-        (self._bin / "helm").write_text(f'#!/bin/sh\nexec {sys.executable} -P {helm.__file__} "$@"\n')
-        (self._bin / "helm").chmod(0o755)
         (self._bin / "dsf").symlink_to(Path(sys.executable).parent / "dsf")
         self.kubeconfig = folder / "kubeconfig"
         self.hub = ControlPlane()
@@ -84,15 +83,20 @@ class Clusters:
         self.stop()
 
     def run(self, command: Command, *, render: bool = False) -> str:
-        """What a command prints; variables that it sets are kept. Raises AssertionError with its output."""
+        """What a command prints; variables that it sets are kept. Raises AssertionError with its output.
+
+        Helm's own are run in this process: a program would load its code each time. With `render` it changes nothing.
+        """
+        if command.programs == ["helm"]:
+            return self._helm(command.text, render)
         kept = self.folder / ".variables"
         lines = [f"{name}={value!r}" for name, value in self.variables.items()]
         script = "\n".join([*lines, command.text, f"declare -p HUB_IP > {kept} 2>/dev/null || true"])
-        done = self._typed(script, render)
+        done = self._typed(script)
         if _TOO_SOON in done.stderr:
             # A person is never so fast.
             pass_time(1.1)
-            done = self._typed(script, render)
+            done = self._typed(script)
         assert done.returncode == 0, f"{command.page}:{command.line}\n$ {command.text}\n{done.stdout}{done.stderr}"
         _, found, value = kept.read_text().strip().partition('HUB_IP="')
         if found:
@@ -113,19 +117,30 @@ class Clusters:
             text = "helm upgrade --install dynamic-scoring-framework deploy/helm --create-namespace"
             self.run(Command("the test", 0, f"{text} --namespace {NAMESPACE}"))
 
-    def _typed(self, script: str, render: bool) -> subprocess.CompletedProcess[str]:
+    def _helm(self, text: str, render: bool) -> str:
+        text, _, file = text.partition(" > ")
+        for name, value in self.variables.items():
+            text = text.replace(f"${name}", value)
+        words = shlex.split(text)
+        assert not set("$|&;<>") & set("".join(words)), f"{text}: only a shell understands this"
+        with contextlib.chdir(self.folder):
+            said = helm(words[1:], self.kubeconfig, render=render)
+            if file:
+                Path(file).write_text(said)
+        return said
+
+    def _typed(self, script: str) -> subprocess.CompletedProcess[str]:
         return ran(
-            ["/bin/bash", "-o", "pipefail", "-euc", script], cwd=self.folder, env=self._environment(render), timeout=180
+            ["/bin/bash", "-o", "pipefail", "-euc", script], cwd=self.folder, env=self._environment(), timeout=180
         )
 
-    def _environment(self, render: bool) -> dict[str, str]:
+    def _environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("DSF_")}
         return kept | {
             "PATH": f"{self._bin}:/usr/bin:/bin",
             "KUBECONFIG": str(self.kubeconfig),
             "KUBECACHEDIR": str(self.hub.dir / "kubectl-cache"),
             "PYTHONPATH": str(ROOT),
-            "DSF_DOCS_HELM": "render" if render else "",
         }
 
     def _write_kubeconfig(self) -> None:

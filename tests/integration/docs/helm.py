@@ -1,19 +1,20 @@
-"""`helm` as far as the pages use it, on Helm's own code in helm-python-sdk: on PATH in tests, where no helm is.
+"""`helm` as far as the pages use it, on Helm's own code in helm-python-sdk.
 
-Charts of other repositories are refused. With DSF_DOCS_HELM=render an upgrade only checks the values and renders, which
-is quicker, and enough where another page installs the same chart.
+Charts of other repositories are refused. With `render` an upgrade only checks the values and renders, which is quicker,
+and enough where another page installs the same chart.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import helm_python
 import yaml
+
+from tests.support.jobs import jobs_complete
 
 
 def parser() -> argparse.ArgumentParser:
@@ -68,12 +69,12 @@ def _at(name: str, value: object) -> dict[str, Any]:
     return {first: _at(rest, value) if rest else value}
 
 
-def _upgrade(config: helm_python.Config, arguments: argparse.Namespace) -> None:
+def _upgrade(config: helm_python.Config, arguments: argparse.Namespace, render: bool) -> None:
     values = _values(arguments)
     exists = arguments.release in {release["name"] for release in _releases(config)}
     if exists and arguments.reset_then_reuse_values:
         values = merged(config.get_values(arguments.release) or {}, values)
-    if exists and os.environ.get("DSF_DOCS_HELM") == "render":
+    if exists and render:
         with helm_python.Chart.load(arguments.chart) as chart:
             chart.validate_schema(values)
             chart.render(values, name=arguments.release, namespace=arguments.namespace)
@@ -88,7 +89,7 @@ def _upgrade(config: helm_python.Config, arguments: argparse.Namespace) -> None:
             create_namespace=arguments.create_namespace,
         )
     else:
-        raise SystemExit(f"Error: UPGRADE FAILED: {arguments.release!r} has no deployed releases")
+        raise AssertionError(f"{arguments.release!r} has no deployed releases")
 
 
 def _releases(config: helm_python.Config) -> list[dict[str, Any]]:
@@ -96,35 +97,26 @@ def _releases(config: helm_python.Config) -> list[dict[str, Any]]:
     return list(found["releases"] if isinstance(found, dict) else found)
 
 
-def main() -> None:
-    """The program."""
-    arguments = parser().parse_args()
+def helm(words: Sequence[str], kubeconfig: Path, *, render: bool = False) -> str:
+    """What the program prints with these arguments. Raises HelmError, and AssertionError for what Helm refuses, too."""
+    arguments = parser().parse_args(words)
     with helm_python.Config(
-        kubeconfig_path=os.environ["KUBECONFIG"],
+        kubeconfig_path=str(kubeconfig),
         kube_context=arguments.kube_context or None,
         namespace=arguments.namespace,
     ) as config:
         match arguments.command:
             case "upgrade":
-                _upgrade(config, arguments)
+                _upgrade(config, arguments, render)
             case "uninstall":
-                # Loads what the other commands do not need.
-                from tests.support.jobs import jobs_complete
-
-                with jobs_complete(Path(os.environ["KUBECONFIG"]), arguments.namespace, arguments.kube_context or None):
+                with jobs_complete(kubeconfig, arguments.namespace, arguments.kube_context or None):
                     config.uninstall(arguments.release)
             case "rollback":
                 config.rollback(arguments.release)
             case "history":
-                print(config.history(arguments.release))
+                return str(config.history(arguments.release))
             case "get":
-                print(yaml.safe_dump(config.get_values(arguments.release) or {}))
+                return str(yaml.safe_dump(config.get_values(arguments.release) or {}))
             case _:
-                raise SystemExit("Error: only the chart of this repository")
-
-
-if __name__ == "__main__":
-    try:
-        main()
-    except helm_python.HelmError as error:
-        sys.exit(f"Error: {error}")
+                raise AssertionError("only the chart of this repository")
+    return ""

@@ -19,6 +19,8 @@ _LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 _SHELLS = ("console", "sh", "bash", "shell")
 #: A word that is in the place of a command and is none.
 _KEYWORDS = {"do", "done", "then", "fi", "if", "else", "while"}
+#: What a shell does something with, beside quotes.
+_FOR_A_SHELL = re.compile(r"[|&;<>$`()*\\]")
 _OPERATORS = {"|", "||", "&&", ";", "(", "&", "|&"}
 
 
@@ -45,6 +47,11 @@ class Command:
 
     def __str__(self) -> str:
         return f"{self.page}:{self.line} {self.text[:60]}"
+
+    @property
+    def words(self) -> list[str]:
+        """Its words, if it is one program and needs no shell; else none."""
+        return [] if _FOR_A_SHELL.search(self.text) else shlex.split(self.text)
 
     @functools.cached_property
     def programs(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -16,6 +17,7 @@ from dsf.worker import commands
 from tests.faults.fleet import Fleet, scores
 from tests.integration.docs.pages import ROOT, Command
 from tests.integration.docs.venues import EXPORTS
+from tests.support import forked
 from tests.support.child import Child, ran
 from tests.support.httpserver import ScriptedServer, answer
 from tests.support.programs import find
@@ -75,7 +77,7 @@ class StackWorld(Fleet):
         command = commands.flower("127.0.0.1", self.flower_port, read_only=False)
         environment = self.environment("flower") | {"FLOWER_BASIC_AUTH": _LOGIN}
         environment.pop("FLOWER_UNAUTHENTICATED_API", None)
-        self.processes["flower"] = Child(command, self.logs / "flower.log", environment, inherit=False)
+        self.processes["flower"] = forked.child(command, self.logs / "flower.log", environment, inherit=False)
 
     def _start_prometheus(self) -> None:
         values = yaml.safe_load((ROOT / "deploy" / "prometheus" / "values.yaml").read_text(encoding="utf-8"))
@@ -136,7 +138,15 @@ class StackWorld(Fleet):
         }
         text = re.sub(r"\blocalhost:5555\b", f"127.0.0.1:{self.flower_port}", command.text)
         text = re.sub(r"--interval 5\b", f"--interval {INTERVAL}", text)
-        done = ran(["/bin/bash", "-o", "pipefail", "-euc", text], cwd=self.folder, env=environment, timeout=180)
+        match Command(command.page, command.line, text).words:
+            case ["dsf", *words]:
+                with contextlib.chdir(self.folder):
+                    done = forked.dsf(words, environment)
+            case ["celery", "-A", "dsf.celery", *words]:
+                with contextlib.chdir(self.folder):
+                    done = forked.celery(words, environment)
+            case _:
+                done = ran(["/bin/bash", "-o", "pipefail", "-euc", text], cwd=self.folder, env=environment, timeout=180)
         assert done.returncode == 0, f"{command.page}:{command.line}\n$ {command.text}\n{done.stdout}{done.stderr}"
         return done.stdout
 

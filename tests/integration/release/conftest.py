@@ -1,8 +1,15 @@
-"""All files of a release, made once for the tests of this folder, which run in one process."""
+"""All files of a release, made once for the tests of this folder, which run in one process.
+
+They are those of a dry run: of a later version, from the last commit of a repository that has what is in this checkout.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -10,32 +17,61 @@ import pytest
 from tests.support.child import ran
 from tests.support.uv import ROOT, failed
 
-#: The index that a release before this one has left.
-EARLIER = """
-apiVersion: v1
-entries:
-  dynamic-scoring-framework:
-    - {apiVersion: v2, name: dynamic-scoring-framework, version: 0.0.9, digest: abc, urls: [https://example.com/0.0.9.tgz]}
-"""
+VERSION = "98.76.54"
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """A repository in which a dry run was, and what it said."""
+
+    folder: Path
+    said: str
+
+
+def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """A command that has to succeed, in a folder."""
+    done = ran(command, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 @pytest.fixture(scope="session")
-def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that `make dist` fills."""
-    folder = tmp_path_factory.mktemp("release") / "dist"
-    index = folder.parent / "index.yaml"
-    index.write_text(EARLIER)
-    command = (sys.executable, str(ROOT / "scripts" / "artefacts"), str(folder), str(index))
-    done = ran(command)
+def dry_run(tmp_path_factory: pytest.TempPathFactory) -> DryRun:
+    """Beside a change that is not committed."""
+    folder = tmp_path_factory.mktemp("release") / "repository"
+    listed = run(ROOT, "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard").stdout
+    for name in listed.strip("\0").split("\0"):
+        # One that is removed and not committed is listed, too.
+        if os.path.lexists(ROOT / name):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
+    run(folder, "git", "init", "--quiet")
+    run(folder, "git", "add", "--all")
+    run(folder, "git", "-c", "user.name=n", "-c", "user.email=e", "commit", "--quiet", "--message", "all")
+    (folder / ".venv").symlink_to(sys.prefix)
+    (folder / "pyproject.toml").write_text("not committed")
+    done = ran([folder / "scripts" / "release", VERSION, "--dry-run"], cwd=folder)
     if done.returncode:
         failed(done.stderr)
-    return folder
+    return DryRun(folder, done.stderr)
 
 
 @pytest.fixture(scope="session")
-def version() -> str:
-    """That of this checkout."""
-    return ran([ROOT / "scripts" / "version"], check=True).stdout.strip()
+def dist(dry_run: DryRun) -> Path:
+    """The folder with the files."""
+    return dry_run.folder / "dist"
+
+
+@pytest.fixture(scope="session")
+def sources(dry_run: DryRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with what they were made from."""
+    folder = tmp_path_factory.mktemp("release") / "sources"
+    folder.mkdir()
+    archive = folder.with_suffix(".tar")
+    run(dry_run.folder, "git", "archive", "--output", str(archive), "HEAD")
+    shutil.unpack_archive(archive, folder, filter="tar")
+    run(folder, "scripts/version", VERSION)
+    return folder
 
 
 def wheel(dist: Path, name: str) -> Path:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import configparser
 import hashlib
 import json
 import os
+import runpy
 import subprocess
 import sys
 import tarfile
@@ -20,16 +22,24 @@ import jsonschema
 import pytest
 import yaml
 
-from tests.integration.release.conftest import wheel
-from tests.support.child import ran
+from dsf.auth.authenticator import METHODS
+from dsf.sources.registry import EXTRAS
+from tests.integration.release.conftest import VERSION, DryRun, run, wheel
 from tests.support.uv import ROOT, built
 from tests.unit.deploy import chart
 
 PACKAGES = {
-    "framework": ROOT,
-    "demo": ROOT / "demo",
-    **{name: ROOT / "packages" / f"dsf-{name}" for name in ("optimizer", "scorer", "sources")},
+    "framework": ".",
+    "demo": "demo",
+    **{name: f"packages/dsf-{name}" for name in ("optimizer", "scorer", "sources")},
 }
+#: The index that a release before this one has left.
+EARLIER = """
+apiVersion: v1
+entries:
+  dynamic-scoring-framework:
+    - {apiVersion: v2, name: dynamic-scoring-framework, version: 0.0.9, digest: abc, urls: [https://example.com/0.0.9.tgz]}
+"""
 #: What krew's index refuses a manifest without, or with another form of.
 KREW: dict[str, Any] = {
     "required": ["apiVersion", "kind", "metadata", "spec"],
@@ -73,12 +83,12 @@ def checksum(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def test_nothing_is_missing_and_checksums_are_right(dist: Path, version: str) -> None:
+def test_nothing_is_missing_and_checksums_are_right(dist: Path) -> None:
     sums = dict(line.split("  ")[::-1] for line in (dist / "SHA256SUMS").read_text().splitlines())
     assert {name: checksum(dist / name) for name in sums} == sums
-    python = [f"dynamic_scoring_{name}-{version}" for name in PACKAGES]
+    python = [f"dynamic_scoring_{name}-{VERSION}" for name in PACKAGES]
     others = {
-        f"dynamic-scoring-framework-{version}.tgz",
+        f"dynamic-scoring-framework-{VERSION}.tgz",
         "index.yaml",
         "kubectl-dsf.tar.gz",
         "dsf.yaml",
@@ -90,14 +100,14 @@ def test_nothing_is_missing_and_checksums_are_right(dist: Path, version: str) ->
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_an_sdist_makes_the_wheel_that_the_checkout_makes(dist: Path, name: str, tmp_path: Path) -> None:
+def test_an_sdist_makes_the_wheel_that_the_checkout_makes(dist: Path, sources: Path, name: str, tmp_path: Path) -> None:
     """Those of a release are made through the source distribution."""
-    assert contents(wheel(dist, name)) == contents(built(PACKAGES[name], tmp_path, "--wheel"))
+    assert contents(wheel(dist, name)) == contents(built(sources / PACKAGES[name], tmp_path, "--wheel"))
 
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_a_wheel_has_all_files_of_its_package_and_no_others(dist: Path, name: str) -> None:
-    folder = PACKAGES[name]
+    folder = ROOT / PACKAGES[name]
     files = (path for path in (folder / "dsf").rglob("*") if path.is_file() and path.parent.name != "__pycache__")
     # The demo's has copies of samples and manifests besides.
     others = (".dist-info/", "dsf/demo/files/")
@@ -111,7 +121,7 @@ def test_no_file_is_in_two_wheels(dist: Path) -> None:
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_a_wheel_has_types_its_version_and_pins_of_the_others(dist: Path, name: str, version: str) -> None:
+def test_a_wheel_has_types_its_version_and_pins_of_the_others(dist: Path, name: str) -> None:
     names = contents(wheel(dist, name)).keys()
     packages = {file.rpartition("/")[0] for file in names if file.endswith("/__init__.py")}
     markers = {file.rpartition("/")[0] for file in names if file.endswith("/py.typed")}
@@ -119,7 +129,7 @@ def test_a_wheel_has_types_its_version_and_pins_of_the_others(dist: Path, name: 
     assert packages
     assert unmarked == set()
     found = metadata(wheel(dist, name))
-    assert found["Version"] == version
+    assert found["Version"] == VERSION
     assert found["License-Expression"] == "Apache-2.0"
     assert any(file.endswith("licenses/LICENSE") for file in names)
     # What an index shows.
@@ -128,7 +138,18 @@ def test_a_wheel_has_types_its_version_and_pins_of_the_others(dist: Path, name: 
     assert "Typing :: Typed" in classifiers
     assert {f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13, 14)} <= set(classifiers)
     ours = [line for line in found.get_all("Requires-Dist", []) if line.startswith("dynamic-scoring-")]
-    assert [line for line in ours if f"=={version}" not in line.partition(";")[0]] == []
+    assert [line for line in ours if f"=={VERSION}" not in line.partition(";")[0]] == []
+
+
+def test_the_framework_finds_the_types_and_methods_of_the_sources(dist: Path) -> None:
+    files = contents(wheel(dist, "sources"))
+    (name,) = [name for name in files if name.endswith("/entry_points.txt")]
+    parser = configparser.ConfigParser(delimiters=("=",))
+    parser.read_string(files[name].decode())
+    modules = [value.partition(":")[0] for value in parser["dsf.sources"].values()]
+    modules += [name.partition(":")[0] for name in METHODS.values() if not name.startswith("dsf.auth.")]
+    assert set(parser["dsf.sources"]) == set(EXTRAS)
+    assert {Path(*module.split(".")).with_suffix(".py").as_posix() for module in modules} <= files.keys()
 
 
 def test_the_framework_alone_asks_for_neither_solver_nor_demo(dist: Path) -> None:
@@ -137,33 +158,44 @@ def test_the_framework_alone_asks_for_neither_solver_nor_demo(dist: Path) -> Non
     assert [line for line in plain if line.startswith(("dynamic-scoring", "scipy", "numpy", "valkey"))] == []
 
 
-def test_the_chart_is_installed_from_its_package(dist: Path, version: str) -> None:
-    package = dist / f"dynamic-scoring-framework-{version}.tgz"
+def test_the_chart_is_installed_from_its_package(dist: Path) -> None:
+    package = dist / f"dynamic-scoring-framework-{VERSION}.tgz"
     with helm_python.Chart.load_archive(package.read_bytes()) as packed:
         files = packed.render({}, name=chart.RELEASE, namespace=chart.NAMESPACE)
         assert packed.schema
     images = {
         line.split()[-1].strip('"') for text in files.values() for line in text.splitlines() if " image: " in line
     }
-    assert f"ghcr.io/open-cluster-management-io/dynamic-scoring-framework:{version}" in images
+    assert f"ghcr.io/open-cluster-management-io/dynamic-scoring-framework:{VERSION}" in images
     with tarfile.open(package) as tar:
         names = {name.partition("/")[2] for name in tar.getnames()}
     ours = {str(path.relative_to(chart.CHART)) for path in chart.CHART.rglob("*") if path.is_file()}
     assert names == ours
-    entry, earlier = yaml.safe_load((dist / "index.yaml").read_text())["entries"]["dynamic-scoring-framework"]
-    assert (earlier["version"], earlier["urls"]) == ("0.0.9", ["https://example.com/0.0.9.tgz"])
-    assert (entry["version"], entry["digest"]) == (version, checksum(package))
+    (entry,) = yaml.safe_load((dist / "index.yaml").read_text())["entries"]["dynamic-scoring-framework"]
+    assert (entry["version"], entry["digest"]) == (VERSION, checksum(package))
     (url,) = entry["urls"]
-    assert url.endswith(f"/releases/download/v{version}/{package.name}")
+    assert url.endswith(f"/releases/download/v{VERSION}/{package.name}")
 
 
-def test_krew_finds_in_the_archive_what_the_manifest_names(dist: Path, version: str, tmp_path: Path) -> None:
+def test_the_index_keeps_earlier_versions(tmp_path: Path) -> None:
+    (tmp_path / "index.yaml").write_text(EARLIER)
+    made = runpy.run_path(str(ROOT / "scripts" / "artefacts"))
+    # What takes seconds is not about the chart.
+    made["main"].__globals__.update(distributions=lambda _: None, bill_of_materials=lambda _: None)
+    made["main"](tmp_path / "dist", tmp_path / "index.yaml")
+    index = yaml.safe_load((tmp_path / "dist" / "index.yaml").read_text())
+    entry, earlier = index["entries"]["dynamic-scoring-framework"]
+    assert (earlier["version"], earlier["urls"]) == ("0.0.9", ["https://example.com/0.0.9.tgz"])
+    assert (tmp_path / "dist" / f"dynamic-scoring-framework-{entry['version']}.tgz").is_file()
+
+
+def test_krew_finds_in_the_archive_what_the_manifest_names(dist: Path, tmp_path: Path) -> None:
     manifest = yaml.safe_load((dist / "dsf.yaml").read_text())
     jsonschema.validate(manifest, KREW)
-    assert manifest["spec"]["version"] == f"v{version}"
+    assert manifest["spec"]["version"] == f"v{VERSION}"
     (platform,) = manifest["spec"]["platforms"]
     archive = dist / platform["uri"].rpartition("/")[2]
-    assert f"/releases/download/v{version}/" in platform["uri"]
+    assert f"/releases/download/v{VERSION}/" in platform["uri"]
     assert platform["sha256"] == checksum(archive)
     with tarfile.open(archive) as tar:
         assert tar.getnames() == [file["from"] for file in platform["files"]]
@@ -171,16 +203,16 @@ def test_krew_finds_in_the_archive_what_the_manifest_names(dist: Path, version: 
     assert os.access(tmp_path / platform["bin"], os.X_OK)
 
 
-def test_the_bill_of_materials_names_what_is_locked(dist: Path, version: str) -> None:
+def test_the_bill_of_materials_names_what_is_locked(dist: Path, sources: Path) -> None:
     bill = json.loads((dist / "sbom.cdx.json").read_text())
     assert bill["bomFormat"] == "CycloneDX"
     assert (bill["metadata"]["component"]["name"], bill["metadata"]["component"]["version"]) == (
         "dynamic-scoring-framework",
-        version,
+        VERSION,
     )
     listed = {(component["name"], component["version"]) for component in bill["components"]}
     locked = {
-        (package["name"], package["version"]) for package in tomllib.loads((ROOT / "uv.lock").read_text())["package"]
+        (package["name"], package["version"]) for package in tomllib.loads((sources / "uv.lock").read_text())["package"]
     }
     assert listed <= locked
     names = {name for name, _ in listed}
@@ -195,21 +227,10 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
-def test_a_dry_run_makes_the_files_of_a_later_version_from_the_last_commit(tmp_path: Path) -> None:
-    clone = tmp_path / "clone"
-    run(tmp_path, "git", "clone", "--quiet", "--depth", "1", f"file://{ROOT}", "clone")
-    (clone / ".venv").symlink_to(sys.prefix)
-    (clone / "pyproject.toml").write_text("not committed")
-    done = run(clone, "scripts/release", "98.76.54", "--dry-run")
+def test_a_dry_run_makes_the_files_of_a_later_version_from_the_last_commit(dry_run: DryRun) -> None:
     for words in ("uncommitted changes", "no section of this version", "`make test`"):
-        assert any("would be refused" in line and words in line for line in done.stderr.splitlines()), words
-    made = {path.name for path in (clone / "dist").iterdir()}
-    assert {"dynamic-scoring-framework-98.76.54.tgz", "dynamic_scoring_demo-98.76.54-py3-none-any.whl"} <= made
-    assert run(clone, "git", "tag").stdout == ""
-    assert run(clone, "git", "status", "--porcelain").stdout == " M pyproject.toml\n?? .venv\n"
-
-
-def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    done = ran(command, cwd=folder)
-    assert done.returncode == 0, done.stderr
-    return done
+        assert any("would be refused" in line and words in line for line in dry_run.said.splitlines()), words
+    made = {path.name for path in (dry_run.folder / "dist").iterdir()}
+    assert {f"dynamic-scoring-framework-{VERSION}.tgz", f"dynamic_scoring_demo-{VERSION}-py3-none-any.whl"} <= made
+    assert run(dry_run.folder, "git", "tag").stdout == ""
+    assert run(dry_run.folder, "git", "status", "--porcelain").stdout == " M pyproject.toml\n?? .venv\n"

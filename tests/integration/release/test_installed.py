@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from tests.integration.release.conftest import wheel
+from tests.integration.release.conftest import VERSION, wheel
 from tests.support.child import Child
 from tests.support.redisserver import free_port
 from tests.support.uv import ROOT, UV, environment, failed
@@ -86,10 +86,10 @@ def installed(programs: Path, *modules: str) -> list[str]:
     return run(programs / "python", "-I", "-c", code, *modules, folder=programs).split()
 
 
-def test_the_framework_alone_has_its_commands_and_neither_solver_nor_demo(core: Path, version: str) -> None:
+def test_the_framework_alone_has_its_commands_and_neither_solver_nor_demo(core: Path) -> None:
     for name in ("dsf", "kubectl-dsf"):
         assert "Usage: " in run(core / name, "--help", folder=core)
-        assert run(core / name, "version", folder=core).startswith(f"dsf {version} (")
+        assert run(core / name, "version", folder=core).startswith(f"dsf {VERSION} (")
     assert "kind: CustomResourceDefinition" in run(core / "dsf", "crds", folder=core)
     assert installed(
         core,
@@ -130,14 +130,14 @@ def test_the_framework_alone_says_what_a_command_lacks(core: Path, command: str,
     )
 
 
-def test_the_plug_in_of_krew_runs_it(dist: Path, core: Path, tmp_path: Path, version: str) -> None:
+def test_the_plug_in_of_krew_runs_it(dist: Path, core: Path, tmp_path: Path) -> None:
     with tarfile.open(dist / "kubectl-dsf.tar.gz") as tar:
         tar.extractall(tmp_path, filter="data")
     said = run("env", f"PATH={core}:/usr/bin:/bin", tmp_path / "kubectl-dsf", "version", folder=tmp_path)
-    assert said.startswith(f"dsf {version} (")
+    assert said.startswith(f"dsf {VERSION} (")
 
 
-def test_uv_installs_it_as_a_tool(dist: Path, core: Path, tmp_path: Path, version: str) -> None:
+def test_uv_installs_it_as_a_tool(dist: Path, core: Path, tmp_path: Path) -> None:
     """After `core`, so that what it needs is in uv's cache."""
     tools = {"UV_TOOL_DIR": str(tmp_path / "tools"), "UV_TOOL_BIN_DIR": str(tmp_path / "bin")}
     command = (UV, "tool", "install", "--quiet", "--python", sys.executable, str(wheel(dist, "framework")))
@@ -147,7 +147,7 @@ def test_uv_installs_it_as_a_tool(dist: Path, core: Path, tmp_path: Path, versio
     if done.returncode:
         failed(done.stderr)
     assert {path.name for path in (tmp_path / "bin").iterdir()} == {"dsf", "kubectl-dsf"}
-    assert run(tmp_path / "bin" / "dsf", "version", folder=tmp_path).startswith(f"dsf {version} (")
+    assert run(tmp_path / "bin" / "dsf", "version", folder=tmp_path).startswith(f"dsf {VERSION} (")
 
 
 @pytest.fixture

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from dsf.cli.main import app as dsf
 from tests.integration.samples.conftest import Start, series
 from tests.integration.samples.llm import MODEL, LanguageModel
 from tests.integration.scorer.server import hub_waits
+from tests.support.commandline import dsf
 from tests.support.programs import find
 from tests.support.uv import ROOT
 
@@ -51,7 +50,7 @@ WARNED = {"sample-scorer": {"range"}}
 
 def check(url: str, *options: str, warned: Collection[str] = ()) -> dict[str, str]:
     """The outcome of each point; the service is conformant and only `warned` are warned of."""
-    result = CliRunner().invoke(dsf, ["scorer", "check", url, "-o", "json", *options], prog_name="dsf")
+    result = dsf("scorer", "check", url, "-o", "json", *options)
     assert result.exit_code == 0, result.output
     points: list[dict[str, Any]] = json.loads(result.stdout)["points"]
     assert {point["point"] for point in points if point["outcome"] == "warn"} == set(warned), points

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from dsf.cli.main import app as dsf
 from tests.integration.samples.llm import MODEL, LanguageModel
 from tests.integration.scorer.server import hub_waits
+from tests.support.commandline import dsf
 from tests.support.uv import ROOT
 
 FOLDER = ROOT / "samples"
@@ -24,7 +23,7 @@ def test_its_own_cases(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("VLLM_ENDPOINT", model.url)
         monkeypatch.setenv("MODEL_NAME", MODEL)
         file = FOLDER / name / "scorer-test.yaml"
-        result = CliRunner().invoke(dsf, ["scorer", "test", str(file), "-o", "json"], prog_name="dsf")
+        result = dsf("scorer", "test", str(file), "-o", "json")
     report = json.loads(result.stdout)
     assert [failure for case in report["cases"] for failure in case["failures"]] == []
     assert result.exit_code == 0

@@ -11,12 +11,12 @@ from xml.etree import ElementTree
 
 import pytest
 import yaml
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from dsf.cli.main import app as dsf
 from dsf.scorer import Prometheus, Score, Scorer, Series, Source, Sources
 from tests.integration.scorer.broken import CONFIG
 from tests.integration.scorer.server import hub_waits, served
+from tests.support.commandline import dsf
 from tests.support.httpserver import ScriptedServer, answer
 
 SCORER = """
@@ -73,7 +73,7 @@ def folder(tmp_path: Path) -> Path:
 def run(folder: Path, text: str, *options: str) -> Result:
     file = folder / "test.yaml"
     file.write_text(text)
-    result = CliRunner().invoke(dsf, ["scorer", "test", str(file), *options], prog_name="dsf")
+    result = dsf("scorer", "test", str(file), *options)
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result
 
@@ -145,7 +145,7 @@ def test_an_environment_in_the_folder_is_imported_once(folder: Path, monkeypatch
     ],
 )
 def test_what_is_no_file_of_cases(file: str, expected: str) -> None:
-    result = CliRunner().invoke(dsf, ["scorer", "test", file], prog_name="dsf")
+    result = dsf("scorer", "test", file)
     assert result.exit_code == 2
     assert expected in result.stderr
 

@@ -11,13 +11,13 @@ from urllib.parse import parse_qs
 import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from dsf.cli.main import app as dsf
 from dsf.conformance.run import NAMES
 from dsf.scorer import Bearer, Prometheus, Score, Scorer, ScorerApp, Series, Source, Sources
 from tests.integration.scorer.broken import BROKEN, CONFIG, api, asked, changed, late, mean, relabelled, scaled
 from tests.integration.scorer.server import hub_waits, served
+from tests.support.commandline import dsf
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(dsf, ["scorer", "check", *arguments], prog_name="dsf")
+    return dsf("scorer", "check", *arguments)
 
 
 def check(url: str, *options: str) -> tuple[int, dict[str, dict[str, Any]]]:
@@ -166,7 +166,7 @@ def test_warnings_are_no_failures() -> None:
         health=lambda: JSONResponse({}, 404),
     )
     with served(warned) as url:
-        code, points = check(f"{url}/config")
+        code, points = check(f"{url}/config", "--skip", "large")
     assert code == 0
     assert by_outcome(points, "warn") == {"health", "config", "range"}
     assert "spec.source.host" in points["config"]["mend"]
@@ -259,7 +259,7 @@ def test_no_results_for_made_up_series() -> None:
 
 def test_a_table_for_people() -> None:
     with served(api(bad=None)) as url:
-        result = run(f"{url}/config")
+        result = run(f"{url}/config", "--skip", "large")
     assert result.exit_code == 1
     assert "bad-json        fail" in result.stdout
     assert "-> refuse it with 400 or 422" in result.stdout

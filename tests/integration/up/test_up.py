@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -16,8 +17,8 @@ from dsf.demo.services import ScorerService
 from dsf.settings import ENV_PREFIX
 from dsf.store.pairs import Pairs
 from dsf.up.supervisor import Supervisor
-from tests.support import forked
-from tests.support.child import Child, ran
+from tests.support import commandline, forked
+from tests.support.child import Child
 from tests.support.redisserver import SocketRedis, free_port
 from tests.support.wait import wait_for
 
@@ -98,7 +99,8 @@ def test_one_agent_per_accepted_cluster(
         wait_for(lambda: _agents(up.pid) == {"c2"}, 10)
 
         # As in another terminal: it takes the Redis of the stack that runs.
-        status = ran([*DSF, "status"], env=environment, cwd=manifests)
+        with contextlib.chdir(manifests):
+            status = forked.dsf(["status"], environment)
         assert "static" in status.stdout, status.stdout + status.stderr
 
         second = run(environment, *options)
@@ -153,18 +155,18 @@ def test_a_redis_that_does_not_answer(tmp_path: Path, environment: dict[str, str
         (("--manifests", ".", "--redis-url-file", sys.executable), "not text"),
     ],
 )
-def test_wrong_usage(environment: dict[str, str], arguments: tuple[str, ...], word: str) -> None:
-    done = run(environment, *arguments)
-    assert done.returncode == 2
-    assert word in done.stderr
+def test_wrong_usage(arguments: tuple[str, ...], word: str) -> None:
+    done = commandline.dsf("up", *arguments)
+    assert done.exit_code == 2
+    assert isinstance(done.exception, SystemExit)
+    assert word in " ".join(done.stderr.split())
     assert "secret" not in done.stderr
-    assert "Traceback" not in done.stderr
 
 
-def test_the_demo_takes_the_same_file(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_the_demo_takes_the_same_file(tmp_path: Path) -> None:
     (tmp_path / "url").write_text("redis://:secret@[y")
     for more, word in (((), "not a URL"), (("--redis-url", "redis://h"), "one of")):
-        done = forked.dsf(["demo", "--redis-url-file", str(tmp_path / "url"), *more], environment, timeout=300)
-        assert done.returncode == 2
-        assert word in done.stderr
+        done = commandline.dsf("demo", "--redis-url-file", str(tmp_path / "url"), *more)
+        assert done.exit_code == 2
+        assert word in " ".join(done.stderr.split())
         assert "secret" not in done.stderr
