@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ import requests
 import yaml
 from playwright.sync_api import Browser, expect
 
+from dsf.demo.extras import EXTRAS
 from dsf.settings import ENV_PREFIX
 from tests.integration.demo.reader import TUTORIAL, Reader
 from tests.support import forked
@@ -27,12 +27,14 @@ from tests.support.browser import TIMEOUT, Tab, browser
 from tests.support.child import Child, ran
 from tests.support.document import steps
 from tests.support.programs import find
+from tests.support.uv import ROOT, built, environment
 from tests.support.wait import wait_for
 
 # One at a time: each takes the well-known ports if they are free.
-ROOT = Path(__file__).parents[3]
 DSF = (sys.executable, "-m", "dsf.cli")
 __all__ = ["browser"]
+#: Those of an installation that has no checkout around it.
+PACKAGES = (ROOT, ROOT / "demo", ROOT / "packages" / "dsf-scorer")
 
 expect.set_options(timeout=TIMEOUT)
 PAIRS = [
@@ -43,13 +45,6 @@ PAIRS = [
 
 #: Tasks of one cycle.
 STAGES = ("dsf.cycle", "dsf.fetch", "dsf.score", "dsf.publish")
-#: `dsf` with a demo that never has all scores.
-ENDLESS = """
-from dsf.cli.main import run
-from dsf.demo.report import DemoReport
-DemoReport.missing = lambda *_: {"all": "one is missing"}
-run()
-"""
 #: `dsf` with a demo whose minute is over when there is a cause to be said and the file of MAY_END is there.
 IMPATIENT = """
 import os
@@ -65,6 +60,30 @@ def looked(report, since):
 DemoReport.missing = looked
 command.ONCE_TIMEOUT = 200.0
 run()
+"""
+#: `dsf` of an installation with a demo that has all scores when the file of MAY_END is there. A busy machine may need
+#: more than the minute that a person's has.
+PATIENT = """
+import os
+from dsf.cli.main import run
+from dsf.demo import command
+from dsf.demo.report import DemoReport
+missing = DemoReport.missing
+def looked(report, since):
+    return missing(report, since) or ({} if os.path.exists(os.environ["MAY_END"]) else {"all": "not yet"})
+DemoReport.missing = looked
+command.ONCE_TIMEOUT = 200.0
+run()
+"""
+#: A scorer that nobody serves, and one with a mistake.
+LACKING = """
+{apiVersion: dynamic-scoring.open-cluster-management.io/v1alpha1, kind: DynamicScorer,
+ metadata: {name: nobody, namespace: open-cluster-management},
+ spec: {description: d, configURL: 'http://127.0.0.1:1/config', configSyncMode: Full}}
+---
+{apiVersion: dynamic-scoring.open-cluster-management.io/v1alpha1, kind: DynamicScorer,
+ metadata: {name: typo, namespace: open-cluster-management},
+ spec: {description: d, configUrl: 'http://127.0.0.1:1/config', configSyncMode: Full}}
 """
 #: A query that Prometheus does not take.
 WRONG = """configSyncMode: None
@@ -86,16 +105,16 @@ def make_environment(folder: Path) -> dict[str, str]:
     return kept | own | {"DSF_DEPARTURE_GRACE": "0"}
 
 
-def check_nothing_is_left(environment: dict[str, str]) -> None:
-    """Every process that the demo started has ended; those of other tests have another state folder."""
-    wait_for(lambda: not _of(environment["XDG_STATE_HOME"]), 10, "all processes to end")
+def check_nothing_is_left(environment: dict[str, str], variable: str = "XDG_STATE_HOME") -> None:
+    """Every process that the demo started has ended; those of other demos have another folder in this variable."""
+    wait_for(lambda: not _of(variable, environment[variable]), 10, "all processes to end")
 
 
-def _of(state: str) -> list[str]:
+def _of(variable: str, value: str) -> list[str]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get("XDG_STATE_HOME") == state and process.pid != os.getpid():
+            if process.environ().get(variable) == value and process.pid != os.getpid():
                 found.append(" ".join(process.cmdline()))
         except psutil.Error:
             continue
@@ -103,16 +122,12 @@ def _of(state: str) -> list[str]:
 
 
 class Demo:
-    """A demo that runs on a kept folder, and what a person does beside it.
+    """A demo that runs on a kept folder, and what a person does beside it."""
 
-    `once` is the code of one with --once: it is not to end by itself before a test lets it.
-    """
-
-    def __init__(self, folder: Path, environment: dict[str, str], *, once: str = "") -> None:
+    def __init__(self, folder: Path, environment: dict[str, str], command: tuple[str, ...] = (*DSF, "demo")) -> None:
         self.folder = folder
         self.environment = environment
-        command = (sys.executable, "-c", once, "demo", "--once") if once else (*DSF, "demo")
-        log = folder.parent / ("once.log" if once else "demo.log")
+        log = folder.parent / ("once.log" if "--once" in command else "demo.log")
         self.process = Child((*command, "--keep", str(folder)), log, environment, inherit=False)
         self._context: dict[str, Any] = {}
 
@@ -163,9 +178,9 @@ class Demo:
         scores = self.data("scores", "--cluster", cluster, "--scorer", scorer).get("scores", [])
         return {item["name"] for score in scores for item in score["items"]}
 
-    def scheduled(self, scorer: str) -> Any:
-        """Entries of the schedule of this demo, if it is there."""
-        return self.data("schedule", "list", scorer, "--context", str(self.folder)).get("entries", [])
+    def scheduled(self, scorer: str, folder: Path | None = None) -> Any:
+        """Entries of the schedule of this demo, or of the one on another folder, if it is there."""
+        return self.data("schedule", "list", scorer, "--context", str(folder or self.folder)).get("entries", [])
 
     def stages(self, run: str = "") -> set[str]:
         """Names of the tasks, of this run if one is given, that Flower has heard of so far."""
@@ -174,38 +189,44 @@ class Demo:
 
 
 @pytest.fixture(scope="module")
-def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Demo:
-    """One with --once that was interrupted before it had all scores, after a person had set an interval."""
+def lacking(tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    """One with --once that has ended: a score was missing. Before that a person has set an interval."""
     folder = tmp_path_factory.mktemp("demo")
-    first = Demo(folder / "demo", make_environment(folder), once=ENDLESS)
+    environment, may_end = make_environment(folder), folder / "may-end"
+    command = (sys.executable, "-c", IMPATIENT, "demo", "--once")
+    first = Demo(folder / "demo", environment | {"MAY_END": str(may_end)}, command)
     try:
         wait_for(lambda: first.scheduled("sample-scorer"), 60, "the schedule", interval=0.5)
         assert first.dsf("schedule", "set", "sample-scorer", "--interval", "3").returncode == 0
+        (first.folder / "lacking.yaml").write_text(LACKING)
+        may_end.touch()
+        first.process.wait(270)
     finally:
-        first.process.signal(signal.SIGTERM)
-        first.process.wait(120)
-    check_nothing_is_left(first.environment)
+        first.process.kill()
+    check_nothing_is_left(environment)
+    (first.folder / "lacking.yaml").unlink()
     return first
 
 
 @pytest.fixture(scope="module")
-def demo(interrupted: Demo) -> Iterator[Demo]:
+def demo(lacking: Demo) -> Iterator[Demo]:
     """One demo for all tests that only look or that put back what they change; the last ones edit and end it.
 
-    It is started again on the folder of the one that was interrupted.
+    It is started again on the folder of the one that has ended.
     """
-    running = Demo(interrupted.folder, interrupted.environment)
+    running = Demo(lacking.folder, lacking.environment)
     yield running
     running.process.signal(signal.SIGTERM)
     running.process.wait(120)
     check_nothing_is_left(running.environment)
 
 
-def test_an_interrupted_once_is_no_success(interrupted: Demo) -> None:
-    # A script that waits for scores must not take it for success.
-    assert interrupted.process.wait() == 130, interrupted.process.tail()
-    assert "every cluster has every score" not in interrupted.process.tail()
-    assert f"all processes have ended; the manifests are in {interrupted.folder}" in interrupted.process.tail()
+def test_once_says_why_a_score_is_missing(lacking: Demo) -> None:
+    said = lacking.process.log.read_text()
+    assert lacking.process.wait() == 1, said
+    assert "worker01/nobody is not in the schedule; Healthy" in said
+    assert "configUrl" in said
+    assert "the log of hub ends with:" in said
 
 
 def test_an_interval_of_a_person_survives_a_restart(demo: Demo) -> None:
@@ -322,46 +343,49 @@ def test_a_scorer_and_a_worse_second_version_of_it_are_compared(demo: Demo, tmp_
     assert "on worker01, worker02: " in done.stdout
 
 
-def test_a_second_demo_that_lacks_a_score_says_why_and_ends_alone(demo: Demo, tmp_path: Path) -> None:
+def test_a_second_one_from_wheels_in_an_empty_environment(demo: Demo, tmp_path: Path) -> None:
     """Each command goes to the one that is meant, and says to which; the end of one leaves the other."""
+    wheels = [built(package, tmp_path / f"dist{number}", "--wheel") for number, package in enumerate(PACKAGES)]
+    programs = environment(tmp_path / "environment", *wheels)
     demo.wait_fresh(PAIRS)
-    folder, may_end = tmp_path / "other", tmp_path / "may-end"
-    folder.mkdir()
-    shutil.copy(demo.folder / "sample-scorer.yaml", folder)
-    (folder / "all.yaml").write_text(
-        "{apiVersion: cluster.open-cluster-management.io/v1, kind: ManagedCluster, metadata: {name: worker01},\n"
-        " spec: {hubAcceptsClient: true}}\n---\n"
-        "{apiVersion: dynamic-scoring.open-cluster-management.io/v1alpha1, kind: DynamicScoringConfig,\n"
-        " metadata: {name: dynamic-scoring-config, namespace: open-cluster-management}}\n---\n"
-        "{apiVersion: dynamic-scoring.open-cluster-management.io/v1alpha1, kind: DynamicScorer,\n"
-        " metadata: {name: nobody, namespace: open-cluster-management},\n"
-        " spec: {description: d, configURL: 'http://127.0.0.1:1/config', configSyncMode: Full}}\n---\n"
-        "{apiVersion: dynamic-scoring.open-cluster-management.io/v1alpha1, kind: DynamicScorer,\n"
-        " metadata: {name: typo, namespace: open-cluster-management},\n"
-        " spec: {description: d, configUrl: 'http://127.0.0.1:1/config', configSyncMode: Full}}\n"
-    )
-    own = {"TMPDIR": str(tmp_path), "MAY_END": str(may_end)}
-    other = Demo(folder, demo.environment | own, once=IMPATIENT)
+    own = demo.environment | {"TMPDIR": str(tmp_path), "MAY_END": str(tmp_path / "may-end")}
+    output, errors = tmp_path / "output", tmp_path / "errors"
+    command = (programs / "python", "-c", PATIENT, "demo", "--once", "--with", ",".join(EXTRAS))
+    with output.open("wb") as out, errors.open("wb") as err:
+        process = subprocess.Popen(command, env=own, cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
     try:
-        wait_for(lambda: other.scheduled("sample-scorer"), 60, "the other demo", interval=0.5)
-        ambiguous = demo.dsf("schedule", "pause", "sample-scorer")
+        (manifests,) = wait_for(lambda: list(tmp_path.glob("dsf-demo-*/manifests")), 60, "the other's folder")
+        wait_for(lambda: demo.scheduled("sample-scorer", manifests), 60, "the other demo", interval=0.5)
+        # Neither was started there.
+        with contextlib.chdir(programs):
+            ambiguous = demo.dsf("schedule", "pause", "sample-scorer")
         assert (ambiguous.returncode, ambiguous.stdout) == (2, "")
         assert f"demo ({demo.folder})" in ambiguous.stderr
-        assert f"other ({other.folder})" in ambiguous.stderr
+        assert f"({manifests})" in ambiguous.stderr
 
-        paused = demo.dsf("schedule", "pause", "sample-scorer", "--context", str(other.folder))
+        paused = demo.dsf("schedule", "pause", "sample-scorer", "--context", str(manifests))
         assert paused.returncode == 0
-        assert paused.stderr == f"dsf: using the demo other ({other.folder})\n"
-        for running, state in ((demo, False), (other, True)):
-            assert {entry["paused"] for entry in running.scheduled("sample-scorer")} == {state}
-        may_end.touch()
-        assert other.process.wait(270) == 1
+        assert paused.stderr == f"dsf: using the demo {manifests.parent.name} ({manifests})\n"
+        for folder, state in ((demo.folder, False), (manifests, True)):
+            assert {entry["paused"] for entry in demo.scheduled("sample-scorer", folder)} == {state}
+        assert demo.dsf("schedule", "resume", "sample-scorer", "--context", str(manifests)).returncode == 0
+        (tmp_path / "may-end").touch()
+        code = process.wait(270)
     finally:
-        other.process.kill()
-    said = other.process.log.read_text()
-    assert "worker01/nobody is not in the schedule; Healthy" in said
-    assert "configUrl" in said
-    assert "the log of hub ends with:" in said
+        process.terminate()
+        process.wait(120)
+    said = errors.read_text()
+    assert code == 0, output.read_text() + said
+    assert "every cluster has every score" in said
+    assert "Traceback" not in said
+    rows = [line.split() for line in output.read_text().splitlines()]
+    assert rows[0][:5] == ["CLUSTER", "SCORER", "ITEMS", "LOW", "HIGH"]
+    extra = [(cluster, one.sample) for cluster in ("worker01", "worker02") for one in EXTRAS.values()]
+    assert [(row[0], row[1]) for row in rows[1:]] == sorted([*PAIRS, *extra])
+    assert all(int(row[2]) >= 1 and -100 <= int(row[3]) <= int(row[4]) <= 100 for row in rows[1:])
+    # A demo that is not kept leaves neither folder nor context.
+    assert not list(tmp_path.glob("dsf-demo-*"))
+    check_nothing_is_left(own, "TMPDIR")
     assert demo.dsf("scores").stderr == f"dsf: using the demo demo ({demo.folder})\n"
 
 
