@@ -250,9 +250,9 @@ def test_nothing_of_another_redis_is_used_for_a_running_demo(
 def watched(tmp_path: Path, *arguments: str, **values: str) -> Iterator[Forked]:
     """`dsf scores --watch`, whose output and errors are the files `out` and `err`."""
     words = ("scores", "--watch", *arguments)
-    process = Forked(
-        "dsf.cli", tmp_path / "out", environment(**values), arguments=words, inherit=False, errors=tmp_path / "err"
-    )
+    out, err = tmp_path / "out", tmp_path / "err"
+    err.touch()
+    process = Forked("dsf.cli", out, environment(**values), arguments=words, inherit=False, errors=err)
     try:
         yield process
     finally:

@@ -141,6 +141,8 @@ class Clusters:
             "KUBECONFIG": str(self.kubeconfig),
             "KUBECACHEDIR": str(self.hub.dir / "kubectl-cache"),
             "PYTHONPATH": str(ROOT),
+            # kubectl collects garbage while it reads what the server can do.
+            "GOGC": "400",
         }
 
     def _write_kubeconfig(self) -> None:
