@@ -52,7 +52,7 @@ LOADED: dict[str, tuple[str, ...]] = {
         "dsf.schedule.dispatch",
     ),
     "dsf.cli": _COMMANDS,
-    "dsf.cli optimize": (*_COMMANDS, "dsf.optimizer.commands.optimize", "dsf.optimizer.main"),
+    "dsf.cli optimize": (*_COMMANDS, "dsf.optimizer.commands.optimize", "dsf.optimizer.service"),
     "dsf.cli optimizer": (*_COMMANDS, "dsf.optimizer.commands.optimizer", "dsf.optimizer.main"),
     "dsf.exporter": ("dsf.exporter.app", "dsf.settings", "pydantic.v1", "anyio._core._sockets"),
     "dsf.hub": ("dsf.hub.main", "dsf.settings"),

@@ -1,4 +1,4 @@
-"""Runs the optimiser: `dsf optimizer`."""
+"""Runs the optimiser over HTTP: `dsf optimizer`."""
 
 from __future__ import annotations
 
@@ -9,35 +9,15 @@ import uvicorn
 from anyio import to_thread
 
 import dsf.log
-from dsf.fleet.changes import Way
 from dsf.http.serving import configured, listen, serve
 from dsf.kube.session import Session
-from dsf.optimizer.access import CallerAccess, make_access
+from dsf.optimizer.access import make_access
 from dsf.optimizer.app import make_app
-from dsf.optimizer.backend import ManifestClient
-from dsf.optimizer.hubredis import HubRedis
 from dsf.optimizer.mcp import McpMount
-from dsf.optimizer.selector import PlacementSelector
-from dsf.optimizer.service import OptimizerService
-from dsf.optimizer.solver import SolverProcess
+from dsf.optimizer.service import OptimizerService, make_service
 from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
-
-
-def make_service(settings: Settings, way: Way, owner: str = "", access: CallerAccess | None = None) -> OptimizerService:
-    """The service over the hub of the settings; `way` and `owner` as in `OptimizerService`. Raises SettingsError."""
-    selector = PlacementSelector.parse(settings.optimizer_cluster_selector)
-    return OptimizerService(
-        ManifestClient(Session.load(settings.kubeconfig)),
-        SolverProcess(patience=settings.optimizer_time_limit),
-        selector,
-        access=access,
-        hub=HubRedis.of(settings),
-        owner=owner,
-        way=way,
-        time_limit=settings.optimizer_time_limit,
-    )
 
 
 def run(settings: Settings, owner: str = "") -> int:

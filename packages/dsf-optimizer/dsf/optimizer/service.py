@@ -15,6 +15,7 @@ from typing import Any, Final
 import dsf.log
 from dsf.errors import ManifestError, SettingsError
 from dsf.fleet.changes import Action, Actor, UserAction, Way
+from dsf.kube.session import Session
 from dsf.optimizer.access import Caller, CallerAccess, GuardedAction, OpenAccess, by_tool, current_caller
 from dsf.optimizer.backend import FIELD_MANAGER, Manifest, ManifestClient
 from dsf.optimizer.comparison import compare
@@ -41,6 +42,7 @@ from dsf.optimizer.views import (
     ScorerView,
 )
 from dsf.optimizer.writer import ObjectChange, PlanWriter
+from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
 
@@ -282,6 +284,21 @@ class OptimizerService:
             seconds=round(plan.seconds, 3),
         )
         return report, plan, previous, changes, problems
+
+
+def make_service(settings: Settings, way: Way, owner: str = "", access: CallerAccess | None = None) -> OptimizerService:
+    """The service over the hub of the settings; `way` and `owner` as in `OptimizerService`. Raises SettingsError."""
+    selector = PlacementSelector.parse(settings.optimizer_cluster_selector)
+    return OptimizerService(
+        ManifestClient(Session.load(settings.kubeconfig)),
+        SolverProcess(patience=settings.optimizer_time_limit),
+        selector,
+        access=access,
+        hub=HubRedis.of(settings),
+        owner=owner,
+        way=way,
+        time_limit=settings.optimizer_time_limit,
+    )
 
 
 def _applied(namespace: str, objects: Sequence[Manifest]) -> AppliedPlan:

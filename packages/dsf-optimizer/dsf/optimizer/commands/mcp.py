@@ -16,8 +16,8 @@ def mcp() -> None:
     import dsf.log
     from dsf.cli.person import who
     from dsf.cli.session import hub_settings
-    from dsf.optimizer.main import make_service
     from dsf.optimizer.mcp import run_stdio
+    from dsf.optimizer.service import make_service
     from dsf.settings import Settings
 
     settings = hub_settings(Settings.load().model_copy(update={"role": "optimizer"}))

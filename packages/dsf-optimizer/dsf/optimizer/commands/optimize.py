@@ -50,7 +50,7 @@ def optimize(
     if reset is not None:
         _check_reset(reset, plot)
     from dsf.cli.person import who
-    from dsf.optimizer.main import make_service
+    from dsf.optimizer.service import make_service
 
     # As by Ctrl-C: what is half written is undone.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
