@@ -17,7 +17,12 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 #: Folders whose files run in one process: they take well-known ports, or share what takes seconds to build.
-_TOGETHER = ("tests/integration/demo/", "tests/integration/release/", "tests/integration/security/running/")
+_TOGETHER = (
+    "tests/integration/demo/",
+    "tests/integration/optimizer/",
+    "tests/integration/release/",
+    "tests/integration/security/running/",
+)
 #: Folder of files that each run a whole fleet and look at the clock: beside each other they would be late.
 _FLEETS = "tests/faults/"
 #: Of so many files that begin, one is of that folder.
@@ -27,9 +32,10 @@ _ROOT = Path(__file__).parents[2]
 
 @functools.cache
 def asks_api_server(file: str) -> bool:
-    """Whether tests of this file, named relative to the repository, use the API server that a test process shares."""
+    """Whether tests of this file or folder, named relative to the repository, use the API server that a test process
+    shares."""
     path = _ROOT / file
-    sources = (path, *(folder / "conftest.py" for folder in path.parents if folder != _ROOT / "tests"))
+    sources = (path, path / "conftest.py", *(folder / "conftest.py" for folder in path.parents if folder != _ROOT / "tests"))
     return any(
         re.search(r"\bcontrol_plane: ControlPlane", source.read_text()) for source in sources if source.is_file()
     )

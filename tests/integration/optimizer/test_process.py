@@ -44,7 +44,7 @@ def optimize(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]
 def served(bed: Bed, folder: Path, **settings: object) -> Iterator[tuple[Child, str]]:
     """The server as a process, and its URL."""
     command = [sys.executable, "-m", "dsf.cli", "optimizer", "--auth", "none", "--port", "0"]
-    child = Child(command, folder / "log", environment(bed, log_format="json", **settings), inherit=False)
+    child = forked.child(command, folder / "log", environment(bed, log_format="json", **settings), inherit=False)
     try:
         listening = wait_for(lambda: re.search(r'"port": ?(\d+)', child.tail()), 60, "the optimizer listens")
         url = f"http://127.0.0.1:{listening.group(1)}"

@@ -23,8 +23,9 @@ from tests.unit.optimizer.generator import instance
 from tests.unit.optimizer.test_solve import cluster, workload
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def process() -> Iterator[SolverProcess]:
+    """One that is replaced by what some tests do to it, and works again after each of them."""
     made = SolverProcess(patience=0.2, grace=30)
     yield made
     made.close()
@@ -108,12 +109,12 @@ def test_who_waits_too_long_is_told(process: SolverProcess) -> None:
         busy.join()
 
 
-def test_closing_cuts_what_is_solved_and_what_waits(process: SolverProcess) -> None:
+def test_closing_cuts_what_is_solved_and_what_waits() -> None:
+    process = SolverProcess(patience=600)
     process.warm_up()
     pid = pid_of(process)
     # It would not end by itself.
     os.kill(pid, signal.SIGSTOP)
-    process.patience = 600
     with ThreadPoolExecutor(2) as threads:
         waiting = [threads.submit(process.solve, instance(2, 2, 2), SearchLimits()) for _ in range(2)]
         wait_for(process._lock.locked, 5)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,15 +14,9 @@ from dsf.fleet.changes import read
 from dsf.optimizer.hubredis import HubRedis
 from dsf.store.pairs import Pairs
 from tests.conftest import SettingsFactory
-from tests.integration.exporter.fleet import SAMPLE, Fleet, good_fleet
+from tests.integration.exporter.fleet import SAMPLE, good_fleet
 from tests.integration.optimizer.mcp.assistant import Assistant
 from tests.integration.optimizer.mcp.conftest import Bed
-
-
-@pytest.fixture
-def fleet(redis_client: redis.Redis) -> Fleet:
-    """sample-scorer runs on worker01 and worker02."""
-    return good_fleet(redis_client)
 
 
 def tick(client: redis.Redis, cluster: str) -> list[Any]:
@@ -32,7 +25,9 @@ def tick(client: redis.Redis, cluster: str) -> list[Any]:
     return list(json.loads(json.loads(message)["body"])[0][:2])
 
 
-def test_on_one_cluster(near: Assistant, fleet: Fleet) -> None:
+def test_on_one_cluster(near: Assistant, redis_client: redis.Redis) -> None:
+    """Everywhere: test_stdio.py."""
+    fleet = good_fleet(redis_client)
     report = near.ask("rescore", scorer=SAMPLE, cluster="worker01")
     (run,) = report["runs"]
     assert (report["scorer"], run["cluster"], run["message"]) == (SAMPLE, "worker01", "")
@@ -44,15 +39,6 @@ def test_on_one_cluster(near: Assistant, fleet: Fleet) -> None:
     assert (change.action, change.scorer, change.clusters) == ("rescore", SAMPLE, ["worker01"])
     # Nobody had to show who they are.
     assert (change.way, change.who, change.reference) == ("mcp", "anonymous (claimed)", run["run_id"])
-
-
-def test_wherever_it_runs(stdio: Callable[..., Assistant], fleet: Fleet) -> None:
-    runs = stdio().ask("rescore", scorer=SAMPLE)["runs"]
-    assert [run["cluster"] for run in runs] == ["worker01", "worker02"]
-    (change,) = read(fleet.redis).changes
-    assert (change.way, change.claimed, change.clusters, change.cluster_count) == ("mcp", True, [], 2)
-    assert "@" in change.by
-    assert all(tick(fleet.redis, run["cluster"]) == [SAMPLE, run["run_id"]] for run in runs)
 
 
 def test_no_redis_at_all(settings_factory: SettingsFactory, bed: Bed) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,10 +13,17 @@ from typing import Any
 
 import psutil
 import pytest
+import redis
+from typer.testing import CliRunner
 
+from dsf.cli.main import app
+from dsf.fleet.changes import read
+from dsf.settings import ENV_PREFIX
+from tests.integration.exporter.fleet import SAMPLE, good_fleet
 from tests.integration.optimizer.bed import Bed
 from tests.integration.optimizer.mcp.server import environment
 from tests.integration.optimizer.mcp.test_access import INITIALIZE
+from tests.integration.optimizer.mcp.test_rescore import tick
 from tests.support.wait import wait_for
 
 INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
@@ -73,8 +81,11 @@ def talk(common: dict[str, object], tmp_path: Path) -> Iterator[Talk]:
         made.process.communicate()
 
 
-def test_nothing_but_the_protocol_is_on_standard_output(talk: Talk, bed: Bed, tmp_path: Path) -> None:
+def test_nothing_but_the_protocol_is_on_standard_output(
+    talk: Talk, bed: Bed, redis_client: redis.Redis, tmp_path: Path
+) -> None:
     """What is no message does not end the conversation."""
+    good_fleet(redis_client)
     talk.send("this is not JSON")
     talk.send("[")
     talk.send({"jsonrpc": "2.0", "id": 9, "method": "no/such/method"})
@@ -87,10 +98,17 @@ def test_nothing_but_the_protocol_is_on_standard_output(talk: Talk, bed: Bed, tm
     assert talk.call(3, "apply_plan", bed.body() | {"planId": plan["plan_id"]})["structuredContent"]["applied"] is True
     assert talk.call(4, "reset", {"namespace": bed.namespace})["structuredContent"]["deleted"]
     assert talk.call(5, "nonsense", {})["isError"] is True
+    # On each cluster on which it runs, for the person who has started the process.
+    runs = talk.call(6, "rescore", {"scorer": SAMPLE})["structuredContent"]["runs"]
+    assert [run["cluster"] for run in runs] == ["worker01", "worker02"]
+    assert all(tick(redis_client, run["cluster"]) == [SAMPLE, run["run_id"]] for run in runs)
+    change = read(redis_client).changes[0]
+    assert (change.way, change.claimed, change.clusters, change.cluster_count) == ("mcp", True, [], 2)
+    assert "@" in change.by
     assert talk.end() == (0, "")
     log = [json.loads(line) for line in (tmp_path / "stderr").read_text().splitlines()]
     tools = [line["tool"] for line in log if line["event"] == "tool called"]
-    assert tools == ["propose_plan", "apply_plan", "reset"]
+    assert tools == ["propose_plan", "apply_plan", "reset", "rescore"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -105,16 +123,9 @@ def test_signals_end_it_with_its_solver(talk: Talk, bed: Bed, number: signal.Sig
 
 
 def test_without_a_hub_it_says_what_to_set(tmp_path: Path) -> None:
-    home = {"HOME": str(tmp_path), "DSF_REDIS_URL": "redis://:hunter2@127.0.0.1:1/0"}
-    answer = subprocess.run(
-        [sys.executable, "-m", "dsf.cli", "mcp"],
-        env=environment() | home,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert (answer.returncode, answer.stdout) == (1, "")
+    unset = dict.fromkeys((name for name in os.environ if name.startswith((ENV_PREFIX, "KUBE"))), None)
+    own = {"HOME": str(tmp_path), "DSF_REDIS_URL": "redis://:hunter2@127.0.0.1:1/0"}
+    answer = CliRunner().invoke(app, ["mcp"], prog_name="dsf", env={**unset, **own})
+    assert (answer.exit_code, answer.stdout) == (1, "")
     assert "Set DSF_KUBECONFIG" in answer.stderr
     assert "hunter2" not in answer.stderr
