@@ -41,14 +41,11 @@ class HubCluster:
 
     @contextlib.contextmanager
     def release(self, values: chart.Values | None = None, namespace: str = chart.NAMESPACE) -> Iterator[Release]:
-        """The chart installed with these values; uninstalled at the end."""
+        """The chart installed with these values, as long as the API server runs."""
         with helm_python.Config(kubeconfig_path=self.plane.kubeconfig, namespace=namespace) as config:
             release = Release(config, self.plane.kubeconfig, namespace)
             release.install(values)
-            try:
-                yield release
-            finally:
-                release.uninstall()
+            yield release
 
     def kubeconfig_of(self, namespace: str, account: str) -> Path:
         """A kubeconfig with a token of a ServiceAccount that is there."""
@@ -68,14 +65,13 @@ class Release:
         self._config = config
         self._kubeconfig = kubeconfig
         self._namespace = namespace
-        self._is_installed = False
         #: What it was installed or upgraded with.
         self.values: chart.Values = {}
 
     def install(self, values: chart.Values | None = None) -> None:
         """`helm install --create-namespace`."""
         self._config.install(chart.CHART, chart.RELEASE, values or {}, namespace=self._namespace, create_namespace=True)
-        self._is_installed, self.values = True, values or {}
+        self.values = values or {}
 
     def upgrade(self, values: chart.Values | None = None) -> dict[str, Any]:
         """`helm upgrade --reset-values`."""
@@ -83,8 +79,6 @@ class Release:
         return self._config.upgrade(chart.CHART, chart.RELEASE, values or {}, reset_values=True)
 
     def uninstall(self) -> None:
-        """`helm uninstall`; nothing to do when that was done."""
-        if self._is_installed:
-            self._is_installed = False
-            with jobs_complete(self._kubeconfig, self._namespace):
-                self._config.uninstall(chart.RELEASE)
+        """`helm uninstall`."""
+        with jobs_complete(self._kubeconfig, self._namespace):
+            self._config.uninstall(chart.RELEASE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,14 +59,22 @@ def _template(session: Session) -> list[dict[str, Any]]:
 
 
 def test_every_object_is_taken_as_it_is(plane: ControlPlane) -> None:
-    """All sets of values at once, each in namespaces of its own, whose names say whose object kubectl speaks of."""
+    """All sets of values at once, each in namespaces of its own, whose names say whose object kubectl speaks of.
+
+    What an earlier set has too, but for its namespace and what is generated anew, is left out.
+    """
     accounts, objects = [], []
+    known: set[str] = set()
     for name, values in chart.MATRIX.items():
         copied = {key: dict(value) if isinstance(value, dict) else value for key, value in values.items()}
         copied.setdefault("hubSetting", {})["namespace"] = f"hub-{name}"
         copied.setdefault("spokeSetting", {})["namespace"] = f"agent-{name}"
         rendered = chart.render(copied)
-        objects += [o for o in [*rendered, *_agent(rendered)] if o["kind"] not in chart.FOREIGN_KINDS]
+        for o in [*rendered, *_agent(rendered)]:
+            text = re.sub(rf"(hub|agent)-{name}\b|\b[0-9a-f]{{64}}\b", "", json.dumps(o, sort_keys=True))
+            if (text not in known or o["kind"] == "Namespace") and o["kind"] not in chart.FOREIGN_KINDS:
+                known.add(text)
+                objects.append(o)
         accounts.append({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": f"hub-{name}"}})
         # Pods need the account that a controller manager makes.
         default = {"name": "default", "namespace": f"hub-{name}"}
@@ -118,8 +127,6 @@ def test_a_renewed_ca_and_the_old_one_take_each_others_certificates(
     assert old["data"]["redis-ca.crt"] != new["data"]["redis-ca.crt"]
     old, new = (_agent_part(objects, "Deployment") for objects in (template, _template(session)))
     assert old == new, "agents read it at the next connection, without a restart"
-    release.upgrade()
-    assert _secrets(session) == after
 
 
 def test_another_key_comes_by_the_commands_of_the_page(
@@ -178,7 +185,7 @@ def test_an_upgrade_keeps_what_was_generated(release: Release, session: Session)
     assert again["metadata"]["generation"] == redis["metadata"]["generation"], "Redis is not restarted"
 
     # A new name needs a new certificate, and no agent needs a new CA for it.
-    release.upgrade({"redis": {"exposure": {"type": "NodePort", "host": "192.0.2.10"}}})
+    release.upgrade({"redis": {"exposure": {"type": "LoadBalancer", "host": "192.0.2.10"}}})
     after = _secrets(session)
     tls, users = "dynamic-scoring-redis-tls", "dynamic-scoring-redis-users"
     assert after[tls]["tls.crt"] != before[tls]["tls.crt"]
@@ -188,19 +195,15 @@ def test_an_upgrade_keeps_what_was_generated(release: Release, session: Session)
     again = session.get(STATEFUL_SETS.path(HUB_NAMESPACE, "dynamic-scoring-redis"))
     assert again["metadata"]["generation"] > redis["metadata"]["generation"], "Redis reads it at its start"
 
-
-def test_an_address_of_the_load_balancer_is_used_by_the_next_upgrade(shared: Release, session: Session) -> None:
-    values = {"redis": {"exposure": {"type": "LoadBalancer"}}}
-    shared.upgrade(values)
-    assert "203.0.113.9" not in json.dumps(_template(session))
+    # An address that the load balancer gets is used by the next upgrade.
     path = SERVICES.path(HUB_NAMESPACE, "dynamic-scoring-redis-external", "status")
     session.merge(path, {"status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.9"}]}}})
-    shared.upgrade(values)
+    release.upgrade({"redis": {"exposure": {"type": "LoadBalancer"}}})
     (agent,) = [o for o in _template(session) if o["kind"] == "Deployment"]
     (container,) = chart.containers(agent)
     assert chart.environment(container)["DSF_REDIS_URL"] == "rediss://203.0.113.9:6379/0"
-    tls = session.get(SECRETS.path(HUB_NAMESPACE, "dynamic-scoring-redis-tls"))
-    assert "203.0.113.9" in tls["metadata"]["annotations"]["dynamic-scoring.open-cluster-management.io/names"]
+    made = session.get(SECRETS.path(HUB_NAMESPACE, tls))
+    assert "203.0.113.9" in made["metadata"]["annotations"]["dynamic-scoring.open-cluster-management.io/names"]
 
 
 def test_what_people_made_survives_upgrade_uninstallation_and_the_next_installation(
