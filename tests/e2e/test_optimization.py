@@ -8,25 +8,26 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from dsf.cli.main import app
 from dsf.kube.resources import MANAGED_CLUSTERS
 from dsf.kube.session import Session
 from dsf.optimizer.selector import COMPLIANCE_CLAIM
 from dsf.placements.kinds import PLACEMENT_BINDINGS
 from dsf.settings import ENV_PREFIX
 from dsf.up.stack import http_ready
-from tests.e2e.world import DSF, MANIFESTS, ROOT, chosen
+from tests.e2e.world import MANIFESTS, ROOT, chosen
 from tests.integration.policywatcher.managedcluster import ManagedCluster
 from tests.support import document, programs
 from tests.support.child import Child
 from tests.support.controlplane import ControlPlane, find
-from tests.support.controlplane_fixtures import found, programs_needed
+from tests.support.controlplane_fixtures import programs_needed
 from tests.support.policycrds import install_policy_crds
 from tests.support.redisserver import free_port
 from tests.support.wait import wait_for
@@ -48,40 +49,42 @@ def environment(hub: ControlPlane) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+def plane(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """An API server with OCM's placement controller."""
-    with contextlib.ExitStack() as stack:
-        plane = found()
-        with programs_needed():
-            placement = find("placement") / "placement"
-        stack.enter_context(plane)
-        install_policy_crds(plane.session())
-        controller = Child(
-            [
-                str(placement),
-                "controller",
-                f"--kubeconfig={plane.kubeconfig}",
-                "--namespace=default",
-                "--disable-leader-election",
-                f"--listen=127.0.0.1:{free_port()}",
-            ],
-            tmp_path_factory.mktemp("controller") / "log",
-        )
-        stack.callback(controller.kill)
-        yield plane
+    with programs_needed():
+        placement = find("placement") / "placement"
+    install_policy_crds(control_plane.session())
+    controller = Child(
+        [
+            str(placement),
+            "controller",
+            f"--kubeconfig={control_plane.kubeconfig}",
+            "--namespace=default",
+            "--disable-leader-election",
+            f"--listen=127.0.0.1:{free_port()}",
+        ],
+        tmp_path_factory.mktemp("controller") / "log",
+    )
+    yield control_plane
+    controller.kill()
 
 
 @pytest.fixture
 def hub(plane: ControlPlane) -> Iterator[ControlPlane]:
-    """A hub with two clusters and nothing else."""
+    """A hub with two clusters and nothing else, also if other tests have left something there."""
+    _clear(plane)
     plane.kubectl("apply", "-f", str(MANIFESTS / "optimization.yaml"))
     for cluster in ("worker01", "worker02"):
         # As the policy watcher leaves it before anything is bound.
         tell(plane.session(), cluster, "empty")
     yield plane
-    plane.kubectl("delete", "placements,placementbindings,placementdecisions,managedclusters", "--all")
+    _clear(plane)
     files = ("binding", "workloads", "policies", "scores")
     plane.kubectl("delete", "--ignore-not-found", *(f"--filename={SAMPLES / name}.yaml" for name in files))
+
+
+def _clear(plane: ControlPlane) -> None:
+    plane.kubectl("delete", "placements,placementbindings,placementdecisions,managedclusters", "--all", "-A")
 
 
 def test_the_document_can_be_followed(hub: ControlPlane, tmp_path: Path) -> None:
@@ -121,9 +124,11 @@ def bound(hub: Session, cluster: str) -> list[str]:
 
 
 def optimize(hub: ControlPlane, *arguments: str) -> None:
-    command = [DSF, "optimize", *arguments]
-    done = subprocess.run(command, env=environment(hub), capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    """`dsf optimize` in this process."""
+    changes = dict.fromkeys((name for name in os.environ if name.startswith(ENV_PREFIX)), None)
+    variables = {**changes, "KUBECONFIG": str(hub.kubeconfig)}
+    done = CliRunner().invoke(app, ["optimize", *arguments], prog_name="dsf", env=variables)
+    assert done.exit_code == 0, done.output
 
 
 def test_workloads_wait_for_the_policy_watcher_of_their_cluster(hub: ControlPlane, tmp_path: Path) -> None:
