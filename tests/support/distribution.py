@@ -35,7 +35,11 @@ def asks_api_server(file: str) -> bool:
     """Whether tests of this file or folder, named relative to the repository, use the API server that a test process
     shares."""
     path = _ROOT / file
-    sources = (path, path / "conftest.py", *(folder / "conftest.py" for folder in path.parents if folder != _ROOT / "tests"))
+    sources = (
+        path,
+        path / "conftest.py",
+        *(folder / "conftest.py" for folder in path.parents if folder != _ROOT / "tests"),
+    )
     return any(
         re.search(r"\bcontrol_plane: ControlPlane", source.read_text()) for source in sources if source.is_file()
     )

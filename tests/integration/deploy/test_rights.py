@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from dsf.kube.resources import (
     CONFIG_MAPS,
     DYNAMIC_SCORERS,
     DYNAMIC_SCORING_CONFIGS,
+    EVENTS,
     MANAGED_CLUSTER_ADDONS,
     MANAGED_CLUSTERS,
     MANIFEST_WORKS,
@@ -41,7 +41,14 @@ from dsf.kube.resources import (
 from dsf.kube.session import ForbiddenError, Session
 from dsf.redisacl.keyids import KeyIds
 from dsf.settings import Settings
-from tests.integration.deploy.hubcluster import NAMESPACES, ROLE_BINDINGS, ROLES, SERVICE_ACCOUNTS, HubCluster
+from tests.integration.deploy.hubcluster import (
+    CLUSTER_ROLES,
+    NAMESPACES,
+    ROLE_BINDINGS,
+    ROLES,
+    SERVICE_ACCOUNTS,
+    HubCluster,
+)
 from tests.support.controlplane import ControlPlane
 from tests.support.wait import wait_for
 from tests.unit.deploy import chart
@@ -103,7 +110,7 @@ def test_the_hub_can_do_its_work(
         wait_for(lambda: backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME))
         assert session.get(MANIFEST_WORKS.path(cluster, CREDENTIALS_WORK_NAME))
         assert session.get(DYNAMIC_SCORERS.path(cluster, "sample"))["status"]["healthStatus"] == "Active"
-        wait_for(lambda: "with the chart's rights" in plane.kubectl("get", "events", "-n", cluster))
+        wait_for(lambda: "with the chart's rights" in str(session.get(EVENTS.path(cluster))["items"]))
         session.create(ADDON_PLACEMENT_SCORES.path(cluster), SCORE)
         backend.delete_score(cluster, "s")
         wait_for(lambda: backend.get(Kind.WORK, cluster, CREDENTIALS_WORK_NAME))
@@ -242,10 +249,10 @@ def test_the_agent_reads_its_own_and_no_more(
 
 @pytest.mark.parametrize(("role", "verbs"), [("admin", True), ("editor", True), ("viewer", False)])
 def test_people_with_builtin_roles_get_the_rights(
-    plane: ControlPlane, installed: HubCluster, role: str, verbs: bool
+    session: Session, installed: HubCluster, role: str, verbs: bool
 ) -> None:
     del installed
-    rules = json.loads(plane.kubectl("get", "clusterrole", f"dynamic-scoring-framework-{role}", "-o", "json"))["rules"]
+    rules = session.get(CLUSTER_ROLES.path(name=f"dynamic-scoring-framework-{role}"))["rules"]
     allowed = {verb for rule in rules for verb in rule["verbs"] if "dynamicscorers" in rule["resources"]}
     assert bool({"create", "*"} & allowed) is verbs
 

@@ -258,10 +258,12 @@ class HubWorld:
         key_id = record.key_ids[0] if record is not None else 1
         return messages.sign(result, messages.derive_key(bytes.fromhex(SECRET), cluster, key_id))
 
-    def until(self, condition: Callable[[], Any], timeout: float = 10.0, message: str = "") -> Any:
+    def until(
+        self, condition: Callable[[], Any], timeout: float = 10.0, message: str = "", *, interval: float = 0.02
+    ) -> Any:
         """Wait for it; an error shows what the processes said."""
         try:
-            return wait_for(condition, timeout, message)
+            return wait_for(condition, timeout, message, interval=interval)
         except AssertionError as error:
             logs = "\n".join(f"--- {process.log.name}\n{process.tail()}" for process in self._processes)
             raise AssertionError(f"{error}\n{logs}") from None
