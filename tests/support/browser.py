@@ -8,7 +8,7 @@ from importlib import resources
 from typing import Final, Literal
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, sync_playwright
 
 from dsf.errors import ToolError
 from tests.support.programs import find
@@ -19,6 +19,8 @@ ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
 TIMEOUT = 60_000
 #: Colour schemes of every page.
 THEMES: Final = ("light", "dark")
+#: axe's rules of colours.
+_COLOURS: Final = ["color-contrast", "link-in-text-block"]
 
 
 @pytest.fixture(scope="module")
@@ -33,18 +35,30 @@ def browser() -> Iterator[Browser]:
         pytest.skip(reason)
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=str(program), args=list(ARGUMENTS), timeout=TIMEOUT)
+        # The one that tabs share, kept warm by a page that shows nothing.
+        launched.new_context().new_page()
         yield launched
         launched.close()
 
 
 class Tab:
-    """One page of one visitor; notes what was asked of whom and what went wrong."""
+    """One page of one visitor; notes what was asked of whom and what went wrong.
 
-    def __init__(self, browser: Browser, base: str, **options: object) -> None:
+    With `options` it is in a context of its own, which takes most of the work of a tab. All others share one, and none
+    has a cookie of those before it.
+    """
+
+    def __init__(
+        self, browser: Browser, base: str, *, viewport: ViewportSize | None = None, **options: object
+    ) -> None:
         self.base = base
-        self.context: BrowserContext = browser.new_context(**options)  # type: ignore[arg-type]
+        self._is_shared = bool(browser.contexts) and not options
+        self.context: BrowserContext = browser.contexts[0] if self._is_shared else browser.new_context(**options)  # type: ignore[arg-type]
+        self.context.clear_cookies()
         self.context.set_default_timeout(TIMEOUT)
         self.page: Page = self.context.new_page()
+        if viewport is not None:
+            self.page.set_viewport_size(viewport)
         self.asked: list[str] = []
         self.wrong: list[str] = []
         self.page.on("request", lambda request: self.asked.append(request.url))
@@ -55,7 +69,10 @@ class Tab:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.context.close()
+        if self._is_shared:
+            self.page.close()
+        else:
+            self.context.close()
 
     def open(self, path: str) -> Page:
         """Go to a page of the site."""
@@ -78,12 +95,16 @@ class Tab:
         return [url for url in self.asked if not url.startswith((self.base + "/", "data:"))]
 
     def violations(self, *themes: Literal["light", "dark"]) -> list[str]:
-        """What axe finds, with where; in each of these colour schemes, of which the last one stays."""
+        """What axe finds, with where; in each of these colour schemes, of which the last one stays.
+
+        A scheme changes colours alone, so that of further ones only those are looked at.
+        """
         self.page.evaluate(resources.files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8"))
         found = []
-        for theme in themes or (None,):
+        for number, theme in enumerate(themes or (None,)):
             if theme:
                 self.page.emulate_media(color_scheme=theme)
-            for one in self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]:
+            options = {"resultTypes": ["violations"], **({"runOnly": _COLOURS} if number else {})}
+            for one in self.page.evaluate("(options) => axe.run(document, options)", options)["violations"]:
                 found.append(f"{theme or ''} {one['id']}: {[node['target'] for node in one['nodes']][:3]}")
         return found

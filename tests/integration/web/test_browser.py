@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -116,7 +117,8 @@ def test_a_print_is_black_on_white_and_has_nothing_to_press(
 ) -> None:
     failing_fleet(redis_client)
     # Of the screen only the dark scheme is not black on white.
-    with Tab(browser, page.url, color_scheme="dark") as tab:
+    with Tab(browser, page.url) as tab:
+        tab.page.emulate_media(color_scheme="dark")
         for path in ("/", f"/scorers/{SAMPLE}", PAIR.replace("01", "02")):
             shown = tab.open(path)
             shown.emulate_media(media="print")
@@ -152,7 +154,7 @@ def test_a_reason_has_a_third_of_its_table_on_a_laptop(
     with Tab(browser, page.url, viewport={"width": 1280, "height": 800}) as tab:
         for path in ("/", f"/scorers/{SAMPLE}", "/clusters/worker02", PAIR.replace("01", "02")):
             # The page keeps what it has read for a moment: the fleet before this one has narrower reasons, or none.
-            wait_for(lambda at=path: min(tab.open(at).evaluate(SHARES), default=0) > 1 / 3, 20, f"reasons at {path}")  # type: ignore[misc]
+            until_shown(lambda at=path: min(tab.open(at).evaluate(SHARES), default=0) > 1 / 3, f"reasons at {path}")  # type: ignore[misc]
             assert tab.page.evaluate(CUT_OFF) == [], path
 
 
@@ -160,9 +162,9 @@ def test_a_reason_has_a_third_of_its_table_on_a_laptop(
 def test_the_heads_of_a_matrix_can_be_read(
     page: WebProcess, browser: Browser, redis_client: redis.Redis, scorers: int
 ) -> None:
-    many(redis_client, clusters=40, scorers=scorers)
+    many(redis_client, clusters=15, scorers=scorers)
     with Tab(browser, page.url) as tab:
-        wait_for(lambda: tab.open("/").locator(".matrix thead a").count() == scorers, 60, "the fleet to be counted")
+        until_shown(lambda: tab.open("/").locator(".matrix thead a").count() == scorers, "the fleet to be counted")
         for width in (1280, 320):
             tab.page.set_viewport_size({"width": width, "height": 800})
             # A name such as scorer-12 may go on after its hyphen. The last one can be reached inside the matrix.
@@ -244,6 +246,7 @@ def test_seven_tabs_of_one_browser_are_answered(page: WebProcess, browser: Brows
         for tab in tabs:
             closing.callback(tab.close)
             tab.goto(f"{page.url}/")
+        for tab in tabs:
             expect(tab.locator("html")).to_have_attribute("data-polled", "yes")
         fleet.failure("worker02", message="after the seventh")
         for tab in tabs:
@@ -292,7 +295,8 @@ def test_a_tab_whose_login_has_ended_shows_the_login(
 def test_keys(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
     many(redis_client, clusters=40, scorers=3)
     with Tab(browser, page.url) as tab:
-        shown = wait_for(lambda: tab.open("/") if "120" in tab.open("/").inner_text("main") else None, 20)
+        shown = tab.page
+        until_shown(lambda: "120" in tab.open("/").inner_text("main"), "the fleet to be counted")
         shown.keyboard.press("/")
         expect(shown.locator("#q")).to_be_focused()
         shown.keyboard.type("cluster:c-0001")
@@ -328,7 +332,7 @@ def test_the_matrix_of_a_part(page: WebProcess, browser: Browser, redis_client: 
             return found
 
         open_all(tab)
-        rows(100)
+        rows(30)
         tab.page.get_by_label("ClusterSet").select_option("eu")
         tab.page.get_by_role("button", name="Show").click()
         assert sorted(rows(10).locator("th").all_inner_texts()) == [f"c-{number:04}" for number in range(10)]
@@ -339,11 +343,11 @@ def test_the_matrix_of_a_part(page: WebProcess, browser: Browser, redis_client: 
         if script:
             assert tab.violations() == []
         # What was chosen is in the address, and the way to it on the page of the parts.
-        tab.open("/parts").get_by_role("link", name="The 90 clusters of us east").click()
-        rows(90)
+        tab.open("/parts").get_by_role("link", name="The 20 clusters of us east").click()
+        rows(20)
         expect(tab.page.get_by_label("ClusterSet")).to_have_value("us east")
         tab.page.get_by_role("link", name="all", exact=True).click()
-        rows(100)
+        rows(30)
 
 
 def test_what_is_typed_stays_while_things_happen(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
@@ -360,30 +364,26 @@ def test_what_is_typed_stays_while_things_happen(page: WebProcess, browser: Brow
         expect(shown.get_by_label("Label")).to_be_focused()
 
 
-@pytest.mark.parametrize("width", [320, 480])
-def test_the_newest_cycle_is_seen_first(
-    page: WebProcess, browser: Browser, redis_client: redis.Redis, width: int
-) -> None:
+def test_the_newest_cycle_is_seen_first(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
     while redis_client.llen(keys.history_key("worker01", SAMPLE)) < 50:
         fleet.cycle("worker01", timings={"fetch": 0.02})
-    with Tab(browser, page.url, viewport={"width": width, "height": 800}) as tab:
-        shown = tab.open(PAIR)
-        place = shown.get_by_role("region", name="Cycles as bars")
-        seen = """(one) => [...one.querySelectorAll("g")].map(cycle => cycle.getBoundingClientRect()).map(
-            cycle => cycle.right > one.getBoundingClientRect().left && cycle.right <= one.getBoundingClientRect().right
-        )"""
-        found = place.evaluate(seen)
-        assert len(found) == 50
-        assert (found[0], found[-1]) == (False, True)
+    seen = """(one) => [...one.querySelectorAll("g")].map(cycle => cycle.getBoundingClientRect()).map(
+        cycle => cycle.right > one.getBoundingClientRect().left && cycle.right <= one.getBoundingClientRect().right
+    )"""
+    with Tab(browser, page.url) as tab:
+        for width in (320, 480):
+            tab.page.set_viewport_size({"width": width, "height": 800})
+            found = tab.open(PAIR).get_by_role("region", name="Cycles as bars").evaluate(seen)
+            assert len(found) == 50, width
+            assert (found[0], found[-1]) == (False, True), width
 
 
 def test_without_javascript(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
     failing_fleet(redis_client)
     with Tab(browser, page.url, java_script_enabled=False) as tab:
-        shown = wait_for(
-            lambda: tab.page if "fails on worker02" in tab.open("/").locator("h1").inner_text() else None, 20
-        )
+        shown = tab.page
+        until_shown(lambda: "fails on worker02" in tab.open("/").locator("h1").inner_text(), "the failure")
         expect(shown.locator("main")).to_contain_text("s ago")
         shown.locator("#q").fill("state:failing")
         shown.get_by_role("button", name="Find").click()
@@ -391,10 +391,10 @@ def test_without_javascript(page: WebProcess, browser: Browser, redis_client: re
 
 
 def test_a_large_fleet(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
-    many(redis_client, clusters=1000, scorers=10)
+    many(redis_client, clusters=300, scorers=10)
     with Tab(browser, page.url) as tab:
         # The page may still show what it read for the test before.
-        wait_for(lambda: "scorer-3 fails on" in tab.open("/").inner_text("main"), 60, "the fleet to be read")
+        until_shown(lambda: "scorer-3 fails on" in tab.open("/").inner_text("main"), "the fleet to be read")
         assert tab.nodes < 5000
         assert tab.violations() == []
         for path in ("/scorers/scorer-3", "/clusters/c-0003", "/find?q=state:ok", "/find?q=cluster:c-00*"):
@@ -429,11 +429,16 @@ def many(client: redis.Redis, *, clusters: int, scorers: int) -> None:
 
 
 def labelled(client: redis.Redis) -> None:
-    """A hundred clusters with labels, and ten scorers on each."""
-    many(client, clusters=100, scorers=10)
-    for number in range(100):
+    """Thirty clusters with labels, and three scorers on each: pairs enough for a matrix."""
+    many(client, clusters=30, scorers=3)
+    for number in range(30):
         labels = {CLUSTER_SET: "eu" if number < 10 else "us east", "env": "prod" if number % 2 else "test"}
         Notices(client).tell_cluster(ClusterNotice(name=f"c-{number:04}", labels=labels))
+
+
+def until_shown(is_shown: Callable[[], bool], message: str) -> None:
+    """Wait for a page that is opened for each look, which takes some work."""
+    wait_for(is_shown, 60, message, interval=0.5)
 
 
 def open_all(tab: Tab) -> None:
@@ -441,9 +446,9 @@ def open_all(tab: Tab) -> None:
 
     def is_all() -> bool:
         shown = tab.open("/")
-        return shown.locator(".matrix tbody tr").count() == 100 and shown.get_by_label("ClusterSet").count() == 1
+        return shown.locator(".matrix tbody tr").count() == 30 and shown.get_by_label("ClusterSet").count() == 1
 
-    wait_for(is_all, 60, "the fleet with its labels")
+    until_shown(is_all, "the fleet with its labels")
 
 
 def test_the_score_over_time_has_both_axes(redis_client: redis.Redis, page: WebProcess, browser: Browser) -> None:
