@@ -173,7 +173,7 @@ class Fleet(Stack):
 
     def until(self, condition: Callable[[], _Value], message: str = "", timeout: float = 20.0) -> _Value:
         """Wait until `condition` is true. AssertionErrors in it count as not yet."""
-        return wait_for(condition, timeout, message, interval=0.05)
+        return wait_for(condition, timeout, message, interval=0.1)
 
     def wait_success(self, scorer: str, cluster: str = "c1", *, more: int = 1, timeout: float = 20.0) -> float:
         """Wait until so many more cycles have ended well; the seconds that took."""

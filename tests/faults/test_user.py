@@ -1,15 +1,21 @@
-"""The product as its user meets it: ask for a score, change the pace; also after a restart."""
+"""The product as its user meets it: ask for a score, change the pace, also after a restart; a beat that stands still."""
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
+from dsf import keys
 from dsf.messages import run_time
+from dsf.store.ticks import LATE
 from tests.faults.fleet import BY_HAND, STALL, Fleet, scores
+from tests.support.child import stopped
+from tests.support.webprocess import WebProcess
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +45,28 @@ def test_rescore_returns_the_new_score(fleet: Fleet) -> None:
     fleet.until(lambda: fleet.items("sample") == {"n1": 42})
     scored = fleet.data("scores", "--scorer", "sample", "--cluster", "c1")["scores"][0]
     assert (scored["fresh"], scored["items"]) == (True, [{"name": "n1", "value": 42}])
+
+
+def test_a_beat_that_stands_still_is_seen_everywhere(fleet: Fleet, tmp_path: Path) -> None:
+    """Whatever people look at says that no ticks are sent, although all scores are fresh."""
+    url = fleet.redis_server.url
+    with WebProcess(url, tmp_path / "web.log", manifests=fleet.manifests) as page:
+        with stopped(fleet.processes["beat"]):
+            # As if that much time had passed: the pair is due, and beat does not move its due time.
+            fleet.redis.zadd(keys.DUE, {"c1/sample": time.time() - LATE - 10}, xx=True)
+            fleet.until(lambda: fleet.page("exporter", "/readyz").status_code == 503, "the exporter's readiness")
+            assert "no ticks are sent: c1/sample" in fleet.page("exporter", "/readyz").text
+            assert fleet.metric("exporter", "dynamic_scoring_ticks_stopped") == 1
+            status = fleet.dsf("status")
+            assert (status.returncode, "no ticks are sent: c1/sample" in status.stdout) == (1, True)
+            # The page shows what it has read for some seconds.
+            fleet.until(lambda: "No ticks are sent: c1/sample" in page.get("/").text, "the page's headline")
+            assert "scores are fresh" not in page.get("/").text
+
+        fleet.until(lambda: fleet.page("exporter", "/readyz").status_code == 200, "the exporter's readiness")
+        assert fleet.metric("exporter", "dynamic_scoring_ticks_stopped") == 0
+        fleet.until(lambda: fleet.dsf("status").returncode == 0, "`dsf status` to find nothing wrong")
+        fleet.until(lambda: "No ticks are sent" not in page.get("/").text, "the page's headline")
 
 
 def pace(fleet: Fleet, cluster: str, cycles: int) -> list[float]:

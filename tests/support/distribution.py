@@ -22,6 +22,7 @@ _TOGETHER = (
     "tests/integration/optimizer/",
     "tests/integration/release/",
     "tests/integration/security/running/",
+    "tests/unit/deploy/",
 )
 #: Folder of files that each run a whole fleet and look at the clock: beside each other they would be late.
 _FLEETS = "tests/faults/"

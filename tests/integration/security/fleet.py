@@ -83,9 +83,10 @@ _RESULTS = {"results": [{"metric": {"node": "n1"}, "score": 12.5}]}
 class Fleet:
     """Start once, use often: starting takes some ten seconds. Tests leave it as they found it."""
 
-    def __init__(self, folder: Path, *, every_method: bool = False) -> None:
+    def __init__(self, folder: Path, clusters: tuple[str, ...] = CLUSTERS, *, every_method: bool = False) -> None:
         """`every_method` gives it scorers of every method of authentication, besides the one with bearer tokens."""
         self.folder = folder
+        self.clusters = clusters
         self.every_method = every_method
         self.manifests = folder / "manifests"
         self.out = folder / "out"
@@ -112,16 +113,16 @@ class Fleet:
         self.scorer.script(_asks_for(f"Bearer {CANARIES['scorer token']}", answer(_RESULTS)), path="/scoring")
         self._start_others()
         self.write_manifests()
-        for cluster in CLUSTERS:
+        for cluster in self.clusters:
             self._write_secrets(cluster)
         self.run_hub()
         self._run("beat", (sys.executable, "-m", "dsf.schedule"))
         self._run("results", (sys.executable, "-m", "dsf.results"), backend="dir")
         self._run("exporter", (sys.executable, "-m", "dsf.exporter"))
         self._run("flower", tuple(commands.flower("127.0.0.1", self.flower_port)))
-        for cluster in CLUSTERS:
+        for cluster in self.clusters:
             self.run_agent(cluster)
-        for cluster in CLUSTERS:
+        for cluster in self.clusters:
             self.until(lambda c=cluster: self.state(c).count("ok") >= 1, f"a score of {cluster}", 60)
             for name in (OTHER, CLOUDS, identities.NAME) if self.every_method else ():
                 self.until(
@@ -306,7 +307,7 @@ class Fleet:
                 "metadata": {"name": cluster},
                 "spec": {"hubAcceptsClient": True},
             }
-            for cluster in CLUSTERS
+            for cluster in self.clusters
             if cluster not in without
         ]
         config = {
@@ -454,7 +455,7 @@ class Fleet:
     def until(self, condition: Any, message: str = "", timeout: float = 15.0) -> Any:
         """Wait; on failure say what the logs end with."""
         try:
-            return wait_for(condition, timeout, message)
+            return wait_for(condition, timeout, message, interval=0.1)
         except AssertionError as error:
             tails = "\n".join(f"--- {name}\n{child.tail()[-1500:]}" for name, child in self._children.items())
             raise AssertionError(f"{error}\nACL LOG: {self.acl_log()[:20]}\n{tails}") from None

@@ -31,7 +31,7 @@ from tests.support.wait import wait_for
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """Everything, running, with every method of authentication: here is hunted for what they leave behind."""
-    with Fleet(tmp_path_factory.mktemp("fleet"), every_method=True) as running:
+    with Fleet(tmp_path_factory.mktemp("fleet"), ("c1",), every_method=True) as running:
         yield running
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.integration.security.fleet import CLUSTERS, SCORER, Fleet
+from tests.integration.security.fleet import SCORER, Fleet
 
 
 def traffic(fleet: Fleet, of: str, *stages: str) -> Iterator[tuple[str, str]]:
@@ -67,10 +67,10 @@ def files(fleet: Fleet) -> Iterator[tuple[str, str]]:
 def served(fleet: Fleet) -> Iterator[tuple[str, str]]:
     """What the HTTP services say of cycles: Flower in its list of tasks, of which its pages are made."""
     yield "flower /api/tasks", fleet.get(fleet.flower_port, "/api/tasks")
-    history = [f"/api/v1/history/{cluster}/{SCORER}" for cluster in CLUSTERS]
+    history = [f"/api/v1/history/{cluster}/{SCORER}" for cluster in fleet.clusters]
     for path in ("/metrics", "/api/v1/scores", "/api/v1/scorers", "/api/v1/schedule", "/openapi.json", *history):
         yield f"exporter {path}", fleet.get(fleet.exporter_port, path)
-    for cluster in CLUSTERS:
+    for cluster in fleet.clusters:
         line = next(row for row in fleet.log(f"agent-{cluster}").splitlines() if "metrics served" in row)
         yield f"agent {cluster} /metrics", fleet.get(int(line.split("port=")[1].split()[0]), "/metrics")
 

@@ -246,7 +246,7 @@ def test_a_comparison_that_is_started_on_the_page(
         expect(shown.locator("#other option")).to_have_text([HASTY, STATIC])
         assert tab.violations(*THEMES) == []
         shown.get_by_role("radio", name="over the past").check()
-        shown.get_by_role("spinbutton", name="how far back").fill("6")
+        shown.get_by_role("spinbutton", name="how far back").fill("2")
         shown.get_by_label("Note").fill("sooner?")
         shown.get_by_role("button", name="Run a comparison").click()
         expect(shown.locator("#chosen-h")).to_contain_text(f"{SAMPLE} (A) and {HASTY} (B)")
@@ -260,11 +260,11 @@ def test_a_comparison_that_is_started_on_the_page(
         assert (tab.strangers, tab.wrong) == ([], [])
     run = ended(redis_client)
     assert run.comparison is not None
-    assert (run.problem, run.comparison.moments, run.comparison.clusters) == ("", 73, list(CLUSTERS))
+    assert (run.problem, run.comparison.moments, run.comparison.clusters) == ("", 25, list(CLUSTERS))
     assert kept.read(redis_client, HASTY) == [run]
     [change] = changes.read(redis_client).changes
     assert (change.action, change.scorer, change.detail, change.note, change.way) == (
-        "compare", SAMPLE, f"with {HASTY}: 21600 s, every 300 s", "sooner?", "page",
+        "compare", SAMPLE, f"with {HASTY}: 7200 s, every 300 s", "sooner?", "page",
     )  # fmt: skip
 
 

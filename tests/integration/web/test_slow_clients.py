@@ -15,7 +15,7 @@ from tests.integration.exporter.server import ExporterProcess
 from tests.support.redisserver import RedisServer
 from tests.support.webprocess import HttpProcess, WebProcess
 
-CLIENTS = 900
+CLIENTS = 500
 #: Memory limits of the chart's pods (resources of `web` and `exporter`).
 LIMITS = {"web": 256 * 2**20, "exporter": 512 * 2**20}
 #: The largest file that is served without a login.

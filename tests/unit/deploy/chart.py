@@ -220,13 +220,21 @@ def _files(values: str, namespace: str) -> dict[str, str]:
     """The rendered files by name, by Helm's own code in helm-python-sdk."""
     import helm_python
 
+    chart = _chart()
     try:
-        with helm_python.Chart.load(CHART) as chart:
-            # Not done by render, but by every command of helm.
-            chart.validate_schema(json.loads(values))
-            return chart.render(json.loads(values), name=RELEASE, namespace=namespace)
+        # Not done by render, but by every command of helm.
+        chart.validate_schema(json.loads(values))
+        return chart.render(json.loads(values), name=RELEASE, namespace=namespace)
     except helm_python.HelmError as error:
         raise RenderError(str(error)) from None
+
+
+@functools.cache
+def _chart() -> Any:
+    """The chart, read once: what is read cannot be changed."""
+    import helm_python
+
+    return helm_python.Chart.load(CHART)
 
 
 # In C where PyYAML was built with it: ten times as fast, and tests render the chart hundreds of times.
