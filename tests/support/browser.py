@@ -48,9 +48,7 @@ class Tab:
     has a cookie of those before it.
     """
 
-    def __init__(
-        self, browser: Browser, base: str, *, viewport: ViewportSize | None = None, **options: object
-    ) -> None:
+    def __init__(self, browser: Browser, base: str, *, viewport: ViewportSize | None = None, **options: object) -> None:
         self.base = base
         self._is_shared = bool(browser.contexts) and not options
         self.context: BrowserContext = browser.contexts[0] if self._is_shared else browser.new_context(**options)  # type: ignore[arg-type]

@@ -113,7 +113,7 @@ it does not matter who is renewed first.
 {{- else if ($keptCa).data -}}
 {{- $ca = genCAWithKey "dynamic-scoring-redis-ca" $days (get $keptCa.data "tls.key" | b64dec) -}}
 {{- else -}}
-{{- $ca = genCA "dynamic-scoring-redis-ca" $days -}}
+{{- $ca = genCAWithKey "dynamic-scoring-redis-ca" $days (genPrivateKey "ecdsa") -}}
 {{- end -}}
 {{- $made := dict "caCert" (b64enc $ca.Cert) "caKey" (b64enc $ca.Key) "names" $names "renewAfter" (toString $until) -}}
 {{- if and $caIsKept ($kept).data (eq $keptNames $names) -}}
@@ -124,7 +124,7 @@ it does not matter who is renewed first.
 {{- range fromJsonArray $names -}}
 {{- if or (regexMatch "^[0-9.]+$" .) (contains ":" .) -}}{{- $ips = append $ips . -}}{{- else -}}{{- $dns = append $dns . -}}{{- end -}}
 {{- end -}}
-{{- $cert := genSignedCert "dynamic-scoring-redis" $ips $dns $days $ca -}}
+{{- $cert := genSignedCertWithKey "dynamic-scoring-redis" $ips $dns $days $ca (genPrivateKey "ecdsa") -}}
 {{- $_ := merge $made (dict "cert" (b64enc $cert.Cert) "key" (b64enc $cert.Key)) -}}
 {{- end -}}
 {{- $_ := set .Values "generatedTls" $made -}}
