@@ -61,7 +61,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         CLUSTERS,
         # What a run needs to end late is in the mix; waiting a minute for each of the lost ones would add nothing.
         altered={"beat": ("--run-slack", "5")},
-        settings={"beat": {"queue_limit": 8}},
+        # Nothing in the mix is about health.
+        settings={"beat": {"queue_limit": 8}, "hub": {"health_interval": 5}},
     )
     made.scorer("plain", scores(10))
     made.scorer("queried", scores(20), query="up")

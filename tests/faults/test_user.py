@@ -1,4 +1,4 @@
-"""The product as its user meets it: ask for a score, change the pace; also after a restart, and while beat stands still."""
+"""The product as its user meets it: ask for a score, change the pace, restart all; and a beat that stands still."""
 
 from __future__ import annotations
 

@@ -15,17 +15,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
-from unittest import mock
 
 import psutil
 import redis
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
-from typer.testing import CliRunner
 
-from dsf.cli.main import app
-from dsf.settings import ENV_PREFIX, settings
+from dsf.settings import ENV_PREFIX
 from dsf.up.stack import http_ready
 from tests.support import forked
 from tests.support.child import Child
@@ -213,16 +210,8 @@ class Stack:
         return forked.dsf(arguments, self.environment("cli"), timeout=300)
 
     def data(self, *arguments: str) -> Any:
-        """What a command prints with `-o json`, run in this process: `dsf` runs it as a user does.
-
-        Raises AssertionError when it prints none.
-        """
-        with mock.patch.dict(os.environ, self.environment("cli"), clear=True):
-            settings.cache_clear()
-            try:
-                done = CliRunner().invoke(app, [*arguments, "-o", "json"], prog_name="dsf")
-            finally:
-                settings.cache_clear()
+        """What a command prints with `-o json`. Raises AssertionError when it prints none."""
+        done = self.dsf(*arguments, "-o", "json")
         try:
             return json.loads(done.stdout)
         except ValueError:
