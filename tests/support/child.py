@@ -25,7 +25,8 @@ _DIE_WITH_PARENT = (
 class Child:
     """One program, by its absolute path; what it prints is appended to `log`.
 
-    `environment` is added to this process's one, or the whole of it with `inherit=False`.
+    `environment` is added to this process's one, or the whole of it with `inherit=False`. `errors` is where stderr goes
+    if not to `log`.
     """
 
     def __init__(
@@ -35,13 +36,14 @@ class Child:
         environment: Mapping[str, str] | None = None,
         *,
         inherit: bool = True,
+        errors: Path | None = None,
     ) -> None:
-        with log.open("ab") as output:
+        with log.open("ab") as output, (errors or log).open("ab") as error_output:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, *command],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
-                stderr=subprocess.STDOUT,
+                stderr=error_output,
                 start_new_session=True,
                 env={**(os.environ if inherit else {}), **(environment or {})},
             )

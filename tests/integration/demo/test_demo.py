@@ -127,7 +127,9 @@ class Demo:
         self.folder = folder
         self.environment = environment
         log = folder.parent / ("once.log" if "--once" in command else "demo.log")
-        self.process = Child((*command, "--keep", str(folder)), log, environment, inherit=False)
+        #: What it has said on standard error: with --once apart, as scripts read it.
+        self.errors = folder.parent / "once.errors" if "--once" in command else log
+        self.process = Child((*command, "--keep", str(folder)), log, environment, inherit=False, errors=self.errors)
         self._context: dict[str, Any] = {}
 
     def dsf(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -219,7 +221,7 @@ def demo(lacking: Demo) -> Iterator[Demo]:
 
 
 def test_once_says_why_a_score_is_missing(lacking: Demo) -> None:
-    said = lacking.process.log.read_text()
+    said = lacking.errors.read_text()
     assert lacking.process.wait() == 1, said
     assert "worker01/nobody is not in the schedule; Healthy" in said
     assert "configUrl" in said
