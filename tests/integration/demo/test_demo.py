@@ -229,11 +229,14 @@ def test_once_says_why_a_score_is_missing(lacking: Demo) -> None:
 
 
 def test_an_interval_of_a_person_survives_a_restart(demo: Demo) -> None:
-    demo.wait_fresh(PAIRS)
-    entries = demo.data("schedule", "list", "sample-scorer")["entries"]
-    assert {entry["intervalSeconds"] for entry in entries} == {3}
-    assert {entry["entryIntervalSeconds"] for entry in entries} == {10}
-    assert demo.dsf("schedule", "reset", "sample-scorer").returncode == 0
+    try:
+        demo.wait_fresh(PAIRS)
+        entries = demo.data("schedule", "list", "sample-scorer")["entries"]
+        assert {entry["intervalSeconds"] for entry in entries} == {3}
+        assert {entry["entryIntervalSeconds"] for entry in entries} == {10}
+    finally:
+        reset = demo.dsf("schedule", "reset", "sample-scorer")
+    assert reset.returncode == 0
 
 
 def test_everything_that_is_promised(demo: Demo) -> None:
