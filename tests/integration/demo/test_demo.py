@@ -385,8 +385,10 @@ def test_a_second_one_from_wheels_in_an_empty_environment(demo: Demo, tmp_path: 
     extra = [(cluster, one.sample) for cluster in ("worker01", "worker02") for one in EXTRAS.values()]
     assert [(row[0], row[1]) for row in rows[1:]] == sorted([*PAIRS, *extra])
     assert all(int(row[2]) >= 1 and -100 <= int(row[3]) <= int(row[4]) <= 100 for row in rows[1:])
-    # A demo that is not kept leaves neither folder nor context.
+    # A demo that is not kept leaves neither folder nor context: the one that is there is the first demo's.
     assert not list(tmp_path.glob("dsf-demo-*"))
+    contexts = Path(demo.environment["XDG_STATE_HOME"]) / "dsf" / "contexts"
+    assert len(list(contexts.glob("*.json"))) == 1
     check_nothing_is_left(own, "TMPDIR")
     assert demo.dsf("scores").stderr == f"dsf: using the demo demo ({demo.folder})\n"
 
