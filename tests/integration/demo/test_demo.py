@@ -396,7 +396,7 @@ def test_a_second_one_from_wheels_in_an_empty_environment(demo: Demo, tmp_path: 
 def test_the_tutorial_from_an_empty_folder_to_a_score(
     demo: Demo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The demo of the page is this one."""
+    """That of docs/tutorial.md, whose demo is this one."""
     demo.wait_fresh(PAIRS)
     with Reader(tmp_path, demo.environment, demo.folder) as reader:
         # Where its servers are started.

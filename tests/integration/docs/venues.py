@@ -31,7 +31,7 @@ class Venue(enum.Enum):
 #: Pages whose commands are run by a test of their own.
 OWN_TESTS = {
     "docs/backtest.md": "tests/integration/backtest/test_page.py",
-    "docs/tutorial.md": "tests/integration/demo/reader.py",
+    "docs/tutorial.md": "tests/integration/demo/test_demo.py",
     "docs/optimization.md": "tests/e2e/test_optimization.py",
 }
 
