@@ -30,7 +30,7 @@ from tests.support.programs import find
 from tests.support.uv import ROOT, built, environment
 from tests.support.wait import wait_for
 
-# One at a time: each takes the well-known ports if they are free.
+# One at a time and in this order: each takes the well-known ports if they are free, and most share one demo.
 DSF = (sys.executable, "-m", "dsf.cli")
 __all__ = ["browser"]
 #: Those of an installation that has no checkout around it.
@@ -209,7 +209,7 @@ def lacking(tmp_path_factory: pytest.TempPathFactory) -> Demo:
 
 @pytest.fixture(scope="module")
 def demo(lacking: Demo) -> Iterator[Demo]:
-    """One demo for all tests that only look or that put back what they change; the last ones edit and end it.
+    """One demo for all tests that only look or that put back what they change; the last two edit and end it.
 
     It is started again on the folder of the one that has ended.
     """
@@ -418,6 +418,7 @@ def test_the_tutorial_from_an_empty_folder_to_a_score(
 
 
 def test_the_running_demo_follows_what_is_edited(demo: Demo) -> None:
+    """The last one but one that uses the demo: a cluster and a score less are left."""
     demo.wait_fresh(PAIRS)
     before = len(demo.process.log.read_text())
 
@@ -446,8 +447,11 @@ def test_the_running_demo_follows_what_is_edited(demo: Demo) -> None:
     assert "cluster worker02 is gone; ending its agent" in demo.process.tail()
 
 
-def test_ctrl_c_ends_all_of_it(demo: Demo) -> None:
-    demo.process.signal(signal.SIGINT)
+def test_sigterm_ends_all_of_it_as_ctrl_c_does(demo: Demo) -> None:
+    """The last one that uses the demo: it ends it. Ctrl-C itself is seen by the tests of `dsf up`."""
+    # Alone, this test starts the demo; with the others, one of its clusters is gone.
+    wait_for(demo.fresh, 60, "the demo to run")
+    demo.process.signal(signal.SIGTERM)
     assert demo.process.wait(120) == 0, demo.process.tail()
     assert "all processes have ended; the manifests are in" in demo.process.tail()
     check_nothing_is_left(demo.environment)
