@@ -1,15 +1,17 @@
-"""What `dsf demo` leaves behind."""
+"""What `dsf demo --once` says and leaves behind when it is interrupted."""
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 from typer.testing import CliRunner
 
 from dsf.cli.main import app
 from dsf.demo import fleet
+from dsf.up.stack import StackOptions
 
 
 def test_an_interrupted_demo_that_is_not_kept_leaves_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -24,3 +26,17 @@ def test_an_interrupted_demo_that_is_not_kept_leaves_no_folder(monkeypatch: pyte
     result = CliRunner().invoke(app, ["demo", "--once"], prog_name="dsf")
     assert (result.exit_code, result.stderr) == (130, "dsf: all processes have ended\n")
     assert (seen, list(tmp_path.iterdir())) == ([True], [])
+
+
+def test_an_interrupted_wait_for_scores_is_no_success(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    waiting = MagicMock(host_aliases={}, out_dir=tmp_path)
+    waiting.stack.redis_url = "redis://127.0.0.1:1/0"
+    waiting.stack.options = StackOptions(manifests=tmp_path, out_dir=tmp_path, state_dir=tmp_path)
+    waiting.tick.side_effect = KeyboardInterrupt
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(fleet, "Fleet", lambda *_: waiting)
+    result = CliRunner().invoke(app, ["demo", "--once"], prog_name="dsf")
+    assert (result.exit_code, result.stdout, result.stderr) == (130, "", "dsf: all processes have ended\n")
+    waiting.tick.assert_called_once_with()
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
