@@ -65,8 +65,8 @@ def test_the_quickstart(clusters: Clusters) -> None:
 
 def _others() -> list[str]:
     """The one that ends with the chart's removal comes last: the others need it to be there."""
-    names = [pages.name(page) for page in PAGES if _commands(pages.name(page))]
-    return [*(name for name in names if name not in (QUICKSTART, "docs/install.md")), "docs/install.md"]
+    names = [name for page in PAGES if (name := pages.name(page)) != QUICKSTART and _commands(name)]
+    return sorted(names, key=lambda name: name == "docs/install.md")
 
 
 @pytest.mark.parametrize("page", _others())
