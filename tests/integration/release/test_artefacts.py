@@ -177,16 +177,20 @@ def test_the_chart_is_installed_from_its_package(dist: Path) -> None:
     assert url.endswith(f"/releases/download/v{VERSION}/{package.name}")
 
 
-def test_the_index_keeps_earlier_versions(tmp_path: Path) -> None:
+def test_the_index_keeps_earlier_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "index.yaml").write_text(EARLIER)
-    made = runpy.run_path(str(ROOT / "scripts" / "artefacts"))
-    # What takes seconds is not about the chart.
-    made["main"].__globals__.update(distributions=lambda _: None, bill_of_materials=lambda _: None)
-    made["main"](tmp_path / "dist", tmp_path / "index.yaml")
+    script = str(ROOT / "scripts" / "artefacts")
+    monkeypatch.setattr(sys, "argv", [script, str(tmp_path / "dist"), str(tmp_path / "index.yaml")])
+    # What uv makes takes seconds, and is not about the chart.
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: None)
+    runpy.run_path(script, run_name="__main__")
     index = yaml.safe_load((tmp_path / "dist" / "index.yaml").read_text())
     entry, earlier = index["entries"]["dynamic-scoring-framework"]
     assert (earlier["version"], earlier["urls"]) == ("0.0.9", ["https://example.com/0.0.9.tgz"])
-    assert (tmp_path / "dist" / f"dynamic-scoring-framework-{entry['version']}.tgz").is_file()
+    package = tmp_path / "dist" / f"dynamic-scoring-framework-{entry['version']}.tgz"
+    assert entry["digest"] == checksum(package)
+    (url,) = entry["urls"]
+    assert url.endswith(f"/releases/download/v{entry['version']}/{package.name}")
 
 
 def test_krew_finds_in_the_archive_what_the_manifest_names(dist: Path, tmp_path: Path) -> None:
