@@ -16,9 +16,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
+from helm_python import HelmError
+
 from dsf.kube.resources import SECRETS
 from tests.integration.docs.helm import helm
-from tests.integration.docs.pages import ROOT, Block, Command
+from tests.integration.docs.pages import ROOT, Block, Command, needs_a_shell
 from tests.support.child import ran
 from tests.support.controlplane import ControlPlane, find
 from tests.support.controlplane_crds import open_crd
@@ -88,7 +90,11 @@ class Clusters:
         Helm's own are run in this process: a program would load its code each time. With `render` it changes nothing.
         """
         if command.programs == ["helm"]:
-            return self._helm(command.text, render)
+            try:
+                return self._helm(command.text, render)
+            except (AssertionError, HelmError, OSError, SystemExit) as error:
+                # argparse has said on stderr what it does not know.
+                raise AssertionError(f"{command.page}:{command.line}\n$ {command.text}\n{error}") from error
         kept = self.folder / ".variables"
         lines = [f"{name}={value!r}" for name, value in self.variables.items()]
         script = "\n".join([*lines, command.text, f"declare -p HUB_IP > {kept} 2>/dev/null || true"])
@@ -121,10 +127,9 @@ class Clusters:
         text, _, file = text.partition(" > ")
         for name, value in self.variables.items():
             text = text.replace(f"${name}", value)
-        words = shlex.split(text)
-        assert not set("$|&;<>") & set("".join(words)), f"{text}: only a shell understands this"
+        assert not needs_a_shell(text), f"{text}: only a shell understands this"
         with contextlib.chdir(self.folder):
-            said = helm(words[1:], self.kubeconfig, render=render)
+            said = helm(shlex.split(text)[1:], self.kubeconfig, render=render)
             if file:
                 Path(file).write_text(said)
         return said

@@ -19,8 +19,9 @@ _LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 _SHELLS = ("console", "sh", "bash", "shell")
 #: A word that is in the place of a command and is none.
 _KEYWORDS = {"do", "done", "then", "fi", "if", "else", "while"}
-#: What a shell does something with, beside quotes.
-_FOR_A_SHELL = re.compile(r"[|&;<>$`()*\\]")
+#: What a shell does something with, beside quotes; in single quotes it does nothing.
+_FOR_A_SHELL = re.compile(r"[|&;<>$`()*?{}~!\[\\]")
+_STRING = re.compile(r"'[^']*'|\"[^\"]*\"")
 _OPERATORS = {"|", "||", "&&", ";", "(", "&", "|&"}
 
 
@@ -51,12 +52,18 @@ class Command:
     @property
     def words(self) -> list[str]:
         """Its words, if it is one program and needs no shell; else none."""
-        return [] if _FOR_A_SHELL.search(self.text) else shlex.split(self.text)
+        return [] if needs_a_shell(self.text) else shlex.split(self.text)
 
     @functools.cached_property
     def programs(self) -> list[str]:
         """The programs that it calls, in the order of the text; assignments and the shell's words are none."""
         return list(_programs(self.text))
+
+
+def needs_a_shell(text: str) -> bool:
+    """Whether a shell does more with a command than to split it into words."""
+    without = _STRING.sub(lambda match: match[0] if match[0].startswith('"') else "", text)
+    return bool(_FOR_A_SHELL.search(without))
 
 
 def name(page: Path) -> str:
