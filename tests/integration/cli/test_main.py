@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pkgutil
 import signal
 import subprocess
 import sys
@@ -296,12 +297,25 @@ def test_a_reader_that_has_seen_enough_is_no_error(fleet: Fleet, redis_url: str,
         assert process.stderr.read() == ""
 
 
-def test_an_option_of_the_agent_is_a_setting_of_it(dsf: Dsf, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("command", "called"),
+    [
+        ("agent --cluster worker01", {"function": "dsf.agent.main:run", "role": "agent", "cluster": "worker01"}),
+        ("hub --backend dir", {"function": "dsf.hub.main:run", "role": "hub", "backend": "dir"}),
+        ("hub --leave", {"function": "dsf.hub.leaving:run", "role": "hub"}),
+        ("results", {"function": "dsf.results.worker:run", "role": "results"}),
+    ],
+)
+def test_a_command_of_a_process_runs_its_function_with_its_options_as_settings(
+    dsf: Dsf, monkeypatch: pytest.MonkeyPatch, command: str, called: dict[str, str]
+) -> None:
+    """Demo and `dsf up` start these processes as modules; what the functions do is seen there."""
     run: dict[str, object] = {}
     monkeypatch.setattr("dsf.cli.processes._run", lambda function, **values: run.update(values, function=function))
-    assert dsf("agent", "--cluster", "worker01").exit_code == 0
-    assert run == {"function": "dsf.agent.main:run", "role": "agent", "cluster": "worker01"}
-    assert "cluster" in Settings.model_fields
+    assert dsf(*command.split()).exit_code == 0
+    assert {name: value for name, value in run.items() if value is not None} == called
+    assert callable(pkgutil.resolve_name(called["function"]))
+    assert called.keys() - {"function"} <= Settings.model_fields.keys()
 
 
 def test_the_exporter_runs_by_its_command(redis_url: str, tmp_path: Path) -> None:
