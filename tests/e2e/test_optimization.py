@@ -127,7 +127,7 @@ def optimize(hub: ControlPlane, *arguments: str) -> None:
     """`dsf optimize` in this process."""
     changes = dict.fromkeys((name for name in os.environ if name.startswith(ENV_PREFIX)), None)
     variables = {**changes, "KUBECONFIG": str(hub.kubeconfig)}
-    done = CliRunner().invoke(app, ["optimize", *arguments], prog_name="dsf", env=variables)
+    done = CliRunner().invoke(app, ["optimize", *arguments], prog_name="dsf", env=variables, catch_exceptions=False)
     assert done.exit_code == 0, done.output
 
 

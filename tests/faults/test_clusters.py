@@ -32,6 +32,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     made = Fleet(
         tmp_path_factory.mktemp("clusters") / "stack",
         ("c1", "c2"),
+        # Nobody looks at the health of its scoring APIs.
         settings={role: {"queue_limit": QUEUE_LIMIT} for role in ("beat", "cli")} | {"hub": {"health_interval": 5}},
         altered={"beat": ("--run-slack", "2")},
     )

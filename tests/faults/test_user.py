@@ -52,7 +52,7 @@ def test_a_beat_that_stands_still_is_seen_everywhere(fleet: Fleet, tmp_path: Pat
     url = fleet.redis_server.url
     with WebProcess(url, tmp_path / "web.log", manifests=fleet.manifests) as page:
         with stopped(fleet.processes["beat"]):
-            # As if that much time had passed: the pair is due, and beat does not move its due time.
+            # As if that much time had passed, and some more: the pair is due, and beat does not move its due time.
             fleet.redis.zadd(keys.DUE, {"c1/sample": time.time() - LATE - 10}, xx=True)
             fleet.until(lambda: fleet.page("exporter", "/readyz").status_code == 503, "the exporter's readiness")
             assert "no ticks are sent: c1/sample" in fleet.page("exporter", "/readyz").text

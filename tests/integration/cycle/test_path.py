@@ -15,7 +15,7 @@ from tests.support.wait import wait_for
 MOST = 35
 #: Calls of a function that is of each cycle, at least, while there are that many of them. What comes now and then has
 #: fewer: a new connection, or one more look.
-_CYCLES = 10
+_CYCLES = 20
 
 
 def test_a_cycle_and_its_result_enter_few_modules(tmp_path: Path) -> None:

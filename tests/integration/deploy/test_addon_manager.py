@@ -43,8 +43,10 @@ Objects = dict[str, dict[str, Any]]
 def cluster(ocm: ControlPlane, hub: HubCluster) -> Iterator[str]:
     """A managed cluster that the installed chart's Placement has chosen."""
     name = ocm.cluster("worker")
-    with hub.release(VALUES):
+    with hub.release(VALUES) as release:
         yield name
+        # While the addon manager runs.
+        release.uninstall()
 
 
 def _deployed(session: Session, cluster: str) -> Objects:

@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from tests.support.controlplane import ControlPlane
 from tests.unit.deploy import chart
 
 CONFIG = DYNAMIC_SCORING_CONFIGS.path(HUB_NAMESPACE, CONFIG_NAME)
+RENEW_AFTER = "dynamic-scoring.open-cluster-management.io/renew-after"
 SECRET_NAMES = ("hub-signing", "flower", "redis-users", "redis-ca", "redis-tls")
 
 
@@ -112,7 +114,7 @@ def test_a_renewed_ca_and_the_old_one_take_each_others_certificates(
     tls, ca = "dynamic-scoring-redis-tls", "dynamic-scoring-redis-ca"
     before, template = _secrets(session), _template(session)
     # As if half of its life were over.
-    past = {"metadata": {"annotations": {"dynamic-scoring.open-cluster-management.io/renew-after": None}}}
+    past = {"metadata": {"annotations": {RENEW_AFTER: None}}}
     for name in (ca, tls):
         session.merge(SECRETS.path(HUB_NAMESPACE, name), past)
     release.upgrade()
@@ -127,6 +129,31 @@ def test_a_renewed_ca_and_the_old_one_take_each_others_certificates(
     assert old["data"]["redis-ca.crt"] != new["data"]["redis-ca.crt"]
     old, new = (_agent_part(objects, "Deployment") for objects in (template, _template(session)))
     assert old == new, "agents read it at the next connection, without a restart"
+
+
+def test_a_ca_of_rsa_keeps_its_key(release: Release, session: Session, tmp_path: Path) -> None:
+    """The chart once made such keys."""
+    tls, ca = "dynamic-scoring-redis-tls", "dynamic-scoring-redis-ca"
+    subject = ["-subj", f"/CN={ca}", "-addext", "keyUsage=critical,digitalSignature,keyEncipherment,keyCertSign"]
+    ran(["openssl", "genrsa", "-traditional", "-out", "rsa.key", "2048"], cwd=tmp_path, check=True)
+    ran(["openssl", "req", "-x509", "-key", "rsa.key", "-out", "rsa.crt", *subject], cwd=tmp_path, check=True)
+    files = {"tls.crt": "rsa.crt", "tls.key": "rsa.key"}
+    made = {key: base64.b64encode((tmp_path / name).read_bytes()).decode() for key, name in files.items()}
+    found = session.get(SECRETS.path(HUB_NAMESPACE, ca))
+    # In Helm's name: it changes no field of another manager. Without the annotation, as if half of its life were over.
+    [helm] = [one["manager"] for one in found["metadata"]["managedFields"] if one["operation"] == "Apply"]
+    kept = {"name": ca, "labels": found["metadata"]["labels"], "annotations": found["metadata"]["annotations"]}
+    del kept["annotations"][RENEW_AFTER]
+    body = {**found, "metadata": kept, "data": made}
+    session.apply(SECRETS.path(HUB_NAMESPACE, ca), body, field_manager=helm)
+    release.upgrade()
+    after = _secrets(session)
+    assert after[ca]["tls.key"] == made["tls.key"]
+    assert after[ca]["tls.crt"] != made["tls.crt"]
+    assert after[tls]["ca.crt"] == after[ca]["tls.crt"]
+    _verify(tmp_path, after[tls]["ca.crt"], after[tls]["tls.crt"])
+    # So the next upgrade makes none.
+    assert int(session.get(SECRETS.path(HUB_NAMESPACE, ca))["metadata"]["annotations"][RENEW_AFTER]) > time.time()
 
 
 def test_another_key_comes_by_the_commands_of_the_page(

@@ -84,11 +84,11 @@ def test_a_process_that_does_not_end_in_time_is_ended(process: SolverProcess, mo
     process.warm_up()
     process.solve(instance(2, 2, 2), SearchLimits())
     pid = pid_of(process)
-    process._grace = 0.2
+    monkeypatch.setattr(process, "_grace", 0.2)
     os.kill(pid, signal.SIGSTOP)
     with pytest.raises(SolverError, match="did not end within"):
         process.solve(instance(2, 2, 2), SearchLimits(time_limit=0.1))
-    process._grace = 30
+    monkeypatch.undo()
     assert process.solve(instance(2, 2, 2), SearchLimits()).status
     assert pid_of(process) != pid
 

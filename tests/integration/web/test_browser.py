@@ -391,7 +391,7 @@ def test_without_javascript(page: WebProcess, browser: Browser, redis_client: re
 
 
 def test_a_large_fleet(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
-    many(redis_client, clusters=300, scorers=10)
+    many(redis_client, clusters=1000, scorers=10)
     with Tab(browser, page.url) as tab:
         # The page may still show what it read for the test before.
         until_shown(lambda: "scorer-3 fails on" in tab.open("/").inner_text("main"), "the fleet to be read")

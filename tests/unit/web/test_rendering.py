@@ -126,3 +126,13 @@ def test_pages_say_so_in_no_other_words() -> None:
 
 def _macro(name: str, argument: object) -> str:
     return str(getattr(environment().get_template("macros.html").module, name)(argument))
+
+
+def test_the_dark_scheme_changes_colours_alone() -> None:
+    """So the tests in a browser look for what is hidden or too small in one scheme only."""
+    style = Path(rendering.__file__).with_name("static").joinpath("page.css").read_text(encoding="utf-8")
+    [dark] = re.findall(r"@media [^{]*prefers-color-scheme: dark\) \{\n  :root \{\n(.*?)\n  \}\n\}", style, re.DOTALL)
+    assert style.count("prefers-color-scheme") == 1
+    names = [line.partition(":")[0].strip() for line in dark.split(";") if line.strip()]
+    assert len(names) > 20
+    assert [name for name in names if not name.startswith("--")] == []

@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 
-import anyio
 import pytest
 import requests
-from mcp.client import Client
-from mcp.types import CallToolResult
 
-from dsf.optimizer.mcp import make_server
-from dsf.optimizer.service import make_service
-from tests.conftest import SettingsFactory
 from tests.integration.optimizer.bed import Bed
-from tests.integration.optimizer.mcp.assistant import Assistant, problem
+from tests.integration.optimizer.mcp.assistant import Assistant
 from tests.integration.optimizer.mcp.server import Server
 from tests.integration.optimizer.mcp.test_access import ACCEPT, INITIALIZE, post
 from tests.support.redisserver import free_port
 
 
-def test_a_hub_that_is_not_there(bed: Bed, settings_factory: SettingsFactory, tmp_path: Path) -> None:
-    """The server starts all the same, and each tool says why there is no answer."""
+def test_a_hub_that_is_not_there(stdio: Callable[..., Assistant], bed: Bed, tmp_path: Path) -> None:
+    """The process starts all the same, and each tool says why there is no answer."""
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(bed.plane.kubeconfig.read_text().replace(str(bed.plane.port), str(free_port())))
-
-    async def ask() -> CallToolResult:
-        async with Client(make_server(service)) as client:
-            return await client.call_tool("list_scores", {})
-
-    with contextlib.closing(make_service(settings_factory(kubeconfig=kubeconfig), "mcp")) as service:
-        said = problem(anyio.run(ask))
-    assert "cannot reach https://127.0.0.1:" in said
-    assert "admin-token" not in said
+    problem = stdio(kubeconfig=kubeconfig).problem("list_scores")
+    assert "cannot reach https://127.0.0.1:" in problem
+    assert "admin-token" not in problem
 
 
 def test_clients_of_the_old_dialect_need_no_session(open_server: Server) -> None:
