@@ -127,9 +127,10 @@ def _placement(one: PlacementDifference, view: ComparisonView) -> list[tuple[str
         moved = f"{_listed(span.b)} instead of {_listed(span.a)}" if span else "the same clusters"
         return [(f"{name}: with B {moved}", "bold")]
     days = (view.end - view.start).total_seconds() / 86_400
-    # Over a shorter time, a number for a day would be guessed.
-    flaps = [f"{flaps / days if days >= 1 else flaps:.3g}" for flaps in (one.flaps_a, one.flaps_b)]
-    unit = " a day" if days >= 1 else ""
+    # Over a shorter time, a number for a day would be guessed. What two recordings of a day have in common is as good.
+    is_a_day = days > 0.95
+    flaps = [f"{flaps / days if is_a_day else flaps:.3g}" for flaps in (one.flaps_a, one.flaps_b)]
+    unit = " a day" if is_a_day else ""
     first = f"{name}: {one.differ} of {one.decisions} decisions differ; flaps {flaps[0]} -> {flaps[1]}{unit}"
     spans = [
         (f"   {when(span.start)} for {_duration(span.seconds)}: {_listed(span.a)}, with B {_listed(span.b)}", "")
