@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
 import yaml
 from pydantic import BaseModel
 from rich.console import Console
+from rich.text import Text
 
 from dsf.cli import output
 from dsf.cli.output import age, clean, number, table, until
@@ -46,6 +48,24 @@ def test_text_of_others_is_not_read_as_markup() -> None:
     console.print(table(("NAME", "VALUE"), [("[red]x[/red]", ("\x1b[0m", "bold"))], right=("VALUE",)))
     assert isinstance(console.file, io.StringIO)
     assert r"[red]x[/red]  \x1b[0m" in console.file.getvalue()
+
+
+@pytest.mark.parametrize("width", ["25", "24"])
+def test_a_table_that_just_fits_looks_as_one_whose_cells_may_be_folded(
+    width: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", width)
+    rows = [("点", ("1", "red"), ""), ("a longer name", "22", "x"), ("", "-3.5", "")]
+    output.console().print(table(("NAME", "VALUE", "?"), rows, right=("VALUE",)))
+    shown = capsys.readouterr().out
+    assert re.search(r"\x1b\[31m *1 *\x1b", shown)
+    assert [Text.from_ansi(line).plain.rstrip() for line in shown.splitlines()] == [
+        "NAME           VALUE  ?",
+        "点                 1",
+        "a longer name     22  x",
+        "                -3.5",
+    ]
 
 
 class _Said(BaseModel):
