@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from dsf.api.crd import crds
-from dsf.errors import ObjectNotFoundError
+from dsf.errors import ObjectConflictError, ObjectNotFoundError
 from dsf.kube.resources import Resource
-from dsf.kube.session import Session
+from dsf.kube.session import ApiServerError, Session
 from tests.support.wait import wait_for
 
 #: The folders of OCM's API module whose CRDs a hub has.
@@ -45,9 +46,11 @@ def open_crd(group: str, version: str, plural: str, kind: str) -> dict[str, Any]
 
 
 def create_crds(session: Session, manifests: list[dict[str, Any]]) -> None:
-    """Create them all and wait until they are served."""
+    """Create those that are not there, and wait until all are served."""
     for manifest in manifests:
-        session.create(_CRDS.path(), manifest)
+        # Tests of several folders share an API server.
+        with contextlib.suppress(ObjectConflictError):
+            session.create(_CRDS.path(), manifest)
     for manifest in manifests:
         wait_for(lambda name=manifest["metadata"]["name"]: _is_established(session, name), 30)
         spec = manifest["spec"]
@@ -63,9 +66,13 @@ def _is_established(session: Session, name: str) -> bool:
 
 
 def _is_served(session: Session, resource: Resource) -> bool:
-    """Established is said a moment before the paths are there."""
+    """Established is said a moment before the paths are there, and these say 429 while their cache is filled."""
     try:
         session.request("GET", resource.path(), query={"limit": "1"})
     except ObjectNotFoundError:
+        return False
+    except ApiServerError as error:
+        if not error.is_busy:
+            raise
         return False
     return True

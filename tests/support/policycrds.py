@@ -5,12 +5,10 @@ Policy and PlacementBinding are not in OCM's API module. These CRDs have the fie
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import yaml
 
-from dsf.errors import ObjectNotFoundError
 from dsf.kube.resources import Resource
 from dsf.kube.session import Session
 from dsf.placements.kinds import MANIFEST_WORK_REPLICA_SETS, PLACEMENT_BINDINGS, POLICIES
@@ -26,14 +24,8 @@ _REFERENCE = {
 
 
 def install_policy_crds(session: Session) -> None:
-    """Create them, and ManifestWorkReplicaSet's from OCM's API module; wait until they are served.
-
-    Tests of several folders share an API server: where they are already, nothing is done.
-    """
-    with contextlib.suppress(ObjectNotFoundError):
-        session.get(MANIFEST_WORK_REPLICA_SETS.path())
-        session.get(PLACEMENT_BINDINGS.path())
-        return
+    """Create them, and ManifestWorkReplicaSet's from OCM's API module, where they are not there; wait until all are
+    served."""
     folder = find("crds") / "work" / "v1alpha1"
     (file,) = folder.glob(f"*{MANIFEST_WORK_REPLICA_SETS.plural}.crd.yaml")
     binding = {"placementRef": _REFERENCE, "subjects": {"type": "array", "minItems": 1, "items": _REFERENCE}}

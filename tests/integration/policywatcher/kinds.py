@@ -22,12 +22,9 @@ _CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "Cus
 
 def install(session: Session) -> None:
     """Make both kinds known, where they are not known yet, and wait until they are served."""
-    if not _is_served(session, CLAIMS):
-        (file,) = (find("crds") / "cluster" / "v1alpha1").glob("*_clusterclaims.crd.yaml")
-        create_crds(session, [yaml.load(file.read_text(), Loader=yaml.CSafeLoader)])
+    (file,) = (find("crds") / "cluster" / "v1alpha1").glob("*_clusterclaims.crd.yaml")
+    create_crds(session, [yaml.load(file.read_text(), Loader=yaml.CSafeLoader)])
     install_policy_crds(session)
-    for resource in (CLAIMS, POLICIES):
-        wait_for(lambda resource=resource: _is_served(session, resource), 30, f"{resource} is served")
 
 
 def uninstall(session: Session) -> None:
@@ -38,8 +35,8 @@ def uninstall(session: Session) -> None:
             session.delete(path)
     for path in paths:
         wait_for(lambda path=path: _is_gone(session, path), 30, f"{path} is gone")
-    for resource in (CLAIMS, POLICIES):
-        wait_for(lambda resource=resource: not _is_served(session, resource), 30, f"{resource} is not served")
+    for path in (CLAIMS.path(), POLICIES.path()):
+        wait_for(lambda path=path: _is_gone(session, path), 30, f"{path} is not served")
 
 
 def _is_gone(session: Session, path: str) -> bool:
@@ -47,13 +44,7 @@ def _is_gone(session: Session, path: str) -> bool:
         session.get(path)
     except ObjectNotFoundError:
         return True
+    except ApiServerError as error:
+        if not error.is_busy:
+            raise
     return False
-
-
-def _is_served(session: Session, resource: Resource) -> bool:
-    try:
-        session.get(resource.path())
-    except (ObjectNotFoundError, ApiServerError):
-        # A new kind answers 404, then for a moment 429.
-        return False
-    return True
