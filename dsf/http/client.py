@@ -60,16 +60,17 @@ def get(
     max_bytes: int,
     params: Mapping[str, str | int] | None = None,
     access: Access = PLAIN,
+    accept: str | None = None,
     explain: failures.Explain | None = None,
 ) -> bytes:
     """The body of the answer to a GET, decompressed.
 
-    `deadline` is a time of time.monotonic(), `access` has the credentials, `explain` may read the reason of a
-    refusal from its body. Raises HttpError with one of the reasons connection_failed, address_refused, timeout,
-    truncated, too_large, redirect, unauthorized, http_error, bad_answer, secret_invalid, or the one that `explain`
-    gave.
+    `deadline` is a time of time.monotonic(), `access` has the credentials, `accept` the media types of the header
+    Accept (by default JSON before any other), `explain` may read the reason of a refusal from its body. Raises
+    HttpError with one of the reasons connection_failed, address_refused, timeout, truncated, too_large, redirect,
+    unauthorized, http_error, bad_answer, secret_invalid, or the one that `explain` gave.
     """
-    ask = partial(_ClientRequest, url, deadline, max_bytes, params=params, explain=explain)
+    ask = partial(_ClientRequest, url, deadline, max_bytes, params=params, accept=accept, explain=explain)
     return _renewed(ask, access, deadline)
 
 
@@ -81,10 +82,13 @@ def post(
     max_bytes: int,
     access: Access = PLAIN,
     content_type: str = "application/json",
+    accept: str | None = None,
     explain: failures.Explain | None = None,
 ) -> bytes:
     """The body of the answer to a POST of `body`, decompressed. Arguments and errors as for `get`."""
-    ask = partial(_ClientRequest, url, deadline, max_bytes, body=body, content_type=content_type, explain=explain)
+    ask = partial(
+        _ClientRequest, url, deadline, max_bytes, body=body, content_type=content_type, accept=accept, explain=explain
+    )
     return _renewed(ask, access, deadline)
 
 
@@ -160,11 +164,14 @@ class _ClientRequest:
         params: Mapping[str, str | int] | None = None,
         body: bytes | Stream | None = None,
         content_type: str = "application/json",
+        accept: str | None = None,
         explain: failures.Explain | None = None,
         may_hold_token: bool = False,
     ) -> None:
         """Arguments as for `get`; `may_hold_token` is what the answer may do. Raises HttpError."""
         method, headers = ("GET", {}) if body is None else ("POST", {"Content-Type": content_type})
+        if accept is not None:
+            headers["Accept"] = accept
         self.where = place(method, url)
         self.access = access
         self.explain = explain
@@ -173,7 +180,7 @@ class _ClientRequest:
         request = requests.Request(
             method,
             urldefrag(url)[0],
-            headers={**headers, **dict(access.headers)},
+            headers=requests.structures.CaseInsensitiveDict({**headers, **dict(access.headers)}),
             params=[*(params or {}).items(), *access.params],
             data=body,
             # Always one: requests would look for a user in the URL.

@@ -239,8 +239,13 @@ class _Session(requests.Session):
         self.trust_env = False
         self.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
         self.headers = requests.structures.CaseInsensitiveDict(
-            # Only gzip: it is what Prometheus offers.
-            {"User-Agent": "dynamic-scoring-framework", "Accept": "application/json", "Accept-Encoding": "gzip"}
+            # JSON first, but any other type as well: health checks and plug-ins request documents that are none. Only
+            # gzip: it is what Prometheus offers.
+            {
+                "User-Agent": "dynamic-scoring-framework",
+                "Accept": "application/json, */*;q=0.1",
+                "Accept-Encoding": "gzip",
+            }
         )
         # Servers, and connections kept to each. Threads that need more make their own for a request.
         adapter = _PooledAdapter(pool_connections=100, pool_maxsize=64, max_retries=0)

@@ -81,7 +81,7 @@ class Context:
     deadline: float
     #: Maximum bytes of all answers together, decompressed.
     max_bytes: int
-    #: The end of the requested time range, in unix seconds.
+    #: The moment of the cycle in unix seconds, by which the time range ends.
     now: float
     #: Credentials of each request.
     access: Access = PLAIN
@@ -109,6 +109,21 @@ class Context:
             raise HttpError("timeout", "the source's answer took longer to take apart than there was time")
         if not self.is_wanted():
             raise HttpError("unknown_scorer", "the scorer was removed while its source was read")
+
+
+def time_range(now: float, length: int, step: int) -> tuple[int, int]:
+    """Return first and last point of a range query, in whole unix seconds, as multiples of `step`.
+
+    The last point is at most one step before `now`. Cycles within one step thus read the same points; otherwise two
+    cycles in turn would read different halves of the samples, and a series with a period of the step would score
+    differently each time. Grafana and VictoriaMetrics align the same way. `length` counts in whole steps, so that the
+    last point is part of the grid. A step of 0 aligns nothing.
+    """
+    end = int(now)
+    if step <= 0:
+        return end - length, end
+    end -= end % step
+    return end - length // step * step, end
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from dsf.api.problems import explain
 from dsf.api.summary import ScorerSummary
 from dsf.errors import HttpError, SourceError
 from dsf.http.failures import EXCERPT
-from dsf.sources.base import HEAD, TAIL, Context, Payload, Question
+from dsf.sources.base import HEAD, TAIL, Context, Payload, Question, time_range
 from dsf.sources.memory import History, Start
 from dsf.sources.window import Series, compact, number
 from dsf.text import cleaned, masked
@@ -50,9 +50,9 @@ class Request(Generic[OptionsT]):
         self.options = options
         #: `params.query`, unchanged; may be empty.
         self.query = summary.source_query
-        #: The requested time range, in whole unix seconds, and seconds between two samples (0: unset).
-        self.end = int(context.now)
-        self.start = self.end - summary.source_range
+        #: The requested time range, in whole unix seconds, and seconds between two samples (0: unset). With a step,
+        #: both ends are multiples of it.
+        self.start, self.end = time_range(context.now, summary.source_range, summary.source_step)
         self.step = summary.source_step
         #: Seconds between two cycles of the scorer.
         self.interval = summary.scoring_interval
@@ -70,16 +70,31 @@ class Request(Generic[OptionsT]):
         self._question: Question | None = None
         self._received = 0
 
-    def get(self, path: str | None = None, params: Mapping[str, str | int] | None = None) -> bytes:
+    def get(
+        self, path: str | None = None, params: Mapping[str, str | int] | None = None, *, accept: str | None = None
+    ) -> bytes:
         """The body of the answer to a GET of `url`, or of another path of that server.
 
+        `accept` is the header Accept, for a server that has several media types; by default JSON before any other.
         Raises HttpError, which a plug-in must not catch: it has the cause and whether a retry may help.
         """
-        return self._send("GET", path, params, lambda url, **way: http.get(url, params=params, **way))
+        return self._send("GET", path, params, lambda url, **way: http.get(url, params=params, accept=accept, **way))
 
-    def post(self, body: bytes, path: str | None = None, *, content_type: str = "application/json") -> bytes:
+    def post(
+        self,
+        body: bytes,
+        path: str | None = None,
+        *,
+        content_type: str = "application/json",
+        accept: str | None = None,
+    ) -> bytes:
         """The body of the answer to a POST of `body`; as `get`."""
-        return self._send("POST", path, None, lambda url, **way: http.post(url, body, content_type=content_type, **way))
+        return self._send(
+            "POST",
+            path,
+            None,
+            lambda url, **way: http.post(url, body, content_type=content_type, accept=accept, **way),
+        )
 
     @contextmanager
     def asking(self, what: str) -> Iterator[Question]:

@@ -23,7 +23,7 @@ from dsf.api.types import SourceMethod
 from dsf.errors import HttpError
 from dsf.http.access import PLAIN, Access
 from dsf.http.failures import EXCERPT, excerpt
-from dsf.sources.base import HEAD, TAIL, Context, Payload
+from dsf.sources.base import HEAD, TAIL, Context, Payload, time_range
 from dsf.text import cleaned, masked, place
 
 _split = functools.lru_cache(maxsize=1024)(split_queries)
@@ -40,8 +40,8 @@ def fetch(summary: ScorerSummary, context: Context) -> Payload:
     queries = _split(summary.source_query)
     if not queries:
         raise HttpError("bad_query", "the scorer has no query; set spec.source.params.query")
-    end = int(context.now)
-    times = {"start": end - summary.source_range, "end": end, "step": summary.source_step}
+    start, end = time_range(context.now, summary.source_range, summary.source_step)
+    times = {"start": start, "end": end, "step": summary.source_step}
     method = summary.source_method or SourceMethod.GET
     pieces: list[bytes | memoryview] = []
     series = received = 0

@@ -28,7 +28,7 @@ class CsvOptions(Options):
 def fetch(request: Request[CsvOptions]) -> Iterator[Series]:
     """One series for each set of labels, with the samples in the range; without a range the newest one."""
     series: dict[tuple[tuple[str, str], ...], list[tuple[float, float]]] = {}
-    for line, row in _rows(request.get(), request.options):
+    for line, row in _rows(request.get(accept="text/csv, */*;q=0.1"), request.options):
         try:
             sample = float(row.pop(request.options.time_column)), float(row.pop(request.options.value_column))
         except ValueError:

@@ -61,7 +61,7 @@ def test_the_sdk_pushes_and_the_scorer_gets_a_matrix(
 
 def test_a_range_of_pushes_and_a_reset(make: Make) -> None:
     agent = make(pushed("requests", source_range=120, source_step=60))
-    now = int(time.time())
+    now = int(time.time()) // 60 * 60
     for at, total in ((now - 120, 10), (now - 60, 20), (now, 1)):
         assert push(agent, request(gauge("requests", total, at=at))).status_code == 200
     (series,) = agent.series(now=now)
@@ -171,7 +171,7 @@ def test_json_with_numbers_as_text_and_unknown_fields(make: Make) -> None:
 
 def test_a_series_without_a_value_ends(make: Make) -> None:
     agent = make(pushed("m", source_range=60, source_step=30))
-    now = int(time.time())
+    now = int(time.time()) // 30 * 30
     push(agent, request(gauge("m", 1, at=now - 60)))
     ended = gauge("m", 0, at=now - 30)
     ended.gauge.data_points[0].flags = pb.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK

@@ -10,7 +10,7 @@ import pytest
 from dsf.errors import HttpError
 from dsf.http.access import bearer
 from tests.integration.sources.common import ask, memory, summary
-from tests.support.httpserver import ScriptedServer, answer
+from tests.support.httpserver import Exchange, ScriptedServer, answer
 
 #: As the exporter of a collector with resource_to_telemetry_conversion writes it.
 PAGE = """\
@@ -195,3 +195,26 @@ def test_another_query_and_a_removed_scorer_begin_anew(exporter: ScriptedServer)
 def test_without_an_agent_there_is_the_present(exporter: ScriptedServer) -> None:
     (series,) = ask(otel(exporter, "requests_total", source_range=60, source_step=30), now=1000)
     assert series["values"] == [[1000, "17"]]
+
+
+@pytest.mark.parametrize(
+    ("media_type", "page"),
+    [
+        # Spring Boot, Quarkus, MicroProfile: 406, 404 or JSON for whoever accepts only JSON.
+        ("text/plain; version=0.0.4; charset=utf-8", "up 1\n"),
+        ("application/openmetrics-text; version=1.0.0; charset=utf-8", 'up 1 # {trace_id="a"} 1\n# EOF\n'),
+    ],
+)
+def test_exporters_that_negotiate_serve_their_text_format(media_type: str, page: str) -> None:
+    def negotiate(exchange: Exchange) -> None:
+        accepted = exchange.request.headers["Accept"]
+        # An exporter that prefers JSON sends it to all who take it.
+        if media_type.split(";")[0] in accepted and "json" not in accepted:
+            exchange.send(page.encode(), Content_Type=media_type)
+        else:
+            exchange.send(b'{"up":1}', 406)
+
+    with ScriptedServer(negotiate) as server:
+        scorer = otel(server, "up")
+        (series,) = ask(scorer, memory(scorer), now=1000.0)
+    assert series["values"] == [[1000, "1"]]

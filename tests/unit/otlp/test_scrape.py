@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from dsf.errors import HttpError
@@ -190,3 +192,32 @@ def test_a_sample_of_long_ago_is_none() -> None:
 def test_numbers_in_any_case_as_prometheus_takes_them(text: str) -> None:
     ((_, _, value),) = read(f"m {text}\n")
     assert math.isnan(value) if text.lower()[0] == "n" else value == float(text)
+
+
+@pytest.mark.parametrize(
+    "exemplar",
+    [
+        ' # {trace_id="abc"} 0.67',
+        ' # {trace_id="abc",x="a # b"} 0.67 1718600000.5',
+        " # {} 1",
+        "\t#{} 1",
+    ],
+)
+@pytest.mark.parametrize(
+    ("time", "expected"), [("", 2e9), (" 1718600000.123", 1718600000.123), (" 1718600000", 1718600000)]
+)
+def test_openmetrics_exemplars_are_skipped_and_times_are_seconds(exemplar: str, time: str, expected: float) -> None:
+    line = f'latency_bucket{{le="1"}} 17{time}{exemplar}'
+    for page in (f"{line}\n# EOF", f"# TYPE latency histogram\n{line}\n# EOF\n", f"{line}\r\n# EOF\r\n"):
+        assert read(page, "latency_bucket") == [({"__name__": "latency_bucket", "le": "1"}, expected, 17.0)]
+        assert read(page, '{__name__=~".+"}') == read(page, "latency_bucket")
+
+
+@given(st.lists(st.tuples(values, st.integers(0, 10**6)), max_size=4, unique_by=lambda pair: pair[0]))
+def test_pages_of_prometheus_client_in_openmetrics_are_read(labelled: list[tuple[str, int]]) -> None:
+    registry = CollectorRegistry()
+    counter = Counter("calls", "Calls", ["path"], registry=registry)
+    for path, calls in labelled:
+        counter.labels(path).inc(calls, {"trace_id": "a#{}"} if calls else None)
+    page = openmetrics.generate_latest(registry).decode()
+    assert {labels["path"]: value for labels, _, value in read(page, "calls_total")} == dict(labelled)

@@ -25,7 +25,7 @@ from dsf.sources.plugin import Options, Plugin, Request, Series, SourceError, as
 from tests.support.plugins import forget, install, install_sample
 
 CSV = "csv.example.com"
-BODY = b"time,value,node\n1000,1,n1\n1060,2.5,n1\n1060,nan,n2\n1120,3,n1\n"
+BODY = b"time,value,node\n1020,1,n1\n1080,2.5,n1\n1080,nan,n2\n1140,3,n1\n"
 GOOD = "from dsf.sources.plugin import Options, Plugin\nit = Plugin(1, Options, lambda request: ())\n"
 #: Modules are loaded once for each name.
 NAMES = (f"dsf_test_plugin_{number:03}" for number in itertools.count())
@@ -78,7 +78,7 @@ def summary(kind: str = CSV, options: dict[str, Any] | None = None, span: int = 
 
 def context(access: Access = PLAIN, *, most: int = 10_000, seen: list[Question] | None = None) -> Context:
     observe = (lambda _: None) if seen is None else seen.append
-    return Context(time.monotonic() + 60, most, 1120.7, access, observe=observe)
+    return Context(time.monotonic() + 60, most, 1140.7, access, observe=observe)
 
 
 def data(one: ScorerSummary, with_: Context) -> Any:
@@ -111,10 +111,10 @@ def test_the_sample_reads_csv(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = serve(monkeypatch, BODY)
     seen: list[Question] = []
     assert data(summary(span=60), context(seen=seen)) == [
-        {"metric": {"node": "n1"}, "values": [[1060, "2.5"], [1120, "3"]]},
-        {"metric": {"node": "n2"}, "values": [[1060, "NaN"]]},
+        {"metric": {"node": "n1"}, "values": [[1080, "2.5"], [1140, "3"]]},
+        {"metric": {"node": "n2"}, "values": [[1080, "NaN"]]},
     ]
-    assert data(summary(), context())[0] == {"metric": {"node": "n1"}, "values": [[1120, "3"]]}
+    assert data(summary(), context())[0] == {"metric": {"node": "n1"}, "values": [[1140, "3"]]}
     assert [one["url"] for one in asked] == ["http://files.example:8080/power.csv"] * 2
     (question,) = seen
     assert (question.query, question.received, question.series) == ("q", len(BODY), 2)
@@ -254,14 +254,14 @@ def test_a_plug_in_is_told_what_the_scorer_asks(monkeypatch: pytest.MonkeyPatch)
     with_ = context(access, seen=seen)
 
     def fetch(request: Request[Options]) -> Iterator[Series]:
-        assert (request.query, request.start, request.end, request.step) == ("q", 1060, 1120, 60)
-        request.post(b"{}", "/search?x=1", content_type="application/x")
+        assert (request.query, request.start, request.end, request.step) == ("q", 1080, 1140, 60)
+        request.post(b"{}", "/search?x=1", content_type="application/x", accept="text/csv")
         request.get()
         yield Series({"a": "é\n"}, [(request.start + 0.5, 1), (request.end, float("-inf"))])
         yield Series({"empty": "yes"}, [])
 
     asked = serve(monkeypatch, b"123")
-    expected = [{"metric": {"a": "é\n"}, "values": [[1060.5, "1"], [1120, "-Inf"]]}]
+    expected = [{"metric": {"a": "é\n"}, "values": [[1080.5, "1"], [1140, "-Inf"]]}]
     assert asking(fetch, with_, span=60) == expected
     way = {"access": access, "deadline": with_.deadline}
     assert posted == [
@@ -269,12 +269,15 @@ def test_a_plug_in_is_told_what_the_scorer_asks(monkeypatch: pytest.MonkeyPatch)
             "url": "http://files.example:8080/search?x=1",
             "body": b"{}",
             "content_type": "application/x",
+            "accept": "text/csv",
             **way,
             "max_bytes": 10_000,
         }
     ]
     # The limit is for all answers together.
-    assert asked == [{"url": "http://files.example:8080/power.csv", "params": None, **way, "max_bytes": 9_995}]
+    assert asked == [
+        {"url": "http://files.example:8080/power.csv", "params": None, "accept": None, **way, "max_bytes": 9_995}
+    ]
     assert [(one.method, one.received, one.series) for one in seen] == [("POST", 5, 0), ("GET", 3, 1)]
 
 

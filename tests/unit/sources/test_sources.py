@@ -55,7 +55,10 @@ def fetch(prometheus: Prometheus, monkeypatch: pytest.MonkeyPatch, context: Cont
 @pytest.mark.parametrize(
     ("query", "span", "step", "now", "expected"),
     [
-        ("up", 3600, 60, 1718603600.9, [("up", 1718600000, 1718603600, 60)]),
+        ("up", 3600, 60, 1718603600.9, [("up", 1718599980, 1718603580, 60)]),
+        ("up", 100, 30, 1718603610.0, [("up", 1718603520, 1718603610, 30)]),
+        ("up", 20, 60, 1718603610.0, [("up", 1718603580, 1718603580, 60)]),
+        ("up", 60, 0, 1000.0, [("up", 940, 1000, 0)]),
         ("a;b", 60, 5, 1000.0, [("a", 940, 1000, 5), ("b", 940, 1000, 5)]),
         ("up;", 60, 5, 1000.0, [("up", 940, 1000, 5)]),
         ('a{x=";"} ; b # c;d', 60, 5, 1000.0, [('a{x=";"}', 940, 1000, 5), ("b", 940, 1000, 5)]),
@@ -72,6 +75,22 @@ def test_one_request_per_query(
     assert {asked["url"] for asked in prometheus.asked} == {"http://p:9090/api/v1/query_range"}
     assert all(asked["access"] is ACCESS for asked in prometheus.asked)
     assert body == b'{"data":[]}'
+
+
+@pytest.mark.parametrize(("interval", "step", "span"), [(30, 60, 3600), (45, 60, 90), (20, 30, 100), (7, 5, 12)])
+def test_cycles_within_a_step_request_the_same_points(
+    monkeypatch: pytest.MonkeyPatch, interval: int, step: int, span: int
+) -> None:
+    moments = [1718603611.5 + cycle * interval for cycle in range(60)]
+    prometheus = Prometheus(*[answer()] * len(moments))
+    for now in moments:
+        context = Context(time.monotonic() + 60, 1000, now, ACCESS)
+        fetch(prometheus, monkeypatch, context, source_query="up", source_range=span, source_step=step)
+    for now, question in zip(moments, prometheus.asked, strict=True):
+        start, end = question["params"]["start"], question["params"]["end"]
+        assert (start % step, end % step) == (0, 0)
+        assert now - step < end <= now
+        assert end - start == span // step * step
 
 
 def test_series_stay_in_the_order_of_the_queries_and_share_one_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,9 @@
 It gives one sample per series and cycle. The path `/v1/metrics`, the standard path of OTLP/HTTP for metrics, is for
 metrics that are pushed to this agent: `plugin`.
 
-Prometheus' text format has a parser here: that of prometheus_client is made for trusted text, and takes minutes and
-hundreds of megabytes for a few malicious ones. This one reads each character once, stops at bounds, and never quotes
-the text in an error: a server may echo secrets in it.
+Prometheus' text format and OpenMetrics have a parser here: those of prometheus_client are made for trusted text, and
+take minutes and hundreds of megabytes for a few malicious ones. This one reads each character once, stops at bounds,
+and never quotes the text in an error: a server may echo secrets in it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def fetch(request: Request[Options]) -> Iterator[Series]:
     """The selected series for the time range, in the order of the queries."""
     selectors = selectors_of(request.query, required=True)
     with request.history() as history:
-        body = request.get()
+        body = request.get(accept=ACCEPT)
         try:
             samples = scraped(body, selectors, history.now, history.oldest, request.check)
         except ValueError as error:
@@ -36,6 +36,12 @@ def fetch(request: Request[Options]) -> Iterator[Series]:
         yield from history.series(selector.matches, request.check)
 
 
+#: As Prometheus 2 sends it: servers of both formats are tested with it. Without a scheme for escaping, names that are
+#: no identifiers come with underscores, which is how selectors write them.
+ACCEPT: Final = (
+    "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
+    "text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+)
 #: Bounds of one line: bytes (labels are written with escapes), and labels.
 MAX_LINE: Final = 4 * MAX_LABEL_BYTES
 MAX_LABELS: Final = 128
@@ -50,7 +56,10 @@ _QUOTED = r'"((?:[^"\\]|\\.)*+)"'
 _LABEL = re.compile(rf"[ \t]*(?:([a-zA-Z_][a-zA-Z0-9_]*)|{_QUOTED})[ \t]*(?:=[ \t]*{_QUOTED}[ \t]*)?([,}}])")
 _END = re.compile(r"[ \t]*\}")
 _NUMBER = r"[+-]?(?:\d{1,400}(?:\.\d{0,400})?|\.\d{1,400})(?:[eE][+-]?\d{1,9})?"
-_VALUE = re.compile(rf"[ \t]*({_NUMBER}|[+-]?(?i:inf(?:inity)?|nan))(?:[ \t]+({_NUMBER}))?[ \t]*\r?", re.ASCII)
+#: Value and time; an exemplar of OpenMetrics may follow, which is not read.
+_VALUE = re.compile(
+    rf"[ \t]*({_NUMBER}|[+-]?(?i:inf(?:inity)?|nan))(?:[ \t]+({_NUMBER}))?(?:[ \t]+#[ \t]*\{{.*)?[ \t]*\r?", re.ASCII
+)
 _ESCAPE = re.compile(r"\\(.)")
 _ESCAPED = {"n": "\n", "\\": "\\", '"': '"'}
 
@@ -106,6 +115,8 @@ def _samples(
 ) -> Iterator[tuple[str, dict[str, str], float, float | None]]:
     """Samples of lines that may be selected: parsing takes far longer than checking the beginning of a line."""
     names = {selector.name.encode() for selector in selectors}
+    # The last line of OpenMetrics, whose times are in seconds, and of no other format.
+    units_per_second = 1 if body[-32:].rstrip().endswith(b"# EOF") else 1000
     for number, match in enumerate(_LINE.finditer(body)):
         if number % 256 == 0:
             check()
@@ -124,14 +135,17 @@ def _samples(
             line = match[0].decode()
             if line.isspace():
                 continue
-            yield _sample(line, named[1].decode() if named is not None else "", named.end() - start if named else 0)
+            name, labels, value, time = _sample(
+                line, named[1].decode() if named is not None else "", named.end() - start if named else 0
+            )
+            yield name, labels, value, None if time is None else time / units_per_second
         except ValueError as error:
             what = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else error
             raise ScrapeError(f"line {number + 1}, empty ones not counted: {what}") from None
 
 
 def _sample(line: str, name: str, position: int) -> tuple[str, dict[str, str], float, float | None]:
-    """Name, labels, value and time of a line; ValueError does not quote it."""
+    """Name, labels, value and time of a line, the time as written; ValueError does not quote it."""
     labels: dict[str, str] = {}
     blank = len(line[position:]) - len(line[position:].lstrip(" \t"))
     if line.startswith("{", position + blank):
@@ -140,8 +154,8 @@ def _sample(line: str, name: str, position: int) -> tuple[str, dict[str, str], f
         raise ValueError("a sample has no name")
     rest = _VALUE.fullmatch(line, position)
     if rest is None:
-        raise ValueError("after name and labels, a number and at most a time must follow")
-    return name, labels, float(rest[1]), float(rest[2]) / 1000 if rest[2] else None
+        raise ValueError("after name and labels, a number, at most a time, and at most an exemplar must follow")
+    return name, labels, float(rest[1]), float(rest[2]) if rest[2] else None
 
 
 def _labels(line: str, position: int, name: str, labels: dict[str, str]) -> tuple[str, int]:
