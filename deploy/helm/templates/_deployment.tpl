@@ -11,7 +11,7 @@ apiVersion: apps/v1
 kind: Deployment
 metadata:
   name: dynamic-scoring-{{ .component }}
-  namespace: {{ include "dsf.namespace" $root }}
+  namespace: {{ include "dsf.namespace" $root | quote }}
   labels:
     {{- include "dsf.componentLabels" . | nindent 4 }}
 spec:
@@ -36,9 +36,12 @@ spec:
     metadata:
       labels:
         {{- include "dsf.componentLabels" . | nindent 8 }}
-      {{- with $values.podAnnotations }}
+        {{- with include "dsf.podLabels" . }}
+        {{- . | nindent 8 }}
+        {{- end }}
+      {{- with include "dsf.podAnnotations" . }}
       annotations:
-        {{- toYaml . | nindent 8 }}
+        {{- . | nindent 8 }}
       {{- end }}
     spec:
       serviceAccountName: dynamic-scoring-{{ .component }}
@@ -50,18 +53,18 @@ spec:
       {{- include "dsf.placement" . | nindent 6 }}
       containers:
         - name: {{ .component }}
-          image: {{ include "dsf.hubImage" $root }}
+          image: {{ include "dsf.hubImage" $root | quote }}
           imagePullPolicy: {{ (($values.hubSetting.resourceController).image).pullPolicy | default "IfNotPresent" }}
           args: {{ toJson .args }}
           env:
             - name: DSF_ROLE
               value: {{ .component }}
             - name: DSF_NAMESPACE
-              value: {{ include "dsf.namespace" $root }}
+              value: {{ include "dsf.namespace" $root | quote }}
             - name: DSF_LOG_FORMAT
-              value: {{ $values.log.format }}
+              value: {{ $values.log.format | quote }}
             - name: DSF_LOG_LEVEL
-              value: {{ $values.log.level }}
+              value: {{ $values.log.level | quote }}
             {{- include "dsf.redis.env" . | nindent 12 }}
             {{- with include (printf "dsf.settings.%s" .component) $root | trim }}
             {{- . | nindent 12 }}
@@ -107,7 +110,7 @@ spec:
             - name: tmp
               mountPath: /tmp
             {{- include "dsf.redis.mounts" . | nindent 12 }}
-            {{- with .mounts }}
+            {{- with concat (.mounts | default list) (.values.extraVolumeMounts | default list) }}
             {{- toYaml . | nindent 12 }}
             {{- end }}
       volumes:
@@ -115,20 +118,24 @@ spec:
           emptyDir:
             sizeLimit: 64Mi
         {{- include "dsf.redis.volumes" . | nindent 8 }}
-        {{- with .volumes }}
+        {{- with concat (.volumes | default list) (.values.extraVolumes | default list) }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
 {{- end }}
 
-{{/* Every process has a ServiceAccount of its own. (dict "root" $ "component" "beat") */}}
+{{/* Every process has a ServiceAccount of its own. (dict "root" $ "component" "beat" "values" those of the component) */}}
 {{- define "dsf.serviceAccount" -}}
 apiVersion: v1
 kind: ServiceAccount
 metadata:
   name: dynamic-scoring-{{ .component }}
-  namespace: {{ include "dsf.namespace" .root }}
+  namespace: {{ include "dsf.namespace" .root | quote }}
   labels:
     {{- include "dsf.componentLabels" . | nindent 4 }}
+  {{- with (.values.serviceAccount).annotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
 automountServiceAccountToken: false
 {{- end }}
 

@@ -6,10 +6,10 @@
 
 {{- define "dsf.labels" -}}
 app.kubernetes.io/name: dynamic-scoring-framework
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | quote }}
 {{- with .Values.commonLabels }}
 {{ toYaml . }}
 {{- end }}
@@ -23,7 +23,7 @@ app.kubernetes.io/component: {{ .component }}
 
 {{- define "dsf.selector" -}}
 app.kubernetes.io/name: dynamic-scoring-framework
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 app.kubernetes.io/component: {{ .component }}
 {{- end }}
 
@@ -44,13 +44,26 @@ true
 {{- end -}}
 {{- end }}
 
-{{/* (dict "image" .Values...image "name" that of the values "tag" that without one) */}}
+{{/* "true" or "": whether this tag is one of upstream's: the name of the image is the chart's own, and no release of this
+project has such a tag. (the values of an image) */}}
+{{- define "dsf.isUpstreamTag" -}}
+{{- $image := . | default dict -}}
+{{- $tag := toString (default "" $image.tag) -}}
+{{- if and $tag (not $image.name) (not (regexMatch "^[0-9]+[.][0-9]+[.][0-9]+([-.][0-9A-Za-z.-]+)?$" $tag)) -}}true{{- end -}}
+{{- end }}
+
+{{/* (dict "root" $ "image" .Values...image "name" that without one "tag" that without one) */}}
 {{- define "dsf.image" -}}
 {{- $image := .image | default dict -}}
 {{- if include "dsf.isUpstreamImage" $image.name -}}
 {{- $image = dict -}}
+{{- else if include "dsf.isUpstreamTag" $image -}}
+{{- $image = omit $image "tag" -}}
 {{- end -}}
 {{- $name := $image.name | default .name -}}
+{{- with (.root.Values.global).imageRegistry -}}
+{{- $name = printf "%s/%s" (trimSuffix "/" .) (regexReplaceAll "^([^/]*[.:][^/]*|localhost)/" $name "") -}}
+{{- end -}}
 {{- if $image.digest -}}
 {{ $name }}@{{ $image.digest }}
 {{- else -}}
@@ -60,15 +73,22 @@ true
 
 {{/* Image of every process on the hub. */}}
 {{- define "dsf.hubImage" -}}
-{{ include "dsf.image" (dict "image" (.Values.hubSetting.resourceController).image "name" "ghcr.io/open-cluster-management-io/dynamic-scoring-framework" "tag" .Chart.AppVersion) }}
+{{ include "dsf.image" (dict "root" . "image" (.Values.hubSetting.resourceController).image "name" "ghcr.io/open-cluster-management-io/dynamic-scoring-framework" "tag" .Chart.AppVersion) }}
 {{- end }}
 
 {{- define "dsf.agentImage" -}}
-{{ include "dsf.image" (dict "image" .Values.spokeSetting.agent.image "name" "ghcr.io/open-cluster-management-io/dynamic-scoring-agent" "tag" .Chart.AppVersion) }}
+{{ include "dsf.image" (dict "root" . "image" .Values.spokeSetting.agent.image "name" "ghcr.io/open-cluster-management-io/dynamic-scoring-agent" "tag" .Chart.AppVersion) }}
 {{- end }}
 
 {{- define "dsf.redis.image" -}}
-{{ include "dsf.image" (dict "image" .Values.redis.image "name" "docker.io/library/redis" "tag" "7.4.6-bookworm") }}
+{{ include "dsf.image" (dict "root" . "image" .Values.redis.image "name" "docker.io/library/redis" "tag" "7.4.6-bookworm") }}
+{{- end }}
+
+{{/* Names of pull Secrets, of which each is a name or `{name}`, as a JSON list. (list of lists) */}}
+{{- define "dsf.pullSecrets" -}}
+{{- $names := list -}}
+{{- range . -}}{{- range . -}}{{- $names = append $names (ternary . (get (kindIs "map" . | ternary . dict) "name") (kindIs "string" .)) -}}{{- end -}}{{- end -}}
+{{- uniq $names | toJson -}}
 {{- end }}
 
 {{/* "true" or "": whether user ids are left to OpenShift. */}}
@@ -95,27 +115,29 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
-{{/* Where pods on the hub run. (dict "root" $ "component" "beat") */}}
+{{/* Where pods on the hub run. (dict "root" $ "component" "beat" "values" those of the component, if it has some) */}}
 {{- define "dsf.placement" -}}
-{{- with .root.Values.imagePullSecrets }}
+{{- $values := .values | default dict -}}
+{{- $all := .root.Values -}}
+{{- with include "dsf.pullSecrets" (list ($all.global).imagePullSecrets $all.imagePullSecrets) | fromJsonArray }}
 imagePullSecrets:
   {{- range . }}
-  - name: {{ . }}
+  - name: {{ . | quote }}
   {{- end }}
 {{- end }}
-{{- with .root.Values.nodeSelector }}
+{{- with $values.nodeSelector | default $all.nodeSelector }}
 nodeSelector:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .root.Values.tolerations }}
+{{- with $values.tolerations | default $all.tolerations }}
 tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .root.Values.priorityClassName }}
-priorityClassName: {{ . }}
+{{- with $all.priorityClassName }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 affinity:
-  {{- with .root.Values.affinity }}
+  {{- with $values.affinity | default $all.affinity }}
   {{- toYaml . | nindent 2 }}
   {{- else }}
   podAntiAffinity:
@@ -127,6 +149,26 @@ affinity:
             matchLabels:
               {{- include "dsf.selector" . | nindent 14 }}
   {{- end }}
+{{- with $values.topologySpreadConstraints | default $all.topologySpreadConstraints }}
+{{- $selector := dict "matchLabels" (include "dsf.selector" $ | fromYaml) }}
+topologySpreadConstraints:
+  {{- range . }}
+  - {{ ternary . (set (deepCopy .) "labelSelector" $selector) (hasKey . "labelSelector") | toJson }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Labels and annotations of pods that people chose, which never win over the chart's. (as dsf.placement) */}}
+{{- define "dsf.podLabels" -}}
+{{- with omit (merge (dict) (.values.podLabels | default dict) (.root.Values.podLabels | default dict)) "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/component" "app.kubernetes.io/version" "app.kubernetes.io/managed-by" "helm.sh/chart" }}
+{{- toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "dsf.podAnnotations" -}}
+{{- with merge (dict) (.values.podAnnotations | default dict) (.root.Values.podAnnotations | default dict) }}
+{{- toYaml . }}
+{{- end }}
 {{- end }}
 
 {{/* Name of the Secret with the master secret of the signatures. */}}

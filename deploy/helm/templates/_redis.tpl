@@ -189,7 +189,7 @@ dynamic-scoring-redis-users
 {{- define "dsf.redis.env" -}}
 {{- $external := .root.Values.redis.external -}}
 - name: DSF_REDIS_URL
-  value: {{ include "dsf.redis.url" .root }}
+  value: {{ include "dsf.redis.url" .root | quote }}
 - name: DSF_REDIS_USERNAME
   value: dsf-{{ .redisUser | default .component }}
 - name: DSF_REDIS_PASSWORD_FILE
@@ -200,12 +200,12 @@ dynamic-scoring-redis-users
 {{- end }}
 {{- if and (not (include "dsf.redis.bundled" .root)) (hasPrefix "sentinel:" $external.url) }}
 - name: DSF_REDIS_SENTINEL_MASTER
-  value: {{ required "redis.external.sentinel.master: required with a sentinel:// URL" $external.sentinel.master }}
+  value: {{ required "redis.external.sentinel.master: required with a sentinel:// URL" $external.sentinel.master | quote }}
 - name: DSF_REDIS_SENTINEL_TLS
   value: {{ $external.sentinel.tls | quote }}
 {{- with $external.sentinel.username }}
 - name: DSF_REDIS_SENTINEL_USERNAME
-  value: {{ . }}
+  value: {{ . | quote }}
 {{- end }}
 {{- if $external.sentinel.passwordSecret }}
 - name: DSF_REDIS_SENTINEL_PASSWORD_FILE
@@ -248,20 +248,20 @@ true
 {{- define "dsf.redis.volumes" -}}
 - name: redis-password
   secret:
-    secretName: {{ include "dsf.redis.usersSecret" .root }}
+    secretName: {{ include "dsf.redis.usersSecret" .root | quote }}
     items:
       - {key: {{ .redisUser | default .component }}, path: password}
 {{- with include "dsf.redis.caSecret" .root }}
 - name: redis-ca
   secret:
-    secretName: {{ . }}
+    secretName: {{ . | quote }}
     items:
       - {key: ca.crt, path: ca.crt}
 {{- end }}
 {{- if and (not (include "dsf.redis.bundled" .root)) .root.Values.redis.external.sentinel.passwordSecret }}
 - name: redis-sentinel
   secret:
-    secretName: {{ .root.Values.redis.external.sentinel.passwordSecret }}
+    secretName: {{ .root.Values.redis.external.sentinel.passwordSecret | quote }}
     items:
       - {key: password, path: password}
 {{- end }}

@@ -175,14 +175,14 @@ class RenderError(Exception):
     """Helm refused the values or the chart."""
 
 
-def render(values: Values | None = None, *, namespace: str = NAMESPACE) -> list[Object]:
+def render(values: Values | None = None, *, release: str = RELEASE, namespace: str = NAMESPACE) -> list[Object]:
     """Every object of the chart. Raises RenderError with Helm's message."""
-    return [json.loads(text) for text in _rendered(json.dumps(values or {}, sort_keys=True), namespace)]
+    return [json.loads(text) for text in _rendered(json.dumps(values or {}, sort_keys=True), release, namespace)]
 
 
 def notes(values: Values | None = None) -> str:
     """What is printed after an installation; without a helm on PATH only."""
-    return _files(json.dumps(values or {}, sort_keys=True), NAMESPACE)[f"{RELEASE}/templates/NOTES.txt"]
+    return _files(json.dumps(values or {}, sort_keys=True), RELEASE, NAMESPACE)[f"{RELEASE}/templates/NOTES.txt"]
 
 
 def lint(values: Values | None = None) -> list[str]:
@@ -200,23 +200,23 @@ def lint(values: Values | None = None) -> list[str]:
 
 
 @functools.cache
-def _rendered(values: str, namespace: str) -> tuple[str, ...]:
+def _rendered(values: str, release: str, namespace: str) -> tuple[str, ...]:
     if helm := shutil.which("helm"):
         with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
             file.write(values)
             file.flush()
-            done = _run(helm, "template", RELEASE, str(CHART), "--namespace", namespace, "--values", file.name)
+            done = _run(helm, "template", release, str(CHART), "--namespace", namespace, "--values", file.name)
         if done.returncode:
             raise RenderError(done.stderr)
         texts: Iterable[str] = [done.stdout]
     else:
-        texts = [text for name, text in _files(values, namespace).items() if name.endswith(".yaml")]
+        texts = [text for name, text in _files(values, release, namespace).items() if name.endswith(".yaml")]
     documents = (document for text in texts for document in yaml.load_all(text, Loader=_Loader))
     return tuple(json.dumps(document) for document in documents if document)
 
 
 @functools.lru_cache(64)
-def _files(values: str, namespace: str) -> dict[str, str]:
+def _files(values: str, release: str, namespace: str) -> dict[str, str]:
     """The rendered files by name, by Helm's own code in helm-python-sdk."""
     import helm_python
 
@@ -224,7 +224,7 @@ def _files(values: str, namespace: str) -> dict[str, str]:
     try:
         # Not done by render, but by every command of helm.
         chart.validate_schema(json.loads(values))
-        return chart.render(json.loads(values), name=RELEASE, namespace=namespace)
+        return chart.render(json.loads(values), name=release, namespace=namespace)
     except helm_python.HelmError as error:
         raise RenderError(str(error)) from None
 

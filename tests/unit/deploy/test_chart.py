@@ -136,8 +136,7 @@ def test_the_template_of_settings_is_up_to_date() -> None:
 def test_schema_and_values_have_the_same_keys() -> None:
     schema = json.loads((chart.CHART / "values.schema.json").read_text())
     values = yaml.safe_load((chart.CHART / "values.yaml").read_text())
-    # Helm puts `global` beside the others.
-    assert _keys_of_schema(schema) - {"global"} == _keys_of_values(values, schema)
+    assert _keys_of_schema(schema) == _keys_of_values(values, schema)
 
 
 def test_every_value_is_used() -> None:
