@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Literal, NoReturn
+from typing import Literal, NamedTuple, NoReturn
 
 from dsf import http
 from dsf.api.scoring import MAX_RESPONSE_BYTES, ScoringResponse, parse_response
@@ -60,6 +60,23 @@ class Cycle:
     scored_at: float = 0.0
 
 
+class _Server(NamedTuple):
+    """A server as one scorer requests it: another scorer may have credentials with a limit of its own."""
+
+    scorer: str
+    stage: Literal["fetch", "score"]
+    url: str
+    source: str | None = None
+
+
+class _Wait(NamedTuple):
+    """What a server answered that asked to wait. `until` is by time.monotonic()."""
+
+    until: float
+    reason: str
+    message: str
+
+
 class Observer:
     """Receives events of the stages, in several threads if there are several sources. This base class ignores them."""
 
@@ -91,6 +108,8 @@ class Stages:
         self._authenticator = Authenticator(secrets)
         self._memory = memory
         self._observer = observer or Observer()
+        #: Servers that asked to wait.
+        self._waits: dict[_Server, _Wait] = {}
 
     def fetch(self, cycle: Cycle) -> Payload:
         """Query the source, or all sources in parallel; returns the scoring request. Raises CycleError."""
@@ -173,6 +192,12 @@ class Stages:
     ) -> Iterator[Access]:
         """Yields the access; adds the stage to errors and masks secrets."""
         access = PLAIN
+        server = (
+            _Server(cycle.scorer, stage, summary.source_endpoint, summary.source_name)
+            if stage == "fetch"
+            else _Server(cycle.scorer, stage, summary.scoring_endpoint)
+        )
+        self._check_wait(server)
         try:
             with made_for(cycle):
                 access = self._authenticator.access(summary, stage, deadline)
@@ -183,9 +208,27 @@ class Stages:
             text = cleaned(masked(str(error), *access.secrets), MESSAGE_LIMIT)
             if error.reason == "timeout" and time.monotonic() >= cycle.deadline:
                 raise CycleError(stage, "deadline", f"{text}; {_TOO_LATE}") from None
-            raise CycleError(
-                stage, error.reason, text, retryable=error.retryable, retry_after=error.retry_after
-            ) from None
+            failure = CycleError(stage, error.reason, text, retryable=error.retryable, retry_after=error.retry_after)
+            self._store_wait(server, failure)
+            raise failure from None
+
+    def _store_wait(self, server: _Server, failure: CycleError) -> None:
+        """Store the server's Retry-After for the cycles to come."""
+        now = time.monotonic()
+        for other, stored in list(self._waits.items()):
+            if stored.until <= now:
+                self._waits.pop(other, None)
+        if failure.retry_after:
+            # The server's text comes last, as it may be cut.
+            text = f"waiting {failure.retry_after:.0f} s, as its Retry-After says: {failure.message}"
+            text = cleaned(text, MESSAGE_LIMIT)
+            self._waits[server] = _Wait(now + failure.retry_after, failure.reason, text)
+
+    def _check_wait(self, server: _Server) -> None:
+        """Raises CycleError, with the server's refusal, until the time has passed that it asked to wait."""
+        wait = self._waits.get(server)
+        if wait is not None and (seconds := wait.until - time.monotonic()) > 0.0:
+            raise CycleError(server.stage, wait.reason, wait.message, retryable=True, retry_after=seconds)
 
     def _parse(self, summary: ScorerSummary, answer: bytes, access: Access) -> ScoringResponse:
         try:

@@ -135,7 +135,7 @@ performance = Scorer(
     source=Prometheus(
         host=PROMETHEUS,
         path="/api/v1/query_range",
-        query="sum(irate(vllm:generation_tokens_total[1m])) by (pod)",
+        query="sum(irate(vllm:generation_tokens_total[5m])) by (pod)",
         range=3600,
         step=60,
     ),

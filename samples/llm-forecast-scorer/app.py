@@ -2,8 +2,8 @@
 
 The model is behind an endpoint that speaks OpenAI's completions protocol, as vLLM does. An answer that is not one
 number, a number far from all samples, or no answer is no score: such a series is left out and counted, and never a 0.
-When the model answers nothing at all, the request fails with 503, so that the last scores stay. Start it with
-`uvicorn app:app --port 8000`.
+When the model has a usable number for no series, the request fails with 503, so that the last scores stay. Start it
+with `uvicorn app:app --port 8000`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import json
 import logging
 import os
 import re
-from collections import Counter
 from pathlib import Path
 from string import Template
 from urllib.parse import urlsplit
@@ -35,25 +34,47 @@ SCORING_TIMEOUT = env_number("SCORING_TIMEOUT", 25, least=0.1)
 CONCURRENCY = int(env_number("CONCURRENCY", 8, least=1, whole=True))
 #: Newest samples that go into the prompt.
 MAX_SAMPLES = int(env_number("MAX_SAMPLES", 120, least=1, whole=True))
-#: Tokens of an answer: a number has less.
-_MAX_TOKENS = 32
+#: Tokens of an answer: a number has less. A model that thinks before it answers needs some thousands.
+MAX_TOKENS = int(env_number("MAX_TOKENS", 32, least=1, whole=True))
 #: Bytes of an answer with all that is around the text.
 _MAX_BYTES = 1024 * 1024
-#: A line that is one number, perhaps after the last words of the prompt, in bold, or with a full stop. A number among
-#: other words may be a time, a count or a unit's: `In 5 minutes: 0.7`, `1718600060, 0.52`, `12,000`.
+_NUMBER = r"[-+]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:e[-+]?[0-9]+)?"
+#: A line that is one number, perhaps after the last words of the prompt, in quotes, in bold, in a box of LaTeX, in an
+#: object or array of JSON, or with a full stop. A number among other words may be a time, a count or a unit's:
+#: `In 5 minutes: 0.7`, `1718600060, 0.52`, `12,000`.
 _ANSWER = re.compile(
-    r"(?:the next value is:?)?\s*(?P<mark>\*\*|`)?"
-    r"(?P<number>[-+]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:e[-+]?[0-9]+)?)(?(mark)(?P=mark))\.?",
-    re.ASCII | re.IGNORECASE,
+    rf"""
+    (?:(?:the\ )?(?:(?:next|predicted|forecast|final)\ )?(?:value|answer|prediction|forecast)\ ?(?:is\ ?:?|[:=])?)?\s*
+    (?:
+        (?P<mark>\*\*|\*|`|"|'|\$)?
+        (?P<plain>{_NUMBER}|\\boxed\{{\s*{_NUMBER}\s*\}})
+        (?(mark)(?P=mark))
+        | \[\s*(?P<item>{_NUMBER})\s*\]
+        | \{{\s*"[a-z_ ]{{1,40}}"\s*:\s*(?P<quote>"?)(?P<field>{_NUMBER})(?P=quote)\s*\}}
+    )\.?
+    """,
+    re.ASCII | re.IGNORECASE | re.VERBOSE,
 )
+#: The end of the thoughts of a model that thinks aloud; the prompt of some models has the beginning.
+_THOUGHTS_END = re.compile(r".*</(?:think|thinking|thought|reasoning)>", re.DOTALL | re.IGNORECASE)
+#: A block of code, perhaps after a line of words, and perhaps not closed.
+_FENCE = re.compile(
+    r"(?:[^\n`]*\n)?\s*(?:```|~~~)[a-z]*\s*\n?(?P<inside>.*?)(?:```.*|~~~.*|\Z)", re.DOTALL | re.IGNORECASE
+)
+#: Characters of an answer or an error that a message quotes.
+_EXCERPT = 200
 
 
 class NoAnswerError(Exception):
-    """The model gave no answer that can be read. `reason` is a snake_case word, the message is for the log."""
+    """The model gave no answer that can be read.
 
-    def __init__(self, reason: str, message: str) -> None:
+    `reason` is a snake_case word, the message is for the log, `retry_after` the seconds that the server asks to wait.
+    """
+
+    def __init__(self, reason: str, message: str, *, retry_after: int | None = None) -> None:
         super().__init__(message)
         self.reason = reason
+        self.retry_after = retry_after
 
 
 def endpoint() -> str:
@@ -106,7 +127,7 @@ app = Scorer(
     source=Prometheus(
         host="http://kube-prometheus-kube-prome-prometheus.monitoring.svc:9090",
         path="/api/v1/query_range",
-        query='sum by (node, namespace, pod) (rate(container_cpu_usage_seconds_total{container!="", pod!=""}[1m]))',
+        query='sum by (node, namespace, pod) (rate(container_cpu_usage_seconds_total{container!="", pod!=""}[5m]))',
         range=3600,
         step=60,
     ),
@@ -122,37 +143,35 @@ _turns = asyncio.Semaphore(CONCURRENCY)
 
 @app.score
 async def predict(series: list[Series]) -> list[Score | Skipped]:
-    """The next value of each series. Raises Unavailable when there is none because of the model."""
+    """The next value of each series. Raises Unavailable if the model has a usable number for none of them."""
     headers = authorization()
     deadline = asyncio.get_running_loop().time() + SCORING_TIMEOUT
-    failures: Counter[str] = Counter()
+    failures: dict[str, list[NoAnswerError]] = {}
     limits = httpx2.Limits(max_connections=CONCURRENCY)
     async with httpx2.AsyncClient(headers=headers, timeout=INFERENCE_TIMEOUT, limits=limits) as client:
 
-        async def one_score(one: Series) -> Score | Skipped:
-            known = one.finite()
-            if known.is_empty:
-                return one.skip("no_samples")
+        async def score_series(item: Series) -> Score | Skipped:
+            finite = item.finite()
+            if finite.is_empty:
+                return item.skip("no_samples")
             try:
                 async with asyncio.timeout_at(deadline), _turns:
-                    text = await answer(client, prompt(known))
+                    return item.score(usable_value(await answer(client, prompt(finite)), finite))
             except TimeoutError:
-                failures[f"not done within {SCORING_TIMEOUT:g} s"] += 1
-                return one.skip("deadline")
-            except NoAnswerError as error:
-                failures[str(error)] += 1
-                return one.skip(error.reason)
-            value = next_value(text)
-            if value is None:
-                return one.skip("no_number")
-            return one.score(value) if is_near(value, known) else one.skip("out_of_range")
+                error = NoAnswerError("deadline", f"not done within {SCORING_TIMEOUT:g} s")
+            except NoAnswerError as failure:
+                error = failure
+            failures.setdefault(error.reason, []).append(error)
+            return item.skip(error.reason)
 
-        given = await asyncio.gather(*map(one_score, series))
-    for message, times in failures.items():
-        log.warning("no answer of the model endpoint=%s times=%d reason=%s", ENDPOINT, times, message)
-    if failures and not any(isinstance(one, Score) for one in given):
-        raise Unavailable(f"the language model gave no answer: {failures.most_common(1)[0][0]}")
-    return given
+        scores = await asyncio.gather(*map(score_series, series))
+    for reason, errors in failures.items():
+        log.warning("no number endpoint=%s times=%d reason=%s: %s", ENDPOINT, len(errors), reason, errors[0])
+    if failures and not any(isinstance(score, Score) for score in scores):
+        error = max(failures.values(), key=len)[0]
+        waits = [error.retry_after or 1 for errors in failures.values() for error in errors]
+        raise Unavailable(f"the language model gave no usable number: {error}", retry_after=max(waits))
+    return scores
 
 
 def authorization() -> dict[str, str]:
@@ -183,46 +202,94 @@ def prompt(known: Series) -> str:
 async def answer(client: httpx2.AsyncClient, text: str) -> str:
     """What the model says. Raises NoAnswerError."""
     # Temperature 0: the likeliest number. Equal prompts may differ in it all the same, by how the server computes them.
-    request = {"model": MODEL_NAME, "prompt": text, "max_tokens": _MAX_TOKENS, "temperature": 0}
+    request = {"model": MODEL_NAME, "prompt": text, "max_tokens": MAX_TOKENS, "temperature": 0}
     try:
         # Of the client's own time-outs each is for one read or write; this one is for all of them.
         async with asyncio.timeout(INFERENCE_TIMEOUT):
-            status, body = await exchange(client, request)
+            response, body = await exchange(client, request)
     except TimeoutError:
         raise NoAnswerError("llm_timeout", f"no answer within {INFERENCE_TIMEOUT:g} s") from None
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise NoAnswerError("llm_unreachable", type(error).__name__) from None
-    if status in (401, 403):
-        raise NoAnswerError("llm_unauthorized", f"HTTP {status}: the token is missing or not the right one")
-    if status != 200:
-        raise NoAnswerError("llm_error", f"HTTP {status}")
+    if response.status_code in (401, 403):
+        raise NoAnswerError(
+            "llm_unauthorized", f"HTTP {response.status_code}: the token is missing or not the right one"
+        )
+    if response.status_code != 200:
+        raise refusal(response, body, client.headers.get("Authorization", ""))
     try:
-        said = json.loads(body)["choices"][0]["text"]
+        text = json.loads(body)["choices"][0]["text"]
     except (ValueError, LookupError, TypeError, RecursionError):
-        said = None
-    if not isinstance(said, str):
+        text = None
+    if not isinstance(text, str):
         raise NoAnswerError("llm_bad_answer", "the answer is not one of the completions protocol")
-    return said
+    return text
 
 
-async def exchange(client: httpx2.AsyncClient, request: dict[str, object]) -> tuple[int, bytes]:
-    """Status and body. Raises NoAnswerError when the body is too large, and what the client raises."""
+def refusal(response: httpx2.Response, body: bytes, authorization: str) -> NoAnswerError:
+    """The error for a status other than 200, with the server's text and Retry-After, and without the token."""
+    try:
+        error = json.loads(body)["error"]
+        text = error["message"] if isinstance(error, dict) else error
+    except (ValueError, LookupError, TypeError, RecursionError):
+        text = body.decode(errors="replace")
+    token = authorization.removeprefix("Bearer ")
+    text = str(text).replace(token, "***") if token else str(text)
+    wait = response.headers.get("Retry-After", "").strip()
+    message = ": ".join(filter(None, (f"HTTP {response.status_code}", excerpt(text))))
+    return NoAnswerError(
+        "llm_error",
+        message + (f" (Retry-After: {excerpt(wait)})" if wait else ""),
+        retry_after=int(wait) if wait.isascii() and wait.isdigit() and len(wait) < 6 else None,
+    )
+
+
+def excerpt(text: str) -> str:
+    """The first characters of a text in one line."""
+    line = " ".join("".join(char if char.isprintable() else " " for char in text[: 10 * _EXCERPT]).split())
+    return line if len(line) <= _EXCERPT else f"{line[:_EXCERPT]}..."
+
+
+async def exchange(client: httpx2.AsyncClient, request: dict[str, object]) -> tuple[httpx2.Response, bytes]:
+    """Response and body. Raises NoAnswerError when the body is too large, and what the client raises."""
     async with client.stream("POST", ENDPOINT, json=request) as response:
         body = b""
         async for piece in response.aiter_bytes():
             body += piece
             if len(body) > _MAX_BYTES:
                 raise NoAnswerError("llm_bad_answer", f"the answer has more than {_MAX_BYTES} bytes")
-    return response.status_code, body
+    return response, body
 
 
-def next_value(said: str) -> float | None:
-    """The number that is all of the first line of an answer; None when that line is something else.
+def usable_value(text: str, finite: Series) -> float:
+    """The number in an answer about a series without NaN. Raises NoAnswerError (no_number, out_of_range)."""
+    value = next_value(text)
+    if value is None:
+        raise NoAnswerError("no_number", f"the answer is no number: {excerpt(text)!r}")
+    if not is_near(value, finite):
+        raise NoAnswerError("out_of_range", f"{value:g} is far from all samples")
+    return value
 
-    What follows is not looked at: a model that was trained to continue texts goes on until it is stopped.
+
+def next_value(text: str) -> float | None:
+    """The number that is all of the first line of an answer; None if that line is something else.
+
+    Thoughts before it and a block of code around it do not count. The rest of the text is ignored: a model that was
+    trained to continue texts goes on until it is stopped.
     """
-    found = _ANSWER.fullmatch(said.strip().partition("\n")[0].strip())
-    return float(found["number"]) if found else None
+    if thoughts := _THOUGHTS_END.match(text):
+        text = text[thoughts.end() :]
+    text = text.strip()
+    if fence := _FENCE.match(text):
+        text = fence["inside"].strip()
+    answer = _ANSWER.fullmatch(text.partition("\n")[0].strip())
+    if answer is None and text.startswith("{"):
+        # JSON in several lines.
+        answer = _ANSWER.fullmatch(" ".join(text.split()))
+    if answer is None:
+        return None
+    number = answer["plain"] or answer["item"] or answer["field"]
+    return float(number.removeprefix("\\boxed{").removesuffix("}"))
 
 
 def is_near(value: float, known: Series) -> bool:

@@ -30,6 +30,7 @@ from tests.support.httpserver import (
     hang,
     matrix,
 )
+from tests.support.wait import wait_for
 
 SERIES = {"metric": {"node": "n1"}, "values": [[1, "1"]]}
 GOOD = {"results": [{"metric": {"node": "n1"}, "score": 1.5}]}
@@ -226,17 +227,62 @@ def test_a_source_that_fails_is_named_and_the_others_are_heard_to_the_end(
 
 
 def test_all_that_fail_are_named_and_another_try_must_help_each(servers: tuple[ScriptedServer, ScriptedServer]) -> None:
-    servers[0].script(answer("away", 503, Retry_After="7"), answer("away", 503, Retry_After="7"))
-    stages = Stages(Settings(), NoSecrets())
+    servers[0].script(answer("away", 503, Retry_After="7"))
     with ScriptedServer(answer("busy", 429, Retry_After="9"), answer({"error": "bad"}, 400)) as other:
         with pytest.raises(CycleError) as caught:
-            stages.fetch(several(servers, other.url))
+            Stages(Settings(), NoSecrets()).fetch(several(servers, other.url))
         assert (caught.value.retryable, caught.value.retry_after) == (True, 9)
         assert "source 'load': " in caught.value.message
         assert "; source 'power': " in caught.value.message
         with pytest.raises(CycleError) as caught:
-            stages.fetch(several(servers, other.url))
+            Stages(Settings(), NoSecrets()).fetch(several(servers, other.url))
         assert not caught.value.retryable
+
+
+@pytest.mark.parametrize("stage", ["fetch", "score"])
+def test_retry_after_is_kept_over_cycles(servers: tuple[ScriptedServer, ScriptedServer], stage: str) -> None:
+    stages = Stages(Settings(), NoSecrets())
+    server = servers[stage == "score"]
+
+    def cycle(scorer: str = "sample-scorer", **values: object) -> CycleError | None:
+        run = cycle_of(servers, source_query="up", **values)
+        run.scorer = scorer
+        try:
+            stages.fetch(run) if stage == "fetch" else stages.score(run, b"{}")
+        except CycleError as error:
+            return error
+        return None
+
+    server.script(answer("slow down", 429, Retry_After="300"), matrix(SERIES) if stage == "fetch" else answer(GOOD))
+    first = cycle()
+    assert first is not None
+    for again in (cycle(), cycle()):
+        assert again is not None
+        assert (again.stage, again.reason, again.retryable) == (stage, "http_error", True)
+        assert again.message == f"waiting 300 s, as its Retry-After says: {first.message}"
+        assert 200 < (again.retry_after or 0) <= 300
+    assert len(server.requests) == 1
+    # Other scorers, and the same one with another server, are requested as before.
+    assert cycle("another") is None
+    field = "source_endpoint" if stage == "fetch" else "scoring_endpoint"
+    assert cycle(**{field: f"{server.url}/other"}) is None
+    assert len(server.requests) == 3
+
+
+def test_retry_after_ends(servers: tuple[ScriptedServer, ScriptedServer]) -> None:
+    stages = Stages(Settings(), NoSecrets())
+    servers[1].script(answer("slow down", 429, Retry_After="1"), answer(GOOD))
+
+    def is_scored() -> bool:
+        try:
+            stages.score(cycle_of(servers), b"{}")
+        except CycleError:
+            return False
+        return True
+
+    assert not is_scored()
+    assert wait_for(is_scored, 30)
+    assert len(servers[1].requests) == 2
 
 
 def test_one_that_hangs_ends_with_the_one_deadline(servers: tuple[ScriptedServer, ScriptedServer]) -> None:

@@ -95,21 +95,51 @@ def test_the_score_is_what_the_model_says(model: LanguageModel, scorer: str) -> 
     assert "Authorization" not in request.headers
 
 
-@pytest.mark.parametrize("says", ["I am not sure.", "", "NaN", "Infinity", "1718600060, 2", "<think> of the 2 samples"])
-def test_an_answer_without_a_number_is_a_refused_result(model: LanguageModel, scorer: str, says: str) -> None:
+@pytest.mark.parametrize(
+    "says", ["I am not sure.", "", "NaN", "Infinity", "1718600060, 2", "<think> of the 2 samples", "```\nnone\n```"]
+)
+def test_answers_without_any_number_are_an_error(model: LanguageModel, scorer: str, says: str) -> None:
     model.says = says
-    before = refused(scorer)
-    dropped = {"no_samples": 1, "no_number": 1}
-    assert ask("POST", f"{scorer}/scoring", TWO) == {"results": [], "dropped": dropped}
-    assert counted(scorer, before) == dropped
+    quoted = " ".join(says.split())
+    assert unavailable(scorer) == f"the language model gave no usable number: the answer is no number: {quoted!r}"
 
 
-def test_a_number_far_from_all_samples_is_a_refused_result(model: LanguageModel, scorer: str) -> None:
+def test_numbers_far_from_all_samples_are_an_error(model: LanguageModel, scorer: str) -> None:
     model.says = "1718600120"
+    assert "1.7186e+09 is far from all samples" in unavailable(scorer)
+
+
+@pytest.mark.parametrize("says", ["```\n1.5\n```", "<think>Of 2 samples\nthe last is 2.</think>\n\n1.5"])
+def test_wrapped_numbers_are_scores(model: LanguageModel, scorer: str, says: str) -> None:
+    model.says = says
+    assert ask("POST", f"{scorer}/scoring", TWO)["results"] == [{"metric": {"pod": "web"}, "score": 1.5}]
+
+
+def test_one_number_among_answers_without_one_is_a_score(model: LanguageModel, scorer: str) -> None:
+    model.server.script(answer({"choices": [{"text": "I am not sure."}]}), model._handle)
+    body = {"data": [series(["1"], pod=str(number)) for number in range(4)]}
     before = refused(scorer)
-    dropped = {"no_samples": 1, "out_of_range": 1}
-    assert ask("POST", f"{scorer}/scoring", TWO) == {"results": [], "dropped": dropped}
-    assert counted(scorer, before) == dropped
+    assert len(ask("POST", f"{scorer}/scoring", body)["results"]) == 3
+    assert counted(scorer, before) == {"no_number": 1}
+
+
+def test_series_without_samples_are_no_error(model: LanguageModel, scorer: str) -> None:
+    model.says = "I am not sure."
+    body = {"data": [series(["NaN"], pod="lost")]}
+    assert ask("POST", f"{scorer}/scoring", body) == {"results": [], "dropped": {"no_samples": 1}}
+
+
+def test_text_and_retry_after_of_the_server_are_passed_on(
+    llm_forecast: Start, model: LanguageModel, tokens: Path
+) -> None:
+    (tokens / "inference").write_text("model-token\n")
+    url = llm_forecast(VLLM_ENDPOINT=model.url, MODEL_NAME=MODEL, INFERENCE_TOKEN_FILE=str(tokens / "inference"))
+    error = {"error": {"message": "Rate limit of model-token\nreached", "code": 429}}
+    model.server.script(answer(error, 429, Retry_After="17"))
+    response = requests.post(f"{url}/scoring", json=TWO, timeout=300)
+    detail = response.json()["detail"]
+    assert (response.status_code, response.headers["Retry-After"]) == (503, "17")
+    assert detail.endswith("HTTP 429: Rate limit of *** reached (Retry-After: 17)")
 
 
 @pytest.mark.parametrize(
@@ -133,7 +163,7 @@ def test_a_model_that_fails_is_no_score_of_0(model: LanguageModel, scorer: str, 
 
 def test_a_model_that_is_away(llm_forecast: Start) -> None:
     url = llm_forecast(INFERENCE_ENDPOINT="http://127.0.0.1:1/v1/completions")
-    assert unavailable(url) == "the language model gave no answer: ConnectError"
+    assert unavailable(url) == "the language model gave no usable number: ConnectError"
     # It is the model that is away and not the scorer.
     assert ask("GET", f"{url}/healthz") == {"status": "ok"}
     assert ask("POST", f"{url}/scoring", {"data": []}) == {"results": []}
@@ -141,7 +171,9 @@ def test_a_model_that_is_away(llm_forecast: Start) -> None:
 
 def test_an_unknown_model(llm_forecast: Start, model: LanguageModel) -> None:
     url = llm_forecast(VLLM_ENDPOINT=model.server.url, MODEL_NAME="another")
-    assert unavailable(url) == "the language model gave no answer: HTTP 404"
+    assert unavailable(url) == (
+        "the language model gave no usable number: HTTP 404: The model `another` does not exist."
+    )
 
 
 def test_the_others_stand_when_one_answer_fails(model: LanguageModel, scorer: str) -> None:

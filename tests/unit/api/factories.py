@@ -8,7 +8,7 @@ from dsf.api.scorer import DynamicScorer
 
 CONFIG_URL = "http://10.0.0.5:30007/config"
 PROMETHEUS = "http://prometheus.monitoring.svc:9090"
-QUERY = 'sum by (node, namespace, pod) (rate(container_cpu_usage_seconds_total{container!="", pod!=""}[1m]))'
+QUERY = 'sum by (node, namespace, pod) (rate(container_cpu_usage_seconds_total{container!="", pod!=""}[5m]))'
 
 SPEC: dict[str, Any] = {
     "description": "Mean of each series",

@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 
 from tests.unit.samples.conftest import Load
 
-QUERY = 'sum by (node, namespace, pod) (rate(container_cpu_usage_seconds_total{container!="", pod!=""}[1m]))'
+QUERY = 'sum by (node, namespace, pod) (rate(container_cpu_usage_seconds_total{container!="", pod!=""}[5m]))'
 META = "my_something_meta_by_sample_scorer"
 
 
