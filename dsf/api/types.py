@@ -25,8 +25,15 @@ SCORE_KIND: Final = "AddOnPlacementScore"
 #: Condition reasons of a scorer that the hub ignores: for its namespace, or because another one has its name.
 OTHER_NAMESPACE: Final = "OtherNamespace"
 NAME_CONFLICT: Final = "ScoreNameConflict"
+#: Condition reason of an object that was deleted and that finalizers keep.
+TERMINATING: Final = "Terminating"
 #: The only DynamicScoringConfig in force, in the hub's own namespace.
 CONFIG_NAME: Final = "dynamic-scoring-config"
+#: Finalizer that upstream's manager puts on each object of this name: its deletion asks for the deletion of all
+#: ManifestWorks with scorers.
+UPSTREAM_FINALIZER: Final = f"{GROUP}/dynamic-scoring-config-finalizer"
+#: Finalizers of a DynamicScoringConfig that only programs of the past would remove. The hub removes them.
+OBSOLETE_FINALIZERS: Final = frozenset({UPSTREAM_FINALIZER, f"{GROUP}/cleanup"})
 #: The ManifestWork in each cluster's namespace, and the ConfigMap it carries to the managed cluster.
 MANIFESTWORK_NAME: Final = "dynamic-scoring-config-manifestwork"
 CONFIGMAP_NAME: Final = "dynamic-scoring-config"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -156,6 +156,9 @@ class DirectoryBackend(DirectoryScores):
             for path in sorted(self._out.cluster(namespace).glob("*.yaml")):
                 self._out.remove(path)
             self._objects.pop(ObjectKey(kind, namespace, name), None)
+
+    def remove_finalizers(self, kind: Kind, namespace: str, name: str, finalizers: Set[str]) -> None:
+        """See the protocol. Finalizers have no effect here: an object goes with its file."""
 
     def event(self, about: ObjectKey, type_: EventType, reason: str, message: str) -> None:
         """See the protocol."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import Final
 
 import dsf.log
@@ -125,6 +125,28 @@ class KubeBackend(KubeScoreBackend):
             self._session.delete(WATCHED[kind].resource.path(namespace, name))
         except ObjectNotFoundError:
             log.debug("object already gone", kind=kind.value, namespace=namespace, name=name)
+
+    def remove_finalizers(self, kind: Kind, namespace: str, name: str, finalizers: Set[str]) -> None:
+        """See the protocol. Other managers' finalizers stay."""
+        manifest = self.get(kind, namespace, name)
+        if manifest is None:
+            return
+        metadata = manifest["metadata"]
+        before = metadata.get("finalizers") or []
+        remaining = [finalizer for finalizer in before if finalizer not in finalizers]
+        if remaining == before:
+            return
+        body = {"metadata": {"finalizers": remaining, "resourceVersion": metadata["resourceVersion"]}}
+        try:
+            answer = self._session.merge(
+                WATCHED[kind].resource.path(namespace, name), body, field_manager=FIELD_MANAGER
+            )
+        except ObjectNotFoundError:
+            log.debug("object already gone", kind=kind.value, namespace=namespace, name=name)
+            return
+        if remaining or not metadata.get("deletionTimestamp"):
+            # Without its last finalizer a deleted object is gone: the watch reports it.
+            self._observe(kind, answer)
 
     def event(self, about: ObjectKey, type_: EventType, reason: str, message: str) -> None:
         """See the protocol."""

@@ -7,7 +7,7 @@ later.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple, Protocol, Self
@@ -126,6 +126,12 @@ class Backend(ScoreBackend, Protocol):
 
     def delete(self, kind: Kind, namespace: str, name: str) -> None:
         """Remove an object; no error if it does not exist."""
+
+    def remove_finalizers(self, kind: Kind, namespace: str, name: str, finalizers: Set[str]) -> None:
+        """Remove those of `finalizers` that an object has; no error if it does not exist.
+
+        Raises ObjectConflictError if the object has changed since it was read.
+        """
 
     def event(self, about: ObjectKey, type_: EventType, reason: str, message: str) -> None:
         """Record an event about an object, within the limit of `dsf.backends.eventlimit`. Never raises."""

@@ -7,16 +7,26 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal, NamedTuple, Self
 
-from dsf.api.meta import Condition, rfc3339, set_condition
+from dsf.api.meta import Condition, ObjectMeta, rfc3339, set_condition
 from dsf.api.resolvereason import ResolveReason
 from dsf.api.scorer import MAX_FAILURES, ClusterNumbers, DynamicScorer, DynamicScorerStatus
 from dsf.api.scoringconfig import DynamicScoringConfig, DynamicScoringConfigStatus
-from dsf.api.types import ADDON_NAME, CONFIG_NAME, OTHER_NAMESPACE, ConditionType, ConfigSyncMode, HealthStatus
+from dsf.api.types import (
+    ADDON_NAME,
+    CONFIG_NAME,
+    OBSOLETE_FINALIZERS,
+    OTHER_NAMESPACE,
+    TERMINATING,
+    ConditionType,
+    ConfigSyncMode,
+    HealthStatus,
+)
 from dsf.hub.cycles import ITEMS_REPLACED, NO_ITEMS, CycleOutcomes
 from dsf.hub.health import FAILURE_THRESHOLD, Health
 from dsf.hub.obstacle import INVALID, Obstacle
 from dsf.hub.scorerplan import ScorerPlan
 from dsf.store.entries import Pace, Pauses, ScheduleOverride
+from dsf.text import listed
 
 #: Condition of a DynamicScoringConfig that is ignored.
 IGNORED: Final = "Ignored"
@@ -27,6 +37,8 @@ NOT_CHECKED_YET: Final = "NotCheckedYet"
 #: Conditions of a DynamicScorer that the hub cannot work on, and of an unreadable one.
 _OF_STOPPED: Final = (ConditionType.Scoring, ConditionType.Ready)
 _OF_UNREADABLE: Final = (ConditionType.ConfigSynced, ConditionType.Distributed, *_OF_STOPPED)
+#: Conditions of a deleted object that finalizers keep.
+_OF_TERMINATING: Final = (ConditionType.Distributed, *_OF_STOPPED)
 NOT_DISTRIBUTED: Final = "NotDistributed"
 _NO_CONFIG: Final = "NoScoringConfig"
 _DISTRIBUTING: Final = "Distributing"
@@ -74,6 +86,8 @@ class DeliveryCounts:
     is_enabled: bool
     #: Why that one cannot be read; empty if it can, or is not there.
     config_mistake: str = ""
+    #: What is said of that one while it is being deleted; empty if it is not.
+    config_terminating: str = ""
     #: Whether `distributed` covers every cluster; not yet right after a start.
     is_counted: bool = True
     #: Why delivery to one of the missing clusters failed, `<cluster>: <error>`; empty if none failed.
@@ -112,7 +126,7 @@ def scorer_status(
     conditions = _stated(previous.conditions, statements, generation, now)
     if cycles is not None:
         statement = ready(conditions, plan, health, cycles)
-        if statement.reason == _NO_CONFIG and spread.config_mistake:
+        if statement.reason == _NO_CONFIG and (spread.config_mistake or spread.config_terminating):
             statement = statement._replace(status="False")
         conditions = _stated(conditions, {ConditionType.Ready: statement}, generation, now)
     declared = resolved.summary.scoring_interval if resolved is not None else 0
@@ -177,6 +191,23 @@ def unreadable_scorer_status(
         "False", INVALID, f"{mistake}; until it is mended nothing runs, earlier scores stay until they expire"
     )
     return _only(_OF_UNREADABLE, statement, known, generation, now)
+
+
+def terminating_scorer_status(known: list[Condition], metadata: ObjectMeta, *, now: datetime) -> DynamicScorerStatus:
+    """The status of a deleted scorer that finalizers keep."""
+    statement = Statement("False", TERMINATING, f"{terminating_text(metadata)}; it runs nowhere")
+    return _only(_OF_TERMINATING, statement, known, metadata.generation, now)
+
+
+def terminating_text(metadata: ObjectMeta) -> str:
+    """What users need to know of a deleted object that finalizers keep."""
+    since = f" since {rfc3339(metadata.deletion_timestamp)}" if metadata.deletion_timestamp else ""
+    # The hub removes the obsolete ones itself.
+    names = listed([name for name in metadata.finalizers if name not in OBSOLETE_FINALIZERS], 3) or "none"
+    return (
+        f"it is being deleted{since} and stays until the owners of its finalizers ({names}) remove them; a changed "
+        "manifest has no effect until it is gone: then apply it again"
+    )
 
 
 def _only(
@@ -295,6 +326,8 @@ def tls_verified(plan: ScorerPlan, previous: DynamicScorerStatus) -> Statement |
 def _without_config(spread: DeliveryCounts) -> str:
     if spread.config_mistake:
         return f"the DynamicScoringConfig {spread.config} has a mistake, so nothing runs: {spread.config_mistake}"
+    if spread.config_terminating:
+        return f"nothing runs without the DynamicScoringConfig {spread.config}: {spread.config_terminating}"
     return f"there is no DynamicScoringConfig {spread.config}; scoring starts when it is created"
 
 
@@ -472,6 +505,16 @@ def _agents_statement(problems: Mapping[str, str]) -> Statement:
     more = len(problems) - len(shown)
     text = "; ".join([*shown, *([f"and {more} more"] if more else [])])
     return Statement("False", "AgentVersionNotSupported", text)
+
+
+def terminating_config_status(config: DynamicScoringConfig, *, now: datetime) -> DynamicScoringConfigStatus:
+    """The status of a deleted configuration that finalizers keep."""
+    metadata = config.metadata
+    statement = Statement("False", TERMINATING, f"{terminating_text(metadata)}; its masks do not count")
+    statements: dict[str, Statement | None] = {"Distributed": statement, ConditionType.Ready: statement}
+    known = [old for old in config.status.conditions if old.type in statements]
+    conditions = _stated(known, statements, metadata.generation, now)
+    return DynamicScoringConfigStatus(observed_generation=metadata.generation, conditions=conditions)
 
 
 def ignored_config_status(config: DynamicScoringConfig, namespace: str, *, now: datetime) -> DynamicScoringConfigStatus:

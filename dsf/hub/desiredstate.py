@@ -16,6 +16,7 @@ import dsf.log
 from dsf.api.allowednames import AllowedNames
 from dsf.api.cluster import ManagedCluster
 from dsf.api.manifest import ApiObject
+from dsf.api.meta import ObjectMeta
 from dsf.api.nameclaims import NameClaims
 from dsf.api.problems import explain
 from dsf.api.reading import known, read
@@ -27,6 +28,7 @@ from dsf.api.types import ADDON_NAME, CONFIG_NAME
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
 from dsf.errors import ObjectConflictError, SettingsError
 from dsf.hub import capacity
+from dsf.hub.conditions import terminating_text
 from dsf.hub.controller import Controller
 from dsf.hub.discretion import server_refusal
 from dsf.hub.health import Health
@@ -228,6 +230,14 @@ class DesiredState:
         manifest = self._backend.get(*self.config_key)
         return manifest is None or bool(manifest["metadata"].get("deletionTimestamp"))
 
+    @property
+    def config_terminating(self) -> str:
+        """What is said of the effective DynamicScoringConfig while finalizers keep it; empty if it is not deleted."""
+        manifest = self._backend.get(*self.config_key)
+        if manifest is None or not manifest["metadata"].get("deletionTimestamp"):
+            return ""
+        return terminating_text(ObjectMeta.model_validate(manifest["metadata"], by_alias=True))
+
     def _make(self) -> FleetPlan:
         read, mistakes = self._all(Kind.SCORER, DynamicScorer)
         scorers = [self._in_force(scorer) for scorer in read if self.counts(scorer.metadata.namespace)]
@@ -266,9 +276,19 @@ class DesiredState:
             without_addon=without_addon,
             has_no_config=self.has_no_config,
             unreadable=unreadable,
+            terminating=self._terminating(),
         )
         self._report(plan)
         return plan
+
+    def _terminating(self) -> frozenset[str]:
+        """The keys of the DynamicScorers that count and are being deleted."""
+        metadata = (manifest["metadata"] for manifest in self._backend.list(Kind.SCORER))
+        return frozenset(
+            f"{scorer['namespace']}/{scorer['name']}"
+            for scorer in metadata
+            if scorer.get("deletionTimestamp") and self.counts(scorer["namespace"])
+        )
 
     def _stored_claims(self) -> NameClaims:
         if self._claims is None:

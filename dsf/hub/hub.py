@@ -196,7 +196,7 @@ class Hub:
             self._seen.pop(key, None)
             return True
         metadata = manifest["metadata"]
-        fields = ("uid", "generation", "annotations", "deletionTimestamp")
+        fields = ("uid", "generation", "annotations", "deletionTimestamp", "finalizers")
         now = tuple(metadata.get(name) for name in fields)
         before, self._seen[key] = self._seen.get(key), now
         return before != now

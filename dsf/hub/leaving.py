@@ -12,10 +12,16 @@ from functools import partial
 from typing import Any, Final
 
 import dsf.log
-from dsf.api.types import CREDENTIALS_WORK_NAME, MANAGED_BY, MANAGED_BY_LABEL, MANIFESTWORK_NAME
+from dsf.api.types import (
+    CREDENTIALS_WORK_NAME,
+    MANAGED_BY,
+    MANAGED_BY_LABEL,
+    MANIFESTWORK_NAME,
+    OBSOLETE_FINALIZERS,
+)
 from dsf.errors import BackendError, ObjectNotFoundError
 from dsf.kube import lists
-from dsf.kube.resources import ADDON_PLACEMENT_SCORES, DEPLOYMENTS, MANIFEST_WORKS, PODS
+from dsf.kube.resources import ADDON_PLACEMENT_SCORES, DEPLOYMENTS, DYNAMIC_SCORING_CONFIGS, MANIFEST_WORKS, PODS
 from dsf.kube.session import Session, UnreachableError
 from dsf.settings import Settings
 
@@ -76,6 +82,8 @@ def leave(session: Session, namespace: str, patience: float = 90.0) -> list[str]
     if not _until(are_gone, patience):
         # Some are gone since then.
         _until(have_looked, 10.0)
+    if not _until(lambda: _remove_obsolete_finalizers(session), patience):
+        log.warning("finalizers of a DynamicScoringConfig could not be removed")
     log.info("taken back", deliveries=len(deleted))
     return sorted({work["metadata"]["namespace"] for work in works})
 
@@ -104,6 +112,22 @@ def _has_ended(session: Session, namespace: str) -> bool:
         except ObjectNotFoundError:
             log.info("there is no such deployment", name=name, namespace=namespace)
     return not lists.objects(session, PODS, namespace, labels=_PODS)
+
+
+def _remove_obsolete_finalizers(session: Session) -> bool:
+    """Remove finalizers that nothing else removes, so that users can delete the configurations later."""
+    for config in lists.objects(session, DYNAMIC_SCORING_CONFIGS):
+        metadata = config["metadata"]
+        before = metadata.get("finalizers") or []
+        remaining = [finalizer for finalizer in before if finalizer not in OBSOLETE_FINALIZERS]
+        if remaining == before:
+            continue
+        body = {"metadata": {"finalizers": remaining, "resourceVersion": metadata["resourceVersion"]}}
+        try:
+            session.merge(DYNAMIC_SCORING_CONFIGS.path(metadata["namespace"], metadata["name"]), body)
+        except ObjectNotFoundError:
+            log.info("gone already", namespace=metadata["namespace"], name=metadata["name"])
+    return True
 
 
 def _remove_scores(session: Session, cluster: str) -> None:

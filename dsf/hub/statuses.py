@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final
 
 import redis
 from pydantic import ValidationError
 
-from dsf.api.meta import Condition
+import dsf.log
+from dsf.api.meta import Condition, ObjectMeta
 from dsf.api.scorer import DynamicScorer, DynamicScorerStatus
-from dsf.api.scoringconfig import DynamicScoringConfigStatus
-from dsf.api.types import ConditionType
-from dsf.backends.protocol import Backend, ObjectKey
+from dsf.api.scoringconfig import DynamicScoringConfig, DynamicScoringConfigStatus
+from dsf.api.types import MANIFESTWORK_NAME, OBSOLETE_FINALIZERS, UPSTREAM_FINALIZER, ConditionType
+from dsf.backends.protocol import Backend, Kind, ObjectKey
 from dsf.errors import DsfError, ObjectNotFoundError
 from dsf.http.access import DIRECT, PLAIN, Access
 from dsf.hub.clusters import ClusterReconciler
@@ -33,6 +34,8 @@ from dsf.hub.conditions import (
     ignored_scorer_status,
     scorer_status,
     stumbled_scorer_status,
+    terminating_config_status,
+    terminating_scorer_status,
     unreadable_scorer_status,
 )
 from dsf.hub.cycles import CycleOutcomes
@@ -46,6 +49,8 @@ from dsf.hub.scores import ScoreReconciler
 from dsf.hub.summaries import FleetPlan
 from dsf.store.entries import Pace
 from dsf.store.notices import ConditionNotice, ScorerNotice, cut
+
+log = dsf.log.get(__name__)
 
 #: Reasons of transitional states, or covered by another condition, as all that Ready says.
 _QUIET: Final = frozenset({"Distributing", "NotDistributed"})
@@ -93,7 +98,7 @@ class ScorerReconciler:
             plan = self.desired.plan
             self.registrar.sync_scorers(plan)
             self.registrar.notices.keep(plan.scorer_names())
-            self._tell_mistake(key)
+            self._tell_absent(key)
             return None
         if not self.desired.counts(key.namespace):
             # Not even its /config is requested: unauthorised users could make the hub send requests.
@@ -145,19 +150,24 @@ class ScorerReconciler:
         ends = [at for at in (own.suspended_until, pace.pauses.ends if pace else None) if at is not None]
         return max(0.0, min(ends) - time.time()) + 0.05 if ends else None
 
-    def _tell_mistake(self, key: ObjectKey) -> None:
-        """Report in the status why a scorer is unreadable."""
+    def _tell_absent(self, key: ObjectKey) -> None:
+        """Report in the status why an existing scorer is not in the plan: it is unreadable, or being deleted."""
         mistake, manifest = self.desired.mistake(key), self.backend.get(*key)
-        if not mistake or manifest is None or not self.desired.counts(key.namespace):
+        if manifest is None or not self.desired.counts(key.namespace):
             return
         try:
             known = DynamicScorerStatus.model_validate(manifest.get("status") or {}, by_alias=True).conditions
         except ValidationError:
             known = []
-        generation = manifest["metadata"].get("generation") or 0
-        status = unreadable_scorer_status(mistake, known, generation, now=datetime.now(UTC))
+        metadata, now = manifest["metadata"], datetime.now(UTC)
+        if metadata.get("deletionTimestamp"):
+            status = terminating_scorer_status(known, ObjectMeta.model_validate(metadata, by_alias=True), now=now)
+        elif mistake:
+            status = unreadable_scorer_status(mistake, known, metadata.get("generation") or 0, now=now)
+        else:
+            return
         write_status(self.backend, key, known, status)
-        if self.desired.plan.called(key.name) == f"{key.namespace}/{key.name}":
+        if self.desired.plan.called(key.name) in (None, f"{key.namespace}/{key.name}"):
             self.registrar.notices.tell_scorer(_notice(key, status))
 
     def _access(self, scorer: DynamicScorer) -> Access:
@@ -182,6 +192,7 @@ class ScorerReconciler:
             config=f"{config.namespace}/{config.name}",
             is_enabled=plan.is_enabled,
             config_mistake=self.desired.mistake(config),
+            config_terminating=self.desired.config_terminating,
             is_counted=self.clusters.have_looked_at(clusters),
             problem=problem,
             is_refused=is_refused,
@@ -219,25 +230,38 @@ class ConfigReconciler:
     scores: ScoreReconciler
     #: Gets the scores that are to be reconciled because there is no configuration any more.
     on_orphan: Callable[[ObjectKey], None]
+    #: uids of the objects whose obsolete finalizers were removed: once each, as a running manager of upstream would put
+    #: its own on again.
+    freed: set[str] = field(default_factory=set)
 
     def __call__(self, key: ObjectKey) -> float | None:
         """Raises BackendError and redis.RedisError."""
-        plan = self.desired.plan
-        config = self.desired.config(key)
-        counts = key == self.desired.config_key
-        if counts and self.desired.has_no_config:
-            for score in self.scores.orphans(plan):
+        if key == self.desired.config_key and self.desired.has_no_config:
+            for score in self.scores.orphans(self.desired.plan):
                 self.on_orphan(score)
-            return None
-        if config is None or config.metadata.deletion_timestamp is not None:
-            return None
-        now = datetime.now(UTC)
-        if not counts:
+        config = self.desired.config(key)
+        if config is not None and config.metadata.deletion_timestamp is None:
+            self._report(key, config)
+        self._remove_obsolete_finalizers(key)
+        # Without another finalizer a deleted one is gone now.
+        if (
+            config is not None
+            and config.metadata.deletion_timestamp is not None
+            and not OBSOLETE_FINALIZERS.issuperset(config.metadata.finalizers)
+        ):
+            status = terminating_config_status(config, now=datetime.now(UTC))
+            write_status(self.backend, key, config.status.conditions, status)
+        return None
+
+    def _report(self, key: ObjectKey, config: DynamicScoringConfig) -> None:
+        """Write the status of a configuration that is not being deleted."""
+        plan, now = self.desired.plan, datetime.now(UTC)
+        if key != self.desired.config_key:
             status = ignored_config_status(config, self.desired.config_key.namespace, now=now)
         else:
             if config.status.conditions and not self.clusters.have_looked_at(plan.clusters):
                 # After a start: the counts are not yet complete. The last cluster's run triggers this again.
-                return None
+                return
             status = config_status(
                 config,
                 clusters=len(plan.clusters),
@@ -250,7 +274,27 @@ class ConfigReconciler:
                 now=now,
             )
         write_status(self.backend, key, config.status.conditions, status)
-        return None
+
+    def _remove_obsolete_finalizers(self, key: ObjectKey) -> None:
+        """Remove finalizers of programs of the past, without which `kubectl delete` would wait for ever.
+
+        If upstream's manager could not do what the deletion of the configuration in force asks for, it is done first.
+        """
+        manifest = self.backend.get(*key)
+        if manifest is None:
+            return
+        metadata = manifest["metadata"]
+        finalizers = OBSOLETE_FINALIZERS.intersection(metadata.get("finalizers") or ())
+        is_terminating = bool(metadata.get("deletionTimestamp"))
+        if not finalizers or (metadata["uid"] in self.freed and not is_terminating):
+            return
+        if is_terminating and key == self.desired.config_key and UPSTREAM_FINALIZER in finalizers:
+            for cluster in self.backend.keys(Kind.CLUSTER):
+                # By name: those of upstream's manager lack the label that the hub selects by.
+                self.backend.delete(Kind.WORK, cluster.name, MANIFESTWORK_NAME)
+        self.backend.remove_finalizers(*key, finalizers)
+        self.freed.add(metadata["uid"])
+        log.info("obsolete finalizers removed", config=f"{key.namespace}/{key.name}", finalizers=sorted(finalizers))
 
     def _agent_problems(self) -> Mapping[str, str] | None:
         try:

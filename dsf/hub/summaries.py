@@ -87,6 +87,8 @@ class FleetPlan:
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     #: Mistakes of unreadable DynamicScorers, by key.
     unreadable: Mapping[str, str] = field(default_factory=dict)
+    #: Keys of deleted DynamicScorers that finalizers keep.
+    terminating: frozenset[str] = frozenset()
     #: Most bytes of a cluster's ManifestWork.
     limit: int = capacity.MOST
     #: All claims of names, to be stored before this plan takes effect.
@@ -237,7 +239,10 @@ class FleetPlan:
     def scorer_names(self) -> frozenset[str]:
         """Names of all existing scorers, running or not, but for those whose name another namespace has."""
         keys = self.unreadable.keys() | self.scorers.keys()
-        return frozenset(name for name in self.claims.scorers if self.called(name) in keys)
+        names = {name for name in self.claims.scorers if self.called(name) in keys}
+        # Those hold no name any more.
+        names.update(key.partition("/")[2] for key in self.terminating)
+        return frozenset(names)
 
     def exists(self, namespace: str, name: str) -> bool:
         """Whether there is such a scorer, running or not."""

@@ -64,7 +64,8 @@ def test_the_hub_has_no_right_that_its_code_does_not_use() -> None:
         if kind is not Kind.SECRET
         for verb in ("list", "watch")
     }
-    # KubeBackend: statuses by apply; ManifestWorks; scores of no scorer; events.
+    # KubeBackend: statuses by apply; finalizers; ManifestWorks; scores of no scorer; events.
+    used.add(("dynamicscoringconfigs", "patch", ()))
     used |= {(f"{kind}/status", "patch", ()) for kind in ("dynamicscorers", "dynamicscoringconfigs")}
     works = (MANIFESTWORK_NAME, CREDENTIALS_WORK_NAME)
     used |= {("manifestworks", verb, works) for verb in ("create", "patch", "delete")}

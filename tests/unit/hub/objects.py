@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import cast
 
 from dsf.backends.protocol import Backend, Credentials, Kind, Manifest, ObjectKey
@@ -55,7 +56,20 @@ class Objects:
         self.put({**manifest, "metadata": {**manifest["metadata"], "generation": 1}})
 
     def delete(self, kind: Kind, namespace: str, name: str) -> None:
-        del self.objects[ObjectKey(kind, namespace, name)]
+        self.objects.pop(ObjectKey(kind, namespace, name), None)
+
+    def remove_finalizers(self, kind: Kind, namespace: str, name: str, finalizers: Set[str]) -> None:
+        key = ObjectKey(kind, namespace, name)
+        metadata = self.objects[key]["metadata"]
+        remaining = [finalizer for finalizer in metadata.get("finalizers", ()) if finalizer not in finalizers]
+        if metadata.get("deletionTimestamp") and not remaining:
+            del self.objects[key]
+        else:
+            metadata["finalizers"] = remaining
+
+    def update_status(self, kind: Kind, namespace: str, name: str, status: Manifest) -> None:
+        key = ObjectKey(kind, namespace, name)
+        self.objects[key] = {**self.objects[key], "status": status}
 
     def deliver_credentials(self, cluster: str, credentials: Credentials) -> None:
         del cluster

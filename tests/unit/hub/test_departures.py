@@ -8,7 +8,14 @@ from typing import cast
 import pytest
 
 from dsf import keys
-from dsf.api.types import ADDON_NAME, CREDENTIALS_WORK_NAME, MANIFESTWORK_NAME
+from dsf.api.types import (
+    ADDON_NAME,
+    CREDENTIALS_WORK_NAME,
+    MANIFESTWORK_NAME,
+    OBSOLETE_FINALIZERS,
+    TERMINATING,
+    UPSTREAM_FINALIZER,
+)
 from dsf.backends.protocol import Kind, Manifest, ObjectKey
 from dsf.fleet.model import FleetModel
 from dsf.hub.clusters import ClusterReconciler
@@ -264,6 +271,71 @@ def test_a_configuration_that_is_being_deleted_is_gone_also_if_it_cannot_be_read
     world.now += GRACE
     world.look()
     assert (world.runs(), world.cycles()) == (None, None)
+
+
+def _config_reconciler(world: World) -> ConfigReconciler:
+    scores = ScoreReconciler(world.api.backend, world.registrar, world.desired)
+    return ConfigReconciler(
+        world.api.backend, world.registrar, world.desired, world.clusters, scores, on_orphan=lambda key: None
+    )
+
+
+def _give_finalizers(world: World, *finalizers: str, deleted: bool, namespace: str = "") -> ObjectKey:
+    """The key of the configuration with these finalizers."""
+    manifest = config().to_manifest() if namespace else world.api.take(Kind.CONFIG)
+    metadata = {**manifest["metadata"], "uid": "u", "finalizers": list(finalizers)}
+    metadata |= {"deletionTimestamp": "2026-01-01T00:00:00Z"} if deleted else {}
+    metadata |= {"namespace": namespace} if namespace else {}
+    return world.api.put({**manifest, "metadata": metadata})
+
+
+def test_upstreams_finalizer_is_removed_after_its_works(world: World) -> None:
+    key = _give_finalizers(world, UPSTREAM_FINALIZER, deleted=True)
+    # Without the hub's label, as upstream's manager makes it.
+    world.api.put({"kind": "ManifestWork", "metadata": {"namespace": "c", "name": MANIFESTWORK_NAME}})
+    reconcile = _config_reconciler(world)
+    assert reconcile(key) is None
+    assert world.api.get(*key) is None
+    assert world.api.get(Kind.WORK, "c", MANIFESTWORK_NAME) is None
+
+
+def test_obsolete_finalizers_of_a_living_configuration_are_removed_once(world: World) -> None:
+    key = _give_finalizers(world, *OBSOLETE_FINALIZERS, "a.example.com/b", deleted=False)
+    reconcile = _config_reconciler(world)
+    reconcile(key)
+    assert world.api.objects[key]["metadata"]["finalizers"] == ["a.example.com/b"]
+    # A manager of upstream that still runs puts its own on again: no fight over it.
+    _give_finalizers(world, UPSTREAM_FINALIZER, deleted=False)
+    reconcile(key)
+    assert world.api.objects[key]["metadata"]["finalizers"] == [UPSTREAM_FINALIZER]
+    _give_finalizers(world, UPSTREAM_FINALIZER, deleted=True)
+    reconcile(key)
+    assert world.api.get(*key) is None
+
+
+def test_deletion_of_an_ignored_configuration_removes_no_work(world: World) -> None:
+    key = _give_finalizers(world, UPSTREAM_FINALIZER, deleted=True, namespace="elsewhere")
+    world.api.put({"kind": "ManifestWork", "metadata": {"namespace": "c", "name": MANIFESTWORK_NAME}})
+    _config_reconciler(world)(key)
+    assert world.api.get(*key) is None
+    assert world.api.get(Kind.WORK, "c", MANIFESTWORK_NAME) is not None
+
+
+def test_configuration_that_a_foreign_finalizer_keeps_is_reported_as_terminating(world: World) -> None:
+    key = _give_finalizers(world, UPSTREAM_FINALIZER, "a.example.com/b", deleted=True)
+    world.look()
+    _config_reconciler(world)(key)
+    conditions = {condition["type"]: condition for condition in world.api.objects[key]["status"]["conditions"]}
+    assert {kind: (each["status"], each["reason"]) for kind, each in conditions.items()} == {
+        "Distributed": ("False", TERMINATING),
+        "Ready": ("False", TERMINATING),
+    }
+    assert conditions["Ready"]["message"] == (
+        "it is being deleted since 2026-01-01T00:00:00Z and stays until the owners of its finalizers "
+        "(a.example.com/b) remove them; a changed manifest has no effect until it is gone: then apply it again; its "
+        "masks do not count"
+    )
+    assert "(a.example.com/b)" in world.desired.config_terminating
 
 
 def test_a_missing_score_is_written_again_after_the_return(world: World) -> None:

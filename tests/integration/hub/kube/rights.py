@@ -16,6 +16,7 @@ def rule(group: str, resources: str, verbs: str) -> Rule:
 
 HUB = {
     "ours": rule(GROUP, "dynamicscorers dynamicscoringconfigs", "list watch"),
+    "finalizers": rule(GROUP, "dynamicscoringconfigs", "patch"),
     "authentications": rule(GROUP, "scoringauthentications", "list watch"),
     "statuses": rule(GROUP, "dynamicscorers/status dynamicscoringconfigs/status", "patch"),
     "clusters": rule(_CLUSTER, "managedclusters", "get list watch"),
