@@ -24,8 +24,8 @@ from dsf.errors import SettingsError
 from dsf.redisacl.rules import HUB_ROLES, HubRole
 from dsf.redisacl.users import acl_template, hub_users, render_acl_file
 
-#: Required roles; the others may have no user.
-_NEEDED: Final[tuple[HubRole, ...]] = ("hub", "beat", "results", "exporter")
+#: One of these has a password: that of the process with all services, or that of the controller's own.
+_CONTROLLERS: Final[tuple[HubRole, ...]] = ("hub", "controller")
 _SHORTEST: Final = 16
 
 
@@ -71,9 +71,10 @@ def _passwords(folder: Path) -> dict[HubRole, str]:
             if len(password) < _SHORTEST:
                 raise SettingsError(f"{file}: a password of at least {_SHORTEST} characters is needed")
             passwords[role] = password
-    missing = [role for role in _NEEDED if role not in passwords]
-    if missing:
-        raise SettingsError(f"{folder}: no file with a password for {', '.join(missing)}")
+    if not any(role in passwords for role in _CONTROLLERS):
+        raise SettingsError(
+            f"{folder}: no file with a password for hub (a process with all services) or controller (services apart)"
+        )
     return passwords
 
 

@@ -16,9 +16,11 @@ from typing import Final, Literal, get_args
 
 from dsf import keys
 
-#: A user of the hub's side. `operator` is for users and the command line: it is admin of the framework, not of Redis.
+#: A user of the hub's side. `hub` is that of a process with all services; `controller`, `beat`, `results` and `web` are
+#: those of single services. `operator` is for users and the command line: it is admin of the framework, not of Redis.
 #: `flower-tasks`: a Flower that may start tasks. `probe`: health checks. `sentinel`, `replica`: Redis' own processes.
 HubRole = Literal[
+    "controller",
     "beat",
     "results",
     "exporter",
@@ -266,7 +268,7 @@ _RESULTS: Final = [
     _selector("subscribe unsubscribe", channels=[keys.CONTROL, keys.QUESTIONS]),
 ]
 
-_HUB: Final = [
+_CONTROLLER: Final = [
     *_CLIENT,
     *_TELL_READERS,
     *_SCRIPTS,
@@ -397,7 +399,29 @@ _FLOWER: Final = [
     _selector("sadd srem exists", rw=["_kombu.binding.celeryev", "_kombu.binding_permanent.celeryev"]),
 ]
 
+
+def _joined(*roles: list[str]) -> list[str]:
+    """Rules that allow what any of the roles may do, without selectors, which Redis would try one after another.
+
+    They are wider than the roles together: every command is allowed on every key. The user of all services manages
+    users, so this costs no security. Key patterns keep their direction.
+    """
+    words = [word.strip("()") for rules in roles for rule in rules for word in rule.split()]
+    access: dict[str, set[str]] = {}
+    for word in words:
+        if word.startswith("%"):
+            sign, _, pattern = word.partition("~")
+            access.setdefault(pattern, set()).update(sign.removeprefix("%"))
+    keys_of = [f"%{'RW' if len(signs) > 1 else min(signs)}~{pattern}" for pattern, signs in access.items()]
+    return [
+        *dict.fromkeys(word for word in words if word[0] == "+"),
+        *keys_of,
+        *dict.fromkeys(w for w in words if w[0] == "&"),
+    ]
+
+
 _RULES: Final[dict[HubRole, list[str]]] = {
+    "controller": _CONTROLLER,
     "beat": _BEAT,
     "results": _RESULTS,
     "exporter": [*_CLIENT, *_READER],
@@ -406,7 +430,7 @@ _RULES: Final[dict[HubRole, list[str]]] = {
     # Agents take what is pushed there as a tick, and a tick only names a scorer.
     "flower-tasks": [*_FLOWER, *_CONTROL, _selector("lpush", w=[_SPOKES])],
     "optimizer": _OPTIMIZER,
-    "hub": _HUB,
+    "hub": _joined(_CONTROLLER, _BEAT, _RESULTS, _WEB),
     "operator": _OPERATOR,
     "probe": _commands("ping"),
     "sentinel": [

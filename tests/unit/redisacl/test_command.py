@@ -28,7 +28,7 @@ def passwords(tmp_path: Path) -> Path:
 def test_it_prints_the_file(passwords: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--passwords", str(passwords)]) == 0
     text, said = capsys.readouterr()
-    assert "no user for web, flower-tasks, optimizer, operator, sentinel, replica: no such file in" in said
+    assert "no user for controller, web, flower-tasks, optimizer, operator, sentinel, replica: no such file in" in said
     names = [line.split()[1] for line in text.splitlines()]
     assert names == ["default", "dsf-beat", "dsf-results", "dsf-exporter", "dsf-flower", "dsf-hub", "dsf-probe"]
     assert "a-long-password" not in text
@@ -58,14 +58,12 @@ def test_nobody_is_left_out_in_silence_or_named_in_vain(passwords: Path, capsys:
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [("missing", "no file with a password for beat"), ("short", "at least 16"), ("none", "hub, beat")],
+    [("short", "at least 16"), ("none", "no file with a password for hub")],
 )
 def test_what_is_of_no_use_is_named(
     passwords: Path, capsys: pytest.CaptureFixture[str], change: str, words: str
 ) -> None:
-    if change == "missing":
-        (passwords / "beat").unlink()
-    elif change == "short":
+    if change == "short":
         (passwords / "beat").write_text("short-secret")
     else:
         for role in NEEDED:

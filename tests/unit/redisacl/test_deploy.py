@@ -56,7 +56,11 @@ def test_the_chart_writes_what_the_code_writes(tmp_path: Path, without: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("change", "words"), [("missing", "no password of beat"), ("short", "beat: a password of at least 16")]
+    ("change", "words"),
+    [
+        ("missing", "no password of hub (all services) and none of controller"),
+        ("short", "beat: a password of at least 16"),
+    ],
 )
 def test_the_chart_does_not_start_with_wrong_passwords(tmp_path: Path, change: str, words: str) -> None:
     folder = tmp_path / "passwords"
@@ -64,7 +68,8 @@ def test_the_chart_does_not_start_with_wrong_passwords(tmp_path: Path, change: s
     for role, password in _passwords().items():
         (folder / role).write_text(password)
     if change == "missing":
-        (folder / "beat").unlink()
+        (folder / "hub").unlink()
+        (folder / "controller").unlink()
     else:
         (folder / "beat").write_text("short-secret")
     (tmp_path / "users.acl").write_text("as before\n")

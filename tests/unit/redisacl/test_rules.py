@@ -66,17 +66,17 @@ def test_keys_are_named_one_by_one(role: HubRole) -> None:
     patterns = set(re.findall(r"(?:%RW|%R|%W)?~([^ )]+)", " ".join(hub_rules(role))))
     with_star = {pattern for pattern in patterns if "*" in pattern}
     of_pairs = {"dsf:pair:*", "dsf:history:*"}
-    of_web = {"dsf:web:session:*", "dsf:web:outcome:*"} if role == "web" else set()
-    of_people = {"dsf:backtests:*"} if role in ("web", "operator") else set()
+    of_web = {"dsf:web:session:*", "dsf:web:outcome:*"} if role in ("hub", "web") else set()
+    of_people = {"dsf:backtests:*"} if role in ("hub", "web", "operator") else set()
     assert with_star <= {"spoke.*", "hub.mail.*", *of_pairs, *of_web, *of_people, "celeryev.*"}
 
 
-@pytest.mark.parametrize("role", HUB_ROLES)
+@pytest.mark.parametrize("role", [role for role in HUB_ROLES if role != "hub"])
 def test_only_results_workers_say_how_a_pair_is(role: HubRole) -> None:
     rules = [rule for rule in hub_rules(role) if re.search(rf"%(RW|W)~{keys.ROWS}\b(?!:)", rule)]
     commands = {command for rule in rules for command in re.findall(r"\+(\S+)", rule)}
     # The hub removes the rows of pairs that are gone.
-    wanted = {"results": {"hget", "hmget", "hset", "hdel", "hscan"}, "hub": {"hmget", "hget", "hdel"}}
+    wanted = {"results": {"hget", "hmget", "hset", "hdel", "hscan"}, "controller": {"hmget", "hget", "hdel"}}
     assert commands == wanted.get(role, set())
 
 
@@ -89,6 +89,8 @@ def test_only_beat_and_who_acts_for_people_can_make_ticks() -> None:
 
     for_people = ["web", "flower-tasks", "optimizer", "operator"]
     assert [role for role in HUB_ROLES if writes_ticks(role)] == ["beat", *for_people]
+    # The rules of all services are no selectors.
+    assert {"+lpush", "%RW~spoke.*"} <= set(hub_rules("hub"))
     assert not any("spoke" in rule for rule in hub_rules("results"))
 
 
@@ -104,8 +106,20 @@ def test_an_optimiser_sends_ticks_and_sees_nothing_of_scores() -> None:
 
 
 def test_only_the_hub_manages_users() -> None:
-    assert [role for role in HUB_ROLES if any("acl|" in rule for rule in hub_rules(role))] == ["hub"]
+    assert [role for role in HUB_ROLES if any("acl|" in rule for rule in hub_rules(role))] == ["controller", "hub"]
 
 
 def test_no_cluster_touches_the_results_of_all() -> None:
     assert keys.RESULTS_QUEUE not in " ".join(cluster_rules("c1"))
+
+
+def test_process_of_all_services_may_do_what_each_of_them_may() -> None:
+    rules = set(hub_rules("hub"))
+    for role in ("controller", "beat", "results", "web"):
+        for word in " ".join(hub_rules(role)).replace("(", "").replace(")", "").split():
+            sign, _, pattern = word.partition("~")
+            if pattern:
+                assert {word, f"%RW~{pattern}"} & rules, word
+            elif sign.startswith(("+", "&")):
+                assert word in rules, word
+    assert not any(rule.startswith("(") for rule in rules)
