@@ -127,7 +127,11 @@ app = Scorer(
     source=Prometheus(
         host="http://kube-prometheus-kube-prome-prometheus.monitoring.svc:9090",
         path="/api/v1/query_range",
-        query='sum by (node, namespace, pod) (rate(container_cpu_usage_seconds_total{container!="", pod!=""}[5m]))',
+        query=(
+            # Once for each container, however many jobs scrape the kubelets.
+            "sum by (node, namespace, pod) (max by (node, namespace, pod, container) ("
+            'rate(container_cpu_usage_seconds_total{container!="", pod!=""}[5m])))'
+        ),
         range=3600,
         step=60,
     ),

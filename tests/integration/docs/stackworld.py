@@ -34,9 +34,9 @@ _KUBE_STATE = """
 kube_node_status_allocatable{node="n1",resource="cpu"} 4
 kube_node_status_allocatable{node="n2",resource="cpu"} 4
 kube_node_status_allocatable{node="n1",resource="memory"} 1000
-kube_pod_container_resource_requests{namespace="a",pod="runs",container="x",resource="cpu"} 1.5
-kube_pod_container_resource_requests{namespace="a",pod="ended",container="x",resource="cpu"} 3
-kube_pod_container_resource_requests{namespace="a",pod="runs",container="x",resource="memory"} 250
+kube_pod_container_resource_requests{namespace="a",pod="runs",container="x",node="n1",resource="cpu"} 1.5
+kube_pod_container_resource_requests{namespace="a",pod="ended",container="x",node="n1",resource="cpu"} 3
+kube_pod_container_resource_requests{namespace="a",pod="runs",container="x",node="n1",resource="memory"} 250
 kube_pod_status_phase{namespace="a",pod="runs",phase="Running"} 1
 kube_pod_status_phase{namespace="a",pod="ended",phase="Running"} 0
 kube_pod_status_phase{namespace="a",pod="ended",phase="Succeeded"} 1

@@ -225,6 +225,80 @@ def _promtool(word: str, document: dict[str, Any], folder: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def _sample_query() -> str:
+    """The query of kube-state-metrics' series in a sample's README."""
+    text = (chart.ROOT / "samples" / "resource-usage-scorer" / "README.md").read_text()
+    match = re.search(r"SOURCE_QUERY='([^']+)'", text)
+    assert match is not None
+    return match[1]
+
+
+def _requests(namespace: str, pod: str, node: str, cores: float, *phases: str) -> dict[str, float]:
+    """Series of a pod with one container and these of the phases that kube-state-metrics has."""
+    labels = f'namespace="{namespace}",pod="{pod}"'
+    series = {f'kube_pod_container_resource_requests{{{labels},container="x",node="{node}",resource="cpu"}}': cores}
+    for phase in ("Pending", "Running", "Succeeded", "Failed", "Unknown") if phases else ():
+        series[f'kube_pod_status_phase{{{labels},phase="{phase}"}}'] = float(phase in phases)
+    return series
+
+
+_NODES = {f'kube_node_status_allocatable{{node="{node}",resource="cpu"}}': 4.0 for node in ("n1", "n2")}
+_MEMORY_REQUEST = {'kube_pod_container_resource_requests{pod="m",container="x",node="n1",resource="memory"}': 9.0}
+
+
+@pytest.mark.parametrize("instances", [1, 2])
+@pytest.mark.parametrize(
+    ("series", "free"),
+    [
+        # (series, cores that are free on n1 and n2)
+        (_requests("a", "runs", "n1", 1.5, "Running"), (2.5, 4)),
+        (_requests("a", "full", "n1", 4, "Running") | _requests("a", "full", "n2", 4, "Running"), (0, 0)),
+        (_requests("a", "ended", "n1", 3, "Succeeded") | _requests("b", "ended", "n2", 3, "Running"), (4, 1)),
+        (_requests("a", "failed", "n1", 3, "Failed"), (4, 4)),
+        (_requests("a", "starts", "n1", 3, "Pending"), (1, 4)),
+        (_requests("a", "waits", "", 3, "Pending"), (4, 4)),
+        (_requests("a", "lost", "n1", 3, "Unknown"), (1, 4)),
+        # No series of its phase: it counts, as it may run.
+        (_requests("a", "runs", "n1", 3), (1, 4)),
+        # Pods that request another resource only.
+        (_MEMORY_REQUEST, (4, 4)),
+        # No series of any pod: nobody knows what is free.
+        ({}, None),
+        ({'kube_pod_status_phase{namespace="a",pod="runs",phase="Running"}': 1}, None),
+    ],
+)
+def test_free_resources_count_each_pod_once_and_no_pod_that_is_unknown(
+    series: dict[str, float], free: tuple[float, float] | None, instances: int, tmp_path: Path
+) -> None:
+    rules = yaml.safe_load((DEPLOY / "prometheus" / "rules.yaml").read_text())
+    inputs = [
+        {"series": f'{name[:-1]},instance="{instance}"}}', "values": f"{value}x10"}
+        for name, value in (_NODES | series).items()
+        for instance in range(instances)
+    ]
+    by_node = zip(("n1", "n2"), free or (), strict=free is not None)
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump(rules))
+    test = {
+        "interval": "1m",
+        "input_series": inputs,
+        "promql_expr_test": [
+            {
+                "expr": f"sum by (node, resource) ({_sample_query()})",
+                "eval_time": "10m",
+                "exp_samples": [
+                    {"labels": f'{{node="{node}", resource="cpu"}}', "value": value} for node, value in by_node
+                ],
+            },
+            {
+                "expr": "cluster_cpu_free",
+                "eval_time": "10m",
+                "exp_samples": [] if free is None else [{"labels": "cluster_cpu_free", "value": sum(free)}],
+            },
+        ],
+    }
+    _promtool("test", {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": [test]}, tmp_path)
+
+
 def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
     """Over two hours of made-up series."""
     pair = 'ds_cluster="c1",ds_score_name="s"'

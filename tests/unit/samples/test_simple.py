@@ -9,7 +9,10 @@ from starlette.testclient import TestClient
 
 from tests.unit.samples.conftest import Load
 
-QUERY = 'sum by (node, namespace, pod) (rate(container_cpu_usage_seconds_total{container!="", pod!=""}[5m]))'
+QUERY = (
+    "sum by (node, namespace, pod) (max by (node, namespace, pod, container) ("
+    'rate(container_cpu_usage_seconds_total{container!="", pod!=""}[5m])))'
+)
 META = "my_something_meta_by_sample_scorer"
 
 
