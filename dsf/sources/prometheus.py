@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from dsf import http
-from dsf.api.promql import split_queries
+from dsf.api.promql import shortest_rate_window, split_queries
 from dsf.api.summary import ScorerSummary
 from dsf.api.types import SourceMethod
 from dsf.errors import HttpError
@@ -28,6 +28,8 @@ from dsf.text import cleaned, masked, place
 
 _split = functools.lru_cache(maxsize=1024)(split_queries)
 
+#: Seconds with two samples at the default scrape interval of Prometheus, one minute.
+_SHORT_WINDOW = 120.0
 #: Statuses with which Prometheus refuses a query: it cannot be parsed, or it cannot be executed.
 _BAD_QUERY = frozenset({400, 422})
 #: Statuses with which servers and proxies refuse a long URL. Some proxies say 400 instead, in their own words; this is
@@ -63,7 +65,13 @@ def fetch(summary: ScorerSummary, context: Context) -> Payload:
                 # The error's text may quote the answer.
                 text = _shown(str(error), context)
                 raise HttpError("bad_answer", f"{place(method, summary.source_endpoint)}: {text}") from None
-            question.warnings = [_shown(text, context) for text in matrix.warnings]
+            warnings = [_shown(text, context) for text in matrix.warnings]
+            if not matrix.series and (window := shortest_rate_window(query) or _SHORT_WINDOW) < _SHORT_WINDOW:
+                warnings.append(
+                    f"no series, and the query has a window of {window:g} s: a rate needs two samples in it, which a "
+                    "scrape interval of 60 s does not give; use [5m]"
+                )
+            question.warnings = warnings
             question.answered(len(body), (matrix.inside,), matrix.series)
         if matrix.series:
             pieces += [b"," if pieces else HEAD, matrix.inside]

@@ -14,7 +14,7 @@ from dsf.api.types import SourceType
 from dsf.errors import HttpError
 from dsf.http.access import Access
 from dsf.sources import SOURCES, Context, source_of
-from dsf.sources.base import OTLP, type_of
+from dsf.sources.base import OTLP, Question, type_of
 from dsf.sources.memory import SourceMemory
 from dsf.sources.prometheus import _explain
 from dsf.sources.registry import begin
@@ -91,6 +91,30 @@ def test_cycles_within_a_step_request_the_same_points(
         assert (start % step, end % step) == (0, 0)
         assert now - step < end <= now
         assert end - start == span // step * step
+
+
+@pytest.mark.parametrize(
+    ("query", "is_warned"),
+    [
+        ("sum(rate(requests_total[1m]))", True),
+        ("irate(x[30s]) + rate(y[5m])", True),
+        ("increase(x[1m30s:15s])", True),
+        ("rate(x[2m])", False),
+        ("rate(x[5m])", False),
+        ("max_over_time(x[1m])", False),
+        ('up{job="rate(x[1m])"}', False),
+        ("up # rate(x[1m])", False),
+    ],
+)
+def test_empty_rates_over_a_short_window_are_warned_of(
+    monkeypatch: pytest.MonkeyPatch, query: str, is_warned: bool
+) -> None:
+    questions: list[Question] = []
+    context = Context(time.monotonic() + 60, 10_000, 1000.0, observe=questions.append)
+    series = {"metric": {}, "values": [[1, "1"]]}
+    fetch(Prometheus(answer(), answer(series)), monkeypatch, context, source_query=f"{query}\n; {query}")
+    empty, full = questions
+    assert (any("use [5m]" in text for text in empty.warnings), list(full.warnings)) == (is_warned, [])
 
 
 def test_series_stay_in_the_order_of_the_queries_and_share_one_limit(monkeypatch: pytest.MonkeyPatch) -> None:
