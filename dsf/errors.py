@@ -15,6 +15,7 @@
     +-- BackendError             the hub's store of objects (folder or Kubernetes) failed
     |   +-- ObjectNotFoundError
     |   +-- ObjectConflictError
+    +-- RelayError               the hub's Redis cannot be reached through the hub's API server
     +-- UnknownScorerError       a command or a message names a scorer that is not registered
     +-- UnknownClusterError      a command or a message names a cluster that is not registered
     +-- ApiError                 a server of the JSON API gives an unexpected answer
@@ -169,6 +170,10 @@ class ObjectNotFoundError(BackendError):
 
 class ObjectConflictError(BackendError):
     """The object changed since it was read; read it again and repeat."""
+
+
+class RelayError(DsfError):
+    """The hub's Redis cannot be reached through the hub's API server. The message says why and what to do."""
 
 
 class UnknownScorerError(DsfError):

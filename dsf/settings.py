@@ -126,6 +126,17 @@ class Settings(BaseSettings):
     redis_sentinel_password_file: Path | None = Field(
         default=None, description="File with the password of the Sentinels, read again at every connect."
     )
+    redis_pod: str = Field(
+        default="",
+        description="NAMESPACE/POD:PORT of the hub's Redis, such as hub/dynamic-scoring-redis-0:6379: the agent "
+        "reaches it through the hub's API server (`pods/portforward`) with hub_kubeconfig. redis_url then names this "
+        "pod itself: hostAliases give its host the address 127.0.0.1. Empty: connect to redis_url directly.",
+    )
+    hub_kubeconfig: Path | None = Field(
+        default=None,
+        description="Kubeconfig for the hub that OCM's registration gives to the add-on; used for redis_pod only, and "
+        "read again for each connection, because its certificate is renewed.",
+    )
     redis_socket_timeout: float = Field(
         default=10.0,
         gt=0,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps
 from kombu.common import ignore_errors
@@ -29,11 +29,15 @@ from dsf.messages import CYCLE_TASK, MAX_RESULT_BYTES, STAGE_TASKS
 from dsf.process import memory
 from dsf.process.exposition import MetricsServer
 from dsf.process.launch import USAGE
+from dsf.redislink.link import Link
 from dsf.settings import Settings
 from dsf.sources.memory import SourceMemory
 from dsf.sources.registry import begin, plugins
 from dsf.sources.window import window_budget
 from dsf.store.client import connect
+
+if TYPE_CHECKING:
+    from dsf.agent.relay import HubRelay
 
 log = dsf.log.get(__name__)
 
@@ -65,6 +69,7 @@ class Runtime:
         ticks.on_refused.append(self.metrics.refused_message)
         #: Set at shutdown: cycles that have begun are finished, and nothing is tried again.
         self.ending = threading.Event()
+        self.relay = make_relay(settings)
         self.redis = connect(settings, name=f"dsf-agent-{settings.cluster}")
         self.clock = ticks.HubClock(self.redis)
         #: What sources keep between cycles.
@@ -101,6 +106,8 @@ class Runtime:
                 f"DSF_LISTEN_PORT: cannot listen on {host}:{port}: {error.strerror}; 0 takes a free port"
             ) from None
         self._exposition.start()
+        if self.relay is not None:
+            self.relay.start()
         self.config.start()
         self.clock.start()
         self.readiness.consuming(False)
@@ -117,9 +124,27 @@ class Runtime:
         self.memory.stop()
         self.clock.stop()
         self.redis.close()
+        if self.relay is not None:
+            self.relay.stop()
         self.config.stop()
         if self._exposition is not None:
             self._exposition.stop()
+
+
+def make_relay(settings: Settings) -> HubRelay | None:
+    """The relay through the hub's API server; None if the agent connects to Redis directly. Raises SettingsError."""
+    if not settings.redis_pod:
+        return None
+    # Only here: importing the Kubernetes client costs 40 MB.
+    from dsf.agent.relay import HubRelay
+
+    address = Link(settings).address
+    if address.scheme not in ("redis", "rediss"):
+        raise SettingsError(
+            f"DSF_REDIS_POD: leads to one server, and DSF_REDIS_URL is a {address.scheme}:// URL; agents reach "
+            "Sentinels and Unix sockets directly only: leave DSF_REDIS_POD empty"
+        )
+    return HubRelay(settings, *address.hosts[0])
 
 
 def _files(settings: Settings) -> tuple[FileConfig, FileSecrets]:

@@ -40,12 +40,15 @@ def agent(
     cluster: Annotated[
         str | None, typer.Option("--cluster", "-c", help="Name of the managed cluster; default DSF_CLUSTER.")
     ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only check the way to the hub's Redis, step by step; takes no tick.")
+    ] = False,
 ) -> None:
     """Run the agent of one managed cluster.
 
     Example: dsf agent --cluster worker01
     """
-    _run("dsf.agent.main:run", role="agent", cluster=cluster)
+    _run("dsf.agent.check:run" if check else "dsf.agent.main:run", role="agent", cluster=cluster)
 
 
 def exporter(

@@ -47,6 +47,16 @@ def of_kubeconfig(configuration: client.Configuration, file: Path, context: str 
         _follow(configuration, token_file)
 
 
+def load(file: Path) -> tuple[client.Configuration, Certificates]:
+    """Configuration and certificates of a kubeconfig's current context, read now. Raises SettingsError."""
+    configuration = client.Configuration()
+    try:
+        of_kubeconfig(configuration, file, None)
+    except config.ConfigException as error:
+        raise SettingsError(f"DSF_KUBECONFIG: {file}: {str(error).rstrip('.')}") from None
+    return configuration, Certificates(configuration)
+
+
 def _token_file(file: Path, context: str | None) -> Path | None:
     """The file with the token, where the context's user names one."""
     kubeconfig = yaml.safe_load(file.read_text())

@@ -201,7 +201,7 @@ redis.usersSecret
 {{- if and .Values.redis.tls.enabled (eq .Values.redis.tls.source "generated") }}
 redis.tls.source
 {{- end }}
-{{- if and (eq .Values.redis.exposure.type "LoadBalancer") (not .Values.redis.exposure.host) }}
+{{- if and (eq (include "dsf.redis.exposure" .) "LoadBalancer") (not .Values.redis.exposure.host) }}
 redis.exposure.host
 {{- end }}
 {{- end }}

@@ -16,18 +16,36 @@ dynamic-scoring-redis.{{ include "dsf.namespace" . }}.svc
 {{- end -}}
 {{- end }}
 
+{{/* How agents reach the bundled Redis; empty with an external one. */}}
+{{- define "dsf.redis.exposure" -}}
+{{- $type := .Values.redis.exposure.type -}}
+{{- if include "dsf.redis.bundled" . -}}
+{{ $type | default "HubAPI" }}
+{{- else if eq $type "HubAPI" -}}
+{{- fail "redis.exposure.type: HubAPI forwards connections to the pod of the bundled Redis, and redis.mode is external: leave it empty, agents connect to redis.external.url or redis.agentUrl" -}}
+{{- end -}}
+{{- end }}
+
+{{/* "true" or "": whether agents reach Redis through the hub's API server. */}}
+{{- define "dsf.redis.viaHubApi" -}}
+{{- if and (eq (include "dsf.redis.exposure" .) "HubAPI") (not .Values.redis.agentUrl) }}true{{ end -}}
+{{- end }}
+
 {{/* Host that agents use for the bundled Redis; empty when it is not known (yet). */}}
 {{- define "dsf.redis.exposedHost" -}}
 {{- $exposure := .Values.redis.exposure -}}
-{{- if regexMatch "^[^:]*:[0-9]*$" (default "" $exposure.host) -}}
+{{- $type := include "dsf.redis.exposure" . -}}
+{{- if and $exposure.host (eq $type "HubAPI") -}}
+{{- fail "redis.exposure.host: not used with redis.exposure.type HubAPI: agents reach Redis through the hub's API server. Remove it, or set the type that exposes this host, such as LoadBalancer or NodePort" -}}
+{{- else if regexMatch "^[^:]*:[0-9]*$" (default "" $exposure.host) -}}
 {{- fail (printf "redis.exposure.host: %s has a port: give the host alone; the port is that of redis.exposure.type, and redis.agentUrl sets another one" $exposure.host) -}}
 {{- else if $exposure.host -}}
 {{ $exposure.host }}
-{{- else if eq $exposure.type "ClusterIP" -}}
+{{- else if has $type (list "ClusterIP" "HubAPI") -}}
 {{ include "dsf.redis.host" . }}
-{{- else if hasPrefix "Skupper" $exposure.type -}}
+{{- else if hasPrefix "Skupper" $type -}}
 dynamic-scoring-redis
-{{- else if eq $exposure.type "LoadBalancer" -}}
+{{- else if eq $type "LoadBalancer" -}}
 {{- $service := lookup "v1" "Service" (include "dsf.namespace" .) "dynamic-scoring-redis-external" -}}
 {{- $ingress := (((($service).status).loadBalancer).ingress) | default list -}}
 {{- with first $ingress -}}{{ .hostname | default .ip }}{{- end -}}
@@ -42,17 +60,18 @@ dynamic-scoring-redis
 {{ include "dsf.redis.url" . }}
 {{- else -}}
 {{- $exposure := .Values.redis.exposure -}}
+{{- $type := include "dsf.redis.exposure" . -}}
 {{- $host := include "dsf.redis.exposedHost" . -}}
-{{- if and (has $exposure.type (list "NodePort" "Route")) (not $host) -}}
-{{- fail (printf "redis.exposure.host: required with redis.exposure.type %s, it is what agents connect to" $exposure.type) -}}
+{{- if and (has $type (list "NodePort" "Route")) (not $host) -}}
+{{- fail (printf "redis.exposure.host: required with redis.exposure.type %s, it is what agents connect to" $type) -}}
 {{- end -}}
 {{- $port := 6379 -}}
-{{- if eq $exposure.type "NodePort" -}}
+{{- if eq $type "NodePort" -}}
 {{- if not $exposure.nodePort -}}
 {{- fail "redis.agentUrl: required when redis.exposure.nodePort is null" -}}
 {{- end -}}
 {{- $port = $exposure.nodePort -}}
-{{- else if eq $exposure.type "Route" -}}
+{{- else if eq $type "Route" -}}
 {{- $port = 443 -}}
 {{- end -}}
 {{- $name := $host | default (include "dsf.redis.host" .) -}}

@@ -1,0 +1,106 @@
+"""`dsf agent --check`: whether this cluster's agent can reach the hub's Redis, step by step, with a remedy for each.
+
+It runs before or without an agent, with an agent's settings, whatever way Redis is exposed, and takes no tick.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import redis
+
+from dsf import keys
+from dsf.agent.main import make_relay
+from dsf.agent.outbox import KeyRing
+from dsf.errors import DsfError, RelayError, SettingsError
+from dsf.process.launch import FAILED, USAGE
+from dsf.redislink.link import Link
+from dsf.settings import Settings
+from dsf.store.client import connect
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that was tried: `detail` says what works, or why it does not and what to do."""
+
+    name: str
+    is_ok: bool
+    detail: str
+
+
+def run(settings: Settings) -> int:
+    """Print one line per step until one fails; return 0 if all work, 1 if one does not, 2 for a wrong setting."""
+    try:
+        for step in steps(settings):
+            print(f"{'ok  ' if step.is_ok else 'FAIL'}  {step.name:<14}  {step.detail}")
+            if not step.is_ok:
+                return FAILED
+    except SettingsError as error:
+        print(f"FAIL  settings        {error}", file=sys.stderr)
+        return USAGE
+    return 0
+
+
+def steps(settings: Settings) -> Iterator[Step]:
+    """Try one step after another; those after a failed one are not meaningful. Raises SettingsError."""
+    if not keys.is_name(settings.cluster):
+        raise SettingsError(f"DSF_CLUSTER: {settings.cluster!r} is not the name of a managed cluster")
+    KeyRing(settings).key()
+    yield Step("signing key", True, f"of cluster {settings.cluster}")
+    relay = make_relay(settings)
+    if relay is None:
+        yield from _check_redis(settings, lambda: "")
+        return
+    relay.start()
+    try:
+        try:
+            relay.check_kubeconfig()
+        except RelayError as error:
+            yield Step("kubeconfig", False, str(error))
+            return
+        yield Step("kubeconfig", True, f"for the hub, from {settings.hub_kubeconfig}")
+        try:
+            relay.open_websocket().close()
+        except RelayError as error:
+            yield Step("port-forward", False, str(error))
+            return
+        yield Step("port-forward", True, f"to {settings.redis_pod} through the hub's API server")
+        yield from _check_redis(settings, relay.problem)
+    finally:
+        relay.stop()
+
+
+def _check_redis(settings: Settings, relay_problem: Callable[[], str]) -> Iterator[Step]:
+    link = Link(settings)
+    where = f"{link.address}, {'with' if link.uses_tls else 'without'} TLS"
+    with connect(settings, name=f"dsf-agent-{settings.cluster}-check", retries=0) as client:
+        try:
+            client.ping()
+        except redis.AuthenticationError as error:
+            yield Step("connection", True, f"to {where}")
+            yield Step("login", False, str(error))
+            return
+        except (redis.RedisError, DsfError) as error:
+            yield Step("connection", False, relay_problem() or str(error))
+            return
+        yield Step("connection", True, f"to {where}")
+        yield Step("login", True, f"as {settings.redis_username or link.address.username or 'the default user'}")
+        yield _check_queue(settings, client)
+
+
+def _check_queue(settings: Settings, client: redis.Redis) -> Step:
+    queue, slot = keys.spoke_queue(settings.cluster), keys.mail_slots(settings.cluster)[0]
+    try:
+        client.exists(slot)
+        waiting = client.llen(queue)
+    except redis.exceptions.NoPermissionError as error:
+        remedy = (
+            f"this user may not use the queue {queue} and the mailbox of cluster {settings.cluster} ({error}): the hub "
+            "delivers one user per cluster; is DSF_CLUSTER the name under which the hub knows this cluster?"
+        )
+        return Step("queue", False, remedy)
+    except redis.RedisError as error:
+        return Step("queue", False, str(error))
+    return Step("queue", True, f"{queue}, {waiting} ticks waiting")
