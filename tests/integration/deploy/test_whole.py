@@ -77,6 +77,8 @@ _COLLECTOR_TOKEN = "token-of-the-collector"
 _SOURCES = {"kubernetes": True, "otlp": {"enabled": True, "tokenSecret": "collector"}}
 #: More than the defaults, to see that it works.
 VALUES: chart.Values = {
+    # Port-forwards need a kubelet: tests/node has them.
+    "redis": {"exposure": {"type": "ClusterIP"}},
     "flower": {"readOnly": False},
     "hubSetting": {"secretDelivery": True},
     "optimizer": {"enabled": True},

@@ -20,6 +20,8 @@ ROOT = Path(__file__).resolve().parents[3]
 CHART = ROOT / "deploy" / "helm"
 RELEASE = "dynamic-scoring-framework"
 NAMESPACE = "open-cluster-management"
+#: Group of every agent of the add-on, in the certificates that OCM's registration makes.
+ADDON_GROUP = "system:open-cluster-management:addon:dynamic-scoring-framework"
 
 Object = dict[str, Any]
 Values = dict[str, Any]

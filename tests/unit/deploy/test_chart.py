@@ -69,6 +69,18 @@ def test_no_object_is_there_twice(objects: list[chart.Object]) -> None:
         ({"redis": {"mode": "cluster"}}, "mode"),
         ({"redis": {"mode": "external"}}, "redis.external.url: required"),
         ({"redis": {"mode": "external", "external": {"url": "rediss://r"}}}, "redis.usersSecret: required"),
+        ({"redis": {"exposure": {"host": "redis.example.com"}}}, "redis.exposure.host: not used"),
+        (
+            {
+                "redis": {
+                    "mode": "external",
+                    "external": {"url": "rediss://redis.example.com:6379/0"},
+                    "usersSecret": "users",
+                    "exposure": {"type": "HubAPI"},
+                }
+            },
+            "redis.exposure.type: HubAPI forwards connections to the pod of the bundled Redis",
+        ),
         ({"redis": {"agentUrl": 'rediss://h:1/0","x":"'}}, "agentUrl"),
         ({"redis": {"agentUrl": "rediss://user:password@h:1/0"}}, "agentUrl"),
         ({"redis": {"exposure": {"type": "Route"}}}, "redis.exposure.host: required"),

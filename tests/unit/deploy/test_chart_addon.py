@@ -95,10 +95,37 @@ def test_variables_are_preset_or_defined() -> None:
             assert used <= defined | PRESET
 
 
-def test_no_rights_on_the_hub_are_asked_for() -> None:
+def test_registration_is_requested_without_hub_permissions_and_for_hub_api_only() -> None:
     for values in chart.MATRIX.values():
-        for template in chart.of_kind(chart.render(values), "AddOnTemplate"):
-            assert "registration" not in template["spec"]
+        objects = chart.render(values)
+        for template in chart.of_kind(objects, "AddOnTemplate"):
+            roles = [role["metadata"]["name"] for role in chart.of_kind(objects, "Role")]
+            uses_hub_api = "dynamic-scoring-redis-portforward" in roles
+            assert template["spec"].get("registration") == ([{"type": "KubeClient"}] if uses_hub_api else None)
+
+
+def test_agents_reach_redis_through_the_hub_api_by_default() -> None:
+    objects = chart.render()
+    role = chart.one(objects, "Role", "dynamic-scoring-redis-portforward")
+    assert role["rules"] == [
+        {
+            "apiGroups": [""],
+            "resources": ["pods/portforward"],
+            "resourceNames": ["dynamic-scoring-redis-0"],
+            "verbs": ["get", "create"],
+        }
+    ]
+    binding = chart.one(objects, "RoleBinding", "dynamic-scoring-redis-portforward")
+    assert [subject["name"] for subject in binding["subjects"]] == [chart.ADDON_GROUP]
+    workload = chart.workloads(objects)["dynamic-scoring-agent"]
+    environment = chart.environment(chart.containers(workload)[0])
+    host = f"dynamic-scoring-redis.{chart.NAMESPACE}.svc"
+    assert environment["DSF_REDIS_URL"] == f"rediss://{host}:6379/0"
+    assert environment["DSF_REDIS_POD"] == f"{chart.NAMESPACE}/dynamic-scoring-redis-0:6379"
+    assert environment["DSF_HUB_KUBECONFIG"] == "/etc/dsf/hub/kubeconfig"
+    assert chart.pod(workload)["hostAliases"] == [{"ip": "127.0.0.1", "hostnames": [host]}]
+    assert host in chart.notes()
+    assert "through the hub's API server" in chart.notes()
 
 
 def test_no_secret_is_in_the_template() -> None:

@@ -26,11 +26,20 @@ def _ports(values: chart.Values, component: str) -> set[int]:
     return {port["port"] for rule in egress for port in rule["ports"]}
 
 
-def test_redis_is_for_agents_of_the_hub_cluster_when_no_other_can_come() -> None:
+AGENTS: chart.Object = {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": "dynamic-scoring-agent"}}}
+
+
+def test_redis_admits_agents_of_the_hub_cluster_with_cluster_ip() -> None:
+    (rule,) = _policy({"redis": {"exposure": {"type": "ClusterIP"}}}, "redis")["ingress"]
+    assert rule["ports"] == REDIS
+    assert AGENTS in rule["from"]
+    assert len(rule["from"]) > 1
+
+
+def test_redis_admits_processes_of_the_hub_alone_with_hub_api() -> None:
     (rule,) = _policy({}, "redis")["ingress"]
     assert rule["ports"] == REDIS
-    agents = {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": "dynamic-scoring-agent"}}}
-    assert agents in rule["from"]
+    assert AGENTS not in rule["from"]
     assert len(rule["from"]) > 1
 
 

@@ -232,7 +232,8 @@ def test_no_password_is_in_a_configmap() -> None:
 def test_a_load_balancer_without_an_address_is_said() -> None:
     values: chart.Values = {"redis": {"exposure": {"type": "LoadBalancer"}}}
     assert "run this upgrade again" in chart.notes(values)
-    assert "only agents on the hub cluster itself" in chart.notes()
+    assert "only agents on the hub cluster itself" in chart.notes({"redis": {"exposure": {"type": "ClusterIP"}}})
+    assert "WARNING" not in chart.notes()
     assert "WARNING" not in chart.notes({"redis": {"exposure": {"type": "SkupperV2"}}})
 
 
