@@ -305,7 +305,9 @@ class Settings(BaseSettings):
         default=None, description="Output folder of the dir backend; default <manifests>/_out."
     )
     kubeconfig: Path | None = Field(
-        default=None, description="Kubeconfig of the hub (kube backend). None: the pod's own ServiceAccount."
+        default=None,
+        description="Kubeconfig of the hub (kube backend), or several, separated by colons and merged as by kubectl. "
+        "None: the pod's own ServiceAccount.",
     )
     addon_mode: bool = Field(
         default=False,

@@ -142,7 +142,7 @@ class HubRelay:
         try:
             return access.load(self._kubeconfig)
         except SettingsError as error:
-            reason = cleaned(str(error).removeprefix("DSF_KUBECONFIG: "), _TEXT)
+            reason = cleaned(str(error), _TEXT)
             raise RelayError(
                 f"the kubeconfig for the hub cannot be used: {reason}; "
                 "if it persists, delete the Secret dynamic-scoring-framework-hub-kubeconfig, and OCM creates it anew"

@@ -59,10 +59,11 @@ def hub_settings(settings: Settings) -> Settings:
     """Settings with kubectl's kubeconfig if none is set outside of a pod."""
     if settings.kubeconfig is not None or "KUBERNETES_SERVICE_HOST" in os.environ:
         return settings
-    # KUBECONFIG may list several files; the first existing one has the current context.
-    named = [Path(text) for text in os.environ.get("KUBECONFIG", "").split(os.pathsep) if text]
-    kubeconfig = next((path for path in [*named, Path.home() / ".kube" / "config"] if path.is_file()), None)
-    return settings.model_copy(update={"kubeconfig": kubeconfig}) if kubeconfig is not None else settings
+    # Like kubectl, which takes no default if KUBECONFIG names files that do not exist: it may be another cluster's.
+    if listed := os.environ.get("KUBECONFIG"):
+        return settings.model_copy(update={"kubeconfig": Path(listed)})
+    default = Path.home() / ".kube" / "config"
+    return settings.model_copy(update={"kubeconfig": default}) if default.is_file() else settings
 
 
 def _of_demo(settings: Settings, running: context.CliContext | None) -> Settings:

@@ -7,7 +7,9 @@ client writes those of a kubeconfig to temporary files, which others clean away;
 from __future__ import annotations
 
 import contextlib
+import os
 import ssl
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,23 +28,29 @@ def of_pod(configuration: client.Configuration) -> None:
     configuration.proxy = None
 
 
-def of_kubeconfig(configuration: client.Configuration, file: Path, context: str | None) -> None:
-    """A context of a kubeconfig, by default its current one. Raises ConfigException and SettingsError."""
+def of_kubeconfig(configuration: client.Configuration, kubeconfig: Path, context: str | None) -> None:
+    """A context of a kubeconfig, by default its current one; of several files, separated as in KUBECONFIG, as client-go
+    merges them: the first value of each name counts. Raises ConfigException and SettingsError."""
+    files = _existing(kubeconfig)
+    documents = {file: document for file in files if (document := _read(file))}
+    where = ", ".join(map(str, files))
+    if not documents:
+        raise config.ConfigException(f"the kubeconfig {where} is empty")
     try:
-        config.load_kube_config(  # type: ignore[no-untyped-call]
-            config_file=str(file), context=context, client_configuration=configuration
+        # The official client merges all but the current context, of which it takes the last one.
+        context = context or next(
+            filter(None, (document.get("current-context") for document in documents.values())), None
         )
-        token_file = _token_file(file, context)
-    except yaml.MarkedYAMLError as error:
-        # Without what is in the file: it may be a secret.
-        where = f"line {error.problem_mark.line + 1}: " if error.problem_mark is not None else ""
-        raise SettingsError(f"DSF_KUBECONFIG: {file} is no YAML: {where}{error.problem}") from None
-    except yaml.YAMLError:
-        raise SettingsError(f"DSF_KUBECONFIG: {file} is no YAML") from None
+        config.load_kube_config(  # type: ignore[no-untyped-call]
+            config_file=os.pathsep.join(map(str, documents)), context=context, client_configuration=configuration
+        )
+        token_file = _token_file(documents, context)
     except OSError as error:
-        raise SettingsError(f"DSF_KUBECONFIG: cannot read {error.filename or file}: {error.strerror}") from None
+        raise SettingsError(
+            f"the kubeconfig {where}: cannot read {error.filename or where}: {error.strerror}"
+        ) from None
     except (ValueError, TypeError, AttributeError, KeyError) as error:
-        raise SettingsError(f"DSF_KUBECONFIG: {file} is no kubeconfig ({type(error).__name__})") from None
+        raise SettingsError(f"{where} is no kubeconfig ({type(error).__name__})") from None
     if token_file is not None:
         _follow(configuration, token_file)
 
@@ -53,18 +61,58 @@ def load(file: Path) -> tuple[client.Configuration, Certificates]:
     try:
         of_kubeconfig(configuration, file, None)
     except config.ConfigException as error:
-        raise SettingsError(f"DSF_KUBECONFIG: {file}: {str(error).rstrip('.')}") from None
+        raise SettingsError(f"{file}: {str(error).rstrip('.')}") from None
     return configuration, Certificates(configuration)
 
 
-def _token_file(file: Path, context: str | None) -> Path | None:
+def _existing(kubeconfig: Path) -> list[Path]:
+    """The files of a list, each once. Missing ones are left out, as by client-go. Raises ConfigException if all are."""
+    names = dict.fromkeys(text for text in str(kubeconfig).split(os.pathsep) if text)
+    files = [Path(name).expanduser() for name in names]
+    existing = [file for file in files if file.exists()]
+    if not existing:
+        raise config.ConfigException(f"the kubeconfig {', '.join(map(str, files))} does not exist")
+    return existing
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    """The document in the file; None if it is empty. Raises SettingsError, which never quotes it."""
+    try:
+        document = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except yaml.MarkedYAMLError as error:
+        where = f"line {error.problem_mark.line + 1}: " if error.problem_mark is not None else ""
+        raise SettingsError(f"the kubeconfig {file} is no YAML: {where}{error.problem}") from None
+    except yaml.YAMLError:
+        raise SettingsError(f"the kubeconfig {file} is no YAML") from None
+    except OSError as error:
+        raise SettingsError(f"cannot read the kubeconfig {file}: {error.strerror}") from None
+    except ValueError:
+        raise SettingsError(f"the kubeconfig {file} is not UTF-8") from None
+    if document is not None and not isinstance(document, dict):
+        raise SettingsError(f"{file} is no kubeconfig ({type(document).__name__})")
+    return document
+
+
+def _token_file(documents: Mapping[Path, Mapping[str, Any]], context: str | None) -> Path | None:
     """The file with the token, where the context's user names one."""
-    kubeconfig = yaml.safe_load(file.read_text())
-    contexts = {entry["name"]: entry["context"] for entry in kubeconfig.get("contexts") or ()}
-    name = contexts[context or kubeconfig["current-context"]].get("user")
-    users = {entry["name"]: entry.get("user") or {} for entry in kubeconfig.get("users") or ()}
-    token_file = users.get(name, {}).get("tokenFile")
+    contexts = _entries(documents, "contexts", "context")
+    users = _entries(documents, "users", "user")
+    if context is None:
+        return None
+    file, user = users.get(contexts[context][1].get("user"), (Path(), {}))
+    token_file = user.get("tokenFile")
     return file.absolute().parent / token_file if token_file else None
+
+
+def _entries(
+    documents: Mapping[Path, Mapping[str, Any]], field: str, name: str
+) -> dict[str | None, tuple[Path, Mapping[str, Any]]]:
+    """Each entry of a list of all documents by its name, with the first file that has it."""
+    entries: dict[str | None, tuple[Path, Mapping[str, Any]]] = {}
+    for file, document in documents.items():
+        for entry in document.get(field) or ():
+            entries.setdefault(entry["name"], (file, entry.get(name) or {}))
+    return entries
 
 
 def _follow(configuration: client.Configuration, file: Path) -> None:

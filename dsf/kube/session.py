@@ -121,6 +121,8 @@ class Session:
     def load(cls, kubeconfig: Path | None = None, context: str | None = None) -> Session:
         """Connect with a kubeconfig, or with the pod's ServiceAccount when none is given.
 
+        `kubeconfig` may list several files, separated by colons.
+
         Raises SettingsError when neither can be used.
         """
         configuration = client.Configuration()
@@ -131,7 +133,8 @@ class Session:
                 access.of_pod(configuration)
         except config.ConfigException as error:
             raise SettingsError(
-                f"no Kubernetes API server is configured: {str(error).rstrip('.')}. Set DSF_KUBECONFIG or run in a pod"
+                f"no Kubernetes API server is configured: {str(error).rstrip('.')}. Set DSF_KUBECONFIG "
+                "(or KUBECONFIG, for commands) to files that exist, or run in a pod"
             ) from None
         return cls(configuration)
 

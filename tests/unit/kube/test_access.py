@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import os
 import ssl
 import tempfile
 from collections.abc import Iterator
@@ -140,7 +141,7 @@ def test_a_token_file_is_read_as_client_go_does(server: ScriptedServer, ca: Test
         ("very-secret\x00", "is no YAML"),
         ("very-secret", "is no kubeconfig"),
         ("[very-secret]", "is no kubeconfig"),
-        ("contexts: very-secret", "DSF_KUBECONFIG"),
+        ("contexts: very-secret", "kubeconfig"),
         ("{}", "DSF_KUBECONFIG"),
         ("", "DSF_KUBECONFIG"),
     ],
@@ -160,3 +161,66 @@ def test_certificates_that_cannot_be_used_are_said(tmp_path: Path) -> None:
     file = kubeconfig(tmp_path, "https://127.0.0.1:1", {"certificate-authority": "ca.crt"}, {})
     with pytest.raises(SettingsError, match=r"the certificates for https://127\.0\.0\.1:1 cannot be used"):
         Session.load(file)
+
+
+def _part(file: Path, **fields: Any) -> Path:
+    """A kubeconfig with these fields only."""
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "Config", **fields}))
+    return file
+
+
+def _merged(*files: Path) -> Path:
+    return Path(os.pathsep.join(map(str, files)))
+
+
+def test_several_kubeconfigs_are_merged_as_by_client_go(server: ScriptedServer, ca: TestCa, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "ca.crt").write_bytes(ca.cert.read_bytes())
+    cluster = {"name": "c", "cluster": {"server": server.url, "certificate-authority": "ca.crt"}}
+    # In the folder of its own file, as the authority above.
+    user = {"name": "u", "user": {"tokenFile": "token"}}
+    clusters = _part(tmp_path / "a" / "clusters", clusters=[cluster])
+    users = _part(
+        tmp_path / "b" / "users",
+        users=[user],
+        contexts=[{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        **{"current-context": "x"},
+    )
+    (tmp_path / "b" / "token").write_text("of-b")
+    # What was there before counts: the names, and the current context.
+    late = _part(
+        tmp_path / "c" / "late",
+        clusters=[{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+        users=[{"name": "u", "user": {"token": "of-c"}}],
+        contexts=[{"name": "y", "context": {"cluster": "c", "user": "u"}}],
+        **{"current-context": "y"},
+    )
+    empty = tmp_path / "empty"
+    empty.write_text("")
+    for files in ([clusters, users], [clusters, users, late], [empty, clusters, tmp_path / "none", users, users, late]):
+        with contextlib.closing(Session.load(_merged(*files))) as session:
+            assert session.get("/version") == {"kind": "Status"}
+        assert server.requests[-1].headers["Authorization"] == "Bearer of-b"
+
+
+def test_missing_kubeconfigs_are_named(tmp_path: Path) -> None:
+    files = tmp_path / "a", tmp_path / "b"
+    for missing in (files[:1], files):
+        with pytest.raises(SettingsError) as caught:
+            Session.load(_merged(*missing))
+        for file in missing:
+            assert str(file) in str(caught.value)
+        assert "DSF_KUBECONFIG" in str(caught.value)
+
+
+def test_unreadable_kubeconfigs_are_named(server: ScriptedServer, tmp_path: Path) -> None:
+    file = kubeconfig(tmp_path, server.url, {}, {})
+    (tmp_path / "folder").mkdir()
+    for broken in (_part(tmp_path / "broken"), tmp_path / "folder"):
+        if broken.is_file():
+            broken.write_text("a: [")
+        with pytest.raises(SettingsError) as caught:
+            Session.load(_merged(file, broken))
+        assert str(broken) in str(caught.value)
+        assert str(file) not in str(caught.value).replace(str(broken), "")

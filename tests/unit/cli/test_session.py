@@ -1,0 +1,40 @@
+"""Which kubeconfig a command takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dsf.cli.session import hub_settings
+from dsf.settings import Settings
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home with kubectl's default kubeconfig, outside of a pod."""
+    for name in ("KUBECONFIG", "DSF_KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".kube").mkdir()
+    (tmp_path / ".kube" / "config").write_text("{}")
+    return tmp_path
+
+
+def test_commands_take_all_files_of_kubeconfig(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    default = home / ".kube" / "config"
+    assert hub_settings(Settings.load()).kubeconfig == default
+    # Not the default, which may be another cluster's: the error names the missing files.
+    for listed in (f"{default}:/nowhere/b", "/nowhere/a:/nowhere/b"):
+        monkeypatch.setenv("KUBECONFIG", listed)
+        assert str(hub_settings(Settings.load()).kubeconfig) == listed
+    monkeypatch.setenv("KUBECONFIG", "")
+    assert hub_settings(Settings.load()).kubeconfig == default
+    default.unlink()
+    assert hub_settings(Settings.load()).kubeconfig is None
+
+
+def test_commands_take_the_setting_first(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(home / "other"))
+    monkeypatch.setenv("DSF_KUBECONFIG", "/a:/b")
+    assert str(hub_settings(Settings.load()).kubeconfig) == "/a:/b"
