@@ -2,19 +2,25 @@
 
 The holder of a name keeps it until it gives it up: by claiming another one, or by its deletion. A deleted holder's name
 is kept for it for some minutes, because tools of GitOps replace an object by deleting and re-creating it; only a scorer
-of its namespace that was created about then takes the name over, since that is a rename. When a name is free, the hub's
-own namespace goes before others, then the claim that waits longest, then the older object. So neither the age of an
-object nor a changed `/config` takes a name away from another scorer.
+of its namespace that was created about then takes the name over, since that is a rename. A scorer that claimed any name
+shortly before is no renamed one: it was re-created, too. Neither is one whose name only a `/config` says, unless it is
+the `/config` which named the deleted holder. When a name is free, the hub's own namespace goes before others, then the
+claim that waits longest, then the older object. So neither the age of an object, nor the order of re-creation, nor a
+changed `/config` takes a name away from another scorer.
 
-The hub stores the claims outside of the objects: their authors cannot edit them, and they outlive the objects.
+The hub stores the claims outside of the objects: their authors cannot edit them, and they outlive the objects. Each
+namespace has a store of its own, so no namespace uses up the room of another one.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from dsf.api.meta import rfc3339
@@ -25,9 +31,8 @@ KEPT: Final = 300
 #: Seconds before a scorer's deletion from which on a new one of its namespace counts as the same under another name.
 #: Tools of GitOps create the new object first and remove the old one in a later pass.
 RENAMED: Final = 300
-#: Max. characters of the stored claims of one kind by other namespaces than the hub's. A ConfigMap has 1 MiB for both
-#: kinds: the hub's own namespace always has room.
-ROOM_OF_OTHERS: Final = 200_000
+#: Max. bytes of the stored claims of one kind by one namespace. Its ConfigMap has 1 MiB for both kinds.
+ROOM_OF_NAMESPACE: Final = 450_000
 
 # An object without a creation time is not stored yet: every stored one is older.
 _NOT_CREATED: Final = datetime.max.replace(tzinfo=UTC)
@@ -41,6 +46,10 @@ class NameClaim(NamedTuple):
     since: int
     #: When its owner was deleted; 0 while it exists.
     gone: int = 0
+    #: Digest of the address of the `/config` that says the name; empty if the spec says it.
+    config: str = ""
+    #: The deleted scorer that this one is taken for under another name; empty if it is none.
+    renamed_from: str = ""
 
     @property
     def expires(self) -> int:
@@ -60,6 +69,13 @@ class Wish(NamedTuple):
     #: Empty if it claims none; None if that is unknown now: it then keeps the name that it holds.
     name: str | None
     created: datetime | None = None
+    #: As in NameClaim.
+    config: str = ""
+
+
+def config_digest(url: str) -> str:
+    """Return the digest of a `/config` address that is stored with a claim."""
+    return hashlib.sha256(url.encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True)
@@ -70,23 +86,36 @@ class NameClaims:
     #: By object name (`sanitize_resource_name`): two score names with one object name are one.
     scores: Queues = field(default_factory=dict)
 
-    @classmethod
-    def parse(cls, text: str) -> NameClaims:
-        """From the text of `dump`; none from an empty one. Raises ValueError."""
-        stored = json.loads(text) if text else {}
-        try:
-            return cls(_parsed(stored.get("scorers", {})), _parsed(stored.get("scores", {})))
-        except (AttributeError, TypeError) as error:
-            raise ValueError(str(error)) from None
+    #: Owners that recently claimed another score name or were deleted -> unix time until which they count as such.
+    former: Mapping[str, int] = field(default_factory=dict)
 
-    def dump(self) -> str:
-        """As JSON; lists instead of objects because thousands must fit into a ConfigMap."""
-        queues = {"scorers": self.scorers, "scores": self.scores}
+    @classmethod
+    def parse(cls, texts: Mapping[str, str]) -> NameClaims:
+        """Return the claims that are stored in these texts of `dump`, by namespace. Raises ValueError."""
+        scorers: _Stored = {}
+        scores: _Stored = {}
+        former: dict[str, int] = {}
+        for namespace, text in texts.items():
+            stored = json.loads(text) if text else {}
+            try:
+                _parse(namespace, stored.get("scorers", {}), scorers)
+                _parse(namespace, stored.get("scores", {}), scores)
+                former |= {f"{namespace}/{name}": int(until) for name, until in stored.get("former", {}).items()}
+            except (AttributeError, TypeError) as error:
+                raise ValueError(f"namespace {namespace}: {error}") from None
+        return cls(_queues(scorers), _queues(scores), former)
+
+    def dump(self, namespace: str) -> str:
+        """Return the claims of one namespace as JSON; lists instead of objects because thousands must fit."""
+        prefix = f"{namespace}/"
         stored = {
-            kind: {
-                name: [claim if claim.gone else claim[:2] for claim in queue] for name, queue in sorted(all_.items())
-            }
-            for kind, all_ in queues.items()
+            "scorers": _dumped(self.scorers, prefix),
+            "scores": _dumped(self.scores, prefix),
+            "former": {
+                owner.removeprefix(prefix): until
+                for owner, until in sorted(self.former.items())
+                if owner.startswith(prefix)
+            },
         }
         return json.dumps(stored, separators=(",", ":"), ensure_ascii=False)
 
@@ -97,34 +126,71 @@ class NameClaims:
         return min((float(claim.expires) for claim in gone), default=float("inf"))
 
 
-def settle(before: Queues, wishes: Iterable[Wish], now: int, home: str) -> dict[str, tuple[NameClaim, ...]]:
-    """The claims after those `before`, for all existing scorers' wishes; `home` is the hub's own namespace."""
+def former_owners(before: Queues, former: Mapping[str, int], wishes: Iterable[Wish], now: int) -> dict[str, int]:
+    """Return the owners that gave up or lost a claim within the last `KEPT` seconds, with the end of that time.
+
+    One that exists counts as such until it holds a name: it was re-created, and renames no other scorer.
+    """
+    wished = {wish.owner: wish for wish in wishes}
+    holders = {queue[0].owner for queue in before.values() if not queue[0].gone}
+    owners = {
+        owner: min(until, now + KEPT)
+        for owner, until in former.items()
+        if until > now or (owner in wished and owner not in holders)
+    }
+    for name, queue in before.items():
+        for position, claim in enumerate(queue):
+            wish = wished.get(claim.owner)
+            # An object that is younger than its claim was re-created between two looks.
+            is_younger = wish is not None and wish.created is not None and claim.since < int(wish.created.timestamp())
+            is_replaced = position > 0 and is_younger
+            if claim.gone or wish is None or wish.name not in (name, None) or is_replaced:
+                owners.setdefault(claim.owner, (min(claim.gone, now) or now) + KEPT)
+    return owners
+
+
+def settle(
+    before: Queues, wishes: Iterable[Wish], now: int, home: str, former: Mapping[str, int] = MappingProxyType({})
+) -> dict[str, tuple[NameClaim, ...]]:
+    """Return the claims after those `before`, for all existing scorers' wishes.
+
+    `home` is the hub's own namespace; `former` are the owners that rename no other scorer (`former_owners`).
+    """
     wished = {wish.owner: wish for wish in wishes}
     wanted = {wish.owner: wish.name for wish in wished.values()}
     holders: dict[str, NameClaim] = {}
     waiting: dict[str, list[NameClaim]] = {}
     for name, queue in before.items():
-        holder = _still_held(queue[0], name, wished, now)
+        holder = _still_held(queue[0], name, wished, now, former)
         if holder is not None and holder.gone:
-            holder = _renamed(holder, name, queue[1:], wished.values(), now) or holder
+            renamed = [wish for wish in wished.values() if wish.name == name and wish.owner not in former]
+            holder = _renamed(holder, queue[1:], renamed, now) or holder
         if holder is not None:
             holders[name] = holder
-        waiting[name] = [claim for claim in queue[1:] if claim != holder and wanted.get(claim.owner) == name]
+        waiting[name] = [
+            claim._replace(config=wished[claim.owner].config)
+            for claim in queue[1:]
+            if wanted.get(claim.owner) == name and (holder is None or claim.owner != holder.owner)
+        ]
     claims = [*holders.items(), *((name, claim) for name, queue in waiting.items() for claim in queue)]
-    known = {claim.owner for _, claim in claims}
-    room = ROOM_OF_OTHERS - sum(_size(name, claim) for name, claim in claims if _is_others(claim, home))
+    registered = {claim.owner for _, claim in claims}
+    used: Counter[str] = Counter()
+    for name, claim in claims:
+        used[_namespace(claim.owner)] += _size(name, claim.owner + claim.renamed_from)
+    for owner in former.keys() - registered:
+        used[_namespace(owner)] += _size("", owner)
     for wish in sorted(wished.values(), key=lambda wish: (wish.created or _NOT_CREATED, wish.owner)):
-        if not wish.name or wish.owner in known:
+        if not wish.name or wish.owner in registered:
             continue
-        claim = NameClaim(wish.owner, now)
-        if _is_others(claim, home):
-            room -= _size(wish.name, claim)
-            if room < 0:
-                continue
-        waiting.setdefault(wish.name, []).append(claim)
+        size = _size(wish.name, wish.owner)
+        if used[_namespace(wish.owner)] + size > ROOM_OF_NAMESPACE:
+            continue
+        used[_namespace(wish.owner)] += size
+        waiting.setdefault(wish.name, []).append(NameClaim(wish.owner, now, config=wish.config))
 
     def order(claim: NameClaim) -> tuple[bool, int, datetime, str]:
-        return _is_others(claim, home), claim.since, wished[claim.owner].created or _NOT_CREATED, claim.owner
+        is_others = _namespace(claim.owner) != home
+        return is_others, claim.since, wished[claim.owner].created or _NOT_CREATED, claim.owner
 
     queues: dict[str, tuple[NameClaim, ...]] = {}
     for name in {**holders, **waiting}:
@@ -137,7 +203,7 @@ def settle(before: Queues, wishes: Iterable[Wish], now: int, home: str) -> dict[
 def refusal(what: str, queue: tuple[NameClaim, ...], owner: str) -> str:
     """Why the scorer `owner` does not get a name, `what`, with these claims; empty if it holds it."""
     if not queue or all(claim.owner != owner for claim in queue):
-        return f"{what} cannot be claimed: other namespaces than the hub's have too many scorers"
+        return f"{what} cannot be claimed: namespace {_namespace(owner)} has too many scorers, or too long names"
     holder = queue[0]
     if holder.owner == owner:
         return ""
@@ -148,55 +214,82 @@ def refusal(what: str, queue: tuple[NameClaim, ...], owner: str) -> str:
     return f"{what} belongs to {holder.owner}, which holds it since {_text(holder.since)}"
 
 
-def _still_held(claim: NameClaim, name: str, wished: Mapping[str, Wish], now: int) -> NameClaim | None:
+def _still_held(
+    claim: NameClaim, name: str, wished: Mapping[str, Wish], now: int, former: Mapping[str, int]
+) -> NameClaim | None:
     """The holder's claim as it is now; None if it gave the name up."""
     wish = wished.get(claim.owner)
+    if wish is None and now < (until := former.get(claim.renamed_from, 0)):
+        # Both are deleted, so the second one was not the first under another name.
+        first = NameClaim(claim.renamed_from, claim.since, until - KEPT, claim.config)
+        return _still_held(first, name, wished, now, {})
     if wish is not None:
-        return claim._replace(gone=0) if wish.name in (name, None) else None
+        if wish.name is None:
+            return claim._replace(gone=0)
+        return claim._replace(gone=0, config=wish.config) if wish.name == name else None
     # A clock that was ahead must not keep it longer.
     gone = min(claim.gone or now, now)
     return claim._replace(gone=gone) if now < gone + KEPT else None
 
 
-def _renamed(
-    holder: NameClaim, name: str, waiting: tuple[NameClaim, ...], wishes: Iterable[Wish], now: int
-) -> NameClaim | None:
-    """The claim of the deleted holder under another name: of its namespace, and created just before or after.
+def _renamed(holder: NameClaim, waiting: tuple[NameClaim, ...], wishes: Iterable[Wish], now: int) -> NameClaim | None:
+    """Return the claim of the deleted holder under another name: of its namespace, and created just before or after.
 
-    An older one that claims the name now is not: it, or its scoring API, would take the name away.
+    `wishes` are those for this name by scorers that had no other one. An older scorer that claims the name now is not a
+    renamed one: it, or its scoring API, would take the name away. A `/config` alone says nothing about a rename.
     """
-    new = [
-        wish.owner
+    new = {
+        wish.owner: wish
         for wish in wishes
-        if wish.name == name
-        and _namespace(wish.owner) == _namespace(holder.owner)
+        if _namespace(wish.owner) == _namespace(holder.owner)
         and (wish.created or _NOT_CREATED).timestamp() > holder.gone - RENAMED
-    ]
+        and wish.config in ("", holder.config)
+    }
     if not new:
         return None
-    return next((claim for claim in waiting if claim.owner in new), NameClaim(min(new), now))
-
-
-def _is_others(claim: NameClaim, home: str) -> bool:
-    return _namespace(claim.owner) != home
+    first = next((claim for claim in waiting if claim.owner in new), None) or NameClaim(min(new), now)
+    return first._replace(config=new[first.owner].config, renamed_from=holder.owner)
 
 
 def _namespace(owner: str) -> str:
     return owner.partition("/")[0]
 
 
-def _size(name: str, claim: NameClaim) -> int:
-    # Characters of a stored claim besides its two names.
-    return len(name.encode()) + len(claim.owner) + 30
+def _size(name: str, owner: str) -> int:
+    # Bytes of a stored claim besides its two names, also after its owner's deletion.
+    return len(name.encode()) + len(owner.encode()) + 60
 
 
 def _text(at: int) -> str:
     return rfc3339(datetime.fromtimestamp(at, UTC))
 
 
-def _parsed(stored: Mapping[str, Any]) -> dict[str, tuple[NameClaim, ...]]:
+#: Name -> claims, each with whether it is the holder's.
+_Stored = dict[str, list[tuple[bool, NameClaim]]]
+
+
+def _parse(namespace: str, stored: Mapping[str, Any], claims: _Stored) -> None:
+    for name, queue in stored.items():
+        for owner, holds, since, gone, config, renamed_from in queue:
+            before = f"{namespace}/{renamed_from}" if renamed_from else ""
+            claim = NameClaim(f"{namespace}/{owner}", int(since), int(gone), str(config), before)
+            claims.setdefault(name, []).append((bool(holds), claim))
+
+
+def _queues(stored: _Stored) -> dict[str, tuple[NameClaim, ...]]:
+    # A hub that ended between two writes leaves a name without a holder, or with two.
     return {
-        name: tuple(NameClaim(str(owner), int(since), *map(int, gone)) for owner, since, *gone in queue)
-        for name, queue in stored.items()
-        if queue
+        name: tuple(claim for _, claim in sorted(claims, key=lambda item: (not item[0], item[1].since, item[1].owner)))
+        for name, claims in stored.items()
     }
+
+
+def _dumped(queues: Queues, prefix: str) -> dict[str, list[list[str | int]]]:
+    stored: dict[str, list[list[str | int]]] = {}
+    for name, queue in sorted(queues.items()):
+        for position, claim in enumerate(queue):
+            if claim.owner.startswith(prefix):
+                owner, before = claim.owner.removeprefix(prefix), claim.renamed_from.removeprefix(prefix)
+                item: list[str | int] = [owner, int(position == 0), claim.since, claim.gone, claim.config, before]
+                stored.setdefault(name, []).append(item)
+    return stored

@@ -164,13 +164,13 @@ class DirectoryBackend(DirectoryScores):
         """See the protocol."""
         self._record(about.kind.value, about.namespace, about.name, type_, reason, message)
 
-    def name_claims(self) -> str:
+    def name_claims(self, namespace: str) -> str:
         """See the protocol."""
-        return read_text(self._private("names.json")) or ""
+        return read_text(self._private(f"names.{namespace}.json")) or ""
 
-    def keep_name_claims(self, text: str) -> None:
+    def keep_name_claims(self, namespace: str, text: str) -> None:
         """See the protocol. No other process has this folder."""
-        write_text(self._private("names.json"), text)
+        write_text(self._private(f"names.{namespace}.json"), text)
 
     def signing_secret(self) -> str:
         """See the protocol. It is in a file that only its owner can read."""

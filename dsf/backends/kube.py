@@ -44,7 +44,8 @@ class KubeBackend(KubeScoreBackend):
     def __init__(self, session: Session, settings: Settings) -> None:
         super().__init__(session)
         # resourceVersion of the ConfigMap of claims as last read or written; empty if it did not exist.
-        self._claims_version = ""
+        #: Namespace -> resourceVersion of the ConfigMap with its claims.
+        self._claims_versions: dict[str, str] = {}
         self._agent_namespace = settings.agent_namespace
         self._events = EventRecorder(session, socket.gethostname())
         self._on_change: OnChange | None = None
@@ -163,29 +164,35 @@ class KubeBackend(KubeScoreBackend):
         """See the protocol."""
         return signing_secret(self._session, self._namespace)
 
-    def name_claims(self) -> str:
+    def name_claims(self, namespace: str) -> str:
         """See the protocol. Raises BackendError."""
         try:
-            config_map = self._session.get(CONFIG_MAPS.path(self._namespace, CLAIMS_NAME))
+            config_map = self._session.get(CONFIG_MAPS.path(self._namespace, self._claims_name(namespace)))
         except ObjectNotFoundError:
-            self._claims_version = ""
+            self._claims_versions.pop(namespace, None)
             return ""
-        self._claims_version = config_map["metadata"]["resourceVersion"]
+        self._claims_versions[namespace] = config_map["metadata"]["resourceVersion"]
         return str((config_map.get("data") or {}).get(CLAIMS_KEY, ""))
 
-    def keep_name_claims(self, text: str) -> None:
+    def keep_name_claims(self, namespace: str, text: str) -> None:
         """See the protocol."""
-        metadata = {"name": CLAIMS_NAME, "namespace": self._namespace, "labels": {MANAGED_BY_LABEL: MANAGED_BY}}
+        name = self._claims_name(namespace)
+        metadata = {"name": name, "namespace": self._namespace, "labels": {MANAGED_BY_LABEL: MANAGED_BY}}
         body: Manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {CLAIMS_KEY: text}}
-        if not self._claims_version:
+        version = self._claims_versions.get(namespace)
+        if version is None:
             answer = self._session.create(CONFIG_MAPS.path(self._namespace), body)
         else:
-            metadata["resourceVersion"] = self._claims_version
+            metadata["resourceVersion"] = version
             try:
-                answer = self._session.replace(CONFIG_MAPS.path(self._namespace, CLAIMS_NAME), body)
+                answer = self._session.replace(CONFIG_MAPS.path(self._namespace, name), body)
             except ObjectNotFoundError as error:
                 raise ObjectConflictError(str(error)) from None
-        self._claims_version = answer["metadata"]["resourceVersion"]
+        self._claims_versions[namespace] = answer["metadata"]["resourceVersion"]
+
+    def _claims_name(self, namespace: str) -> str:
+        """Return the name of the ConfigMap with the claims of a namespace; they are all in the hub's own one."""
+        return CLAIMS_NAME if namespace == self._namespace else f"{CLAIMS_NAME}.{namespace}"
 
     def deliver_credentials(self, cluster: str, credentials: Credentials) -> None:
         """See the protocol. A separate ManifestWork contains the agent's Secret."""

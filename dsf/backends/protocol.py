@@ -139,11 +139,11 @@ class Backend(ScoreBackend, Protocol):
     def signing_secret(self) -> str:
         """The hub's master secret in hex, created at the very first call and kept."""
 
-    def name_claims(self) -> str:
-        """The text last kept by `keep_name_claims`, which outlives this process and Redis; empty without any."""
+    def name_claims(self, namespace: str) -> str:
+        """Return a namespace's text last kept by `keep_name_claims`; empty without any. It outlives hub and Redis."""
 
-    def keep_name_claims(self, text: str) -> None:
-        """Replace the text of `name_claims`.
+    def keep_name_claims(self, namespace: str, text: str) -> None:
+        """Replace the text of `name_claims` for a namespace.
 
         Raises ObjectConflictError if another process has replaced it since this one read or wrote it; the next
         `name_claims` then reads it again.

@@ -98,8 +98,9 @@ class DesiredState:
         self._memory = PlanMemory()
         # Scorer -> last logged error.
         self._reported: dict[str, str] = {}
-        # The stored claims of names; None if they must be read.
+        # The stored claims of names, None if they must be read, and the stored text of each namespace.
         self._claims: NameClaims | None = None
+        self._stored: dict[str, str] = {}
         self._plan = FleetPlan()
         # Most bytes of a ManifestWork, as far as known. A restart tries the largest again.
         self._limit = capacity.MOST
@@ -292,23 +293,26 @@ class DesiredState:
 
     def _stored_claims(self) -> NameClaims:
         if self._claims is None:
-            text = self._backend.name_claims()
-            try:
-                self._claims = NameClaims.parse(text)
-            except ValueError as error:
-                log.error("the stored claims of names cannot be read: the oldest scorers get them", error=str(error))
-                self._claims = NameClaims()
+            namespaces = (self._settings.namespace, *self._settings.scorer_namespaces)
+            self._stored = {namespace: self._backend.name_claims(namespace) for namespace in namespaces}
+            self._claims = NameClaims.parse(
+                {name: text for name, text in self._stored.items() if _is_readable(name, text)}
+            )
         return self._claims
 
     def _keep_claims(self, claims: NameClaims) -> None:
         """Store new claims before they take effect: after a crash the same scorer has the name."""
         if claims == self._claims:
             return
-        try:
-            self._backend.keep_name_claims(claims.dump())
-        except ObjectConflictError:
-            self._claims = None
-            raise
+        for namespace, stored in self._stored.items():
+            if (text := claims.dump(namespace)) == stored:
+                continue
+            try:
+                self._backend.keep_name_claims(namespace, text)
+            except ObjectConflictError:
+                self._claims = None
+                raise
+            self._stored[namespace] = text
         self._claims = claims
 
     def _delivery(self) -> DeliverableSecrets:
@@ -417,6 +421,16 @@ class DesiredState:
             log.warning("fields of an object are ignored", kind=key.kind.value, object=key.name, problem=text)
             self._backend.event(key, "Warning", "UnknownField", text)
         self._ignored[key] = text
+
+
+def _is_readable(namespace: str, claims: str) -> bool:
+    """True if these stored claims of a namespace can be read; logs why not."""
+    try:
+        NameClaims.parse({namespace: claims})
+    except ValueError as error:
+        log.error("the stored claims of names cannot be read: the oldest scorers get them", error=str(error))
+        return False
+    return True
 
 
 def _hosts(name: str, entries: Iterable[str]) -> TokenHosts:

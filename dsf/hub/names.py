@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from dsf.api.allowednames import AllowedNames
-from dsf.api.nameclaims import NameClaims, Wish, refusal, settle
+from dsf.api.nameclaims import NameClaims, Wish, config_digest, former_owners, refusal, settle
 from dsf.api.naming import sanitize_resource_name
 from dsf.api.types import NAME_CONFLICT
 from dsf.hub.obstacle import NAME_NOT_ALLOWED, Obstacle
@@ -53,12 +53,21 @@ def decide(scorers: Mapping[str, ScorerPlan], rules: NameRules, now: int) -> tup
             refused[key] = Obstacle(NAME_NOT_ALLOWED, why)
         else:
             wished = None if score_name is None else sanitize_resource_name(score_name)
-        wishes[key] = Wish(key, wished, at)
-    scores = settle(rules.claims.scores, wishes.values(), now, rules.home)
+        wishes[key] = Wish(key, wished, at, _config(scorers[key]) if wished else "")
+    before = rules.claims
+    former = former_owners(before.scores, before.former, wishes.values(), now)
+    scores = settle(before.scores, wishes.values(), now, rules.home, former)
     for key, wish in wishes.items():
         if wish.name and (why := refusal(_described(scorers[key], wish.name), scores.get(wish.name, ()), key)):
             refused[key] = Obstacle(NAME_CONFLICT, why)
-    return NameClaims(own, scores), {key: why for key, why in refused.items() if key in scorers}
+    return NameClaims(own, scores, former), {key: why for key, why in refused.items() if key in scorers}
+
+
+def _config(plan: ScorerPlan) -> str:
+    """Return the digest of the `/config` that says the score name; empty if the spec says it."""
+    spec = plan.scorer.spec
+    params = spec.scoring.params
+    return "" if params is not None and params.name == plan.score_name else config_digest(spec.config_url)
 
 
 def _described(scorer: ScorerPlan, object_name: str) -> str:

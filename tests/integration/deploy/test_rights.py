@@ -116,8 +116,8 @@ def test_the_hub_can_do_its_work(
         wait_for(lambda: backend.get(Kind.WORK, cluster, CREDENTIALS_WORK_NAME))
         backend.remove_credentials(cluster)
         backend.delete(Kind.WORK, cluster, MANIFESTWORK_NAME)
-        backend.keep_name_claims(backend.name_claims() or "{}")
-        assert backend.name_claims() == "{}"
+        backend.keep_name_claims(HUB_NAMESPACE, backend.name_claims(HUB_NAMESPACE) or "{}")
+        assert backend.name_claims(HUB_NAMESPACE) == "{}"
         assert {reflector.error for reflector in backend._reflectors.values()} == {None}
     finally:
         backend.stop()

@@ -11,7 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dsf.api.nameclaims import KEPT, ROOM_OF_OTHERS, NameClaim, NameClaims, Wish, refusal, settle
+from dsf.api.nameclaims import (
+    KEPT,
+    ROOM_OF_NAMESPACE,
+    NameClaim,
+    NameClaims,
+    Wish,
+    former_owners,
+    refusal,
+    settle,
+)
 
 HOME = "hub"
 OLD = datetime(2026, 1, 1, tzinfo=UTC)
@@ -78,6 +87,7 @@ def test_a_rename_takes_the_name_over_and_no_older_scorer_does(seconds: int) -> 
     queues = settle(queues, [attacker, stranger], AT + 10, HOME)
     assert queues["x"][0].owner == "hub/victim"
     queues = settle(queues, [attacker, stranger, renamed], AT + 40, HOME)
+    assert queues["x"][0].renamed_from == "hub/victim"
     assert [claim.owner for claim in queues["x"]] == ["hub/renamed", "hub/attacker", "team/stranger"]
     # The old one, re-created: its name has been taken over.
     queues = settle(queues, [attacker, renamed, Wish("hub/victim", "x", NEW)], AT + 50, HOME)
@@ -112,16 +122,130 @@ def test_a_clock_that_was_ahead_keeps_no_name_longer() -> None:
     assert settle(kept, [Wish("hub/b", "x", OLD)], AT + KEPT, HOME)["x"] == (NameClaim("hub/b", AT),)
 
 
-def test_other_namespaces_cannot_fill_the_store() -> None:
-    many = [Wish(f"team/{number}", f"{number:0>250}") for number in range(2000)]
-    queues = settle({}, [*many, Wish("hub/a", "x")], AT, HOME)
-    assert queues["x"] == (NameClaim("hub/a", AT),)
-    stored = NameClaims(scores=queues).dump()
-    assert len(stored) < ROOM_OF_OTHERS + 100
+@pytest.mark.parametrize("greedy", ["team", HOME])
+def test_names_of_one_namespace_leave_room_for_those_of_others(greedy: str) -> None:
+    many = [Wish(f"{greedy}/{number}", f"{number:0>250}", OLD) for number in range(3000)]
+    others = [Wish("other/a", "x", NEW), Wish("third/a", "y", NEW)]
+    queues = settle({}, [*many, *others], AT, HOME)
+    assert queues["x"] == (NameClaim("other/a", AT),)
+    claims = NameClaims(scores=queues)
+    assert ROOM_OF_NAMESPACE / 2 < len(claims.dump(greedy)) < ROOM_OF_NAMESPACE + 100
+    assert len(claims.dump("other")) < 100
     left_out = next(wish for wish in many if wish.name not in queues)
-    assert "too many scorers" in refusal("score name", (), left_out.owner)
-    # Those that have one keep it.
-    assert settle(queues, [*many, Wish("hub/a", "x")], AT + 1, HOME) == queues
+    assert refusal("score name", (), left_out.owner) == (
+        f"score name cannot be claimed: namespace {greedy} has too many scorers, or too long names"
+    )
+    # Holders keep their names, and a later scorer of another namespace gets one.
+    after = settle(queues, [*many, *others, Wish("fourth/a", "z", NEW)], AT + 1, HOME)
+    assert after == queues | {"z": (NameClaim("fourth/a", AT + 1),)}
+    # Deleted scorers' names are room of their namespace, too.
+    churned = [Wish(f"{greedy}/new-{number}", f"new{number:0>250}", NEW) for number in range(3000)]
+    former = former_owners(queues, {}, churned, AT + 2)
+    claims = NameClaims(scores=settle(queues, [*churned, *others], AT + 2, HOME, former), former=former)
+    assert len(claims.dump(greedy)) < 2 * ROOM_OF_NAMESPACE
+
+
+def settled(claims: NameClaims, wishes: list[Wish], now: int) -> NameClaims:
+    """The score claims after `claims`, as the hub stores them."""
+    former = former_owners(claims.scores, claims.former, wishes, now)
+    after = NameClaims(scores=settle(claims.scores, wishes, now, HOME, former), former=former)
+    namespaces = {wish.owner.partition("/")[0] for wish in wishes} | {"hub"}
+    return NameClaims.parse({namespace: after.dump(namespace) for namespace in namespaces})
+
+
+def created(at: int) -> datetime:
+    return datetime.fromtimestamp(at, UTC)
+
+
+#: Owner -> score name, and the `/config` that says it. The first one of each name holds it.
+TENANTS = {
+    "hub/a": ("x", ""),
+    "hub/b": ("x", "config-of-b"),
+    "hub/c": ("x", ""),
+    "hub/d": ("y", "config-of-d"),
+    "hub/e": ("y", ""),
+}
+
+
+@pytest.mark.parametrize("step", [0, 2, 25], ids="{}s".format)
+@pytest.mark.parametrize("is_young", [True, False], ids=["young", "old"])
+@pytest.mark.parametrize("is_resolved", [True, False], ids=["at-once", "after-its-config"])
+def test_scores_stay_where_they_are_in_every_order_of_recreation(step: int, is_young: bool, is_resolved: bool) -> None:
+    owners = list(TENANTS)
+    for position, order in enumerate(itertools.permutations(owners)):
+        now = AT
+        claims = NameClaims()
+        wishes: dict[str, Wish] = {}
+        for owner, (name, config) in TENANTS.items():
+            wishes[owner] = Wish(owner, name, created(now) if is_young else OLD, config)
+            claims = settled(claims, [*wishes.values()], now)
+        running = {name: queue[0].owner for name, queue in claims.scores.items()}
+        assert running == {"x": "hub/a", "y": "hub/d"}
+        now += 100
+        # Deleted at once, or one after another in some other order.
+        for owner in [] if position % 2 else Random(position).sample(owners, len(owners)):
+            del wishes[owner]
+            claims = settled(claims, [*wishes.values()], now)
+            now += step
+        wishes = {}
+        if position % 3:
+            claims = settled(claims, [], now)
+        for owner in order:
+            name, config = TENANTS[owner]
+            if not is_resolved:
+                wishes[owner] = Wish(owner, None, created(now), config)
+                claims = settled(claims, [*wishes.values()], now)
+            wishes[owner] = Wish(owner, name, created(now), config)
+            claims = settled(claims, [*wishes.values()], now)
+            now += step
+        for seconds in (0, 2 * KEPT):
+            claims = settled(claims, [*wishes.values()], now + seconds)
+            assert {name: queue[0].owner for name, queue in claims.scores.items()} == running, order
+
+
+@pytest.mark.parametrize(
+    ("config", "is_rename"), [("", True), ("of-victim", True), ("other", False)], ids=["spec", "same-config", "config"]
+)
+def test_rename_needs_the_score_name_in_the_spec_or_the_same_config(config: str, is_rename: bool) -> None:
+    claims = settled(NameClaims(), [Wish("hub/victim", "x", OLD, "of-victim")], AT)
+    claims = settled(claims, [], AT + 10)
+    new = Wish("hub/new", "x", created(AT + 12), config)
+    claims = settled(claims, [new], AT + 12)
+    assert (claims.scores["x"][0].owner == "hub/new") is is_rename
+    claims = settled(claims, [new], AT + 11 + KEPT)
+    assert claims.scores["x"][0].owner == "hub/new"
+
+
+@pytest.mark.parametrize("earlier", ["y", "x"], ids=["held-another-name", "waited-for-it"])
+@pytest.mark.parametrize("pause", [0, 2, 299])
+def test_scorer_with_an_earlier_claim_is_no_renamed_one(earlier: str, pause: int) -> None:
+    victim, other = Wish("hub/victim", "x", OLD), Wish("hub/other", earlier, created(AT))
+    claims = settled(NameClaims(), [victim, other], AT)
+    claims = settled(claims, [victim], AT + 10)
+    claims = settled(claims, [], AT + 10)
+    other = Wish("hub/other", "x", created(AT + 10 + pause))
+    for seconds in (0, KEPT - pause - 1):
+        claims = settled(claims, [other], AT + 10 + pause + seconds)
+        assert claims.scores["x"][0].owner == "hub/victim"
+    assert settled(claims, [other], AT + 10 + KEPT).scores["x"][0].owner == "hub/other"
+
+
+def test_renamed_scorer_stays_the_holder_when_it_is_replaced() -> None:
+    claims = settled(NameClaims(), [Wish("hub/old", "x", OLD)], AT)
+    claims = settled(claims, [Wish("hub/new", "x", created(AT + 1))], AT + 1)
+    assert claims.scores["x"][0].owner == "hub/new"
+    later = AT + 10 * KEPT
+    claims = settled(claims, [], later)
+    claims = settled(claims, [Wish("hub/old", "x", created(later + 1))], later + 1)
+    claims = settled(claims, [Wish("hub/new", "x", created(later + 2))], later + 2)
+    assert claims.scores["x"][0].owner == "hub/new"
+
+
+def test_claims_interrupted_between_two_namespaces_have_one_holder() -> None:
+    both = {name: NameClaims(scores={"x": (NameClaim(f"{name}/a", AT),)}).dump(name) for name in ("one", "two")}
+    assert [claim.owner for claim in NameClaims.parse(both).scores["x"]] == ["one/a", "two/a"]
+    waiting = NameClaims(scores={"x": (NameClaim("one/a", AT), NameClaim("two/a", AT), NameClaim("two/b", AT - 1))})
+    assert NameClaims.parse({"two": waiting.dump("two")}).scores["x"][0].owner == "two/b"
 
 
 def test_what_a_refused_scorer_is_told() -> None:
@@ -136,14 +260,16 @@ def test_what_a_refused_scorer_is_told() -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["[]", "{", '{"scores":{"x":[1]}}', '{"scores":{"x":[["a","b"]]}}', "7"])
+@pytest.mark.parametrize(
+    "text", ["[]", "{", '{"scores":{"x":[1]}}', '{"scores":{"x":[["a","b"]]}}', "7", '{"former":{"a":"b"}}']
+)
 def test_stored_claims_that_cannot_be_read(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
-        NameClaims.parse(text)
+        NameClaims.parse({"hub": text})
 
 
 def test_no_claims_are_stored_yet() -> None:
-    assert NameClaims.parse("") == NameClaims()
+    assert NameClaims.parse({"hub": ""}) == NameClaims()
 
 
 WISHES = st.lists(
@@ -216,8 +342,8 @@ class Names(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        stored = NameClaims(scores=self.queues).dump()
-        self.queues = dict(NameClaims.parse(stored).scores)
+        claims = NameClaims(scores=self.queues)
+        self.queues = dict(NameClaims.parse({name: claims.dump(name) for name in ("hub", "team")}).scores)
         self.settle()
 
     @invariant()

@@ -87,6 +87,8 @@ def test_the_hub_may_touch_its_own_manifestworks_only() -> None:
         (["create"], None),
         (["get", "update"], [CLAIMS_NAME]),
     ]
+    role = chart.one(chart.render({"hubSetting": {"scorerNamespaces": ["team"]}}), "Role", "dynamic-scoring-hub")
+    assert _rules(role)["configmaps"][1]["resourceNames"] == [CLAIMS_NAME, f"{CLAIMS_NAME}.team"]
     assert [LEASE_NAME] in [rule.get("resourceNames") for rule in role["rules"]]
     assert "managedclusteraddons" not in _rules(
         chart.one(chart.render({"addon": {"enabled": False}}), "ClusterRole", "dynamic-scoring-hub")

@@ -17,7 +17,8 @@ class Objects:
         self.objects: dict[ObjectKey, Manifest] = {}
         #: (kind, reason, message)
         self.events: list[tuple[Kind, str, str]] = []
-        self.claims = ""
+        #: Namespace -> text.
+        self.claims: dict[str, str] = {}
         #: Raised when claims are kept.
         self.failure: BackendError | None = None
         self.ids: KeyIds | None = None
@@ -87,10 +88,10 @@ class Objects:
         del type_
         self.events.append((about.kind, reason, message))
 
-    def name_claims(self) -> str:
-        return self.claims
+    def name_claims(self, namespace: str) -> str:
+        return self.claims.get(namespace, "")
 
-    def keep_name_claims(self, text: str) -> None:
+    def keep_name_claims(self, namespace: str, text: str) -> None:
         if self.failure is not None:
             raise self.failure
-        self.claims = text
+        self.claims[namespace] = text

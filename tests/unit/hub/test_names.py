@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -59,6 +60,22 @@ def test_an_older_scorer_does_not_take_over_a_running_score(attacker: DynamicSco
     # An unreadable one as well.
     plan = planned(synced, after=plan, seconds=10 * KEPT, unreadable=frozenset({"hub/victim"}))
     assert plan.running("c") == []
+
+
+def test_a_scorer_named_by_its_config_is_no_renamed_one() -> None:
+    victim = scorer("victim", score="cpu")
+    before = planned(victim)
+    at = NOW + timedelta(seconds=2)
+    synced = {"lastSyncedConfig": {"scoring": {"params": {"name": "cpu"}}}}
+    other = scorer("other", score="mem", mode="Full", created=at.isoformat(), status=synced)
+    plan = planned(other, after=planned(after=before, seconds=1), seconds=2)
+    assert refusal(plan, "hub/other")[0] == "ScoreNameConflict"
+    plan = planned(other, victim, after=plan, seconds=4)
+    assert [one.name for one in plan.running("c")] == ["victim"]
+    # The same scoring API under another name of the object.
+    before = planned(scorer("old", score="mem", mode="Full", status=synced))
+    plan = planned(other, after=planned(after=before, seconds=1), seconds=2)
+    assert [one.name for one in plan.running("c")] == ["other"]
 
 
 def test_only_allowed_names_may_be_used_in_other_namespaces() -> None:
@@ -182,7 +199,8 @@ def test_a_claim_takes_effect_when_it_is_stored(settings_factory: Callable[..., 
     assert state.plan.scorers == {}
     # Another process was faster.
     store.failure = ObjectConflictError("changed")
-    store.claims = '{"scores":{"cpu":[["hub/other",1]]},"scorers":{"other":[["hub/other",1]]}}'
+    claim = ["other", 1, 1, 0, "", ""]
+    store.claims["hub"] = json.dumps({"scores": {"cpu": [claim]}, "scorers": {"other": [claim]}})
     with pytest.raises(ObjectConflictError):
         state.update()
     store.failure = None
@@ -192,6 +210,6 @@ def test_a_claim_takes_effect_when_it_is_stored(settings_factory: Callable[..., 
 
 def test_claims_that_cannot_be_read_are_made_anew(settings_factory: Callable[..., Settings]) -> None:
     store = stored(scorer("mine", score="cpu"))
-    store.claims = "edited"
+    store.claims["hub"] = "edited"
     assert running(desired(store, settings_factory)) == ["mine"]
-    assert "hub/mine" in store.claims
+    assert '"mine"' in store.claims["hub"]
