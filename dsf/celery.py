@@ -143,11 +143,11 @@ def configuration(config: Settings) -> dict[str, Any]:
     }
     if config.role == "agent":
         values |= {
-            # The stages wait for HTTP, and what they share is in memory.
-            "worker_pool": "threads",
+            # Threads, as the stages wait for HTTP and share memory.
+            "worker_pool": "dsf.agent.turns:SharedThreads",
             "worker_concurrency": config.agent_concurrency,
-            # A tick is taken while a thread is free: in the queue it can expire.
-            "worker_disable_prefetch": True,
+            # Ticks of scorers that may not begin yet are no obstacle to those behind them.
+            "worker_prefetch_multiplier": 100,
             "worker_consumer": "dsf.worker.liveness:PatientConsumer",
             "task_annotations": {"dsf.cycle": {"rate_limit": config.agent_rate_limit}},
         }

@@ -169,6 +169,11 @@ class SkipReason(DescribedReason):
         "no time was left when it could start: the agent was too late (three in a row: a failure), or beat was down",
         "raise the agent's `concurrency` or CPU; check beat, and the clocks of both",
     )
+    SHARE_FULL = (
+        "share_full",
+        "slow cycles of its namespace held the namespace's share of the agent's threads (three in a row: a failure)",
+        "find the slow scorers of the namespace (`dsf status`), lower their `timeoutSeconds`, or raise `concurrency`",
+    )
 
 
 class RejectionReason(DescribedReason):

@@ -23,6 +23,7 @@ import dsf.log
 from dsf.agent.config import AgentConfig
 from dsf.agent.metrics import AgentMetrics
 from dsf.agent.outbox import Outbox
+from dsf.agent.turns import Turns
 from dsf.api.summary import ScorerSummary
 from dsf.cycle.stages import Cycle, FilePayload, Stages, keep
 from dsf.errors import CycleError
@@ -151,9 +152,12 @@ class CycleRunner:
         self._stages = stages
         self._outbox = outbox
         self._metrics = metrics
-        self._hub_time = hub_time
         self._on_success = on_success
+        #: Unix seconds by the hub's clock.
+        self.hub_time = hub_time
         self._running = RunningCycles()
+        #: The ticks that wait for a thread.
+        self.turns = Turns(settings.agent_concurrency, self._namespaces)
         self._thread = threading.local()
         self._agent = socket.gethostname()
         self._version = metadata.version("dynamic-scoring-framework")
@@ -166,10 +170,12 @@ class CycleRunner:
         a run id. Raises CycleError for a cycle without a score, once that is sent.
         """
         # By the hub's clock: the hub refuses a run id that sorts before the last one.
-        run_id = run_id or new_run_id(self._hub_time())
+        run_id = run_id or new_run_id(self.hub_time())
         if not self._running.is_new(scorer, run_id):
             return "duplicate"
-        left = 0.0 if deadline is None else deadline - self._hub_time()
+        if (refusal := getattr(self._thread, "refusal", None)) is not None:
+            return self._without_score(scorer, run_id, "skipped", refusal)
+        left = 0.0 if deadline is None else deadline - self.hub_time()
         if deadline is not None and (
             left <= 0 or not self._running.has_time(scorer, left, deadline - run_time(run_id))
         ):
@@ -209,6 +215,17 @@ class CycleRunner:
             if not isinstance(cycle.payload, bytes):
                 cycle.payload.close()
             self._thread.current = None
+
+    def skipping(self, reason: CycleError, run: Callable[[], object]) -> None:
+        """Call `run`, which calls `run` of this object; its cycle is skipped for this reason."""
+        self._thread.refusal = reason
+        try:
+            run()
+        finally:
+            self._thread.refusal = None
+
+    def _namespaces(self) -> dict[str, str]:
+        return {name: summary.namespace or "" for name, summary in self._config.summaries().items()}
 
     def fetch(self, task: AnyTask) -> str:
         """Ask the source, and keep the scoring request."""
@@ -266,7 +283,7 @@ class CycleRunner:
 
     def _begin(self, run_id: str, summary: ScorerSummary, deadline: float | None) -> AgentCycle:
         declared = float(max(summary.scoring_interval, 1))
-        left = declared if deadline is None else deadline - self._hub_time()
+        left = declared if deadline is None else deadline - self.hub_time()
         # A tick may shorten a cycle, but not block the scorer for ever.
         # A cycle may exceed its interval only if its tick says so, but never three time-outs.
         longest = max(declared, 3 * summary.timeout_seconds)
@@ -277,7 +294,7 @@ class CycleRunner:
         # The tick may arrive before its new scorer's ConfigMap.
         until = time.monotonic() + 5.0
         if deadline is not None:
-            until = min(until, time.monotonic() + deadline - self._hub_time() - _LOOK_EVERY - _SHORTEST_TRY)
+            until = min(until, time.monotonic() + deadline - self.hub_time() - _LOOK_EVERY - _SHORTEST_TRY)
         while (summary := self._config.get(scorer)) is None and time.monotonic() < until:
             if self._ending.wait(_LOOK_EVERY):
                 break

@@ -185,14 +185,14 @@ class AgentStep(bootsteps.StartStopStep):
     def __init__(self, consumer: Any, agent: Runtime, **options: Any) -> None:
         super().__init__(consumer, **options)
         self._agent = agent
-        self._look: Any = None
+        self._timers: list[Any] = []
 
     def start(self, consumer: Any) -> None:
         """New connection: the worker takes ticks."""
         agent = self._agent
         # A stage is called by the task of its cycle alone.
         consumer.strategies = _Strategies({CYCLE_TASK: consumer.strategies[CYCLE_TASK]})
-        self._look = consumer.timer.call_repeatedly(1.0, agent.look)
+        self._timers = [consumer.timer.call_repeatedly(1.0, call) for call in (agent.look, consumer.pool.expire)]
         agent.readiness.consuming(True)
         agent.look()
 
@@ -200,9 +200,8 @@ class AgentStep(bootsteps.StartStopStep):
         """Shutdown or lost connection. Running cycles are finished; no new one begins."""
         agent = self._agent
         agent.readiness.consuming(False)
-        if self._look is not None:
-            self._look.cancel()
-            self._look = None
+        while self._timers:
+            self._timers.pop().cancel()
         if agent.ending.is_set() and consumer.task_consumer is not None:
             # Waits for the answer to the last pop: a tick in it still runs. Later ones stay in the queue.
             ignore_errors(consumer, consumer.task_consumer.channel.close)

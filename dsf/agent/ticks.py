@@ -41,6 +41,9 @@ _throttle = dsf.log.Throttle()
 #: Called for each message that is refused; the agent counts them.
 on_refused: list[Callable[[], object]] = []
 
+#: Header of a call of a cycle that has its scorer and its deadline, for `dsf.agent.turns`.
+TICK_HEADER: Final = "tick"
+
 Handler = Callable[..., Any]
 
 # Kombu's published types lack the overridden members.
@@ -111,6 +114,7 @@ def reduce(message: Any, task: str) -> tuple[Any, ...]:
         # Shown by Flower and `inspect`.
         "argsrepr": repr(given),
         "kwargsrepr": "{}",
+        TICK_HEADER: [given[0], given[2]],
     }
     message.properties = {"correlation_id": task_id, "priority": 0}
     return given

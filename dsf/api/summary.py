@@ -100,6 +100,8 @@ class ScorerSummary(BaseModel):
     source_method: str | None = None
     # Only for a plug-in's type with parameters.
     source_options: dict[str, Any] | None = None
+    # Only of a scorer outside of the hub's own namespace: namespaces share the agent's threads.
+    namespace: str | None = None
 
     @property
     def each_source(self) -> tuple[ScorerSummary, ...]:

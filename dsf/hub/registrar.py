@@ -17,6 +17,7 @@ from dsf import keys
 from dsf.hub.cycles import CycleOutcomes
 from dsf.hub.names import is_owner
 from dsf.hub.outage import Outage, StillAwayError
+from dsf.hub.scoreroom import with_rooms
 from dsf.hub.scorerplan import ScorerPlan
 from dsf.hub.summaries import FleetPlan
 from dsf.store.agents import Agents
@@ -62,6 +63,8 @@ class Registrar:
         self._parsed: dict[str, Entry | None] = {}
         # Seconds by which the clock shared by all hub processes is ahead of this host's.
         self._skew = 0.0
+        # Bytes that Redis may take; 0 without a limit.
+        self._max_memory = 0
         # The plan whose scorers the registry has, and scorers' errors at the last attempt.
         self._synced: FleetPlan | None = None
         self._problems: Mapping[str, Exception] = {}
@@ -72,6 +75,7 @@ class Registrar:
             with self._lock:
                 self._touched.clear()
             skew = hub_time(self._redis) - time.time()
+            self._max_memory = int(self._redis.info("memory").get("maxmemory", 0))
             stored = self._schedule.stored()
             # Most are as they were, and are not parsed again.
             self._parsed = {text: self._parsed.get(text) or parsed(Entry, pair, text) for pair, text in stored.items()}
@@ -114,7 +118,7 @@ class Registrar:
         with self._lock:
             if plan is self._synced:
                 return self._problems
-            wanted = plan.records(self._scorers)
+            wanted = with_rooms(plan.records(self._scorers), plan.home, self._max_memory)
             for name in {**wanted, **self._scorers}:
                 try:
                     before = self._scorers.get(name)
@@ -149,7 +153,7 @@ class Registrar:
             return
         self._registry.put_scorer(wanted)
         self._scorers[name] = wanted
-        if before is not None:
+        if before is not None and before.model_copy(update={"score_room": wanted.score_room}) != wanted:
             # Dimension format, validity or failure policy changed: scores may need a rewrite.
             self._writes.touch_all((cluster, name) for cluster in self._clusters_with(name))
 

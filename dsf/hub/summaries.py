@@ -93,6 +93,8 @@ class FleetPlan:
     limit: int = capacity.MOST
     #: All claims of names, to be stored before this plan takes effect.
     claims: NameClaims = field(default_factory=NameClaims)
+    #: The hub's own namespace.
+    home: str = ""
 
     @cached_property
     def _runnable(self) -> list[ScorerPlan]:
@@ -350,7 +352,7 @@ def make_plan(
     is_enabled = config is not None and config.metadata.deletion_timestamp is None
     delivery = delivery.with_targets(known.values(), facts)
     memory = memory or PlanMemory()
-    shared = (token_hosts, known, facts, delivery)
+    shared = (token_hosts, known, facts, delivery, names.home)
     plans = memory.plans(
         present, unhealthy, now, shared, lambda scorer: _plan_scorer(scorer, now, *shared, memory.variants)
     )
@@ -370,6 +372,7 @@ def make_plan(
         has_no_config=not is_enabled,
         limit=limit,
         claims=claims,
+        home=names.home,
     )
     return _bounded(_undisputed(plan), config.metadata.namespace if config is not None else "")
 
@@ -439,11 +442,14 @@ def _plan_scorer(
     authentications: Authentications,
     clusters: Iterable[ClusterFacts],
     delivery: DeliverableSecrets,
+    home: str,
     known: Memory,
 ) -> ScorerPlan:
     """One scorer's plan for any input of author and scoring API: an error here would break the whole plan."""
     try:
         resolved, results = resolve_everywhere(scorer, token_hosts, authentications, clusters, known)
+        if home and scorer.metadata.namespace != home:
+            resolved, results = _of_namespace(scorer.metadata.namespace, resolved, results)
         secretdelivery.check(resolved, delivery)
         if scorer.metadata.namespace != delivery.namespace and delivery.unreleased:
             for summary in (
@@ -468,6 +474,17 @@ def _plan_scorer(
     except Exception as error:  # noqa: BLE001 (its caller logs it)
         return ScorerPlan(scorer, None, internal_obstacle(error, "planning"))
     return plan
+
+
+def _of_namespace(
+    namespace: str, resolved: ResolvedScorer, results: Mapping[str, ScorerSummary | ResolutionError | None]
+) -> tuple[ResolvedScorer, dict[str, ScorerSummary | ResolutionError | None]]:
+    """Return the same, with the scorer's namespace in all summaries: agents give each namespace its share."""
+    named = {"namespace": namespace}
+    return replace(resolved, summary=resolved.summary.model_copy(update=named)), {
+        cluster: result.model_copy(update=named) if isinstance(result, ScorerSummary) else result
+        for cluster, result in results.items()
+    }
 
 
 def _secrets(

@@ -91,6 +91,16 @@ def ending_of(
     return _succeeded(result, scorer, scored)
 
 
+def without_room(result: Result, scorer: ScorerRecord, now: float) -> Ending:
+    """Return the ending of a result whose score exceeds its namespace's share of Redis."""
+    owner = f"namespace {scorer.namespace}" if scorer.namespace else "its namespace"
+    message = (
+        f"the scores of {owner} have their share of Redis, {scorer.score_room // 1024} KiB, and this one would exceed "
+        "it: return fewer results or shorter labels, or give Redis more memory (the chart's redis.maxMemory)"
+    )
+    return _failed(result, scorer, CycleError("publish", "too_large", message), now)
+
+
 def digest_of(score_name: str, items: Iterable[Item]) -> str:
     """A short hash of name and items, regardless of order."""
     text = repr((score_name, sorted(items)))
@@ -245,6 +255,8 @@ def _ending(
         ),
         failure_threshold=scorer.when_failing.threshold,
         written=scorer.destination != "None",
+        namespace=scorer.namespace,
+        room=scorer.score_room,
         counters=counters,
     )
 

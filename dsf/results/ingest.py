@@ -15,14 +15,14 @@ from dsf import keys
 from dsf.errors import MessageRejectedError, SchemaMismatchError, SettingsError
 from dsf.messages import Result, verify
 from dsf.process import tracing
-from dsf.results.ending import ending_of
+from dsf.results.ending import ending_of, without_room
 from dsf.results.holding import Published
 from dsf.settings import Settings
 from dsf.store.agents import AgentRecord, Agents
 from dsf.store.client import parsed_all, read_factor
 from dsf.store.entries import ScheduleOverride, interval_in_force, targets_of
 from dsf.store.registry import ClusterRecord, ScorerRecord
-from dsf.store.runs import Ending, Runs
+from dsf.store.runs import NO_ROOM, Ending, Runs
 from dsf.store.writes import VALIDITY_FACTOR
 
 #: Answers of `Ingest.handle_all` for refused results; each is counted.
@@ -115,6 +115,12 @@ class Ingest:
         self._note(news)
         endings = self._endings(results, registered, now, refusing)
         ended = self._runs.end_all(list(endings.values()), now=now)
+        crowded = [number for number, answer in zip(endings, ended, strict=True) if answer == (NO_ROOM, False)]
+        if crowded:
+            endings |= {number: without_room(*results[number], now) for number in crowded}
+            ended_now = dict(zip(endings, ended, strict=True))
+            failed = self._runs.end_all([endings[number] for number in crowded], now=now)
+            ended = list((ended_now | dict(zip(crowded, failed, strict=True))).values())
         self._runs.refuse(refused)
         answers |= dict(zip(endings, self._told(endings, ended, envelopes, now), strict=True))
         if any(isinstance(answer, tuple) and answer[1] for answer in ended):

@@ -25,6 +25,7 @@ Ticks not sent by beat are in `dsf.store.ticks`. The hash `dsf.keys.pair_key(clu
     last_run                                                   newest run id received (or declared lost)
     score                                                      JSON of the newest PairScore
     state_run, score_run                                       run that failing/failure and the score come from
+    score_size, score_of                                       bytes of the score, and the namespace they count for
     digest, changes                                            of the score: what the writer compares, and how often
                                                                what should be written has changed
 

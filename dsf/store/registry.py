@@ -87,6 +87,8 @@ class ScorerRecord(BaseModel):
     when_empty: EmptyRule = EmptyRule()
     #: None: every change is published.
     hold: HoldRule | None = None
+    #: Bytes in Redis that the scores of all scorers of its namespace may take; 0: any number.
+    score_room: int = Field(default=0, ge=0)
 
 
 class ClusterRecord(BaseModel):

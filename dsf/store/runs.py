@@ -39,7 +39,10 @@ _INGEST_KEYS = (
     keys.REJECTED,
     keys.HUB_CHANGED,
     keys.HUB_WAKE,
+    keys.SCORE_BYTES,
 )
+#: Outcome of a score that would exceed the bytes of its namespace: nothing is written, and its run stays open.
+NO_ROOM: Final = "no_room"
 
 _Argument = str | int
 
@@ -69,6 +72,9 @@ class Ending(NamedTuple):
     failure_threshold: int = 0
     #: Whether the score is to be written as an object.
     written: bool = True
+    #: The scorer's namespace, and the bytes that its scores may take in Redis; 0: any number.
+    namespace: str = ""
+    room: int = 0
     #: Counters of the pair hash (names without spaces) and their increments.
     counters: Mapping[str, float] = MappingProxyType({})
 
@@ -87,10 +93,11 @@ class Runs:
         newest.
 
         One round trip for all pairs, and one more for each further ending of a pair. Returns for each of `endings` its
-        outcome; `late` if it had been declared lost (its score counts, the books stay); `replayed` or `stale` if it was
-        refused; `removed` if the pair no longer exists; `ended` for a lost run that is not open any more; and whether a
-        writer must check the pair now. What Redis has against one ending is in its place and does not affect the
-        others; what it has against all is raised.
+        outcome; NO_ROOM if nothing was stored because the scores of its namespace take their bytes; `late` if it had
+        been declared lost (its score counts, the books stay); `replayed` or `stale` if it was refused; `removed` if the
+        pair no longer exists; `ended` for a lost run that is not open any more; and whether a writer must check the
+        pair now. What Redis has against one ending is in its place and does not affect the others; what it has against
+        all is raised.
         """
         ended: dict[int, tuple[str, bool] | redis.ResponseError] = {}
         for numbers in _by_turn(endings):
@@ -183,7 +190,9 @@ class Runs:
         by_pair = keys.ROWS, keys.SKIPS, keys.WRITES_REFUSED
         forgotten: list[str] = []
         for batch in batched(sorted(pairs), _BATCH):
-            answer: list[object] = self._forget(keys=[keys.ENTRIES], args=[*_PREFIXES, len(by_pair), *by_pair, *batch])
+            answer: list[object] = self._forget(
+                keys=[keys.ENTRIES, keys.SCORE_BYTES], args=[*_PREFIXES, len(by_pair), *by_pair, *batch]
+            )
             forgotten += [str(pair) for pair in answer]
         return forgotten
 
@@ -264,11 +273,13 @@ def _row(ending: Ending) -> Iterable[_Argument]:
         ending.failure_threshold,
         "1" if ending.written else "0",
         " ".join([f"{name} {_number(amount)}" for name, amount in ending.counters.items()]),
-        "1" if ending.outcome == "skipped" and history.reason == "expired" else "0",
+        "1" if ending.outcome == "skipped" and history.reason in ("expired", "share_full") else "0",
         # A metrics-only score has results and no items.
         len(score.items if ending.written else score.results) if score is not None else 0,
         "" if history.value is None else f"{history.value:.6g}",
         ending.remark.model_dump_json() if ending.remark is not None else "",
+        ending.namespace,
+        ending.room,
     )
 
 

@@ -1,6 +1,6 @@
 -- Removes what is known of pairs that are not in the schedule any more. Readers hear of it when something was left; the
 -- next time the change itself is forgotten.
--- KEYS  1 entries
+-- KEYS  1 entries, 2 bytes of scores
 -- ARGV  1 prefix of pair hashes, 2 prefix of histories, 3 number of hashes by pair n, then n of these, then pairs
 -- Returns the pairs of which something was left.
 local left = {}
@@ -8,6 +8,10 @@ local first = 4 + tonumber(ARGV[3])
 for i = first, #ARGV do
     local pair = ARGV[i]
     if redis.call('HEXISTS', KEYS[1], pair) == 0 then
+        local score = redis.pcall('HMGET', ARGV[1] .. pair, 'score_of', 'score_size')
+        if score[1] and tonumber(score[2]) then
+            redis.pcall('HINCRBY', KEYS[2], score[1], -tonumber(score[2]))
+        end
         local count = redis.call('DEL', ARGV[1] .. pair, ARGV[2] .. pair)
         for n = 4, first - 1 do
             count = count + redis.call('HDEL', ARGV[n], pair)

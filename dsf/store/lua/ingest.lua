@@ -2,19 +2,22 @@
 -- is asked for together, and written together. Each result is taken in as a whole or not at all: whatever can fail is
 -- looked at before the first write, and what Redis has against one says nothing of the others.
 -- One with the outcome 'lost' is of a run of which nothing was heard: it ends so only while it is open.
--- KEYS  1 open runs, 2 lost runs, 3 entries, 4 writes, 5 written, 6 rejected, 7 hub changed, 8 hub wake
+-- KEYS  1 open runs, 2 lost runs, 3 entries, 4 writes, 5 written, 6 rejected, 7 hub changed, 8 hub wake, 9 bytes of scores
 -- ARGV  1 now, 2 history length, 3 beginning of the names of histories, 4 so many runs in a row that expired in the
 --       queue are news, 5 what sorts after every run id that can be remembered: a later one is of a clock that was ahead
---       and has been set right since, and counts as none, then 18 per result:
+--       and has been set right since, and counts as none, then 20 per result:
 --       pair | scorer | run | outcome | refusal: '' or the reason for which an open run ends as the error that follows
 --       and any other run is refused | failure (JSON, errors and lost runs) | score (JSON, successes only) | digest of what
 --       would be written | when it was measured | until when it is valid | row of the history | failures in a row after which
 --       the written score changes (0: never) | '1' when an object is to be written | what to add to counters when the
 --       run's books close, as `field amount ...` | '1' when the run expired in the queue | number of items of the score |
---       the one number that stands for the score, '' for none | why the score has not all results (JSON), '' if it has
--- Returns for each {the outcome, 'late', 'replayed', 'stale', 'removed' or 'ended'; 1 when a writer has to look at the pair
--- now}, or the error.
-local ROW, FIRST = 18, 6
+--       the one number that stands for the score, '' for none | why the score has not all results (JSON), '' if it has |
+--       the scorer's namespace | bytes that the scores of that namespace may take, 0 for any number
+-- Returns for each {the outcome, 'late', 'replayed', 'stale', 'removed' or 'ended', or 'no_room' for a score that exceeds the
+-- bytes of its namespace, with nothing written; 1 when a writer has to look at the pair now}, or the error.
+local ROW, FIRST = 20, 6
+-- Bytes of a score that always finds room.
+local SMALL = 4096
 local now, history_length, many_expired, latest = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[4]), ARGV[5]
 -- The largest whole number that is exact as a Lua number; books that are full stay full.
 local FULL = 2 ^ 53
@@ -35,6 +38,11 @@ local open_runs = call('ZMSCORE', KEYS[1], unpack(members))
 local lost_runs = call('ZMSCORE', KEYS[2], unpack(members))
 local looks = call('ZMSCORE', KEYS[4], unpack(all_pairs))
 local rows = call('HMGET', ROWS, unpack(all_pairs))
+local used, grown = {}, {}
+local stored = call('HGETALL', KEYS[9])
+for i = 1, #stored, 2 do
+    used[stored[i]] = tonumber(stored[i + 1])
+end
 
 -- To be written for all --------------------------------------------------------------------------------------------
 
@@ -53,7 +61,7 @@ end
 
 local function take(first, i)
     local pair, scorer, run, outcome, refusal, failure_now, score, digest_now, measured, until_now, row, threshold,
-        written, counters, has_expired, items_now, value_now, remark_now = unpack(ARGV, first, first + ROW - 1)
+        written, counters, has_expired, items_now, value_now, remark_now, namespace, room = unpack(ARGV, first, first + ROW - 1)
     local member, hash, history = members[i], PAIR .. pair, ARGV[3] .. pair
 
     local is_lost = outcome == 'lost'
@@ -70,7 +78,7 @@ local function take(first, i)
     local is_open = open_runs[i]
     local late = not is_open and lost_runs[i]
     local is_shown = written == '1' or call('HEXISTS', KEYS[5], pair) == 1
-    local names = {'state_run', 'last_run', 'score_run', 'digest', 'changes'}
+    local names = {'state_run', 'last_run', 'score_run', 'digest', 'changes', 'score_size', 'score_of'}
     local STATE = #names
     local amounts = {}
     if not late then
@@ -117,6 +125,14 @@ local function take(first, i)
             if sub(one, 1, #head) == head then
                 return reject('replayed')
             end
+        end
+    end
+
+    local size_before, owner_before = tonumber(state[6]) or 0, state[7] or ''
+    if score ~= '' and run > score_run and #score > SMALL and tonumber(room) > 0 then
+        local size = owner_before == namespace and size_before or 0
+        if #score > size and (used[namespace] or 0) - size + #score > tonumber(room) then
+            return {'no_room', 0}
         end
     end
 
@@ -178,6 +194,8 @@ local function take(first, i)
             facts.remark = remark_now ~= '' and remark_now or nil
             has_row = true
             set('score', score)
+            set('score_size', #score)
+            set('score_of', namespace)
             set('score_run', run)
             set('digest', digest_now)
         end
@@ -211,6 +229,13 @@ local function take(first, i)
     if last > 0 then
         call('HSET', hash, unpack(values))
     end
+    if score ~= '' and run > score_run then
+        for owner, bytes in pairs({[owner_before] = -size_before, [namespace] = #score
+                - (owner_before == namespace and size_before or 0)}) do
+            used[owner] = (used[owner] or 0) + bytes
+            grown[owner] = (grown[owner] or 0) + bytes
+        end
+    end
     -- A run that was skipped ends as it should.
     if is_open and refusal ~= '' and outcome == 'error' then
         reject(refusal)
@@ -240,6 +265,11 @@ for i = 1, #members do
     answers[i] = fine and answer or {err = type(answer) == 'table' and answer.err or 'ERR ' .. tostring(answer)}
 end
 
+for owner, bytes in pairs(grown) do
+    if bytes ~= 0 then
+        redis.pcall('HINCRBY', KEYS[9], owner, bytes)
+    end
+end
 if #ended > 0 then
     call('ZREM', KEYS[1], unpack(ended))
     call('ZREM', KEYS[2], unpack(ended))

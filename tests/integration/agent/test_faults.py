@@ -64,6 +64,38 @@ def test_one_scorer_that_hangs_delays_no_other(agent: Agent, scorer: ScriptedSer
         assert (result.scorer, result.reason) == ("hanging", "deadline")
 
 
+def test_hanging_scorers_of_one_namespace_stop_no_others(make_agent: AgentFactory, scorer: ScriptedServer) -> None:
+    with ScriptedServer(hanging=httpserver.hang, good=matrix(SERIES)) as source:
+        slow = {"scoringInterval": 300, "timeoutSeconds": 200, "namespace": "greedy"}
+        hanging = [summary(f"hanging{number}", f"{source.url}/hanging", scorer.url, **slow) for number in range(24)]
+        other = summary("other", f"{source.url}/good", scorer.url, namespace="team")
+        good = [summary("own", f"{source.url}/good", scorer.url), other]
+        agent = make_agent(agent_concurrency=8)
+        agent.configure(*hanging, *good)
+        agent.start()
+        for _ in range(3):
+            for each in hanging:
+                agent.tick(each["name"], expires=300)
+        wait_for(lambda: source.paths().count("/hanging") >= 3, 20, "the sources that hang to be asked")
+        for _ in range(3):
+            for name in ("own", "other"):
+                agent.tick(name)
+                result = agent.result()
+                assert (result.scorer, result.outcome) == (name, "ok")
+        assert source.paths().count("/hanging") == 3
+        # Ticks whose time is over while the threads of their namespace hang say so, although all of them wait.
+        agent.tick("hanging23", expires=1)
+        result = agent.result()
+        assert (result.scorer, result.outcome, result.reason) == ("hanging23", "skipped", "share_full")
+        assert "namespace greedy hold their share of this agent's threads (3 of 8)" in result.message
+        agent.configure(*good)
+        # Those that wait are of no scorer of this cluster now.
+        agent.tick("own")
+        assert (
+            wait_for(lambda: (result := agent.result()).scorer == "own" and result, 60, "the own one").outcome == "ok"
+        )
+
+
 def test_ticks_that_waited_for_an_agent_that_was_away(make_agent: AgentFactory, source: ScriptedServer) -> None:
     with ScriptedServer(answer(RESULTS)) as scorer:
         agent = make_agent()

@@ -55,7 +55,8 @@ def called(document: object) -> Any:
     left = reduced(document)
     args, kwargs, embed = left.payload
     assert (kwargs, any(embed.values())) == ({}, False)
-    assert left.headers.keys() == {"lang", "task", "id", "root_id", "argsrepr", "kwargsrepr"}
+    assert left.headers.keys() == {"lang", "task", "id", "root_id", "argsrepr", "kwargsrepr", "tick"}
+    assert left.headers["tick"] == [args[0], args[2]]
     assert left.headers["task"] == "dsf.cycle"
     return args
 

@@ -20,7 +20,7 @@ RAISED: dict[str, tuple[int, type[DescribedReason]]] = {
 
 
 def test_reasons_of_skipped_ticks_are_those_of_beat() -> None:
-    assert set(ticks.REASONS) | {SkipReason.OVERLAP} == set(SkipReason)
+    assert set(ticks.REASONS) | {SkipReason.OVERLAP, SkipReason.SHARE_FULL} == set(SkipReason)
 
 
 def literals() -> Iterator[tuple[str, type[DescribedReason], str]]:

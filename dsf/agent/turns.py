@@ -1,0 +1,226 @@
+"""Which tick gets a thread of the agent next, and which one waits: shares of the threads by namespace.
+
+All scorers of a cluster share the agent's threads, and a cycle holds its thread while a server does not answer. So
+the scorers of one namespace never get all threads: some are reserved for the hub's own namespace, and each other one
+may hold at most as many as it leaves free. Two namespaces that hang therefore leave threads for a third one. A
+namespace alone on its cluster has all threads. Ticks beyond the share wait for their turn until they expire.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Final
+
+from celery.concurrency import thread
+from celery.concurrency.base import apply_target
+
+from dsf.agent.ticks import TICK_HEADER
+from dsf.errors import CycleError
+from dsf.messages import CYCLE_TASK
+from dsf.reasons import SkipReason
+
+#: Most waiting ticks for each thread, of all namespaces together.
+WAITING_PER_THREAD: Final = 75
+#: Ticks that an agent takes from its queue for each thread. More than wait, so that it goes on to take them.
+TAKEN_PER_THREAD: Final = 100
+
+
+@dataclass(eq=False)
+class Tick:
+    """A tick that an agent has taken from its queue."""
+
+    scorer: str
+    #: Unix seconds by the hub's clock; None for a call by hand.
+    deadline: float | None
+    #: Runs the cycle in the calling thread.
+    run: Callable[[], object]
+    #: Of its scorer; empty for the hub's own.
+    namespace: str = ""
+    position: int = 0
+
+
+@dataclass
+class _Namespace:
+    waiting: deque[Tick] = field(default_factory=deque)
+    running: int = 0
+
+
+class Turns:
+    """The ticks that wait and the number that run, by namespace. Thread-safe."""
+
+    def __init__(self, threads: int, namespaces: Callable[[], Mapping[str, str]]) -> None:
+        """`threads` run cycles; `namespaces` returns the namespace of each scorer here, empty for the hub's own."""
+        self._threads = threads
+        self._scorers = namespaces
+        self._lock = threading.Lock()
+        self._namespaces: dict[str, _Namespace] = {}
+        self._positions = count()
+
+    def add(self, tick: Tick) -> bool:
+        """Let a tick wait for its turn; False if its namespace already has its share of waiting ticks."""
+        with self._lock:
+            scorers = self._scorers()
+            tick.namespace = scorers.get(tick.scorer, "")
+            tick.position = next(self._positions)
+            waiting = self._namespaces.setdefault(tick.namespace, _Namespace()).waiting
+            free = self._threads * WAITING_PER_THREAD - sum(len(each.waiting) for each in self._namespaces.values())
+            if tick.namespace and len(set(scorers.values())) > 1 and len(waiting) >= free:
+                return False
+            waiting.append(tick)
+            return True
+
+    def take(self) -> Tick | None:
+        """Return the tick that may begin now; None if none waits, or if those that wait have to.
+
+        The hub's own namespace comes first, then the one with the fewest running cycles, then the oldest tick.
+        """
+        with self._lock:
+            present = set(self._scorers().values())
+            candidates = [
+                (bool(name), namespace.running, namespace.waiting[0].position, name)
+                for name, namespace in self._namespaces.items()
+                if namespace.waiting and self._may_run(name, present)
+            ]
+            if not candidates:
+                return None
+            namespace = self._namespaces[min(candidates)[-1]]
+            namespace.running += 1
+            return namespace.waiting.popleft()
+
+    def end(self, tick: Tick) -> None:
+        """A tick that was taken has run."""
+        with self._lock:
+            self._namespaces[tick.namespace].running -= 1
+            if not self._namespaces[tick.namespace].running and not self._namespaces[tick.namespace].waiting:
+                del self._namespaces[tick.namespace]
+
+    def expire(self, now: float) -> list[tuple[Tick, CycleError]]:
+        """Remove the waiting ticks whose time is over, with the reason; `now` in unix seconds by the hub's clock."""
+        with self._lock:
+            present = set(self._scorers().values())
+            expired: list[tuple[Tick, CycleError]] = []
+            for name, namespace in self._namespaces.items():
+                over = [tick for tick in namespace.waiting if tick.deadline is not None and tick.deadline <= now]
+                if over:
+                    reason = self._reason(name) if not self._may_run(name, present) and self._free > 0 else _EXPIRED
+                    namespace.waiting = deque(tick for tick in namespace.waiting if tick not in over)
+                    expired += ((tick, reason) for tick in over)
+            return expired
+
+    def refusal(self, tick: Tick) -> CycleError:
+        """Return why a tick that was not added is skipped."""
+        with self._lock:
+            return self._reason(tick.namespace)
+
+    def drain(self) -> list[Tick]:
+        """Remove and return all waiting ticks."""
+        with self._lock:
+            ticks = [tick for namespace in self._namespaces.values() for tick in namespace.waiting]
+            for namespace in self._namespaces.values():
+                namespace.waiting.clear()
+            return ticks
+
+    @property
+    def _free(self) -> int:
+        return self._threads - sum(namespace.running for namespace in self._namespaces.values())
+
+    def _may_run(self, name: str, present: Iterable[str]) -> bool:
+        """True if a cycle of this namespace may begin; `present` are the namespaces with scorers on this cluster."""
+        free = self._free
+        if free <= 0:
+            return False
+        present = {*present, name}
+        if len(present) == 1 or self._threads == 1:
+            return True
+        running = self._namespaces[name].running
+        if not name:
+            return running < self._threads - 1
+        reserved = max(1, self._threads // 4) if "" in present else 0
+        own = self._namespaces[""].running if "" in self._namespaces else 0
+        # The hub's own cycles beyond their reserve take threads from all others.
+        return running < free - max(0, reserved - own)
+
+    def _reason(self, name: str) -> CycleError:
+        running = self._namespaces[name].running if name in self._namespaces else 0
+        owner = f"namespace {name}" if name else "the own namespace of the hub"
+        message = (
+            f"the scorers of {owner} hold their share of this agent's threads ({running} of {self._threads}): "
+            "their sources or scoring APIs are slow or hang"
+        )
+        return CycleError("", SkipReason.SHARE_FULL, message)
+
+
+_EXPIRED: Final = CycleError(
+    "",
+    SkipReason.EXPIRED,
+    "its tick waited in the agent until no time was left for a cycle: the agent's threads were busy",
+)
+
+
+#: Celery's published types have neither its members nor its results.
+_TaskPool: Any = thread.TaskPool
+
+
+class SharedThreads(_TaskPool):  # type: ignore[misc]
+    """Celery's pool of threads, whose threads are shared by namespace."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        # Ticks that are skipped need a thread, too, while all others are in use.
+        self._skipping = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dsf-skipped")
+
+    def on_stop(self) -> None:
+        """Skip the ticks that have not begun, and wait for those that have."""
+        for tick in self._runner.turns.drain():
+            self._skip(tick, CycleError("", SkipReason.EXPIRED, "the agent was stopped before its turn"))
+        super().on_stop()
+        self._skipping.shutdown()
+
+    def on_apply(
+        self,
+        target: Callable[..., Any],
+        args: tuple[Any, ...] | None = None,
+        kwargs: dict[str, Any] | None = None,
+        callback: Callable[..., Any] | None = None,
+        accept_callback: Callable[..., Any] | None = None,
+        **_: Any,
+    ) -> Future[None]:
+        """Run a task in its turn. `args` are those of Celery's tracer: name, id, headers and others."""
+        # By `dsf.agent.ticks`, which makes the headers anew.
+        scorer, deadline = args[2][TICK_HEADER] if args else ("", None)
+        tick = Tick(scorer, deadline, lambda: apply_target(target, args, kwargs, callback, accept_callback))
+        turns = self._runner.turns
+        if turns.add(tick):
+            self._run_next()
+        else:
+            self._skip(tick, turns.refusal(tick))
+        # Celery refers to it weakly and uses it for processes alone.
+        return Future()
+
+    def expire(self) -> None:
+        """Skip the waiting ticks whose time is over. Called regularly."""
+        for tick, reason in self._runner.turns.expire(self._runner.hub_time()):
+            self._skip(tick, reason)
+
+    @property
+    def _runner(self) -> Any:
+        return self.app.tasks[CYCLE_TASK].runner
+
+    def _run_next(self) -> None:
+        while (tick := self._runner.turns.take()) is not None:
+            self.executor.submit(self._run, tick)
+
+    def _run(self, tick: Tick) -> None:
+        try:
+            tick.run()
+        finally:
+            self._runner.turns.end(tick)
+            self._run_next()
+
+    def _skip(self, tick: Tick, reason: CycleError) -> None:
+        self._skipping.submit(self._runner.skipping, reason, tick.run)

@@ -1,0 +1,147 @@
+"""The threads of an agent, shared by namespace."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsf.agent.turns import WAITING_PER_THREAD, Tick, Turns
+from dsf.reasons import SkipReason
+
+
+def tick(scorer: str, deadline: float | None = None) -> Tick:
+    return Tick(scorer, deadline, lambda: None)
+
+
+def turns(threads: int, **namespaces: int) -> Turns:
+    """Turns with so many scorers of each namespace, `a0`, `a1` ... of `a`; `hub` is the hub's own."""
+    scorers = {
+        f"{name}{number}": "" if name == "hub" else name
+        for name, scorers in namespaces.items()
+        for number in range(scorers)
+    }
+    return Turns(threads, lambda: scorers)
+
+
+def started(queue: Turns) -> list[str]:
+    """The scorers of the ticks that begin now."""
+    return [tick.scorer for tick in iter(queue.take, None)]
+
+
+def waiting(queue: Turns, name: str, scorers: int) -> None:
+    for number in range(scorers):
+        assert queue.add(tick(f"{name}{number}"))
+
+
+@pytest.mark.parametrize("name", ["hub", "team"])
+def test_namespace_that_is_alone_has_all_threads(name: str) -> None:
+    queue = turns(8, **{name: 24})
+    waiting(queue, name, 24)
+    assert started(queue) == [f"{name}{number}" for number in range(8)]
+
+
+@pytest.mark.parametrize("threads", [2, 3, 4, 8, 100])
+def test_hanging_namespaces_leave_threads_for_others(threads: int) -> None:
+    queue = turns(threads, hub=1, a=1000, b=1)
+    for number in range(1000):
+        queue.add(tick(f"a{number}"))
+    assert 1 <= len(started(queue)) < threads
+    waiting(queue, "hub", 1)
+    assert started(queue) == ["hub0"]
+    if threads > 2:
+        waiting(queue, "b", 1)
+        assert started(queue) == ["b0"]
+
+
+def test_each_greedy_namespace_leaves_a_thread_for_the_next_one() -> None:
+    queue = turns(8, hub=1, a=24, b=24, c=24)
+    counts = []
+    for name in ("a", "b", "c"):
+        waiting(queue, name, 24)
+        counts.append(len(started(queue)))
+    assert counts == [3, 2, 1]
+    waiting(queue, "hub", 1)
+    assert started(queue) == ["hub0"]
+
+
+def test_hubs_own_scorers_go_first_and_leave_one_thread() -> None:
+    queue = turns(8, hub=24, a=24)
+    waiting(queue, "a", 24)
+    waiting(queue, "hub", 24)
+    assert started(queue)[:7] == [f"hub{number}" for number in range(7)]
+    assert [tick.scorer for tick in queue.drain() if tick.scorer.startswith("a")] == [
+        f"a{number}" for number in range(1, 24)
+    ]
+
+
+def test_thread_of_an_ended_cycle_goes_to_the_namespace_with_the_fewest() -> None:
+    queue = turns(4, a=9, b=9)
+    waiting(queue, "a", 9)
+    waiting(queue, "b", 9)
+    begun = list(iter(queue.take, None))
+    assert [tick.scorer for tick in begun] == ["a0", "b0", "a1"]
+    queue.end(begun[1])
+    assert started(queue) == ["b1"]
+
+
+def test_ticks_that_wait_too_long_say_whose_share_is_full() -> None:
+    queue = turns(4, hub=2, a=9)
+    for number in range(9):
+        assert queue.add(tick(f"a{number}", 10.0))
+    running = len(started(queue))
+    assert queue.expire(9.0) == []
+    expired = queue.expire(10.0)
+    assert [each.scorer for each, _ in expired] == [f"a{number}" for number in range(running, 9)]
+    [reason] = {(error.reason, error.message) for _, error in expired}
+    message = "the scorers of namespace a hold their share of this agent's threads (2 of 4): their sources or scoring "
+    assert reason == (SkipReason.SHARE_FULL, f"{message}APIs are slow or hang")
+    assert queue.drain() == []
+
+
+def test_ticks_that_wait_for_busy_threads_expire() -> None:
+    queue = turns(2, a=9)
+    for number in range(9):
+        assert queue.add(tick(f"a{number}", 10.0))
+    assert len(started(queue)) == 2
+    assert {error.reason for _, error in queue.expire(11.0)} == {SkipReason.EXPIRED}
+
+
+def test_waiting_ticks_of_one_namespace_leave_room_for_others() -> None:
+    queue = turns(2, hub=1, a=1, b=1)
+    added = list(itertools.takewhile(bool, (queue.add(tick("a0")) for _ in range(10_000))))
+    assert len(added) == WAITING_PER_THREAD
+    assert queue.refusal(tick("a0")).reason == SkipReason.SHARE_FULL
+    assert queue.add(tick("b0"))
+    assert queue.add(tick("hub0"))
+
+
+@given(
+    st.integers(1, 9),
+    st.lists(st.tuples(st.sampled_from(["hub", "a", "b", "c"]), st.sampled_from(["add", "take", "end"])), max_size=80),
+)
+def test_never_more_cycles_than_threads_and_no_tick_is_forgotten(threads: int, steps: list[tuple[str, str]]) -> None:
+    queue = turns(threads, hub=1, a=1, b=1, c=1)
+    running: list[Tick] = []
+    added: list[Tick] = []
+    begun: list[Tick] = []
+    for name, step in steps:
+        if step == "add":
+            added.append(tick(f"{name}0"))
+            assert queue.add(added[-1])
+        elif step == "end" and running:
+            queue.end(running.pop())
+        elif step == "take" and (taken := queue.take()) is not None:
+            running.append(taken)
+            begun.append(taken)
+        assert len(running) <= threads
+    for each in running:
+        queue.end(each)
+    # With all threads free some tick can begin.
+    if len(begun) < len(added):
+        taken = queue.take()
+        assert taken is not None
+        begun.append(taken)
+    assert {id(each) for each in added} == {id(each) for each in [*begun, *queue.drain()]}
