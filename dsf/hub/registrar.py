@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import redis
 
@@ -75,8 +76,8 @@ class Registrar:
             with self._lock:
                 self._touched.clear()
             skew = hub_time(self._redis) - time.time()
-            self._max_memory = int(self._redis.info("memory").get("maxmemory", 0))
             stored = self._schedule.stored()
+            self._max_memory = _max_memory(self._redis)
             # Most are as they were, and are not parsed again.
             self._parsed = {text: self._parsed.get(text) or parsed(Entry, pair, text) for pair, text in stored.items()}
             by_cluster: dict[str, dict[str, Entry]] = {}
@@ -266,6 +267,16 @@ class Registrar:
     def _refuse_if_away(self) -> None:
         if self._outage.is_on:
             raise StillAwayError("Redis cannot be reached")
+
+
+def _max_memory(client: redis.Redis) -> int:
+    """Return the bytes that Redis may take; 0 without a limit, or if a Redis that others run does not say it."""
+    try:
+        memory: Any = client.info("memory")
+    except redis.ResponseError as error:
+        log.debug("the memory of Redis was not read", error=str(error))
+        return 0
+    return int(memory.get("maxmemory", 0))
 
 
 def _differing(before: Mapping[str, object], after: Mapping[str, object]) -> set[str]:

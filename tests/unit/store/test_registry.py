@@ -12,7 +12,7 @@ WRITTEN = (
     '"more_dimension_formats":[],"aggregate_with":"","aggregate_by":[],"destination":"AddOnPlacementScore",'
     '"location":"Internal","interval":30,"validity":300,"rate_limit":null,"exposition":"","suspended":false,'
     '"health":"Active","problem":"","when_failing":{"failure_threshold":3,"behavior":"Keep","value":null},'
-    '"when_empty":%s,"hold":{"min_change":5,"for_seconds":0}}'
+    '"when_empty":%s,"hold":{"min_change":5,"for_seconds":0},"score_room":0}'
 )
 
 
