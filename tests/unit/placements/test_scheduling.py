@@ -131,6 +131,67 @@ def test_cel_counts_as_met_unless_ocm_was_asked() -> None:
     assert not any("CEL" in note for note in asked.notes)
 
 
+def cel(*expressions: str) -> dict[str, Any]:
+    return {"predicates": [{"requiredClusterSelector": {"celSelector": {"celExpressions": list(expressions)}}}]}
+
+
+EXISTS = 'managedCluster.scores("r").exists(e, e.name == "x" && e.value > 0)'
+
+
+@pytest.mark.parametrize(
+    ("decided", "number", "agrees"),
+    [
+        # CEL may have excluded the others.
+        ("b", None, None),
+        ("", None, None),
+        ("bc", 2, None),
+        ("b", 2, None),
+        ("abc", None, True),
+        # CEL cannot have added a cluster, nor more than it asks for.
+        ("bd", None, False),
+        ("abc", 2, False),
+    ],
+)
+def test_cel_leaves_open_whether_others_would_be_chosen(decided: str, number: int | None, agrees: bool | None) -> None:
+    spec = cel(EXISTS) | policy(addon(0)) | ({} if number is None else {"numberOfClusters": number})
+    view = explain(situation(spec, decided=frozenset(decided)))
+    assert view.agrees is agrees
+    assert any("OCM has not evaluated it" in note for note in view.notes) is (agrees is False)
+    assert any("is unknown" in note for note in view.notes) is (agrees is None)
+
+
+@pytest.mark.parametrize(
+    ("expressions", "configurations", "unwatched"),
+    [
+        ([EXISTS], (), "r"),
+        (["managedCluster.scores('r').size() > 0"], (), "r"),
+        ([EXISTS, "managedCluster.scores( 'b' ).size() > 0"], (), "b, r"),
+        ([EXISTS], (addon(0),), ""),
+        ([EXISTS], (addon(3, "y"),), ""),
+        (['"scores" in managedCluster.metadata.labels'], (), ""),
+    ],
+)
+def test_scores_that_only_cel_reads_are_named(
+    expressions: list[str], configurations: tuple[Any, ...], unwatched: str
+) -> None:
+    notes = explain(situation(cel(*expressions) | policy(*configurations))).notes
+    text = f"OCM does not evaluate it again when {unwatched} changes"
+    assert any(note.startswith(text) for note in notes) is bool(unwatched)
+    assert any("does not evaluate it again" in note for note in notes) is bool(unwatched)
+
+
+def test_expired_scores_that_cel_reads_are_named() -> None:
+    scores = {
+        ("a", "r"): score(1),
+        ("b", "r"): score(2, "2026-05-31T23:59:59Z"),
+        ("c", "q"): score(2, "2026-05-31T23:59:59Z"),
+    }
+    notes = explain(situation(cel(EXISTS), scores=scores)).notes
+    assert [note for note in notes if "validUntil" in note] == [
+        "CEL expressions ignore validUntil: they read expired scores of b as valid"
+    ]
+
+
 def test_what_ocm_says_of_all_clusters_is_not_taken_where_it_compares_them() -> None:
     amounts = {"allocatable": {"cpu": "1"}, "capacity": {"cpu": "1"}}
     more = {"allocatable": {"cpu": "2"}, "capacity": {"cpu": "2"}}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from pydantic import Field
@@ -16,6 +16,8 @@ from dsf.placements.scheduling import (
     ScoreKey,
     Situation,
     Standing,
+    cel_resources,
+    moment,
     schedule,
 )
 from dsf.text import listed
@@ -102,7 +104,9 @@ class PlacementView(View):
     number_of_clusters: int | None = Field(description="null: all that pass.")
     decided: list[str] = Field(description="What it has, as its PlacementDecisions say.")
     chosen: list[str] = Field(description="What would be chosen now, best first.")
-    agrees: bool = Field(description="Both are the same clusters.")
+    agrees: bool | None = Field(
+        description="Both are the same clusters. null: not known, as CEL expressions of predicates are not evaluated."
+    )
     source: Literal["ocm", "computed"] = Field(
         description="ocm: filters and values are what OCM's own scheduler answered; computed: they follow its rules"
     )
@@ -146,7 +150,7 @@ def explain(
         number_of_clusters=spec.get("numberOfClusters"),
         decided=sorted(situation.decided),
         chosen=outcome.chosen,
-        agrees=set(outcome.chosen) == situation.decided,
+        agrees=_agrees(situation, outcome, answer),
         source="computed" if answer is None else "ocm",
         source_note=source_note,
         problem=outcome.problem,
@@ -162,6 +166,18 @@ def explain(
     if not asked:
         return view.model_copy(update={"notes": notes})
     return view.model_copy(update={"notes": notes, "what_if": _what_if(situation, outcome, asked, answer)})
+
+
+def _agrees(situation: Situation, outcome: SchedulingDecision, answer: SchedulerAnswer | None) -> bool | None:
+    """Whether the Placement has the clusters that would be chosen now; None if CEL expressions may decide that."""
+    if set(outcome.chosen) == situation.decided:
+        return True
+    if not outcome.has_cel or answer is not None or outcome.problem:
+        return False
+    # CEL expressions only exclude clusters: any set of candidates may be what they leave.
+    wanted = situation.spec.get("numberOfClusters")
+    is_possible = situation.decided <= set(outcome.order) and (wanted is None or len(situation.decided) <= int(wanted))
+    return None if is_possible else False
 
 
 def ranking(outcome: SchedulingDecision, situation: Situation) -> list[RankedCluster]:
@@ -234,11 +250,17 @@ def _notes(
             "CEL expressions of its predicates are not evaluated here: the ranking includes the clusters that they "
             "exclude"
         )
+    if view.agrees is None:
+        yield (
+            "whether OCM would choose others now is unknown for the same reason; OCM's own scheduler answers it, if "
+            "DSF_PLACEMENT_DEBUGGER is set"
+        )
+    yield from _cel_notes(situation)
     if not situation.sets:
         yield "no ManagedClusterSet is bound to its namespace, so it has no clusters"
     if (wanted := situation.spec.get("numberOfClusters")) is not None and len(outcome.chosen) < int(wanted):
         yield f"{int(wanted) - len(outcome.chosen)} clusters fewer than it asks for pass its filters"
-    if not view.agrees and not outcome.problem:
+    if view.agrees is False and not outcome.problem:
         expired = any(cell.standing == "expired" for ranked in view.ranking for cell in ranked.cells)
         because = (
             "a score has expired, which OCM only notices with another change"
@@ -252,6 +274,29 @@ def _notes(
         ]
         if without:
             yield f"{prioritizer.name} counts 0 on {len(without)} of {len(view.ranking)} clusters: {listed(without, 5)}"
+
+
+def _cel_notes(situation: Situation) -> Iterator[str]:
+    """How OCM reads scores in CEL expressions of predicates, where that differs from prioritizers."""
+    resources = cel_resources(situation.spec)
+    # Prioritizers of weight 0 are not in the outcome, but OCM watches their scores, too.
+    policy = situation.spec.get("prioritizerPolicy") or {}
+    coordinates = [entry.get("scoreCoordinate") or {} for entry in policy.get("configurations") or ()]
+    watched = {(coordinate.get("addOn") or {}).get("resourceName") for coordinate in coordinates}
+    if unwatched := [name for name in resources if name not in watched]:
+        yield (
+            f"OCM does not evaluate it again when {listed(unwatched, 5)} changes, because only a CEL expression reads "
+            "it: add a prioritizer of weight 0 with this score (docs/placement.md)"
+        )
+    expired = sorted(
+        cluster
+        for (cluster, resource), score in situation.scores.items()
+        if resource in resources
+        and (until := moment((score.get("status") or {}).get("validUntil"))) is not None
+        and situation.now > until
+    )
+    if expired:
+        yield f"CEL expressions ignore validUntil: they read expired scores of {listed(expired, 5)} as valid"
 
 
 def _conditions(placement: Manifest) -> list[str]:

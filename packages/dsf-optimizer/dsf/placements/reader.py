@@ -22,7 +22,7 @@ from dsf.kube.resources import ADDON_PLACEMENT_SCORES, MANAGED_CLUSTERS, PLACEME
 from dsf.kube.session import Session
 from dsf.placements.explanation import PlacementList, PlacementView, WhatIf, explain, summary
 from dsf.placements.kinds import MANAGED_CLUSTER_SET_BINDINGS, MANAGED_CLUSTER_SETS, PLACEMENT_DECISIONS
-from dsf.placements.scheduling import Manifest, SchedulerAnswer, Situation, counts, decided_in
+from dsf.placements.scheduling import Manifest, SchedulerAnswer, Situation, cel_resources, counts, decided_in
 from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
@@ -140,6 +140,7 @@ class PlacementReader:
 
     def _scores(self, placement: Manifest) -> dict[tuple[str, str], Manifest]:
         names = {score.partition("/")[0] for score in summary(placement).scores}
+        names |= set(cel_resources(placement.get("spec") or {}))
         return {
             (score["metadata"]["namespace"], name): score
             for name in sorted(names)

@@ -9,6 +9,7 @@ Not evaluated: CEL expressions of predicates, which count as met here (`Scheduli
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -194,6 +195,23 @@ def _fits(predicate: Manifest, cluster: Manifest, outcome: SchedulingDecision) -
     # Claims have no `matchLabels`.
     by_claims = {"matchExpressions": (selector.get("claimSelector") or {}).get("matchExpressions")}
     return matches(selector.get("labelSelector") or {}, labels) and matches(by_claims, claims_of(cluster))
+
+
+#: `managedCluster.scores("NAME")` of OCM's CEL library.
+_CEL_SCORES: Final = re.compile(r"""\bscores\s*\(\s*(?:managedCluster\s*,\s*)?(?:"([^"\\]*)"|'([^'\\]*)')\s*\)""")
+
+
+def cel_resources(spec: Mapping[str, Any]) -> list[str]:
+    """Names of the AddOnPlacementScores that CEL expressions of the predicates read, sorted."""
+    expressions = [
+        str(expression)
+        for predicate in spec.get("predicates") or ()
+        for expression in ((predicate.get("requiredClusterSelector") or {}).get("celSelector") or {}).get(
+            "celExpressions"
+        )
+        or ()
+    ]
+    return sorted({double or single for text in expressions for double, single in _CEL_SCORES.findall(text)})
 
 
 def _check_predicates(predicates: Iterable[Manifest]) -> None:
