@@ -65,7 +65,7 @@ def serve(queue: str) -> int:
     from dsf.settings import settings
 
     @app.task(name=NOOP_TASK, ignore_result=True)
-    def noop(envelope: object) -> None:
+    def noop(frame: str) -> None:
         """Nothing."""
 
     app.conf.task_queues = [*app.conf.task_queues, _queue(NOOP_QUEUE)]
@@ -118,22 +118,22 @@ class Feeder:
             with self._app.connection_for_write() as connection, self._app.amqp.Producer(connection) as producer:
                 for n in range(count):
                     self._app.send_task(
-                        NOOP_TASK, args=[self._envelope(n)], queue=target, producer=producer, retry=False
+                        NOOP_TASK, args=[self._frame(n).decode()], queue=target, producer=producer, retry=False
                     )
             return
         if count > CLUSTERS * keys.MAIL_SLOTS:
             raise SystemExit(f"--count: the mailboxes take {CLUSTERS * keys.MAIL_SLOTS} results")
         with self._client.pipeline() as pipe:
             for n in range(count):
-                cluster, envelope = f"cluster{n % CLUSTERS}", self._envelope(n)
-                run = json.loads(envelope["body"])
+                cluster, frame = f"cluster{n % CLUSTERS}", self._frame(n)
+                run = json.loads(frame.partition(b"\n")[2])
                 pipe.zadd(keys.OPEN_RUNS, {keys.run_member(cluster, run["scorer"], run["run"]): time.time() + 3600})
                 pipe.hincrby(keys.pair_key(cluster, run["scorer"]), "n:scheduled", 1)
-                pipe.set(keys.mail_slot(cluster, n // CLUSTERS), json.dumps(envelope))
+                pipe.set(keys.mail_slot(cluster, n // CLUSTERS), frame)
                 pipe.set(keys.mail_flag(cluster), n // CLUSTERS)
             pipe.execute()
 
-    def _envelope(self, number: int) -> dict[str, Any]:
+    def _frame(self, number: int) -> bytes:
         cluster = number % CLUSTERS
         result = self._result(f"cluster{cluster}", f"scorer{number // CLUSTERS % SCORERS}")
         return messages.sign(result, self._keys[cluster])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import random
 import re
 import time
@@ -33,7 +32,7 @@ class SentResult:
 
     scorer: str
     run: str
-    text: str
+    text: bytes
     is_score: bool
     #: How often it found no slot.
     tries: int = 0
@@ -141,7 +140,7 @@ class PlayedAgent:
             version="1.0.0",
             **said,
         )
-        text = json.dumps(messages.sign(result, self._player.key(self.name)), ensure_ascii=False)
+        text = messages.sign(result, self._player.key(self.name))
         self._put(SentResult(scorer, run, text, said["outcome"] == "ok"))
 
     def _put(self, result: SentResult) -> None:

@@ -14,7 +14,6 @@ process. On a machine with two cores it is the machine that is measured.
 from __future__ import annotations
 
 import contextlib
-import json
 import random
 import sys
 import tempfile
@@ -79,9 +78,9 @@ class SendingClusters:
                 pipe.hset(keys.ENTRIES, entry.pair, entry.dump())
             pipe.execute()
 
-    def results(self, count: int, changing: float) -> list[tuple[str, str]]:
+    def results(self, count: int, changing: float) -> list[tuple[str, bytes]]:
         """(cluster, result) of all pairs in turn; their runs are opened as beat does."""
-        made: list[tuple[str, str]] = []
+        made: list[tuple[str, bytes]] = []
         opened: dict[str, float] = {}
         scheduled: Counter[str] = Counter()
         for number in range(count):
@@ -92,7 +91,7 @@ class SendingClusters:
             result = self._result(*pair)
             opened[keys.run_member(*pair, result.run)] = time.time() + 3600
             scheduled[keys.pair_key(*pair)] += 1
-            made.append((pair[0], json.dumps(messages.sign(result, self._keys[pair[0]]))))
+            made.append((pair[0], messages.sign(result, self._keys[pair[0]])))
         with self._client.pipeline() as pipe:
             pipe.zadd(keys.OPEN_RUNS, opened)
             for name, number in scheduled.items():
@@ -126,7 +125,7 @@ def waiting(client: redis.Redis) -> int:
     return int(client.zcount(keys.WRITES, "-inf", time.time()))
 
 
-def feed(client: redis.Redis, fleet: SendingClusters, made: list[tuple[str, str]], rate: float) -> tuple[int, int]:
+def feed(client: redis.Redis, fleet: SendingClusters, made: list[tuple[str, bytes]], rate: float) -> tuple[int, int]:
     """Let the results arrive at this pace; the largest number of results and of objects that waited."""
     most = objects = sent = 0
     turns: Counter[str] = Counter()

@@ -155,6 +155,10 @@ class SchemaMismatchError(MessageRejectedError):
         self.version = version
 
 
+class JsonBoundsError(DsfError, ValueError):
+    """JSON from outside is larger, deeper or has more values than its reader accepts; it was not parsed."""
+
+
 class BackendError(DsfError):
     """The hub's store of objects could not be read or written; the work is tried again later."""
 

@@ -43,10 +43,14 @@ MAIL_PREFIX = "hub.mail."
 #: hash cluster -> `TOKEN MILLISECONDS SLOT`: the results worker that reads this mailbox (`-`: none), until when by the
 #: clock of Redis, and the slot that is read next.
 MAIL_CLAIMS = "dsf:mail:claims"
+#: hash TOKEN -> `MILLISECONDS SLOT SLOT...`: the slots that a results worker is reading, until when its claims hold.
+MAIL_READING = "dsf:mail:reading"
+#: hash slot -> how often a results worker died while it was reading it. Each is read alone, and dropped at 2.
+MAIL_SUSPECTS = "dsf:mail:suspects"
 
 
 def mail_slot(cluster: str, slot: int) -> str:
-    """String with one signed result of a cluster, as JSON; slots count from 0."""
+    """String with one signed result of a cluster, as the frame of `dsf.messages`; slots count from 0."""
     return f"{MAIL_PREFIX}{cluster}.{slot}"
 
 

@@ -1,7 +1,8 @@
 """The messages between hub and agents: run ids, signing keys, and the signed result.
 
-A tick is a Celery message with `(scorer, run id, deadline)` and nothing else. A result is JSON text; the agent's own
-HMAC key signs all of it: cluster, scorer, run id, time and payload.
+A tick is a Celery message with `(scorer, run id, deadline)` and nothing else. A result is a frame of bytes: one line
+`DSF<version> <signature> <key id> <cluster>`, then the payload, which is JSON. The agent's own HMAC key signs version,
+key id, cluster and payload as they are, so that the hub parses nothing of a sender that it does not know.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ import re
 import secrets
 import time
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, ValidationError
 
-from dsf.errors import MessageRejectedError, SchemaMismatchError, SettingsError
+from dsf.api.scoring import MAX_RESULTS
+from dsf.api.types import USED_LABELS
+from dsf.boundedjson import Bounds, check
+from dsf.errors import JsonBoundsError, MessageRejectedError, SchemaMismatchError, SettingsError
 from dsf.keys import SCHEMA_VERSION, is_name, is_supported
 from dsf.text import cleaned, spaced
 
@@ -35,18 +39,25 @@ PUBLISH_TASK = "dsf.publish"
 STAGE_TASKS = (FETCH_TASK, SCORE_TASK, PUBLISH_TASK)
 INGEST_TASK = "dsf.ingest"
 
-#: Most bytes of a slot per character of the longest result: quotes are escaped, and a character may have three bytes.
-#: The hub refuses longer ones unread.
-PACKING = 3
-
 _RUN_ID = re.compile(r"[0-9]{13}-[0-9a-f]{8}")
 _REASON = re.compile(r"([a-z0-9_]{1,64})?")
 #: Characters of a result's message.
 MESSAGE_LIMIT = 1024
 #: Largest count in a result: more than any cycle has, and exact in every reader.
 LARGEST_COUNT = 2**53
-#: Bytes of one signed result. An agent sends no larger one, and the hub refuses it unread.
+#: Bytes of one payload. An agent sends no larger one, and the hub refuses it unread.
 MAX_RESULT_BYTES = 2 * 1024 * 1024
+#: Bytes of the line before the payload, and of a whole frame.
+MAX_HEADER_BYTES = 512
+MAX_FRAME_BYTES = MAX_HEADER_BYTES + MAX_RESULT_BYTES
+#: Bytes at the start of a frame that tell it from every other one: its signature is in them.
+FRAME_MARK = 80
+#: Labels of one result: more than there are in use, for agents of a later version.
+_MAX_LABELS = 16
+#: Durations and counts of one result, and characters of a name of one.
+_MAX_NUMBERS, _MAX_NAME = 64, 128
+_BOUNDS = Bounds(MAX_RESULT_BYTES, MAX_RESULTS * (len(USED_LABELS) + 3) + 2_000, max_depth=8)
+_HEADER = re.compile(rb"DSF(-?[0-9]{1,9}) ([0-9a-f]{64}) ([1-9][0-9]{0,17}) ([a-z0-9][-a-z0-9.]{0,252})\n")
 _VERSION_LIMIT = 64
 
 
@@ -121,100 +132,150 @@ _Name = Annotated[str, _is(is_name, "a DNS-1123 name")]
 _Label = Annotated[str, AfterValidator(spaced)]
 
 
-class Result(BaseModel):
-    """What publish sends at the end of a cycle. Times are unix seconds by the agent's clock, durations seconds."""
+_Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
+_Number = Annotated[float, Field(allow_inf_nan=False)]
+_Named = Annotated[str, Field(max_length=_MAX_NAME)]
+
+
+class _Payload(BaseModel):
+    """The signed JSON. Lists and maps have a largest length, and validation ends at the first wrong element: a list of
+    what is wrong takes far more memory than the text."""
 
     model_config = ConfigDict(extra="ignore")
 
-    v: int = SCHEMA_VERSION
-    cluster: _Name
     scorer: _Name
     run: Annotated[str, _is(is_run_id, "a run id")]
-    at: float = Field(allow_inf_nan=False)
+    at: _Number
     outcome: Outcome
     stage: Stage = ""
     reason: Annotated[str, _is(_REASON.fullmatch, "a snake_case word")] = ""
     message: Annotated[str, _cleaned(MESSAGE_LIMIT)] = ""
     #: [labels, score] per accepted result.
-    results: list[tuple[dict[str, _Label], Annotated[float, Field(allow_inf_nan=False)]]] = []
+    results: Annotated[
+        list[tuple[Annotated[dict[str, _Label], Field(max_length=_MAX_LABELS)], _Number]],
+        FailFast(),
+        Field(max_length=MAX_RESULTS),
+    ] = []
     # Reasons -> number; some ten are known.
-    refused: Annotated[dict[str, Annotated[int, Field(ge=0, le=LARGEST_COUNT)]], Field(max_length=64)] = {}
-    timings: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = {}
-    counts: dict[str, Annotated[int, Field(ge=0)]] = {}
+    refused: Annotated[dict[_Named, _Count], Field(max_length=_MAX_NUMBERS)] = {}
+    timings: Annotated[
+        dict[_Named, Annotated[float, Field(ge=0, allow_inf_nan=False)]], Field(max_length=_MAX_NUMBERS)
+    ] = {}
+    counts: Annotated[dict[_Named, Annotated[int, Field(ge=0)]], Field(max_length=_MAX_NUMBERS)] = {}
     #: Host name of the agent, and the version of its software.
     agent: Annotated[str, _cleaned(255)] = ""
     version: Annotated[str, _cleaned(_VERSION_LIMIT)] = ""
 
 
-def sign(result: Result, key: SigningKey) -> dict[str, Any]:
-    """The envelope of a result: `{"v", "kid", "body", "sig"}`; `body` is the JSON text that `sig` covers."""
-    body = json.dumps(
-        result.model_dump(exclude_defaults=True) | {"v": result.v}, separators=(",", ":"), ensure_ascii=False
-    )
-    return {"v": SCHEMA_VERSION, "kid": key.id, "cluster": result.cluster, "body": body, "sig": _signature(key, body)}
+class Result(_Payload):
+    """What publish sends at the end of a cycle. Times are unix seconds by the agent's clock, durations seconds."""
 
-
-def _signature(key: SigningKey, body: str) -> str:
-    # surrogatepass: a label with a lone surrogate must fail in validation, not here.
-    return hmac.new(key.secret, body.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
-
-
-class _Versions(BaseModel):
-    """What the bodies of all schema versions have: theirs, and the version of the agent's software, maybe in another
-    form."""
-
+    #: These two are in the frame's first line.
     v: int = SCHEMA_VERSION
-    version: Any = ""
+    cluster: _Name
 
 
-def _check_schema(body: str, cluster: str, key_id: int, version: int) -> None:
-    """Raises SchemaMismatchError. The signed version in the body counts, and that of the envelope."""
-    try:
-        signed = _Versions.model_validate_json(body)
-    except ValidationError:
-        # No such object: the parser reports it.
-        return
-    for schema in (signed.v, version):
-        if not is_supported(schema):
-            software = signed.version if isinstance(signed.version, str) else ""
-            raise SchemaMismatchError(cluster, key_id, schema, software[:_VERSION_LIMIT])
+def sign(result: Result, key: SigningKey) -> bytes:
+    """The frame of a result, signed with this key."""
+    text = json.dumps(
+        result.model_dump(exclude_defaults=True, exclude={"v", "cluster"}), separators=(",", ":"), ensure_ascii=False
+    )
+    # surrogatepass: a label with a lone surrogate must fail in the hub's validation, not here.
+    return frame(text.encode("utf-8", "surrogatepass"), key, result.cluster, result.v)
 
 
-def verify(envelope: object, master_secret: bytes) -> Result:
-    """Verify the sender of an envelope and parse its result.
+def frame(payload: bytes, key: SigningKey, cluster: str, version: int = SCHEMA_VERSION) -> bytes:
+    """The frame of a payload, whatever is in it."""
+    signature = _signature(key, version, cluster, payload)
+    return f"DSF{version} {signature} {key.id} {cluster}\n".encode() + payload
 
-    Only the signature proves the sender: the `cluster` outside picks the key, and the one inside must agree. Raises
-    MessageRejectedError with reason `malformed` or `bad_signature`, and SchemaMismatchError (`malformed`) for a validly
-    signed result of an unsupported version.
+
+def _signature(key: SigningKey, version: int, cluster: str, payload: bytes) -> str:
+    mac = hmac.new(key.secret, f"DSF{version} {key.id} {cluster}\n".encode(), hashlib.sha256)
+    mac.update(payload)
+    return mac.hexdigest()
+
+
+class _Header(NamedTuple):
+    version: int
+    signature: str
+    key_id: int
+    cluster: str
+    #: Its length in bytes.
+    size: int
+
+
+def _header(text: bytes) -> _Header | None:
+    match = _HEADER.match(text, 0, MAX_HEADER_BYTES)
+    if match is None:
+        return None
+    version, signature, key_id, cluster = match.groups()
+    return _Header(int(version), signature.decode(), int(key_id), cluster.decode(), match.end())
+
+
+def claimed_cluster(text: bytes) -> str:
+    """The cluster that a frame names, which proves nothing; empty if it names none."""
+    header = _header(text)
+    return header.cluster if header is not None else ""
+
+
+class Verified(NamedTuple):
+    """A result whose signature is valid."""
+
+    key_id: int
+    result: Result
+
+
+def verify(text: bytes, master_secret: bytes) -> Verified:
+    """Verify the sender of a frame, then parse its result.
+
+    Only the signature proves the sender; nothing of the payload is parsed before. Raises MessageRejectedError with
+    reason `malformed` or `bad_signature`, and SchemaMismatchError (`malformed`) for a validly signed result of an
+    unsupported version.
     """
-    if not isinstance(envelope, dict):
-        raise MessageRejectedError("malformed", "a result must be a JSON object")
-    version, kid, cluster = envelope.get("v"), envelope.get("kid"), envelope.get("cluster")
-    body, signature = envelope.get("body"), envelope.get("sig")
-    if not isinstance(version, int):
-        raise MessageRejectedError("malformed", f"schema version {version!r} is no number")
-    # Not `true`: it equals 1, so its derived key would be cached as the first one.
-    if not (type(kid) is int and kid >= 1 and isinstance(cluster, str) and is_name(cluster)):
-        raise MessageRejectedError("malformed", "key id or cluster name missing or wrong")
-    if not (isinstance(body, str) and isinstance(signature, str)):
-        raise MessageRejectedError("malformed", "body or signature missing")
-    if len(body) > MAX_RESULT_BYTES:
-        raise MessageRejectedError("malformed", f"result of {len(body)} characters, the limit is {MAX_RESULT_BYTES}")
-    expected = _signature(derive_key(master_secret, cluster, kid), body)
-    if not hmac.compare_digest(expected.encode(), signature.encode("utf-8", "surrogatepass")):
+    header = _header(text)
+    if header is None or not is_name(header.cluster):
+        raise MessageRejectedError("malformed", "no signed result: its first line is not that of an agent")
+    version, signature, key_id, cluster, size = header
+    payload = text[size:]
+    if len(payload) > MAX_RESULT_BYTES:
+        raise MessageRejectedError("malformed", f"result of {len(payload)} bytes, the limit is {MAX_RESULT_BYTES}")
+    expected = _signature(derive_key(master_secret, cluster, key_id), version, cluster, payload)
+    if not hmac.compare_digest(expected, signature):
         if not is_supported(version):
             # Another version may be signed differently.
             raise MessageRejectedError("malformed", f"schema version {version} is not supported")
-        raise MessageRejectedError("bad_signature", f"signature does not match the key {kid} of cluster {cluster}")
+        raise MessageRejectedError("bad_signature", f"signature does not match the key {key_id} of cluster {cluster}")
     try:
-        result = Result.model_validate_json(body)
+        check(payload, _BOUNDS)
+        if not is_supported(version):
+            raise SchemaMismatchError(cluster, key_id, version, _software(payload))
+        parsed = _Payload.model_validate_json(payload)
     except ValidationError as error:
-        _check_schema(body, cluster, kid, version)
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise MessageRejectedError("malformed", f"result of cluster {cluster}: {where}: {first['msg']}") from None
-    if not (is_supported(version) and is_supported(result.v)):
-        _check_schema(body, cluster, kid, version)
-    if result.cluster != cluster:
-        raise MessageRejectedError("bad_signature", f"signed by {cluster} for cluster {result.cluster}")
-    return result
+        raise MessageRejectedError("malformed", f"result of cluster {cluster}: {_first_of(error)}") from None
+    except JsonBoundsError as error:
+        raise MessageRejectedError("malformed", f"result of cluster {cluster}: {error}") from None
+    return Verified(key_id, Result.model_construct(v=version, cluster=cluster, **parsed.__dict__))
+
+
+def _first_of(error: ValidationError) -> str:
+    """The first thing that is wrong."""
+    if error.error_count() > _MAX_NUMBERS:
+        # As objects of Python, hundreds of thousands would take hundreds of megabytes.
+        return f"{error.error_count()} values are wrong"
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    return cleaned(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}", 500)
+
+
+class _Software(BaseModel):
+    """The version of the agent's software in a payload of any schema version, maybe in another form."""
+
+    version: Any = ""
+
+
+def _software(payload: bytes) -> str:
+    try:
+        version = _Software.model_validate_json(payload).version
+    except ValidationError:
+        return ""
+    return cleaned(version, _VERSION_LIMIT) if isinstance(version, str) else ""

@@ -192,6 +192,11 @@ class RejectionReason(DescribedReason):
         "too old, from a clock that is too far off, or of a scorer that no longer runs",
         "check the agent's clock, and that the results workers keep up",
     )
+    READER_DIED = (
+        "reader_died",
+        "the results worker died twice while reading it",
+        "raise the results worker's memory; if it persists, revoke the cluster's credentials",
+    )
 
 
 class RefusalReason(DescribedReason):

@@ -25,7 +25,7 @@ from dsf.auth.secrets import SecretSource
 from dsf.cycle import stages
 from dsf.errors import SettingsError
 from dsf.keys import is_name
-from dsf.messages import CYCLE_TASK, MAX_RESULT_BYTES, STAGE_TASKS
+from dsf.messages import CYCLE_TASK, MAX_FRAME_BYTES, STAGE_TASKS
 from dsf.process import memory
 from dsf.process.exposition import MetricsServer
 from dsf.process.launch import USAGE
@@ -84,7 +84,7 @@ class Runtime:
             settings,
             self.config,
             stages.Stages(settings, secrets, self.memory, self.metrics),
-            Outbox(self.redis, keyring, settings.cluster, MAX_RESULT_BYTES, self.ending),
+            Outbox(self.redis, keyring, settings.cluster, MAX_FRAME_BYTES, self.ending),
             self.metrics,
             ending=self.ending,
             hub_time=self.clock.now,

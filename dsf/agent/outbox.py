@@ -10,7 +10,6 @@ The signing key is a file that is read at each use, so that rotation needs no re
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from typing import Final, NamedTuple
@@ -20,7 +19,7 @@ import redis
 from dsf import keys
 from dsf.agent.config import read_limited
 from dsf.errors import CycleError, SettingsError
-from dsf.messages import PACKING, Result, SigningKey, sign
+from dsf.messages import Result, SigningKey, sign
 from dsf.settings import Settings
 from dsf.store.pairs import SUCCESSES
 
@@ -183,22 +182,16 @@ class Outbox:
             self._ending.wait(_AGAIN)
 
     def _signed(self, result: Result) -> bytes:
-        """The envelope, as JSON. Raises CycleError without a key, and for a result that the hub would refuse unread."""
+        """The frame. Raises CycleError without a key, and for a result that the hub would refuse unread."""
         try:
-            envelope = sign(result, self._keyring.key())
+            text = sign(result, self._keyring.key())
         except SettingsError as error:
             raise CycleError("publish", "no_signing_key", str(error)) from None
-        # A lone surrogate in a label must fail in the hub's validation, not here.
-        text = json.dumps(envelope, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
-        for size, limit, unit in (
-            (len(envelope["body"]), self._max_bytes, "characters"),
-            (len(text), self._max_bytes * PACKING, "bytes"),
-        ):
-            if size > limit:
-                raise CycleError(
-                    "publish",
-                    "too_large",
-                    f"the result has {size} {unit}, more than the {limit} that the hub takes; "
-                    "return fewer results or shorter labels",
-                )
+        if len(text) > self._max_bytes:
+            raise CycleError(
+                "publish",
+                "too_large",
+                f"the result has {len(text)} bytes, more than the {self._max_bytes} that the hub takes; "
+                "return fewer results or shorter labels",
+            )
         return text

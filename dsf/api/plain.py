@@ -4,6 +4,7 @@ lists of things with names."""
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final, Protocol, TypeVar
 
@@ -87,8 +88,8 @@ def _some(items: _Items) -> _Items:
 
 
 def _distinct(items: _Items) -> _Items:
-    names = [item.name for item in items]
-    twice = next((name for name in names if names.count(name) > 1), None)
+    counts = Counter(item.name for item in items)
+    twice = next((name for name, count in counts.items() if count > 1), None)
     if twice is not None:
         raise ValueError(f"the name {twice!r} is there twice; give each its own")
     return items

@@ -11,6 +11,8 @@ from typing import Any, Final, get_args
 
 from pydantic import BaseModel, ValidationError
 
+#: Mistakes of one document that are named.
+MAX_MISTAKES: Final = 50
 #: Most bytes of a foreign answer that are shown in a message.
 HEAD_BYTES: Final = 120
 
@@ -47,9 +49,12 @@ def head(body: bytes) -> str:
 
 
 def explain(error: ValidationError, model: type[BaseModel], document: Any) -> list[Mistake]:
-    """The mistakes that pydantic found in `document` as a `model`, as readable messages."""
-    mistakes = []
+    """The first mistakes that pydantic found in `document` as a `model`, as readable messages."""
+    mistakes: list[Mistake] = []
     for detail in error.errors(include_url=False, include_input=False):
+        if len(mistakes) == MAX_MISTAKES:
+            mistakes.append(Mistake((), f"and more mistakes, up to {error.error_count() - MAX_MISTAKES}"))
+            break
         if detail["type"] == "default_factory_not_called":
             # A default that depends on another field, whose mistake is already reported.
             continue

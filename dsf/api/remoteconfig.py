@@ -17,13 +17,18 @@ from dsf.api.plain import DISTINCT, SOME
 from dsf.api.problems import explain, head
 from dsf.api.sourcetype import AnySourceType
 from dsf.api.types import MAX_SECONDS, SourceType
-from dsf.errors import RemoteConfigError
+from dsf.boundedjson import Bounds, check
+from dsf.errors import JsonBoundsError, RemoteConfigError
 
 #: Seconds within which a scoring API must answer /healthz and configURL.
 CHECK_TIMEOUT: Final = 5.0
 #: Most sources of one scorer: each is queried in its own thread, and all data go into one scoring request.
 MAX_SOURCES: Final = 8
 SOURCE_NAME_PATTERN: Final = r"^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$"
+#: Bytes of an answer, after decompression.
+MAX_CONFIG_BYTES: Final = 1024 * 1024
+#: Some hundred values are in use.
+_BOUNDS: Final = Bounds(MAX_CONFIG_BYTES, 10_000, max_depth=32)
 _SOURCE_TYPES: Final = {member.value.lower(): member for member in SourceType}
 
 
@@ -105,8 +110,13 @@ class RemoteConfig(_RemoteModel):
 def parse_remote_config(body: bytes) -> RemoteConfig:
     """Parse the answer `body` of configURL. Raises RemoteConfigError naming field and mistake."""
     try:
+        check(body, _BOUNDS)
         # Not the json module: this parser refuses lone surrogates ("\\ud800"), which Redis and Kubernetes cannot store.
         document = from_json(body.removeprefix(codecs.BOM_UTF8))
+    except JsonBoundsError as error:
+        raise RemoteConfigError(
+            f"the /config answer is no configuration: {error}; it starts with {head(body)}"
+        ) from None
     except ValueError as error:
         raise RemoteConfigError(f"the /config answer is not JSON ({error}); it starts with {head(body)}") from None
     if not isinstance(document, dict):

@@ -16,6 +16,7 @@ import dsf.log
 from dsf import keys, metrics
 from dsf.exporter.families import Labels, PairFamilies, filled
 from dsf.fleet.model import FleetModel
+from dsf.reasons import RejectionReason
 from dsf.schedule.stats import schedule_families
 from dsf.store.client import number, read_factor
 from dsf.store.entries import pause
@@ -122,7 +123,7 @@ class FleetCollector(Collector):
             for reason, text in self._redis.hgetall(keys.REJECTED).items()
         }
         # Exposed as 0 from the start: rate() does not see an increase from absent to one.
-        known = dict.fromkeys(("bad_signature", "replayed", "stale", "unknown_cluster", "malformed"), 0.0)
+        known = dict.fromkeys(map(str, RejectionReason), 0.0)
         mail: dict[Labels, float] = {
             (str(cluster),): number("counter", str(cluster), text)
             for cluster, text in sorted(self._redis.hgetall(keys.REJECTED_MAIL).items())

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 import dsf.log
 from dsf import http
 from dsf.api.problems import head
-from dsf.api.remoteconfig import CHECK_TIMEOUT, RemoteConfig, parse_remote_config
+from dsf.api.remoteconfig import CHECK_TIMEOUT, MAX_CONFIG_BYTES, RemoteConfig, parse_remote_config
 from dsf.api.resolvereason import ResolveReason
 from dsf.api.scorer import DynamicScorer
 from dsf.api.types import ConfigSyncMode, HealthStatus
@@ -43,7 +43,7 @@ FAILURE_THRESHOLD: Final = 3
 #: Parallel checks, shared equally by the namespaces of scorers: hung scoring APIs of one must not delay the others.
 CONCURRENCY: Final = 16
 #: Max. bytes read of a response, after decompression.
-MAX_BYTES: Final = 1024 * 1024
+MAX_BYTES: Final = MAX_CONFIG_BYTES
 #: `auth` and `tls` of a scoring API use the clusters' Secrets, which the hub lacks. Alternatives:
 _HELP: Final = "(docs/sources.md#what-the-hub-asks)"
 _OPEN: Final = f"; the hub asks without scoring.auth: let it in, or set another configURL {_HELP}"

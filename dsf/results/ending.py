@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from dsf.api.aggregate import aggregated
 from dsf.api.score import Item, build_items, valid_until, validity_at
-from dsf.api.scoring import MAX_RESULTS, REFUSALS, Remark, remark_of
+from dsf.api.scoring import REFUSALS, Remark, remark_of
 from dsf.api.types import USED_LABELS
 from dsf.errors import CycleError, ScoreObjectTooLargeError
 from dsf.messages import LARGEST_COUNT, STAGES, Result, run_time
@@ -129,11 +129,7 @@ def _clock_skew(result: Result, now: float) -> str | None:
 
 
 def _score(result: Result, scorer: ScorerRecord, until: float, now: float, published: PairScore | None) -> _Scored:
-    """The score of a successful result. Raises CycleError if it has too many results or is too large."""
-    if len(result.results) > MAX_RESULTS:
-        raise CycleError(
-            "publish", "too_many_results", f"{len(result.results)} results in one cycle, the limit is {MAX_RESULTS}"
-        )
+    """The score of a successful result. Raises CycleError if it is too large."""
     kept = _kept(result.results)
     refused: Counter[str] = Counter()
     for name, number in result.refused.items():

@@ -13,7 +13,7 @@ import redis
 import dsf.log
 from dsf import keys
 from dsf.errors import MessageRejectedError, SchemaMismatchError, SettingsError
-from dsf.messages import Result, verify
+from dsf.messages import Result, claimed_cluster, verify
 from dsf.process import tracing
 from dsf.results.ending import ending_of, without_room
 from dsf.results.holding import Published
@@ -76,12 +76,12 @@ class Ingest:
         # Cluster -> newest key id used, its agent's versions, and until when these need not be stored again.
         self._noted: dict[str, tuple[int, _Versions, float]] = {}
 
-    def handle_all(self, envelopes: Sequence[object]) -> list[str | redis.ResponseError]:
-        """Ingest several envelopes in order, as if one by one, in two round trips.
+    def handle_all(self, frames: Sequence[bytes]) -> list[str | redis.ResponseError]:
+        """Ingest several frames in order, as if one by one, in two round trips.
 
         Returns for each what became of it: the outcome (ok, empty, partial, error, skipped), `late` for the result of a
-        run that was declared lost, one of REFUSED, or Redis' error. Handling the same envelope again changes nothing.
-        Never raises because of an envelope's content; raises redis.RedisError if Redis is unreachable, and all may then
+        run that was declared lost, one of REFUSED, or Redis' error. Handling the same frame again changes nothing.
+        Never raises because of a frame's content; raises redis.RedisError if Redis is unreachable, and all may then
         be handled again.
         """
         now = self._clock()
@@ -94,7 +94,7 @@ class Ingest:
                 yield
             except MessageRejectedError as error:
                 answers[number] = error.reason
-                self._log(error.reason, envelopes[number], str(error))
+                self._log(error.reason, frames[number], str(error))
             except Exception:
                 # A mistake of ours must not keep this result, and those behind it, waiting for ever.
                 log.exception("result dropped")
@@ -103,9 +103,9 @@ class Ingest:
                 refused[str(answers[number])] += 1
 
         messages: dict[int, _Message] = {}
-        for number, envelope in enumerate(envelopes):
+        for number, frame in enumerate(frames):
             with refusing(number):
-                messages[number] = self._verified(envelope)
+                messages[number] = self._verified(frame)
         registered = _registered(self._redis, messages.values())
         results: dict[int, tuple[Result, ScorerRecord]] = {}
         news: dict[str, tuple[_Versions, int]] = {}
@@ -122,16 +122,16 @@ class Ingest:
             failed = self._runs.end_all([endings[number] for number in crowded], now=now)
             ended = list((ended_now | dict(zip(crowded, failed, strict=True))).values())
         self._runs.refuse(refused)
-        answers |= dict(zip(endings, self._told(endings, ended, envelopes, now), strict=True))
+        answers |= dict(zip(endings, self._told(endings, ended, frames, now), strict=True))
         if any(isinstance(answer, tuple) and answer[1] for answer in ended):
             self._on_change()
-        return [answers[number] for number in range(len(envelopes))]
+        return [answers[number] for number in range(len(frames))]
 
     def _told(
         self,
         endings: Mapping[int, Ending],
         ended: Sequence[tuple[str, bool] | redis.ResponseError],
-        envelopes: Sequence[object],
+        frames: Sequence[bytes],
         now: float,
     ) -> Iterator[str | redis.ResponseError]:
         """What became of these endings, which is traced and logged."""
@@ -144,7 +144,7 @@ class Ingest:
             tracing.ingested(run, ending.outcome, now, self._clock())
             if outcome in REFUSED:
                 why = _WHY.get(outcome, ending.history.message)
-                self._log(outcome, envelopes[number], why, scorer=ending.scorer, run=ending.run)
+                self._log(outcome, frames[number], why, scorer=ending.scorer, run=ending.run)
             yield outcome
 
     def _endings(
@@ -177,17 +177,13 @@ class Ingest:
         """Count a result dropped without ingestion. Raises redis.RedisError."""
         self._runs.refuse({reason: 1})
 
-    def _verified(self, envelope: object) -> _Message:
-        """The message in an envelope with a valid signature. Raises MessageRejectedError."""
+    def _verified(self, frame: bytes) -> _Message:
+        """The message in a frame with a valid signature. Raises MessageRejectedError."""
         try:
-            result = verify(envelope, self._secret)
+            key_id, result = verify(frame, self._secret)
         except SchemaMismatchError as error:
             # Its agent is reported: else users would suspect a lossy network.
             return _Message(error.cluster, error.key_id, (error.schema_version, error.version), error)
-        except (ValueError, RecursionError) as error:
-            # A lone surrogate, or nesting too deep for the parser.
-            raise MessageRejectedError("malformed", f"not readable: {type(error).__name__}") from None
-        key_id = envelope["kid"] if isinstance(envelope, dict) else 0
         return _Message(result.cluster, key_id, (result.v, result.version), result)
 
     def _examined(
@@ -226,14 +222,18 @@ class Ingest:
         until = time.monotonic() + 30.0
         self._noted |= {name: (key_id, versions, until) for name, (versions, key_id) in news.items()}
 
-    def _log(self, reason: str, envelope: object, why: str, **context: str) -> None:
+    def _log(self, reason: str, frame: bytes, why: str, **context: str) -> None:
         not_logged = self._throttle.take(reason)
         if not_logged is None:
             return
-        claimed = envelope.get("cluster") if isinstance(envelope, dict) else None
         # Never the payload: it is foreign and may be long.
         log.warning(
-            "result refused", reason=reason, cluster=str(claimed)[:253], why=why[:500], not_logged=not_logged, **context
+            "result refused",
+            reason=reason,
+            cluster=claimed_cluster(frame),
+            why=why[:500],
+            not_logged=not_logged,
+            **context,
         )
 
 

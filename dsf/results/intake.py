@@ -4,16 +4,18 @@ An agent may write only to the few slots of its own mailbox, so one credential u
 stays in its slot until it is in the books, and the slot is emptied only if it still holds that result: a worker that
 dies in between loses nothing, and ingesting a result twice changes nothing. The worker that reads a mailbox claims it
 for seconds; meanwhile others read other mailboxes.
+
+Results of one cluster must not stop those of others. A cluster has a share of the bytes of each read. Slots that a
+worker was reading when it died are read one by one, and the slot that it was reading alone is dropped.
 """
 
 from __future__ import annotations
 
-import json
 import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import redis
@@ -21,7 +23,7 @@ from celery import Task
 
 import dsf.log
 from dsf import keys
-from dsf.messages import MAX_RESULT_BYTES, PACKING
+from dsf.messages import FRAME_MARK, MAX_FRAME_BYTES
 from dsf.results.ingest import Ingest
 from dsf.store.client import lua, repeat
 
@@ -32,10 +34,14 @@ PAUSE: Final = 0.2
 _TIMES_THE_LOOK: Final = 25
 # Seconds between two looks into every mailbox: the flag of a result may not have been set.
 _EVERYWHERE_EVERY: Final = 10.0
-#: Bytes of the shortest result: it has an envelope with a signature.
-SHORTEST: Final = 200
+#: Bytes of the shortest result: it has a signature.
+SHORTEST: Final = 120
 # Results and bytes read at once: together they are one task, and Redis serves nobody else while it reads them.
-_MOST, _MOST_BYTES = 300, 32 * 1024 * 1024
+_MOST, _MOST_BYTES = 300, 8 * 1024 * 1024
+# Bytes read at once of one cluster, beyond the first of its results.
+_SHARE = 1024 * 1024
+# Bytes of results parsed at once: the objects take up to 40 times as much.
+_PARSED_BYTES = 512 * 1024
 # Milliseconds after which others may read the mailbox of a worker that died: longer than results take to be ingested.
 _CLAIM_HOLDS: Final = 10_000
 # Names of clusters in Flower.
@@ -50,6 +56,8 @@ class Waiting(NamedTuple):
     slots: list[bytes]
     texts: list[bytes]
     is_more: bool
+    #: Slots that were emptied unread, because the worker that read each of them alone died.
+    dropped: Sequence[bytes] = ()
 
 
 class Mailboxes:
@@ -58,13 +66,15 @@ class Mailboxes:
     For one thread. The client must not decode answers: agents may write any bytes.
     """
 
-    def __init__(self, client: redis.Redis, message_limit: int) -> None:
-        """A result has at most `message_limit` characters."""
-        self._longest = message_limit * PACKING
+    def __init__(self, client: redis.Redis, max_bytes: int) -> None:
+        """A result has at most `max_bytes`."""
+        self._longest = max_bytes
         self._read = client.register_script(lua("mail_read"))
         self._empty = client.register_script(lua("mail_empty"))
         self._token = secrets.token_hex(16)
         self._first = 0
+        # Every second read is for a slot that a worker may have died of: it must not be the first one of a new worker.
+        self._alone = False
 
     def read(self, *, everywhere: bool = False) -> Waiting:
         """Results that wait, some of each cluster; they stay in their slots.
@@ -72,24 +82,31 @@ class Mailboxes:
         `everywhere` also looks into mailboxes whose flag is missing: an agent's connection may break before it is set.
         """
         sizes = _MOST, _MOST_BYTES, SHORTEST, self._longest
-        answer: Any = self._read(
-            keys=[keys.CLUSTERS, keys.MAIL_CLAIMS, keys.REJECTED, keys.REJECTED_MAIL],
+        reply: Any = self._read(
+            keys=[
+                *(keys.CLUSTERS, keys.MAIL_CLAIMS, keys.REJECTED, keys.REJECTED_MAIL),
+                *(keys.MAIL_READING, keys.MAIL_SUSPECTS),
+            ],
             args=[
                 *(keys.MAIL_PREFIX, keys.MAIL_SLOTS, self._token, _CLAIM_HOLDS),
                 *sizes,
-                *(self._first, int(everywhere)),
+                *(self._first, int(everywhere), _SHARE, int(self._alone)),
             ],
         )
-        self._first, is_more, slots, texts = answer
-        return Waiting(slots, texts, bool(is_more))
+        self._alone = not self._alone
+        self._first, is_more, slots, texts, dropped = reply
+        return Waiting(slots, texts, bool(is_more), dropped)
 
     def empty(self, slots: Sequence[bytes], texts: Sequence[bytes]) -> None:
-        """Empty slots that still hold these texts, and let other workers read their mailboxes."""
+        """End a read: empty slots that still hold these texts, and let other workers read their mailboxes.
+
+        Slots with an empty text keep their results.
+        """
         if slots:
-            # The last bytes tell a result from every other one: they hold its signature.
+            # The first bytes tell a result from every other one: they hold its signature.
             self._empty(
-                keys=[keys.MAIL_CLAIMS, *slots],
-                args=[self._token, *(text[-80:] for text in texts), *set(map(cluster_of, slots))],
+                keys=[keys.MAIL_CLAIMS, keys.MAIL_READING, keys.MAIL_SUSPECTS, *slots],
+                args=[self._token, *(text[:FRAME_MARK] for text in texts), *set(map(cluster_of, slots))],
             )
 
 
@@ -104,7 +121,6 @@ class Batch:
     def __init__(self, waiting: Waiting, ingest: Ingest) -> None:
         self._waiting = waiting
         self._ingest = ingest
-        self._envelopes = [_envelope(text) for text in waiting.texts]
         #: Numbers of those that are finished: in the books, or refused for good.
         self.finished: list[int] = []
 
@@ -115,7 +131,7 @@ class Batch:
         """
         outcomes: Counter[str] = Counter()
         trouble: redis.ResponseError | None = None
-        for number, answer in enumerate(self._ingest.handle_all(self._envelopes)):
+        for number, answer in enumerate(self._answers()):
             if isinstance(answer, redis.ResponseError) and not is_hopeless(answer):
                 trouble = answer
                 continue
@@ -131,11 +147,21 @@ class Batch:
             raise trouble
         return ", ".join(f"{outcome} {count}" for outcome, count in sorted(outcomes.items()))
 
+    def _answers(self) -> Iterator[str | redis.ResponseError]:
+        """Ingest a few large results at a time, and small ones together."""
+        part: list[bytes] = []
+        for text in self._waiting.texts:
+            if part and sum(map(len, part)) + len(text) > _PARSED_BYTES:
+                yield from self._ingest.handle_all(part)
+                part = []
+            part.append(text)
+        yield from self._ingest.handle_all(part)
+
     def __repr__(self) -> str:
         """What Flower shows as the task's argument."""
         clusters = list(dict.fromkeys(map(cluster_of, self._waiting.slots)))
         more = f" and {len(clusters) - _NAMED} more" if len(clusters) > _NAMED else ""
-        count = len(self._envelopes)
+        count = len(self._waiting.slots)
         return f"{count} result{'' if count == 1 else 's'} of {', '.join(clusters[:_NAMED])}{more}"
 
 
@@ -150,7 +176,7 @@ class Intake:
         stopping: threading.Event,
     ) -> None:
         """`client` does not decode answers."""
-        self._mail = Mailboxes(client, MAX_RESULT_BYTES)
+        self._mail = Mailboxes(client, MAX_FRAME_BYTES)
         self._ingest = ingest
         self._task = task
         self._stopping = stopping
@@ -171,6 +197,12 @@ class Intake:
         if everywhere and not waiting.is_more:
             self._everywhere_at = began + _EVERYWHERE_EVERY
         self.is_behind = waiting.is_more
+        for slot in waiting.dropped:
+            log.error(
+                "result dropped unread: the results worker that read it alone died; revoke the cluster's credentials "
+                "unless its agent is trusted",
+                cluster=cluster_of(slot),
+            )
         if waiting.slots:
             self._take_in(waiting)
         if waiting.is_more:
@@ -180,21 +212,14 @@ class Intake:
     def _take_in(self, waiting: Waiting) -> None:
         batch = Batch(waiting, self._ingest)
         done = self._task.apply((batch,))
+        finished = set(batch.finished)
         self._mail.empty(
-            [waiting.slots[number] for number in batch.finished], [waiting.texts[number] for number in batch.finished]
+            waiting.slots, [text if number in finished else b"" for number, text in enumerate(waiting.texts)]
         )
         if not done.successful():
             # What is left has lost its flag.
             self._everywhere_at = 0.0
             raise done.result
-
-
-def _envelope(text: bytes) -> object:
-    """The envelope in this text; None, which none is, if it is not JSON."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
 
 
 def is_hopeless(error: redis.ResponseError) -> bool:

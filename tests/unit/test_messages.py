@@ -6,8 +6,20 @@ import json
 
 import pytest
 
+from dsf import messages
 from dsf.errors import MessageRejectedError, SchemaMismatchError
-from dsf.messages import Result, _signature, derive_key, latest_run_id, new_run_id, sign, verify
+from dsf.messages import (
+    FRAME_MARK,
+    MAX_HEADER_BYTES,
+    Result,
+    claimed_cluster,
+    derive_key,
+    frame,
+    latest_run_id,
+    new_run_id,
+    sign,
+    verify,
+)
 
 MASTER = bytes(range(32))
 RUN = "1799999999000-0123abcd"
@@ -15,9 +27,9 @@ RUN = "1799999999000-0123abcd"
 
 def _sent(reason: str) -> Result:
     result = Result.model_construct(cluster="c", scorer="s", run=RUN, at=1.0, outcome="error", reason=reason)
-    envelope = sign(result, derive_key(MASTER, "c", 1))
-    assert json.loads(envelope["body"])["reason"] == reason
-    return verify(envelope, MASTER)
+    sent = sign(result, derive_key(MASTER, "c", 1))
+    assert json.loads(sent.partition(b"\n")[2])["reason"] == reason
+    return verify(sent, MASTER).result
 
 
 def test_a_reason_is_one_word() -> None:
@@ -30,14 +42,23 @@ def test_what_is_no_reason(reason: str) -> None:
         _sent(reason)
 
 
-def test_a_key_id_that_is_no_number_spoils_no_key() -> None:
-    """Derived keys are remembered, and `true` equals 1: one cluster could have kept out another one's results."""
-    result = Result(cluster="c", scorer="s", run=RUN, at=1.0, outcome="ok")
-    good = sign(result, derive_key(MASTER, "c", 1))
-    derive_key.cache_clear()
-    with pytest.raises(MessageRejectedError, match="key id"):
-        verify({**good, "kid": True}, MASTER)
-    assert verify(good, MASTER) == result
+def test_sender_is_verified_before_anything_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    good = sign(Result(cluster="c", scorer="s", run=RUN, at=1.0, outcome="ok"), derive_key(MASTER, "c", 1))
+    monkeypatch.setattr(messages, "check", pytest.fail)
+    monkeypatch.setattr(messages._Payload, "model_validate_json", pytest.fail)
+    with pytest.raises(MessageRejectedError) as refused:
+        verify(good + b"[", MASTER)
+    assert refused.value.reason == "bad_signature"
+
+
+def test_frame_names_sender_and_schema_once() -> None:
+    result = Result(cluster="c.1", scorer="s", run=RUN, at=1.0, outcome="ok")
+    sent = sign(result, derive_key(MASTER, "c.1", 7))
+    assert (claimed_cluster(sent), claimed_cluster(b"no frame")) == ("c.1", "")
+    assert b"c.1" not in sent.partition(b"\n")[2]
+    assert verify(sent, MASTER) == (7, result)
+    assert len(sent.partition(b"\n")[0]) <= MAX_HEADER_BYTES
+    assert sent[:FRAME_MARK] != sign(result, derive_key(MASTER, "c.1", 8))[:FRAME_MARK]
 
 
 def test_what_cannot_be_seen_does_not_arrive() -> None:
@@ -52,25 +73,25 @@ def test_what_cannot_be_seen_does_not_arrive() -> None:
         version="1\u200b",
         results=[({"node": "n\x9b1\n", "pod": "p"}, 1.0)],
     )
-    found = verify(sign(result, derive_key(MASTER, "c", 1)), MASTER)
+    found = verify(sign(result, derive_key(MASTER, "c", 1)), MASTER).result
     assert (found.message, found.agent, found.version) == ("a 31m b ]0;", "host", "1")
     assert found.results == [({"node": "n 1 ", "pod": "p"}, 1.0)]
 
 
-def test_a_cluster_signs_for_itself_only() -> None:
+def test_cluster_signs_for_itself_only() -> None:
     result = Result(cluster="other", scorer="s", run=RUN, at=1.0, outcome="ok")
-    envelope = sign(result, derive_key(MASTER, "c", 1)) | {"cluster": "c"}
-    with pytest.raises(MessageRejectedError, match="signed by c for cluster other") as refused:
-        verify(envelope, MASTER)
+    sent = sign(result, derive_key(MASTER, "c", 1))
+    with pytest.raises(MessageRejectedError, match="does not match the key 1 of cluster other") as refused:
+        verify(sent, MASTER)
     assert refused.value.reason == "bad_signature"
 
 
 @pytest.mark.parametrize(("version", "said"), [("2.0", "2.0"), (2, ""), ({"major": 2}, "")])
 def test_a_result_of_a_later_schema_is_named_as_such(version: object, said: str) -> None:
     key = derive_key(MASTER, "c", 1)
-    body = json.dumps({"v": 99, "version": version})
+    sent = frame(json.dumps({"version": version}).encode(), key, "c", 99)
     with pytest.raises(SchemaMismatchError) as refused:
-        verify({"v": 1, "kid": 1, "cluster": "c", "body": body, "sig": _signature(key, body)}, MASTER)
+        verify(sent, MASTER)
     assert (refused.value.schema_version, refused.value.version) == (99, said)
 
 

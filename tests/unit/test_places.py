@@ -15,6 +15,7 @@ _OTHERS = {
     "circles": "imports between all modules",
     "deploy": "deploy/, and what it installs",
     "docs": "docs/: what pages say, against the code and on real clusters",
+    "hostile": "every reader of foreign bytes, with documents made to take memory",
     "fuzz": "parsers of several packages, with the same inputs",
     "places": "tests/ itself",
     "policywatcher": "samples/policy-watcher, which has modules of its own on the path",

@@ -1,14 +1,17 @@
 -- Empties slots whose results are in the books, and gives mailboxes back.
--- KEYS  1 claims, then slots
--- ARGV  1 token of the reader, then the end of each slot's result: a newer one that has taken its place ends with another
---       signature and stays; then clusters
-local emptied, returned = {}, {}
-for i = 2, #KEYS do
-    if redis.call('GETRANGE', KEYS[i], -#ARGV[i], -1) == ARGV[i] then
+-- KEYS  1 claims, 2 slots that are being read by reader, 3 slots that readers died of, then slots
+-- ARGV  1 token of the reader, then the start of each slot's result: a newer one that has taken its place has another
+--       signature and stays; empty for a result that stays; then clusters
+local FIRST = 3
+local emptied, read, returned = {}, {}, {}
+for i = FIRST + 1, #KEYS do
+    local mark = ARGV[i - FIRST + 1]
+    if mark ~= '' and redis.call('GETRANGE', KEYS[i], 0, #mark - 1) == mark then
         emptied[#emptied + 1] = KEYS[i]
     end
+    read[#read + 1] = KEYS[i]
 end
-local clusters = {unpack(ARGV, #KEYS + 1)}
+local clusters = {unpack(ARGV, #KEYS - FIRST + 2)}
 for i, claim in ipairs(redis.call('HMGET', KEYS[1], unpack(clusters))) do
     local holder, turn = string.match(claim or '', '^(%S+) %d+ (%d+)$')
     if holder == ARGV[1] then
@@ -23,3 +26,6 @@ end
 if #returned > 0 then
     redis.call('HSET', KEYS[1], unpack(returned))
 end
+-- The reader has survived them.
+redis.call('HDEL', KEYS[2], ARGV[1])
+redis.call('HDEL', KEYS[3], unpack(read))

@@ -26,9 +26,9 @@ SECRET = "5e" * 32
 START = 4_102_444_800.0
 
 
-def handle(ingest: Ingest, envelope: object) -> str:
-    """What became of one envelope."""
-    (answer,) = ingest.handle_all([envelope])
+def handle(ingest: Ingest, frame: bytes | str) -> str:
+    """What became of one frame."""
+    (answer,) = ingest.handle_all([frame.encode() if isinstance(frame, str) else frame])
     if isinstance(answer, redis.ResponseError):
         raise answer
     return answer
@@ -118,7 +118,7 @@ class Bed:
         )
         return run
 
-    def envelope(self, run: str, cluster: str = "c1", scorer: str = "s1", *, key_id: int = 1, **values: Any) -> dict:
+    def frame(self, run: str, cluster: str = "c1", scorer: str = "s1", *, key_id: int = 1, **values: Any) -> bytes:
         """A signed result; by default a good one with the items a=1 and b=2."""
         outcome = values.setdefault("outcome", "ok")
         if outcome in ("ok", "partial"):
@@ -129,18 +129,22 @@ class Bed:
         result = messages.Result(cluster=cluster, scorer=scorer, run=run, **{"at": self.now, **values})
         return messages.sign(result, messages.derive_key(bytes.fromhex(SECRET), cluster, key_id))
 
+    def signed(self, payload: bytes, cluster: str = "c1") -> bytes:
+        """A frame with any payload, well signed."""
+        return messages.frame(payload, messages.derive_key(bytes.fromhex(SECRET), cluster, 1), cluster)
+
     def backlog(self, number: int) -> list[Any]:
         """Good results of so many runs of one pair, a millisecond after each other and all within the last second."""
         self.now = time.time() - 1
-        envelopes: list[Any] = []
+        frames: list[Any] = []
         for _ in range(number):
             self.now += 0.001
-            envelopes.append(self.envelope(self.open()))
-        return envelopes
+            frames.append(self.frame(self.open()))
+        return frames
 
     def send(self, run: str, cluster: str = "c1", scorer: str = "s1", **values: Any) -> str:
         """Ingest a result of the agent's."""
-        return handle(self.ingest, self.envelope(run, cluster, scorer, **values))
+        return handle(self.ingest, self.frame(run, cluster, scorer, **values))
 
     def cycle(self, cluster: str = "c1", scorer: str = "s1", **values: Any) -> str:
         """A whole cycle: the tick, a second, the result."""

@@ -12,18 +12,17 @@ from dsf import keys
 
 
 def put(client: redis.Redis, slot: int, content: object, cluster: str = "c1") -> None:
-    """Fill one slot, whatever is in it, and set the flag. `content` is text, bytes, or anything that JSON has."""
+    """Fill one slot, whatever is in it, and set the flag. `content` is text, a frame, or anything that JSON has."""
     raw = content if isinstance(content, str | bytes) else json.dumps(content)
     client.set(keys.mail_slot(cluster, slot), raw)
     client.set(keys.mail_flag(cluster), slot)
 
 
-def push(client: redis.Redis, envelopes: Iterable[object], cluster: str = "c1", seconds: float = 300.0) -> None:
+def push(client: redis.Redis, frames: Iterable[bytes], cluster: str = "c1", seconds: float = 300.0) -> None:
     """Put all of these into free slots, as soon as there are any."""
     deadline = time.monotonic() + seconds
-    for envelope in envelopes:
-        text = json.dumps(envelope)
-        while not any(client.set(slot, text, nx=True) for slot in keys.mail_slots(cluster)):
+    for frame in frames:
+        while not any(client.set(slot, frame, nx=True) for slot in keys.mail_slots(cluster)):
             assert time.monotonic() < deadline, "the mailbox stays full"
             time.sleep(0.01)
         client.set(keys.mail_flag(cluster), 1)

@@ -51,9 +51,9 @@ class Simulation:
         # Any of them, so that results overtake each other.
         cluster, scorer, run = found = self.unheard.pop(self.dice.randrange(len(self.unheard)))
         outcome = self.dice.choice(["ok", "ok", "ok", "empty", "partial", "error", "skipped"])
-        envelope = self.bed.envelope(run, cluster, scorer, outcome=outcome, reason="some_reason")
-        self.sent.append(envelope)
-        answer = handle(self.bed.ingest, envelope)
+        frame = self.bed.frame(run, cluster, scorer, outcome=outcome, reason="some_reason")
+        self.sent.append(frame)
+        answer = handle(self.bed.ingest, frame)
         if self.outcome[found] == "lost":
             assert answer == "late"
         else:
@@ -64,7 +64,7 @@ class Simulation:
         if not self.unheard:
             return
         cluster, scorer, run = found = self.unheard.pop()
-        answer = handle(self.bed.ingest, self.bed.envelope(run, cluster, scorer, at=self.bed.now + 1000))
+        answer = handle(self.bed.ingest, self.bed.frame(run, cluster, scorer, at=self.bed.now + 1000))
         if self.outcome[found] == "lost":
             assert answer == "stale"
         else:
@@ -73,15 +73,15 @@ class Simulation:
 
     def duplicate(self) -> None:
         if self.sent:
-            envelope = self.dice.choice(self.sent[-20:])
-            assert handle(self.bed.ingest, envelope) in ("replayed", "stale")
+            frame = self.dice.choice(self.sent[-20:])
+            assert handle(self.bed.ingest, frame) in ("replayed", "stale")
 
     def by_hand(self) -> None:
         pair = self.dice.choice(PAIRS)
         # Newer than anything before, as the agent's own run ids are.
         self.bed.now += 0.01
         run = (*pair, messages.new_run_id(self.bed.now))
-        assert handle(self.bed.ingest, self.bed.envelope(run[2], *pair)) == "ok"
+        assert handle(self.bed.ingest, self.bed.frame(run[2], *pair)) == "ok"
         self.outcome[run] = "ok"
 
     def sweep(self) -> None:

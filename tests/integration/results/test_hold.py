@@ -145,12 +145,12 @@ def test_another_worker_goes_on_where_one_died(bed: Bed) -> None:
 def test_results_that_waited_together_are_judged_one_after_another(bed: Bed) -> None:
     """A mailbox gives them in any order."""
     cycle(bed, 50)
-    envelopes = []
+    frames = []
     for value in (60, 50, 60, 60):
         run = bed.open()
         bed.now += 30
-        envelopes.append(bed.envelope(run, results=[({"node": "a"}, value)]))
-    shuffled = [envelopes[number] for number in (0, 2, 3, 1)]
+        frames.append(bed.frame(run, results=[({"node": "a"}, value)]))
+    shuffled = [frames[number] for number in (0, 2, 3, 1)]
     assert [answer in ("ok", "late") for answer in bed.ingest.handle_all(shuffled)] == [True] * 4
     assert in_force(bed) == {"a": 50}
     assert cycle(bed, 60) == {"a": 60}
@@ -163,9 +163,9 @@ def test_two_workers_take_turns(bed: Bed) -> None:
         run = bed.open()
         bed.now += 30
         worker = workers[number % 2]
-        envelope = bed.envelope(run, results=[({"node": "a"}, value)])
+        frame = bed.frame(run, results=[({"node": "a"}, value)])
         # Both may see it, should a claim run out: the second changes nothing.
-        threads = [threading.Thread(target=one.handle_all, args=([envelope],)) for one in (worker, workers[0])]
+        threads = [threading.Thread(target=one.handle_all, args=([frame],)) for one in (worker, workers[0])]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -154,10 +154,10 @@ def test_what_redis_has_against_one_of_many_says_nothing_of_the_others(bed: Bed)
     bed.add()
     bed.add("c2", "s2")
     bed.client.set(keys.history_key("c2", "s2"), "no list")
-    envelopes = bed.backlog(150)
+    frames = bed.backlog(150)
     bad = bed.open("c2", "s2")
-    envelopes.insert(70, bed.envelope(bad, "c2", "s2"))
-    answers = bed.ingest.handle_all(envelopes)
+    frames.insert(70, bed.frame(bad, "c2", "s2"))
+    answers = bed.ingest.handle_all(frames)
     error = answers.pop(70)
     assert isinstance(error, redis.ResponseError)
     assert str(error).startswith("WRONGTYPE")
@@ -172,8 +172,8 @@ def test_what_readers_and_the_hub_cannot_be_told_brings_no_result_back(bed: Bed,
     """Else the whole batch would be taken in again and again."""
     bed.client.delete(key)
     bed.client.set(key, "spoilt")
-    envelopes = [bed.envelope(bed.open(), outcome="error"), bed.envelope(bed.open())]
-    assert bed.ingest.handle_all(envelopes) == ["error", "ok"]
+    frames = [bed.frame(bed.open(), outcome="error"), bed.frame(bed.open())]
+    assert bed.ingest.handle_all(frames) == ["error", "ok"]
     assert books(bed) == {"error": 1, "ok": 1}
     assert bed.client.zcard(keys.OPEN_RUNS) == 0
 
@@ -186,10 +186,10 @@ def test_the_newest_result_of_a_pair_counts_in_whatever_order_they_come(bed: Bed
         bed.now += 1
         runs.append(bed.open())
     oldest, older, newer, failed, newest = runs
-    envelopes = {run: bed.envelope(run, results=[({"node": "a"}, n)]) for n, run in enumerate(runs)}
-    envelopes[failed] = bed.envelope(failed, outcome="error")
-    other = bed.envelope(bed.open(scorer="s2"), scorer="s2")
-    batch = [envelopes[newer], other, *(envelopes[run] for run in (newest, oldest, failed, older, newer))]
+    frames = {run: bed.frame(run, results=[({"node": "a"}, n)]) for n, run in enumerate(runs)}
+    frames[failed] = bed.frame(failed, outcome="error")
+    other = bed.frame(bed.open(scorer="s2"), scorer="s2")
+    batch = [frames[newer], other, *(frames[run] for run in (newest, oldest, failed, older, newer))]
     assert bed.ingest.handle_all(batch) == ["ok", "ok", "ok", "ok", "error", "ok", "replayed"]
     state = bed.state()
     assert state.score is not None
@@ -202,14 +202,14 @@ def test_the_newest_result_of_a_pair_counts_in_whatever_order_they_come(bed: Bed
 def test_what_redis_has_against_all_of_them_is_raised_and_they_wait(bed: Bed) -> None:
     # What its agent speaks is noted, so that nothing else is written later.
     assert bed.cycle() == "ok"
-    envelopes = [bed.envelope(bed.open()) for _ in range(3)]
+    frames = [bed.frame(bed.open()) for _ in range(3)]
     bed.client.config_set("min-replicas-to-write", 1)
     try:
         with pytest.raises(redis.ResponseError, match="NOREPLICAS"):
-            bed.ingest.handle_all(envelopes)
+            bed.ingest.handle_all(frames)
     finally:
         bed.client.config_set("min-replicas-to-write", 0)
-    assert bed.ingest.handle_all(envelopes) == ["ok"] * 3
+    assert bed.ingest.handle_all(frames) == ["ok"] * 3
 
 
 def test_a_validity_that_was_not_chosen_follows_a_longer_interval(bed: Bed) -> None:
@@ -234,6 +234,6 @@ def test_a_result_of_which_no_ending_can_be_made_holds_up_no_other(bed: Bed, mon
         return made(result, *arguments, **options)
 
     monkeypatch.setattr(ingest_module, "ending_of", stumbling)
-    batch = [bed.envelope(bed.open(cluster), cluster) for cluster in ("c1", "c2")]
+    batch = [bed.frame(bed.open(cluster), cluster) for cluster in ("c1", "c2")]
     assert bed.ingest.handle_all(batch) == ["malformed", "ok"]
     assert bed.rejected() == {"malformed": 1}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import redis
@@ -14,6 +14,7 @@ from dsf.results.intake import SHORTEST, Mailboxes, Waiting, cluster_of
 from dsf.store.agents import results_waiting
 from tests.integration.results.bed import Bed
 from tests.integration.results.push import put, waiting
+from tests.support.wait import wait_for
 
 ALL = range(keys.MAIL_SLOTS)
 
@@ -29,7 +30,7 @@ def raw(redis_url: str) -> Iterator[redis.Redis]:
 def mail(bed: Bed, raw: redis.Redis) -> Mailboxes:
     for cluster in ("c2", "c3"):
         bed.add(cluster)
-    return Mailboxes(raw, 1000)
+    return Mailboxes(raw, 3000)
 
 
 def fill(bed: Bed, cluster: str, slots: range | tuple[int, ...], letter: str = "x", length: int = SHORTEST) -> None:
@@ -92,7 +93,7 @@ def test_no_cluster_is_passed_over(bed: Bed, mail: Mailboxes, monkeypatch: pytes
 def test_each_slot_has_its_turn(bed: Bed, mail: Mailboxes, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is filled again at once waits until all others were read, also by another worker."""
     monkeypatch.setattr(hubs_mail, "_MOST", 1)
-    readers = [mail, Mailboxes(raw, 1000)]
+    readers = [mail, Mailboxes(raw, 3000)]
     served = []
     for number in range(7):
         fill(bed, "c1", (1, 4, 9))
@@ -163,7 +164,7 @@ def test_a_newer_result_that_took_the_place_stays(bed: Bed, mail: Mailboxes) -> 
 
 
 def test_two_workers_never_read_one_mailbox_at_once(bed: Bed, mail: Mailboxes, raw: redis.Redis) -> None:
-    other = Mailboxes(raw, 1000)
+    other = Mailboxes(raw, 3000)
     fill(bed, "c1", (0,), "a")
     read = mail.read()
     fill(bed, "c1", (1,), "b")
@@ -181,11 +182,11 @@ def test_the_mailbox_of_a_worker_that_died_is_read_by_others(
     holder, ends, turn = str(bed.client.hget(keys.MAIL_CLAIMS, "c1")).split()
     now = bed.client.time()[0]
     assert now - 60 < int(ends) / 1000 <= now + 11
-    assert letters(Mailboxes(raw, 1000).read(everywhere=True)) == ""
+    assert letters(Mailboxes(raw, 3000).read(everywhere=True)) == ""
     # As when that time has passed, and as after a clock that was ahead.
     for moment in (now - 1, now + 3600):
         bed.client.hset(keys.MAIL_CLAIMS, "c1", f"{holder} {1000 * moment} {turn}")
-        assert letters(Mailboxes(raw, 1000).read(everywhere=True)) == "a"
+        assert letters(Mailboxes(raw, 3000).read(everywhere=True)) == "a"
 
 
 def test_the_claim_of_a_cluster_that_is_gone_goes(bed: Bed, mail: Mailboxes) -> None:
@@ -244,3 +245,86 @@ def test_runs_whose_result_waits_in_the_mailbox_are_not_lost(bed: Bed) -> None:
     # But not for ever, should somebody keep putting things there.
     bed.now += 60
     assert bed.sweep() == [f"c1/s1/{run}"]
+
+
+@pytest.fixture
+def dying(raw: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Mailboxes]:
+    """A new reader, as after the death of those before: their claims are over."""
+
+    def new_reader() -> Mailboxes:
+        monkeypatch.setattr(hubs_mail, "_CLAIM_HOLDS", 1)
+        began = raw.time()
+        wait_for(lambda: raw.time() > (began[0], began[1] + 2000), 10, "the claims to end", interval=0)
+        return Mailboxes(raw, 3000)
+
+    return new_reader
+
+
+def _read_until_empty(mail: Mailboxes) -> list[str]:
+    reads = []
+    while (read := mail.read(everywhere=True)).slots or read.is_more:
+        reads.append("".join(sorted(letters(read))))
+        finish(mail, read)
+    return reads
+
+
+def test_slots_of_a_dead_reader_are_read_one_by_one(bed: Bed, mail: Mailboxes, dying: Callable[[], Mailboxes]) -> None:
+    reader = dying()
+    fill(bed, "c1", (0, 5), "a")
+    fill(bed, "c2", (1,), "b")
+    assert sorted(letters(reader.read())) == ["a", "a", "b"]
+    survivor = dying()
+    fill(bed, "c3", (1,), "c")
+    # First what nobody died of.
+    reads = _read_until_empty(survivor)
+    assert (reads[0], sorted(reads[1:])) == ("c", ["", "", "a", "a", "b"])
+    assert bed.rejected() == {}
+    assert not bed.client.exists(keys.MAIL_SUSPECTS, keys.MAIL_READING)
+
+
+def test_slot_that_killed_two_readers_is_dropped_and_counted(
+    bed: Bed, mail: Mailboxes, dying: Callable[[], Mailboxes]
+) -> None:
+    reader = dying()
+    fill(bed, "c1", (0,), "x")
+    fill(bed, "c2", (1,), "b")
+    assert sorted(letters(reader.read())) == ["b", "x"]
+    for _ in range(4):
+        reader = dying()
+        read = reader.read()
+        while letters(read) != "x" and not read.dropped:
+            finish(reader, read)
+            read = reader.read()
+        if read.dropped:
+            break
+    assert read.dropped == [keys.mail_slot("c1", 0).encode()]
+    assert bed.rejected() == {"reader_died": 1}
+    assert bed.client.hgetall(keys.REJECTED_MAIL) == {"c1": "1"}
+    finish(reader, read)
+    _read_until_empty(reader)
+    assert results_waiting(bed.client, ["c1", "c2"]) == 0
+    # The cluster's next result is read as any other.
+    fill(bed, "c1", (0,), "a")
+    assert letters(reader.read()) == "a"
+
+
+def test_reader_that_lives_on_makes_no_suspects(bed: Bed, mail: Mailboxes, dying: Callable[[], Mailboxes]) -> None:
+    reader = dying()
+    fill(bed, "c1", (0,), "a")
+    read = reader.read()
+    # Redis refused to store it.
+    reader.empty(read.slots, [b""])
+    assert _read_until_empty(dying()) == ["a"]
+
+
+def test_cluster_has_a_share_of_the_bytes_of_a_read(bed: Bed, mail: Mailboxes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hubs_mail, "_SHARE", 5000)
+    fill(bed, "c1", (0, 1, 2), "a", length=3000)
+    fill(bed, "c2", (0, 1, 2), "b", length=2000)
+    read = mail.read()
+    assert (Counter(letters(read)), read.is_more) == ({"a": 1, "b": 2}, True)
+    finish(mail, read)
+    read = mail.read()
+    assert (Counter(letters(read)), read.is_more) == ({"a": 1, "b": 1}, True)
+    finish(mail, read)
+    assert (letters(mail.read()), mail.read().is_more) == ("a", False)

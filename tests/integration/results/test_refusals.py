@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -45,10 +46,10 @@ def test_a_clock_within_tolerance_is_taken_by_the_hubs(bed: Bed, off: int) -> No
 
 def test_a_result_older_than_its_validity(bed: Bed) -> None:
     run = bed.open()
-    envelope = bed.envelope(run)
-    unasked = bed.envelope(messages.new_run_id(bed.now))
+    frame = bed.frame(run)
+    unasked = bed.frame(messages.new_run_id(bed.now))
     bed.now += 301
-    assert handle(bed.ingest, envelope) == "error"
+    assert handle(bed.ingest, frame) == "error"
     failure = bed.state().failure
     assert failure is not None
     assert (failure.stage, failure.reason) == ("publish", "stale")
@@ -68,33 +69,33 @@ def test_too_many_items_for_one_object(bed: Bed) -> None:
 
 def test_too_many_results(bed: Bed) -> None:
     results = [({"node": "a"}, float(n)) for n in range(MAX_RESULTS + 1)]
-    assert bed.cycle(results=results) == "error"
-    assert bed.state().errors() == {("publish", "too_many_results"): 1}
+    frame = bed.signed(json.dumps({"results": results}).encode())
+    assert handle(bed.ingest, frame) == "malformed"
 
 
-def _changed(envelope: dict[str, Any], **values: Any) -> dict[str, Any]:
-    return {**envelope, **values}
+def _changed(frame: bytes, old: str, new: str) -> bytes:
+    assert old.encode() in frame
+    return frame.replace(old.encode(), new.encode())
 
 
 def test_forged(bed: Bed) -> None:
-    good = bed.envelope(bed.open())
+    good = bed.frame(bed.open())
+    signature = good.split()[1].decode()
     bed.add("c2")
     forged = [
-        _changed(good, sig="0" * 64),
-        _changed(good, sig=good["sig"].upper()),
-        _changed(good, sig="\u00e9\ud800"),
-        _changed(good, body=good["body"].replace("ok", "error")),
-        _changed(good, cluster="c2"),
-        _changed(good, kid=2),
-        bed.envelope(messages.new_run_id(bed.now), key_id=2),
-        _changed(good, cluster="nowhere"),
+        _changed(good, signature, "0" * 64),
+        _changed(good, signature, signature[::-1]),
+        _changed(good, '"ok"', '"error"'),
+        _changed(good, " c1\n", " c2\n"),
+        _changed(good, " 1 c1", " 2 c1"),
+        _changed(good, "DSF1", "DSF2"),
+        good[:-1],
+        good + b" ",
+        bed.frame(messages.new_run_id(bed.now), key_id=2),
+        _changed(good, " c1\n", " nowhere\n"),
     ]
-    # c1's own key used to sign for c2.
-    body = good["body"].replace('"c1"', '"c2"')
-    key = messages.derive_key(bytes.fromhex("5e" * 32), "c1", 1)
-    forged.append(_changed(good, body=body, sig=messages._signature(key, body)))
-    for envelope in forged:
-        assert handle(bed.ingest, envelope) == "bad_signature"
+    for frame in forged:
+        assert handle(bed.ingest, frame) == "bad_signature"
     assert bed.rejected() == {"bad_signature": len(forged)}
     assert books(bed) == {}
     assert handle(bed.ingest, good) == "ok"
@@ -108,23 +109,30 @@ def test_a_rotated_key_is_taken_until_it_is_withdrawn(bed: Bed) -> None:
     assert bed.cycle(key_id=3) == "bad_signature"
 
 
+_SIGNATURE = "0" * 64
+
+
 @pytest.mark.parametrize(
-    "envelope",
+    "frame",
     [
-        None,
-        [],
-        "text",
-        {},
-        {"v": 9, "kid": 1, "cluster": "c1", "body": "{}", "sig": ""},
-        {"v": "1", "kid": 1, "cluster": "c1", "body": "{}", "sig": ""},
-        {"v": 1, "kid": 0, "cluster": "c1", "body": "{}", "sig": ""},
-        {"v": 1, "kid": 1, "cluster": "../etc", "body": "{}", "sig": ""},
-        {"v": 1, "kid": 1, "cluster": "c1", "body": 3, "sig": ""},
-        {"v": 1, "kid": 1, "cluster": "c1", "body": "x" * (2 * 1024 * 1024 + 1), "sig": ""},
+        b"",
+        b"text",
+        b'{"kid":1,"body":"{}","sig":""}',
+        b"\xff" * 1000,
+        f"DSF9 {_SIGNATURE} 1 c1\n{{}}",
+        f"DSFx {_SIGNATURE} 1 c1\n{{}}",
+        f"DSF1 {_SIGNATURE} 0 c1\n{{}}",
+        f"DSF1 {_SIGNATURE} {'9' * 5000} c1\n{{}}",
+        f"DSF1 {_SIGNATURE} 1 ../etc\n{{}}",
+        f"DSF1 {_SIGNATURE} 1 c1-\n{{}}",
+        f"DSF1 {_SIGNATURE} 1 {'c' * 600}\n{{}}",
+        f"DSF1 {_SIGNATURE.replace('0', 'A')} 1 c1\n{{}}",
+        f"DSF1 {_SIGNATURE} 1 c1{{}}",
+        f"DSF1 {_SIGNATURE} 1 c1\n{'x' * (2 * 1024 * 1024 + 1)}",
     ],
 )
-def test_malformed(bed: Bed, envelope: object) -> None:
-    assert handle(bed.ingest, envelope) == "malformed"
+def test_malformed(bed: Bed, frame: bytes | str) -> None:
+    assert handle(bed.ingest, frame) == "malformed"
     assert bed.rejected() == {"malformed": 1}
 
 
@@ -135,19 +143,18 @@ def test_malformed(bed: Bed, envelope: object) -> None:
         "{",
         "[]",
         "[" * 100_000,
-        '{"v":1,"cluster":"c1","scorer":"s1"',
-        '{"cluster":"c1","scorer":"s1","run":"1","at":1,"outcome":"ok"}',
-        '{"cluster":"c1","scorer":"s1","run":"1800000000000-00000000","at":NaN,"outcome":"ok"}',
-        '{"cluster":"c1","scorer":"s1","run":"1800000000000-00000000","at":1,"outcome":"lost"}',
-        '{"cluster":"c1","scorer":"s1","run":"1800000000000-00000000","at":1,"outcome":"ok","results":[[{},NaN]]}',
-        '{"cluster":"c1","scorer":"s1","run":"1800000000000-00000000","at":1,"outcome":"ok","results":[[{"node":"\\ud800"},1]]}',
-        '{"cluster":"c1","scorer":"s1","run":"1800000000000-00000000","at":1,"outcome":"ok","message":"\ud800"}',
+        '{"scorer":"s1"',
+        '{"scorer":"s1","run":"1","at":1,"outcome":"ok"}',
+        '{"scorer":"s1","run":"1800000000000-00000000","at":NaN,"outcome":"ok"}',
+        '{"scorer":"s1","run":"1800000000000-00000000","at":1,"outcome":"lost"}',
+        '{"scorer":"s1","run":"1800000000000-00000000","at":1,"outcome":"ok","results":[[{},NaN]]}',
+        '{"scorer":"s1","run":"1800000000000-00000000","at":1,"outcome":"ok","results":[[{"node":"\\ud800"},1]]}',
+        '{"scorer":"s1","run":"1800000000000-00000000","at":1,"outcome":"ok","message":"\ud800"}',
     ],
 )
 def test_signed_nonsense(bed: Bed, body: str) -> None:
-    key = messages.derive_key(bytes.fromhex("5e" * 32), "c1", 1)
-    envelope = {"v": 1, "kid": 1, "cluster": "c1", "body": body, "sig": messages._signature(key, body)}
-    assert handle(bed.ingest, envelope) == "malformed"
+    frame = bed.signed(body.encode("utf-8", "surrogatepass"))
+    assert handle(bed.ingest, frame) == "malformed"
 
 
 def test_unknown_cluster_and_scorer(bed: Bed) -> None:
@@ -182,7 +189,7 @@ def test_numbers_that_no_book_can_hold(bed: Bed) -> None:
     run = bed.open()
     for number in (2**53 + 1, 2**63 - 1, 2**64, -1):
         assert handle(bed.ingest, _unchecked(bed, run, refused={"nan": number})) == "malformed"
-    assert handle(bed.ingest, bed.envelope(run, outcome="partial", refused={"nan": 1})) == "partial"
+    assert handle(bed.ingest, bed.frame(run, outcome="partial", refused={"nan": 1})) == "partial"
     assert books(bed) == {"partial": 1}
 
 
@@ -210,7 +217,7 @@ def test_a_result_that_cannot_be_taken_in_changes_nothing(bed: Bed, broken: str)
     bed.client.set(key, "of another type")
     before = _everything(bed)
     with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
-        handle(bed.ingest, bed.envelope(run, outcome="partial", refused={"nan": 1}, timings={"fetch": 0.5}))
+        handle(bed.ingest, bed.frame(run, outcome="partial", refused={"nan": 1}, timings={"fetch": 0.5}))
     assert _everything(bed) == before
 
 
@@ -222,8 +229,8 @@ def test_a_full_redis_takes_in_whole_results(bed: Bed) -> None:
     try:
         with pytest.raises(redis.exceptions.OutOfMemoryError):
             bed.client.set("x", "y")
-        assert [handle(bed.ingest, bed.envelope(run)) for run in [*runs, unasked]] == ["ok"] * 4
-        assert handle(bed.ingest, bed.envelope(unasked)) == "replayed"
+        assert [handle(bed.ingest, bed.frame(run)) for run in [*runs, unasked]] == ["ok"] * 4
+        assert handle(bed.ingest, bed.frame(unasked)) == "replayed"
     finally:
         bed.client.config_set("maxmemory", "0")
     assert books(bed) == {"ok": 4}
@@ -232,11 +239,10 @@ def test_a_full_redis_takes_in_whole_results(bed: Bed) -> None:
     assert bed.rejected() == {"replayed": 1}
 
 
-def _unchecked(bed: Bed, run: str, **fields: Any) -> dict[str, Any]:
+def _unchecked(bed: Bed, run: str, **fields: Any) -> bytes:
     """A result with these fields, well signed, as no agent of ours makes one."""
-    good = messages.Result.model_validate_json(bed.envelope(run, outcome="partial")["body"])
-    wrong = good.model_copy(update=fields)
-    return messages.sign(wrong, messages.derive_key(bytes.fromhex(SECRET), "c1", 1))
+    good = messages.verify(bed.frame(run, outcome="partial"), bytes.fromhex(SECRET)).result
+    return messages.sign(good.model_copy(update=fields), messages.derive_key(bytes.fromhex(SECRET), "c1", 1))
 
 
 def _everything(bed: Bed) -> dict[str, str]:

@@ -65,8 +65,8 @@ def test_what_a_neighbouring_version_wrote_is_understood(bed: Bed, store: Any, n
     [("too_old", "its agent (0.0.1) speaks version -1"), ("too_new", "its agent (9.0.0) speaks version 3")],
 )
 def test_an_agent_that_is_too_far_away_is_named(bed: Bed, store: Any, name: str, words: str) -> None:
-    ingest, envelope = store(recorded("current")), recorded("refused")[name]
-    assert handle(ingest, envelope) == "malformed"
+    ingest, frame = store(recorded("current")), recorded("refused")[name]
+    assert handle(ingest, frame) == "malformed"
     assert bed.client.hget(keys.REJECTED, "malformed") == "1"
     assert bed.pairs.state(CLUSTER, SCORER).score is None
     # Also by `dsf status`, which then ends with 1.
@@ -82,15 +82,15 @@ def test_an_agent_that_is_too_far_away_is_named(bed: Bed, store: Any, name: str,
 
 def test_nobody_else_can_say_so(bed: Bed, store: Any) -> None:
     ingest = store(recorded("current"))
-    envelope = recorded("refused")["too_old"]
-    assert handle(ingest, {**envelope, "sig": "00" * 32}) == "malformed"
-    # A version outside that is not the signed one counts for nothing but the refusal.
-    changed = {**recorded("current")["result"], "v": -5}
+    frame = recorded("refused")["too_old"]
+    assert handle(ingest, frame.replace(frame.split()[1], "00" * 32)) == "malformed"
+    # A version that is not the signed one counts for nothing but the refusal.
+    changed = recorded("current")["result"].replace("DSF1", "DSF-5")
     assert handle(ingest, changed) == "malformed"
     assert Agents(bed.client).all().get(CLUSTER, AgentRecord()).version in ("", "0.1.0")
     # A key that was withdrawn neither.
     bed.client.hset(keys.CLUSTERS, CLUSTER, json.dumps({**recorded("current")["cluster"], "key_ids": [2]}))
     bed.client.hdel(keys.AGENTS, CLUSTER)
     other = Ingest(bed.client, bed.settings, clock=lambda: RECORDED)
-    assert handle(other, envelope) == "bad_signature"
+    assert handle(other, frame) == "bad_signature"
     assert Agents(bed.client).all() == {}

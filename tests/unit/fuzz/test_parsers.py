@@ -27,7 +27,7 @@ from dsf.http import failures
 from dsf.http.client import inflated
 from dsf.http.deadline import Exchange, running
 from dsf.http.transport import BoundedResponse
-from dsf.messages import derive_key, verify
+from dsf.messages import derive_key, frame, verify
 from dsf.otlp.scrape import ScrapeError, scraped
 from dsf.otlp.selector import Selector, SelectorError, parse_selectors
 from dsf.sources.prometheus import MatrixError, cut
@@ -81,11 +81,7 @@ def _text(data: bytes) -> str:
 
 
 def _verify(data: bytes) -> None:
-    body = _text(data)
-    key = derive_key(MASTER, "c", 1)
-    from dsf.messages import _signature
-
-    verify({"v": 1, "kid": 1, "cluster": "c", "body": body, "sig": _signature(key, body)}, MASTER)
+    verify(frame(data, derive_key(MASTER, "c", 1), "c"), MASTER)
 
 
 def _remote(data: bytes) -> None:

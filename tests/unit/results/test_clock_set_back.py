@@ -60,8 +60,8 @@ def test_so_is_the_next_run_that_expires_in_the_queue(back: Bed) -> None:
 def test_the_same_result_still_counts_once(back: Bed) -> None:
     run = back.open()
     back.now += 1
-    envelope = back.envelope(run)
-    assert [handle(back.ingest, envelope) for _ in range(2)] == ["ok", "replayed"]
+    frame = back.frame(run)
+    assert [handle(back.ingest, frame) for _ in range(2)] == ["ok", "replayed"]
 
 
 def test_an_open_run_of_that_time_is_lost_as_soon_as_one_of_now(bed: Bed) -> None:

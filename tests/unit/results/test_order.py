@@ -22,10 +22,10 @@ def test_the_same_result_twice_changes_nothing(bed: Bed) -> None:
     for outcome in ("ok", "error", "skipped", "empty"):
         run = bed.open()
         bed.now += 1
-        envelope = bed.envelope(run, outcome=outcome, reason="overlap" if outcome == "skipped" else "")
-        assert handle(bed.ingest, envelope) == outcome
+        frame = bed.frame(run, outcome=outcome, reason="overlap" if outcome == "skipped" else "")
+        assert handle(bed.ingest, frame) == outcome
         before = bed.client.hgetall(keys.pair_key("c1", "s1")), bed.history()
-        assert handle(bed.ingest, envelope) == "replayed"
+        assert handle(bed.ingest, frame) == "replayed"
         assert (bed.client.hgetall(keys.pair_key("c1", "s1")), bed.history()) == before
     assert bed.rejected() == {"replayed": 4}
 

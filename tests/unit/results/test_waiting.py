@@ -18,8 +18,8 @@ class Refusing:
         self.answers = list(answers)
         self.refused: list[str] = []
 
-    def handle_all(self, envelopes: list[object]) -> list[Any]:
-        assert len(envelopes) == len(self.answers)
+    def handle_all(self, frames: list[object]) -> list[Any]:
+        assert len(frames) == len(self.answers)
         return self.answers
 
     def refuse(self, reason: str) -> None:

@@ -241,10 +241,9 @@ class HubWorld:
 
     def push(self, cluster: str, value: float, name: str = "cpu-scorer") -> None:
         """The same on its way to the results worker."""
-        envelope = self._result(cluster, value, name)
-        push(self.client, [envelope], cluster)
+        push(self.client, [self._result(cluster, value, name)], cluster)
 
-    def _result(self, cluster: str, value: float, name: str) -> dict[str, Any]:
+    def _result(self, cluster: str, value: float, name: str) -> bytes:
         now = time.time()
         result = messages.Result(
             cluster=cluster,

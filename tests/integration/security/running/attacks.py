@@ -31,10 +31,10 @@ def result(cluster: str = "c1", run: str | None = None, **values: Any) -> Result
     )
 
 
-def message(envelope: object, embed: object = None, task: str = messages.INGEST_TASK) -> str:
+def message(frame: str, embed: object = None, task: str = messages.INGEST_TASK) -> str:
     """A Celery message, which nobody expects in a mailbox."""
     task_id = str(uuid.uuid4())
-    body = base64.b64encode(json.dumps([[envelope], {}, embed or {}]).encode()).decode()
+    body = base64.b64encode(json.dumps([[frame], {}, embed or {}]).encode()).decode()
     headers = {"lang": "py", "task": task, "id": task_id, "root_id": task_id}
     properties = {
         "correlation_id": task_id,
@@ -63,10 +63,10 @@ def push_tick(fleet: Fleet, task: str, arguments: list[object], embed: object = 
     fleet.admin.lpush(keys.spoke_queue("c1"), json.dumps(document))
 
 
-def send(client: redis.Redis, *items: str) -> None:
+def send(client: redis.Redis, *items: bytes | str) -> None:
     """Send as c1 whatever this is, as an agent sends its results."""
     box = Mailbox(client, "c1")
     for number, item in enumerate(items):
-        text = item.encode("utf-8", "surrogatepass")
+        text = item if isinstance(item, bytes) else item.encode("utf-8", "surrogatepass")
         mail = Mail(f"s{number}", "", is_score=True)
         wait_for(lambda mail=mail, text=text: box.put(mail, text), 30, "room in the mailbox")  # type: ignore[misc]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from json import dumps
 
 from dsf import keys, messages
 from dsf.messages import new_run_id, sign
@@ -45,46 +44,45 @@ class TestResults:
         with counted(fleet, "bad_signature", 4) as thief:
             mine = fleet.signing_key()
             guessed = messages.SigningKey(id=1, secret=b"x" * 32)
-            send(thief, dumps(sign(result("c1"), guessed)))
-            # In the name of another cluster: outside, inside, and both.
-            send(thief, dumps(sign(result("c10"), mine)))
-            send(thief, dumps(sign(result("c10"), mine) | {"cluster": "c1"}))
-            send(thief, dumps(sign(result("c1"), mine) | {"cluster": "c10"}))
+            send(thief, sign(result("c1"), guessed))
+            # In the name of another cluster, before and after signing.
+            send(thief, sign(result("c10"), mine))
+            send(thief, sign(result("c10"), mine).replace(b" c10\n", b" c1\n"))
+            send(thief, sign(result("c1"), mine).replace(b" c1\n", b" c10\n"))
 
     def test_changed_on_the_way(self, fleet: Fleet) -> None:
         with counted(fleet, "bad_signature", 3) as thief:
             good = sign(result("c1"), fleet.signing_key())
-            send(thief, dumps(good | {"body": good["body"].replace("99.0", "100.0")}))
-            send(thief, dumps(good | {"body": good["body"][:-20]}))
-            send(thief, dumps(good | {"sig": good["sig"][::-1]}))
+            signature = good.split()[1]
+            send(thief, good.replace(b"99.0", b"100.0"), good[:-20], good.replace(signature, signature[::-1]))
 
     def test_as_messages_of_celery(self, fleet: Fleet) -> None:
         with counted(fleet, "malformed", 4) as thief:
-            good = sign(result("c1"), fleet.signing_key())
+            good = sign(result("c1"), fleet.signing_key()).decode()
             for task in ("dsf.cycle", "celery.chord_unlock", "os.system", "celery.map"):
                 send(thief, message(good, task=task))
 
     def test_truncated_and_oversized(self, fleet: Fleet) -> None:
         with counted(fleet, "malformed", 4) as thief:
-            whole = dumps(sign(result("c1"), fleet.signing_key()))
-            send(thief, whole[: len(whole) // 2], "", whole[:-1])
+            whole = sign(result("c1"), fleet.signing_key())
+            send(thief, whole[:70], "", whole[:100] + b"\xff" * 100)
             big = result("c1", results=[({"node": "x" * 3_000_000}, 1.0)])
-            send(thief, dumps(sign(big, fleet.signing_key())))
+            send(thief, sign(big, fleet.signing_key()))
 
     def test_replayed(self, fleet: Fleet) -> None:
         with counted(fleet, "replayed", 2) as thief:
             # An older one would be stale: what the agent has sent is taken in first.
             fleet.until(lambda: not fleet.admin.exists(*keys.mail_slots("c1")))
             run = fleet.state("c1").last_run
-            envelope = sign(result("c1", run), fleet.signing_key())
-            send(thief, dumps(envelope), dumps(envelope))
+            frame = sign(result("c1", run), fleet.signing_key())
+            send(thief, frame, frame)
 
     def test_of_another_time(self, fleet: Fleet) -> None:
         key = fleet.signing_key()
         with counted(fleet, "stale", 2) as thief:
             old, future = time.time() - 100_000, time.time() + 3600
-            send(thief, dumps(sign(result("c1", new_run_id(old), at=old), key)))
-            send(thief, dumps(sign(result("c1", at=future), key)))
+            send(thief, sign(result("c1", new_run_id(old), at=old), key))
+            send(thief, sign(result("c1", at=future), key))
 
     def test_a_chain_in_a_result_is_not_sent_on(self, fleet: Fleet) -> None:
         marker = "chained-scorer"
@@ -93,14 +91,16 @@ class TestResults:
             for queue in ("spoke.c10", "spoke.c1", "hub.results")
         ]
         with counted(fleet, "malformed", 3) as thief:
-            good = sign(result("c1"), fleet.signing_key())
+            good = sign(result("c1"), fleet.signing_key()).decode()
             for embed in ({"chain": evil}, {"callbacks": evil, "errbacks": evil}, {"chord": evil[0]}):
                 send(thief, message(good, embed))
-        # Beside a signature that is right: its own scores it may forge, but nothing follows.
+        # Fields that are signed: its own scores it may forge, but nothing follows.
         with undisturbed(fleet):
             skipped = fleet.state("c1").skipped().get("overlap", 0)
-            skip = sign(result("c1", outcome="skipped", reason="overlap", results=[]), fleet.signing_key())
-            send(thief, dumps(skip | {"chain": evil, "callbacks": evil}))
+            key = fleet.signing_key()
+            skip = sign(result("c1", outcome="skipped", reason="overlap", results=[]), key).partition(b"\n")[2]
+            payload = json.loads(skip) | {"chain": evil, "callbacks": evil}
+            send(thief, messages.frame(json.dumps(payload).encode(), key, "c1"))
             fleet.until(lambda: fleet.state("c1").skipped().get("overlap", 0) > skipped)
         works(fleet, *CLUSTERS)
         assert marker not in "".join(fleet.log(f"agent-{cluster}") for cluster in CLUSTERS)

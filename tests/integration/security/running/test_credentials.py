@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from json import dumps
 from typing import Any
 
 import pytest
@@ -106,7 +105,7 @@ def test_a_rotation_loses_no_cycle_and_restarts_nothing(fleet: Fleet) -> None:
         fleet.spoke("c1", first).ping()
     refused = fleet.rejected("bad_signature")
     with undisturbed(fleet):
-        send(fleet.spoke(), dumps(sign(result("c1"), first_key)))
+        send(fleet.spoke(), sign(result("c1"), first_key))
         fleet.until(lambda: fleet.rejected("bad_signature") == refused + 1, "the old key to be refused")
     assert before_others <= connections(fleet, "c10"), "the others are left alone"
 

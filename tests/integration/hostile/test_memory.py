@@ -1,0 +1,33 @@
+"""No document from outside takes much memory, whatever its reader makes of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.hostile import growth
+
+_MB = 1_000_000
+_RESULT = '"scorer":"s","run":"1800000000000-00000000","at":1,"outcome":"ok"'
+
+
+@pytest.mark.parametrize(
+    ("reader", "template", "size", "limit"),
+    [
+        ("unsigned_result", '{"body":@HOLE@}', 6 * _MB, 5),
+        (
+            "result",
+            f'{{{_RESULT},"results":@HOLE@,"refused":@HOLE@,"timings":@HOLE@,"counts":@HOLE@,"message":@HOLE@,"x":@HOLE@}}',
+            1_900_000,
+            40,
+        ),
+        ("result", f'{{{_RESULT},"results":[@HOLE@]}}', 1_900_000, 40),
+        ("later_result", '{"version":@HOLE@,"x":@HOLE@}', 1_900_000, 40),
+        ("remote_config", '{"source":@HOLE@,"sources":@HOLE@,"scoring":{"params":@HOLE@},"x":@HOLE@}', _MB, 20),
+        ("remote_config", '{"sources":[@HOLE@]}', _MB, 20),
+        ("scoring_response", '{"results":@HOLE@,"x":@HOLE@}', 8 * _MB, 100),
+        ("scoring_response", '{"results":[{"score":1,"metric":@HOLE@},@HOLE@]}', 8 * _MB, 100),
+    ],
+)
+def test_memory_of_a_reader_is_bounded(reader: str, template: str, size: int, limit: int) -> None:
+    grown = growth(f"tests.integration.hostile.readers:{reader}", template, size)
+    assert {label: megabytes for label, megabytes in grown.items() if megabytes > limit} == {}
