@@ -216,6 +216,10 @@ class ContextError(DsfError):
     """Several demos run and none is selected. The message names them."""
 
 
+class OutputError(DsfError):
+    """Standard output is closed, or its disk is full."""
+
+
 class ToolError(DsfError):
     """A program that the demo or a test needs cannot be found, fetched or started; the message says how to get it."""
 

@@ -22,9 +22,11 @@ from dsf.cli import (
     schedule,
     scores,
     status,
+    streams,
 )
 from dsf.cli.group import CommandGroup, FleetCommand
 from dsf.cli.output import Format, Output, emit, flat
+from dsf.errors import OutputError
 
 app = typer.Typer(
     name="dsf",
@@ -128,4 +130,10 @@ def run() -> None:
     called, word = copy.copy(app), "".join(sys.argv[1:2])
     called.registered_commands = [command for command in app.registered_commands if command.name == word]
     called.registered_groups = [group for group in app.registered_groups if group.name == word]
-    (called if called.registered_commands or called.registered_groups else app)(prog_name="dsf")
+    command_line = called if called.registered_commands or called.registered_groups else app
+    try:
+        with streams.prepared():
+            command_line(prog_name="dsf")
+    except OutputError as error:
+        # Also of the help, and of the end of the output, which is written after the command.
+        sys.exit(f"error: {error}")

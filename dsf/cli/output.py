@@ -164,7 +164,17 @@ def as_json(view: BaseModel, indent: int | None = None) -> str:
     """JSON on one line unless `indent` is given; without terminal control characters."""
     text = view.model_dump_json(by_alias=True, indent=indent)
     # Inside a string, JSON can escape them; outside, JSON has only blanks and line ends.
-    return "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)
+    text = "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)
+    return text if _has_all(text) else "".join(char if char.isascii() else json.dumps(char)[1:-1] for char in text)
+
+
+def _has_all(text: str) -> bool:
+    """Whether the alphabet of standard output has all characters of the text."""
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8", errors="strict")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def as_yaml(view: BaseModel) -> str:
@@ -172,6 +182,6 @@ def as_yaml(view: BaseModel) -> str:
     import yaml
 
     text: str = yaml.safe_dump(view.model_dump(mode="json", by_alias=True), sort_keys=False, allow_unicode=True)
-    if visible(text, kept="\n") != text:
+    if visible(text, kept="\n") != text or not _has_all(text):
         text = yaml.safe_dump(yaml.safe_load(text), sort_keys=False)
     return text

@@ -1,0 +1,87 @@
+"""Standard output and standard error of the command line, whatever they are: full, closed, or of a small alphabet."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from dsf.errors import OutputError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+_STANDARD: Final = 3
+
+
+class _Closed(io.RawIOBase):
+    """What a closed standard output is to a program that writes to it."""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+
+class _Output(io.TextIOWrapper):
+    """Standard output that replaces characters beyond its alphabet and raises OutputError if it cannot be written."""
+
+    has_failed = False
+
+    def write(self, text: str, /) -> int:
+        with self._reported():
+            return super().write(text)
+
+    def flush(self) -> None:
+        with self._reported():
+            super().flush()
+
+    @contextmanager
+    def _reported(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            # The reader has enough, which is no error.
+            raise
+        except OSError as error:
+            self.has_failed = True
+            raise OutputError(f"cannot write to standard output: {error.strerror or error}") from None
+
+
+@contextmanager
+def prepared() -> Iterator[None]:
+    """Run a command with these streams. Raises OutputError if the end of its output cannot be written."""
+    _occupy_standard_descriptors()
+    if sys.stderr is None:
+        # Nobody reads what is written there.
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (as long as the process)
+    if sys.stdout is None:
+        output = _Output(io.BufferedWriter(_Closed()), encoding="utf-8")
+    else:
+        is_line_buffered = bool(sys.stdout.line_buffering)
+        encoding = sys.stdout.encoding
+        output = _Output(sys.stdout.buffer, encoding=encoding, errors="replace", line_buffering=is_line_buffered)
+    sys.stdout = output
+    try:
+        yield
+    finally:
+        try:
+            # The command line sets None after a broken pipe; an error is reported once.
+            if sys.stdout is output and not output.has_failed:
+                output.flush()
+        finally:
+            # Otherwise the end of the process writes the rest, and reports the error again.
+            sys.stdout = None
+
+
+def _occupy_standard_descriptors() -> None:
+    """Open the closed ones: a connection to Redis that became descriptor 1 would get what C code prints."""
+    descriptor = os.open(os.devnull, os.O_RDWR)
+    while descriptor < _STANDARD:
+        descriptor = os.dup(descriptor)
+    os.close(descriptor)

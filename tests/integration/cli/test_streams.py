@@ -1,0 +1,57 @@
+"""Standard output that is full, closed, or of a small alphabet."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+_COMMAND = (
+    "import sys, typer; from pydantic import BaseModel; from dsf.cli.main import app, run; "
+    "from dsf.cli.output import Format, emit\n"
+    "class View(BaseModel): name: str = 'caf\\u00e9 \\u2192 \\U0001f600'\n"
+    "def shout(output: Format = Format.TABLE): view = View(); emit(view, output, lambda: view.name)\n"
+    "app.command('shout')(shout); run()"
+)
+
+
+def _ran(redirection: str, *arguments: str, module: str = "", **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """Run a command with a redirection of the shell."""
+    program = ["-m", "dsf.cli"] if not module else ["-c", module]
+    command = ["bash", "-c", f'exec "$@" {redirection}', "bash", sys.executable, *program, *arguments]
+    return subprocess.run(command, capture_output=True, env={**os.environ, **environment}, check=False, timeout=300)
+
+
+@pytest.mark.parametrize(
+    ("redirection", "reason"), [(">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")]
+)
+@pytest.mark.parametrize("arguments", [("version",), ("version", "-o", "json"), ("crds",), ("--help",)])
+def test_output_that_cannot_be_written_is_one_line(redirection: str, reason: str, arguments: tuple[str, ...]) -> None:
+    done = _ran(redirection, *arguments)
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.decode().splitlines() == [f"error: cannot write to standard output: {reason}"]
+
+
+def test_closed_standard_error_leaves_the_output() -> None:
+    done = _ran("2>&-", "version")
+    assert (done.returncode, done.stdout[:4]) == (0, b"dsf ")
+    # No descriptor of the three is left for a connection.
+    assert _ran("<&- >&- 2>&-", "version").returncode == 1
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii", "cp1252", "utf-8"])
+def test_characters_beyond_the_alphabet_are_replaced(encoding: str) -> None:
+    outputs = {
+        form: _ran("", "shout", "--output", form, module=_COMMAND, PYTHONIOENCODING=encoding)
+        for form in ("table", "json", "yaml")
+    }
+    assert [(done.returncode, done.stderr) for done in outputs.values()] == [(0, b"")] * 3
+    text = "café → \U0001f600"
+    assert outputs["table"].stdout == f"{text}\n".encode(encoding, "replace")
+    # Programs get the text whole.
+    assert json.loads(outputs["json"].stdout.decode(encoding)) == {"name": text}
+    assert yaml.safe_load(outputs["yaml"].stdout.decode(encoding)) == {"name": text}
