@@ -105,7 +105,7 @@ class Readers:
 
     def look(self) -> bool:
         """Whether all have seen it by now."""
-        for reader, sees in (("object", self._object), ("exporter", self._exporter)):
+        for reader, sees in (("object", self._object), ("web", self._exporter)):
             if reader not in self.seen and sees():
                 self.seen[reader] = time.time()
         return len(self.seen) == 2
@@ -116,7 +116,7 @@ class Readers:
         return bool(yaml.safe_load(self._file.read_text(encoding="utf-8"))["status"].get("scores"))
 
     def _exporter(self) -> bool:
-        answer = self._stack.page("exporter", f"/api/v1/scores?scorer={self._name}")
+        answer = self._stack.page("web", f"/api/v1/scores?scorer={self._name}")
         # 404 until the scorer is registered.
         return answer.status_code == 200 and any(one["items"] for one in answer.json()["scores"])
 
@@ -158,12 +158,12 @@ def measure(quick: bool) -> Measurement:
     own = [one["own"] for one in rounds]
     against = f"2 s + the scorer's own time, {spread(own, 'ms', 1)}"
     figures = []
-    for reader, title in (("object", "AddOnPlacementScore"), ("exporter", "/api/v1/scores")):
+    for reader, title in (("object", "AddOnPlacementScore"), ("web", "/api/v1/scores")):
         # Without the scorer's own time, as the limit is.
         waited = [one[reader] - one["own"] for one in rounds]
         name = f"manifest to first score in {title}"
         figures.append(Figure(name, spread(waited, "ms", 0), max(waited), "ms max", against, most=LIMIT))
-    slowest = max(cold["object"], cold["exporter"]) - cold["own"]
+    slowest = max(cold["object"], cold["web"]) - cold["own"]
     name = "manifest to first score, first one of new processes"
     figures.append(Figure(name, f"{slowest:.0f} ms", slowest, "ms", against, most=LIMIT))
     return figures, {"median_ms_until": medians, "cold": cold, "rounds": rounds}

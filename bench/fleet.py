@@ -4,9 +4,10 @@
                           [--soak S] [--seed N] [--kube | --real] [--redis FILE]
                           [--quick] [--strict] [--json FILE]
 
-Real hub controller, beat, results workers, exporter and Redis on a folder of manifests; the agents of all clusters are
-played by one process (`bench.player`): 10 scorers every 30 s, signed results of 10 items, of which 5 % have other
-values than the ones before. Each size is brought up, left alone for one interval, and then measured.
+Real hub controller, beat, results workers, page and Redis (with `--single`, one process of the hub) on a folder of
+manifests; the agents of all clusters are played by one process (`bench.player`): 10 scorers every 30 s, signed
+results of 10 items, of which 5 % have other values than the ones before. Each size is brought up, left alone for one
+interval, and then measured.
 
 `--overload S` afterwards gives the results workers half of the CPU that they took, for so many seconds, by stopping
 and continuing them. `--flood S` has one cluster's credential put 10,000 messages a second into its mailbox.
@@ -74,12 +75,15 @@ class Plan:
     #: With real agents.
     real: bool = False
     redis: Path | None = None
+    #: One process with all services of the hub.
+    single: bool = False
 
 
 def measure_size(clusters: int, plan: Plan) -> Measurement:
     """One size, with processes of its own."""
     name = f"{clusters} x {SCORERS}"
     with world_of(clusters, plan) as world:
+        world.single = plan.single
         began = time.monotonic()
         world.bring_up()
         up = time.monotonic() - began
@@ -258,6 +262,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=7, help="which faults (default 7)")
     parser.add_argument("--kube", action="store_true", help="on an API server")
     parser.add_argument("--real", action="store_true", help="with real agents")
+    parser.add_argument("--single", action="store_true", help="all services of the hub in one process")
     parser.add_argument("--redis", type=Path, metavar="FILE", help="a redis-server")
     arguments = parser.parse_args()
     # As on Ctrl-C: hundreds of processes end with it.
@@ -270,7 +275,7 @@ def main() -> int:
         parser.error(f"{arguments.redis} is no program: --redis wants a redis-server")
     clusters = arguments.clusters or (QUICK_SIZES if arguments.quick else SIZES)
     seconds = arguments.seconds or (QUICK_SECONDS if arguments.quick else SECONDS)
-    options_of_plan = ("workers", "overload", "flood", "soak", "seed", "kube", "real", "redis")
+    options_of_plan = ("workers", "overload", "flood", "soak", "seed", "kube", "real", "redis", "single")
     plan = Plan(seconds, *(getattr(arguments, name) for name in options_of_plan))
     return report(arguments, measure(clusters, plan))
 

@@ -194,6 +194,8 @@ class World:
         #: Where the `dir` backend has its objects.
         self.out = self._fleet.folder / "_out"
         self._workers = workers
+        #: Whether one process has all services of the hub; to be set before `bring_up`.
+        self.single = False
         # First runs and writes are 100 a second at most.
         self._patience = max(_PATIENCE, clusters * SCORERS / 25)
         self.pairs = [(name, f"scorer-{number}") for name in self.clusters for number in range(SCORERS)]
@@ -218,11 +220,14 @@ class World:
     def bring_up(self) -> None:
         """Start everything; returns when every pair has its object, and one interval more has passed."""
         self._prepare()
-        self._run("beat", "dsf.schedule")
-        self._run("hub", "dsf.hub")
-        self._run("exporter", "dsf.exporter", listen_host="127.0.0.1", listen_port=self._port)
-        for _ in range(self._workers):
-            self._run("results", "dsf.results")
+        if self.single:
+            self._run("hub", target="all", listen_port=self._port)
+        else:
+            self._run("beat", target="beat")
+            self._run("hub", target="controller")
+            self._run("web", target="web", listen_port=self._port)
+            for _ in range(self._workers):
+                self._run("results", target="results")
         self._player = self._agents()
         self._until(lambda: self.client.hlen(keys.WRITTEN) == len(self.pairs), "every object once")
         time.sleep(INTERVAL)
@@ -273,8 +278,8 @@ class World:
             time.sleep(0.05)
         self._supervisor.stop(self._redis.name)
 
-    def _run(self, name: str, module: str, **values: object) -> None:
-        self.processes.start(name, module, self._environment(role=name, **values))
+    def _run(self, name: str, **values: object) -> None:
+        self.processes.start(name, "dsf.hub", self._environment(role="hub", probe_port=0, **values))
 
     def _environment(self, **values: object) -> dict[str, str]:
         return child_environment(

@@ -88,7 +88,9 @@ class HubFleet:
         self._log = folder / "hub.log"
         self._redis = psutil.Process(redis_pid)
         self._hub: psutil.Process | None = None
-        self._environment = child_environment(redis_url=server.url, backend="dir", manifests=self.folder, role=None)
+        self._environment = child_environment(
+            redis_url=server.url, backend="dir", manifests=self.folder, role=None, target="controller", probe_port=0
+        )
 
     def manifests(self) -> None:
         """What people wrote: one file for each object."""

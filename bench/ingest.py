@@ -12,7 +12,6 @@ enough for three processes.
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import statistics
@@ -59,28 +58,27 @@ class Nowhere:
 
 def serve(queue: str) -> int:
     """The results worker as it is, with one more task, and on this queue."""
-    from dsf.celery import _queue, app
     from dsf.results import worker as results_worker
-    from dsf.results.worker import run
     from dsf.settings import settings
+    from dsf.worker.application import _queue, make_app
+
+    config = settings()
+    app = make_app(config)
 
     @app.task(name=NOOP_TASK, ignore_result=True)
     def noop(frame: str) -> None:
         """Nothing."""
 
     app.conf.task_queues = [*app.conf.task_queues, _queue(NOOP_QUEUE)]
-    worker = app.Worker
-
-    # `run` serves the queue of results only.
-    @functools.wraps(worker)
-    def on_queue(**values: Any) -> object:
-        return worker(**{**values, "queues": [queue]})
-
+    app.loader.import_default_modules()
     with (
         mock.patch.object(results_worker, "make_score_backend", return_value=Nowhere()),
-        mock.patch.object(app, "Worker", on_queue),
+        # `make_worker` serves the queue of results only.
+        mock.patch.object(results_worker.keys, "RESULTS_QUEUE", queue),
     ):
-        return run(settings())
+        worker = results_worker.make_worker(app, config, results_worker.ResultsService(config, app))
+        worker.start()
+    return int(worker.exitcode or 0)
 
 
 def register(client: redis.Redis) -> None:
@@ -102,7 +100,7 @@ class Feeder:
     """Fills the queues with messages as an agent sends them."""
 
     def __init__(self, url: str, client: redis.Redis) -> None:
-        from dsf.celery import _queue, make_app
+        from dsf.worker.application import _queue, make_app
 
         self._client = client
         self._app = make_app(Settings(role="agent", cluster="cluster0", redis_url=url))

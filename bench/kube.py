@@ -164,6 +164,8 @@ class KubeFleet:
             self.plane.clusters(self._names)
             environment = {
                 "DSF_REDIS_URL": self._redis.url,
+                "DSF_TARGET": "controller",
+                "DSF_PROBE_PORT": "0",
                 "DSF_BACKEND": "kube",
                 "DSF_KUBECONFIG": str(self.plane.kubeconfig),
                 "DSF_LOG_LEVEL": "WARNING",

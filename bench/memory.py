@@ -28,8 +28,8 @@ SCORERS, SERIES, RESULTS = 40, 100, 10
 FIRST_CYCLES, CYCLES, QUICK_CYCLES = 200, 1_000, 300
 #: What a process may grow by and still be flat: megabytes, and a share of what it had.
 ALLOWANCE, SHARE = 8.0, 0.1
-PROCESSES = ("hub", "beat", "results", "exporter", f"agent {CLUSTER}")
-SCRAPED = ("exporter", f"agent {CLUSTER}")
+PROCESSES = ("hub", "beat", "results", "web", f"agent {CLUSTER}")
+SCRAPED = ("web", f"agent {CLUSTER}")
 
 
 class Scraper(threading.Thread):

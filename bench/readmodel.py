@@ -45,8 +45,8 @@ def measure(quick: bool) -> Measurement:
     with redis_of_its_own() as (client, ports, environment, folder):
         seed(client, FULL_CLUSTERS, SCORERS, FULL_ITEMS)
         port = ports.any()
-        environment |= {"DSF_ROLE": "exporter", "DSF_LISTEN_HOST": "127.0.0.1", "DSF_LISTEN_PORT": str(port)}
-        command, url = [sys.executable, "-m", "dsf.exporter"], f"http://127.0.0.1:{port}"
+        environment |= {"DSF_TARGET": "web", "DSF_PROBE_PORT": "0", "DSF_LISTEN_PORT": str(port), "DSF_BACKEND": "dir"}
+        command, url = [sys.executable, "-m", "dsf.hub"], f"http://127.0.0.1:{port}"
         with process(command, environment, folder / "full.log") as exporter:
             _wait(url)
             full = _answers(exporter, url, ())["/metrics"]

@@ -93,8 +93,8 @@ def settle(client: redis.Redis, queues: list[str]) -> None:
 
 def measure_one(number: int, seconds: float, interval: int) -> dict[str, Any]:
     """One number of entries."""
-    environment = child_environment(role="beat", log_level="WARNING")
-    command = [sys.executable, "-m", "dsf.schedule"]
+    environment = child_environment(role="hub", target="beat", probe_port=0, log_level="WARNING")
+    command = [sys.executable, "-m", "dsf.hub"]
     with (
         RedisServer(options=("--appendonly", "yes", "--appendfsync", "everysec")) as server,
         tempfile.TemporaryDirectory() as folder,

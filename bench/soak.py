@@ -70,7 +70,7 @@ class Soak:
         self._began = 0.0
         # Each is told for how many seconds the soak goes on.
         self._kinds: dict[str, Callable[[float], None]] = {
-            **{name: lambda _, name=name: self._kill(name) for name in ("beat", "hub", "exporter", "results")},  # type: ignore[misc]
+            **{name: lambda _, name=name: self._kill(name) for name in ("beat", "hub", "web", "results")},  # type: ignore[misc]
             "redis": lambda _: self._restart_redis(),
             "store": self._hide_store,
             "clusters": self._quieten,

@@ -50,8 +50,8 @@ def measure(quick: bool) -> Measurement:
     with redis_of_its_own() as (client, ports, environment, folder):
         seed(client, clusters, SCORERS, ITEMS)
         port = ports.any()
-        environment |= {"DSF_ROLE": "web", "DSF_LISTEN_PORT": str(port), "DSF_BACKEND": "dir"}
-        with process([sys.executable, "-m", "dsf.web"], environment, folder / "web.log") as page:
+        environment |= {"DSF_TARGET": "web", "DSF_PROBE_PORT": "0", "DSF_LISTEN_PORT": str(port), "DSF_BACKEND": "dir"}
+        with process([sys.executable, "-m", "dsf.hub"], environment, folder / "web.log") as page:
             url = f"http://127.0.0.1:{port}"
             _wait(url)
             first = _asked(page, url, "/")[1]

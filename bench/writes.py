@@ -157,14 +157,16 @@ def measure(clusters: int, rate: int, seconds: int, workers: int, changing: floa
         environment = child_environment(
             redis_url=server.url,
             signing_secret=SECRET,
-            role="results",
+            role="hub",
+            target="results",
+            probe_port=0,
             backend="kube",
             kubeconfig=plane.kubeconfig,
             log_level="WARNING",
         )
         first = fleet.results(len(fleet.pairs), 0.0)
         with contextlib.ExitStack() as stack:
-            command = [sys.executable, "-m", "dsf.results"]
+            command = [sys.executable, "-m", "dsf.hub"]
             log = Path(folder) / "log"
             started = [
                 psutil.Process(stack.enter_context(process(command, environment, log)).pid) for _ in range(workers)

@@ -107,6 +107,8 @@ class BeatScheduler(Scheduler):
         self._is_ending = False
         self._away_since: float | None = None
         self._away_because = ""
+        #: When (monotonic) the last round began.
+        self.ticked_at = time.monotonic()
         super().__init__(*args, **kwargs)
 
     def setup_schedule(self) -> None:
@@ -237,6 +239,7 @@ class BeatScheduler(Scheduler):
             self._away_since = None
 
     def _touch(self) -> None:
+        self.ticked_at = time.monotonic()
         if self._settings.probe_dir is not None:
             # A full or read-only disk is no reason to stop scheduling; the probe will report it.
             with contextlib.suppress(OSError):

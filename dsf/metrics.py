@@ -1,4 +1,4 @@
-"""All metrics: name, type, labels and help. Collectors in `dsf.agent` and `dsf.exporter` fill them.
+"""All metrics: name, type, labels and help. Collectors in `dsf.agent` and `dsf.fleetmetrics` fill them.
 
 Names without a comment are the upstream project's, so that its dashboards keep working.
 """

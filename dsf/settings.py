@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, Self, get_origin
+from typing import Any, Final, Literal, Self, get_args, get_origin
 
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
@@ -23,10 +23,14 @@ ENV_PREFIX = "DSF_"
 #: Most characters of a pull Secret; it is in a ManifestWork of each cluster.
 _PULL_SECRET_LIMIT: Final = 65_536
 
-Role = Literal["agent", "results", "beat", "hub", "exporter", "web", "flower", "cli", "optimizer"]
+#: `hub` is a process of `dsf hub`; `results` and `beat` are those of Celery's own commands.
+Role = Literal["agent", "hub", "results", "beat", "flower", "cli", "optimizer"]
+#: A service of the hub.
+Target = Literal["controller", "beat", "results", "web"]
+TARGETS: Final[tuple[Target, ...]] = get_args(Target)
 
-#: Where a process listens by default. The hub controller does not.
-DEFAULT_PORTS: Final[Mapping[Role, int]] = {"agent": 8080, "exporter": 8080, "web": 8090, "optimizer": 8338}
+#: Where a process listens by default.
+DEFAULT_PORTS: Final[Mapping[Role, int]] = {"agent": 8080, "hub": 8080, "optimizer": 8338}
 
 
 class Settings(BaseSettings):
@@ -37,9 +41,14 @@ class Settings(BaseSettings):
     # --- every process -----------------------------------------------------------------------------------------
     role: Role = Field(
         default="results",
-        description="Type of this process. It decides which tasks a Celery worker registers: an agent never registers "
-        "ingest and the hub never registers fetch. `celery -A dsf.celery worker -Q hub.results` is the results "
-        "worker, hence the default.",
+        description="Type of this process, for Celery's own commands; `dsf` sets it itself. It decides which tasks a "
+        "Celery worker registers: an agent never registers ingest and the hub never registers fetch. `celery -A "
+        "dsf.celery worker -Q hub.results` is the results worker, hence the default.",
+    )
+    target: str = Field(
+        default="all",
+        description="Services that a process of `dsf hub` runs, with commas: controller, beat, results, web; `all` is "
+        "each of them.",
     )
     log_format: Literal["text", "json"] = Field(
         default="text", description="json for a log collector, text for a terminal."
@@ -51,21 +60,28 @@ class Settings(BaseSettings):
     listen_host: str | None = Field(
         default=None,
         description="Address on which this process serves; `::` is every address, IPv4 and IPv6. By default the page "
-        "and the optimiser listen on 127.0.0.1, the others on `::`: Prometheus and collectors ask from other pods.",
+        "and the optimiser listen on 127.0.0.1, agents and the hub's probe_port on `::`: Prometheus and collectors ask "
+        "from other pods.",
     )
     listen_port: int | None = Field(
         default=None,
         ge=0,
         le=65535,
-        description="Port on which this process serves: the agent's /metrics (8080), the exporter (8080), the page "
-        "(8090), the optimiser (8338), the hub controller's probes and /metrics (by default none). 0 takes a free "
-        "port.",
+        description="Port on which this process serves: the agent's /metrics (8080), the hub's page, JSON API and "
+        "fleet /metrics (8080), the optimiser (8338). 0 takes a free port.",
+    )
+    probe_port: int = Field(
+        default=8081,
+        ge=0,
+        le=65535,
+        description="Port of /healthz, /readyz and the process's own /metrics, for `dsf hub`. It is not the port of "
+        "the page, whose clients cannot keep a probe waiting. 0 takes a free port.",
     )
     host_names: list[str] = Field(
         default=[],
-        description="JSON array: names of this server that the page and the exporter answer to besides localhost. "
-        "Others are refused, which prevents DNS rebinding; `*` is any name. The exporter also answers to addresses, "
-        "names without a dot and those of Services.",
+        description="JSON array: names of this server that the page answers to besides localhost. Others are refused, "
+        "which prevents DNS rebinding; `*` is any name. Fleet /metrics also answers to addresses, names without a dot "
+        "and those of Services.",
     )
     client_token_file: Path | None = Field(
         default=None,
@@ -89,7 +105,7 @@ class Settings(BaseSettings):
     # --- JSON API -----------------------------------------------------------------------------------------------
     api_url: str = Field(
         default="",
-        description="URL of the exporter or the page, such as http://localhost:8080, that read-only commands use "
+        description="URL of the page, such as http://localhost:8080, that read-only commands use "
         "instead of Redis. Empty: Redis.",
     )
     api_token_file: Path | None = Field(
@@ -334,7 +350,7 @@ class Settings(BaseSettings):
         "author of a scorer must not obtain from hub or agents.",
     )
 
-    # --- exporter ----------------------------------------------------------------------------------------------
+    # --- fleet metrics ------------------------------------------------------------------------------------------
     exporter_series_limit: int = Field(
         default=30_000,
         ge=0,
@@ -399,8 +415,14 @@ class Settings(BaseSettings):
 
     def listen_address(self, role: Role) -> tuple[str, int]:
         """Host and port on which a process of this role serves."""
-        host = ("127.0.0.1" if role in ("web", "optimizer") else "::") if self.listen_host is None else self.listen_host
+        host = ("::" if role == "agent" else "127.0.0.1") if self.listen_host is None else self.listen_host
         return host, DEFAULT_PORTS.get(role, 0) if self.listen_port is None else self.listen_port
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """The services of a process of `dsf hub`, in the order in which they start."""
+        chosen = _words(self.target)
+        return tuple(target for target in TARGETS if target in chosen or "all" in chosen)
 
     @property
     def out(self) -> Path | None:
@@ -479,6 +501,14 @@ class Settings(BaseSettings):
             return value
         return field.get_default(call_default_factory=True) if found is None else found
 
+    @field_validator("target")
+    @classmethod
+    def _are_targets(cls, value: str) -> str:
+        unknown = sorted(_words(value) - {"all", *TARGETS})
+        if unknown or not _words(value):
+            raise ValueError(f"{', '.join(unknown) or 'empty'}; choose all, or some of {', '.join(TARGETS)}")
+        return value
+
     @classmethod
     def load(cls) -> Self:
         """Read the environment. Raises SettingsError naming each wrong variable."""
@@ -497,6 +527,10 @@ def _said(error: ErrorDetails) -> str:
     example = {"list_type": '{"a": ["b"]}' if inside else '["a", "b"]', "dict_type": '{"a": ["b"]}'}.get(error["type"])
     written = f", as JSON: {example}" if example else ""
     return f"{name}{error['msg'].removeprefix('Value error, ')}{inside}{written}"
+
+
+def _words(text: str) -> set[str]:
+    return {word.strip() for word in text.split(",") if word.strip()}
 
 
 def _secret(value: SecretStr | None, file: Path | None, name: str) -> str | None:

@@ -33,11 +33,11 @@ hypothesis.settings.register_profile(
     "busy",
     deadline=None,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
-    derandomize=os.environ.get("CI", "").lower() == "true",
+    derandomize="true" in (os.environ.get("CI"), os.environ.get("DSF_TEST_SAME")),
 )
 hypothesis.settings.load_profile("busy")
 
-pytest_plugins = ["tests.support.distribution", "tests.support.controlplane_fixtures", "tests.support.kinds"]
+pytest_plugins = ["tests.support.distribution", "tests.support.controlplane_fixtures", "tests.support.later"]
 
 
 @pytest.hookimpl(wrapper=True)

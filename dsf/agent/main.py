@@ -221,11 +221,11 @@ def run(config: Settings) -> int:
 
 
 def _run(config: Settings) -> int:
-    # Only now: importing it creates the application for the role in the settings.
     from celery import signals
 
-    from dsf.celery import app
+    from dsf.worker.application import make_app
 
+    app = make_app(config)
     memory.prepare()
     agent = Runtime(config)
     agent.start()

@@ -21,19 +21,66 @@ ManifestsOption = Annotated[
 
 
 def hub(
+    target: Annotated[
+        str | None,
+        typer.Option("--target", "-t", help="Services, with commas: controller, beat, results, web; default all."),
+    ] = None,
     backend: Annotated[
         Literal["kube", "dir"] | None, typer.Option("--backend", help="Storage of the objects: Kubernetes or a folder.")
     ] = None,
     manifests: ManifestsOption = None,
+    host: Annotated[
+        str | None, typer.Option("--host", help="Address of page, metrics and probes; default 127.0.0.1.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", min=0, max=65535, help="Port of the page; default 8080, 0 takes a free one.")
+    ] = None,
+    auth: Annotated[
+        Literal["none", "local", "open", "anyone", "token", "kubernetes", "proxy"] | None,
+        typer.Option("--auth", help="Authentication of the page's users; none and local only on this machine."),
+    ] = None,
+    allow_actions: Annotated[
+        bool, typer.Option("--allow-actions", help="The same as --auth local: users of this machine may act.")
+    ] = False,
+    end_sessions: Annotated[
+        bool, typer.Option("--end-sessions", help="Only end the logins of all users of the page.")
+    ] = False,
     leave: Annotated[
         bool, typer.Option("--leave", help="Before an uninstallation: stop the hub, delete what it delivered.")
     ] = False,
 ) -> None:
-    """Run the hub controller.
+    """Run the hub: controller, beat, results worker and page in one process, or some of them.
 
     Example: dsf hub --backend dir --manifests my-manifests
     """
-    _run("dsf.hub.leaving:run" if leave else "dsf.hub.main:run", role="hub", backend=backend, manifests=manifests)
+    if allow_actions and auth not in (None, "none", "local"):
+        raise typer.BadParameter(f"auth {auth} itself says who may act", param_hint="--allow-actions")
+    _set_environment(
+        role="hub",
+        target=target,
+        backend=backend,
+        manifests=manifests,
+        listen_host=host,
+        listen_port=port,
+        web_auth="local" if allow_actions else auth,
+    )
+    if leave:
+        _run("dsf.hub.leaving:run")
+    from dsf.settings import Settings
+
+    # Report invalid settings here.
+    settings = Settings.load()
+    if end_sessions:
+        from dsf.store.client import connect
+        from dsf.web.sessions import Sessions
+
+        Sessions(connect(settings, name="dsf-web")).end_all()
+        return
+    if importlib.util.find_spec("fastapi") is None:
+        # As in the image of agents: the new process could only show where the import failed.
+        raise ModuleNotFoundError(name="fastapi")
+    # Without the command line, to save memory.
+    _become([sys.executable, "-P", "-m", "dsf.hub"])
 
 
 def agent(
@@ -49,73 +96,6 @@ def agent(
     Example: dsf agent --cluster worker01
     """
     _run("dsf.agent.check:run" if check else "dsf.agent.main:run", role="agent", cluster=cluster)
-
-
-def exporter(
-    host: Annotated[str | None, typer.Option("--host", help="Address to listen on.")] = None,
-    port: Annotated[
-        int | None, typer.Option("--port", min=0, max=65535, help="Port; 0 takes a free one and prints it.")
-    ] = None,
-) -> None:
-    """Run the exporter: fleet /metrics and the read-only JSON API.
-
-    Example: dsf exporter --port 8080
-    """
-    _run("dsf.exporter.app:run", role="exporter", listen_host=host, listen_port=port)
-
-
-def web(
-    host: Annotated[str | None, typer.Option("--host", help="Address to listen on; default 127.0.0.1.")] = None,
-    port: Annotated[
-        int | None, typer.Option("--port", min=0, max=65535, help="Port; default 8090, 0 takes a free one.")
-    ] = None,
-    auth: Annotated[
-        Literal["none", "local", "open", "anyone", "token", "kubernetes", "proxy"] | None,
-        typer.Option("--auth", help="Authentication of users; none and local only on this machine."),
-    ] = None,
-    allow_actions: Annotated[
-        bool, typer.Option("--allow-actions", help="The same as --auth local: users of this machine may act.")
-    ] = False,
-    end_sessions: Annotated[bool, typer.Option("--end-sessions", help="Only end the logins of all users.")] = False,
-) -> None:
-    """Run the web page: scores, reasons for missing ones, actions.
-
-    Example: dsf web --port 8090
-    """
-    if allow_actions and auth not in (None, "none", "local"):
-        raise typer.BadParameter(f"auth {auth} itself says who may act", param_hint="--allow-actions")
-    _set_environment(role="web", listen_host=host, listen_port=port, web_auth="local" if allow_actions else auth)
-    from dsf.settings import Settings
-
-    # Report invalid settings here.
-    settings = Settings.load()
-    if end_sessions:
-        from dsf.store.client import connect
-        from dsf.web.sessions import Sessions
-
-        Sessions(connect(settings, name="dsf-web")).end_all()
-        return
-    if importlib.util.find_spec("uvicorn") is None:
-        # As in the image of agents: the new process could only show where the import failed.
-        raise ModuleNotFoundError(name="uvicorn")
-    # Without the command line, to save memory.
-    _become([sys.executable, "-P", "-m", "dsf.web"])
-
-
-def results() -> None:
-    """Run a results worker: it processes results of agents and writes AddOnPlacementScores. Any number may run.
-
-    Example: dsf results
-    """
-    _run("dsf.results.worker:run", role="results")
-
-
-def beat() -> None:
-    """Run beat, as `celery -A dsf.celery beat` does. A second one stands by and takes over.
-
-    Example: dsf beat
-    """
-    _become([sys.executable, "-P", "-m", "dsf.schedule"])
 
 
 def flower(

@@ -11,5 +11,5 @@ In reading order:
 * `cycles`, `conditions`: content of statuses.
 * `workqueue`, `controller`: keys and worker threads. `notifications`: what results
   workers report, and users' actions. `outage`: of Redis.
-* `hub`: event routing and thread lifecycle. `main`: the process with leader election.
+* `hub`: event routing and thread lifecycle. `service`: the controller as a service, with leader election.
 """

@@ -1,6 +1,6 @@
-"""`python -m dsf.hub`: the hub controller without the CLI."""
+"""`python -m dsf.hub`: `dsf hub` without the command line."""
 
 from dsf.process.launch import launch
 
 if __name__ == "__main__":
-    launch("hub", "dsf.hub.main:run")
+    launch("hub", "dsf.services.process:run")

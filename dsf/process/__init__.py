@@ -2,6 +2,7 @@
 
 launch       `python -m dsf.ROLE`: from the settings of the environment to an exit code
 memory       less work for Python's garbage collector
+service      what a process of the hub consists of
 children     child processes that end with this one
 shared       what is made once for all who ask meanwhile
 threads      threads that start again after an unexpected exception

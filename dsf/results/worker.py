@@ -1,7 +1,8 @@
-"""The results worker: its start, and its background threads, which are intake, writer and sweeper.
+"""The results worker: its background threads, which are intake, writer and sweeper, and the Celery worker around them.
 
-These are a step of Celery's worker, which `dsf.celery` adds for this role: `celery -A dsf.celery worker -Q hub.results`
-is a complete results worker. Missing settings are reported before it takes the first result.
+The threads are a step of Celery's worker, which the application adds for this role: `celery -A dsf.celery worker -Q
+hub.results` is a complete results worker, as is `dsf hub --target results`. Missing settings are reported before it
+takes the first result.
 """
 
 from __future__ import annotations
@@ -13,14 +14,13 @@ import time
 from typing import Any
 
 import redis
-from celery import bootsteps, signals
+from celery import Celery, bootsteps
 
 import dsf.log
 from dsf import keys
 from dsf.backends import make_score_backend
 from dsf.errors import DsfError
 from dsf.messages import INGEST_TASK
-from dsf.process import memory
 from dsf.process.threads import SupervisedThread
 from dsf.results.ingest import Ingest, master_secret
 from dsf.results.intake import Intake
@@ -29,89 +29,29 @@ from dsf.settings import Settings, settings
 from dsf.store.client import connect, repeat
 from dsf.store.runs import Runs
 from dsf.store.ticks import RUN_SLACK
+from dsf.worker.liveness import loop_problem
 
 log = dsf.log.get(__name__)
-
-
-def run(config: Settings) -> int:
-    """Run the results worker until SIGTERM or SIGINT; returns its exit code.
-
-    Raises SettingsError if the master secret is missing or wrong.
-    """
-    master_secret(config)
-    memory.prepare()
-    signals.worker_ready.connect(lambda **_: memory.settle(), weak=False)
-    # The application is created at import, for the role in the environment.
-    from dsf.celery import app
-
-    worker = app.Worker(
-        hostname=f"results@{socket.gethostname()}",
-        queues=[keys.RESULTS_QUEUE],
-        pool=app.conf.worker_pool,
-        loglevel=config.log_level,
-        task_events=True,
-        without_gossip=True,
-        without_mingle=True,
-        # `dsf.worker.events` sends them.
-        without_heartbeat=True,
-    )
-    worker.start()
-    code: int = worker.exitcode or 0
-    return code
-
 
 #: Seconds between sweeps when there is no more to do.
 _SWEEP_EVERY = 1.0
 
 
-class Service(bootsteps.StartStopStep):
-    """Intake, writer and sweeper of one process, each in its own thread."""
+class ResultsService:
+    """Intake, writer and sweeper of one process, each in its own thread. Celery's worker starts and stops it."""
 
-    requires = ("celery.worker.components:Timer",)
+    name = "results"
 
-    def __init__(self, worker: Any, **options: Any) -> None:
-        """Ends the process if a setting is missing or wrong."""
-        super().__init__(worker, **options)
+    def __init__(self, config: Settings, app: Celery) -> None:
+        """Raises SettingsError if the master secret is missing or wrong."""
+        master_secret(config)
         self._stopping = threading.Event()
         # Set when a pair must be checked now.
         self._wake = threading.Event()
-        try:
-            self._threads, self._clients = self._prepared(settings(), worker.app)
-        except DsfError as error:
-            log.error("the results worker cannot start", error=str(error))
-            sys.exit(1)
-
-    def start(self, worker: Any) -> None:
-        """Start the threads."""
-        del worker
-        for thread in self._threads:
-            thread.start()
-
-    def close(self, worker: Any) -> None:
-        """Tell the threads to stop: before any step does, so that none begins anew."""
-        del worker
-        self._stopping.set()
-        self._wake.set()
-
-    def stop(self, worker: Any) -> None:
-        """Wait for work in progress."""
-        del worker
-        for thread in self._threads:
-            # A write in progress may delay shutdown.
-            thread.join(10.0)
-        for client in self._clients:
-            client.close()
-
-    def terminate(self, parent: Any) -> None:
-        """See `stop`."""
-        self.stop(parent)
-
-    def _prepared(self, config: Settings, app: Any) -> tuple[list[SupervisedThread], list[redis.Redis]]:
-        """The threads, not started, and their Redis clients. Raises DsfError."""
-        master_secret(config)
         client = connect(config, name="dsf-results")
         # Agents may write any bytes into their mailboxes.
         mail = connect(config, name="dsf-results-mail", decode_responses=False)
+        self._clients: list[redis.Redis] = [client, mail]
         ingest = Ingest(client, config, on_change=self._wake.set)
         intake = Intake(mail, ingest, app.tasks[INGEST_TASK], self._stopping)
         writer = Writer(
@@ -127,7 +67,85 @@ class Service(bootsteps.StartStopStep):
             "score-writer": writer.run,
             "run-sweeper": Sweeper(client, config, self._stopping).run,
         }
-        return [SupervisedThread(run, name) for name, run in work.items()], [client, mail]
+        self._threads = [SupervisedThread(run, name) for name, run in work.items()]
+
+    def start(self) -> None:
+        """Start the threads."""
+        for thread in self._threads:
+            thread.start()
+
+    def begin_stop(self) -> None:
+        """Begin nothing new."""
+        self._stopping.set()
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Wait for work in progress."""
+        self.begin_stop()
+        for thread in self._threads:
+            # A write in progress may delay shutdown.
+            thread.join(10.0)
+        for client in self._clients:
+            client.close()
+
+    def problem(self) -> str:
+        """See `dsf.process.service.Service`. An unreachable Redis is none: the worker goes on trying."""
+        return loop_problem()
+
+
+class ResultsStep(bootsteps.StartStopStep):
+    """Starts and stops the service with its worker: the one that the worker is given, or one by the settings."""
+
+    requires = ("celery.worker.components:Timer",)
+
+    def __init__(self, worker: Any, results: ResultsService | None = None, **options: Any) -> None:
+        """Ends the process if a setting is missing or wrong."""
+        super().__init__(worker, **options)
+        if results is None:
+            try:
+                results = ResultsService(settings(), worker.app)
+            except DsfError as error:
+                log.error("the results worker cannot start", error=str(error))
+                sys.exit(1)
+        self._service = results
+
+    def start(self, worker: Any) -> None:
+        """Start the threads."""
+        del worker
+        self._service.start()
+
+    def close(self, worker: Any) -> None:
+        """Tell the threads to stop: before any step does, so that none begins anew."""
+        del worker
+        self._service.begin_stop()
+
+    def stop(self, worker: Any) -> None:
+        """Wait for work in progress."""
+        del worker
+        self._service.stop()
+
+    def terminate(self, parent: Any) -> None:
+        """See `stop`."""
+        self.stop(parent)
+
+
+def make_worker(app: Celery, config: Settings, results: ResultsService) -> Any:
+    """The Celery worker of this service, to be started in the main thread, whose signals it takes."""
+    return app.Worker(
+        hostname=f"results@{socket.gethostname()}",
+        queues=[keys.RESULTS_QUEUE],
+        pool=app.conf.worker_pool,
+        loglevel=config.log_level,
+        # The hub logs which services it has.
+        quiet=True,
+        task_events=True,
+        without_gossip=True,
+        without_mingle=True,
+        # `dsf.worker.events` sends them.
+        without_heartbeat=True,
+        # For the boot step.
+        results=results,
+    )
 
 
 class Sweeper:

@@ -6,5 +6,5 @@ those of plug-ins, `views` are the page's own, `backtests` the tab of what was t
 `rendering` turns a view into HTML, which open pages poll. `guard` is the outer middleware: host names, proxies,
 headers. `access` authenticates and authorizes users, `sessions` stores logins, `acting` performs actions, `backtesting`
 those that take minutes. `objects` shows what was declared, `kube` asks the API server, `site` assembles pages, `forms`
-has the pages with actions, `app` builds the service with the JSON API for programs, and `main` runs it.
+has the pages with actions, `app` builds the application with the JSON API for programs, and `service` serves it.
 """

@@ -1,12 +1,13 @@
-"""The HTTP service: pages, static files, probes, and the JSON API.
+"""The HTTP service: pages, static files, the JSON API, and the metrics of the fleet, from one snapshot of rows.
 
-`/api/v1` is the exporter's router with the page's access control, and its description at /docs. Programs send the token
-of a login with each request (`Authorization: Bearer`).
+`/api/v1` has the page's access control, and its description is at /docs. Programs send the token of a login with each
+request (`Authorization: Bearer`). `/metrics` needs no login: Prometheus has none, and NetworkPolicies say who may ask.
 """
 
 from __future__ import annotations
 
 import functools
+import time
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -20,7 +21,6 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 import dsf.log
-from dsf import keys
 from dsf.errors import (
     AccessError,
     BackendError,
@@ -32,8 +32,11 @@ from dsf.errors import (
     UnknownScorerError,
 )
 from dsf.fleet.api import add_changes, make_router, mistakes, problem, problem_of
+from dsf.fleetmetrics.endpoint import add_metrics
 from dsf.http.apidocs import add_docs
+from dsf.http.hosts import METRICS
 from dsf.process import threads
+from dsf.store.ticks import ticks_problem
 from dsf.web.access import UserAccess
 from dsf.web.acting import Acting
 from dsf.web.forms import MAX_TOKEN, add_acts, add_login
@@ -70,6 +73,7 @@ def make_app(sources: Sources, access: UserAccess, acting: Acting) -> FastAPI:
     add_login(app, site)
     add_acts(app, site, acting)
     add_api(app, site)
+    add_metrics(app, sources.reading.redis, sources.reading.model, settings.exporter_series_limit)
     _add_errors(app, site)
     app.add_middleware(
         Guard,
@@ -87,13 +91,17 @@ def _add_probes(app: FastAPI, sources: Sources) -> None:
 
     @app.get("/readyz", response_class=PlainTextResponse)
     def readyz() -> Response:
-        try:
-            # Redis refuses PING while it takes no writes.
-            sources.reading.redis.hlen(keys.CLUSTERS)
-        except redis.RedisError as error:
-            return PlainTextResponse(f"Redis cannot be read: {type(error).__name__}\n", status_code=503)
-        problem = threads.problem()
+        problem = threads.problem() or unready(sources.reading.redis)
         return PlainTextResponse(f"{problem or 'ok'}\n", status_code=503 if problem else 200)
+
+
+def unready(client: redis.Redis) -> str:
+    """Why clients would not see the fleet as it is; empty if they do."""
+    try:
+        # Not PING, which Redis refuses while it takes no writes.
+        return ticks_problem(client, time.time())
+    except redis.RedisError as error:
+        return f"Redis cannot be read: {type(error).__name__}"
 
 
 class _Static(StaticFiles):
@@ -167,7 +175,8 @@ def _token(request: Request) -> str:
 
 def is_api(request: Request) -> bool:
     """Whether this is a request of a program, which gets problem documents instead of pages."""
-    return bool(request.scope["path"].startswith(f"{PREFIX}/") or request.scope["path"] == PREFIX)
+    path: str = request.scope["path"]
+    return path.startswith(f"{PREFIX}/") or path in (PREFIX, METRICS)
 
 
 def problem_for(request: Request, error: Exception) -> Response:

@@ -15,7 +15,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dsf.errors import SettingsError
-from dsf.http.hosts import PROBES, host_name, is_loopback
+from dsf.http.hosts import METRICS, PROBES, host_name, is_loopback, may_scrape
 from dsf.web.pages import all_views
 from dsf.web.views import VIEWS
 
@@ -36,7 +36,7 @@ _HEADERS: Final = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
 #: First segments of what is there besides views.
-_OTHERS: Final = ("act", "api", "docs", "healthz", "login", "logout", "openapi.json", "readyz", "static")
+_OTHERS: Final = ("act", "api", "docs", "healthz", "login", "logout", "metrics", "openapi.json", "readyz", "static")
 
 
 def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
@@ -112,7 +112,7 @@ class Guard:
         path = scope["path"]
         if root and (path == root or path.startswith(root + "/")):
             scope["path"] = path[len(root) :] or "/"
-        if scope["path"] not in PROBES and not self._knows(host):
+        if not self._knows(host, scope["path"]):
             text = f"this server does not answer to the name {host!r}; DSF_HOST_NAMES lists its names\n"
             await PlainTextResponse(text, status_code=421)(scope, receive, answer)
             return
@@ -131,8 +131,10 @@ class Guard:
         if prefix and is_prefix(prefix):
             scope["dsf.root"] = prefix
 
-    def _knows(self, host: str) -> bool:
+    def _knows(self, host: str, path: str) -> bool:
         name = host_name(host)
+        if path in PROBES or (path == METRICS and may_scrape(name)):
+            return True
         return bool(name) and ("*" in self._hosts or name in self._hosts or is_loopback(name))
 
 

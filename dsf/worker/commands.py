@@ -67,8 +67,9 @@ def prepare(words: Sequence[str], environment: MutableMapping[str, str]) -> None
     if "celery" not in (program.name, program.parent.name):
         return
     role = next((_ROLES[word] for word in words[1:] if word in _ROLES), None)
-    if role is not None:
-        environment.setdefault("DSF_ROLE", role)
+    if role is not None and environment.get("DSF_ROLE", "hub") == "hub":
+        # A person's command in the container of a hub is not that hub.
+        environment["DSF_ROLE"] = role
     options = {"FLOWER": _FLOWER} if role == "flower" else {}
     if role is None and "worker" in words[1:]:
         options = {"CELERY_WORKER": _RESULTS_WORKER}

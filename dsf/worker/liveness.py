@@ -1,13 +1,14 @@
-"""The liveness file of a Celery worker: a probe that asks the worker through Redis would fail with Redis.
+"""Whether a Celery worker's main loop runs: a probe that asks the worker through Redis would fail with Redis.
 
-The worker's main loop touches the file, so it becomes stale only when that loop is stuck; waiting for an unavailable
-Redis does not count as stuck.
+The loop notes the time and touches the liveness file, which become stale only when it is stuck; waiting for an
+unavailable Redis does not count as stuck.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,17 @@ from celery import bootsteps
 from celery.worker.consumer import Consumer
 
 from dsf.process import threads
+from dsf.process.service import STUCK
 from dsf.settings import settings
+
+#: Monotonic times at which the main loop of this process' worker last ran; none before its start.
+_ran_at: deque[float] = deque(maxlen=1)
+
+
+def loop_problem() -> str:
+    """Since when the worker's main loop has been stuck; empty while it runs or has not begun."""
+    silence = time.monotonic() - _ran_at[0] if _ran_at else 0.0
+    return f"the worker's main loop has been stuck for {silence:.0f} s" if silence > STUCK else ""
 
 
 def liveness_file() -> Path | None:
@@ -27,10 +38,11 @@ def liveness_file() -> Path | None:
 
 
 def keep_alive() -> None:
-    """Touch the file, if configured; also called while the main loop waits for Redis.
+    """Note that the main loop runs; also called while it waits for Redis.
 
-    It is empty while the process is ready, else it says which threads fail.
+    The file, if configured, is empty while the process is ready, else it says which threads fail.
     """
+    _ran_at.append(time.monotonic())
     file = liveness_file()
     if file is not None:
         # A full or read-only disk is no reason to stop working; the probe will report it.
@@ -48,10 +60,9 @@ class Liveness(bootsteps.StartStopStep):
         self._entry: Any = None
 
     def start(self, worker: Any) -> None:
-        """Touch the file now and regularly."""
-        if liveness_file() is not None:
-            keep_alive()
-            self._entry = worker.timer.call_repeatedly(10.0, keep_alive)
+        """Note it now and regularly."""
+        keep_alive()
+        self._entry = worker.timer.call_repeatedly(10.0, keep_alive)
 
     def stop(self, worker: Any) -> None:
         """The process ends: remove the file."""

@@ -294,11 +294,11 @@ class Fleet(Stack):
             assert word in found["message"], found["message"]
 
         self.until(lambda: self._is_told(scorer, cluster, stage, reason), f"{stage} {reason} in `dsf status {scorer}`")
-        cycles = self.page("exporter", f"/api/v1/history/{cluster}/{scorer}").json()["cycles"]
+        cycles = self.page(self.web, f"/api/v1/history/{cluster}/{scorer}").json()["cycles"]
         assert (stage, reason) in {(one["stage"], one["reason"]) for one in cycles}
 
         labels = {"score_name": f"{scorer}-score", "stage": stage, "reason": reason}
-        assert self.metric("exporter", "dynamic_scoring_failures_total", **labels)
+        assert self.metric(self.web, "dynamic_scoring_failures_total", **labels)
         if counted_by_agent:
             assert self.metric(f"agent {cluster}", "dynamic_scoring_failures_total", **labels)
         return str(found["message"])
@@ -316,7 +316,7 @@ class Fleet(Stack):
         self.until(lambda: self.condition(scorer, "Scoring")[0] == "True", f"{scorer} to be Scoring", timeout)
 
         def shown() -> tuple[object, object]:
-            found = self.page("exporter", f"/api/v1/scorers?scorer={scorer}").json()["scorers"][0]
+            found = self.page(self.web, f"/api/v1/scorers?scorer={scorer}").json()["scorers"][0]
             return found["reasons"], found["states"]["failing"]
 
         self.until(lambda: shown() == ([], 0), f"the exporter to show no failure of {scorer}", timeout)

@@ -31,7 +31,7 @@ def started(tmp_path_factory: pytest.TempPathFactory, clock: MovedClock) -> Iter
     # As fresh processes, because the library is loaded at their start.
     made = Fleet(
         tmp_path_factory.mktemp("fleet") / "stack",
-        altered=dict.fromkeys(("hub", "beat", "results", "agent", "exporter"), ()),
+        altered=dict.fromkeys(("hub", "beat", "results", "agent", "web"), ()),
     )
     made.scorer("sample", scores(10))
     with pytest.MonkeyPatch.context() as patch:

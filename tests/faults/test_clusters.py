@@ -56,7 +56,7 @@ def gaps(fleet: Fleet, since: float) -> list[float]:
 
 
 def test_away(fleet: Fleet) -> None:
-    fleet.until(lambda: gauge(fleet, "exporter", "cpu", "c2") == 10)
+    fleet.until(lambda: gauge(fleet, "web", "cpu", "c2") == 10)
     fleet.until(lambda: fleet.items("cpu", "c2") == {"n1": 10})
     since = time.time()
     assert fleet.stop("agent c2") == [0]
@@ -67,15 +67,15 @@ def test_away(fleet: Fleet) -> None:
         assert fleet.items("cpu", "c2") == {"n1": 10} or time.time() >= last.valid_until
         fleet.until(lambda: fleet.object("cpu", "c2") is None, "the expired score to be removed")
         assert last.valid_until <= time.time() < last.valid_until + 2 + STALL
-        assert gauge(fleet, "exporter", "cpu", "c2") is None
-        fleet.until(lambda: gauge(fleet, "exporter", "cpu", "c1") == 10)
+        assert gauge(fleet, "web", "cpu", "c2") is None
+        fleet.until(lambda: gauge(fleet, "web", "cpu", "c1") == 10)
 
         # Its queue does not grow, and what is not sent is counted.
         fleet.until(lambda: fleet.state("cpu", "c2").skipped().get("queue_full", 0) >= 3)
         queue = keys.spoke_queue("c2")
         assert fleet.redis.llen(queue) <= QUEUE_LIMIT
         # The exporter shows what it has read, which is older on a busy machine.
-        length = functools.partial(fleet.metric, "exporter", "dynamic_scoring_queue_length", queue=queue)
+        length = functools.partial(fleet.metric, "web", "dynamic_scoring_queue_length", queue=queue)
         fleet.until(lambda: length() == QUEUE_LIMIT, "the length of the queue to be shown")
         # What was sent and not heard of is a failure that says so.
         fleet.check_failure("cpu", "", "lost", "check that the agent of c2 runs", cluster="c2", counted_by_agent=False)
@@ -109,7 +109,7 @@ def test_masked_while_a_cycle_runs(fleet: Fleet) -> None:
     fleet.config(("c1", "masked-score"))
     fleet.until(lambda: fleet.object("masked", "c1") is None, "the masked score to be removed")
     fleet.until(lambda: gauge(fleet, "agent c1", "masked", "c1") is None, "the agent's gauges to go")
-    assert gauge(fleet, "exporter", "masked", "c1") is None
+    assert gauge(fleet, "web", "masked", "c1") is None
     gate.opened.set()
     fleet.api.script(scores(20), path="/masked")
     fleet.until(lambda: fleet.items("masked", "c2") == {"n1": 20})

@@ -173,10 +173,10 @@ def test_the_hub_while_scoring_goes_on(fleet: Fleet) -> None:
 
 def test_the_exporter_has_its_counters_back(fleet: Fleet) -> None:
     name = "dynamic_scoring_scheduled_total"
-    before = fleet.metric("exporter", name, ds_score_name="steady-score")
+    before = fleet.metric("web", name, ds_score_name="steady-score")
     assert before
     with fleet.unaffected("calm"):
-        fleet.restart("exporter")
-        after = fleet.metric("exporter", name, ds_score_name="steady-score")
+        fleet.restart("web")
+        after = fleet.metric("web", name, ds_score_name="steady-score")
         assert after
         assert after >= before

@@ -42,7 +42,7 @@ def check_all_is_back(fleet: Fleet, within: float) -> None:
         fleet.wait_success(scorer, more=2, timeout=within + 10)
     took = time.monotonic() - started
     assert took < within + STALL, f"{took:.1f} s until scores came again"
-    assert fleet.metric("exporter", "dynamic_scoring_up") == 1
+    assert fleet.metric("web", "dynamic_scoring_up") == 1
     # The hub: a new scorer gets its entry.
     name = f"new{int(started)}"
     fleet.scorer(name, scores(30))
@@ -58,9 +58,9 @@ def test_away_for_a_while(fleet: Fleet) -> None:
     fleet.redis_server.kill()
     killed = time.monotonic()
     pass_time(AWAY / 2)
-    assert fleet.page("exporter", "/readyz").status_code == 503
-    assert fleet.page("exporter", "/healthz").status_code == 200
-    assert fleet.metric("exporter", "dynamic_scoring_up") == 0
+    assert fleet.page("web", "/readyz").status_code == 503
+    assert fleet.page("web", "/healthz").status_code == 200
+    assert fleet.metric("web", "dynamic_scoring_up") == 0
     # The agent's own scores are as valid as before.
     assert fleet.metric("agent c1", "dynamic_score", ds_score_name="fast-score") == 10
     assert fleet.items("fast") == {"n1": 10}

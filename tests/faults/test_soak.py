@@ -262,7 +262,7 @@ def test_the_books_balance_after_a_mix_of_faults(fleet: Fleet, capsys: pytest.Ca
 
 def check_metrics(fleet: Fleet) -> None:
     """The exporter's counters are the books."""
-    samples = list(fleet.samples("exporter"))
+    samples = list(fleet.samples("web"))
     for cluster, scorer in PAIRS:
         labels = {"ds_cluster": cluster, "ds_score_name": f"{scorer}-score"}
         found = {

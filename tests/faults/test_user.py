@@ -54,17 +54,17 @@ def test_a_beat_that_stands_still_is_seen_everywhere(fleet: Fleet, tmp_path: Pat
         with stopped(fleet.processes["beat"]):
             # As if that much time had passed, and some more: the pair is due, and beat does not move its due time.
             fleet.redis.zadd(keys.DUE, {"c1/sample": time.time() - LATE - 10}, xx=True)
-            fleet.until(lambda: fleet.page("exporter", "/readyz").status_code == 503, "the exporter's readiness")
-            assert "no ticks are sent: c1/sample" in fleet.page("exporter", "/readyz").text
-            assert fleet.metric("exporter", "dynamic_scoring_ticks_stopped") == 1
+            fleet.until(lambda: fleet.page("web", "/readyz").status_code == 503, "the page's readiness")
+            assert "no ticks are sent: c1/sample" in fleet.page("web", "/readyz").text
+            assert fleet.metric("web", "dynamic_scoring_ticks_stopped") == 1
             status = fleet.dsf("status")
             assert (status.returncode, "no ticks are sent: c1/sample" in status.stdout) == (1, True)
             # The page shows what it has read for some seconds.
             fleet.until(lambda: "No ticks are sent: c1/sample" in page.get("/").text, "the page's headline")
             assert "scores are fresh" not in page.get("/").text
 
-        fleet.until(lambda: fleet.page("exporter", "/readyz").status_code == 200, "the exporter's readiness")
-        assert fleet.metric("exporter", "dynamic_scoring_ticks_stopped") == 0
+        fleet.until(lambda: fleet.page("web", "/readyz").status_code == 200, "the page's readiness")
+        assert fleet.metric("web", "dynamic_scoring_ticks_stopped") == 0
         fleet.until(lambda: fleet.dsf("status").returncode == 0, "`dsf status` to find nothing wrong")
         fleet.until(lambda: "No ticks are sent" not in page.get("/").text, "the page's headline")
 

@@ -43,21 +43,21 @@ _COMMANDS = ("dsf.cli.explaining", "dsf.cli.main", "dsf.cli.session", "dsf.cli.s
 LOADED: dict[str, tuple[str, ...]] = {
     "celery": ("celery.bin.celery", *_RESULTS),
     "dsf.agent": _AGENT,
-    "dsf.schedule": (
-        "dsf.settings",
-        *_CELERY,
-        "celery.beat",
-        "prometheus_client",
-        "dsf.process.exposition",
-        "dsf.schedule.dispatch",
-    ),
     "dsf.cli": _COMMANDS,
     "dsf.cli optimize": (*_COMMANDS, "dsf.optimizer.commands.optimize", "dsf.optimizer.service"),
     "dsf.cli optimizer": (*_COMMANDS, "dsf.optimizer.commands.optimizer", "dsf.optimizer.main"),
-    "dsf.exporter": ("dsf.exporter.app", "dsf.settings", "pydantic.v1", "anyio._core._sockets"),
-    "dsf.hub": ("dsf.hub.main", "dsf.settings"),
-    "dsf.results": _RESULTS,
-    "dsf.web": ("dsf.settings", "dsf.web.main"),
+    "dsf.hub": (
+        "dsf.settings",
+        "dsf.services.process",
+        *_RESULTS,
+        "celery.beat",
+        "dsf.services.beat",
+        "dsf.hub.service",
+        "dsf.web.service",
+        "dsf.http.probes",
+        "pydantic.v1",
+        "anyio._core._sockets",
+    ),
     "tests.integration.security.identities": (*_AGENT, "azure.identity", "botocore.session", "google.auth"),
 }
 #: A request is one packet; the environment is most of it.

@@ -1,6 +1,7 @@
-"""Everything that runs in production, as processes on this machine: real Redis, hub, beat, results, exporter, agents.
+"""Everything that runs in production, as processes on this machine: real Redis, the hub's services, agents.
 
-Processes have names: `hub`, `beat`, `results`, `exporter`, and `agent <cluster>`; a second one of a kind is `beat 2`.
+Each service is a process. Processes have names: `hub` (the controller), `beat`, `results`, `web`, and
+`agent <cluster>`; a second one of a kind is `beat 2`. With `single` there is `whole` in place of the first four.
 They are never started again by themselves, so that a test sees what a death alone does.
 """
 
@@ -33,12 +34,11 @@ ROOT = Path(__file__).resolve().parents[2]
 _ALTERED = Path(__file__).with_name("altered.py")
 _MODULES = {
     "hub": ("dsf.hub",),
-    "beat": ("dsf.schedule",),
-    "results": ("dsf.results",),
-    "exporter": ("dsf.exporter",),
     "agent": ("dsf.agent",),
     "flower": ("dsf.cli", "flower"),
 }
+#: Processes of the hub, and the services of each. `whole` is the one that has all of them.
+_TARGETS = {"hub": "controller", "beat": "beat", "results": "results", "web": "web", "whole": "all"}
 #: Shorter than in production, so that a test sees each of them; what they are for stays the same.
 _SETTINGS: dict[str, object] = {
     "backend": "dir",
@@ -65,6 +65,7 @@ class Stack:
         altered: Mapping[str, Sequence[str]] | None = None,
         redis_options: Sequence[str] = (),
         redis_server: RedisServer | None = None,
+        single: bool = False,
     ) -> None:
         self.folder = folder
         self.manifests = folder / "manifests"
@@ -73,6 +74,8 @@ class Stack:
         for made in (self.manifests, self.logs):
             made.mkdir(parents=True)
         self.clusters = tuple(clusters)
+        #: Whether one process, `whole`, has all services.
+        self.single = single
         self.settings = {name: dict(values) for name, values in (settings or {}).items()}
         self.altered = {name: tuple(arguments) for name, arguments in (altered or {}).items()}
         self.redis_server = redis_server or RedisServer(aof=True, options=tuple(redis_options))
@@ -87,23 +90,29 @@ class Stack:
     def start(self) -> None:
         """Start everything and wait until it works. Raises AssertionError with the end of a log."""
         self.redis_server.start()
-        for name in ("hub", "beat", "exporter"):
+        first = ("whole",) if self.single else ("hub", "beat", "web")
+        for name in first:
             self.run(name)
         agents = [f"agent {cluster}" for cluster in self.clusters]
         # They need what the hub makes.
         files = [self.out / ".hub" / "signing-secret", *(self._key_file(cluster) for cluster in self.clusters)]
-        wait_for(lambda: all(file.exists() for file in files), 30, f"the hub's files; {self.tail('hub')}")
-        for name in ("results", *agents):
+        wait_for(lambda: all(file.exists() for file in files), 30, f"the hub's files; {self.tail(first[0])}")
+        for name in agents if self.single else ("results", *agents):
             self.run(name)
-        for name in ("exporter", *agents):
+        for name in (first[-1], *agents):
             self.wait_ready(name)
+
+    @property
+    def web(self) -> str:
+        """The name of the process with the web service."""
+        return "whole" if self.single else "web"
 
     def run(self, name: str) -> None:
         """Start one process without waiting for it."""
         # -P: the folder of altered.py must not be where modules are looked for.
         program = ("-P", str(_ALTERED), *self._of(self.altered, name, ())) if self._is_altered(name) else ("-m",)
         arguments = ("--port", str(self.port(name))) if name == "flower" else ()
-        command = (sys.executable, *program, *_MODULES[_role(name)], *arguments)
+        command = (sys.executable, *program, *_MODULES["hub" if _role(name) in _TARGETS else _role(name)], *arguments)
         log = self.logs / f"{name.replace(' ', '-')}.log"
         self.processes[name] = forked.child(command, log, self.environment(name), inherit=False)
 
@@ -223,10 +232,10 @@ class Stack:
         """All variables of one process, without any `DSF_` one of the shell."""
         role, _, cluster = name.partition(" ")
         values = _SETTINGS | {"role": role, "redis_url": self.redis_server.url, "manifests": self.manifests}
+        if role in _TARGETS:
+            values |= {"role": "hub", "target": _TARGETS[role], "probe_port": 0, "listen_port": self.port(name)}
         if role == "results":
             values["signing_secret_file"] = self.out / ".hub" / "signing-secret"
-        elif role == "exporter":
-            values |= {"listen_host": "127.0.0.1", "listen_port": self.port(name)}
         elif role == "agent":
             values |= {
                 "cluster": cluster,
@@ -250,7 +259,7 @@ class Stack:
         match _role(name):
             case "agent":
                 return self._ready_file(name).exists()
-            case "exporter":
+            case "web" | "whole":
                 return http_ready(f"http://127.0.0.1:{self.port(name)}/readyz")()
             case "flower":
                 return http_ready(f"http://127.0.0.1:{self.port(name)}/healthcheck")()

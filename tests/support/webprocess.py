@@ -17,16 +17,18 @@ TIMEOUT = 60
 
 
 class HttpProcess:
-    """`python -m dsf.ROLE`; a context manager. `settings` are field names of the settings."""
+    """A process of the hub with one service; a context manager. `settings` are field names of the settings."""
 
-    def __init__(self, role: str, redis_url: str, log: Path, **settings: object) -> None:
+    def __init__(self, target: str, redis_url: str, log: Path, **settings: object) -> None:
         self.port = free_port()
         host = str(settings.get("listen_host", "127.0.0.1"))
         self.url = f"http://[{host}]:{self.port}" if host == "::1" else f"http://127.0.0.1:{self.port}"
         kept = {name: value for name, value in os.environ.items() if not name.startswith("DSF_")}
-        values = {"role": role, "redis_url": redis_url, "listen_port": self.port, **settings}
+        #: Those that a test has chosen.
+        self.settings = settings
+        values = {"target": target, "redis_url": redis_url, "listen_port": self.port, "probe_port": 0, **settings}
         self._environment = kept | {f"DSF_{name.upper()}": str(value) for name, value in values.items()}
-        self._module = f"dsf.{role}"
+        self._module = "dsf.hub"
         self._log = log
         self.process: Forked | None = None
 
@@ -75,7 +77,7 @@ class HttpProcess:
 
 
 class WebProcess(HttpProcess):
-    """The page."""
+    """The web service: the page, the JSON API and the metrics of the fleet."""
 
     def __init__(self, redis_url: str, log: Path, **settings: object) -> None:
         super().__init__("web", redis_url, log, **({"backend": "dir"} | settings))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from celery import Celery
 
-from dsf.celery import make_app
 from dsf.settings import Role
+from dsf.worker.application import make_app
 from tests.conftest import SettingsFactory
 
 
@@ -23,7 +23,7 @@ def test_people_send_ticks_to_every_cluster_and_nowhere_else(settings_factory: S
             queues[name]
 
 
-@pytest.mark.parametrize("role", ["results", "agent", "beat", "hub", "exporter"])
+@pytest.mark.parametrize("role", ["results", "agent", "beat", "hub"])
 def test_a_name_in_a_message_makes_no_queue(settings_factory: SettingsFactory, role: Role) -> None:
     queues = _app(settings_factory, role).amqp.queues
     for name in ("spoke.c10", "celery"):

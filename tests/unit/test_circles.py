@@ -88,7 +88,7 @@ def test_the_framework_imports_nothing_of_other_distributions(ours: _Graph) -> N
     assert {name: others & added for name, others in ours.items() if name not in added and others & added} == {}
 
 
-@pytest.mark.parametrize("side", ["backends", "cli", "demo", "exporter", "fleet", "hub", "results", "up", "web"])
+@pytest.mark.parametrize("side", ["backends", "cli", "demo", "fleetmetrics", "fleet", "hub", "results", "up", "web"])
 def test_sources_know_nothing_of_the_hub(side: str, ours: _Graph) -> None:
     files = _modules(_ROOT)
     names = [name for name, file in files.items() if (_ROOT / "packages" / "dsf-sources") in file.parents]
@@ -147,7 +147,7 @@ def test_the_optimiser_knows_nothing_of_cycles() -> None:
     commands = _below(optimizer, "dsf.optimizer.commands", "dsf.optimizer.pages")
     reached = _reached(set(optimizer) - set(commands))
     assert "fastapi" in reached
-    hub = ("celery", "demo", "exporter", "hub", "results", "schedule")
+    hub = ("celery", "demo", "fleetmetrics", "hub", "results", "schedule")
     agent = ("agent", "auth", "cycle", "sources", "tasks")
     assert _below(reached, *commands, *(f"dsf.{name}" for name in (*hub, *agent))) == []
 

@@ -14,6 +14,7 @@ _OTHERS = {
     "bench": "bench/",
     "circles": "imports between all modules",
     "deploy": "deploy/, and what it installs",
+    "exporter": "the metrics and the JSON API of the web service, as programs ask for them",
     "docs": "docs/: what pages say, against the code and on real clusters",
     "hostile": "every reader of foreign bytes, with documents made to take memory",
     "fuzz": "parsers of several packages, with the same inputs",

@@ -24,7 +24,7 @@ def addresses(fleet: Fleet) -> list[str]:
     """Commands and addresses, the most useful first: a small screen does not fit all."""
     stack = fleet.stack
     places = {
-        "exporter": stack.exporter_url,
+        "metrics": f"{stack.web_url}/metrics",
         "Flower": f"{stack.flower_url}/tasks",
         "manifests": f"{fleet.manifests}  (the demo picks up edits; written objects are in _out)",
         **{f"Prometheus of {cluster.name}": cluster.prometheus_url for cluster in fleet.clusters},

@@ -63,7 +63,7 @@ def up(
     agents: Annotated[bool, typer.Option(help="Run an agent for every accepted cluster on this machine.")] = True,
     flower: Annotated[bool, typer.Option(help="Run Flower.")] = True,
 ) -> None:
-    """Run everything on a folder of manifests: hub, beat, results worker, exporter, page, Flower and local agents.
+    """Run everything on a folder of manifests: the hub with its page, Flower and local agents.
 
     Overrides of the schedule and scores survive restarts. Ctrl-C ends it.
 
@@ -165,7 +165,7 @@ def _print_addresses(stack: Stack) -> None:
         "written": str(stack.options.out_dir),
         "state, logs": str(stack.options.state_dir),
         "Redis": stack.redis_address,
-        "exporter": f"{stack.exporter_url}/metrics",
+        "metrics": f"{stack.web_url}/metrics",
         "Flower": stack.flower_url or "off",
     }
     for name, value in lines.items():

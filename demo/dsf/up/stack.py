@@ -1,4 +1,4 @@
-"""The hub on a folder of manifests, with all its services, as child processes on this machine.
+"""The hub on a folder of manifests, in one process with all its services, and Flower, on this machine.
 
 One local agent runs per cluster that the hub accepted; agents start and end with the clusters.
 """
@@ -73,10 +73,8 @@ class Stack:
         self._told = False
         self.redis_url = options.redis_url or ""
         self.redis_address = str(address.parse(self.redis_url)) if self.redis_url else ""
-        self._web_port = ports.choose(8090, "the page")
+        self._web_port = ports.choose(8080, "the page")
         self.web_url = f"http://{LOCALHOST}:{self._web_port}"
-        self._exporter_port = ports.choose(8080, "the exporter")
-        self.exporter_url = f"http://{LOCALHOST}:{self._exporter_port}"
         self._flower_port = ports.choose(5555, "Flower") if options.flower else 0
         self.flower_url = f"http://{LOCALHOST}:{self._flower_port}" if options.flower else None
 
@@ -90,7 +88,7 @@ class Stack:
     @property
     def process_names(self) -> list[str]:
         """Names of the framework's own processes that run or ran."""
-        names = ["hub", "beat", "results worker", "exporter", "page", "Flower"]
+        names = ["hub", "Flower"]
         return names + [f"agent {cluster}" for cluster in sorted(self._agents)]
 
     def start(self) -> None:
@@ -108,9 +106,7 @@ class Stack:
             self._supervisor.start(program)
 
     def follow(self) -> None:
-        """Start what had to wait for the hub, and start and end agents with their clusters."""
-        if "results worker" not in self._supervisor and self._secret_file.exists():
-            self._supervisor.start(self._results())
+        """Start and end agents with their clusters."""
         if not self.options.agents:
             return
         try:
@@ -153,17 +149,7 @@ class Stack:
             raise ToolError(f"cannot use Redis at {self.redis_address}: {error}; check the URL") from None
 
     def _programs(self) -> list[Program]:
-        programs = [
-            Program("hub", _process("hub"), self._environment("hub")),
-            Program("beat", _process("schedule"), self._environment("beat")),
-            Program(
-                "exporter",
-                _process("exporter"),
-                self._environment("exporter", listen_host=LOCALHOST, listen_port=self._exporter_port),
-                ready=http_ready(f"{self.exporter_url}/healthz"),
-            ),
-            self._web(),
-        ]
+        programs = [self._hub()]
         if self.flower_url is not None:
             environment = self._environment("flower")
             # Its read-only API needs no login on this machine.
@@ -172,24 +158,22 @@ class Stack:
             programs.append(Program("Flower", command, environment, ready=http_ready(f"{self.flower_url}/healthcheck")))
         return programs
 
-    def _web(self) -> Program:
+    def _hub(self) -> Program:
         return Program(
-            "page",
-            _process("web"),
+            "hub",
+            _process("hub"),
             self._environment(
-                "web",
+                "hub",
+                target="all",
                 listen_host=LOCALHOST,
                 listen_port=self._web_port,
+                probe_port=0,
                 # On this machine, as for the command line.
                 web_auth="local",
                 web_flower_url=self.flower_url or "",
             ),
             ready=http_ready(f"{self.web_url}/healthz"),
         )
-
-    def _results(self) -> Program:
-        environment = self._environment("results", signing_secret_file=self._secret_file)
-        return Program("results worker", _process("results"), environment)
 
     def _agent(self, cluster: str) -> Program:
         port = self.options.agent_ports.get(cluster)
@@ -230,10 +214,6 @@ class Stack:
         # Logs are read while they grow.
         environment["PYTHONUNBUFFERED"] = "1"
         return environment
-
-    @property
-    def _secret_file(self) -> Path:
-        return self.options.out_dir / ".hub" / "signing-secret"
 
     def _cluster_dir(self, cluster: str) -> Path:
         return self.options.out_dir / "clusters" / cluster

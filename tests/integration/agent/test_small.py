@@ -108,7 +108,7 @@ def test_every_module_of_an_agent_is_found_there() -> None:
 
 @pytest.mark.usefixtures("image_like")
 def test_what_is_not_there_says_where_it_is() -> None:
-    packages = {"exporter": "uvicorn", "flower": "flower", "web": "uvicorn", "optimizer": "uvicorn"}
+    packages = {"hub": "fastapi", "flower": "flower", "optimizer": "uvicorn"}
     code = (
         "from typer.testing import CliRunner\nfrom dsf.cli.main import app\n"
         f"for command in {[*packages]}:\n"

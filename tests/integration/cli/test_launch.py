@@ -9,7 +9,7 @@ import pytest
 from tests.support.forked import Forked
 
 
-@pytest.mark.parametrize("module", ["agent", "exporter", "hub", "results", "schedule", "web"])
+@pytest.mark.parametrize("module", ["agent", "hub"])
 def test_a_wrong_setting_is_one_line(module: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     process = Forked(f"dsf.{module}", log, {"DSF_QUEUE_LIMIT": "many"}, inherit=False)

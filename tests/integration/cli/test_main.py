@@ -45,7 +45,7 @@ COMMANDS = (
     ),
     *(("credentials", name) for name in ("list", "rotate", "revoke")),
     *(("schedule", name) for name in ("list", "set", "pause", "resume", "reset")),
-    *((name,) for name in ("demo", "up", "hub", "agent", "exporter", "results", "beat", "flower", "web")),
+    *((name,) for name in ("demo", "up", "hub", "agent", "flower")),
     *(("scorer", name) for name in ("check", "test")),
     *(("backtest",), ("compare",)),
     *(("optimize",), ("optimizer",), ("mcp",)),
@@ -301,9 +301,6 @@ def test_a_reader_that_has_seen_enough_is_no_error(fleet: Fleet, redis_url: str,
     ("command", "called"),
     [
         ("agent --cluster worker01", {"function": "dsf.agent.main:run", "role": "agent", "cluster": "worker01"}),
-        ("hub --backend dir", {"function": "dsf.hub.main:run", "role": "hub", "backend": "dir"}),
-        ("hub --leave", {"function": "dsf.hub.leaving:run", "role": "hub"}),
-        ("results", {"function": "dsf.results.worker:run", "role": "results"}),
     ],
 )
 def test_a_command_of_a_process_runs_its_function_with_its_options_as_settings(
@@ -318,18 +315,21 @@ def test_a_command_of_a_process_runs_its_function_with_its_options_as_settings(
     assert called.keys() - {"function"} <= Settings.model_fields.keys()
 
 
-def test_the_exporter_runs_by_its_command(redis_url: str, tmp_path: Path) -> None:
-    values = {"DSF_REDIS_URL": redis_url, "XDG_STATE_HOME": str(tmp_path)}
-    with dsf_process("exporter", "--host", "127.0.0.1", "--port", "0", **values) as process:
+def test_hub_runs_the_services_of_its_targets(redis_url: str, tmp_path: Path) -> None:
+    values = {"DSF_REDIS_URL": redis_url, "XDG_STATE_HOME": str(tmp_path), "DSF_PROBE_PORT": "0"}
+    with dsf_process("hub", "--target", "web,beat", "--port", "0", "--backend", "dir", **values) as process:
         assert process.stderr
-        line = process.stderr.readline()
-        assert "exporter listens" in line
+        lines = [process.stderr.readline()]
+        while "hub runs" not in lines[-1]:
+            assert lines[-1], lines
+            lines.append(process.stderr.readline())
+        assert "services=['beat', 'web']" in lines[-1]
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
 
 
-@pytest.mark.parametrize("command", ["beat", "flower"])
+@pytest.mark.parametrize("command", ["flower"])
 def test_celery_processes_run_by_their_commands(
     command: str, redis_url: str, redis_client: redis.Redis, tmp_path: Path
 ) -> None:

@@ -141,7 +141,7 @@ class Demo:
 
     def fresh(self) -> set[tuple[str, str]]:
         try:
-            url = self.context()["exporter_url"]
+            url = self.context()["web_url"]
             scores = requests.get(f"{url}/api/v1/scores", timeout=300).json().get("scores", [])
         except (OSError, ValueError, KeyError, requests.RequestException):
             return set()
@@ -158,7 +158,7 @@ class Demo:
 
     def context(self) -> dict[str, Any]:
         """What other terminals know of it, and addresses of its processes; the same ones until it ends."""
-        if "web_url" not in self._context or "exporter_url" not in self._context:
+        if "web_url" not in self._context:
             self._context = self._look()
         return self._context
 
@@ -169,9 +169,9 @@ class Demo:
             with contextlib.suppress(psutil.Error):
                 values = process.environ()
                 role = values.get("DSF_ROLE")
-                if role in ("web", "exporter") and values.get("DSF_MANIFESTS") == str(self.folder):
-                    found[f"{role}_url"] = f"http://127.0.0.1:{values['DSF_LISTEN_PORT']}"
-                    found |= {"flower_url": values["DSF_WEB_FLOWER_URL"]} if role == "web" else {}
+                if role == "hub" and values.get("DSF_MANIFESTS") == str(self.folder):
+                    found["web_url"] = f"http://127.0.0.1:{values['DSF_LISTEN_PORT']}"
+                    found["flower_url"] = values["DSF_WEB_FLOWER_URL"]
         return found
 
     def items(self, cluster: str, scorer: str = "sample-scorer") -> set[str]:
@@ -262,7 +262,7 @@ def test_everything_that_is_promised(demo: Demo) -> None:
 
     # Both kinds of /metrics.
     agent = _agents(demo.environment)["worker01"].environ()["DSF_LISTEN_PORT"]
-    for url in (f"{context['exporter_url']}/metrics", f"http://127.0.0.1:{agent}/metrics"):
+    for url in (f"{context['web_url']}/metrics", f"http://127.0.0.1:{agent}/metrics"):
 
         def exposed(url: str = url) -> str:
             text = requests.get(url, timeout=300).text

@@ -82,7 +82,7 @@ class StackWorld(Fleet):
     def _start_prometheus(self) -> None:
         values = yaml.safe_load((ROOT / "deploy" / "prometheus" / "values.yaml").read_text(encoding="utf-8"))
         spec = values["prometheus"]["prometheusSpec"]
-        targets = {"dynamic-scoring-exporter": self.port("exporter"), "kube-state-metrics": self._kube_state.port}
+        targets = {"dynamic-scoring-exporter": self.port("web"), "kube-state-metrics": self._kube_state.port}
         targets |= {f"agent-{cluster}": self.port(f"agent {cluster}") for cluster in CLUSTERS}
         config: dict[str, Any] = {
             "global": {"scrape_interval": "1s", "evaluation_interval": "1s", "external_labels": spec["externalLabels"]},

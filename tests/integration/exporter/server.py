@@ -1,4 +1,4 @@
-"""The exporter as a real process on a free port."""
+"""The web service as a real process on a free port, for programs: its metrics and its JSON API."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from pathlib import Path
 
 import requests
 
-from tests.support.webprocess import HttpProcess
+from tests.support.webprocess import WebProcess
 
 
-class ExporterProcess(HttpProcess):
-    """`python -m dsf.exporter`; a context manager."""
+class ApiProcess(WebProcess):
+    """A context manager."""
 
     def __init__(self, redis_url: str, log: Path) -> None:
-        super().__init__("exporter", redis_url, log, listen_host="127.0.0.1")
+        super().__init__(redis_url, log, listen_host="127.0.0.1")
 
     def get(self, path: str, **headers: str) -> requests.Response:
         """GET on a connection of its own, of an answer that is not compressed."""

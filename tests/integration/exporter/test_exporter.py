@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dsf import keys
 from tests.integration.exporter.fleet import SAMPLE, STATIC, good_fleet
-from tests.integration.exporter.server import ExporterProcess
+from tests.integration.exporter.server import ApiProcess
 from tests.support.programs import find
 from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
@@ -34,7 +34,7 @@ def value(found: Samples, name: str, **labels: str) -> float | None:
     return found.get((name, frozenset(labels.items())))
 
 
-def test_metrics_of_the_fleet(exporter: ExporterProcess, redis_client: redis.Redis) -> None:
+def test_metrics_of_the_fleet(exporter: ApiProcess, redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
     fleet.counters(keys.REJECTED, {"replayed": 4})
     fleet.counters(keys.REJECTED_MAIL, {"worker02": 3})
@@ -66,7 +66,7 @@ def test_metrics_of_the_fleet(exporter: ExporterProcess, redis_client: redis.Red
 
 
 @pytest.mark.parametrize("filled", [True, False])
-def test_promtool_finds_nothing_wrong(exporter: ExporterProcess, redis_client: redis.Redis, filled: bool) -> None:
+def test_promtool_finds_nothing_wrong(exporter: ApiProcess, redis_client: redis.Redis, filled: bool) -> None:
     promtool = find("promtool")
     if filled:
         good_fleet(redis_client).failure("worker01")
@@ -76,7 +76,7 @@ def test_promtool_finds_nothing_wrong(exporter: ExporterProcess, redis_client: r
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
 
 
-def test_openmetrics_and_gzip_when_asked_for(exporter: ExporterProcess, redis_client: redis.Redis) -> None:
+def test_openmetrics_and_gzip_when_asked_for(exporter: ApiProcess, redis_client: redis.Redis) -> None:
     good_fleet(redis_client)
     answer = exporter.get("/metrics", Accept="application/openmetrics-text; version=1.0.0")
     assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
@@ -87,7 +87,7 @@ def test_openmetrics_and_gzip_when_asked_for(exporter: ExporterProcess, redis_cl
     assert len(gzip.compress(zipped.content)) < len(zipped.content)
 
 
-def test_scores(exporter: ExporterProcess, redis_client: redis.Redis) -> None:
+def test_scores(exporter: ApiProcess, redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
     run = fleet.score("worker01", age=30)
     found = exporter.get("/api/v1/scores?cluster=worker01&scorer=sample-scorer").json()
@@ -104,7 +104,7 @@ def test_scores(exporter: ExporterProcess, redis_client: redis.Redis) -> None:
     assert score["validUntil"] > score["at"]
 
 
-def test_scorers(exporter: ExporterProcess, redis_client: redis.Redis) -> None:
+def test_scorers(exporter: ApiProcess, redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
     fleet.failure("worker02")
     found = {scorer["name"]: scorer for scorer in exporter.get("/api/v1/scorers").json()["scorers"]}
@@ -116,7 +116,7 @@ def test_scorers(exporter: ExporterProcess, redis_client: redis.Redis) -> None:
     assert found[STATIC]["pairs"] == 0
 
 
-def test_history_and_books(exporter: ExporterProcess, redis_client: redis.Redis) -> None:
+def test_history_and_books(exporter: ApiProcess, redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
     fleet.cycle("worker01", outcome="error", stage="score", reason="http_error", message="HTTP 500")
     found = exporter.get("/api/v1/history/worker01/sample-scorer").json()
@@ -139,7 +139,7 @@ def test_history_and_books(exporter: ExporterProcess, redis_client: redis.Redis)
     ],
 )
 def test_an_unknown_name_is_404_and_names_the_known_ones(
-    exporter: ExporterProcess, redis_client: redis.Redis, path: str, detail: str
+    exporter: ApiProcess, redis_client: redis.Redis, path: str, detail: str
 ) -> None:
     good_fleet(redis_client)
     answer = exporter.get(path)
@@ -148,12 +148,12 @@ def test_an_unknown_name_is_404_and_names_the_known_ones(
     assert answer.json() == {"title": "Not found", "status": 404, "detail": detail}
 
 
-def test_nothing_can_be_written(exporter: ExporterProcess) -> None:
+def test_nothing_can_be_written(exporter: ApiProcess) -> None:
     paths = exporter.get("/openapi.json").json()["paths"]
     assert {method for operations in paths.values() for method in operations} == {"get"}
 
 
-def test_openapi_describes_the_answers(exporter: ExporterProcess) -> None:
+def test_openapi_describes_the_answers(exporter: ApiProcess) -> None:
     document = exporter.get("/openapi.json").json()
     assert {"/api/v1/scores", "/api/v1/scorers", "/api/v1/schedule"} <= set(document["paths"])
     answers = document["paths"]["/api/v1/scores"]["get"]["responses"]
@@ -165,7 +165,7 @@ def test_openapi_describes_the_answers(exporter: ExporterProcess) -> None:
 
 
 def test_redis_away_and_back(tmp_path: Path) -> None:
-    with RedisServer(aof=True) as server, ExporterProcess(server.url, tmp_path / "log") as process:
+    with RedisServer(aof=True) as server, ApiProcess(server.url, tmp_path / "log") as process:
         good_fleet(server.client())
         assert process.get("/readyz").status_code == 200
         server.kill()
@@ -184,7 +184,7 @@ def test_redis_away_and_back(tmp_path: Path) -> None:
 
 
 def test_sigterm_ends_it_cleanly(redis_url: str, tmp_path: Path) -> None:
-    with ExporterProcess(redis_url, tmp_path / "log") as process:
+    with ApiProcess(redis_url, tmp_path / "log") as process:
         assert process.terminate() == 0
-        assert "exporter ended" in process.log
+        assert "hub ended" in process.log
         assert "Traceback" not in process.log

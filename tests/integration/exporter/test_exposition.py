@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 import pytest
 import redis
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from dsf import keys
-from dsf.exporter.app import make_app
-from dsf.exporter.collector import PER_PAIR
+from dsf.fleet.api import add_problems
+from dsf.fleet.model import FleetModel
+from dsf.fleetmetrics.collector import PER_PAIR
+from dsf.fleetmetrics.endpoint import add_metrics
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
 from tests.integration.exporter.fleet import SAMPLE, STATIC, Fleet, good_fleet
 
 #: 2 pairs with 2 items each.
 EVERYTHING = 2 * PER_PAIR + 4
+
+
+def make_app(client: redis.Redis, series_limit: int = sys.maxsize) -> FastAPI:
+    app = FastAPI()
+    add_metrics(app, client, FleetModel(client), series_limit)
+    add_problems(app)
+    return app
 
 
 def scraped(client: TestClient, query: str = "") -> dict[str, list[dict[str, str]]]:

@@ -11,7 +11,7 @@ import redis
 
 from tests.integration.cli.conftest import Dsf, dsf
 from tests.integration.exporter.fleet import good_fleet
-from tests.integration.exporter.server import ExporterProcess
+from tests.integration.exporter.server import ApiProcess
 from tests.support.redisserver import RedisServer
 from tests.support.wait import wait_for
 
@@ -48,7 +48,7 @@ def test_commands_that_look(dsf: Dsf, redis_url: str, words: str, shown: str) ->
 
 
 def test_the_exporter(redis_url: str, tmp_path: Path) -> None:
-    with ExporterProcess(redis_url, tmp_path / "log") as exporter:
+    with ApiProcess(redis_url, tmp_path / "log") as exporter:
         for _ in range(2):
             page = exporter.get("/metrics")
             assert page.status_code == 200

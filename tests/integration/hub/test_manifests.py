@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dsf.hub.main import FAILED
+from dsf.process.launch import FAILED
 from tests.integration.hub.world import World, hub_process
 
 

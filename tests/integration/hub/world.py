@@ -202,10 +202,17 @@ class World:
 
 
 def hub_process(world: World, log: Path) -> Child:
-    """`python -m dsf.hub` with the settings of a world."""
+    """A hub controller with the settings of a world."""
     url = world.settings.redis_url.get_secret_value()
     environment = child_environment(
-        role="hub", backend="dir", manifests=world.folder, redis_url=url, health_interval="0.2", departure_grace="0"
+        role="hub",
+        target="controller",
+        probe_port=0,
+        backend="dir",
+        manifests=world.folder,
+        redis_url=url,
+        health_interval="0.2",
+        departure_grace="0",
     )
     return Forked("dsf.hub", log, environment)
 

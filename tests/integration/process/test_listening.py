@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dsf.errors import SettingsError
-from dsf.http.serving import listen
+from dsf.http.listening import Listener
 from dsf.otlp.received import Received
 from dsf.otlp.receiver import Receiver
 from dsf.process.connections import EVERYWHERE
@@ -48,9 +48,9 @@ def receiver(host: str) -> Iterator[int]:
 
 @contextlib.contextmanager
 def listener(host: str) -> Iterator[int]:
-    """The socket of exporter and optimiser."""
+    """The socket of hub and optimiser."""
     # Not any free port, as in the others: what is free at ::1 may be another process's at 127.0.0.1.
-    with listen(host, free_port()) as listening:
+    with Listener(host, free_port()) as listening:
         yield listening.getsockname()[1]
 
 
@@ -92,12 +92,12 @@ def test_a_port_of_ipv4_that_is_taken_is_said() -> None:
     with socket.create_server(("0.0.0.0", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(SettingsError, match=f"DSF_LISTEN_PORT: cannot listen on :::{port}"):
-            listen(EVERYWHERE, port)
+            Listener(EVERYWHERE, port)
 
 
 def test_what_others_ask_listens_everywhere(settings_factory: Callable[..., Settings]) -> None:
     settings = settings_factory()
-    assert settings.listen_address("agent") == settings.listen_address("exporter") == (EVERYWHERE, 8080)
-    assert settings.listen_address("web") == ("127.0.0.1", 8090)
+    assert settings.listen_address("agent") == (EVERYWHERE, 8080)
+    assert settings.listen_address("hub") == ("127.0.0.1", 8080)
     assert settings.listen_address("optimizer") == ("127.0.0.1", 8338)
-    assert settings_factory(listen_host="::1", listen_port=0).listen_address("web") == ("::1", 0)
+    assert settings_factory(listen_host="::1", listen_port=0).listen_address("hub") == ("::1", 0)

@@ -13,9 +13,9 @@ from prometheus_client import CollectorRegistry
 from dsf import keys
 from dsf.cli.output import console
 from dsf.cli.scores import render_scores
-from dsf.exporter.collector import FleetCollector
 from dsf.fleet.model import FleetModel
 from dsf.fleet.rows import score_items
+from dsf.fleetmetrics.collector import FleetCollector
 from dsf.results.ingest import Ingest
 from dsf.store.registry import FailingRule, HoldRule
 from tests.integration.results.bed import Bed

@@ -13,7 +13,7 @@ from tests.support import forked
 from tests.support.child import Child
 
 CELERY = (sys.executable, "-m", "celery", "-A", "dsf.celery", "worker", "-Q", "hub.results", "--loglevel=INFO")
-OWN = (sys.executable, "-m", "dsf.results")
+OWN = (sys.executable, "-m", "dsf.hub")
 
 
 class WorkerProcess:
@@ -23,6 +23,8 @@ class WorkerProcess:
         self.log_file = folder / "worker.log"
         self._command = command
         self._environment = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)} | {
+            "DSF_TARGET": "results",
+            "DSF_PROBE_PORT": "0",
             "DSF_REDIS_URL": url,
             "DSF_SIGNING_SECRET": SECRET,
             "DSF_BACKEND": "dir",

@@ -48,8 +48,8 @@ def running(*module: str, **settings: object) -> Iterator[Process]:
 
 
 def beat(url: str, **settings: object) -> AbstractContextManager[Process]:
-    """A real beat, as `dsf beat` runs it."""
-    return running("dsf.schedule", redis_url=url, **settings)
+    """A real beat, as `dsf hub --target beat` runs it."""
+    return running("dsf.hub", redis_url=url, target="beat", probe_port=0, **settings)
 
 
 def celerys_beat(url: str) -> AbstractContextManager[Process]:
@@ -62,10 +62,10 @@ def patient_beat(url: str, **settings: object) -> Iterator[Process]:
     """A real beat that sleeps for ten minutes unless it is woken."""
     program = (
         "from dsf import beat_schedule as b; b.LONGEST_WAIT = 600; "
-        "from dsf.process.launch import launch; launch('beat', 'dsf.schedule.main:run')"
+        "from dsf.process.launch import launch; launch('hub', 'dsf.services.process:run')"
     )
     with tempfile.NamedTemporaryFile(prefix="dsf-process-", suffix=".log") as log:
-        environment = child_environment(redis_url=url, **settings)
+        environment = child_environment(redis_url=url, target="beat", probe_port=0, **settings)
         process = Process(Child((sys.executable, "-c", program), Path(log.name), environment, inherit=False))
         try:
             yield process

@@ -12,9 +12,9 @@ import redis
 
 from dsf import keys
 from dsf.beat_schedule import BeatScheduler
-from dsf.celery import make_app
 from dsf.messages import run_time
 from dsf.store.schedule import ScheduleStore
+from dsf.worker.application import make_app
 from tests.conftest import SettingsFactory
 from tests.integration.schedule.processes import Process, beat, celerys_beat, patient_beat
 from tests.integration.schedule.support import books, entry, pushed, register

@@ -25,7 +25,7 @@ from dsf.keys import spoke_queue
 from dsf.messages import SigningKey, derive_key, new_run_id
 from dsf.redisacl.clusterusers import ClusterUsers
 from dsf.redisacl.rules import HUB_ROLES, HubRole, cluster_user, hub_user
-from dsf.settings import ENV_PREFIX
+from dsf.settings import ENV_PREFIX, TARGETS
 from dsf.store.pairs import Pairs, PairState
 from dsf.store.registry import Registry
 from dsf.store.ticks import tick_message
@@ -48,7 +48,7 @@ CLOUDS = "cloud-methods"
 CLUSTERS = ("c1", "c10")
 _IMPATIENT_HUB = (
     "from dsf.hub import credentials as c; c.OVERLAP = 1; "
-    "from dsf.process.launch import launch; launch('hub', 'dsf.hub.main:run')"
+    "from dsf.process.launch import launch; launch('hub', 'dsf.services.process:run')"
 )
 _CLIENT_SECRET = "canary-client/c0a8+116f=%"
 #: Nothing that the framework writes, shows or sends may have one of these in it. The master secret is one, too.
@@ -93,7 +93,7 @@ class Fleet:
         self.logs = folder / "logs"
         #: What Redis had refused to somebody, as tests found it.
         self.refused: list[str] = []
-        self.flower_port, self.exporter_port = free_port(), free_port()
+        self.flower_port, self.web_port = free_port(), free_port()
         self._stack = contextlib.ExitStack()
         self._children: dict[str, Child] = {}
         self._secret_file = folder / "master-secret"
@@ -106,7 +106,7 @@ class Fleet:
         self.redis = self._stack.enter_context(SecureRedis(TestCa(self.folder / "ca"), passwords=passwords))
         self.admin = self.redis.client()
         # For what tests do in the hub's place, and to know passwords; the users are made by the hub process.
-        self.users = ClusterUsers(self.redis.client(hub_user("hub"), passwords["hub"]), MASTER)
+        self.users = ClusterUsers(self.redis.client(hub_user("controller"), passwords["controller"]), MASTER)
         self.source = self._stack.enter_context(ScriptedServer())
         self.give_series()
         self.scorer = self._stack.enter_context(ScriptedServer(answer("ok")))
@@ -116,9 +116,8 @@ class Fleet:
         for cluster in self.clusters:
             self._write_secrets(cluster)
         self.run_hub()
-        self._run("beat", (sys.executable, "-m", "dsf.schedule"))
-        self._run("results", (sys.executable, "-m", "dsf.results"), backend="dir")
-        self._run("exporter", (sys.executable, "-m", "dsf.exporter"))
+        for name in ("beat", "results", "web"):
+            self._run(name, (sys.executable, "-m", "dsf.hub"), backend="dir")
         self._run("flower", tuple(commands.flower("127.0.0.1", self.flower_port)))
         for cluster in self.clusters:
             self.run_agent(cluster)
@@ -130,7 +129,7 @@ class Fleet:
                     f"a score of {name} of {cluster}",
                     60,
                 )
-        for page in (f"{self.flower_port}/healthcheck", f"{self.exporter_port}/readyz"):
+        for page in (f"{self.flower_port}/healthcheck", f"{self.web_port}/readyz"):
             self.until(http_ready(f"http://127.0.0.1:{page}"), f"{page} to answer", 60)
         return self
 
@@ -185,7 +184,7 @@ class Fleet:
     def run_hub(self) -> None:
         """Start the hub controller."""
         self._run(
-            "hub",
+            "controller",
             # Old credentials go after a second.
             (sys.executable, "-c", _IMPATIENT_HUB),
             backend="dir",
@@ -239,15 +238,15 @@ class Fleet:
             "namespace": "open-cluster-management",
             "log_level": "DEBUG",
         }
-        if role == "exporter":
-            values |= {"listen_host": "127.0.0.1", "listen_port": self.exporter_port}
+        if role in TARGETS:
+            values |= {"role": "hub", "target": role, "probe_port": 0, "listen_port": self.web_port}
         if role != "agent":
             password_file = self.folder / f"password-{role}"
             password_file.write_text(CANARIES[f"password of {role}"])
             values |= {"redis_username": hub_user(role), "redis_password_file": password_file}  # type: ignore[arg-type]
         elif self.every_method:
             proxied = {"HTTP_PROXY": self._identities.proxy, "PYTHONPATH": str(_ROOT)}
-        if role in ("hub", "results"):
+        if role in ("controller", "results"):
             values["signing_secret_file"] = self._secret_file
         # Nor the proxies of this shell.
         kept = {n: v for n, v in os.environ.items() if not n.lower().endswith("_proxy")}
@@ -260,7 +259,7 @@ class Fleet:
         self._children.pop(name).kill()
 
     def process(self, name: str) -> Child:
-        """One of hub, beat, results, exporter, flower, agent-<cluster>."""
+        """One of controller, beat, results, web, flower, agent-<cluster>."""
         return self._children[name]
 
     def log(self, name: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from dsf.messages import derive_key
 from dsf.redisacl.clusterusers import derive_password
 from dsf.redisacl.rules import HubRole, cluster_user, hub_user
-from dsf.settings import ENV_PREFIX
+from dsf.settings import ENV_PREFIX, TARGETS
 from dsf.worker.commands import flower
 from tests.integration.security.fleet import MASTER
 from tests.support import forked
@@ -37,10 +37,7 @@ def processes(
     (folder / "key").write_text(derive_key(MASTER, CLUSTER, 1).dump())
     (folder / "config.json").write_text(json.dumps(list(summaries)))
     commands = {
-        "hub": (sys.executable, "-m", "dsf.hub"),
-        "beat": (sys.executable, "-m", "dsf.schedule"),
-        "results": (sys.executable, "-m", "dsf.results"),
-        "exporter": (sys.executable, "-m", "dsf.exporter"),
+        **dict.fromkeys(TARGETS, (sys.executable, "-m", "dsf.hub")),
         "flower": tuple(flower("127.0.0.1", free_port())),
         "agent": (sys.executable, "-m", "dsf.agent"),
     }
@@ -58,7 +55,7 @@ def processes(
         "agent_spool_dir": folder / "spool",
         "probe_dir": folder,
     }
-    for role in ("hub", "results"):
+    for role in ("controller", "results"):
         mine[role]["signing_secret"] = MASTER.hex()
     environment = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
     environment["PYTHONUNBUFFERED"] = "1"
@@ -66,6 +63,8 @@ def processes(
         started = {}
         for role in roles:
             values = {**common, **settings, "role": role, **mine[role]}
+            if role in TARGETS:
+                values |= {"role": "hub", "target": role, "probe_port": 0}
             own = {ENV_PREFIX + name.upper(): str(value) for name, value in values.items()}
             started[role] = forked.child(commands[role], folder / f"{role}.log", environment | own)
             stack.callback(started[role].kill)

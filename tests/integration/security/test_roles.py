@@ -14,9 +14,9 @@ from dsf.backtest import kept
 from dsf.backtest.kept import KeptRun
 from dsf.beat_schedule import BeatLock
 from dsf.errors import SettingsError, UnknownClusterError, UnknownScorerError
-from dsf.exporter.collector import FleetCollector
 from dsf.fleet.changes import Action, Actor, UserAction, read, record
 from dsf.fleet.model import FleetModel
+from dsf.fleetmetrics.collector import FleetCollector
 from dsf.hub.notifications import ChangeTeller
 from dsf.optimizer.hubredis import HubRedis
 from dsf.optimizer.plans import PlanComparison, forget, read_plans, remember
@@ -48,7 +48,7 @@ def as_role(server: SecureRedis, role: HubRole) -> redis.Redis:
 def test_nobody_is_refused_in_its_own_work(secure_redis: SecureRedis) -> None:
     settings = Settings(signing_secret=MASTER.hex())  # type: ignore[arg-type]
     hub, beat, results = (as_role(secure_redis, role) for role in ("hub", "beat", "results"))
-    operator, exporter = as_role(secure_redis, "operator"), as_role(secure_redis, "exporter")
+    operator, exporter = as_role(secure_redis, "operator"), as_role(secure_redis, "web")
     now = time.time()
 
     # hub: registry, schedule, users

@@ -56,7 +56,7 @@ def test_a_failover_loses_nothing_and_everybody_follows(
         # A person's change: nothing is sent to this cluster.
         ScheduleStore(pair.first.client()).set_override("away/sample", paused=True, note="kept")
         pair.first.client().lpush(keys.spoke_queue("away"), *[f"tick {number}" for number in range(50)])
-        roles = ("beat", "results", "exporter", "flower", "agent")
+        roles = ("beat", "results", "web", "flower", "agent")
         told = [summary("sample", source.url, scorer.url)]
         running = stack.enter_context(processes(tmp_path, roles, passwords, told, **pair.settings()))
         before = pair.first.client()

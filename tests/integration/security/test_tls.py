@@ -84,7 +84,7 @@ def test_a_client_says_what_is_wrong(
     problem: str,
     words: str,
 ) -> None:
-    user, password = hub_user("exporter"), shared_redis.passwords["exporter"]
+    user, password = hub_user("web"), shared_redis.passwords["web"]
     url = shared_redis.url(user, password)
     ca_file: Path | None = shared_redis.ca.cert
     if problem == "stranger":
@@ -128,7 +128,7 @@ def test_a_server_may_want_a_certificate_of_its_clients(ca: TestCa, settings_fac
     mine = ca.issue("a client")
     with SecureRedis(ca) as server:
         server.client().config_set("tls-auth-clients", "yes")
-        url = server.hub_url("exporter")
+        url = server.hub_url("web")
         _fails(settings_factory(redis_url=url, redis_ca_file=ca.cert, **PATIENT), "certificate")
         files = {"redis_cert_file": mine.cert, "redis_key_file": mine.key}
         client = connect(settings_factory(redis_url=url, redis_ca_file=ca.cert, **files))

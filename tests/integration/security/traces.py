@@ -69,7 +69,7 @@ def served(fleet: Fleet) -> Iterator[tuple[str, str]]:
     yield "flower /api/tasks", fleet.get(fleet.flower_port, "/api/tasks")
     history = [f"/api/v1/history/{cluster}/{SCORER}" for cluster in fleet.clusters]
     for path in ("/metrics", "/api/v1/scores", "/api/v1/scorers", "/api/v1/schedule", "/openapi.json", *history):
-        yield f"exporter {path}", fleet.get(fleet.exporter_port, path)
+        yield f"exporter {path}", fleet.get(fleet.web_port, path)
     for cluster in fleet.clusters:
         line = next(row for row in fleet.log(f"agent-{cluster}").splitlines() if "metrics served" in row)
         yield f"agent {cluster} /metrics", fleet.get(int(line.split("port=")[1].split()[0]), "/metrics")

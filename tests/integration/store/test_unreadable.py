@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from structlog.testing import capture_logs
 
 from dsf import keys
-from dsf.exporter.collector import FleetCollector
 from dsf.fleet.model import FleetModel
+from dsf.fleetmetrics.collector import FleetCollector
 from dsf.optimizer.plans import read_plans
 from dsf.store.agents import AgentKeys
 from dsf.store.client import complain

@@ -4,31 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Callable, Iterator
-from pathlib import Path
+import urllib.request
+from collections.abc import Iterator
 
 import psutil
 import pytest
 
-from dsf.http import serving
-from tests.integration.exporter.server import ExporterProcess
-from tests.support.redisserver import RedisServer
+from dsf.http.listening import MOST_CONNECTIONS
+from tests.support.redisserver import RedisServer, free_port
 from tests.support.webprocess import HttpProcess, WebProcess
 
 CLIENTS = 500
-#: Memory limits of the chart's pods (resources of `web` and `exporter`).
-LIMITS = {"web": 256 * 2**20, "exporter": 512 * 2**20}
+#: Memory limit of the smallest pod with the page.
+LIMIT = 256 * 2**20
 #: The largest file that is served without a login.
 FILE = "/docs/swagger-ui-bundle.js"
-KINDS: dict[str, Callable[[str, Path], HttpProcess]] = {"web": WebProcess, "exporter": ExporterProcess}
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def service(
-    request: pytest.FixtureRequest, redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[str, HttpProcess]]:
-    with KINDS[request.param](redis_server.url, tmp_path_factory.mktemp("slow") / "log") as process:
-        yield request.param, process
+@pytest.fixture(scope="module")
+def process(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebProcess]:
+    with WebProcess(redis_server.url, tmp_path_factory.mktemp("slow") / "log", probe_port=free_port()) as page:
+        yield page
 
 
 def _memory(process: HttpProcess) -> int:
@@ -37,23 +33,40 @@ def _memory(process: HttpProcess) -> int:
 
 
 @contextlib.contextmanager
-def _clients(port: int, number: int, sent: bytes) -> Iterator[list[socket.socket]]:
+def _clients(port: int, number: int, sent: bytes, address: str = "127.0.0.1") -> Iterator[list[socket.socket]]:
+    """So many clients of one address."""
     with contextlib.ExitStack() as stack:
-        made: list[socket.socket] = []
+        clients: list[socket.socket] = []
         for _ in range(number):
             client = stack.enter_context(socket.socket())
-            # Little of an answer waits in the kernel.
+            # Little of a response waits in the kernel.
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.settimeout(30)
+            client.bind((address, 0))
             client.connect(("127.0.0.1", port))
             with contextlib.suppress(ConnectionError):
                 client.sendall(sent)
-            made.append(client)
-        yield made
+            clients.append(client)
+        yield clients
 
 
-def test_readers_that_are_slow_hold_little(service: tuple[str, HttpProcess]) -> None:
-    name, process = service
+def _is_open(client: socket.socket) -> bool:
+    client.settimeout(0)
+    try:
+        return client.recv(1, socket.MSG_PEEK) != b""
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+HALF = (
+    b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+    b"Content-Length: 100\r\n\r\ntoken="
+)
+
+
+def test_slow_readers_hold_little_memory(process: WebProcess) -> None:
     whole = process.get(FILE, **{"Accept-Encoding": "identity"}).content
     # Not compressed, which is more.
     request = f"GET {FILE} HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: identity\r\n\r\n"
@@ -66,13 +79,33 @@ def test_readers_that_are_slow_hold_little(service: tuple[str, HttpProcess]) -> 
                     client.recv(1024)
             most = max(most, _memory(process))
             assert process.get(FILE, **{"Accept-Encoding": "identity"}).content == whole
-    assert most < LIMITS[name]
+    assert most < LIMIT
 
 
-def test_bodies_that_do_not_come_keep_nobody_out(service: tuple[str, HttpProcess]) -> None:
-    _, process = service
-    half = b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
-    half += b"Content-Length: 100\r\n\r\ntoken="
-    with _clients(process.port, serving.MOST_CONNECTIONS + 50, half):
-        for _ in range(3):
-            assert process.get("/healthz").status_code == 200
+@pytest.mark.parametrize("sent", [HALF, b"GET / HTTP/1.1\r\nHost: ", b""])
+def test_clients_that_send_no_end_take_places_from_each_other_only(process: WebProcess, sent: bytes) -> None:
+    with _clients(process.port, 3, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", "127.0.0.2") as patient:
+        for client in patient:
+            assert client.recv(4096).startswith(b"HTTP/1.1 200")
+        # A minute of 60 connections a second would be as many for each place.
+        with _clients(process.port, 2 * MOST_CONNECTIONS, sent, "127.0.0.3"):
+            for _ in range(3):
+                assert process.get("/healthz").status_code == 200
+            assert all(_is_open(client) for client in patient)
+
+
+def test_probes_and_own_metrics_are_answered_beside_a_crowd(process: WebProcess) -> None:
+    probes = f"http://127.0.0.1:{process.settings['probe_port']}"
+    with _clients(process.port, 2 * MOST_CONNECTIONS, HALF):
+        for path in ("/healthz", "/readyz", "/metrics"):
+            with urllib.request.urlopen(probes + path, timeout=30) as response:
+                assert response.status == 200
+
+
+def test_long_header_in_pieces_is_read(process: WebProcess) -> None:
+    header = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nCookie: a=" + b"x" * 20_000 + b"\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", process.port), 30) as client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for start in range(0, len(header), 1400):
+            client.sendall(header[start : start + 1400])
+        assert client.recv(4096).startswith(b"HTTP/1.1 200")

@@ -14,11 +14,11 @@ import pytest
 import redis
 import requests
 
-from dsf.celery import make_app
 from dsf.messages import FETCH_TASK
 from dsf.process.connections import EVERYWHERE
 from dsf.store.registry import ClusterRecord, Registry
 from dsf.worker import commands
+from dsf.worker.application import make_app
 from tests.conftest import SettingsFactory
 from tests.support.child import Child
 from tests.support.redisserver import RedisServer, free_port, has_ipv6

@@ -22,7 +22,7 @@ KNOWN = {
     *("_cffi_backend", "_brotli", "zipp", "packaging", "wrapt", "deprecated", "tzdata"),
 }
 #: Parts of this project that belong to other processes.
-OTHERS = {"hub", "results", "exporter", "optimizer", "cli", "demo", "scorer", "schedule", "kube", "redisacl"}
+OTHERS = {"hub", "results", "fleetmetrics", "optimizer", "cli", "demo", "scorer", "schedule", "kube", "redisacl"}
 #: Parts of the standard library and of packages that cost much and that nobody uses.
 UNUSED = {"typer", "unittest", "email.mime", "celery.bin"}
 _SAY = """
@@ -33,7 +33,8 @@ from dsf.process import memory
 from dsf.settings import settings
 dsf.log.setup(settings())
 from dsf.agent import main
-from dsf.celery import app
+from dsf.worker.application import make_app
+app = make_app(settings())
 app.loader.import_default_modules()
 print(json.dumps(sorted(sys.modules)))
 """

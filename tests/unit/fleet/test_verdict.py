@@ -7,11 +7,11 @@ import json
 import pytest
 
 from dsf.api.score import has_expired, valid_until
-from dsf.exporter.families import PairFamilies
 from dsf.fleet.groups import Groups
 from dsf.fleet.rows import score_view
 from dsf.fleet.snapshot import SnapshotRow
 from dsf.fleet.verdict import Verdict, verdict
+from dsf.fleetmetrics.families import PairFamilies
 from dsf.hub.cycles import CycleOutcomes
 from dsf.results.desired import desired
 from dsf.store.pairs import PairScore, PairState, row_fields

@@ -8,9 +8,8 @@ import pytest
 from fastapi import FastAPI, Request
 from starlette.types import Message
 
-from dsf.http import serving
-from dsf.http.serving import Front
-from dsf.process.connections import ONCE
+from dsf.http import front
+from dsf.http.front import ONCE, Front
 
 app = FastAPI()
 
@@ -70,7 +69,7 @@ def test_head_is_answered_wherever_get_is() -> None:
 def test_a_body_that_does_not_arrive_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, parts: tuple[bytes, ...]
 ) -> None:
-    monkeypatch.setattr(serving, "BODY_SECONDS", 0.05)
+    monkeypatch.setattr(front, "BODY_SECONDS", 0.05)
     sent = asked("POST", body=parts)
     assert status(sent) == 408
     assert len([one for one in sent if one["type"] == "http.response.start"]) == 1

@@ -1,23 +1,148 @@
-"""The exporter's listening socket."""
+"""Listening sockets: whose connection makes room for a new one, and what uvicorn is told."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import socket
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from dsf.errors import SettingsError
-from dsf.http.serving import listen
+from dsf.http import listening
+from dsf.http.listening import Listener, Progress, State
+from dsf.http.serving import configured
 
 
-def test_answers_are_not_held_back() -> None:
+@contextlib.contextmanager
+def client_of(listener: Listener, address: str = "127.0.0.1") -> Iterator[socket.socket]:
+    with socket.socket() as client:
+        client.bind((address, 0))
+        client.connect(listener.getsockname())
+        yield client
+
+
+def in_loop(test: Callable[[Listener, contextlib.ExitStack], None]) -> None:
+    """Run it where connections are accepted: in an event loop."""
+
+    async def run() -> None:
+        with Listener("127.0.0.1", 0) as listener, contextlib.ExitStack() as stack:
+            test(listener, stack)
+
+    asyncio.run(run())
+
+
+def accepted(listener: Listener, stack: contextlib.ExitStack, address: str = "127.0.0.1") -> listening.Connection:
+    stack.enter_context(client_of(listener, address))
+    connection, _ = listener.accept()
+    assert isinstance(connection, listening.Connection)
+    return stack.enter_context(connection)
+
+
+def is_aborted(connection: listening.Connection) -> bool:
+    connection.setblocking(False)
+    try:
+        return connection.recv(1, socket.MSG_PEEK) == b""
+    except BlockingIOError:
+        return False
+
+
+def test_listener_names_its_protocol_so_that_responses_are_not_delayed() -> None:
     # asyncio sets TCP_NODELAY on connections whose socket names its protocol, and on no others.
-    with listen("127.0.0.1", 0) as listener:
+    with Listener("127.0.0.1", 0) as listener:
         assert listener.proto == socket.IPPROTO_TCP
 
 
-def test_a_port_in_use_is_said() -> None:
-    with listen("127.0.0.1", 0) as listener:
+@pytest.mark.parametrize("variable", ["DSF_LISTEN_PORT", "DSF_PROBE_PORT"])
+def test_port_in_use_is_reported_with_its_setting(variable: str) -> None:
+    with Listener("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
-        with pytest.raises(SettingsError, match=f"cannot listen on 127.0.0.1:{port}"):
-            listen("127.0.0.1", port)
+        with pytest.raises(SettingsError, match=f"{variable}: cannot listen on 127.0.0.1:{port}"):
+            Listener("127.0.0.1", port, variable=variable)
+
+
+def test_new_connection_takes_the_place_of_one_of_the_largest_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "MOST_CONNECTIONS", 4)
+
+    def check(listener: Listener, stack: contextlib.ExitStack) -> None:
+        first = accepted(listener, stack, "127.0.0.2")
+        crowd = [accepted(listener, stack, "127.0.0.3") for _ in range(3)]
+        accepted(listener, stack, "127.0.0.3")
+        assert [is_aborted(connection) for connection in (first, *crowd)] == [False, True, False, False]
+        accepted(listener, stack, "127.0.0.4")
+        assert [is_aborted(connection) for connection in (first, *crowd)] == [False, True, True, False]
+
+    in_loop(check)
+
+
+def test_idle_connection_goes_before_a_slow_and_a_working_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "MOST_CONNECTIONS", 3)
+
+    def check(listener: Listener, stack: contextlib.ExitStack) -> None:
+        working, slow, idle = (accepted(listener, stack) for _ in range(3))
+        working.note(State.WORKING)
+        idle.note(State.IDLE)
+        newest = [accepted(listener, stack)]
+        assert [is_aborted(connection) for connection in (working, slow, idle)] == [False, False, True]
+        newest.append(accepted(listener, stack))
+        assert [is_aborted(connection) for connection in (working, slow, *newest)] == [False, True, False, False]
+
+    in_loop(check)
+
+
+def test_connection_without_a_whole_header_is_closed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "HEAD_SECONDS", 0.0)
+
+    async def run() -> None:
+        with Listener("127.0.0.1", 0) as listener, client_of(listener) as client:
+            connection, _ = listener.accept()
+            with connection:
+                client.setblocking(False)
+                assert await asyncio.get_running_loop().sock_recv(client, 1) == b""
+
+    asyncio.run(run())
+
+
+def test_slowest_readers_are_closed_when_too_much_is_unsent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "MOST_UNSENT", 10)
+
+    def check(listener: Listener, stack: contextlib.ExitStack) -> None:
+        readers = [accepted(listener, stack) for _ in range(3)]
+        for since, reader in enumerate(readers):
+            reader.since, reader.unsent = since, 8
+        listener.bound_unsent()
+        assert [is_aborted(reader) for reader in readers] == [True, True, False]
+
+    in_loop(check)
+
+
+def test_ipv6_clients_share_by_network() -> None:
+    share = listening._share_of
+    assert share("2001:db8:1:2::1") == share("2001:db8:1:2:ffff::9") != share("2001:db8:1:3::1")
+    assert share("::ffff:10.0.0.1") != share("::ffff:10.0.0.2")
+
+
+def test_uvicorn_keeps_idle_connections_longer_than_balancers_and_reads_long_headers() -> None:
+    async def app(*_: object) -> None: ...
+
+    with Listener("127.0.0.1", 0) as listener:
+        config = configured(app, listener, shutdown_seconds=1)
+    assert config.timeout_keep_alive > 600
+    assert config.h11_max_incomplete_event_size == 64 * 1024
+    assert config.limit_concurrency is not None
+    assert config.limit_concurrency > listening.MOST_CONNECTIONS
+
+
+def test_requests_of_unknown_connections_are_served() -> None:
+    seen: list[str] = []
+
+    async def app(scope: object, receive: object, send: object) -> None:
+        seen.append("request")
+
+    async def run() -> None:
+        with Listener("127.0.0.1", 0) as listener:
+            await Progress(app, listener)({"type": "http", "client": ("10.0.0.1", 1)}, None, None)  # type: ignore[arg-type]
+
+    asyncio.run(run())
+    assert seen == ["request"]

@@ -8,14 +8,14 @@ import kombu
 import pytest
 
 from dsf.agent.ticks import TickTransport
-from dsf.celery import make_app
 from dsf.redislink import broker, connection
+from dsf.worker.application import make_app
 from tests.conftest import SettingsFactory
 
 SECRETS = ("some-password", "some-user")
 
 
-@pytest.mark.parametrize("role", ["agent", "results", "beat", "exporter"])
+@pytest.mark.parametrize("role", ["agent", "results", "beat", "hub"])
 @pytest.mark.parametrize(
     ("url", "shown"),
     [

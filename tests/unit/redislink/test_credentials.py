@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from dsf.celery import configuration
 from dsf.errors import SettingsError
 from dsf.redislink.link import Link
+from dsf.worker.application import configuration
 from tests.conftest import SettingsFactory
 
 
@@ -50,7 +50,7 @@ def test_a_file_that_is_missing_at_the_start_is_named(settings_factory: Settings
         Link(settings)
 
 
-@pytest.mark.parametrize("role", ["agent", "results", "beat", "hub", "exporter"])
+@pytest.mark.parametrize("role", ["agent", "results", "beat", "hub", "cli"])
 def test_celery_is_told_no_password(settings_factory: SettingsFactory, role: str) -> None:
     settings = settings_factory(redis_url="rediss://u:canary@h:1/0", role=role, cluster="c1", redis_username="me")
     values = configuration(settings)

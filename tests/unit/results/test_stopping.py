@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from unittest.mock import Mock
 
-import pytest
 from celery import bootsteps
 
-from dsf.results.worker import Service
+from dsf.results.worker import ResultsStep
 
 
-def test_threads_are_told_to_stop_before_any_step_of_celery_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Service, "_prepared", lambda *_: ([], []))
-    service = Service(Mock())
+def test_threads_are_told_to_stop_before_any_step_of_celery_does() -> None:
+    service = Mock()
+    step = ResultsStep(Mock(), results=service)
     # What Blueprint.stop does first.
-    bootsteps.Blueprint().close(Mock(steps=[service]))
-    assert service._stopping.is_set()
-    assert service._wake.is_set()
+    bootsteps.Blueprint().close(Mock(steps=[step]))
+    service.begin_stop.assert_called_once_with()
+    service.stop.assert_not_called()

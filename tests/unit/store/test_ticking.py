@@ -10,8 +10,8 @@ from starlette.testclient import TestClient
 
 from dsf import keys
 from dsf.cli.statusreport import read_report
-from dsf.exporter.app import make_app
 from dsf.fleet.model import FleetModel
+from dsf.fleetmetrics.endpoint import make_app
 from dsf.schedule.stats import schedule_families
 from dsf.settings import Settings
 from dsf.store.ticks import LATE, ticks_problem

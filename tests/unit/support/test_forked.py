@@ -39,6 +39,10 @@ def test_it_says_and_returns_what_a_process_does(
     assert fresh.stdout + fresh.stderr
 
 
+#: A process with the web service, on free ports.
+WEB = {"DSF_LISTEN_PORT": "0", "DSF_PROBE_PORT": "0", "DSF_TARGET": "web"}
+
+
 def test_much_is_whole_and_nothing_is_inherited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DSF_LOG_LEVEL", "wrong")
     done = forked.dsf(["crds"], {"PYTHONUTF8": "1", "XDG_STATE_HOME": str(tmp_path)})
@@ -65,10 +69,10 @@ def test_what_is_loaded_in_an_order_of_its_own_is_not_loaded_before() -> None:
 
 
 def test_a_process_has_a_session_arguments_and_an_environment_of_its_own(tmp_path: Path) -> None:
-    environment = {"PATH": os.environ["PATH"], "DSF_REDIS_URL": "redis://127.0.0.1:1/0", "DSF_LISTEN_PORT": "0"}
-    made = forked.Forked("dsf.exporter", tmp_path / "log", environment, inherit=False)
+    environment = {"PATH": os.environ["PATH"], "DSF_REDIS_URL": "redis://127.0.0.1:1/0", **WEB}
+    made = forked.Forked("dsf.hub", tmp_path / "log", environment, inherit=False)
     try:
-        wait_for(lambda: "exporter listens" in made.tail(), 30, "the exporter to listen")
+        wait_for(lambda: "page listens" in made.tail(), 30, "the page to listen")
         assert os.getsid(made.pid) == made.pid != os.getsid(0)
         assert made.is_running
         made.signal(signal.SIGTERM)
@@ -79,7 +83,7 @@ def test_a_process_has_a_session_arguments_and_an_environment_of_its_own(tmp_pat
 
 
 def test_a_process_that_is_killed_says_so(tmp_path: Path) -> None:
-    made = forked.Forked("dsf.exporter", tmp_path / "log", {"DSF_LISTEN_PORT": "0"})
+    made = forked.Forked("dsf.hub", tmp_path / "log", WEB)
     made.kill()
     assert made.wait() == -signal.SIGKILL
 
@@ -87,12 +91,12 @@ def test_a_process_that_is_killed_says_so(tmp_path: Path) -> None:
 def test_processes_end_with_the_one_that_has_started_them(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path; from tests.support.forked import Forked\n"
-        f"made = Forked('dsf.exporter', Path({str(tmp_path / 'log')!r}), {{'DSF_LISTEN_PORT': '0'}})\n"
+        f"made = Forked('dsf.hub', Path({str(tmp_path / 'log')!r}), {WEB!r})\n"
         "print(made.pid, flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
-        wait_for(lambda: "exporter listens" in (tmp_path / "log").read_text(), 30, "the exporter to listen")
+        wait_for(lambda: "page listens" in (tmp_path / "log").read_text(), 30, "the page to listen")
         parent.kill()
     wait_for(lambda: not psutil.pid_exists(pid), 10, "what it started to end")

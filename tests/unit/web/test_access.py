@@ -14,7 +14,7 @@ from dsf.errors import AccessError, BackendError, SettingsError
 from dsf.kube.session import Session
 from dsf.web.access import PageUser, UserAccess, behind_proxy, listed
 from dsf.web.kube import KubeAccess
-from dsf.web.main import _access, run
+from dsf.web.service import WebService, _access
 from tests.conftest import SettingsFactory
 
 
@@ -67,7 +67,7 @@ def test_a_header_that_the_proxy_adds_to_its_client_s_names_nobody(family: str, 
 
 def test_listed_operators_act_also_where_there_is_an_api_server(settings_factory: SettingsFactory) -> None:
     settings = settings_factory(
-        role="web", web_auth="proxy", web_trusted_proxies=["10.0.0.0/8"], web_operators=["sre"], namespace="ocm"
+        role="hub", web_auth="proxy", web_trusted_proxies=["10.0.0.0/8"], web_operators=["sre"], namespace="ocm"
     )
     # It would be asked for rights, and cannot be.
     access = _access(settings, cast("Session", object()))
@@ -79,7 +79,7 @@ def test_listed_operators_act_also_where_there_is_an_api_server(settings_factory
 def test_a_login_counts_while_the_token_is_the_same(settings_factory: SettingsFactory, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("one")
-    access = _access(settings_factory(role="web", web_auth="token", client_token_file=file), None)
+    access = _access(settings_factory(role="hub", web_auth="token", client_token_file=file), None)
     assert access.allows(access.login("one"), "act")
     file.write_text("two")
     with pytest.raises(AccessError):
@@ -145,9 +145,7 @@ def test_what_a_token_may_not_is_not_remembered_for_another_one(reviewer: Review
     ],
 )
 def test_what_would_be_open_to_others_does_not_start(
-    settings_factory: SettingsFactory, monkeypatch: pytest.MonkeyPatch, values: dict[str, object], said: str
+    settings_factory: SettingsFactory, values: dict[str, object], said: str
 ) -> None:
-    for effect in ("dsf.log.setup", "dsf.process.memory.prepare", "dsf.web.main.listen"):
-        monkeypatch.setattr(effect, lambda *_: None)
     with pytest.raises(SettingsError, match=said):
-        run(settings_factory(role="web", backend="dir", **values))
+        WebService(settings_factory(role="hub", backend="dir", **values))

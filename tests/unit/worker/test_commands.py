@@ -16,9 +16,10 @@ CELERY = ("celery", "-A", "dsf.celery")
         (("/site-packages/celery/__main__.py", "-A", "dsf.celery", "flower", "--port=1"), {}, "flower"),
         ((*CELERY, "inspect", "active"), {}, "cli"),
         ((*CELERY, "call", "dsf.cycle", "--queue", "spoke.c1"), {}, "cli"),
-        # The results worker is the default; a role that is set stays.
+        # The results worker is the default; a role that is set stays, but for that of the container's own process.
         ((*CELERY, "worker", "-Q", "hub.results"), {}, None),
-        ((*CELERY, "beat"), {"DSF_ROLE": "hub"}, "hub"),
+        ((*CELERY, "beat"), {"DSF_ROLE": "hub"}, "beat"),
+        ((*CELERY, "beat"), {"DSF_ROLE": "results"}, "results"),
         (("dsf", "flower"), {}, None),
         (("pytest",), {}, None),
     ],

@@ -11,7 +11,7 @@ import pytest
 import redis
 from structlog.testing import capture_logs
 
-from dsf.celery import make_app
+from dsf.worker.application import make_app
 from dsf.worker.events import MOST_EVENT_BYTES
 from tests.conftest import SettingsFactory
 

@@ -11,11 +11,11 @@ from unittest import mock
 
 import pytest
 
-from dsf.celery import make_app
 from dsf.messages import FETCH_TASK
 from dsf.redislink import broker, connection
 from dsf.redislink.connection import ReadableErrors
 from dsf.worker import flower as module
+from dsf.worker.application import make_app
 from dsf.worker.events import MOST_EVENT_BYTES
 from dsf.worker.flower import (
     Workers,

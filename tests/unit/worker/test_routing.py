@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dsf.celery import make_app
 from dsf.errors import RoutingError
+from dsf.worker.application import make_app
 from tests.conftest import SettingsFactory
 
 

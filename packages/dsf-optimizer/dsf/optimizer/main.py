@@ -9,7 +9,9 @@ import uvicorn
 from anyio import to_thread
 
 import dsf.log
-from dsf.http.serving import configured, listen, serve
+from dsf.http.front import Front
+from dsf.http.listening import Listener
+from dsf.http.serving import configured, serve
 from dsf.kube.session import Session
 from dsf.optimizer.access import make_access
 from dsf.optimizer.app import make_app
@@ -38,7 +40,7 @@ def run(settings: Settings, owner: str = "") -> int:
         )
         with (
             closing(make_service(settings, "api", owner, access)) as service,
-            listen(host, port) as listener,
+            Listener(host, port) as listener,
         ):
             _serve(listener, service)
     log.info("optimizer ended")
@@ -58,8 +60,9 @@ class _OptimizerServer(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def _serve(listener: socket.socket, service: OptimizerService) -> None:
-    server = _OptimizerServer(configured(make_app(service, McpMount(service)), shutdown_seconds=5), service)
+def _serve(listener: Listener, service: OptimizerService) -> None:
+    app = Front(make_app(service, McpMount(service)))
+    server = _OptimizerServer(configured(app, listener, shutdown_seconds=5), service)
     host, port = listener.getsockname()[:2]
     service.warm_up()
     auth = type(service.access).__name__

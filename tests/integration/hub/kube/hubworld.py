@@ -74,11 +74,11 @@ class HubWorld:
 
     def hub(self, *, clock: float = 0.0, **settings: object) -> Child:
         """A hub process. `clock` is by how many seconds its wall clock is off."""
-        return self._run("dsf.hub", "hub", settings, clock)
+        return self._run("controller", settings, clock)
 
     def results(self, *, clock: float = 0.0, **settings: object) -> Child:
         """A results worker."""
-        return self._run("dsf.results", "results", settings, clock)
+        return self._run("results", settings, clock)
 
     def holder(self) -> str:
         """Who holds the lease; empty when nobody does."""
@@ -93,16 +93,16 @@ class HubWorld:
             process.kill()
         self.session.close()
 
-    def _run(self, module: str, role: str, settings: dict[str, object], clock: float) -> Child:
-        values = {"role": role, **self.settings, **settings}
+    def _run(self, target: str, settings: dict[str, object], clock: float) -> Child:
+        values = {"role": "hub", "target": target, "probe_port": 0, **self.settings, **settings}
         environment = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
         environment |= {"PYTHONPATH": str(_ROOT), "PYTHONUNBUFFERED": "1"}
         if clock:
             environment |= {"PYTHONPATH": f"{_OFF_CLOCK}{os.pathsep}{_ROOT}", "OFF_CLOCK": str(clock)}
         ours = child_environment(**values)
         environment |= {name: value for name, value in ours.items() if name.startswith(ENV_PREFIX)}
-        log = self._logs / f"{role}-{len(self._processes)}.log"
-        command = [sys.executable, "-m", module]
+        log = self._logs / f"{target}-{len(self._processes)}.log"
+        command = [sys.executable, "-m", "dsf.hub"]
         # Another clock comes with the interpreter.
         started = Child if clock else forked.child
         self._processes.append(started(command, log, environment, inherit=False))

@@ -15,7 +15,7 @@ from tests.support.httpserver import answer
 
 def test_every_process_works_with_its_own_user_and_is_refused_nothing(fleet: Fleet) -> None:
     works(fleet, *CLUSTERS)
-    assert "dynamic_scoring_up 1.0" in fleet.get(fleet.exporter_port, "/metrics")
+    assert "dynamic_scoring_up 1.0" in fleet.get(fleet.web_port, "/metrics")
     expected = {"dsf-hub", "dsf-beat", "dsf-results", "dsf-exporter", "dsf-flower", "spoke-c1", "spoke-c10"}
     fleet.until(lambda: {client["user"] for client in fleet.admin.client_list()} - {"admin"} == expected, "all users")
     ours = {"dsf.cycle", "dsf.fetch", "dsf.score", "dsf.publish", "dsf.ingest"}
@@ -154,5 +154,5 @@ def test_redis_restarts_and_everybody_comes_back(fleet: Fleet) -> None:
     assert after.scheduled >= before.scheduled
     assert after.score is not None
     works(fleet, *CLUSTERS)
-    fleet.until(lambda: "dynamic_scoring_up 1.0" in fleet.get(fleet.exporter_port, "/metrics"))
+    fleet.until(lambda: "dynamic_scoring_up 1.0" in fleet.get(fleet.web_port, "/metrics"))
     assert fleet.acl_log() == []

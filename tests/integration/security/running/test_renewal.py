@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.integration.security.fleet import CLUSTERS, Fleet, replace
 from tests.support.tlsca import TestCa
 
-_PROCESSES = ("hub", "beat", "results", "exporter", "flower", *(f"agent-{cluster}" for cluster in CLUSTERS))
+_PROCESSES = ("controller", "beat", "results", "web", "flower", *(f"agent-{cluster}" for cluster in CLUSTERS))
 
 
 def _cycles_go_on(fleet: Fleet) -> None:

@@ -19,7 +19,7 @@ def test_no_secret_is_anywhere(fleet: Fleet) -> None:
         places |= {f"refused {number}": text for number, text in enumerate(fleet.refused)}
         # A cycle that had no time may have been the newest one then.
         told = "unauthorized"
-        fleet.until(lambda: told in fleet.get(fleet.exporter_port, "/api/v1/scorers"), "the refusal to be shown")
+        fleet.until(lambda: told in fleet.get(fleet.web_port, "/api/v1/scorers"), "the refusal to be shown")
     finally:
         fleet.give_series()
     secrets = dict(CANARIES)

@@ -6,7 +6,7 @@ from unittest.mock import Mock
 
 import redis
 
-from dsf.exporter.collector import PER_PAIR, FleetCollector, SeriesBudget
+from dsf.fleetmetrics.collector import PER_PAIR, FleetCollector, SeriesBudget
 
 
 def test_each_cluster_is_in_one_shard() -> None:

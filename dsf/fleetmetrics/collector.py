@@ -14,8 +14,8 @@ from prometheus_client.registry import Collector
 
 import dsf.log
 from dsf import keys, metrics
-from dsf.exporter.families import Labels, PairFamilies, filled
 from dsf.fleet.model import FleetModel
+from dsf.fleetmetrics.families import Labels, PairFamilies, filled
 from dsf.reasons import RejectionReason
 from dsf.schedule.stats import schedule_families
 from dsf.store.client import number, read_factor

@@ -1,4 +1,4 @@
-"""Runs the page: `dsf web`."""
+"""The page, the JSON API and the fleet's metrics as a service."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import functools
 import os
 from typing import TYPE_CHECKING
 
-import uvicorn
-
 import dsf.log
 from dsf.errors import SettingsError
+from dsf.http.front import Front
 from dsf.http.hosts import is_loopback
-from dsf.http.serving import configured, listen, serve
-from dsf.process import memory
+from dsf.http.serving import HttpServer
 from dsf.settings import Settings
 from dsf.store.client import connect
 from dsf.web.access import (
@@ -24,7 +22,7 @@ from dsf.web.access import (
     without_users,
 )
 from dsf.web.acting import Acting
-from dsf.web.app import make_app
+from dsf.web.app import make_app, unready
 from dsf.web.backtesting import BacktestRunner
 from dsf.web.objects import ScorerReader, in_folder, nothing
 from dsf.web.pages import Sources
@@ -36,31 +34,42 @@ if TYPE_CHECKING:
 log = dsf.log.get(__name__)
 
 
-def run(settings: Settings) -> int:
-    """Serve until SIGTERM or SIGINT. Returns the exit code.
+class WebService:
+    """The page, the JSON API and the metrics of the fleet, on one port, from one snapshot of rows."""
 
-    Raises SettingsError for invalid settings and an unavailable address.
-    """
-    dsf.log.setup(settings)
-    memory.prepare()
-    # A user is waiting.
-    quick = settings.model_copy(update={"redis_socket_timeout": min(settings.redis_socket_timeout, 5.0)})
-    client = connect(quick, name="dsf-web", retries=0)
-    session = _session(settings)
-    sources = Sources(Reading(client), _scorer_reader(settings, session), session, settings)
-    backtests = BacktestRunner(sources)
-    app = make_app(sources, _access(settings, session), Acting(sources, backtests))
-    with listen(*settings.listen_address("web")) as listener:
-        host, port = listener.getsockname()[:2]
-        server = uvicorn.Server(configured(app, shutdown_seconds=2))
-        memory.settle()
-        try:
-            serve(server, listener, lambda: log.info("page listens", host=host, port=port, auth=settings.web_auth))
-        finally:
-            backtests.stop()
-            client.close()
-    log.info("page ended")
-    return 0
+    name = "web"
+
+    def __init__(self, settings: Settings) -> None:
+        """Raises SettingsError for invalid settings."""
+        self._settings = settings
+        # A user is waiting; and a scrape reports Redis as down instead of timing out.
+        quick = settings.model_copy(update={"redis_socket_timeout": min(settings.redis_socket_timeout, 5.0)})
+        self._redis = connect(quick, name="dsf-web", retries=0)
+        session = _session(settings)
+        sources = Sources(Reading(self._redis), _scorer_reader(settings, session), session, settings)
+        self._backtests = BacktestRunner(sources)
+        app = make_app(sources, _access(settings, session), Acting(sources, self._backtests))
+        self._server = HttpServer(Front(app), *settings.listen_address("hub"), name="web", shutdown_seconds=2)
+
+    def start(self) -> None:
+        """Listen. Raises SettingsError for an unavailable address."""
+        self._server.start()
+        host, port = self._server.address
+        log.info("page listens", host=host, port=port, auth=self._settings.web_auth)
+
+    def stop(self) -> None:
+        """Finish open requests and release the port."""
+        self._server.stop()
+        self._backtests.stop()
+        self._redis.close()
+
+    def problem(self) -> str:
+        """See `Service`. An unreachable Redis is none: pages say so."""
+        return self._server.problem()
+
+    def unready(self) -> str:
+        """Why clients would not see the fleet as it is; empty if they do."""
+        return unready(self._redis)
 
 
 def _scorer_reader(settings: Settings, session: Session | None) -> ScorerReader:
@@ -91,7 +100,7 @@ def _access(settings: Settings, session: Session | None) -> UserAccess:
     """Access control by the settings. Raises SettingsError if it would be open to other machines."""
     mode = settings.web_auth
     if mode in ("none", "local", "open", "anyone"):
-        host, _ = settings.listen_address("web")
+        host, _ = settings.listen_address("hub")
         if mode in ("none", "local") and not is_loopback(host):
             raise SettingsError(
                 f"DSF_WEB_AUTH is {mode} and DSF_LISTEN_HOST is {host}: use 127.0.0.1, or auth open (read "

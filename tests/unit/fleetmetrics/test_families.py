@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
-from dsf.exporter.families import PairFamilies
+from dsf.fleetmetrics.families import PairFamilies
 from dsf.store.pairs import PairScore, PairState
 
 NOW = 1_700_000_000.0

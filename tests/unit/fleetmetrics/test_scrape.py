@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from dsf.exporter.app import Scraper
+from dsf.fleetmetrics.endpoint import Scraper
 from tests.support.wait import PATIENCE, wait_for
 
 

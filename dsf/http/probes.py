@@ -1,0 +1,64 @@
+"""`/healthz`, `/readyz` and `/metrics` of one process, on a port of their own.
+
+A plain ASGI application, for processes that need nothing else of a web framework. Checks run in threads: one that waits
+for Redis keeps no other waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder, gzip_accepted
+
+from dsf.http.listening import App, Message, Receive, Send
+
+#: Why a check fails; empty if it passes.
+Check = Callable[[], str]
+
+_TEXT: Final = "text/plain; charset=utf-8"
+
+
+def make_probes(registry: CollectorRegistry, checks: Mapping[str, Check]) -> App:
+    """The application. `checks` are by path; a failed one is answered with 503 and its message."""
+    paths = ", ".join(["/metrics", *checks])
+
+    async def answer(scope: MutableMapping[str, object], receive: Receive, send: Send) -> None:
+        del receive
+        if scope["type"] != "http":
+            return
+        headers = [("Content-Type", _TEXT)]
+        check = checks.get(str(scope["path"]))
+        if scope["method"] not in ("GET", "HEAD"):
+            status, body = 405, b"only GET\n"
+        elif check is not None:
+            problem = await asyncio.to_thread(check)
+            status, body = (503, f"{problem}\n".encode()) if problem else (200, b"ok\n")
+        elif scope["path"] == "/metrics":
+            status, (body, headers) = 200, await asyncio.to_thread(_exposition, registry, scope)
+        else:
+            status, body = 404, f"not found; there are {paths}\n".encode()
+        headers.append(("Content-Length", str(len(body))))
+        start: Message = {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [(name.encode(), value.encode()) for name, value in headers],
+        }
+        await send(start)
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+    return answer
+
+
+def _exposition(registry: CollectorRegistry, scope: MutableMapping[str, object]) -> tuple[bytes, list[tuple[str, str]]]:
+    sent: dict[bytes, bytes] = dict(scope["headers"])  # type: ignore[call-overload]
+    encode, content_type = choose_encoder(sent.get(b"accept", b"").decode("latin-1"))
+    body = encode(registry)
+    headers = [("Content-Type", content_type), ("Vary", "Accept, Accept-Encoding")]
+    if gzip_accepted(sent.get(b"accept-encoding", b"").decode("latin-1")):
+        body = gzip.compress(body, compresslevel=1)
+        headers.append(("Content-Encoding", "gzip"))
+    return body, headers

@@ -1,0 +1,103 @@
+"""The controller as a service: it works in one process at a time, while that one is the leader."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+import dsf.log
+from dsf import metrics
+from dsf.backends import make_election
+from dsf.backends.protocol import Backend
+from dsf.errors import DsfError, SettingsError
+from dsf.hub.hub import Hub
+from dsf.process.launch import FAILED, USAGE
+from dsf.process.threads import background
+from dsf.settings import Settings
+
+log = dsf.log.get(__name__)
+
+#: Seconds for which the end of a start that is interrupted is waited for: it may be in a request to the API server
+#: that nothing answers.
+_INTERRUPTED: Final = 2.0
+
+
+class ControllerService(Collector):
+    """The hub controller and its candidacy. It is also the collector of its metrics.
+
+    `on_failure` gets the exit code if the controller cannot start. `on_lost` is called when the process stops being the
+    leader: threads may be in the middle of a write, so it has to end the process at once.
+    """
+
+    name = "controller"
+
+    def __init__(
+        self, settings: Settings, backend: Backend, *, on_failure: Callable[[int], None], on_lost: Callable[[], None]
+    ) -> None:
+        """Raises SettingsError."""
+        self._settings = settings
+        self._on_failure = on_failure
+        self._election = make_election(settings, self._lead, on_lost)
+        self._hub = Hub(settings, backend)
+        self._starting: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Campaign, and work from the moment on at which this process leads."""
+        log.info("hub controller waits for its turn", backend=self._settings.backend)
+        self._election.start()
+
+    def stop(self) -> None:
+        """End all work, then let another process lead: it takes over as soon as this is done."""
+        if self._starting is not None and self._starting.is_alive():
+            self._hub.interrupt()
+            self._starting.join(_INTERRUPTED)
+        self._hub.stop()
+        self._election.stop()
+
+    def problem(self) -> str:
+        """See `Service`. An unreachable API server or Redis is none: a restart would not help."""
+        if not self._election.campaigning:
+            return "the controller neither works nor waits for its turn"
+        return self._hub.problem()
+
+    def collect(self) -> Iterator[Metric]:
+        """See the library's Collector."""
+        leading = metrics.HUB_LEADING.gauge()
+        leading.add_metric((), float(self._election.leading))
+        yield leading
+        redis_up = metrics.HUB_REDIS_UP.gauge()
+        redis_up.add_metric((), float(not self._hub.redis_is_away))
+        yield redis_up
+        lengths = metrics.HUB_QUEUE_LENGTH.gauge()
+        reconciliations = metrics.HUB_RECONCILIATIONS.counter()
+        for controller in self._hub.controllers:
+            lengths.add_metric((controller.name,), len(controller.queue))
+            for result, number in dict(controller.results).items():
+                reconciliations.add_metric((controller.name, result), number)
+        yield lengths
+        yield reconciliations
+        without_room = metrics.HUB_WITHOUT_ROOM.gauge()
+        for namespace, number in self._hub.without_room().items():
+            without_room.add_metric((namespace,), number)
+        yield without_room
+
+    def _lead(self) -> None:
+        # The election's own thread has to go on renewing.
+        self._starting = background(self._begin, "start")
+
+    def _begin(self) -> None:
+        try:
+            self._hub.start()
+        except SettingsError as error:
+            log.error("wrong settings", error=str(error))
+            self._on_failure(USAGE)
+        except DsfError as error:
+            log.error("the hub controller cannot start", error=str(error))
+            self._on_failure(FAILED)
+        except BaseException:
+            self._on_failure(FAILED)
+            raise

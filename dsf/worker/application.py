@@ -1,0 +1,224 @@
+"""The Celery application of each role, made from its settings: `make_app`.
+
+One configuration for all roles. They differ in the tasks that are registered, the queues that are known, and the boot
+steps of the worker. `dsf.celery` makes the one of Celery's own commands.
+"""
+
+from __future__ import annotations
+
+import ssl
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+from celery import Celery, signals
+from celery.app.amqp import Queues
+from kombu import Exchange, Queue
+
+import dsf.log
+from dsf import keys
+from dsf.process import tracing
+from dsf.redislink import broker
+from dsf.redislink.link import HEALTH_CHECK_INTERVAL, Link, connect_timeout
+from dsf.settings import Role, Settings, settings
+
+#: Only ingest: a message in its queue could run nothing else.
+_INGEST: Final = ["dsf.tasks.ingest"]
+#: `hub` is a process of `dsf hub`, whose worker is that of the service `results`.
+_TASK_MODULES: Final[Mapping[Role, list[str]]] = {
+    "agent": ["dsf.tasks.cycle"],
+    "results": _INGEST,
+    "hub": _INGEST,
+}
+
+#: Boot steps of workers besides Celery's.
+_RESULTS_STEPS: Final = ["dsf.worker.liveness:Liveness", "dsf.results.worker:ResultsStep"]
+_WORKER_STEPS: Final[Mapping[Role, list[str]]] = {
+    "agent": ["dsf.agent.main:StartedByUs", "dsf.worker.liveness:Liveness"],
+    "results": _RESULTS_STEPS,
+    "hub": _RESULTS_STEPS,
+}
+
+#: An agent's checks messages before Celery does.
+_TRANSPORTS = {"agent": "dsf.agent.ticks:TickTransport"}
+
+
+def _queue(name: str) -> Queue:
+    # no_declare: declaring takes round trips and rights on binding keys that an agent does not have.
+    return Queue(name, Exchange(name, no_declare=True), routing_key=name, no_declare=True)
+
+
+class _SpokeQueues(Queues):
+    """Queues of all clusters, for processes from which users send ticks."""
+
+    def __missing__(self, name: str) -> Queue:
+        cluster = keys.cluster_of_queue(name)
+        if cluster is None or not keys.is_name(cluster):
+            raise KeyError(name)
+        queue = _queue(name)
+        self[name] = queue
+        return queue
+
+
+def _options(config: Settings, link: Link) -> dict[str, Any]:
+    """Options of kombu's Redis transport; those that must be equal in all processes are marked (=)."""
+    options: dict[str, Any] = {
+        # Credentials are read at each connect; the configuration has none.
+        broker.CREDENTIALS: link.credentials,
+        broker.ADDRESS: str(link.address),
+        broker.TRANSPORT: _TRANSPORTS.get(config.role, "dsf.redislink.broker:Transport"),
+        **dict.fromkeys(("connection_class", "connection_class_ssl"), link.connection_class),
+        # (=) One list per queue, and a name without control characters.
+        "sep": ":",
+        "priority_steps": [0],
+        "socket_timeout": config.redis_socket_timeout,
+        "socket_connect_timeout": connect_timeout(config),
+        "socket_keepalive": True,
+        "health_check_interval": HEALTH_CHECK_INTERVAL,
+        # Without it, the first message after a half-open connection is lost.
+        "retry_on_timeout": True,
+        "polling_interval": config.redis_polling_interval,
+        "client_name": f"dsf-{config.role}" + (f"-{config.cluster}" if config.cluster else ""),
+    }
+    if link.address.is_sentinel:
+        # For Flower's page of queues.
+        sentinel = link.sentinel_options() | {"ssl": link.uses_tls}
+        options |= {"master_name": config.redis_sentinel_master, "sentinel_kwargs": sentinel}
+    # At most once: a lost tick is replaced by the next one, and an agent needs no right on bookkeeping keys. Results do
+    # not come through a queue.
+    options["ack_emulation"] = False
+    # The default, Base64, makes messages a third longer and only protects bytes that JSON does not have.
+    options["body_encoding"] = None
+    return options
+
+
+def configuration(config: Settings) -> dict[str, Any]:
+    """Celery's settings for this role, with reasons.
+
+    Raises SettingsError when the URL of Redis or a named file cannot be used.
+    """
+    queues = [_queue(keys.spoke_queue(config.cluster) if config.role == "agent" else keys.RESULTS_QUEUE)]
+    link = Link(config)
+    values: dict[str, Any] = {
+        "broker_url": _flower_url(link) if config.role == "flower" else link.url,
+        "broker_transport_options": _options(config, link),
+        # The default gives up after 100 attempts, about 48 minutes.
+        "broker_connection_max_retries": None,
+        "broker_connection_retry_on_startup": True,
+        # A full Redis, one without its replica, and a replica refuse commands. That is temporary, too.
+        "broker_channel_error_retry": True,
+        # Results are separate messages; a result backend would mean a shared key space and more round trips.
+        "result_backend": None,
+        "task_ignore_result": True,
+        "accept_content": ["json"],
+        "task_queues": queues,
+        "task_default_queue": queues[0].name,
+        # A name in a message must not create a queue.
+        "task_create_missing_queues": False,
+        "enable_utc": True,
+        "timezone": "UTC",
+        # Waiting work stays in the queue, where it can expire, not in a worker's memory.
+        "worker_prefetch_multiplier": 1,
+        # Flower shows tasks by these events; without SENT events a tick is a single message.
+        "worker_send_task_events": True,
+        "task_send_sent_event": False,
+        # `dsf.worker.remotecontrol` stands in for Celery's way of it.
+        "worker_enable_remote_control": False,
+        # Flower's event queue is a subscription and leaves nothing that must expire.
+        "event_queue_expires": None,
+        "worker_hijack_root_logger": False,
+        "worker_redirect_stdouts": False,
+        "worker_proc_alive_timeout": 10.0,
+        # Celery's future default, set to avoid a warning at each lost connection. It cancels late-acknowledged tasks:
+        # agents have none, a single thread runs no other, and multiple threads do not support it.
+        "worker_cancel_long_running_tasks_on_connection_loss": True,
+        "beat_scheduler": "dsf.beat_schedule:BeatScheduler",
+        "task_publish_retry": True,
+        "task_publish_retry_policy": {
+            "max_retries": 5,
+            "interval_start": 0.1,
+            "interval_step": 0.4,
+            "interval_max": 2.0,
+        },
+        # A call without a cluster's queue is an error.
+        "task_routes": ["dsf.worker.routing:route"],
+    }
+    if config.role == "agent":
+        values |= {
+            # Threads, as the stages wait for HTTP and share memory.
+            "worker_pool": "dsf.agent.turns:SharedThreads",
+            "worker_concurrency": config.agent_concurrency,
+            # Ticks of scorers that may not begin yet are no obstacle to those behind them.
+            "worker_prefetch_multiplier": 100,
+            "worker_consumer": "dsf.worker.liveness:PatientConsumer",
+            "task_annotations": {"dsf.cycle": {"rate_limit": config.agent_rate_limit}},
+        }
+    if config.role in ("results", "hub"):
+        values |= {
+            # Its tasks run in a thread of their own, as results do not come through its queue.
+            "worker_pool": "solo",
+            "worker_consumer": "dsf.worker.liveness:PatientConsumer",
+        }
+    if link.uses_tls:
+        values["broker_use_ssl"] = link.tls_options | {"ssl_cert_reqs": ssl.CERT_REQUIRED}
+    return values
+
+
+def _flower_url(link: Link) -> str:
+    # Flower's queue page opens its own connection by URL. It shows the URL without the password.
+    username, password = link.credentials.read()
+    user = f"{quote(username, safe='')}:{quote(password, safe='')}@" if username or password else ""
+    return link.url.replace("://", f"://{user}", 1)
+
+
+def make_app(config: Settings) -> Celery:
+    """A Celery application for one role."""
+    modules = _TASK_MODULES.get(config.role, [])
+    application = Celery(
+        "dsf",
+        include=modules,
+        control=f"dsf.worker.remotecontrol:{'FlowerControl' if config.role == 'flower' else 'RemoteControl'}",
+        amqp=broker.Amqp,
+        events="dsf.worker.events:Events",
+        set_as_current=True,
+    )
+    application.conf.update(configuration(config))
+    application.steps["worker"].update(_WORKER_STEPS.get(config.role, []))
+    if config.role in _TASK_MODULES:
+        application.steps["consumer"].add("dsf.worker.events:GatheredEvents")
+    if config.role == "agent":
+        application.steps["consumer"].add("dsf.agent.main:AgentStep")
+    if config.remote_control and config.role in _TASK_MODULES:
+        application.steps["consumer"].add("dsf.worker.remotecontrol:Listener")
+    if config.role in ("cli", "flower"):
+        # `celery call` and Flower's API use a cluster's queue by name; in other processes this is an error.
+        application.amqp.queues_cls = _SpokeQueues
+    return application
+
+
+@signals.setup_logging.connect
+def _setup_logging(**_: Any) -> None:
+    dsf.log.setup(settings())
+
+
+@signals.celeryd_init.connect
+def _refuse_workers(**_: Any) -> None:
+    if (role := settings().role) not in _TASK_MODULES:
+        sys.exit(
+            f"DSF_ROLE={role} is no worker: `dsf agent` takes a cluster's queue, `dsf hub --target results` hub.results"
+        )
+
+
+@signals.worker_init.connect
+@signals.beat_init.connect
+def _trace(**_: Any) -> None:
+    tracing.start(settings().role)
+
+
+@signals.worker_init.connect
+def _only_our_tasks(sender: Any, **_: Any) -> None:
+    # Celery registers helpers (chunks, map, chord unlock, ...) that call any registered task with any arguments.
+    tasks = sender.app.tasks
+    for name in [name for name in tasks if name.startswith("celery.")]:
+        tasks.pop(name)
