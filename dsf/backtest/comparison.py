@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -180,7 +181,9 @@ def spearman(pairs: Sequence[tuple[int, int]]) -> float | None:
 
 def _ranks(values: Sequence[int]) -> list[float]:
     ordered = sorted(values)
-    return [ordered.index(value) + (ordered.count(value) - 1) / 2 for value in values]
+    # The mean of the first and the last place of equal values.
+    mean = {value: (bisect_left(ordered, value) + bisect_right(ordered, value) - 1) / 2 for value in set(values)}
+    return [mean[value] for value in values]
 
 
 def _both(a: Recording, b: Recording, clusters: Sequence[str], at: int) -> dict[str, dict[str, tuple[int, int]]]:

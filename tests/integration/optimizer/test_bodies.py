@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
 import requests
 
+from dsf.optimizer import middleware
 from dsf.optimizer.access import TokenAccess
 from dsf.optimizer.app import make_app
 from dsf.optimizer.backend import ManifestClient
 from dsf.optimizer.mcp import McpMount
-from dsf.optimizer.middleware import MAX_BODY
+from dsf.optimizer.requestbody import MAX_BODY
 from dsf.optimizer.selector import PlacementSelector
 from dsf.optimizer.service import OptimizerService
 from dsf.optimizer.solver import SolverProcess
@@ -59,9 +61,9 @@ def test_a_body_that_is_too_large(url: str, path: str) -> None:
         assert str(MAX_BODY) in found["detail"]
 
 
-def test_what_is_said_to_be_too_large_is_refused_unread_and_unasked(url: str) -> None:
+def test_content_length_beyond_the_limit_is_refused_unread(url: str) -> None:
     with requests.Session() as session:
-        prepared = session.prepare_request(requests.Request("POST", f"{url}/optimize", data=b"{}"))
+        prepared = session.prepare_request(requests.Request("POST", f"{url}/optimize", data=b"{}", headers=HEADERS))
         prepared.headers["Content-Length"] = str(10**12)
         is_problem(session.send(prepared, timeout=300), 413)
 
@@ -73,8 +75,33 @@ def test_a_body_of_the_greatest_length_is_read(url: str) -> None:
         assert "body.namespace" in found["detail"]
 
 
-def test_without_a_token_a_body_is_not_read(url: str) -> None:
-    is_problem(requests.post(f"{url}/optimize", data=b"x" * 1000, timeout=300), 401)
+def test_body_of_a_stranger_is_not_parsed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(middleware, "load_json", pytest.fail)
+    for body in (b"x" * 1000, b'{"a":1,"a":2}', b" " * (MAX_BODY + 1)):
+        is_problem(requests.post(f"{url}/optimize", data=body, timeout=300), 401)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_key_twice_behind_many_others_stops_no_probe(url: str, path: str) -> None:
+    """The search takes one pass, in a thread."""
+    body = b"{" + b"".join(b'"k%d":1,' % number for number in range(300_000)) + b'"z":1,"z":2}'
+    started = time.process_time()
+    found = is_problem(requests.post(url + path, data=body, headers=HEADERS, timeout=300), 422)
+    # The service runs in a thread of this process. The square of the keys takes half an hour.
+    assert time.process_time() - started < 60
+    assert found["detail"] == "body: 'z' is there twice"
+
+
+def test_body_of_too_many_values_is_refused(url: str) -> None:
+    body = b'{"clusters":[' + b"1," * 600_000 + b"1]}"
+    found = is_problem(requests.post(f"{url}/optimize", data=body, headers=HEADERS, timeout=300), 400)
+    assert found["detail"] == "body: it has more than 500000 values"
+
+
+def test_errors_of_wrong_elements_are_few(url: str) -> None:
+    for wrong in ([1] * 100_000, [{"name": "c", "availablePolicies": [1] * 90}] * 3_000):
+        sent = requests.post(f"{url}/optimize", json=BODY | {"clusters": wrong}, headers=HEADERS, timeout=300)
+        assert len(is_problem(sent, 422)["detail"]) < 1000
 
 
 @pytest.mark.parametrize("body", [b"[" * 100_000, b'{"a":' * 100_000, b'{"namespace": ' + b"[" * 100_000])

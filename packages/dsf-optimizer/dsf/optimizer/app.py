@@ -18,9 +18,9 @@ import dsf.log
 from dsf.errors import AccessError, BackendError, DsfError, ManifestError, UnknownScorerError
 from dsf.http.apidocs import add_docs
 from dsf.optimizer.errors import ApplyError, PlanConflictError, SolverError
-from dsf.optimizer.middleware import MAX_BODY, PROBLEM, AccessMiddleware, BodyCheck, problem
+from dsf.optimizer.middleware import PROBLEM, AccessMiddleware, BodyCheck, problem
 from dsf.optimizer.params import Namespace, OptimizeParams, ResetParams
-from dsf.optimizer.requestbody import brief
+from dsf.optimizer.requestbody import MAX_BODY, brief
 from dsf.optimizer.service import OptimizerService
 from dsf.optimizer.views import PlanList, PlanReport, ProblemView, ResetReport, ScoreList, ScorerView
 from dsf.process import threads
@@ -38,7 +38,7 @@ _STATUS: Final[tuple[tuple[type[DsfError], int, str], ...]] = (
     (SolverError, 503, "No plan"),
 )
 _DESCRIPTIONS: Final = {
-    400: "The body cannot be parsed: it is nested too deeply.",
+    400: "The body cannot be parsed: it is nested too deeply, or has too many values.",
     401: "Missing or unknown token.",
     403: "The caller may not do this.",
     404: "There is no such scorer.",
@@ -79,9 +79,9 @@ def make_app(service: OptimizerService, mounted: Mounted | None = None) -> FastA
     app.add_exception_handler(DsfError, _dsf_problem)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refused)
-    app.add_middleware(AccessMiddleware, access=service.access)
-    # Added last, so it runs first.
     app.add_middleware(BodyCheck)
+    # Added last, so it runs first.
+    app.add_middleware(AccessMiddleware, access=service.access)
     if mounted is not None:
         app.mount("/", mounted.asgi)
     return app

@@ -31,8 +31,8 @@ from dsf.errors import DsfError
 from dsf.http.hosts import is_loopback
 from dsf.optimizer.access import by_tool, current_caller
 from dsf.optimizer.mcp_tools import TOOLS, Arguments, Tool
-from dsf.optimizer.middleware import MAX_BODY, problem
-from dsf.optimizer.requestbody import brief, load_json
+from dsf.optimizer.middleware import problem
+from dsf.optimizer.requestbody import MAX_BODY, brief, load_json
 from dsf.optimizer.service import OptimizerService
 
 log = dsf.log.get(__name__)
@@ -203,7 +203,7 @@ def _unwrapped(arguments: type[Arguments], given: dict[str, Any]) -> dict[str, A
             if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
                 try:
                     plain[key] = load_json(value)
-                except (ValueError, RecursionError):
+                except ValueError:
                     continue
     return plain
 

@@ -16,11 +16,12 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import dsf.log
-from dsf.errors import AccessError, BackendError, ManifestError, SettingsError
+from dsf.boundedjson import turn
+from dsf.errors import AccessError, BackendError, JsonBoundsError, ManifestError, SettingsError
 from dsf.http import apidocs
 from dsf.http.hosts import host_name, is_loopback
 from dsf.optimizer.access import CallerAccess, current_caller
-from dsf.optimizer.requestbody import load_json
+from dsf.optimizer.requestbody import MAX_BODY, load_json
 from dsf.optimizer.views import ProblemView
 
 log = dsf.log.get(__name__)
@@ -28,13 +29,11 @@ log = dsf.log.get(__name__)
 #: Paths without authentication: probes and the API's description.
 PUBLIC: Final = ("/healthz", "/readyz", "/openapi.json", apidocs.PATH, *apidocs.ASSETS)
 PROBLEM: Final = "application/problem+json"
-#: Most bytes of a request's body. A plan for 10,000 clusters with three policies each has two million; the parsed body
-#: takes some ten times as much memory.
-MAX_BODY: Final = 4 * 1024 * 1024
 
 
 class BodyCheck:
-    """Answers 413 to a body of more than `MAX_BODY` bytes, with or without Content-Length, and 422 to repeated keys."""
+    """Answers 413 to a body of more than `MAX_BODY` bytes, with or without Content-Length, 400 to one of too many
+    values, and 422 to repeated keys. It runs behind `AccessMiddleware`: strangers cannot have a body parsed."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -59,7 +58,7 @@ class BodyCheck:
             if len(body) > MAX_BODY:
                 refusal = _too_large()
             elif message["type"] == "http.request" and not message.get("more_body", False):
-                refusal = _repeated(body)
+                refusal = await run_in_threadpool(_unusable, bytes(body))
             # The application sees a disconnected client.
             return message if refusal is None else {"type": "http.disconnect"}
 
@@ -135,12 +134,15 @@ def problem(status: int, detail: str, title: str = "", headers: Mapping[str, str
     return JSONResponse(body, status_code=status, media_type=PROBLEM, headers=headers)
 
 
-def _repeated(body: bytearray) -> JSONResponse | None:
+def _unusable(body: bytes) -> JSONResponse | None:
     try:
-        load_json(body)
+        with turn(len(body)):
+            load_json(body)
+    except JsonBoundsError as error:
+        return problem(400, f"body: {error}")
     except ManifestError as error:
         return problem(422, f"body: {error}", "Cannot be planned")
-    except (ValueError, RecursionError):
+    except ValueError:
         # The application says what it is.
         pass
     return None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Self
 
-from pydantic import AliasChoices, ConfigDict, Field, model_validator
+from pydantic import AliasChoices, ConfigDict, FailFast, Field, model_validator
 from pydantic.alias_generators import to_camel
 
 from dsf.api.meta import ApiModel
@@ -41,7 +41,7 @@ class ClusterParams(_Params):
     """A cluster, and the configurations to choose from."""
 
     name: Name = Field(description="Name of the ManagedCluster.")
-    available_policies: list[PolicyRef] = Field(
+    available_policies: Annotated[list[PolicyRef], FailFast()] = Field(
         description="The Policies of which at most one is bound to the cluster.", max_length=100
     )
 
@@ -104,10 +104,15 @@ class OptimizeParams(_Params):
     )
 
     namespace: Namespace = Field(description="Namespace of the workloads, the policies and the created objects.")
-    clusters: list[ClusterParams] = Field(description="Clusters for the workloads.", max_length=MAX_LISTED)
-    target_workloads: list[WorkloadRef] = Field(description="Workloads to place.", max_length=MAX_LISTED)
+    # The first wrong element ends the check: errors of all take far more memory than the request.
+    clusters: Annotated[list[ClusterParams], FailFast()] = Field(
+        description="Clusters for the workloads.", max_length=MAX_LISTED
+    )
+    target_workloads: Annotated[list[WorkloadRef], FailFast()] = Field(
+        description="Workloads to place.", max_length=MAX_LISTED
+    )
     preference: PreferenceParams | None = Field(default=None, description="The one score to prefer; or `preferences`.")
-    preferences: list[PreferenceParams] = Field(
+    preferences: Annotated[list[PreferenceParams], FailFast()] = Field(
         default_factory=list, description="Several scores, each with its weight.", max_length=20
     )
     dry_run: bool = Field(default=False, description="Only return the plan; write nothing.", strict=True)

@@ -1,29 +1,43 @@
-"""Requests as JSON: keys that are there twice, and what is wrong with the others."""
+"""Requests as JSON: their bounds, keys that are there twice, and what is wrong with the others."""
 
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from dsf.api.problems import Mistake
+from dsf.boundedjson import Bounds, check
 from dsf.errors import ManifestError
 
+#: Most bytes of a request's body. A plan for 10,000 clusters with three policies each has two million.
+MAX_BODY: Final = 4 * 1024 * 1024
+#: Such a plan has 100,000 values; all of these take some 60 MB as objects.
+_BOUNDS: Final = Bounds(MAX_BODY, 500_000, max_depth=32)
+#: Keys of one object. Pydantic makes an error of a thousand bytes of each that it does not know.
+_MAX_KEYS: Final = 100
 #: Mistakes that `brief` names: one request can have hundreds of thousands.
 _MOST: Final = 50
 
 
 def load_json(text: str | bytes | bytearray) -> Any:
     """Parse JSON in which no key is there twice: parsers take the last one, and the other value would be lost in
-    silence. Raises ManifestError for such a key, otherwise as `json.loads` does."""
-    return json.loads(text, object_pairs_hook=_unique)
+    silence. Raises ManifestError for such a key and for an object of too many keys, JsonBoundsError beyond the bounds,
+    otherwise as `json.loads` does."""
+    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else bytes(text)
+    check(data, _BOUNDS)
+    return json.loads(data, object_pairs_hook=_unique)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    unique = dict(pairs)
-    if len(unique) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ManifestError(f"{next(name for name in names if names.count(name) > 1)!r} is there twice")
+    unique: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in unique:
+            raise ManifestError(f"{reprlib.repr(name)} is there twice")
+        unique[name] = value
+    if len(unique) > _MAX_KEYS:
+        raise ManifestError(f"an object has {len(unique)} keys, more than any part of a request has")
     return unique
 
 

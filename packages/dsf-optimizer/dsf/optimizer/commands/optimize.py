@@ -133,7 +133,7 @@ def _parsed(text: str) -> Any:
     try:
         # Not all JSON is YAML, which forbids tabs.
         return load_json(text)
-    except (ValueError, RecursionError) as not_json:
+    except ValueError as not_json:
         try:
             return kubeyaml.load(text)
         except ValueError as not_yaml:
