@@ -60,23 +60,25 @@ def prepared() -> Iterator[None]:
     if sys.stderr is None:
         # Nobody reads what is written there.
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (as long as the process)
-    if sys.stdout is None:
+    # Referred to until the end: an object that is freed closes the buffer that both write to.
+    original = sys.stdout
+    if original is None:
         output = _Output(io.BufferedWriter(_Closed()), encoding="utf-8")
     else:
-        is_line_buffered = bool(sys.stdout.line_buffering)
-        encoding = sys.stdout.encoding
-        output = _Output(sys.stdout.buffer, encoding=encoding, errors="replace", line_buffering=is_line_buffered)
+        is_line_buffered = bool(original.line_buffering)
+        output = _Output(original.buffer, encoding=original.encoding, errors="replace", line_buffering=is_line_buffered)
     sys.stdout = output
     try:
         yield
     finally:
-        try:
-            # The command line sets None after a broken pipe; an error is reported once.
-            if sys.stdout is output and not output.has_failed:
-                output.flush()
-        finally:
-            # Otherwise the end of the process writes the rest, and reports the error again.
-            sys.stdout = None
+        is_written = sys.stdout is output and not output.has_failed
+        # After an error, or a broken pipe, the end of the process would write the rest and report the error again.
+        sys.stdout = None
+        if is_written:
+            output.flush()
+            if original is not None:
+                output.detach()
+                sys.stdout = original
 
 
 def _occupy_standard_descriptors() -> None:
