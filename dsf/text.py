@@ -2,7 +2,8 @@
 
 It goes to logs, terminals, Kubernetes objects, metric labels and pages. `masked` removes the secrets of a cycle, even
 escaped or in base64, and `cleaned` all non-printable characters: C0 and C1 control characters, bidirectional controls,
-lone surrogates. Mask text before cutting it and clean it after. `listed` names the first of many, `place` a request.
+lone surrogates. Mask text before cutting it and clean it after. `listed` names the first of many, `place` a request,
+`shown_url` a URL: no message quotes a URL in another way, as its user information and its query may hold secrets.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import base64
 import re
 from collections.abc import Iterator, Sequence
 from typing import Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 #: Replacement for a secret.
 MASK: Final = "***"
@@ -21,6 +22,12 @@ WITHHELD: Final = "(not shown: it repeats a token)"
 _SHORTEST_HEAD: Final = 8
 #: From base64's URL-safe alphabet to the standard one.
 _TO_STANDARD: Final = str.maketrans("-_", "+/")
+#: What ends a user information, also escaped or in the forms that Unicode normalises to it.
+_AT: Final = re.compile("@|%40|[\uff20\ufe6b]", re.IGNORECASE)
+#: Host and port, and nothing else before the path. A template may stand for a part of the host.
+_SERVER: Final = re.compile(r"(?:\[[0-9a-fA-F:.%]+\]|(?:\$\{[^}]*\}|[\w.-])+)(?::[0-9]+)?(?=[/?#]|$)")
+#: A URL in a text: up to a blank or a quotation mark, or, with an `@`, up to the last one of its line.
+_URL_IN_TEXT: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://(?:[^\n]*@)?[^\s'\"]*")
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|([\"'\\/]))")
 
 
@@ -51,12 +58,35 @@ def listed(names: Sequence[str], most: int) -> str:
 
 def place(method: str, url: str) -> str:
     """`GET http://host:port/path` for messages: without user information and query."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        # Its parts cannot be told apart, so none is shown.
-        return f"{method} (not a URL)"
-    return cleaned(f"{method} {parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}", 500)
+    return f"{method} {shown_url(url)}"
+
+
+def shown_url(url: str) -> str:
+    """The URL for messages: without user information, query and fragment, at most 500 characters.
+
+    Of a text with an `@` nothing before the last one is shown, as a password may have any character.
+    """
+    scheme, mark, rest = _parts(url)
+    if ends := [sign.end() for sign in _AT.finditer(rest)]:
+        rest = f"{MASK}@{rest[ends[-1] :]}"
+    return cleaned(f"{scheme}{mark}{re.split('[?#]', rest, maxsplit=1)[0]}", 500)
+
+
+def has_user(url: str) -> bool:
+    """Whether a URL, valid or not, has a user name or a password: an `@` that is not behind its host."""
+    rest = _parts(url)[2]
+    return _AT.search(rest) is not None and _SERVER.match(rest) is None
+
+
+def _parts(url: str) -> tuple[str, str, str]:
+    """The scheme with its mark, both empty without one, and the rest."""
+    scheme, mark, rest = url.partition("://")
+    return (scheme, mark, rest) if mark else ("", "", url)
+
+
+def without_secrets_of_urls(text: str) -> str:
+    """The text with each URL in it as `shown_url` shows it."""
+    return _URL_IN_TEXT.sub(lambda found: shown_url(found[0]), text) if "://" in text else text
 
 
 def masked(text: str, *secrets: str | None) -> str:

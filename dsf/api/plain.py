@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Protocol, TypeVar
 from pydantic import AfterValidator, Field
 
 from dsf.api.meta import SpecModel
-from dsf.api.urls import is_valid_url, origin
+from dsf.api.urls import is_valid_url, origin, url_problem
 
 #: Most headers, query parameters or scopes.
 MAX_PAIRS: Final = 32
@@ -48,7 +48,7 @@ def _plain(value: str) -> str:
 
 def _https(value: str) -> str:
     if not is_valid_url(value) or not value.startswith("https://"):
-        raise ValueError(f"{value!r} is not a URL of the form https://host[:port]")
+        raise ValueError(url_problem(value, "a URL of the form https://host[:port]"))
     return value
 
 

@@ -11,6 +11,8 @@ from typing import Any, Final, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from dsf.text import without_secrets_of_urls
+
 #: Mistakes of one document that are named.
 MAX_MISTAKES: Final = 50
 #: Most bytes of a foreign answer that are shown in a message.
@@ -44,8 +46,10 @@ def field_path(location: Location) -> str:
 
 
 def head(body: bytes) -> str:
-    """The first bytes of an answer, quoted and on one line, for a message."""
-    return repr(body[:HEAD_BYTES].decode(errors="replace")) + ("..." if len(body) > HEAD_BYTES else "")
+    """The first bytes of an answer, quoted and on one line, for a message, without secrets of URLs."""
+    # Cut afterwards: of half a URL nobody knows what is a password.
+    text = without_secrets_of_urls(body[: 32 * HEAD_BYTES].decode(errors="replace"))
+    return repr(text[:HEAD_BYTES]) + ("..." if len(body) > HEAD_BYTES else "")
 
 
 def explain(error: ValidationError, model: type[BaseModel], document: Any) -> list[Mistake]:
@@ -95,7 +99,7 @@ def _present(location: Location, kind: str, document: Any) -> tuple[Location, An
 
 
 def _wording(kind: str, context: dict[str, Any], value: Any, fallback: str) -> str:
-    shown = reprlib.repr(value)
+    shown = reprlib.repr(without_secrets_of_urls(value) if isinstance(value, str) else value)
     choices = str(context.get("expected", "")).replace("'", "").replace(" or ", ", ")
     words = {
         "missing": "is required",

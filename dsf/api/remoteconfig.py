@@ -17,8 +17,10 @@ from dsf.api.plain import DISTINCT, SOME
 from dsf.api.problems import explain, head
 from dsf.api.sourcetype import AnySourceType
 from dsf.api.types import MAX_SECONDS, SourceType
+from dsf.api.urls import url_problem
 from dsf.boundedjson import Bounds, check
 from dsf.errors import JsonBoundsError, RemoteConfigError
+from dsf.text import has_user
 
 #: Seconds within which a scoring API must answer /healthz and configURL.
 CHECK_TIMEOUT: Final = 5.0
@@ -128,7 +130,21 @@ def parse_remote_config(body: bytes) -> RemoteConfig:
             f"the /config answer is no configuration: it has none of {', '.join(known)}; it starts with {head(body)}"
         )
     try:
-        return RemoteConfig.model_validate(document, by_alias=True, by_name=False)
+        config = RemoteConfig.model_validate(document, by_alias=True, by_name=False)
     except ValidationError as error:
         mistakes = "; ".join(str(mistake) for mistake in explain(error, RemoteConfig, document))
         raise RemoteConfigError(f"the /config answer has mistakes: {mistakes}") from None
+    if problem := user_problem(config):
+        # It is refused as a whole: what is accepted becomes a part of the status, which many may read.
+        raise RemoteConfigError(f"the /config answer has mistakes: {problem}")
+    return config
+
+
+def user_problem(config: RemoteConfig) -> str:
+    """Which host has a user name or a password, and what to do; empty if none has."""
+    hosts = {"source.host": config.source.host, "scoring.host": config.scoring.host}
+    hosts |= {f"sources[{source.name}].host": source.host for source in config.sources or ()}
+    for field, host in hosts.items():
+        if has_user(host):
+            return f"{field}: {url_problem(host, '')}"
+    return ""

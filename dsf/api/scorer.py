@@ -31,6 +31,7 @@ from dsf.api.types import (
     SourceMethod,
     SourceType,
 )
+from dsf.api.urls import url_problem
 
 #: Most failures kept in a status, newest first.
 MAX_FAILURES: Final = 10
@@ -49,8 +50,7 @@ _IS_COMPLETE: Final = (
 
 def _http_url(value: str) -> str:
     if re.fullmatch(_HTTP_URL, value) is None:
-        msg = f"{value!r} is not a URL that starts with http:// or https://"
-        raise ValueError(msg)
+        raise ValueError(url_problem(value, "a URL that starts with http:// or https://"))
     return value
 
 

@@ -26,6 +26,7 @@ from dsf.api.types import (
     PULL_SECRET_NAME,
 )
 from dsf.api.urls import base_url, is_valid_url
+from dsf.text import shown_url
 
 #: The API server's checks; the models check more.
 _SERVER: Final = r"^([hH][tT][tT][pP][sS]?://)?[a-zA-Z0-9._:\[\]-]+$"
@@ -34,7 +35,7 @@ _PROXY: Final = r"^[hH][tT][tT][pP]://[a-zA-Z0-9._:\[\]-]+/?$"
 
 def _proxy(value: str) -> str:
     if not is_valid_url(value) or not value.lower().startswith("http://") or base_url(value) != value.rstrip("/"):
-        raise ValueError(f"{value!r} is not the URL of a proxy of the form http://host[:port]")
+        raise ValueError(f"{shown_url(value)!r} is not the URL of a proxy of the form http://host[:port]")
     return value
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from dsf.api.urls import base_url, origin
+from dsf.text import shown_url
 
 _SEPARATORS = re.compile(r"[,\s]+")
 
@@ -53,7 +54,7 @@ def _parse(entry: str) -> _Host:
             raise ValueError
         scheme, host, port = origin(url)
     except ValueError:
-        msg = f"{entry!r} is not a server of the form host, host:port or https://host[:port]"
+        msg = f"{shown_url(entry)!r} is not a server of the form host, host:port or https://host[:port]"
         raise ValueError(msg) from None
     if "://" in entry:
         return scheme, host, port

@@ -10,6 +10,8 @@ import re
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
+from dsf.text import has_user, shown_url
+
 # Both cases are spelled out: IGNORECASE matches a long s (U+017F) with `s` and the Kelvin sign with `k`.
 _URL = re.compile(
     r"""(?P<scheme>[hH][tT][tT][pP][sS]?)://
@@ -19,6 +21,8 @@ _URL = re.compile(
         (?P<query>\?[^\s\\\#\x00-\x1f\x7f]*)?""",
     re.VERBOSE,
 )
+#: What to do with the user information of a URL.
+USER_REFUSED: Final = "Take them out of the URL and name a Secret that has them with auth.basic (docs/sources.md#basic)"
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 # Characters allowed in a path: RFC 3986 pchar, the slash, and % of existing escapes.
 _PATH_SAFE: Final = "/:@!$&'()*+,;=~%"
@@ -30,6 +34,13 @@ class Origin(NamedTuple):
     scheme: str
     host: str
     port: int
+
+
+def url_problem(url: str, form: str) -> str:
+    """Why this text is not `form`, such as "a URL of the form https://host", for messages."""
+    if has_user(url):
+        return f"{shown_url(url)!r} has a user name or a password. {USER_REFUSED}"
+    return f"{shown_url(url)!r} is not {form}"
 
 
 def is_valid_url(url: str) -> bool:
@@ -63,7 +74,7 @@ def join_url(host: str, path: str) -> str:
     """
     match = _match(host)
     if match["query"] is not None:
-        msg = f"{host!r} has a query (?...), which a host cannot have"
+        msg = f"{shown_url(host)!r} has a query (?...), which a host cannot have"
         raise ValueError(msg)
     path, _, query = path.partition("?")
     segments: list[str] = []
@@ -81,6 +92,5 @@ def join_url(host: str, path: str) -> str:
 def _match(url: str) -> re.Match[str]:
     match = _URL.fullmatch(url)
     if match is None or int(match["port"] or "1") not in range(1, 65536):
-        msg = f"{url!r} is not a URL of the form http://host[:port][/path] or https://..."
-        raise ValueError(msg)
+        raise ValueError(url_problem(url, "a URL of the form http://host[:port][/path] or https://..."))
     return match

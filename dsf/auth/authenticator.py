@@ -14,7 +14,7 @@ from dsf.auth.builder import CredentialsBuilder
 from dsf.auth.secrets import SecretError, SecretSource
 from dsf.auth.tokencache import TokenCache
 from dsf.http.access import DIRECT, PLAIN, Access, TlsOptions
-from dsf.text import place
+from dsf.text import shown_url
 
 #: Field of `Methods` -> its function, in order of use. An agent loads those that its scorers use.
 METHODS: Final = {
@@ -57,7 +57,8 @@ class Authenticator:
             spec = ServerAccess(methods=Methods(token_secret_ref=TokenSecretRef(name=name, key=key)))
         if spec.problem:
             raise SecretError(
-                f"this agent cannot authenticate to {url}: {spec.problem}; it is older than its hub: upgrade it",
+                f"this agent cannot authenticate to {shown_url(url)}: {spec.problem}; it is older than its hub: "
+                "upgrade it",
                 "auth_unsupported",
             )
         return self._access(spec, url, deadline, is_direct)
@@ -84,7 +85,7 @@ class Authenticator:
         if not hosts.allow(url):
             # The hub has validated this; a faulty hub must not redirect Secrets either.
             raise SecretError(
-                f"ScoringAuthentication {spec.authentication!r} is not for {place('', url).strip()}: nothing was sent",
+                f"ScoringAuthentication {spec.authentication!r} is not for {shown_url(url)}: nothing was sent",
                 "secret_refused",
             )
         # These are named in the object, too.
@@ -118,4 +119,4 @@ def _shown(spec: ServerAccess) -> Iterator[str]:
     if spec.tls is not None and spec.tls.server_name:
         yield f"the server's certificate is for {spec.tls.server_name}"
     if spec.proxy_url:
-        yield f"through the proxy {place('', spec.proxy_url).strip()}"
+        yield f"through the proxy {shown_url(spec.proxy_url)}"

@@ -33,6 +33,7 @@ from dsf.errors import (
 from dsf.kube.lists import objects
 from dsf.kube.resources import DYNAMIC_SCORERS, MANAGED_CLUSTERS, SCORING_AUTHENTICATIONS, Resource
 from dsf.kube.session import Session
+from dsf.text import shown_url
 
 
 def from_manifest(file: Path, name: str | None, cluster: str, scorer_url: str = "") -> ScorerSummary:
@@ -133,7 +134,7 @@ def moved(url: str, other: str) -> str:
 
 def _server(url: str) -> str:
     if not is_valid_url(url):
-        raise BacktestError(f"{url!r} is no URL such as http://localhost:8000")
+        raise BacktestError(f"{shown_url(url)!r} is no URL such as http://localhost:8000")
     return base_url(url)
 
 

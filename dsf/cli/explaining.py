@@ -42,7 +42,7 @@ from dsf.sources.base import Question
 from dsf.store.client import connect
 from dsf.store.pairs import Pairs
 from dsf.store.registry import Registry
-from dsf.text import WITHHELD, masked, place
+from dsf.text import WITHHELD, masked, shown_url
 
 #: Most bytes of a request or an answer in the report.
 HEAD_BYTES = 400
@@ -194,7 +194,7 @@ def run(
         values = _judged(cluster, seen, cycle, payload)
     if seen.exchanges["score"]:
         values["request"] = RequestView(
-            url=_without_user(summary.scoring_endpoint),
+            url=shown_url(summary.scoring_endpoint),
             here=alias_of(summary.scoring_endpoint),
             sent=seen.sent.get(("score", None), []),
             bytes=len(request),
@@ -364,13 +364,9 @@ def _url(question: Question) -> str:
     if "://" not in question.url:
         return question.url
     in_url = question.params and question.method == "GET"
-    return _without_user(question.url) + (f"?{urlencode(question.params)}" if in_url else "")
+    return shown_url(question.url) + (f"?{urlencode(question.params)}" if in_url else "")
 
 
 def _form(question: Question) -> list[str]:
     """The parameters in the body of a request by POST."""
     return [f"form {urlencode(question.params)}"] if question.params and question.method == "POST" else []
-
-
-def _without_user(url: str) -> str:
-    return place("", url).strip() if url else ""

@@ -517,10 +517,20 @@ def terminating_config_status(config: DynamicScoringConfig, *, now: datetime) ->
     return DynamicScoringConfigStatus(observed_generation=metadata.generation, conditions=conditions)
 
 
-def ignored_config_status(config: DynamicScoringConfig, namespace: str, *, now: datetime) -> DynamicScoringConfigStatus:
-    """The status of a configuration other than the effective one, which is in `namespace`."""
+def ignored_config_status(
+    config: DynamicScoringConfig, namespace: str, *, now: datetime, stops_scorers: bool = False
+) -> DynamicScoringConfigStatus:
+    """The status of a configuration other than the effective one, which is in `namespace`.
+
+    `stops_scorers` says whether DynamicScorers of the configuration's own namespace count, and so do not run.
+    """
     reason = "OtherName" if config.metadata.name != CONFIG_NAME else OTHER_NAMESPACE
     text = f"only the DynamicScoringConfig {CONFIG_NAME} in namespace {namespace} counts"
+    if stops_scorers and reason == OTHER_NAMESPACE:
+        text += (
+            f": add these masks to that one, and delete this one; until then no DynamicScorer of namespace "
+            f"{config.metadata.namespace} runs"
+        )
     statements = {
         IGNORED: Statement("True", reason, text),
         ConditionType.Ready: Statement("False", reason, text),

@@ -270,6 +270,7 @@ class DesiredState:
             self._limit,
             NameRules(self._stored_claims(), self._settings.namespace, self._allowed_names, frozenset(unreadable)),
             self._scorer_hosts,
+            self._misplaced(),
         )
         self._keep_claims(plan.claims)
         plan = replace(
@@ -281,6 +282,18 @@ class DesiredState:
         )
         self._report(plan)
         return plan
+
+    def _misplaced(self) -> frozenset[str]:
+        """The namespaces of scorers, beside the hub's own, that have a DynamicScoringConfig."""
+        metadata = (manifest["metadata"] for manifest in self._backend.list(Kind.CONFIG))
+        return frozenset(
+            config["namespace"]
+            for config in metadata
+            if config["name"] == CONFIG_NAME
+            and config["namespace"] in self._settings.scorer_namespaces
+            and not self.is_home(config["namespace"])
+            and not config.get("deletionTimestamp")
+        )
 
     def _terminating(self) -> frozenset[str]:
         """The keys of the DynamicScorers that count and are being deleted."""

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 import dsf.log
 from dsf import http
 from dsf.api.problems import head
-from dsf.api.remoteconfig import CHECK_TIMEOUT, MAX_CONFIG_BYTES, RemoteConfig, parse_remote_config
+from dsf.api.remoteconfig import CHECK_TIMEOUT, MAX_CONFIG_BYTES, RemoteConfig, parse_remote_config, user_problem
 from dsf.api.resolvereason import ResolveReason
 from dsf.api.scorer import DynamicScorer
 from dsf.api.types import ConfigSyncMode, HealthStatus
@@ -34,7 +34,7 @@ from dsf.hub.obstacle import Obstacle
 from dsf.hub.outage import Outage
 from dsf.settings import Settings
 from dsf.store.notices import NOT_READ, ConfigRead, cut
-from dsf.text import cleaned, place
+from dsf.text import cleaned, has_user, place, shown_url
 
 log = dsf.log.get(__name__)
 
@@ -97,7 +97,11 @@ class Health:
         """Findings of an earlier hub. If the spec changed since, they may be of another URL."""
         status = scorer.status
         is_proven = status.observed_generation == scorer.metadata.generation
-        return cls(status.health_status, status.last_synced_config, is_proven=is_proven)
+        config = status.last_synced_config
+        if config is not None and user_problem(config):
+            # Of upstream's manager: the next status is without it, and the next check says why.
+            config = None
+        return cls(status.health_status, config, is_proven=is_proven)
 
     def after(self, check: Check) -> Health:
         """The state after one more check; `FAILURE_THRESHOLD` consecutive failures make a proven scorer Inactive."""
@@ -142,7 +146,8 @@ def check(target: HealthTarget, *, timeout: float) -> Check:
     try:
         healthz = f"{base_url(target.config_url)}/healthz"
     except ValueError as error:
-        return Check(Obstacle("InvalidURL", f"spec.configURL: {error}"))
+        open_ = _OPEN * has_user(target.config_url)
+        return Check(Obstacle("InvalidURL", f"spec.configURL: {error}{open_}"))
     answer = ask(healthz)
     if isinstance(answer, Obstacle) or target.mode is not ConfigSyncMode.Full:
         # Without any response further requests to this server are pointless.
@@ -167,7 +172,7 @@ def _failure_of(url: str, answer: http.Answer | Obstacle, target: HealthTarget) 
     if isinstance(answer, Obstacle):
         return answer
     if answer.status != HTTPStatus.OK:
-        text = f"{url}: status {answer.status}, not 200"
+        text = f"{shown_url(url)}: status {answer.status}, not 200"
         if target.shows_answers:
             text += f"; the answer starts with {head(answer.body)}"
         if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
@@ -184,7 +189,7 @@ def _read_config(target: HealthTarget, answer: http.Answer | Obstacle) -> tuple[
         return parse_remote_config(answer.body), None
     except RemoteConfigError as error:
         text = str(error) if target.shows_answers else f"the answer is no valid configuration; {NOT_SHOWN}"
-        return None, Obstacle("ConfigInvalid", cleaned(f"{target.config_url}: {text}", 1024))
+        return None, Obstacle("ConfigInvalid", cleaned(f"{shown_url(target.config_url)}: {text}", 1024))
 
 
 def _camel_case(words: str) -> str:
@@ -279,7 +284,8 @@ class HealthMonitor:
             # A response that the hub cannot handle is a failure: the scorer must not stay Active.
             log.exception("health check failed in an unexpected way", scorer=key.name)
             text = (
-                f"{target.config_url}: the hub cannot take its answer: {type(error).__name__}; the hub's log says where"
+                f"{shown_url(target.config_url)}: the hub cannot take its answer: {type(error).__name__}; the hub's "
+                "log says where"
             )
             result = Check(Obstacle("CheckFailed", text))
         with self._lock:

@@ -22,6 +22,8 @@ INTERNAL_ERROR: Final = "InternalError"
 INVALID: Final = "Invalid"
 #: Condition reason of a scorer whose namespace may not have its score name.
 NAME_NOT_ALLOWED: Final = "ScoreNameNotAllowed"
+#: Condition reason of scorers beside which there is a DynamicScoringConfig whose masks do not count.
+CONFIG_MISPLACED: Final = "ScoringConfigMisplaced"
 
 
 def internal_obstacle(error: Exception, doing: str) -> Obstacle:

@@ -257,7 +257,8 @@ class ConfigReconciler:
         """Write the status of a configuration that is not being deleted."""
         plan, now = self.desired.plan, datetime.now(UTC)
         if key != self.desired.config_key:
-            status = ignored_config_status(config, self.desired.config_key.namespace, now=now)
+            home, stops_scorers = self.desired.config_key.namespace, self.desired.counts(key.namespace)
+            status = ignored_config_status(config, home, stops_scorers=stops_scorers, now=now)
         else:
             if config.status.conditions and not self.clusters.have_looked_at(plan.clusters):
                 # After a start: the counts are not yet complete. The last cluster's run triggers this again.

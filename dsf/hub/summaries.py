@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -19,13 +19,14 @@ from dsf.api.scoringauthentication import Authentications, ClusterFacts, Scoring
 from dsf.api.scoringconfig import ANY, DynamicScoringConfig, Mask
 from dsf.api.summary import ScorerSummary
 from dsf.api.tokenhosts import NO_HOSTS, TokenHosts
+from dsf.api.types import CONFIG_NAME
 from dsf.api.variants import Memory, resolve_everywhere
 from dsf.errors import ResolutionError
 from dsf.hub import capacity, secretdelivery
 from dsf.hub.discretion import server_refusal, servers_of
 from dsf.hub.distribute import part_of
 from dsf.hub.names import NO_RULES, NameRules, decide, is_owner
-from dsf.hub.obstacle import INVALID, Obstacle, internal_obstacle
+from dsf.hub.obstacle import CONFIG_MISPLACED, INVALID, Obstacle, internal_obstacle
 from dsf.hub.scorerplan import PlanMemory, ScorerPlan
 from dsf.hub.secretdelivery import NO_DELIVERY, DeliverableSecrets, SecretCopy
 from dsf.store.entries import Entry
@@ -329,6 +330,7 @@ def make_plan(
     limit: int = capacity.MOST,
     names: NameRules = NO_RULES,
     scorer_hosts: TokenHosts = NO_HOSTS,
+    misplaced: Set[str] = frozenset(),
 ) -> FleetPlan:
     """The desired state. Objects being deleted count as gone; `now` decides about pauses with an end.
 
@@ -336,7 +338,8 @@ def make_plan(
     scoring API is Inactive; `authentications` are all that scorers may name, `mistaken` maps keys of unreadable ones to
     their errors, `delivery` has the hub's deliverable Secrets, `memory` caches the last plan's results, `limit` is the
     most bytes of a ManifestWork; `names` decide about names that several scorers claim, `scorer_hosts` are the
-    servers that scorers outside of the hub's own namespace may name.
+    servers that scorers outside of the hub's own namespace may name; `misplaced` are the namespaces beside the hub's
+    own that have a DynamicScoringConfig.
     """
     known: Authentications = {
         **mistaken,
@@ -360,6 +363,11 @@ def make_plan(
         plans = {
             key: plan if plan.namespace == names.home else _bound(plan, scorer_hosts) for key, plan in plans.items()
         }
+    plans |= {
+        key: ScorerPlan(stopped.scorer, None, _misplaced(stopped.namespace, names.home))
+        for key, stopped in plans.items()
+        if stopped.namespace in misplaced
+    }
     claims, refused = decide(plans, names, int(now.timestamp()))
     for key, obstacle in refused.items():
         plans[key] = replace(plans[key], obstacle=obstacle)
@@ -375,6 +383,15 @@ def make_plan(
         home=names.home,
     )
     return _bounded(_undisputed(plan), config.metadata.namespace if config is not None else "")
+
+
+def _misplaced(namespace: str, home: str) -> Obstacle:
+    """Why no scorer of this namespace runs: masks beside it, as upstream's manager obeyed them, do not count here."""
+    return Obstacle(
+        CONFIG_MISPLACED,
+        f"the DynamicScoringConfig {CONFIG_NAME} in namespace {namespace} does not count, so this scorer would run on "
+        f"clusters that it masks: add its masks to the one in namespace {home}, and delete it",
+    )
 
 
 def _bound(plan: ScorerPlan, allowed: TokenHosts) -> ScorerPlan:

@@ -18,6 +18,7 @@ from kubernetes import client, config
 from urllib3.util.ssl_ import create_urllib3_context
 
 from dsf.errors import SettingsError
+from dsf.text import shown_url
 
 
 def of_pod(configuration: client.Configuration) -> None:
@@ -146,7 +147,9 @@ class Certificates:
             self._load()
         except (OSError, ValueError) as error:
             # An SSLError is an OSError.
-            raise SettingsError(f"the certificates for {configuration.host} cannot be used: {error}") from None
+            raise SettingsError(
+                f"the certificates for {shown_url(configuration.host)} cannot be used: {error}"
+            ) from None
 
     def refresh(self) -> None:
         """Read changed files again; what was read stays while a file is missing or unfinished."""

@@ -21,6 +21,7 @@ from kubernetes.client.exceptions import ApiException
 
 from dsf.errors import BackendError, ObjectConflictError, ObjectNotFoundError, SettingsError
 from dsf.kube import access
+from dsf.text import shown_url
 
 #: Seconds: connect, read. The API server answers or refuses within its own 60 s; a write must not wait that long.
 _TIMEOUT = (5.0, 30.0)
@@ -180,7 +181,7 @@ class Session:
                 if len(data) > max_bytes:
                     raise TooLargeError(f"GET {path}: the answer has more than the {max_bytes} bytes allowed")
                 if time.monotonic() >= deadline:
-                    raise UnreachableError(f"GET {path}: {self.host} did not answer in time")
+                    raise UnreachableError(f"GET {path}: {shown_url(self.host)} did not answer in time")
         return self._parsed("GET", path, response, bytes(data)), len(data)
 
     @contextlib.contextmanager
@@ -192,7 +193,7 @@ class Session:
         except BaseException as error:
             response.close()
             if isinstance(error, (urllib3.exceptions.HTTPError, OSError)):
-                text = f"{method} {path}: the answer of {self.host} broke off: {_cause(error)}"
+                text = f"{method} {path}: the answer of {shown_url(self.host)} broke off: {_cause(error)}"
                 raise UnreachableError(text) from None
             raise
         finally:
@@ -208,7 +209,7 @@ class Session:
         if not isinstance(parsed, dict):
             # A proxy in front of the API server, or no API server.
             raise ApiServerError(
-                f"{method} {path}: {self.host} answered something that is not a JSON object", response.status
+                f"{method} {path}: {shown_url(self.host)} answered something that is not a JSON object", response.status
             )
         return parsed
 
@@ -291,7 +292,7 @@ class Session:
                 preload_content=False,
             )
         except (urllib3.exceptions.HTTPError, OSError, ApiException) as error:
-            raise UnreachableError(f"{method} {path}: cannot reach {self.host}: {_cause(error)}") from None
+            raise UnreachableError(f"{method} {path}: cannot reach {shown_url(self.host)}: {_cause(error)}") from None
         return response
 
 

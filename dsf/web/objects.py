@@ -19,6 +19,7 @@ from dsf.api.types import ConfigSyncMode, SourceType
 from dsf.api.urls import base_url
 from dsf.fleet.overviews import SettingView
 from dsf.store.entries import ScheduleOverride
+from dsf.text import shown_url
 
 INTERVAL: Final = "interval (s)"
 
@@ -83,8 +84,8 @@ def settings_of(
         if (theirs.type or ours.type or kind) is SourceType.None_:
             # Without a source, its other settings have no effect.
             continue
-        pick(f"source host{mark}", theirs.host, ours.host, _host(spec.config_url))
-        pick(f"source path{mark}", theirs.path, ours.path, "that of the source's type")
+        pick(f"source host{mark}", shown_url(theirs.host), shown_url(ours.host), _host(spec.config_url))
+        pick(f"source path{mark}", shown_url(theirs.path), shown_url(ours.path), "that of the source's type")
         if ours.method is not None:
             pick(f"source method{mark}", None, ours.method)
         if ours.options:
@@ -92,8 +93,9 @@ def settings_of(
         pick(f"query{mark}", theirs.params.query, params and params.query)
         pick(f"range (s){mark}", theirs.params.range, params and params.range)
         pick(f"step (s){mark}", theirs.params.step, params and params.step)
-    pick("scoring host", scoring and scoring.host, spec.scoring.host, _host(spec.config_url))
-    pick("scoring path", scoring and scoring.path, spec.scoring.path, DEFAULT_SCORING_PATH)
+    theirs_host = shown_url(scoring.host) if scoring else None
+    pick("scoring host", theirs_host, shown_url(spec.scoring.host), _host(spec.config_url))
+    pick("scoring path", scoring and shown_url(scoring.path), shown_url(spec.scoring.path), DEFAULT_SCORING_PATH)
     pick("score name", scoring and scoring.params.name, named and named.name)
     pick(INTERVAL, scoring and scoring.params.interval, named and named.interval)
     pick("dimension format", None, spec.score_dimension_format, spec.dimension_formats[0])
@@ -124,7 +126,7 @@ def _host(config_url: str) -> str:
     try:
         return base_url(config_url)
     except ValueError:
-        return config_url
+        return shown_url(config_url)
 
 
 def _setting(name: str, synced: object, spec: object, default: object) -> SettingView:

@@ -20,6 +20,7 @@ from markupsafe import Markup
 
 from dsf.api.hold import in_words
 from dsf.reasons import DescribedReason, EmptyReason, FailureReason, RefusalReason, SkipReason, plain_text
+from dsf.text import shown_url
 from dsf.web import drawing
 from dsf.web.pages import plugins
 from dsf.web.search import quoted
@@ -125,6 +126,7 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
+    made.filters["shown_url"] = shown_url
     made.filters |= {"age": _time, "until": functools.partial(_time, kind="until"), "clock": _clock}
     made.filters |= {
         "ms": _milliseconds,

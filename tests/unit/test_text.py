@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsf.text import MASK, WITHHELD, cleaned, listed, masked
+from dsf.text import MASK, WITHHELD, cleaned, has_user, listed, masked, shown_url, without_secrets_of_urls
 
 TOKEN = "canary-token/4f1e+Zq=="
 
@@ -84,3 +84,67 @@ def test_no_base64_of_a_token_is_shown(before: bytes, after: bytes, is_for_urls:
 def test_base64_of_something_else_is_shown() -> None:
     text = base64.b64encode(b"nothing that is a secret at all").decode()
     assert masked(text, TOKEN, "short") == text
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("http://user:canary@host:9090/path?q", "http://***@host:9090/path"),
+        ("https://canary@host", "https://***@host"),
+        ("http://user:can/ary@host/x", "http://***@host/x"),
+        ("http://user:can?ary#x@host/x", "http://***@host/x"),
+        ("http://user:a@canary@host", "http://***@host"),
+        ("http://user:a://canary@host", "http://***@host"),
+        ("http://user://canary@host", "http://***@host"),
+        ("http://user:canary%40host", "http://***@host"),
+        ("http://user:canary\uff20host", "http://***@host"),
+        ("http://good\\canary@evil", "http://***@evil"),
+        ("user:canary@host:9090", "***@host:9090"),
+        ("//user:canary@host", "***@host"),
+        ("ftp://user:can ary@host", "ftp://***@host"),
+        ("http://user:canary@", "http://***@"),
+    ],
+)
+def test_shown_url_has_no_user_information(url: str, text: str) -> None:
+    assert shown_url(url) == text
+    assert has_user(url)
+    assert without_secrets_of_urls(f"why: '{url}' is bad").startswith("why: ")
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("http://host:9090/path?token=canary#x", "http://host:9090/path"),
+        ("http://[::1]:80/x", "http://[::1]:80/x"),
+        ("http://${label:example.com/region}.prom:9090/a", "http://${label:example.com/region}.prom:9090/a"),
+        ("http://host/?mail=a@b", "http://***@b"),
+        ("http://host:9090/a@b", "http://***@b"),
+        ("prometheus:9090", "prometheus:9090"),
+        ("http://bücher.example", "http://bücher.example"),
+        ("", ""),
+    ],
+)
+def test_shown_url_without_user_information_is_the_url_before_its_query(url: str, text: str) -> None:
+    assert shown_url(url) == text
+    assert not has_user(url)
+
+
+_PASSWORDS = st.text(alphabet=st.characters(min_codepoint=33, max_codepoint=0x24F), min_size=1, max_size=20)
+
+
+@given(_PASSWORDS)
+def test_no_password_of_a_url_survives(password: str) -> None:
+    # A mark on both sides, so that no part of the host or of the mask is taken for it.
+    secret = f"qz{password}zq"
+    for url in (f"http://user:{secret}@host:9090/path", f"http://{secret}@host", f"user:{secret}@host"):
+        shown = shown_url(url)
+        assert "qz" not in shown
+        assert "zq" not in shown
+        assert "qz" not in without_secrets_of_urls(f"mistake: {url!r}") or "://" not in url
+
+
+def test_urls_in_a_text_are_shown_without_secrets() -> None:
+    text = "'http://user:canary@host/x?y' is not one of http://a/b?token=canary, http://c"
+    assert "canary" not in without_secrets_of_urls(text)
+    assert without_secrets_of_urls("GET http://a/b?token=canary failed") == "GET http://a/b failed"
+    assert without_secrets_of_urls("mail a@b") == "mail a@b"

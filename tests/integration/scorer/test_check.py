@@ -371,3 +371,18 @@ def test_queries_run_by_post_as_a_source_may_say() -> None:
         code, points = check(f"{url}/config", *skipped, "--prometheus", server, "--post")
         assert (code, points["query"]["message"], asked[0].keys()) == (0, "1 series", {"query", "start", "end", "step"})
         assert check(f"{url}/config", *skipped, "--prometheus", server)[0] == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("check", "http://user:canary@127.0.0.1:1/config"),
+        ("check", "http://127.0.0.1:1/config", "--prometheus", "http://user:canary@127.0.0.1:1"),
+        ("check", "http://127.0.0.1:1/config?token=canary"),
+        ("test", "pyproject.toml", "--url", "http://user:canary@127.0.0.1:1"),
+    ],
+)
+def test_no_message_shows_a_secret_of_a_url(arguments: tuple[str, ...]) -> None:
+    done = dsf("scorer", *arguments)
+    assert done.exit_code != 0
+    assert "canary" not in done.output

@@ -41,7 +41,7 @@ def test_base_url_is_the_url_as_written_without_its_path() -> None:
 
 
 def test_a_host_with_a_query_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^'http://h\?x=1' has a query \(\?\.\.\.\), which a host cannot have$"):
+    with pytest.raises(ValueError, match=r"^'http://h' has a query \(\?\.\.\.\), which a host cannot have$"):
         join_url("http://h?x=1", "/p")
 
 

@@ -19,10 +19,10 @@ from dsf.text import place
     ("url", "expected"),
     [
         ("http://host:9090/path?query=secret", "GET http://host:9090/path"),
-        ("https://user:secret@host/path", "GET https://host/path"),
+        ("https://user:secret@host/path", "GET https://***@host/path"),
         ("http://[::1]:80/x#secret", "GET http://[::1]:80/x"),
-        ("nonsense", "GET ://nonsense"),
-        ("https://user:secret@[:]", "GET (not a URL)"),
+        ("nonsense", "GET nonsense"),
+        ("https://user:secret@[:]", "GET https://***@[:]"),
         ("http://host/\u202e\x9bpath", "GET http://host/ path"),
     ],
 )

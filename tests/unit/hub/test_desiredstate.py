@@ -13,6 +13,7 @@ from dsf.backends.protocol import Kind, Manifest, ObjectKey
 from dsf.hub import desiredstate, summaries
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.health import Health
+from dsf.hub.obstacle import CONFIG_MISPLACED
 from dsf.hub.outage import Outage
 from dsf.hub.summaries import Differences
 from dsf.settings import Settings
@@ -207,3 +208,29 @@ def test_what_comes_before_the_first_plan_is_reconciled_with_it(settings_factory
     assert not desired.waits(score)
     desired.update()
     assert told[1:] == [set()]
+
+
+def test_configuration_beside_scorers_of_another_namespace_stops_them(
+    settings_factory: Callable[..., Settings],
+) -> None:
+    place = Objects(cluster("a").to_manifest(), config(("b", "x")).to_manifest(), scorer("home").to_manifest())
+    for namespace in ("team", "other"):
+        place.put(scorer(f"of-{namespace}", metadata={"namespace": namespace}).to_manifest())
+    settings = settings_factory(namespace="hub", addon_mode=False, scorer_namespaces=["team", "other"])
+    desired = DesiredState(place.backend, settings, Outage("Redis"), lambda key: None, lambda news, changed: None)
+    everywhere = {"home", "of-team", "of-other"}
+    assert desired.update().entries("a", {}).keys() == everywhere
+    misplaced = config(("a", "*")).to_manifest()
+    key = place.put({**misplaced, "metadata": {**misplaced["metadata"], "namespace": "team"}})
+    plan = desired.update()
+    assert plan.entries("a", {}).keys() == {"home", "of-other"}
+    obstacle = plan.scorers["team/of-team"].obstacle
+    assert obstacle is not None
+    assert (obstacle.reason, "add its masks to the one in namespace hub" in obstacle.message) == (
+        CONFIG_MISPLACED,
+        True,
+    )
+    # One of another name was never obeyed.
+    del place.objects[key]
+    place.put({**misplaced, "metadata": {"namespace": "team", "name": "another"}})
+    assert desired.update().entries("a", {}).keys() == everywhere

@@ -143,3 +143,9 @@ def test_limits_count_each_series_and_sample_once() -> None:
         with TestClient(ratio_scorer(limits=limits)) as client:
             answer = client.post("/scoring", json=body)
         assert answer.status_code == status, (limits, answer.text)
+
+
+def test_host_with_a_password_is_refused_without_showing_it() -> None:
+    with pytest.raises(ScorerError, match=r"auth\.basic") as caught:
+        Prometheus(query="up", range=60, step=15, host="http://user:canary@prometheus")
+    assert "canary" not in str(caught.value)

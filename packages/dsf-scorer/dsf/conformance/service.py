@@ -19,6 +19,7 @@ from dsf.conformance.case import Case, unanswered
 from dsf.conformance.report import CheckEnded, fail, skip, warn
 from dsf.conformance.target import HUB_TIMEOUT, Reply
 from dsf.errors import RemoteConfigError, ResolutionError
+from dsf.text import place
 
 #: Points of a series for one query, of Prometheus.
 _MAX_POINTS = 11_000
@@ -159,7 +160,7 @@ def paths(case: Case) -> str:
         raise fail(f"POST {urlsplit(case.scoring_url).path} answers {reply.status}", mend)
     if reply.error is not None and reply.error.reason == "connection_failed":
         raise unanswered("the scoring URL", reply.error)
-    return f"POST {case.scoring_url}"
+    return place("POST", case.scoring_url)
 
 
 def _elsewhere(case: Case) -> str:

@@ -19,6 +19,7 @@ from dsf.conformance.target import ScoringApiTarget
 from dsf.conformance.testfile import TestCase, TestFile
 from dsf.errors import ScoreObjectTooLargeError
 from dsf.fleet.views import View
+from dsf.text import shown_url
 
 #: Seconds between two samples where neither file nor /config says it.
 _STEP = 60
@@ -81,7 +82,8 @@ def _items(file: TestFile, index: int, asked: Case) -> dict[str, int]:
     case, registered = file.cases[index], file.registered[index]
     if asked.config is None:
         raise fail(
-            f"{asked.url}: {asked.config_reply.error or 'is no /config'}", "`dsf scorer check` says what is wrong"
+            f"{shown_url(asked.url)}: {asked.config_reply.error or 'is no /config'}",
+            "`dsf scorer check` says what is wrong",
         )
     results: Any = asked.scores(_request(case, asked), "the case's series").results
     if registered.aggregate_with:

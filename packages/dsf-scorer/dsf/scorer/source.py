@@ -84,6 +84,9 @@ def check_host(name: str, url: str) -> None:
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and not parts.query and parts.port != 0
     except ValueError:
         good = False
+    if "@" in url:
+        # Without the URL: it has a password, and /config may be read by all.
+        raise ScorerError(f"{name}: a URL with a user name or a password; name a Secret with auth.basic in the spec")
     if not good:
         raise ScorerError(f"{name}: {url!r} is not a URL of the form http://host[:port]")
 
