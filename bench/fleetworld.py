@@ -229,7 +229,7 @@ class World:
             for _ in range(self._workers):
                 self._run("results", target="results")
         self._player = self._agents()
-        self._until(lambda: self.client.hlen(keys.WRITTEN) == len(self.pairs), "every object once")
+        self._until(lambda: self._writes() >= len(self.pairs), "every object once")
         time.sleep(INTERVAL)
 
     def _agents(self) -> Agents:

@@ -46,16 +46,6 @@ LIMIT = 0.5
 HALF, PERIOD = 0.5, 10_000
 
 
-class Nowhere:
-    """A backend that is as fast as can be: what is measured is the worker."""
-
-    def apply_score(self, manifest: dict[str, object], status: dict[str, object]) -> None:
-        """Nothing."""
-
-    def delete_score(self, namespace: str, name: str) -> None:
-        """Nothing."""
-
-
 def serve(queue: str) -> int:
     """The results worker as it is, with one more task, and on this queue."""
     from dsf.results import worker as results_worker
@@ -71,11 +61,8 @@ def serve(queue: str) -> int:
 
     app.conf.task_queues = [*app.conf.task_queues, _queue(NOOP_QUEUE)]
     app.loader.import_default_modules()
-    with (
-        mock.patch.object(results_worker, "make_score_backend", return_value=Nowhere()),
-        # `make_worker` serves the queue of results only.
-        mock.patch.object(results_worker.keys, "RESULTS_QUEUE", queue),
-    ):
+    # `make_worker` serves the queue of results only.
+    with mock.patch.object(results_worker.keys, "RESULTS_QUEUE", queue):
         worker = results_worker.make_worker(app, config, results_worker.ResultsService(config, app))
         worker.start()
     return int(worker.exitcode or 0)

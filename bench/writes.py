@@ -1,4 +1,4 @@
-"""Results at the pace of a large fleet, through results workers and their writers into a real API server.
+"""Results at the pace of a large fleet, through results workers and the score writer into a real API server.
 
     python -m bench.writes [--clusters 350] [--rate 1167] [--seconds 30] [--workers 1] [--changing 5] [--json FILE]
 
@@ -13,12 +13,14 @@ process. On a machine with two cores it is the machine that is measured.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import random
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -29,9 +31,17 @@ import redis
 from bench.common import Figure, Measurement, cpu, options, process, report
 from bench.ingest import ITEMS, SECRET
 from dsf import keys, messages
+from dsf.backends.kube_kinds import WATCHED
+from dsf.backends.kube_scores import KubeScores
+from dsf.backends.protocol import Kind, ObjectKey
+from dsf.kube.reflector import Reflector
 from dsf.kube.resources import Resource
-from dsf.settings import child_environment
+from dsf.kube.session import Session
+from dsf.kube.store import Key, Object
+from dsf.scores.writer import ScoreWriter
+from dsf.settings import child_environment, settings
 from dsf.store.agents import results_waiting
+from dsf.store.client import connect
 from dsf.store.entries import Entry
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from tests.support.controlplane import ControlPlane
@@ -121,8 +131,55 @@ def stats(client: redis.Redis) -> Counter[str]:
 
 
 def waiting(client: redis.Redis) -> int:
-    """Objects whose time to be looked at has come."""
-    return int(client.zcount(keys.WRITES, "-inf", time.time()))
+    """Changed scores that the writer has not taken."""
+    return int(client.hlen(keys.WRITES))
+
+
+class Everything:
+    """Owners (`dsf.scores.writer`) for a hub that wants every pair."""
+
+    def wants(self, cluster: str, label: str) -> bool:
+        """True."""
+        del cluster, label
+        return True
+
+    def scorer_of(self, cluster: str, name: str) -> None:
+        """None: no two scorers share a name."""
+        del cluster, name
+
+
+class WatchedScores(KubeScores):
+    """The scores of one reflector."""
+
+    def __init__(self, session: Session, reflector: Reflector) -> None:
+        super().__init__(session, reflector.store.get, reflector.observe)
+        self._names = reflector.store.names
+
+    def keys(self, kind: Kind) -> Sequence[ObjectKey]:
+        """See `dsf.backends.protocol.ScoreBackend`."""
+        return [ObjectKey(kind, *key) for key in self._names()]
+
+
+def serve() -> int:
+    """Write scores as the hub controller does, until the process is killed."""
+    config = settings()
+    session = Session.load(config.kubeconfig)
+    watched = WATCHED[Kind.SCORE]
+    reported: list[Callable[[Key, Object | None], None]] = []
+    reflector = Reflector(
+        session,
+        watched.resource,
+        lambda key, _, obj: reported[0](key, obj),
+        selectors=watched.selectors,
+        transform=watched.keep,
+    )
+    backend = WatchedScores(session, reflector)
+    reported.append(backend.reported)
+    reflector.start()
+    reflector.synced.wait(60)
+    owners = Everything()
+    ScoreWriter(connect(config, name="dsf-bench-writer"), config, backend, lambda: owners).run()
+    return 0
 
 
 def feed(client: redis.Redis, fleet: SendingClusters, made: list[tuple[str, bytes]], rate: float) -> tuple[int, int]:
@@ -168,14 +225,22 @@ def measure(clusters: int, rate: int, seconds: int, workers: int, changing: floa
         with contextlib.ExitStack() as stack:
             command = [sys.executable, "-m", "dsf.hub"]
             log = Path(folder) / "log"
+            serving = [sys.executable, "-m", "bench.writes", "--serve"]
+            writer = stack.enter_context(
+                process(serving, {**environment, "DSF_ROLE": "hub"}, Path(folder) / "writer.log")
+            )
             started = [
                 psutil.Process(stack.enter_context(process(command, environment, log)).pid) for _ in range(workers)
             ]
             feed(client, fleet, first, 1000.0)
-            wait_for(lambda: client.hlen(keys.WRITTEN) == len(fleet.pairs), 600, "every object once", interval=0.5)
+            wait_for(lambda: stats(client)["written"] >= len(fleet.pairs), 600, "every object once", interval=0.5)
             fleet.changes = 0
             made = fleet.results(rate * seconds, changing)
-            processes = {"results workers": started, "redis": [psutil.Process(server.pid)]}
+            processes = {
+                "results workers": started,
+                "score writer": [psutil.Process(writer.pid)],
+                "redis": [psutil.Process(server.pid)],
+            }
             processes |= {name: [psutil.Process(pid)] for name, pid in plane.pids.items()}
             before = {name: cpu(*found) for name, found in processes.items()}
             counted, began = stats(client), time.monotonic()
@@ -218,7 +283,10 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, default=30)
     parser.add_argument("--workers", type=int, default=1, help="results workers")
     parser.add_argument("--changing", type=float, default=5.0, help="percent of the results")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.serve:
+        return serve()
     seconds = 10 if arguments.quick else arguments.seconds
     return report(
         arguments,

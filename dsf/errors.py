@@ -15,6 +15,7 @@
     +-- BackendError             the hub's store of objects (folder or Kubernetes) failed
     |   +-- ObjectNotFoundError
     |   +-- ObjectConflictError
+    |   +-- ForeignObjectError   an object of that name belongs to somebody else
     +-- RelayError               the hub's Redis cannot be reached through the hub's API server
     +-- UnknownScorerError       a command or a message names a scorer that is not registered
     +-- UnknownClusterError      a command or a message names a cluster that is not registered
@@ -166,6 +167,10 @@ class BackendError(DsfError):
     is_refusal: bool = False
     #: Whether the server is overloaded: other requests would get the same answer.
     is_busy: bool = False
+    #: Whether it could not be reached or did not answer at all.
+    is_unreachable: bool = False
+    #: Seconds that the server asked to wait; None if it did not.
+    retry_after: float | None = None
 
 
 class ObjectNotFoundError(BackendError):
@@ -174,6 +179,12 @@ class ObjectNotFoundError(BackendError):
 
 class ObjectConflictError(BackendError):
     """The object changed since it was read; read it again and repeat."""
+
+
+class ForeignObjectError(BackendError):
+    """An object of that name exists and the framework did not create it: it is neither changed nor deleted."""
+
+    is_refusal = True
 
 
 class RelayError(DsfError):

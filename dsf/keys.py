@@ -143,22 +143,17 @@ CHANGED = "dsf:rows:changed"
 #: string, number of the newest change. The first one is the time in microseconds.
 SEQUENCE = "dsf:rows:sequence"
 
-# --- score writing (results worker) --------------------------------------------------------------------------
+# --- score writing (the hub controller's score writer) --------------------------------------------------------
 
-#: zset pair -> unix time at which its AddOnPlacementScore must be checked (changed, renewal due, expired).
+#: hash pair -> number of changes of its score that the writer has not taken; by ingest.
 WRITES = "dsf:writes"
-#: hash pair -> WrittenRecord: the current content of the backend.
-WRITTEN = "dsf:written"
-#: hash pair -> why its AddOnPlacementScore was refused, until a check succeeds.
-WRITES_REFUSED = "dsf:writes:refused"
-#: zset pair -> unix time until which one writer has exclusive use of it (or waits after a failure).
-WRITE_LEASES = "dsf:writes:leases"
-#: string, expires: a writer has compared the schedule with the written objects; the others need not.
-WRITE_AUDIT = "dsf:writes:audit"
-#: string, state of the write-rate limiter (theoretical arrival time, unix seconds).
-WRITE_BUDGET = "dsf:writes:budget"
-#: hash, counters of the writer: `written`, `coalesced`, `unchanged`, `failed`, `deleted`; and `validity_factor`, which
-#: extends every validity so that renewals leave room for changes (1 unless the fleet is large).
+#: list, one element wakes the waiting writer; by ingest.
+WRITES_WAKE = "dsf:writes:wake"
+#: hash pair -> Unwritten: why the backend does not have its valid score; by the writer.
+UNWRITTEN = "dsf:writes:unwritten"
+#: hash, counters of the writer: `written`, `coalesced`, `unchanged`, `failed`, `deleted`; `turn_at`, the unix time of
+#: its newest turn; and `validity_factor`, which extends every validity so that renewals leave room for changes (1
+#: unless the fleet is large).
 WRITE_STATS = "dsf:writes:stats"
 
 # --- notifications for the hub controller --------------------------------------------------------------------

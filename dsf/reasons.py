@@ -231,6 +231,27 @@ class EmptyReason(DescribedReason):
     )
 
 
+class WriteReason(DescribedReason):
+    """Why a valid score is not in the API server: reasons of the condition `Scoring`."""
+
+    SCORES_NOT_WRITTEN = (
+        "ScoresNotWritten",
+        (
+            "the API server does not have a valid AddOnPlacementScore although the score is valid; the message quotes "
+            "the error"
+        ),
+        (
+            "mend what the error names (a right, a webhook, a namespace that is being deleted, full storage); the "
+            "scores are written as soon as that is possible"
+        ),
+    )
+    SCORE_NAME_FOREIGN = (
+        "ScoreNameForeign",
+        "an AddOnPlacementScore of that name belongs to somebody else; it is neither changed nor deleted",
+        "choose another score name, or delete that object",
+    )
+
+
 def plain_text(text: str) -> str:
     """A text of a reason without Markdown: links by their text, no backticks."""
     return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text).replace("`", "")

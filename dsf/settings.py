@@ -275,7 +275,7 @@ class Settings(BaseSettings):
     write_rate: float = Field(
         default=100.0,
         gt=0,
-        description="AddOnPlacementScore writes per second for the whole hub, shared by all workers. Each costs the "
+        description="AddOnPlacementScore writes per second for the whole hub. Each costs the "
         "API server some milliseconds. 3,500 clusters x 10 scorers every 30 s, 5 % changing: 58 and the renewals.",
     )
     lost_after: float = Field(

@@ -7,6 +7,7 @@ score is stored, so that all readers see the same expiry.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -191,6 +192,12 @@ def score_body(cluster: str, scorer_name: str, score_name: str, *, owner_uid: st
             {"apiVersion": CLUSTER_API_VERSION, "kind": CLUSTER_KIND, "name": cluster, "uid": owner_uid}
         ]
     return {"apiVersion": SCORE_API_VERSION, "kind": SCORE_KIND, "metadata": metadata}
+
+
+def items_digest(items: Iterable[Item]) -> str:
+    """A short hash of items, regardless of their order."""
+    text = repr(sorted(items))
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
 
 
 def score_status(items: Iterable[Item], *, valid_until: datetime, now: datetime) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 `protocol` says what a backend does. `directory` is the folder: `manifestfolder` reads it, `outfolder` writes beside it.
 `kube` is Kubernetes: `kube_kinds` lists the kinds, `kube_credentials`, `kube_events` and `kube_scores` are parts of it.
+`scorestate` is what the score writer compares.
 `compare` says whether an object is as it should be, `eventlimit` how many Events there are.
 """
 
@@ -10,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dsf.backends.directory import DirectoryBackend
-from dsf.backends.outfolder import DirectoryScores, OutFolder
-from dsf.backends.protocol import Backend, Election, ScoreBackend
+from dsf.backends.protocol import Backend, Election
 from dsf.settings import Settings
 
 # The Kubernetes client is imported only by those who use it: a hub on a folder of manifests does not load its 40 MB.
@@ -25,16 +25,6 @@ def make_backend(settings: Settings) -> Backend:
     from dsf.kube.session import Session
 
     return KubeBackend(Session.load(settings.kubeconfig), settings)
-
-
-def make_score_backend(settings: Settings) -> ScoreBackend:
-    """The backend of the results worker, which writes scores only. Raises SettingsError."""
-    if settings.backend == "dir":
-        return DirectoryScores(OutFolder.of(settings))
-    from dsf.backends.kube_scores import KubeScoreBackend
-    from dsf.kube.session import Session
-
-    return KubeScoreBackend(Session.load(settings.kubeconfig))
 
 
 def make_election(settings: Settings, on_started: Callable[[], None], on_lost: Callable[[], None]) -> Election:

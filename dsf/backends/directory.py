@@ -81,6 +81,7 @@ class DirectoryBackend(DirectoryScores):
         """See the protocol. Raises BackendError when another hub uses the out folder."""
         self._lock_file = self._out.lock()
         self._restore()
+        self.refresh_scores()
         before = {*self._objects}
         self._look(grace=0.0)
         self._on_change = on_change
@@ -107,8 +108,7 @@ class DirectoryBackend(DirectoryScores):
     def keys(self, kind: Kind) -> Sequence[ObjectKey]:
         """See the protocol."""
         if kind is Kind.SCORE:
-            # Of the results workers.
-            return self._out.score_keys()
+            return [key for key in self._out.score_keys() if self.score(key.namespace, key.name) is not None]
         return [ObjectKey.of(manifest) for manifest in self.list(kind)]
 
     def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
@@ -256,6 +256,8 @@ class DirectoryBackend(DirectoryScores):
                 if began - repaired_at >= REPAIR:
                     repaired_at = began
                     self._out.repair()
+                    for key in self.refresh_scores():
+                        self._on_change(key)
             except BackendError as error:
                 log.error("files cannot be written, will be tried again", error=str(error))
             except Exception:

@@ -14,8 +14,9 @@ from dsf.backends.compare import carries
 from dsf.backends.kube_credentials import credentials_work, key_ids_of, signing_secret
 from dsf.backends.kube_events import EventRecorder
 from dsf.backends.kube_kinds import FIELD_MANAGER, WATCHED
-from dsf.backends.kube_scores import KubeScoreBackend, write_status
+from dsf.backends.kube_scores import KubeScores, write_status
 from dsf.backends.protocol import Credentials, EventType, Kind, Manifest, ObjectKey, OnChange
+from dsf.backends.scorestate import ScoreState
 from dsf.errors import BackendError, ObjectConflictError, ObjectNotFoundError
 from dsf.kube.reflector import Reflector
 from dsf.kube.resources import CONFIG_MAPS
@@ -34,15 +35,14 @@ CLAIMS_NAME: Final = "dynamic-scoring-names"
 CLAIMS_KEY: Final = "claims"
 
 
-class KubeBackend(KubeScoreBackend):
+class KubeBackend:
     """See `dsf.backends.protocol.Backend`. `settings.namespace` is the hub's own namespace.
 
-    It keeps, lists and watches only the used parts of objects; of AddOnPlacementScores these are the metadata, with
-    deletions and the changes of other managers.
+    It keeps, lists and watches only the used parts of objects; of AddOnPlacementScores these are identity and state.
     """
 
     def __init__(self, session: Session, settings: Settings) -> None:
-        super().__init__(session)
+        self._session = session
         # resourceVersion of the ConfigMap of claims as last read or written; empty if it did not exist.
         #: Namespace -> resourceVersion of the ConfigMap with its claims.
         self._claims_versions: dict[str, str] = {}
@@ -61,6 +61,8 @@ class KubeBackend(KubeScoreBackend):
             if not unwanted.get(kind)
             for name in watched.names or ("",)
         }
+        scores = self._reflectors[Kind.SCORE, ""]
+        self._scores = KubeScores(session, scores.store.get, scores.observe)
 
     def start(self, on_change: OnChange) -> None:
         """See the protocol. Raises BackendError when a kind cannot be listed within a minute, or after `stop`."""
@@ -92,7 +94,7 @@ class KubeBackend(KubeScoreBackend):
         self._events.close()
         for reflector in self._reflectors.values():
             reflector.stop()
-        self.close()
+        self._session.close()
 
     def list(self, kind: Kind) -> list[Manifest]:
         """See the protocol."""
@@ -148,6 +150,18 @@ class KubeBackend(KubeScoreBackend):
         if remaining or not metadata.get("deletionTimestamp"):
             # Without its last finalizer a deleted object is gone: the watch reports it.
             self._observe(kind, answer)
+
+    def score(self, namespace: str, name: str) -> ScoreState | None:
+        """See the protocol."""
+        return self._scores.score(namespace, name)
+
+    def apply_score(self, manifest: Manifest, status: Manifest) -> ScoreState:
+        """See the protocol."""
+        return self._scores.apply_score(manifest, status)
+
+    def delete_score(self, namespace: str, name: str) -> None:
+        """See the protocol."""
+        self._scores.delete_score(namespace, name)
 
     def event(self, about: ObjectKey, type_: EventType, reason: str, message: str) -> None:
         """See the protocol."""
@@ -225,7 +239,9 @@ class KubeBackend(KubeScoreBackend):
         by_name = {"fieldSelector": f"metadata.name={name}"} if name else {}
 
         def changed(key: Key, old: Object | None, new: Object | None) -> None:
-            if new is not None and not (watched.matters(old, new) if old is not None else watched.new_matters):
+            if kind is Kind.SCORE:
+                self._scores.reported(key, new)
+            if new is not None and old is not None and not watched.matters(old, new):
                 return
             with self._telling:
                 if self._on_change is not None:

@@ -1,53 +1,168 @@
-"""AddOnPlacementScores on an API server, for the results worker."""
+"""AddOnPlacementScores on an API server.
+
+An object is ours if it has the framework's label; each request proves that again by a `test` or a precondition, so that
+an object that somebody else made of the same name, or took over, is neither changed nor deleted.
+"""
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
 import dsf.log
-from dsf.backends.kube_kinds import FIELD_MANAGER
+from dsf.api.types import CLUSTER_KIND, MANAGED_BY, MANAGED_BY_LABEL
+from dsf.backends.kube_kinds import FIELD_MANAGER, score_parts
 from dsf.backends.protocol import Manifest
-from dsf.errors import ObjectNotFoundError
+from dsf.backends.scorestate import ScoreState, foreign_message, is_ours, is_upstreams
+from dsf.errors import ForeignObjectError, ObjectConflictError, ObjectNotFoundError
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, Resource
-from dsf.kube.session import Session
+from dsf.kube.session import ApiServerError, Session
+from dsf.kube.store import Key, Object, version_of
 
 log = dsf.log.get(__name__)
 
+#: JSON pointer of the label.
+_LABEL: Final = f"/metadata/labels/{MANAGED_BY_LABEL.replace('~', '~0').replace('/', '~1')}"
+#: Seconds for which a created object counts although the watch has not reported it.
+_UNSEEN: Final = 60.0
 
-class KubeScoreBackend:
-    """See `dsf.backends.protocol.ScoreBackend`. One request for an existing score, three for a new one."""
 
-    def __init__(self, session: Session) -> None:
+class KubeScores:
+    """See `dsf.backends.protocol.ScoreBackend`. One request for an existing score, two for a new one. Thread-safe."""
+
+    def __init__(self, session: Session, stored: Callable[[Key], Object | None], observe: Callable[[Object], None]):
+        """`stored` gives the reflector's copy of an object; `observe` gets the answers to writes."""
         self._session = session
+        self._stored = stored
+        self._observe = observe
+        self._lock = threading.Lock()
+        # Objects created here that the watch has not reported yet, and until when (monotonic) they count.
+        self._created: dict[Key, tuple[Object, float]] = {}
 
-    def apply_score(self, manifest: Manifest, status: Manifest) -> None:
-        """Write the status; create the object if it is missing or belongs to a deleted cluster."""
+    def score(self, namespace: str, name: str) -> ScoreState | None:
+        """See the protocol."""
+        known = self._known((namespace, name))
+        state: ScoreState | None = known["state"] if known is not None else None
+        return state
+
+    def reported(self, key: Key, obj: Object | None) -> None:
+        """The watch has reported an object, or with None its deletion."""
+        with self._lock:
+            created = self._created.get(key)
+            if created is not None and (obj is None or not _is_older(obj, created[0])):
+                del self._created[key]
+
+    def apply_score(self, manifest: Manifest, status: Manifest) -> ScoreState:
+        """See the protocol."""
         metadata = manifest["metadata"]
-        namespace, name = metadata["namespace"], metadata["name"]
+        key = metadata["namespace"], metadata["name"]
+        known = self._known(key)
+        uid = known["metadata"]["uid"] if known is not None else self._create(key, manifest)["metadata"]["uid"]
+        path = ADDON_PLACEMENT_SCORES.path(*key)
         try:
-            answer = write_status(self._session, ADDON_PLACEMENT_SCORES, namespace, name, status)
+            answer = self._write(path, status, uid)
         except ObjectNotFoundError:
-            # The status is written separately: the API server drops it from a new object.
-            self._apply(manifest)
-            write_status(self._session, ADDON_PLACEMENT_SCORES, namespace, name, status)
-        else:
-            if not _has(answer["metadata"], metadata):
-                # A recreated ManagedCluster has another uid; or a label was removed.
-                self._apply(manifest)
+            # Deleted, and the watch has not reported it yet.
+            answer = self._write(path, status, self._create(key, manifest)["metadata"]["uid"])
+        except ApiServerError as error:
+            if error.status != 422:
+                raise
+            # The test failed, or a value is invalid.
+            stored = self._session.get(path)
+            if is_ours(stored) and stored["metadata"]["uid"] == uid:
+                raise
+            answer = self._write(path, status, self._claimed(key, manifest, stored)["metadata"]["uid"])
+        if not _has(answer["metadata"], metadata):
+            # A recreated ManagedCluster has another uid; or the scorer's label was changed.
+            answer = self._claim(key, manifest, answer)
+        self._note(key, answer)
+        state: ScoreState = score_parts(answer)["state"]
+        return state
 
     def delete_score(self, namespace: str, name: str) -> None:
-        """Remove the object if it exists."""
+        """See the protocol."""
+        key = namespace, name
+        known = self._known(key)
+        if known is None:
+            return
+        path = ADDON_PLACEMENT_SCORES.path(*key)
+        metadata = known["metadata"]
         try:
-            self._session.delete(ADDON_PLACEMENT_SCORES.path(namespace, name))
+            try:
+                self._session.delete(path, uid=metadata["uid"], version=metadata["resourceVersion"])
+            except ObjectConflictError:
+                stored = self._session.get(path)
+                if not is_ours(stored):
+                    log.info("score kept, it belongs to somebody else now", namespace=namespace, name=name)
+                    return
+                metadata = stored["metadata"]
+                self._session.delete(path, uid=metadata["uid"], version=metadata["resourceVersion"])
         except ObjectNotFoundError:
             log.debug("score already gone", namespace=namespace, name=name)
+        self.reported(key, None)
 
-    def close(self) -> None:
-        """Close the connections."""
-        self._session.close()
+    def _known(self, key: Key) -> Object | None:
+        stored = self._stored(key)
+        with self._lock:
+            created, until = self._created.get(key, (None, 0.0))
+            if created is None or time.monotonic() > until:
+                self._created.pop(key, None)
+                return stored
+        return created if stored is None or _is_older(stored, created) else stored
 
-    def _apply(self, manifest: Manifest) -> None:
-        metadata = manifest["metadata"]
-        path = ADDON_PLACEMENT_SCORES.path(metadata["namespace"], metadata["name"])
-        self._session.apply(path, manifest, field_manager=FIELD_MANAGER)
+    def _note(self, key: Key, answer: Object) -> None:
+        """The next look at this object has to see the answer to its write, although the watch may be behind."""
+        self._observe(answer)
+        if self._stored(key) is None:
+            with self._lock:
+                self._created[key] = score_parts(answer), time.monotonic() + _UNSEEN
+
+    def _create(self, key: Key, manifest: Manifest) -> Object:
+        """Create the object, or take over one of the original project's agent; its status is written separately, as
+        the API server drops it from a new object. Raises ForeignObjectError."""
+        path = ADDON_PLACEMENT_SCORES.path(key[0])
+        try:
+            return self._session.create(path, manifest, field_manager=FIELD_MANAGER)
+        except ObjectConflictError:
+            return self._claimed(key, manifest, self._session.get(ADDON_PLACEMENT_SCORES.path(*key)))
+
+    def _claimed(self, key: Key, manifest: Manifest, stored: Object) -> Object:
+        """`stored` as one of our objects. Raises ForeignObjectError if it is somebody else's."""
+        if is_ours(stored):
+            return stored
+        if is_upstreams(stored):
+            log.info("score of the original project's agent taken over", cluster=key[0], score=key[1])
+            return self._claim(key, manifest, stored)
+        raise ForeignObjectError(foreign_message(*key))
+
+    def _write(self, path: str, status: Manifest, uid: str) -> Object:
+        tests = {_LABEL: MANAGED_BY, "/metadata/uid": uid}
+        return self._session.replace_field(
+            f"{path}/status", "/status", status, field_manager=FIELD_MANAGER, tests=tests
+        )
+
+    def _claim(self, key: Key, manifest: Manifest, stored: Object) -> Object:
+        """Set our labels and the owner, if the object is still as `stored`."""
+        wanted, metadata = manifest["metadata"], stored["metadata"]
+        owners = [
+            owner
+            for owner in metadata.get("ownerReferences") or ()
+            if (owner.get("kind"), owner.get("name")) != (CLUSTER_KIND, key[0])
+        ]
+        values: dict[str, object] = {"/metadata/labels": {**(metadata.get("labels") or {}), **wanted["labels"]}}
+        if owners or wanted.get("ownerReferences"):
+            values["/metadata/ownerReferences"] = [*owners, *wanted.get("ownerReferences", ())]
+        tests = {"/metadata/uid": metadata["uid"], "/metadata/resourceVersion": metadata["resourceVersion"]}
+        path = ADDON_PLACEMENT_SCORES.path(*key)
+        return self._session.patch(path, values, field_manager=FIELD_MANAGER, tests=tests)
+
+
+def _is_older(obj: Object, other: Object) -> bool:
+    """Whether `obj` is an earlier state of the same object, or an earlier object."""
+    one, two = version_of(obj), version_of(other)
+    return one.isdecimal() and two.isdecimal() and int(one) < int(two)
 
 
 def write_status(session: Session, resource: Resource, namespace: str, name: str, status: Manifest) -> Manifest:

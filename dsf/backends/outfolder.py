@@ -21,6 +21,7 @@ import fcntl
 import os
 import tempfile
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -32,7 +33,8 @@ import yaml
 import dsf.log
 from dsf.api import kubeyaml
 from dsf.backends.protocol import Kind, Manifest, ObjectKey
-from dsf.errors import BackendError, ObjectNotFoundError, SettingsError
+from dsf.backends.scorestate import ScoreState, foreign_message, is_ours, state_of
+from dsf.errors import BackendError, ForeignObjectError, ObjectNotFoundError, SettingsError
 from dsf.keys import is_name
 from dsf.settings import Settings
 
@@ -52,6 +54,8 @@ _FOLDERS: Final = {
 INPUT_KINDS: Final = tuple(_FOLDERS)
 _WORK_PREFIX: Final = "manifestwork-"
 _SCORES: Final = "addonplacementscores"
+
+_Stamp = tuple[float, int, int] | None
 
 
 def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
@@ -239,25 +243,76 @@ class OutFolder:
 
 
 class DirectoryScores:
-    """Writes AddOnPlacementScores; the hub and any number of results workers may do so concurrently."""
+    """AddOnPlacementScores as files. See `dsf.backends.protocol.ScoreBackend`. Thread-safe."""
 
     def __init__(self, out: OutFolder) -> None:
         self._out = out
+        self._scores_lock = threading.Lock()
+        # State of each file that is ours, and what tells whether the file has changed since it was read or written.
+        self._states: dict[ObjectKey, tuple[ScoreState, _Stamp]] = {}
 
-    def apply_score(self, manifest: Manifest, status: Manifest) -> None:
-        """See `dsf.backends.protocol.ScoreBackend`."""
+    def score(self, namespace: str, name: str) -> ScoreState | None:
+        """See the protocol."""
+        with self._scores_lock:
+            state, _ = self._states.get(ObjectKey(Kind.SCORE, namespace, name), (None, None))
+        return state
+
+    def apply_score(self, manifest: Manifest, status: Manifest) -> ScoreState:
+        """See the protocol."""
         key = ObjectKey.of(manifest)
+        path = self._out.path(key)
         if not self._out.path(ObjectKey(Kind.CLUSTER, "", key.namespace)).exists():
             # As on Kubernetes, where the cluster's namespace would be missing.
             raise ObjectNotFoundError(f"cluster {key.namespace!r} is not there (any more)")
-        before = (self._out.read(key) or {}).get("metadata", {})
-        own = {name: before[name] for name in ("uid", "creationTimestamp") if name in before} or identity()
-        score = {**manifest, "metadata": {**manifest["metadata"], **own}, "status": status}
-        write_text(self._out.path(key), kubeyaml.dump(score))
+        with self._scores_lock:
+            stored = self._out.read(key)
+            if stored is not None and not is_ours(stored):
+                raise ForeignObjectError(foreign_message(key.namespace, key.name))
+            before = (stored or {}).get("metadata", {})
+            own = {name: before[name] for name in ("uid", "creationTimestamp") if name in before} or identity()
+            score = {**manifest, "metadata": {**manifest["metadata"], **own}, "status": status}
+            write_text(path, kubeyaml.dump(score))
+            state = state_of(score, written_at=time.time())
+            self._states[key] = state, _stamp(path)
+            return state
 
     def delete_score(self, namespace: str, name: str) -> None:
-        """See `dsf.backends.protocol.ScoreBackend`."""
-        self._out.remove(self._out.path(ObjectKey(Kind.SCORE, namespace, name)))
+        """See the protocol."""
+        key = ObjectKey(Kind.SCORE, namespace, name)
+        with self._scores_lock:
+            self._states.pop(key, None)
+            stored = self._out.read(key)
+            if stored is None or is_ours(stored):
+                self._out.remove(self._out.path(key))
+
+    def refresh_scores(self) -> list[ObjectKey]:
+        """Read the files that people changed, added or removed; returns their keys."""
+        changed: list[ObjectKey] = []
+        with self._scores_lock:
+            for key in {*self._states, *self._out.score_keys()}:
+                path = self._out.path(key)
+                state, stamp = self._states.get(key, (None, None))
+                now = _stamp(path)
+                if stamp == now:
+                    continue
+                stored = self._out.read(key)
+                if stored is not None and is_ours(stored):
+                    self._states[key] = state_of(stored, written_at=now[0] if now else 0.0), now
+                    changed.append(key)
+                else:
+                    self._states.pop(key, None)
+                    if state is not None:
+                        changed.append(key)
+        return changed
+
+
+def _stamp(path: Path) -> _Stamp:
+    """Time of the last change in unix seconds, size and inode of a file; None without one."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime, status.st_size, status.st_ino
 
 
 def _manifest(data: Any) -> Manifest | None:

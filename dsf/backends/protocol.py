@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple, Protocol, Self
 
+from dsf.backends.scorestate import ScoreState
 from dsf.redisacl.keyids import KeyIds
 
 Manifest = dict[str, Any]
@@ -69,16 +70,23 @@ OnChange = Callable[[ObjectKey], None]
 
 
 class ScoreBackend(Protocol):
-    """The part for the score writer, without a life cycle."""
+    """The part for the score writer."""
 
-    def apply_score(self, manifest: Manifest, status: Manifest) -> None:
-        """Create or update the AddOnPlacementScore as in `manifest`, with exactly this status.
+    def keys(self, kind: Kind) -> Sequence[ObjectKey]:
+        """The keys of all objects of a kind, without reading them; of scores those of the framework."""
 
-        Raises ObjectNotFoundError when its cluster does not exist.
+    def score(self, namespace: str, name: str) -> ScoreState | None:
+        """One AddOnPlacementScore of the framework as it is now; None without one. Costs no request."""
+
+    def apply_score(self, manifest: Manifest, status: Manifest) -> ScoreState:
+        """Create or update the AddOnPlacementScore as in `manifest`, with exactly this status; returns it as written.
+
+        Raises ForeignObjectError when the framework did not create the object of that name, and ObjectNotFoundError
+        when its cluster does not exist.
         """
 
     def delete_score(self, namespace: str, name: str) -> None:
-        """Remove the AddOnPlacementScore; no error if it does not exist."""
+        """Remove the AddOnPlacementScore. No error if it does not exist or the framework did not create it."""
 
 
 class Backend(ScoreBackend, Protocol):
@@ -88,9 +96,9 @@ class Backend(ScoreBackend, Protocol):
         """Start to watch. Returns when every object has been read; from then on `list` and `get` return all of them.
 
         `on_change` is called for each existing object, then for each created, changed or deleted one, including the
-        hub's own changes; of AddOnPlacementScores only for those that another manager changed or removed, and not if
-        only the status of a DynamicScorer or DynamicScoringConfig changed. Changes of the agents' credentials are
-        reported as those of a ManifestWork. It must return quickly and is called by one thread at a time.
+        hub's own changes, but not if only the status of a DynamicScorer or DynamicScoringConfig changed. Changes of the
+        agents' credentials are reported as those of a ManifestWork. It must return quickly and is called by one thread
+        at a time.
         """
 
     def stop(self) -> None:
@@ -108,9 +116,6 @@ class Backend(ScoreBackend, Protocol):
         They are shared: do not change them; a changed object is another one here.
         `metadata` has uid, generation and creationTimestamp.
         """
-
-    def keys(self, kind: Kind) -> Sequence[ObjectKey]:
-        """The keys of all objects of a kind, without reading them."""
 
     def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
         """One object, or None. It is shared: do not change it."""

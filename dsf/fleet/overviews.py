@@ -239,7 +239,7 @@ class PairDetail(PairRow):
     interval_seconds: int = 0
     paused_until: Time | None = None
     note: str = Field(default="", description="What was said when it was paused, or its interval was changed.")
-    unwritten: str = Field(default="", description="Why its AddOnPlacementScore was refused; empty when it was not.")
+    unwritten: str = Field(default="", description="Why the API server does not have its valid score; empty if it has.")
     cluster_problem: str = Field(
         default="", description="Why its cluster is not served or its results are refused; empty if neither."
     )

@@ -74,7 +74,7 @@ def pair_detail(
         interval_seconds=runs.interval if runs is not None else record.interval,
         paused_until=runs.paused_until if runs is not None and runs.paused else None,
         note=next((override.note for override in own_overrides if override.note), ""),
-        unwritten=state.unwritten,
+        unwritten=state.unwritten.message if state.unwritten is not None else "",
         cluster_problem=cluster_problem,
         hold=hold_view(record),
         held=state.held,

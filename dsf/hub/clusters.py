@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple
 import redis
 
 import dsf.log
-from dsf.api.naming import sanitize_resource_name
 from dsf.api.types import MANIFESTWORK_NAME
 from dsf.backends.compare import carries
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
@@ -186,7 +185,6 @@ class ClusterReconciler:
         # After the ManifestWork for the same reason.
         wait = self._hold(cluster, wanted, has_arrived=has_arrived)
         self._registrar.put_entries(cluster, wanted)
-        self._restore_scores(cluster, present, wanted)
         self._registrar.notices.tell_cluster(plan.notice(cluster))
         waits = [seconds for seconds in (wait, look) if seconds is not None]
         return min(waits, default=None)
@@ -205,15 +203,6 @@ class ClusterReconciler:
         except redis.RedisError as error:
             # The delivery error is the one to report.
             log.warning("changes wait for redis", cluster=cluster, error=str(error))
-
-    def _restore_scores(self, cluster: str, present: Mapping[str, Entry], wanted: Mapping[str, Entry]) -> None:
-        """Have scores written again that are missing although their pairs run again: those of a cluster are deleted
-        with its namespace."""
-        for name, entry in wanted.items():
-            if entry.runnable and name in present and not present[name].runnable:
-                score = sanitize_resource_name(entry.score_name)
-                if self._backend.get(Kind.SCORE, cluster, score) is None:
-                    self._registrar.rewrite_score(cluster, name)
 
     def _leave(self, cluster: str, plan: FleetPlan) -> float | None:
         self._held.pop(cluster, None)

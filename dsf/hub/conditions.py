@@ -408,7 +408,7 @@ def _scoring(plan: ScorerPlan, spread: DeliveryCounts, cycles: CycleOutcomes) ->
         return Statement("False", reason, text)
     if cycles.unwritten > 0:
         text = f"{cycles.unwritten} of {spread.desired} scores cannot be written; {cycles.refusal}"
-        return Statement("False", "ScoresNotWritten", text)
+        return Statement("False", cycles.unwritten_reason, text)
     if cycles.skips is not None:
         # Without the number of ticks, which would change the text every time.
         skips = cycles.skips

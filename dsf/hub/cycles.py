@@ -39,8 +39,10 @@ class CycleOutcomes:
     remark_reason: str = ""
     remarked: int = 0
     remark: str = ""
-    #: Clusters whose score the API server refused, and the reason for one, `<cluster>: <error>`.
+    #: Clusters whose valid score the API server does not have, and for one of them the condition's reason and
+    #: `<cluster>: <error>`.
     unwritten: int = 0
+    unwritten_reason: str = ""
     refusal: str = ""
     #: Clusters without a valid score because beat sends them no ticks, and the longest waiting one.
     idle: int = 0
@@ -51,15 +53,16 @@ class CycleOutcomes:
         """Sum up the states of a scorer's pairs at `now` (unix seconds)."""
         counts: Counter[Verdict] = Counter()
         unwritten = failing_without_score = 0
-        refusal = ""
+        refusal, unwritten_reason = "", ""
         idle: list[Skips] = []
         failures: list[tuple[float, FailedCycle]] = []
         remarks: dict[str, list[str]] = {}
         for state in states:
             trouble = state.trouble
-            if state.unwritten:
+            if (cause := state.unwritten) is not None:
                 unwritten += 1
-                refusal = refusal or f"{state.cluster}: {state.unwritten}"
+                refusal = refusal or f"{state.cluster}: {cause.message}"
+                unwritten_reason = unwritten_reason or cause.reason
             skips = state.skips
             judged = verdict(state, now)
             if judged is Verdict.SKIPPED and skips is not None and not _is_usable(state, now):
@@ -97,6 +100,7 @@ class CycleOutcomes:
             remarked=len(remarked),
             remark=remarked[0] if remarked else "",
             unwritten=unwritten,
+            unwritten_reason=unwritten_reason,
             refusal=refusal,
             idle=len(idle),
             skips=min(idle, key=lambda skips: (skips.since, skips.cluster), default=None),

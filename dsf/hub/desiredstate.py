@@ -126,6 +126,11 @@ class DesiredState:
         """The desired state as of the last `update`; empty before the first one."""
         return self._plan
 
+    @property
+    def is_known(self) -> bool:
+        """Whether there is a plan yet."""
+        return self._early is None
+
     def waits(self, key: ObjectKey) -> bool:
         """Whether this object is reconciled later, with the first plan, since there is none yet."""
         with self._lock:

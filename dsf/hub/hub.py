@@ -24,10 +24,11 @@ from dsf.hub.health import Check, HealthMonitor, HealthTarget, config_read
 from dsf.hub.notifications import ChangeTeller, NotificationListener
 from dsf.hub.outage import Outage
 from dsf.hub.registrar import Registrar
-from dsf.hub.scores import ScoreReconciler
+from dsf.hub.scores import PlanOwners
 from dsf.hub.statuses import ConfigReconciler, ScorerReconciler
 from dsf.hub.summaries import Differences
 from dsf.process.threads import SupervisedThread
+from dsf.scores.writer import ScoreWriter
 from dsf.settings import Settings
 from dsf.store.client import connect
 
@@ -60,7 +61,13 @@ class Hub:
         )
         self._health = HealthMonitor(settings, self._outage, self._on_health, self._on_check)
         self._desired = DesiredState(backend, settings, self._outage, self._health.health, self._on_new_plan)
-        self._registrar = Registrar(self._client, self._outage)
+        # Of its own: it waits for changes of scores.
+        self._writer_client = connect(settings, name="dsf-hub-writer")
+        #: A service of its own within the controller.
+        self.writer = ScoreWriter(
+            self._writer_client, settings, backend, self._owners, on_status=self._refresh_statuses
+        )
+        self._registrar = Registrar(self._client, self._outage, self.writer.check)
         self._credentials = AgentCredentials(backend, self._registrar, self._client, settings)
         self._changes = ChangeTeller(self._client, backend, self._scorer_called, self._health.ask)
         workers = _WORKERS[settings.backend]
@@ -80,10 +87,10 @@ class Hub:
             agent_namespace=settings.agent_namespace,
             on_distributed=self._on_distributed,
         )
-        self._scores = ScoreReconciler(backend, self._registrar, self._desired)
         self._reconcilers = self._make_reconcilers()
         # Last seen by `_is_changed` of each object: the backend calls by one thread at a time.
         self._seen: dict[ObjectKey, tuple[object, ...]] = {}
+        self._owners_of_plan: PlanOwners | None = None
         self._is_stopping = False
         self._has_begun = False
         self._thread = SupervisedThread(self._resync_forever, "resync")
@@ -100,6 +107,7 @@ class Hub:
         self._clusters.start()
         self._notifications.start()
         self._thread.start()
+        self.writer.start()
         self._has_begun = True
         self._resync.set()
         log.info("hub controller started", backend=self._settings.backend, namespace=self._settings.namespace)
@@ -112,7 +120,9 @@ class Hub:
         if not (self._thread.is_alive() and self._notifications.is_alive()):
             return "the threads that listen for changes have ended or are stuck"
         stuck = [controller.name for controller in self.controllers if not controller.is_progressing()]
-        return f"nothing of {', '.join(stuck)} is worked on although there is work" if stuck else ""
+        if stuck:
+            return f"nothing of {', '.join(stuck)} is worked on although there is work"
+        return self.writer.problem()
 
     @property
     def redis_is_away(self) -> bool:
@@ -137,11 +147,13 @@ class Hub:
         self._desired.controller.stop()
         self._clusters.stop()
         self._others.stop()
+        self.writer.stop()
         self._thread.join()
         # Last: threads may write until here.
         self._backend.stop()
         self._credentials.close()
         self._client.close()
+        self._writer_client.close()
         self._notifications_client.close()
 
     def _make_reconcilers(self) -> dict[Kind, Reconcile]:
@@ -149,10 +161,7 @@ class Hub:
         return {
             Kind.CLUSTER: clusters,
             Kind.SCORER: ScorerReconciler(backend, registrar, desired, self._health, clusters, self._desired.changed),
-            Kind.CONFIG: ConfigReconciler(
-                backend, registrar, desired, clusters, self._scores, self._clusters.queue.add
-            ),
-            Kind.SCORE: self._scores,
+            Kind.CONFIG: ConfigReconciler(backend, registrar, desired, clusters, self.writer.check_everything),
         }
 
     def _master_secret(self) -> bytes:
@@ -166,8 +175,15 @@ class Hub:
             raise SettingsError(f"{where}: is not a secret of at least 32 hex digits")
         return secret
 
+    def _owners(self) -> PlanOwners | None:
+        """The desired state for the writer; None before it is known. One for each plan, as it indexes the scorers."""
+        plan = self._desired.plan
+        if self._owners_of_plan is None or self._owners_of_plan.plan is not plan:
+            self._owners_of_plan = PlanOwners(plan) if self._desired.is_known else None
+        return self._owners_of_plan
+
     def _reconcile(self, key: ObjectKey) -> float | None:
-        # Without a plan each cluster would look like one that is gone, and each score like an orphan.
+        # Without a plan each cluster would look like one that is gone.
         return None if self._desired.waits(key) else self._reconcilers[key.kind](key)
 
     # --- event routing -------------------------------------------------------------------------------------------
@@ -186,7 +202,7 @@ class Hub:
         elif key.kind is Kind.WORK:
             self._clusters.queue.add(_cluster(key.namespace))
         elif key.kind is Kind.SCORE:
-            self._clusters.queue.add(key)
+            self.writer.object_changed(key.namespace, key.name)
 
     def _is_changed(self, key: ObjectKey) -> bool:
         """Whether more than the status, which the hub itself writes, changed. Edits of a status are found by a full
@@ -218,7 +234,7 @@ class Hub:
 
     def _on_new_plan(self, affected: Differences, changed: Set[ObjectKey]) -> None:
         for key in {*changed, *map(_scorer, affected.scorers), *map(_cluster, affected.clusters)}:
-            (self._clusters if key.kind in (Kind.CLUSTER, Kind.SCORE) else self._others).queue.add(key)
+            (self._clusters if key.kind is Kind.CLUSTER else self._others).queue.add(key)
 
     def _on_distributed(self, scorers: frozenset[str]) -> None:
         self._refresh_statuses(scorers)
@@ -280,9 +296,9 @@ class Hub:
             clusters |= plan.clusters.keys() | {key.name for key in self._backend.keys(Kind.CLUSTER)}
             clusters |= {key.namespace for key in self._backend.keys(Kind.WORK)}
         others = [*self._backend.keys(Kind.SCORER), *self._backend.keys(Kind.CONFIG)]
-        orphans: list[ObjectKey] = []
+        if everything:
+            self.writer.check_everything()
         try:
-            orphans += self._scores.orphans(plan)
             clusters |= self._registrar.refresh()
             clusters |= self._registrar.known_clusters() - plan.clusters.keys()
             # Listing took a while, and entries not in the plan are forgotten.
@@ -303,7 +319,7 @@ class Hub:
             clusters |= self._deliveries.unsettled()
             for key in others:
                 self._others.queue.add_after(key, random.uniform(0, spread))  # noqa: S311
-            for key in (*orphans, *map(_cluster, clusters)):
+            for key in map(_cluster, clusters):
                 self._clusters.queue.add_after(key, random.uniform(0, spread))  # noqa: S311
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import redis
@@ -28,7 +28,6 @@ from dsf.store.notices import Notices
 from dsf.store.pairs import Pairs
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
-from dsf.store.writes import PairLease, Writes
 
 log = dsf.log.get(__name__)
 
@@ -39,14 +38,22 @@ class Registrar:
     Methods raise redis.RedisError if Redis is unreachable; all are idempotent.
     """
 
-    def __init__(self, client: redis.Redis, outage: Outage) -> None:
-        """While the `outage` of Redis lasts every method fails at once instead of waiting for it."""
+    def __init__(
+        self,
+        client: redis.Redis,
+        outage: Outage,
+        on_pairs: Callable[[Iterable[tuple[str, str]]], None] = lambda _: None,
+    ) -> None:
+        """While the `outage` of Redis lasts every method fails at once instead of waiting for it.
+
+        `on_pairs` gets the (cluster, scorer) whose score may have to be written or deleted now.
+        """
+        self._on_pairs = on_pairs
         self._outage = outage
         self._redis = client
         self._schedule = ScheduleStore(client)
         self._registry = Registry(client)
         self._pairs = Pairs(client)
-        self._writes = Writes(client)
         #: Notices for users.
         self.notices = Notices(client)
         self._lock = threading.RLock()
@@ -156,7 +163,7 @@ class Registrar:
         self._scorers[name] = wanted
         if before is not None and before.model_copy(update={"score_room": wanted.score_room}) != wanted:
             # Dimension format, validity or failure policy changed: scores may need a rewrite.
-            self._writes.touch_all((cluster, name) for cluster in self._clusters_with(name))
+            self._on_pairs([(cluster, name) for cluster in self._clusters_with(name)])
 
     def present(self, cluster: str) -> Mapping[str, Entry]:
         """A cluster's entries in the schedule, by scorer."""
@@ -165,8 +172,8 @@ class Registrar:
             return dict(self._entries.get(cluster, {}))
 
     def remove_other_entries(self, cluster: str, wanted: Mapping[str, Entry]) -> None:
-        """Remove a cluster's unwanted entries, and those of a scorer whose name one of another namespace has now; the
-        writer is told to remove their scores."""
+        """Remove a cluster's unwanted entries, and those of a scorer whose name one of another namespace has now; their
+        scores are removed."""
         gone = [
             scorer
             for scorer, entry in self.present(cluster).items()
@@ -174,11 +181,12 @@ class Registrar:
         ]
         if not gone:
             return
-        self._schedule.remove((keys.pair(cluster, scorer) for scorer in gone), self._now())
+        self._schedule.remove(keys.pair(cluster, scorer) for scorer in gone)
         with self._lock:
             self._touched.add(cluster)
             entries = self._entries.get(cluster, {})
             self._entries[cluster] = {scorer: entry for scorer, entry in entries.items() if scorer not in gone}
+        self._on_pairs([(cluster, scorer) for scorer in gone])
 
     def agent_problems(self) -> Mapping[str, str]:
         """Cluster -> why its agent's results are refused; only clusters with such a problem."""
@@ -198,8 +206,13 @@ class Registrar:
         with self._lock:
             if self._clusters.get(record.name) == record:
                 return
+            before = self._clusters.get(record.name)
             self._registry.put_cluster(record)
             self._clusters[record.name] = record
+            scorers = [*self._entries.get(record.name, ())]
+        if before is None or before.uid != record.uid:
+            # Its scores have another owner.
+            self._on_pairs([(record.name, scorer) for scorer in scorers])
 
     def put_entries(self, cluster: str, wanted: Mapping[str, Entry]) -> None:
         """Write new or changed entries. The agent's delivery for them must precede."""
@@ -211,25 +224,16 @@ class Registrar:
         with self._lock:
             self._touched.add(cluster)
             self._entries[cluster] = {**self._entries.get(cluster, {}), **{entry.scorer: entry for entry in changed}}
+        # Of a cluster that has come back they may be missing.
+        self._on_pairs([(cluster, entry.scorer) for entry in changed])
 
     def remove_cluster(self, cluster: str) -> None:
-        """Forget a cluster and all its entries; the writer is told to remove its scores."""
+        """Forget a cluster and all its entries; its scores are removed."""
         self.remove_other_entries(cluster, {})
         with self._lock:
             if cluster in self._clusters:
                 self._registry.remove_cluster(cluster)
                 del self._clusters[cluster]
-
-    def rewrite_score(self, cluster: str, scorer: str) -> None:
-        """Have the writer write a pair's score unconditionally: it was changed or removed."""
-        self._ensure_read()
-        self._writes.touch(cluster, scorer, forget_written=True)
-
-    def written_score(self, cluster: str, scorer: str) -> str | None:
-        """Name of the score that the writer has written for a pair; None if there is none."""
-        self._ensure_read()
-        [facts] = self._writes.facts([PairLease(cluster, scorer, 0.0)])
-        return facts.written.name if facts.written is not None else None
 
     def cycles(self, plan: ScorerPlan, clusters: list[str]) -> CycleOutcomes:
         """Outcomes of a scorer's newest cycles."""

@@ -45,7 +45,6 @@ from dsf.hub.health import Health, HealthMonitor, HealthTarget
 from dsf.hub.obstacle import internal_obstacle
 from dsf.hub.registrar import Registrar
 from dsf.hub.scorerplan import ScorerPlan
-from dsf.hub.scores import ScoreReconciler
 from dsf.hub.summaries import FleetPlan
 from dsf.store.entries import Pace
 from dsf.store.notices import ConditionNotice, ScorerNotice, cut
@@ -227,9 +226,8 @@ class ConfigReconciler:
     registrar: Registrar
     desired: DesiredState
     clusters: ClusterReconciler
-    scores: ScoreReconciler
-    #: Gets the scores that are to be reconciled because there is no configuration any more.
-    on_orphan: Callable[[ObjectKey], None]
+    #: Called when there is no configuration any more: all scores are removed.
+    on_no_config: Callable[[], None]
     #: uids of the objects whose obsolete finalizers were removed: once each, as a running manager of upstream would put
     #: its own on again.
     freed: set[str] = field(default_factory=set)
@@ -237,8 +235,7 @@ class ConfigReconciler:
     def __call__(self, key: ObjectKey) -> float | None:
         """Raises BackendError and redis.RedisError."""
         if key == self.desired.config_key and self.desired.has_no_config:
-            for score in self.scores.orphans(self.desired.plan):
-                self.on_orphan(score)
+            self.on_no_config()
         config = self.desired.config(key)
         if config is not None and config.metadata.deletion_timestamp is None:
             self._report(key, config)

@@ -60,6 +60,8 @@ class ExpiredError(ApiServerError):
 class UnreachableError(BackendError):
     """The API server could not be reached or did not answer in time."""
 
+    is_unreachable = True
+
 
 class TooLargeError(BackendError):
     """The answer exceeds the caller's limit."""
@@ -229,9 +231,12 @@ class Session:
         """Read one object or list."""
         return self.request("GET", path)
 
-    def create(self, path: str, body: object, *, timeout: tuple[float, float] = _TIMEOUT) -> dict[str, Any]:
-        """Create an object in a collection."""
-        return self.request("POST", path, body=body, timeout=timeout)
+    def create(
+        self, path: str, body: object, *, timeout: tuple[float, float] = _TIMEOUT, field_manager: str = ""
+    ) -> dict[str, Any]:
+        """Create an object in a collection. Raises ObjectConflictError when one of its name exists."""
+        query = {"fieldManager": field_manager} if field_manager else None
+        return self.request("POST", path, query=query, body=body, timeout=timeout)
 
     def replace(self, path: str, body: object) -> dict[str, Any]:
         """Replace an object; with a resourceVersion in it, only if unchanged since."""
@@ -242,10 +247,27 @@ class Session:
         query = {"fieldManager": field_manager} if field_manager else None
         return self.request("PATCH", path, query=query, body=body, content_type=_MERGE_PATCH)
 
-    def replace_field(self, path: str, field: str, value: object, *, field_manager: str) -> dict[str, Any]:
-        """Set one field, given as a JSON pointer, to exactly this value, whoever wrote what is there."""
+    def replace_field(
+        self, path: str, field: str, value: object, *, field_manager: str, tests: Mapping[str, object] | None = None
+    ) -> dict[str, Any]:
+        """Set one field, given as a JSON pointer, to exactly this value, whoever wrote what is there.
+
+        Only if the object has the values of `tests`, by JSON pointer: else ApiServerError with status 422.
+        """
+        return self.patch(path, {field: value}, field_manager=field_manager, tests=tests)
+
+    def patch(
+        self,
+        path: str,
+        values: Mapping[str, object],
+        *,
+        field_manager: str,
+        tests: Mapping[str, object] | None = None,
+    ) -> dict[str, Any]:
+        """`replace_field` for several fields at once."""
+        patch = [{"op": "test", "path": field, "value": value} for field, value in (tests or {}).items()]
         # `add` also replaces what is there.
-        patch = [{"op": "add", "path": field, "value": value}]
+        patch += [{"op": "add", "path": field, "value": value} for field, value in values.items()]
         return self.request("PATCH", path, query={"fieldManager": field_manager}, body=patch, content_type=_JSON_PATCH)
 
     def apply(self, path: str, body: object, *, field_manager: str) -> dict[str, Any]:
@@ -253,10 +275,14 @@ class Session:
         query = {"fieldManager": field_manager, "force": "true"}
         return self.request("PATCH", path, query=query, body=body, content_type=_APPLY_PATCH)
 
-    def delete(self, path: str, *, uid: str | None = None) -> None:
-        """Delete an object; with `uid`, only that very object. Raises ObjectNotFoundError when it is gone."""
-        body = {"preconditions": {"uid": uid}} if uid else None
-        self.request("DELETE", path, body=body)
+    def delete(self, path: str, *, uid: str | None = None, version: str | None = None) -> None:
+        """Delete an object; with `uid` only that very object, with `version` only if it is unchanged.
+
+        Raises ObjectNotFoundError when it is gone, and ObjectConflictError when it is another one or has changed.
+        """
+        conditions = {"uid": uid, "resourceVersion": version}
+        preconditions = {name: value for name, value in conditions.items() if value}
+        self.request("DELETE", path, body={"preconditions": preconditions} if preconditions else None)
 
     def _send(
         self,

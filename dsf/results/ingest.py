@@ -53,7 +53,7 @@ log = dsf.log.get(__name__)
 class Ingest:
     """Handles results, concurrently in any number of threads and processes.
 
-    `clock` gives unix seconds; `on_change` is called when a writer must check some pair now.
+    `clock` gives unix seconds.
     """
 
     def __init__(
@@ -62,14 +62,12 @@ class Ingest:
         settings: Settings,
         *,
         clock: Callable[[], float] = time.time,
-        on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings = settings
         self._secret = master_secret(settings)
         self._redis = client
         self._runs = Runs(client)
         self._clock = clock
-        self._on_change = on_change
         # A flood of forged results must not fill the disk with log lines.
         self._throttle = dsf.log.Throttle()
         self._agents = Agents(client)
@@ -115,7 +113,7 @@ class Ingest:
         self._note(news)
         endings = self._endings(results, registered, now, refusing)
         ended = self._runs.end_all(list(endings.values()), now=now)
-        crowded = [number for number, answer in zip(endings, ended, strict=True) if answer == (NO_ROOM, False)]
+        crowded = [number for number, answer in zip(endings, ended, strict=True) if answer == NO_ROOM]
         if crowded:
             endings |= {number: without_room(*results[number], now) for number in crowded}
             ended_now = dict(zip(endings, ended, strict=True))
@@ -123,14 +121,12 @@ class Ingest:
             ended = list((ended_now | dict(zip(crowded, failed, strict=True))).values())
         self._runs.refuse(refused)
         answers |= dict(zip(endings, self._told(endings, ended, frames, now), strict=True))
-        if any(isinstance(answer, tuple) and answer[1] for answer in ended):
-            self._on_change()
         return [answers[number] for number in range(len(frames))]
 
     def _told(
         self,
         endings: Mapping[int, Ending],
-        ended: Sequence[tuple[str, bool] | redis.ResponseError],
+        ended: Sequence[str | redis.ResponseError],
         frames: Sequence[bytes],
         now: float,
     ) -> Iterator[str | redis.ResponseError]:
@@ -139,7 +135,7 @@ class Ingest:
             if isinstance(answer, redis.ResponseError):
                 yield answer
                 continue
-            outcome = answer[0]
+            outcome = answer
             run = keys.run_member(ending.cluster, ending.scorer, ending.run)
             tracing.ingested(run, ending.outcome, now, self._clock())
             if outcome in REFUSED:

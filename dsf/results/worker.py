@@ -1,4 +1,4 @@
-"""The results worker: its background threads, which are intake, writer and sweeper, and the Celery worker around them.
+"""The results worker: its background threads, which are intake and sweeper, and the Celery worker around them.
 
 The threads are a step of Celery's worker, which the application adds for this role: `celery -A dsf.celery worker -Q
 hub.results` is a complete results worker, as is `dsf hub --target results`. Missing settings are reported before it
@@ -18,13 +18,11 @@ from celery import Celery, bootsteps
 
 import dsf.log
 from dsf import keys
-from dsf.backends import make_score_backend
 from dsf.errors import DsfError
 from dsf.messages import INGEST_TASK
 from dsf.process.threads import SupervisedThread
 from dsf.results.ingest import Ingest, master_secret
 from dsf.results.intake import Intake
-from dsf.results.writer import Writer
 from dsf.settings import Settings, settings
 from dsf.store.client import connect, repeat
 from dsf.store.runs import Runs
@@ -38,7 +36,7 @@ _SWEEP_EVERY = 1.0
 
 
 class ResultsService:
-    """Intake, writer and sweeper of one process, each in its own thread. Celery's worker starts and stops it."""
+    """Intake and sweeper of one process, each in its own thread. Celery's worker starts and stops it."""
 
     name = "results"
 
@@ -46,25 +44,14 @@ class ResultsService:
         """Raises SettingsError if the master secret is missing or wrong."""
         master_secret(config)
         self._stopping = threading.Event()
-        # Set when a pair must be checked now.
-        self._wake = threading.Event()
         client = connect(config, name="dsf-results")
         # Agents may write any bytes into their mailboxes.
         mail = connect(config, name="dsf-results-mail", decode_responses=False)
         self._clients: list[redis.Redis] = [client, mail]
-        ingest = Ingest(client, config, on_change=self._wake.set)
+        ingest = Ingest(client, config)
         intake = Intake(mail, ingest, app.tasks[INGEST_TASK], self._stopping)
-        writer = Writer(
-            client,
-            config,
-            make_score_backend(config),
-            stopping=self._stopping,
-            wake=self._wake,
-            is_behind=lambda: intake.is_behind,
-        )
         work = {
             "results-intake": intake.run,
-            "score-writer": writer.run,
             "run-sweeper": Sweeper(client, config, self._stopping).run,
         }
         self._threads = [SupervisedThread(run, name) for name, run in work.items()]
@@ -77,13 +64,11 @@ class ResultsService:
     def begin_stop(self) -> None:
         """Begin nothing new."""
         self._stopping.set()
-        self._wake.set()
 
     def stop(self) -> None:
         """Wait for work in progress."""
         self.begin_stop()
         for thread in self._threads:
-            # A write in progress may delay shutdown.
             thread.join(10.0)
         for client in self._clients:
             client.close()

@@ -96,6 +96,18 @@ class PairFailure(BaseModel):
     at: _Moment
 
 
+class Unwritten(BaseModel):
+    """Why the backend does not have a pair's valid score. `since` is unix seconds."""
+
+    model_config = ConfigDict(frozen=True)
+
+    v: int = keys.SCHEMA_VERSION
+    #: One of `dsf.reasons.WriteReason`.
+    reason: str
+    message: str
+    since: _Moment
+
+
 class PairScore(BaseModel):
     """The newest score of a pair: what the exporter shows and what the AddOnPlacementScore is made from.
 
@@ -144,8 +156,8 @@ class PairState:
     remark_text: str | None = None
     #: Why beat sends it no ticks now; None if it sent the newest one.
     skips: Skips | None = None
-    #: Why the backend refused the AddOnPlacementScore; empty if it did not.
-    unwritten: str = ""
+    #: JSON of `unwritten`.
+    unwritten_text: str | None = None
 
     @property
     def pair(self) -> str:
@@ -240,6 +252,11 @@ class PairState:
         return parsed(PairFailure, self.pair, self.remark_text)
 
     @property
+    def unwritten(self) -> Unwritten | None:
+        """Why the backend does not have its valid score; None if it has."""
+        return parsed(Unwritten, self.pair, self.unwritten_text)
+
+    @property
     def score_bytes(self) -> int:
         """Approximate text size of the newest score."""
         return len(self.books.get("score", ""))
@@ -299,18 +316,18 @@ class Pairs:
         for batch in batched(pairs, self._BATCH):
             members = [keys.pair(*pair) for pair in batch]
             with self._redis.pipeline(transaction=False) as pipe:
-                for key in (keys.ROWS, keys.SKIPS, keys.WRITES_REFUSED):
+                for key in (keys.ROWS, keys.SKIPS, keys.UNWRITTEN):
                     pipe.hmget(key, members)
                 for pair in batch if has_books else ():
                     pipe.hgetall(keys.pair_key(*pair))
-                rows, skips, refused, *books = pipe.execute()
+                rows, skips, unwritten, *books = pipe.execute()
             for place, pair in enumerate(batch):
                 yield PairState(
                     *pair,
                     books=books[place] if has_books else _NOTHING,
                     **row_fields(members[place], rows[place]),
                     skips=Skips.of(pair[0], skips[place]),
-                    unwritten=refused[place] or "",
+                    unwritten_text=unwritten[place],
                 )
 
     def history(self, cluster: str, scorer: str) -> list[HistoryEntry]:

@@ -35,7 +35,7 @@ _INGEST_KEYS = (
     keys.LOST_RUNS,
     keys.ENTRIES,
     keys.WRITES,
-    keys.WRITTEN,
+    keys.WRITES_WAKE,
     keys.REJECTED,
     keys.HUB_CHANGED,
     keys.HUB_WAKE,
@@ -88,18 +88,17 @@ class Runs:
         self._forget = client.register_script(lua("forget"))
         self._set_right = client.register_script(lua("set_right"))
 
-    def end_all(self, endings: Sequence[Ending], *, now: float) -> list[tuple[str, bool] | redis.ResponseError]:
+    def end_all(self, endings: Sequence[Ending], *, now: float) -> list[str | redis.ResponseError]:
         """Close the books of runs, of a pair in their order, and store the state and score of each that is its pair's
         newest.
 
         One round trip for all pairs, and one more for each further ending of a pair. Returns for each of `endings` its
         outcome; NO_ROOM if nothing was stored because the scores of its namespace take their bytes; `late` if it had
         been declared lost (its score counts, the books stay); `replayed` or `stale` if it was refused; `removed` if the
-        pair no longer exists; `ended` for a lost run that is not open any more; and whether a writer must check the
-        pair now. What Redis has against one ending is in its place and does not affect the others; what it has against
-        all is raised.
+        pair no longer exists; `ended` for a lost run that is not open any more. What Redis has against one ending is in
+        its place and does not affect the others; what it has against all is raised.
         """
-        ended: dict[int, tuple[str, bool] | redis.ResponseError] = {}
+        ended: dict[int, str | redis.ResponseError] = {}
         for numbers in _by_turn(endings):
             arguments: list[_Argument] = [_number(now), HISTORY_LENGTH, _PREFIXES[1], EXPIRED_THRESHOLD, _latest(now)]
             for number in numbers:
@@ -107,7 +106,7 @@ class Runs:
             answers: list[Any] = self._ingest(keys=_INGEST_KEYS, args=arguments)
             for number, answer in zip(numbers, answers, strict=True):
                 is_error = isinstance(answer, redis.ResponseError)
-                ended[number] = answer if is_error else (str(answer[0]), answer[1] == 1)
+                ended[number] = answer if is_error else str(answer)
         return [ended[number] for number in range(len(endings))]
 
     def refuse(self, refused: Mapping[str, int]) -> None:
@@ -136,12 +135,12 @@ class Runs:
         scorers = Registry(self._redis).scorers() if missing else {}
         endings = {member: ending for member in missing if (ending := _lost(member, scorers, now)) is not None}
         answers = dict(zip(endings, self.end_all(list(endings.values()), now=now), strict=True))
-        spoilt = [member for member in missing if not isinstance(answers.get(member), tuple)]
+        spoilt = [member for member in missing if not isinstance(answers.get(member), str)]
         if spoilt:
             # What is no run, and those of pairs whose data is spoilt, have no books and must not stop the others.
             self._redis.zrem(keys.OPEN_RUNS, *spoilt)
         # Others may have ended meanwhile, and those of removed pairs are just forgotten.
-        lost = [member for member, answer in answers.items() if not isinstance(answer, tuple) or answer[0] == "lost"]
+        lost = [member for member, answer in answers.items() if not isinstance(answer, str) or answer == "lost"]
         return lost, len(overdue) == _BATCH
 
     def _has_mail(self, clusters: Collection[str]) -> dict[str, bool]:
@@ -187,7 +186,7 @@ class Runs:
         Returns those that had data. The hub controller does this on removing a pair, but may die in between.
         """
         # What ends with a pair.
-        by_pair = keys.ROWS, keys.SKIPS, keys.WRITES_REFUSED
+        by_pair = keys.ROWS, keys.SKIPS, keys.UNWRITTEN
         forgotten: list[str] = []
         for batch in batched(sorted(pairs), _BATCH):
             answer: list[object] = self._forget(

@@ -17,7 +17,6 @@ from dsf.api.types import MAX_SECONDS
 from dsf.store.client import at_once, batched, hub_time, lua, parsed, parsed_all
 from dsf.store.entries import (
     ALL_CLUSTERS,
-    CLOCK_SKEW,
     Effective,
     Entry,
     ScheduleOverride,
@@ -90,14 +89,12 @@ class ScheduleStore:
             changed += self._move(moves, at)
         return changed
 
-    def remove(self, pairs: Iterable[str], now: float | None = None) -> int:
+    def remove(self, pairs: Iterable[str]) -> int:
         """Remove pairs: entry, due time, state, books, history and open runs; returns how many had an entry.
 
-        The score writer is notified, to delete the pair's AddOnPlacementScore. Open runs are closed uncounted: their
-        books are gone. Overrides are kept, because pairs also disappear temporarily while a scorer is unhealthy or
-        masked; `forget` removes those of a deleted scorer.
+        Open runs are closed uncounted: their books are gone. Overrides are kept, because pairs also disappear
+        temporarily while a scorer is unhealthy or masked; `forget` removes those of a deleted scorer.
         """
-        at = hub_time(self._redis) if now is None else now
         gone = sorted(set(pairs))
         removed = 0
         for batch in batched(gone, self._BATCH):
@@ -111,8 +108,6 @@ class ScheduleStore:
         if gone:
             self._close_runs(set(gone))
         Runs(self._redis).forget(gone)
-        for batch in batched(gone, self._BATCH):
-            at_once(self._redis, ("ZADD", keys.WRITES, *(part for pair in batch for part in (at - CLOCK_SKEW, pair))))
         return removed
 
     def entries(self, pairs: Iterable[str] | None = None) -> list[Entry]:

@@ -2,7 +2,7 @@
 -- is asked for together, and written together. Each result is taken in as a whole or not at all: whatever can fail is
 -- looked at before the first write, and what Redis has against one says nothing of the others.
 -- One with the outcome 'lost' is of a run of which nothing was heard: it ends so only while it is open.
--- KEYS  1 open runs, 2 lost runs, 3 entries, 4 writes, 5 written, 6 rejected, 7 hub changed, 8 hub wake, 9 bytes of scores
+-- KEYS  1 open runs, 2 lost runs, 3 entries, 4 writes, 5 writes wake, 6 rejected, 7 hub changed, 8 hub wake, 9 bytes of scores
 -- ARGV  1 now, 2 history length, 3 beginning of the names of histories, 4 so many runs in a row that expired in the
 --       queue are news, 5 what sorts after every run id that can be remembered: a later one is of a clock that was ahead
 --       and has been set right since, and counts as none, then 20 per result:
@@ -13,8 +13,8 @@
 --       run's books close, as `field amount ...` | '1' when the run expired in the queue | number of items of the score |
 --       the one number that stands for the score, '' for none | why the score has not all results (JSON), '' if it has |
 --       the scorer's namespace | bytes that the scores of that namespace may take, 0 for any number
--- Returns for each {the outcome, 'late', 'replayed', 'stale', 'removed' or 'ended', or 'no_room' for a score that exceeds the
--- bytes of its namespace, with nothing written; 1 when a writer has to look at the pair now}, or the error.
+-- Returns for each the outcome, 'late', 'replayed', 'stale', 'removed' or 'ended', or 'no_room' for a score that exceeds the
+-- bytes of its namespace, with nothing written, or the error.
 local ROW, FIRST = 20, 6
 -- Bytes of a score that always finds room.
 local SMALL = 4096
@@ -36,7 +36,6 @@ end
 local entries = call('HMGET', KEYS[3], unpack(all_pairs))
 local open_runs = call('ZMSCORE', KEYS[1], unpack(members))
 local lost_runs = call('ZMSCORE', KEYS[2], unpack(members))
-local looks = call('ZMSCORE', KEYS[4], unpack(all_pairs))
 local rows = call('HMGET', ROWS, unpack(all_pairs))
 local used, grown = {}, {}
 local stored = call('HGETALL', KEYS[9])
@@ -46,7 +45,7 @@ end
 
 -- To be written for all --------------------------------------------------------------------------------------------
 
-local ended, lost_now, rows_now, looks_now, rejected, news_of = {}, {}, {}, {}, {}, {}
+local ended, lost_now, rows_now, changed_scores, rejected, news_of = {}, {}, {}, {}, {}, {}
 
 local function add(list, ...)
     for _, one in ipairs({...}) do
@@ -56,7 +55,7 @@ end
 
 local function reject(reason, answer)
     rejected[reason] = (rejected[reason] or 0) + 1
-    return {answer or reason, 0}
+    return answer or reason
 end
 
 local function take(first, i)
@@ -67,18 +66,17 @@ local function take(first, i)
     local is_lost = outcome == 'lost'
     if not entries[i] then
         add(ended, member)
-        return is_lost and {'removed', 0} or reject('stale', 'removed')
+        return is_lost and 'removed' or reject('stale', 'removed')
     end
     if is_lost and not open_runs[i] then
-        return {'ended', 0}
+        return 'ended'
     end
 
     -- What is known --------------------------------------------------------------------------------------------------
 
     local is_open = open_runs[i]
     local late = not is_open and lost_runs[i]
-    local is_shown = written == '1' or call('HEXISTS', KEYS[5], pair) == 1
-    local names = {'state_run', 'last_run', 'score_run', 'digest', 'changes', 'score_size', 'score_of'}
+    local names = {'state_run', 'last_run', 'score_run', 'digest', 'score_size', 'score_of'}
     local STATE = #names
     local amounts = {}
     if not late then
@@ -128,11 +126,11 @@ local function take(first, i)
         end
     end
 
-    local size_before, owner_before = tonumber(state[6]) or 0, state[7] or ''
+    local size_before, owner_before = tonumber(state[5]) or 0, state[6] or ''
     if score ~= '' and run > score_run and #score > SMALL and tonumber(room) > 0 then
         local size = owner_before == namespace and size_before or 0
         if #score > size and (used[namespace] or 0) - size + #score > tonumber(room) then
-            return {'no_room', 0}
+            return 'no_room'
         end
     end
 
@@ -199,8 +197,6 @@ local function take(first, i)
             set('score_run', run)
             set('digest', digest_now)
         end
-        -- Without a look to come nobody would renew it.
-        changed = changed or (written == '1' and not looks[i])
     end
     if has_expired == '1' then
         if run > state_run then
@@ -214,10 +210,7 @@ local function take(first, i)
         facts.expired, facts.expired_run, facts.expired_at = nil, nil, nil
         news = news or expired >= many_expired
     end
-    changed = changed and is_shown
-    if changed then
-        set('changes', format('%.0f', (tonumber(state[5]) or 0) + 1))
-    end
+    changed = changed and written == '1'
 
     local row_now = has_row and cjson.encode(facts)
 
@@ -251,12 +244,12 @@ local function take(first, i)
         note_change(pair)
     end
     if changed then
-        add(looks_now, now, pair)
+        changed_scores[#changed_scores + 1] = pair
     end
     if news then
         add(news_of, scorer)
     end
-    return {late and 'late' or outcome, changed and 1 or 0}
+    return late and 'late' or outcome
 end
 
 local answers = {}
@@ -280,12 +273,15 @@ end
 if #rows_now > 0 then
     call('HSET', ROWS, unpack(rows_now))
 end
-if #looks_now > 0 then
-    -- LT: a pair that already waits keeps its place.
-    call('ZADD', KEYS[4], 'LT', unpack(looks_now))
-end
 -- The results are in the books: what is spoilt from here on must not bring them back.
 tell_readers()
+for _, pair in ipairs(changed_scores) do
+    redis.pcall('HINCRBY', KEYS[4], pair, 1)
+end
+if #changed_scores > 0 then
+    redis.pcall('LPUSH', KEYS[5], '1')
+    redis.pcall('LTRIM', KEYS[5], 0, 0)
+end
 for reason, number in pairs(rejected) do
     redis.pcall('HINCRBY', KEYS[6], reason, number)
 end

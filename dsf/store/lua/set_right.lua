@@ -20,8 +20,7 @@ for i = 3, #ARGV do
             redis.call('HSET', PAIR .. pair, 'score', (string.gsub(score, '"at":[^,]+,"valid_until":[^,]+',
                 '"at":' .. row.last_success .. ',"valid_until":' .. row.valid_until, 1)))
         end
-        -- LT: a pair that already waits keeps its place.
-        redis.call('ZADD', KEYS[1], 'LT', row.last_success, pair)
+        redis.call('HINCRBY', KEYS[1], pair, 1)
         count = count + 1
     end
 end

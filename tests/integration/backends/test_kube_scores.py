@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from dsf.api.score import score_body, score_status
-from dsf.backends.kube_scores import KubeScoreBackend
-from dsf.errors import ObjectNotFoundError
+from dsf.api.types import SCORER_NAME_LABEL
+from dsf.backends.kube_scores import KubeScores
+from dsf.errors import ForeignObjectError, ObjectNotFoundError
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, MANAGED_CLUSTERS
 from dsf.kube.session import ApiServerError, Session
 from tests.support.controlplane import ControlPlane
@@ -26,6 +27,18 @@ class Cluster:
         self.uid = session.get(MANAGED_CLUSTERS.path(name=self.name))["metadata"]["uid"]
         self.path = ADDON_PLACEMENT_SCORES.path(self.name, "sample")
 
+    def create_as_upstream(self, session: Session, **status: Any) -> None:
+        """Create the object as the agent of the original project does."""
+        self.create_without_label(session, "dynamic-scoring-addon", **status)
+
+    def create_without_label(self, session: Session, manager: str, **status: Any) -> None:
+        """Create the object as another program does."""
+        metadata = {"name": "sample", "namespace": self.name}
+        body = {**self.manifest(), "metadata": metadata}
+        session.create(ADDON_PLACEMENT_SCORES.path(self.name), body, field_manager=manager)
+        theirs = {"scores": [{"name": "a", "value": 1}, {"name": "old", "value": 2}], **status}
+        session.merge(self.path + "/status", {"status": theirs}, field_manager=manager)
+
     def manifest(self) -> dict[str, Any]:
         return score_body(self.name, "sample-scorer", "sample", owner_uid=self.uid)
 
@@ -36,8 +49,9 @@ def cluster(control_plane: ControlPlane, session: Session) -> Cluster:
 
 
 @pytest.fixture
-def backend(session: Session) -> KubeScoreBackend:
-    return KubeScoreBackend(session)
+def backend(session: Session) -> KubeScores:
+    # As if the watch had not reported anything yet.
+    return KubeScores(session, lambda key: None, lambda obj: None)
 
 
 @pytest.fixture
@@ -59,10 +73,10 @@ def _status(*items: tuple[str, int], minutes: int = 5) -> dict[str, Any]:
 
 
 def test_a_new_score_has_its_status(
-    backend: KubeScoreBackend, session: Session, cluster: Cluster, requests: list[str]
+    backend: KubeScores, session: Session, cluster: Cluster, requests: list[str]
 ) -> None:
     backend.apply_score(cluster.manifest(), _status(("a", 10), ("b", -20)))
-    assert len(requests) == 3
+    assert len(requests) == 2
     stored = session.get(cluster.path)
     assert stored["status"] == _status(("a", 10), ("b", -20))
     metadata = stored["metadata"]
@@ -71,7 +85,7 @@ def test_a_new_score_has_its_status(
 
 
 def test_a_change_is_one_request_and_the_same_again_changes_nothing(
-    backend: KubeScoreBackend, session: Session, cluster: Cluster, requests: list[str]
+    backend: KubeScores, session: Session, cluster: Cluster, requests: list[str]
 ) -> None:
     backend.apply_score(cluster.manifest(), _status(("a", 1), ("b", 2)))
     requests.clear()
@@ -86,7 +100,7 @@ def test_a_change_is_one_request_and_the_same_again_changes_nothing(
 
 
 def test_edits_by_hand_do_not_last(
-    backend: KubeScoreBackend, session: Session, control_plane: ControlPlane, cluster: Cluster, requests: list[str]
+    backend: KubeScores, session: Session, control_plane: ControlPlane, cluster: Cluster, requests: list[str]
 ) -> None:
     wanted = _status(("a", 1), ("b", 2))
     backend.apply_score(cluster.manifest(), wanted)
@@ -113,34 +127,30 @@ def test_edits_by_hand_do_not_last(
 
 
 def test_a_status_written_by_another_program_is_taken_over(
-    backend: KubeScoreBackend, session: Session, cluster: Cluster
+    backend: KubeScores, session: Session, cluster: Cluster
 ) -> None:
     """The original project writes scores by update; its fields must not stay for ever."""
-    session.create(ADDON_PLACEMENT_SCORES.path(cluster.name), cluster.manifest())
-    theirs = {"scores": [{"name": "a", "value": 1}, {"name": "old", "value": 2}]}
-    session.merge(cluster.path + "/status", {"status": theirs}, field_manager="manager")
+    cluster.create_as_upstream(session)
     backend.apply_score(cluster.manifest(), _status(("a", 1)))
     assert session.get(cluster.path)["status"] == _status(("a", 1))
     backend.apply_score(cluster.manifest(), _status(("b", 1)))
     assert session.get(cluster.path)["status"] == _status(("b", 1)), "also what both wrote goes"
 
 
-def test_owner_and_labels_are_put_right(backend: KubeScoreBackend, session: Session, cluster: Cluster) -> None:
+def test_owner_and_labels_are_put_right(backend: KubeScores, session: Session, cluster: Cluster) -> None:
     backend.apply_score(cluster.manifest(), _status(("a", 1)))
     # The ManagedCluster was deleted and made again; OCM keeps its namespace and what is in it.
     session.delete(MANAGED_CLUSTERS.path(name=cluster.name))
     body = {"apiVersion": MANAGED_CLUSTERS.api_version, "kind": "ManagedCluster", "metadata": {"name": cluster.name}}
     cluster.uid = session.create(MANAGED_CLUSTERS.path(), body)["metadata"]["uid"]
-    session.merge(cluster.path, {"metadata": {"labels": {"app.kubernetes.io/managed-by": None, "mine": "stays"}}})
+    session.merge(cluster.path, {"metadata": {"labels": {SCORER_NAME_LABEL: "another", "mine": "stays"}}})
     backend.apply_score(cluster.manifest(), _status(("a", 2)))
     metadata = session.get(cluster.path)["metadata"]
     assert [owner["uid"] for owner in metadata["ownerReferences"]] == [cluster.uid]
     assert metadata["labels"] == {**cluster.manifest()["metadata"]["labels"], "mine": "stays"}
 
 
-def test_a_value_that_ocm_does_not_take_is_reported(
-    backend: KubeScoreBackend, session: Session, cluster: Cluster
-) -> None:
+def test_a_value_that_ocm_does_not_take_is_reported(backend: KubeScores, session: Session, cluster: Cluster) -> None:
     backend.apply_score(cluster.manifest(), _status(("a", 1)))
     with pytest.raises(ApiServerError, match=r"status\.scores.*should be less than or equal to 100") as caught:
         backend.apply_score(cluster.manifest(), _status(("a", 101)))
@@ -148,23 +158,81 @@ def test_a_value_that_ocm_does_not_take_is_reported(
     assert session.get(cluster.path)["status"] == _status(("a", 1))
 
 
-def test_a_missing_cluster_is_said(backend: KubeScoreBackend) -> None:
+def test_a_missing_cluster_is_said(backend: KubeScores) -> None:
     manifest = score_body("nowhere", "sample-scorer", "sample")
     with pytest.raises(ObjectNotFoundError, match='namespaces "nowhere" not found'):
         backend.apply_score(manifest, _status(("a", 1)))
 
 
 def test_a_namespace_that_is_going_counts_as_missing(
-    backend: KubeScoreBackend, control_plane: ControlPlane, cluster: Cluster
+    backend: KubeScores, control_plane: ControlPlane, cluster: Cluster
 ) -> None:
     control_plane.kubectl("delete", "namespace", cluster.name, "--wait=false")
     with pytest.raises(ObjectNotFoundError, match="being terminated"):
         backend.apply_score(cluster.manifest(), _status(("a", 1)))
 
 
-def test_a_score_is_deleted_and_once_more(backend: KubeScoreBackend, session: Session, cluster: Cluster) -> None:
+def test_a_score_is_deleted_and_once_more(backend: KubeScores, session: Session, cluster: Cluster) -> None:
     backend.apply_score(cluster.manifest(), _status(("a", 1)))
     for _ in range(2):
         backend.delete_score(cluster.name, "sample")
+    with pytest.raises(ObjectNotFoundError):
+        session.get(cluster.path)
+
+
+@pytest.mark.parametrize(
+    ("manager", "status"),
+    [
+        ("resource-usage-collect-addon", {}),
+        ("kubectl-create", {}),
+        # Written by the original project's agent, and by somebody who gave it an end.
+        ("dynamic-scoring-addon", {"validUntil": "2030-01-01T00:00:00Z"}),
+    ],
+)
+def test_foreign_score_is_neither_written_nor_deleted(
+    backend: KubeScores, session: Session, cluster: Cluster, manager: str, status: dict[str, Any]
+) -> None:
+    cluster.create_without_label(session, manager, **status)
+    stored = session.get(cluster.path)
+    for _ in range(2):
+        with pytest.raises(ForeignObjectError, match=rf"sample in namespace {cluster.name} belongs to somebody else"):
+            backend.apply_score(cluster.manifest(), _status(("a", 99)))
+        backend.delete_score(cluster.name, "sample")
+    assert session.get(cluster.path) == stored
+
+
+def test_score_that_lost_the_label_is_given_up(backend: KubeScores, session: Session, cluster: Cluster) -> None:
+    """Its uid is the one that was written."""
+    backend.apply_score(cluster.manifest(), _status(("a", 1)))
+    session.merge(cluster.path, {"metadata": {"labels": {"app.kubernetes.io/managed-by": None}}})
+    with pytest.raises(ForeignObjectError):
+        backend.apply_score(cluster.manifest(), _status(("a", 2)))
+    backend.delete_score(cluster.name, "sample")
+    assert session.get(cluster.path)["status"] == _status(("a", 1))
+
+
+def test_foreign_score_in_place_of_a_deleted_one_is_not_deleted(
+    backend: KubeScores, session: Session, cluster: Cluster
+) -> None:
+    """Before the watch has reported the deletion."""
+    backend.apply_score(cluster.manifest(), _status(("a", 1)))
+    session.delete(cluster.path)
+    cluster.create_without_label(session, "another-controller")
+    backend.delete_score(cluster.name, "sample")
+    with pytest.raises(ForeignObjectError):
+        backend.apply_score(cluster.manifest(), _status(("a", 2)))
+    assert [score["name"] for score in session.get(cluster.path)["status"]["scores"]] == ["a", "old"]
+
+
+def test_score_that_was_recreated_with_the_label_is_ours(
+    backend: KubeScores, session: Session, cluster: Cluster
+) -> None:
+    """As a backup restores it."""
+    backend.apply_score(cluster.manifest(), _status(("a", 1)))
+    session.delete(cluster.path)
+    session.create(ADDON_PLACEMENT_SCORES.path(cluster.name), cluster.manifest())
+    backend.apply_score(cluster.manifest(), _status(("a", 2)))
+    assert session.get(cluster.path)["status"] == _status(("a", 2))
+    backend.delete_score(cluster.name, "sample")
     with pytest.raises(ObjectNotFoundError):
         session.get(cluster.path)

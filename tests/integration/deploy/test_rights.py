@@ -23,8 +23,9 @@ from dsf.api.types import (
 )
 from dsf.auth.secrets import Use
 from dsf.backends.kube import KubeBackend
-from dsf.backends.kube_scores import KubeScoreBackend
+from dsf.backends.kube_scores import KubeScores
 from dsf.backends.protocol import Credentials, Kind, ObjectKey
+from dsf.errors import ObjectNotFoundError
 from dsf.hub.distribute import manifest_work
 from dsf.kube.leader import LeaderElector
 from dsf.kube.resources import (
@@ -155,19 +156,15 @@ def test_the_hub_is_refused_what_others_own(as_account: Callable[..., Session], 
         with pytest.raises(ForbiddenError):
             hub.get(path)
     with pytest.raises(ForbiddenError):
-        hub.create(ADDON_PLACEMENT_SCORES.path(cluster), SCORE)
-    with pytest.raises(ForbiddenError):
         hub.merge(DYNAMIC_SCORERS.path(HUB_NAMESPACE, "any"), {"spec": {"description": "d"}})
     with pytest.raises(ForbiddenError):
         hub.merge(MANAGED_CLUSTERS.path(name=cluster), {"spec": {"hubAcceptsClient": False}})
 
 
-def test_a_results_worker_can_write_scores_and_nothing_else(
-    as_account: Callable[..., Session], plane: ControlPlane, session: Session
-) -> None:
+def test_the_hub_writes_scores(as_account: Callable[..., Session], plane: ControlPlane, session: Session) -> None:
     cluster = plane.cluster("c")
-    results = as_account("dynamic-scoring-results")
-    backend = KubeScoreBackend(results)
+    hub = as_account("dynamic-scoring-hub")
+    backend = KubeScores(hub, lambda key: None, lambda obj: None)
     score = SCORE | {"metadata": {**_metadata(SCORE), "namespace": cluster}}
     # New, changed, with something to take away, gone.
     backend.apply_score(score, STATUS)
@@ -177,18 +174,11 @@ def test_a_results_worker_can_write_scores_and_nothing_else(
     backend.apply_score(score, STATUS)
     assert session.get(path)["status"]["scores"] == STATUS["scores"]
     backend.delete_score(cluster, "s")
-    for path in (
-        ADDON_PLACEMENT_SCORES.path(),
-        MANAGED_CLUSTERS.path(),
-        SECRETS.path(HUB_NAMESPACE),
-        MANIFEST_WORKS.path(cluster, MANIFESTWORK_NAME),
-        DYNAMIC_SCORERS.path(),
-    ):
-        with pytest.raises(ForbiddenError):
-            results.get(path)
+    with pytest.raises(ObjectNotFoundError):
+        session.get(path)
 
 
-@pytest.mark.parametrize("name", ["beat", "exporter", "flower", "redis"])
+@pytest.mark.parametrize("name", ["beat", "results", "exporter", "flower", "redis"])
 def test_the_others_may_nothing(as_account: Callable[..., Session], name: str) -> None:
     session = as_account(f"dynamic-scoring-{name}")
     for resource in (SECRETS, CONFIG_MAPS, DYNAMIC_SCORERS, DYNAMIC_SCORING_CONFIGS, MANIFEST_WORKS):

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import redis
 
 from dsf import keys, messages
+from dsf.api.naming import sanitize_resource_name
+from dsf.backends.protocol import Kind, ObjectKey
+from dsf.backends.scorestate import ScoreState, state_of
 from dsf.results.ingest import Ingest
-from dsf.results.writer import Writer
+from dsf.scores.writer import ScoreWriter
 from dsf.settings import Settings
 from dsf.store.client import at_once
 from dsf.store.entries import Entry
@@ -37,19 +41,31 @@ def handle(ingest: Ingest, frame: bytes | str) -> str:
 class MemoryBackend:
     """Keeps objects in a dict; fails with `error` while that is set."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self.objects: dict[tuple[str, str], dict[str, Any]] = {}
+        self.written_at: dict[tuple[str, str], float] = {}
+        self.clock = clock
         self.log: list[tuple[str, str, str]] = []
         self.error: Exception | None = None
         self.lock = threading.Lock()
 
-    def apply_score(self, manifest: dict[str, Any], status: dict[str, Any]) -> None:
+    def keys(self, kind: Kind) -> list[ObjectKey]:
+        return [ObjectKey(kind, *key) for key in self.objects]
+
+    def score(self, namespace: str, name: str) -> ScoreState | None:
+        key = namespace, name
+        found = self.objects.get(key)
+        return None if found is None else state_of(found, written_at=self.written_at.get(key, 0.0))
+
+    def apply_score(self, manifest: dict[str, Any], status: dict[str, Any]) -> ScoreState:
         if self.error is not None:
             raise self.error
         key = (manifest["metadata"]["namespace"], manifest["metadata"]["name"])
         with self.lock:
             self.objects[key] = {**manifest, "status": status}
+            self.written_at[key] = self.clock()
             self.log.append(("apply", *key))
+            return state_of(self.objects[key], written_at=self.clock())
 
     def delete_score(self, namespace: str, name: str) -> None:
         if self.error is not None:
@@ -64,6 +80,26 @@ class MemoryBackend:
         return None if found is None else {item["name"]: item["value"] for item in found["status"]["scores"]}
 
 
+class BedOwners:
+    """Wants the pairs of the schedule, and more; a score name belongs to the scorer of the registry."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+        self._registry = Registry(client)
+        self.wanted: set[tuple[str, str]] = set()
+        self.departed: set[str] = set()
+
+    def wants(self, cluster: str, label: str) -> bool:
+        if cluster in self.departed:
+            return False
+        return (cluster, label) in self.wanted or self._client.hexists(keys.ENTRIES, keys.pair(cluster, label))
+
+    def scorer_of(self, cluster: str, name: str) -> str | None:
+        del cluster
+        scorers = self._registry.scorers().values()
+        return next((one.name for one in scorers if sanitize_resource_name(one.score_name) == name), None)
+
+
 class Bed:
     """One hub. Times are unix seconds on its own clock, which stands still unless a test moves it."""
 
@@ -76,17 +112,20 @@ class Bed:
         self.runs = Runs(client)
         self.writes = Writes(client)
         self.schedule = ScheduleStore(client)
-        self.backend = MemoryBackend()
+        self.backend = MemoryBackend(lambda: self.now)
+        self.owners = BedOwners(client)
         self.ingest = Ingest(client, settings, clock=lambda: self.now)
+        # Scorers whose status writers reported as changed.
+        self.changed_statuses: set[str] = set()
 
-    def writer(self) -> Writer:
-        """A new writer, as another worker would have one."""
-        return Writer(
+    def writer(self) -> ScoreWriter:
+        """A new writer, as another leader would have one."""
+        return ScoreWriter(
             self.client,
             self.settings,
             self.backend,
-            stopping=threading.Event(),
-            wake=threading.Event(),
+            lambda: self.owners,
+            on_status=self.changed_statuses.update,
             clock=lambda: self.now,
         )
 
@@ -157,9 +196,9 @@ class Bed:
         lost, _ = self.runs.sweep(now=self.now, lost_after=self.settings.lost_after)
         return lost
 
-    def write(self) -> list[tuple[str, str, str]]:
-        """Let a writer do all that is due; what the backend was asked to do."""
-        writer, before = self.writer(), len(self.backend.log)
+    def write(self, writer: ScoreWriter | None = None) -> list[tuple[str, str, str]]:
+        """Let a writer, by default a new one, do all that is due; returns the requests to the backend."""
+        writer, before = writer or self.writer(), len(self.backend.log)
         deadline = time.monotonic() + 20
         while writer.step() == 0.0:
             assert time.monotonic() < deadline

@@ -19,7 +19,7 @@ from dsf.fleetmetrics.collector import FleetCollector
 from dsf.results.ingest import Ingest
 from dsf.store.registry import FailingRule, HoldRule
 from tests.integration.results.bed import Bed
-from tests.integration.results.writes import APPLY, NAME
+from tests.integration.scores.writes import APPLY, NAME
 
 HOLD = HoldRule(min_change=5, for_seconds=60)
 

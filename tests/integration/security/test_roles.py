@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 
 import pytest
@@ -24,18 +23,18 @@ from dsf.redisacl.clusterusers import ClusterUsers
 from dsf.redisacl.rules import HubRole, hub_user
 from dsf.results.ingest import Ingest
 from dsf.results.intake import Mailboxes
-from dsf.results.writer import Writer
+from dsf.scores.writer import ScoreWriter
 from dsf.settings import Settings
 from dsf.store.agents import AgentKeys, results_waiting
 from dsf.store.entries import Entry
 from dsf.store.notices import ClusterNotice, Notices, ScorerNotice
-from dsf.store.pairs import Pairs
+from dsf.store.pairs import Pairs, Unwritten
 from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from dsf.store.runs import Runs
 from dsf.store.schedule import ScheduleStore
 from dsf.store.ticks import send_now
-from dsf.store.writes import PairLease, Writes
-from tests.integration.results.bed import MemoryBackend, handle
+from dsf.store.writes import Writes
+from tests.integration.results.bed import BedOwners, MemoryBackend, handle
 from tests.integration.schedule.support import Bench
 from tests.integration.security.fleet import MASTER
 from tests.support.secureredis import SecureRedis
@@ -109,7 +108,7 @@ def test_nobody_is_refused_in_its_own_work(secure_redis: SecureRedis) -> None:
     beat.blpop([keys.BEAT_WAKE], timeout=0.01)
     lock.release()
 
-    # results worker: a mailbox, every outcome, the sweeper, the writer
+    # results worker: a mailbox, every outcome, the sweeper
     mail = Mailboxes(results, 1000)
     secure_redis.client().set(keys.mail_slot("c1", 0), "x" * 300)
     secure_redis.client().set(keys.mail_slot("c1", 1), "too short")
@@ -140,24 +139,23 @@ def test_nobody_is_refused_in_its_own_work(secure_redis: SecureRedis) -> None:
     assert runs.leftovers() == {"gone/s2"}
     secure_redis.client().hdel(keys.ENTRIES, "gone/s1")
     assert runs.forget(runs.leftovers()) == ["gone/s1"]
-    backend = MemoryBackend()
-    writer = Writer(results, settings, backend, stopping=threading.Event(), wake=threading.Event())
-    deadline = time.monotonic() + 10
-    while writer.step() == 0.0:
-        assert time.monotonic() < deadline
-    assert backend.objects
-    writes = Writes(results)
-    claims, _ = writes.claim(time.time() + 1000, 10, 1)
-    writes.put_off(claims[0], time.time())
-
-    # hub: news, states, what goes
+    # hub: news, states, the score writer, what goes
     assert AgentKeys(hub).used() == {"c1": 2}
     assert hub.spop(keys.HUB_CHANGED, 10)
     hub.blpop([keys.HUB_WAKE], timeout=0.01)
     list(Pairs(hub).rows([("c1", "s1"), ("c2", "s1")]))
-    Writes(hub).touch("c1", "s1", forget_written=True)
-    Writes(hub).facts([PairLease("c1", "s1", 0.0)])
-    Writes(hub).validity_factor()
+    backend = MemoryBackend()
+    writer = ScoreWriter(hub, settings, backend, lambda: BedOwners(secure_redis.client()))
+    deadline = time.monotonic() + 10
+    while writer.step() == 0.0:
+        assert time.monotonic() < deadline
+    assert backend.objects
+    writes = Writes(hub)
+    writes.wait(0.01)
+    cause = Unwritten(reason="ScoresNotWritten", message="no right", since=time.time())
+    writes.note_unwritten({("c1", "s1"): cause})
+    writes.note_unwritten({("c1", "s1"): None})
+    assert writes.unwritten_pairs() == []
     ChangeTeller(hub, MemoryBackend(), lambda _: None, lambda *_: None).tell()
     assert hub.get(keys.CHANGES_TOLD)
     schedule.overrides_of("s1", ["c1"])

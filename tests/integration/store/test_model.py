@@ -36,7 +36,7 @@ def test_nothing_is_left_of_pairs_that_went(bed_in_memory: Bed) -> None:
     assert gone
     # The second look of the sweeper forgets that they went.
     mix.bed.runs.forget(mix.bed.runs.leftovers())
-    left = {key for key in (keys.ROWS, keys.SKIPS, keys.WRITES_REFUSED, keys.CHANGED) if mix.client.exists(key)}
+    left = {key for key in (keys.ROWS, keys.SKIPS, keys.UNWRITTEN, keys.CHANGED) if mix.client.exists(key)}
     assert left == set()
     assert mix.model.summary().pairs == 0
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dsf.backends import make_backend, make_score_backend
+from dsf.backends import make_backend
 from dsf.backends.kube import KubeBackend
-from dsf.backends.kube_scores import KubeScoreBackend
 from dsf.errors import SettingsError
 from dsf.settings import Settings
 
@@ -29,20 +28,17 @@ def test_kube_is_made_from_a_kubeconfig(tmp_path: Path, settings_factory: Callab
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(KUBECONFIG)
     settings = settings_factory(backend="kube", kubeconfig=kubeconfig)
-    backend, scores = make_backend(settings), make_score_backend(settings)
+    backend = make_backend(settings)
     assert isinstance(backend, KubeBackend)
-    assert isinstance(scores, KubeScoreBackend)
     backend.stop()
-    scores.close()
 
 
 def test_without_an_api_server_it_says_what_to_set(
     settings_factory: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    for make in (make_backend, make_score_backend):
-        with pytest.raises(SettingsError, match="DSF_KUBECONFIG"):
-            make(settings_factory(backend="kube"))
+    with pytest.raises(SettingsError, match="DSF_KUBECONFIG"):
+        make_backend(settings_factory(backend="kube"))
 
 
 def test_a_folder_of_manifests_needs_no_kubernetes_client() -> None:

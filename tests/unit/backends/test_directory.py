@@ -11,6 +11,7 @@ import pytest
 import structlog
 import yaml
 
+from dsf.api.score import score_body
 from dsf.backends import directory, make_backend
 from dsf.backends.manifestfolder import ManifestFolder
 from dsf.backends.protocol import Backend, Credentials, Kind, ObjectKey
@@ -198,18 +199,16 @@ def test_settings_that_cannot_be_used(
         make_backend(settings)
 
 
-def test_scores_go_by_the_names_of_their_files_and_copies_of_people_are_none(tmp_path: Path, start: Start) -> None:
+def test_copies_of_score_files_by_people_are_no_scores(tmp_path: Path, start: Start) -> None:
     (tmp_path / "c.yaml").write_text(_cluster())
-    about = {"apiVersion": "cluster.open-cluster-management.io/v1alpha1", "kind": "AddOnPlacementScore"}
-    score = {**about, "metadata": {"namespace": "c", "name": "s"}}
+    score = score_body("c", "scorer", "s")
     with start() as (backend, _):
         backend.apply_score(score, {"scores": []})
         folder = tmp_path / "_out" / "clusters" / "c" / "addonplacementscores"
         for name in ("copy", "not a name"):
             (folder / f"{name}.yaml").write_text((folder / "s.yaml").read_text())
-        # None is read for its key.
         (folder / "broken.yaml").write_text("{")
-        assert [key.name for key in backend.keys(Kind.SCORE)] == ["broken", "copy", "s"]
+        assert [key.name for key in backend.keys(Kind.SCORE)] == ["s"]
         assert backend.get(Kind.SCORE, "c", "copy") is None
         assert (backend.get(Kind.SCORE, "c", "s") or {})["status"] == {"scores": []}
         assert backend.get(Kind.SCORE, "c", "broken") is None

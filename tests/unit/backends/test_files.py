@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ import pytest
 import yaml
 
 from dsf.api import kubeyaml
+from dsf.api.score import score_body, score_status
 from dsf.backends.outfolder import DirectoryScores, OutFolder, read_yaml, remove, write_text
 from dsf.backends.protocol import Kind, ObjectKey
-from dsf.errors import BackendError, ObjectNotFoundError
+from dsf.errors import BackendError, ForeignObjectError, ObjectNotFoundError
 
 KEY = ObjectKey(Kind.SCORER, "hub", "s")
 
@@ -102,19 +104,31 @@ def test_an_object_that_is_not_that_of_its_file_is_left_out(tmp_path: Path, chan
     assert list(out.all(Kind.SCORER)) == []
 
 
-MANIFEST = {"kind": "AddOnPlacementScore", "metadata": {"namespace": "c1", "name": "s1"}}
-SCORE = ObjectKey(Kind.SCORE, "c1", "s1")
+CLUSTER = "c1"
+SCORE = ObjectKey(Kind.SCORE, CLUSTER, "s1")
+MANIFEST = score_body(CLUSTER, "scorer", "s1")
 
 
-def test_a_renewal_keeps_what_the_object_had(tmp_path: Path) -> None:
-    out = OutFolder(tmp_path, "default")
+def status(value: int) -> dict[str, Any]:
+    """A status with one item."""
+    now = datetime(2026, 11, 29, tzinfo=UTC)
+    return score_status([("item", value)], valid_until=now + timedelta(minutes=5), now=now)
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> OutFolder:
+    """An out folder with one cluster."""
     (tmp_path / "managedclusters").mkdir()
-    (tmp_path / "managedclusters" / "c1.yaml").touch()
-    DirectoryScores(out).apply_score(MANIFEST, {"value": 1})
+    (tmp_path / "managedclusters" / f"{CLUSTER}.yaml").touch()
+    return OutFolder(tmp_path, "default")
+
+
+def test_renewed_score_keeps_its_identity(out: OutFolder, tmp_path: Path) -> None:
+    DirectoryScores(out).apply_score(MANIFEST, status(1))
     first = out.read(SCORE) or {}
     for value in (2, 3):
-        DirectoryScores(out).apply_score(MANIFEST, {"value": value})
-        assert out.read(SCORE) == {**first, "status": {"value": value}}
+        DirectoryScores(out).apply_score(MANIFEST, status(value))
+        assert out.read(SCORE) == {**first, "status": status(value)}
     assert first["metadata"]["uid"]
     # A new one has another uid.
     backend = DirectoryScores(out)
@@ -122,10 +136,53 @@ def test_a_renewal_keeps_what_the_object_had(tmp_path: Path) -> None:
     backend.delete_score("c1", "s1")
     assert out.read(SCORE) is None
     assert not (tmp_path / "clusters").exists()
-    backend.apply_score(MANIFEST, {"value": 9})
+    backend.apply_score(MANIFEST, status(9))
     assert (out.read(SCORE) or {})["metadata"]["uid"] != first["metadata"]["uid"]
 
 
-def test_a_cluster_that_is_gone_gets_no_score(tmp_path: Path) -> None:
+def test_missing_cluster_gets_no_score(tmp_path: Path) -> None:
     with pytest.raises(ObjectNotFoundError, match="cluster 'c1' is not there"):
-        DirectoryScores(OutFolder(tmp_path, "default")).apply_score(MANIFEST, {})
+        DirectoryScores(OutFolder(tmp_path, "default")).apply_score(MANIFEST, status(1))
+
+
+def test_foreign_score_is_neither_written_nor_deleted(out: OutFolder) -> None:
+    foreign = {**MANIFEST, "metadata": {"namespace": CLUSTER, "name": "s1"}, "status": {"scores": []}}
+    write_text(out.path(SCORE), kubeyaml.dump(foreign))
+    backend = DirectoryScores(out)
+    assert backend.refresh_scores() == []
+    assert backend.score(CLUSTER, "s1") is None
+    with pytest.raises(ForeignObjectError, match=r"belongs to somebody else.*managed-by"):
+        backend.apply_score(MANIFEST, status(1))
+    backend.delete_score(CLUSTER, "s1")
+    assert out.read(SCORE) == foreign
+
+
+def test_score_without_the_label_is_given_up(out: OutFolder) -> None:
+    backend = DirectoryScores(out)
+    backend.apply_score(MANIFEST, status(1))
+    text = kubeyaml.dump({**(out.read(SCORE) or {}), "metadata": {"namespace": CLUSTER, "name": "s1"}})
+    write_text(out.path(SCORE), text)
+    assert backend.refresh_scores() == [SCORE]
+    assert backend.score(CLUSTER, "s1") is None
+    with pytest.raises(ForeignObjectError):
+        backend.apply_score(MANIFEST, status(2))
+    backend.delete_score(CLUSTER, "s1")
+    assert out.path(SCORE).read_text() == text
+
+
+def test_changes_of_score_files_are_reported(out: OutFolder) -> None:
+    backend = DirectoryScores(out)
+    written = backend.apply_score(MANIFEST, status(1))
+    assert backend.refresh_scores() == []
+    assert backend.score(CLUSTER, "s1") == written
+    write_text(out.path(SCORE), kubeyaml.dump({**(out.read(SCORE) or {}), "status": status(99)}))
+    assert backend.refresh_scores() == [SCORE]
+    edited = backend.score(CLUSTER, "s1")
+    assert edited is not None
+    assert edited.digest != written.digest
+    remove(out.path(SCORE), up_to=out.root)
+    assert backend.refresh_scores() == [SCORE]
+    assert backend.score(CLUSTER, "s1") is None
+    # The next hub reads what there is.
+    backend.apply_score(MANIFEST, status(1))
+    assert DirectoryScores(out).refresh_scores() == [SCORE]

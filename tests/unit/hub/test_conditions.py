@@ -17,7 +17,7 @@ from dsf.hub.health import Health
 from dsf.hub.obstacle import Obstacle
 from dsf.hub.summaries import make_plan
 from dsf.store.entries import Pace, Pauses, ScheduleOverride
-from dsf.store.pairs import PairFailure, PairState, row_fields
+from dsf.store.pairs import PairFailure, PairState, Unwritten, row_fields
 from dsf.store.ticks import Skips
 from tests.unit.hub.builders import NOW, cluster, config, scorer
 
@@ -119,10 +119,14 @@ def test_cycles_that_only_expire_are_a_failure_with_a_reason() -> None:
     assert "many, expired: its cycles wait in the queue of many" in message(shown)
 
 
-def test_scores_that_cannot_be_written_are_said() -> None:
+def _unwritten(message: str) -> Unwritten:
+    return Unwritten(reason="ScoresNotWritten", message=message, since=1.0)
+
+
+def test_scores_that_cannot_be_written_are_reported() -> None:
     states = [
-        PairState(name, "s", last_success=1, valid_until=9, unwritten=f"403: {text}")
-        for name, text in (("a", "no"), ("b", "other"))
+        PairState(name, "s", last_success=1, valid_until=9, unwritten_text=cause.model_dump_json())
+        for name, cause in (("a", _unwritten("403: no")), ("b", _unwritten("403: other")))
     ]
     cycles = CycleOutcomes.of([state("good", last_success="1", valid_until="9"), *states], 0.0)
     found = status(spread=replace(EVERYWHERE, desired=3), cycles=cycles)

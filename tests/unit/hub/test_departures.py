@@ -24,7 +24,6 @@ from dsf.hub.departures import DepartedClusters, Departures
 from dsf.hub.desiredstate import DesiredState
 from dsf.hub.outage import Outage
 from dsf.hub.registrar import Registrar
-from dsf.hub.scores import ScoreReconciler
 from dsf.hub.statuses import ConfigReconciler
 from dsf.settings import Settings
 from dsf.store.agents import AgentKeys, Agents
@@ -60,7 +59,8 @@ class World:
     def start(self) -> None:
         """Also anew."""
         backend = self.api.backend
-        self.registrar = Registrar(self.client, Outage("redis"))
+        self.checked: list[tuple[str, str]] = []
+        self.registrar = Registrar(self.client, Outage("redis"), self.checked.extend)
         self.credentials = AgentCredentials(backend, self.registrar, self.client, self._settings)
         self.credentials.begin(b"m" * 32)
         self.desired = DesiredState(
@@ -257,26 +257,22 @@ def test_a_configuration_that_is_being_deleted_is_gone_also_if_it_cannot_be_read
     manifest = world.api.take(Kind.CONFIG)
     leaving = {**manifest["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
     world.api.put({**manifest, "spec": {"masks": 7}, "metadata": leaving})
-    score = ObjectKey(Kind.SCORE, "c", "cpu")
-    world.api.put({"kind": "AddOnPlacementScore", "metadata": {"namespace": "c", "name": "cpu"}})
     world.look()
     assert (world.runs(), world.told()) == (False, False)
-    scores = ScoreReconciler(world.api.backend, world.registrar, world.desired)
-    orphans: list[ObjectKey] = []
+    reports: list[None] = []
     reconcile = ConfigReconciler(
-        world.api.backend, world.registrar, world.desired, world.clusters, scores, on_orphan=orphans.append
+        world.api.backend, world.registrar, world.desired, world.clusters, on_no_config=lambda: reports.append(None)
     )
     assert reconcile(world.desired.config_key) is None
-    assert orphans == [score]
+    assert reports == [None]
     world.now += GRACE
     world.look()
     assert (world.runs(), world.cycles()) == (None, None)
 
 
 def _config_reconciler(world: World) -> ConfigReconciler:
-    scores = ScoreReconciler(world.api.backend, world.registrar, world.desired)
     return ConfigReconciler(
-        world.api.backend, world.registrar, world.desired, world.clusters, scores, on_orphan=lambda key: None
+        world.api.backend, world.registrar, world.desired, world.clusters, on_no_config=lambda: None
     )
 
 
@@ -338,13 +334,13 @@ def test_configuration_that_a_foreign_finalizer_keeps_is_reported_as_terminating
     assert "(a.example.com/b)" in world.desired.config_terminating
 
 
-def test_a_missing_score_is_written_again_after_the_return(world: World) -> None:
+def test_scores_of_a_returning_cluster_are_checked(world: World) -> None:
     taken = world.api.take(Kind.CLUSTER)
     world.look()
-    world.client.delete(keys.WRITES)
+    world.checked.clear()
     world.api.put(taken)
     world.look()
-    assert world.client.zscore(keys.WRITES, "c/cpu") is not None
+    assert ("c", "cpu") in world.checked
 
 
 def test_without_a_configuration_no_score_is_published(world: World) -> None:

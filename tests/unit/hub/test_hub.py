@@ -47,7 +47,6 @@ def test_a_cluster_whose_run_failed_is_looked_at_in_the_next_round(monkeypatch: 
     key = ObjectKey(Kind.CLUSTER, "", "a")
     monkeypatch.setattr(hub._deliveries, "_leave", Mock(side_effect=[BackendError("not now"), None]))
     monkeypatch.setattr(hub, "_registrar", Mock(**{"refresh.side_effect": redis.ResponseError}))
-    monkeypatch.setattr(hub, "_scores", Mock(**{"orphans.return_value": []}))
     with pytest.raises(BackendError):
         hub._reconcile(key)
     for found in (1, 0):

@@ -8,7 +8,6 @@ import pytest
 
 from dsf import keys, messages
 from dsf.results.worker import Sweeper
-from dsf.results.writer import LEASE
 from dsf.store.ticks import RUN_SLACK
 from tests.integration.results.bed import START, Bed, handle
 
@@ -115,15 +114,6 @@ def test_the_object_says_so_after_an_equal_score(back: Bed) -> None:
     """It came before anybody looked at the old one."""
     assert back.cycle() == "ok"
     assert back.write() == [("apply", "c1", "score-of-s1")]
-
-
-def test_a_pair_that_a_dead_writer_had_is_taken_over(back: Bed) -> None:
-    back.now += AHEAD + 60
-    back.cycle(**NEW)
-    [claim], _ = back.writes.claim(back.now, LEASE, 10)
-    back.now = START
-    claims, _ = back.writes.claim(back.now, LEASE, 10)
-    assert [one.pair for one in claims] == [claim.pair]
 
 
 def test_a_little_ahead_is_not_touched(bed: Bed) -> None:

@@ -45,7 +45,7 @@ def test_room_of_a_removed_scorer_is_free_again(bed: Bed) -> None:
     bed.add(scorer="next", namespace="greedy", score_room=30 * KIB)
     assert scored(bed, "large", 150) == "ok"
     assert scored(bed, "next", 150) == "error"
-    bed.schedule.remove(["c1/large"], bed.now)
+    bed.schedule.remove(["c1/large"])
     assert used(bed) == {}
     assert scored(bed, "next", 150) == "ok"
 

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import Enum
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from dsf.api.naming import sanitize_resource_name
-from dsf.api.score import DimensionFormat, Item, has_expired, score_body, score_status, valid_until
+from dsf.api.score import DimensionFormat, Item, has_expired, items_digest, score_body, score_status, valid_until
 from dsf.store.pairs import PairScore
 from dsf.store.registry import ClusterRecord, ScorerRecord
+
+
+class Unknown(Enum):
+    """Redis does not know a pair's score, so its object stays until it expires by its own `validUntil`."""
+
+    SCORE = "score"
+
+
+UNKNOWN: Literal[Unknown.SCORE] = Unknown.SCORE
 
 
 @dataclass(frozen=True)
@@ -31,9 +40,8 @@ class DesiredScore:
 
     @cached_property
     def digest(self) -> str:
-        """Hash of everything but the times."""
-        text = repr((self.name, self.scorer.name, self.cluster.uid, sorted(self.items)))
-        return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+        """Hash of the items."""
+        return items_digest(self.items)
 
     def manifest(self) -> dict[str, Any]:
         """The object without its status."""
@@ -54,8 +62,8 @@ def desired(
     now: float,
     factor: float,
     shown_until: float = 0.0,
-) -> DesiredScore | None:
-    """The object desired at `now`, or None.
+) -> DesiredScore | Unknown | None:
+    """The object desired at `now`; None if there must not be one, UNKNOWN if there is no score to decide by.
 
     `failing` is the number of consecutive failed cycles, `factor` the extension of every validity, `shown_until` the
     end of the current object's validity. A score's own is already extended.
@@ -76,7 +84,9 @@ def desired(
         # No cycle runs while the scorer is suspended: the object expires like any score.
         until = shown_until if scorer.suspended else valid_until(now, scorer.validity, factor)
         return None if has_expired(until, now) else DesiredScore(cluster, scorer, items, until)
-    if score is None or has_expired(score.valid_until, now):
+    if score is None:
+        return UNKNOWN
+    if has_expired(score.valid_until, now):
         return None
     # Also if every result was refused: OCM would read a missing score as 0.
     results = tuple(score.items) or _without_results(scorer, cluster, scorer.when_empty.value)

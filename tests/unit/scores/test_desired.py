@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsf.results.desired import DesiredScore, desired, validity_factor
+from dsf.scores.desired import UNKNOWN, DesiredScore, Unknown, desired, validity_factor
 from dsf.store.pairs import PairScore
 from dsf.store.registry import ClusterRecord, EmptyRule, FailingRule, ScorerRecord
 
@@ -22,63 +22,63 @@ def record(**values: object) -> ScorerRecord:
 
 def wanted(
     score: PairScore | None = SCORE, failing: int = 0, factor: float = 1.0, shown_until: float = 0.0, **values: object
-) -> DesiredScore | None:
+) -> DesiredScore | Unknown | None:
     return desired(score, failing, record(**values), CLUSTER, now=NOW, factor=factor, shown_until=shown_until)
 
 
 def test_the_score_until_it_expires() -> None:
     found = wanted()
-    assert found is not None
+    assert isinstance(found, DesiredScore)
     assert (found.items, found.valid_until, found.name) == ((("a", 1), ("b", 2)), NOW + 290, "score")
     assert wanted(SCORE.model_copy(update={"valid_until": NOW})) is None
-    assert wanted(None) is None
+    assert wanted(None) is UNKNOWN
     assert wanted(destination="None") is None
 
 
 def test_failing() -> None:
     keep = wanted(failing=99)
-    assert keep is not None
+    assert isinstance(keep, DesiredScore)
     assert keep.items == (("a", 1), ("b", 2))
     assert wanted(failing=2, when_failing=FailingRule(failure_threshold=2, behavior="Remove")) is None
     assert wanted(failing=1, when_failing=FailingRule(failure_threshold=2, behavior="Remove")) is not None
     assert wanted(failing=2, when_failing=FailingRule(failure_threshold=1, behavior="Value")) is None
     value = wanted(failing=2, when_failing=VALUE)
-    assert value is not None
+    assert isinstance(value, DesiredScore)
     assert (value.items, value.valid_until) == ((("a", -7), ("b", -7)), NOW + 300)
     never = wanted(None, failing=2, when_failing=VALUE, dimension_format="${node}")
-    assert never is not None
+    assert isinstance(never, DesiredScore)
     assert never.items == (("score", -7),)
 
 
 def test_an_inactive_scoring_api_counts_as_failing() -> None:
     value = wanted(failing=0, when_failing=VALUE, health="Inactive")
-    assert value is not None
+    assert isinstance(value, DesiredScore)
     assert value.items == (("a", -7), ("b", -7))
     keep = wanted(failing=0, health="Inactive")
-    assert keep is not None
+    assert isinstance(keep, DesiredScore)
     assert keep.items == (("a", 1), ("b", 2))
 
 
 def test_what_a_suspended_scorer_shows_expires() -> None:
     value = wanted(failing=2, when_failing=VALUE, suspended=True, shown_until=NOW + 100)
-    assert value is not None
+    assert isinstance(value, DesiredScore)
     assert (value.items, value.valid_until) == ((("a", -7), ("b", -7)), NOW + 100)
     assert wanted(failing=2, when_failing=VALUE, suspended=True, shown_until=NOW) is None
     assert wanted(None, failing=2, when_failing=VALUE, suspended=True) is None
     # Nobody needs its scoring API meanwhile.
     off = wanted(when_failing=VALUE, suspended=True, health="Inactive")
-    assert off is not None
+    assert isinstance(off, DesiredScore)
     assert (off.items, off.valid_until) == ((("a", 1), ("b", 2)), NOW + 290)
-    assert wanted(None, when_failing=VALUE, suspended=True, health="Inactive") is None
+    assert wanted(None, when_failing=VALUE, suspended=True, health="Inactive") is UNKNOWN
 
 
 def test_empty() -> None:
     empty = SCORE.model_copy(update={"items": []})
     plain = wanted(empty)
-    assert plain is not None
+    assert isinstance(plain, DesiredScore)
     assert plain.items == ()
     value = wanted(empty, when_empty=EmptyRule(behavior="Value", value=5), dimension_format="of ${cluster}${node}")
-    assert value is not None
+    assert isinstance(value, DesiredScore)
     assert value.items == (("of c", 5),)
 
 
@@ -88,38 +88,37 @@ NAMED = EmptyRule(behavior="Value", items=(("${cluster};pod-a", -100), ("${score
 def test_empty_with_named_items() -> None:
     empty = SCORE.model_copy(update={"items": []})
     found = wanted(empty, when_empty=NAMED, dimension_format="${node};${pod}")
-    assert found is not None
+    assert isinstance(found, DesiredScore)
     # OCM refuses an object with two items of one name.
     assert found.items == (("c;pod-a", -90), ("score", 3))
     results = wanted(when_empty=NAMED)
-    assert results is not None
+    assert isinstance(results, DesiredScore)
     assert results.items == (("a", 1), ("b", 2))
 
 
 @pytest.mark.parametrize("score", [None, SCORE.model_copy(update={"items": []})], ids=["never", "empty"])
 def test_failing_without_results_shows_its_value_under_the_names_of_the_empty_answer(score: PairScore | None) -> None:
     found = wanted(score, failing=2, when_failing=VALUE, when_empty=NAMED, dimension_format="${node};${pod}")
-    assert found is not None
+    assert isinstance(found, DesiredScore)
     assert found.items == (("c;pod-a", -7), ("score", -7))
 
 
 def test_the_fleets_factor_stretches_what_is_shown_while_failing_and_no_score_a_second_time() -> None:
     found = wanted(factor=3.0)
-    assert found is not None
+    assert isinstance(found, DesiredScore)
     assert found.valid_until == NOW + 290
     failing = wanted(factor=3.0, failing=2, when_failing=VALUE)
-    assert failing is not None
+    assert isinstance(failing, DesiredScore)
     assert failing.valid_until == NOW + 900
 
 
-def test_the_digest_is_of_everything_but_the_times() -> None:
-    first, other = wanted(), wanted(factor=2.0)
-    assert first is not None
-    assert other is not None
-    assert first.digest == other.digest
-    moved = desired(SCORE, 0, record(), ClusterRecord(name="c", uid="v"), now=NOW, factor=1.0)
-    assert moved is not None
-    assert moved.digest != first.digest
+def test_digest_is_of_the_items_alone() -> None:
+    first, later = wanted(), wanted(SCORE.model_copy(update={"valid_until": NOW + 900}))
+    changed = wanted(SCORE.model_copy(update={"items": [("a", 1), ("b", 3)]}))
+    assert isinstance(first, DesiredScore)
+    assert isinstance(later, DesiredScore)
+    assert isinstance(changed, DesiredScore)
+    assert first.digest == later.digest != changed.digest
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,114 @@
+"""The parts of a stored AddOnPlacementScore that the score writer compares with the desired one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from dsf.api.naming import sanitize_resource_name
+from dsf.api.score import items_digest
+from dsf.api.types import CLUSTER_KIND, MANAGED_BY, MANAGED_BY_LABEL, SCORER_NAME_LABEL
+
+Manifest = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ScoreState:
+    """A score object of the framework as the backend has it. Times are unix seconds, 0 if the object has none."""
+
+    uid: str
+    #: Value of the label with the scorer's name.
+    scorer: str
+    #: uid of the ManagedCluster that owns it.
+    owner: str
+    #: Hash of the items.
+    digest: str
+    valid_until: float
+    #: Since when it reports up-to-date scores, and when its status was written last.
+    since: float
+    written_at: float
+    #: Whether it is being deleted.
+    is_going: bool = False
+
+
+def is_ours(manifest: Manifest) -> bool:
+    """Whether the framework created an object: it has the label. Others are never changed or deleted."""
+    labels = manifest["metadata"].get("labels")
+    return isinstance(labels, Mapping) and labels.get(MANAGED_BY_LABEL) == MANAGED_BY
+
+
+def state_of(manifest: Manifest, *, written_at: float) -> ScoreState:
+    """The state of one of our score objects. People may have edited it: what cannot be read counts as missing."""
+    metadata = manifest["metadata"]
+    status = _mapping(manifest.get("status"))
+    conditions = status.get("conditions")
+    first = conditions[0] if isinstance(conditions, list) and conditions else None
+    return ScoreState(
+        uid=str(metadata.get("uid", "")),
+        scorer=str(_mapping(metadata.get("labels")).get(SCORER_NAME_LABEL, "")),
+        owner=_owner(metadata),
+        digest=_digest(status.get("scores")),
+        valid_until=seconds(status.get("validUntil")),
+        since=seconds(_mapping(first).get("lastTransitionTime")),
+        written_at=written_at,
+        is_going=bool(metadata.get("deletionTimestamp")),
+    )
+
+
+def seconds(text: object) -> float:
+    """Unix seconds of a time as Kubernetes writes it; 0 for anything else."""
+    if isinstance(text, datetime):
+        return text.timestamp() if text.tzinfo else text.replace(tzinfo=UTC).timestamp()
+    try:
+        return datetime.fromisoformat(str(text)).timestamp()
+    except (ValueError, OverflowError):
+        return 0.0
+
+
+def _owner(metadata: Mapping[str, Any]) -> str:
+    owners = metadata.get("ownerReferences")
+    for owner in owners if isinstance(owners, list) else ():
+        if _mapping(owner).get("kind") == CLUSTER_KIND and owner.get("name") == metadata.get("namespace"):
+            return str(owner.get("uid", ""))
+    return ""
+
+
+def _digest(scores: object) -> str:
+    try:
+        return items_digest((str(item["name"]), int(item["value"])) for item in scores or ())  # type: ignore[attr-defined]
+    except (TypeError, KeyError, ValueError, AttributeError):
+        return ""
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+#: Field manager of the original project's agent, by the name of its program.
+_UPSTREAM_MANAGER = "dynamic-scoring-addon"
+
+
+def is_upstreams(manifest: Manifest) -> bool:
+    """Whether the agent of the original project wrote an object, and nobody has claimed it since.
+
+    That agent sets neither labels nor `validUntil`, and the API server records it as a field manager. The caller also
+    compares the object's name with that of a planned scorer's score.
+    """
+    metadata = manifest["metadata"]
+    managers = {_mapping(entry).get("manager") for entry in metadata.get("managedFields") or ()}
+    return (
+        _UPSTREAM_MANAGER in managers
+        and MANAGED_BY_LABEL not in _mapping(metadata.get("labels"))
+        and not _mapping(manifest.get("status")).get("validUntil")
+    )
+
+
+def foreign_message(namespace: str, name: str) -> str:
+    """Why an object is not written, and what to do."""
+    return (
+        f"an AddOnPlacementScore {sanitize_resource_name(name)} in namespace {namespace} belongs to somebody else: it "
+        f"has no label {MANAGED_BY_LABEL}={MANAGED_BY}; nothing is written; choose another score name, or delete that "
+        "object"
+    )

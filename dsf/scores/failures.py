@@ -1,0 +1,69 @@
+"""Pairs whose AddOnPlacementScore could not be written, and when each is tried again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+#: Seconds after which a failed write is tried again at the latest. Short: an object expires while it waits, and retries
+#: get a share of the rate only, so that they cannot keep other scores waiting.
+LONGEST_BACKOFF: Final = 5.0
+
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The newest failed attempt of a pair."""
+
+    attempts: int
+    #: When the first attempt failed, in unix seconds.
+    since: float
+    #: Reason of the condition, and the error.
+    reason: str
+    message: str
+
+
+class Failures:
+    """Failed pairs by cluster and scorer. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._failures: dict[Pair, Failure] = {}
+        self._by_cluster: dict[str, set[Pair]] = {}
+        self._by_scorer: dict[str, set[Pair]] = {}
+
+    def __len__(self) -> int:
+        return len(self._failures)
+
+    def __contains__(self, pair: Pair) -> bool:
+        return pair in self._failures
+
+    def get(self, pair: Pair) -> Failure | None:
+        """The failure of a pair, or None."""
+        return self._failures.get(pair)
+
+    def add(self, pair: Pair, reason: str, message: str, now: float) -> tuple[Failure, float]:
+        """Record a failed attempt; returns the failure, and the seconds until the next attempt."""
+        before = self._failures.get(pair)
+        attempts = before.attempts + 1 if before is not None else 1
+        failure = Failure(attempts, before.since if before is not None else now, reason, message)
+        self._failures[pair] = failure
+        self._by_cluster.setdefault(pair[0], set()).add(pair)
+        self._by_scorer.setdefault(pair[1], set()).add(pair)
+        return failure, min(LONGEST_BACKOFF, 2.0 ** min(attempts - 1, 10))
+
+    def remove(self, pair: Pair) -> set[Pair]:
+        """Forget the failure of a pair that has been written; returns the other failed pairs of its cluster and scorer.
+
+        Their cause is often the same, so each is tried at once: after an outage the first success brings back all.
+        """
+        if self._failures.pop(pair, None) is None:
+            return set()
+        related: set[Pair] = set()
+        for index, name in ((self._by_cluster, pair[0]), (self._by_scorer, pair[1])):
+            members = index[name]
+            members.discard(pair)
+            related |= members
+            if not members:
+                del index[name]
+        return related

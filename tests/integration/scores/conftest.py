@@ -1,0 +1,17 @@
+"""Fixtures of the results worker's tests."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from tests.conftest import SettingsFactory
+from tests.integration.results.bed import SECRET, Bed
+
+
+@pytest.fixture
+def bed(redis_client: redis.Redis, redis_url: str, settings_factory: SettingsFactory) -> Bed:
+    """A hub with the pair c1/s1."""
+    bed = Bed(redis_client, settings_factory(redis_url=redis_url, signing_secret=SECRET))
+    bed.add()
+    return bed

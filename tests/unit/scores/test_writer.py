@@ -1,0 +1,312 @@
+"""Which objects the score writer leaves in the backend, and when it writes them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from dsf import keys
+from dsf.backends.scorestate import ScoreState
+from dsf.messages import new_run_id
+from dsf.scores.writer import ScoreWriter
+from dsf.store.registry import EmptyRule
+from tests.integration.results.bed import START, Bed
+from tests.integration.scores.writes import APPLY, DELETE, NAME, stats
+from tests.support.wait import wait_for
+
+
+def test_first_score_is_written_at_once(bed: Bed) -> None:
+    bed.cycle()
+    assert bed.write() == [APPLY]
+    manifest = bed.backend.objects["c1", NAME]
+    assert manifest["metadata"]["ownerReferences"][0]["uid"] == "uid-c1"
+    assert manifest["status"]["validUntil"] == "2100-01-01T00:05:01Z"
+    assert bed.backend.scores("c1", NAME) == {"a": 1, "b": 2}
+    assert bed.write() == []
+
+
+@pytest.mark.parametrize("is_same_leader", [True, False])
+def test_unchanged_score_is_renewed_after_six_tenths_of_its_validity(bed: Bed, is_same_leader: bool) -> None:
+    writer = bed.writer() if is_same_leader else None
+    bed.cycle()
+    assert bed.write(writer) == [APPLY]
+    written = bed.now
+    while bed.now < written + 120:
+        bed.now += 29
+        bed.cycle()
+        assert bed.write(writer) == []
+    bed.now = written + 181
+    assert bed.write(writer) == [APPLY]
+    assert bed.backend.objects["c1", NAME]["status"]["validUntil"] == "2100-01-01T00:07:01Z"
+    since = bed.backend.objects["c1", NAME]["status"]["conditions"][0]["lastTransitionTime"]
+    assert since == "2100-01-01T00:00:01Z"
+
+
+def test_object_follows_a_shortened_validity(bed: Bed) -> None:
+    bed.add(validity=3600)
+    bed.cycle()
+    assert bed.write() == [APPLY]
+    bed.add(validity=300)
+    bed.cycle()
+    assert bed.write() == [APPLY]
+    bed.now += 301
+    assert bed.write() == [DELETE]
+
+
+def test_order_of_items_is_no_change(bed: Bed) -> None:
+    bed.cycle()
+    bed.write()
+    bed.cycle(results=[({"node": "b"}, 2.0), ({"node": "a"}, 1.5)])
+    assert bed.write() == []
+
+
+def test_newest_of_several_changes_is_written_and_the_others_are_counted(bed: Bed) -> None:
+    writer = bed.writer()
+    bed.cycle()
+    bed.write(writer)
+    for value in (3.0, 4.0, 5.0):
+        bed.cycle(results=[({"node": "a"}, value)])
+    assert bed.write(writer) == [APPLY]
+    assert bed.backend.scores("c1", NAME) == {"a": 5}
+    assert stats(bed)["written"] == 2
+    assert stats(bed)["coalesced"] == 2
+
+
+@pytest.mark.parametrize("is_same_leader", [True, False])
+def test_expired_object_is_deleted_and_reported(bed: Bed, is_same_leader: bool) -> None:
+    writer = bed.writer() if is_same_leader else None
+    bed.cycle()
+    bed.write(writer)
+    for _ in range(19):
+        bed.now += 14
+        bed.cycle(outcome="error")
+        assert bed.write(writer) == []
+    assert bed.changed_statuses == set()
+    bed.now = START + 301
+    assert bed.write(writer) == [DELETE]
+    assert bed.changed_statuses == {"s1"}
+    bed.cycle()
+    assert bed.write(writer) == [APPLY]
+
+
+def test_late_success_renews_the_object_before_it_expires(bed: Bed) -> None:
+    writer = bed.writer()
+    bed.cycle()
+    bed.write(writer)
+    bed.now = START + 200
+    assert bed.write(writer) == []
+    bed.now = START + 250
+    bed.cycle()
+    bed.now = START + 290
+    assert bed.write(writer) == [APPLY]
+
+
+def test_object_of_a_removed_pair_is_deleted(bed: Bed) -> None:
+    writer = bed.writer()
+    bed.cycle()
+    bed.write(writer)
+    bed.schedule.remove(["c1/s1"])
+    writer.check([("c1", "s1")])
+    assert bed.write(writer) == [DELETE]
+
+
+def test_object_of_a_pair_removed_without_a_leader_is_deleted(bed: Bed) -> None:
+    bed.cycle()
+    bed.write()
+    bed.schedule.remove(["c1/s1"])
+    bed.registry.remove_scorer("s1")
+    assert bed.write() == [DELETE]
+
+
+def test_objects_stay_until_they_expire_when_redis_lost_everything(bed: Bed) -> None:
+    bed.cycle()
+    bed.write()
+    bed.client.flushall()
+    bed.owners.wanted.add(("c1", "s1"))
+    writer = bed.writer()
+    assert bed.write(writer) == []
+    bed.now = START + 200
+    assert bed.write(writer) == []
+    bed.now = START + 302
+    assert bed.write(writer) == [DELETE]
+
+
+def test_metrics_only_scorer_loses_its_object(bed: Bed) -> None:
+    writer = bed.writer()
+    bed.cycle()
+    bed.write(writer)
+    bed.add(destination="None")
+    writer.check([("c1", "s1")])
+    assert bed.write(writer) == [DELETE]
+    bed.cycle()
+    assert bed.write(writer) == []
+
+
+def test_results_for_metrics_only_are_no_empty_answer(bed: Bed) -> None:
+    rule = EmptyRule(behavior="Value", value=-100)
+    bed.add(destination="None", when_empty=rule)
+    bed.cycle()
+    bed.add(when_empty=rule)
+    assert bed.write() == []
+    bed.cycle()
+    assert bed.write() == [APPLY]
+    assert bed.backend.scores("c1", NAME) == {"a": 1, "b": 2}
+
+
+def test_renamed_score_moves_the_object(bed: Bed) -> None:
+    bed.cycle()
+    bed.write()
+    bed.add(score_name="other")
+    bed.cycle()
+    assert bed.write() == [DELETE, ("apply", "c1", "other")]
+
+
+def test_first_score_of_a_new_scorer_is_written_by_a_running_writer(bed: Bed) -> None:
+    writer = bed.writer()
+    bed.cycle()
+    writer.step()
+    bed.add(cluster="c2", scorer="s2")
+    bed.cycle("c2", "s2")
+    writer.step()
+    assert bed.backend.log == [APPLY, ("apply", "c2", "score-of-s2")]
+
+
+def test_edited_scorer_takes_effect_in_a_running_writer(bed: Bed) -> None:
+    writer = bed.writer()
+    bed.cycle(outcome="empty")
+    writer.step()
+    bed.add(when_empty=EmptyRule(behavior="Value", value=-100))
+    writer.check([("c1", "s1")])
+    writer.step()
+    assert list((bed.backend.scores("c1", NAME) or {}).values()) == [-100]
+
+
+def edit(bed: Bed, **items: int) -> None:
+    """Change the items as another program would."""
+    status = bed.backend.objects["c1", NAME]["status"]
+    scores = [{"name": name, "value": value} for name, value in items.items()]
+    bed.backend.objects["c1", NAME] = {**bed.backend.objects["c1", NAME], "status": {**status, "scores": scores}}
+
+
+def test_edited_and_deleted_objects_are_repaired(bed: Bed) -> None:
+    writer = bed.writer()
+    bed.cycle()
+    bed.write(writer)
+    writer.object_changed("c1", NAME)
+    assert bed.write(writer) == [], "its own write"
+    edit(bed, a=99)
+    writer.object_changed("c1", NAME)
+    assert bed.write(writer) == [APPLY]
+    assert bed.backend.scores("c1", NAME) == {"a": 1, "b": 2}
+    bed.backend.objects.clear()
+    writer.object_changed("c1", NAME)
+    assert bed.write(writer) == [APPLY]
+    edit(bed, b=3)
+    assert bed.write() == [APPLY], "edited while no hub ran"
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_edit_during_a_write_is_repaired(bed: Bed, monkeypatch: pytest.MonkeyPatch, is_first: bool) -> None:
+    writer = bed.writer()
+    bed.cycle()
+    if not is_first:
+        bed.write(writer)
+        edit(bed, a=50)
+        writer.object_changed("c1", NAME)
+    apply = bed.backend.apply_score
+
+    def edited_at_once(manifest: dict[str, Any], status: dict[str, Any]) -> ScoreState:
+        written = apply(manifest, status)
+        monkeypatch.undo()
+        edit(bed, a=99)
+        return written
+
+    monkeypatch.setattr(bed.backend, "apply_score", edited_at_once)
+    written = bed.write(writer)
+    writer.object_changed("c1", NAME)
+    bed.now += 1
+    assert [*written, *bed.write(writer)] == [APPLY, APPLY]
+    assert bed.backend.scores("c1", NAME) == {"a": 1, "b": 2}
+
+
+def test_object_with_the_label_of_another_scorer_is_put_right(bed: Bed) -> None:
+    bed.add("c1", "s2")
+    writer = bed.writer()
+    bed.cycle()
+    bed.write(writer)
+    metadata = bed.backend.objects["c1", NAME]["metadata"]
+    labels = {**metadata["labels"], "dynamic-scoring.open-cluster-management.io/scorer-name": "s2"}
+    bed.backend.objects["c1", NAME] = {**bed.backend.objects["c1", NAME], "metadata": {**metadata, "labels": labels}}
+    writer.object_changed("c1", NAME)
+    assert bed.write(writer) == [APPLY]
+    assert bed.backend.objects["c1", NAME]["metadata"]["labels"] == metadata["labels"]
+
+
+def test_recreated_cluster_becomes_the_owner(bed: Bed) -> None:
+    writer = bed.writer()
+    bed.cycle()
+    bed.write(writer)
+    record = bed.registry.cluster("c1")
+    bed.registry.put_cluster(record.model_copy(update={"uid": "another"}))
+    writer.check([("c1", "s1")])
+    assert bed.write(writer) == [APPLY]
+    assert bed.backend.objects["c1", NAME]["metadata"]["ownerReferences"][0]["uid"] == "another"
+
+
+def test_change_while_no_hub_leads_is_written_by_the_next_leader(bed: Bed) -> None:
+    old = bed.writer()
+    bed.cycle()
+    bed.write(old)
+    bed.cycle(results=[({"node": "a"}, 7.0)])
+    # The old leader takes the notification and ends before it writes.
+    assert old._writes.take_changes() == {("c1", "s1"): 1}
+    assert bed.write() == [APPLY]
+    assert bed.backend.scores("c1", NAME) == {"a": 7}
+
+
+def test_objects_of_a_departed_cluster_stay_as_they_are(bed: Bed) -> None:
+    writer = bed.writer()
+    bed.cycle()
+    bed.write(writer)
+    bed.owners.departed.add("c1")
+    bed.cycle(results=[({"node": "a"}, 7.0)])
+    assert bed.write(writer) == []
+    bed.owners.departed.clear()
+    writer.check([("c1", "s1")])
+    assert bed.write(writer) == [APPLY]
+
+
+def test_writer_waits_for_the_desired_state(bed: Bed) -> None:
+    bed.cycle()
+    writer = ScoreWriter(bed.client, bed.settings, bed.backend, lambda: None, clock=lambda: bed.now)
+    assert bed.write(writer) == []
+    assert bed.write() == [APPLY]
+
+
+def test_service_writes_and_stops(bed: Bed) -> None:
+    writer = ScoreWriter(bed.client, bed.settings, bed.backend, lambda: bed.owners)
+    writer.start()
+    try:
+        bed.now = time.time()
+        bed.send(new_run_id(bed.now))
+        wait_for(lambda: bed.backend.scores("c1", NAME), 5, "the object")
+        assert writer.problem() == ""
+    finally:
+        writer.stop()
+    assert not any(thread.name == "score-writer" for thread in threading.enumerate())
+
+
+def test_clock_that_is_set_back_keeps_no_pair_waiting(bed: Bed) -> None:
+    writer = bed.writer()
+    bed.now = START + 7200
+    bed.cycle()
+    bed.write(writer)
+    bed.now = START
+    bed.runs.set_scores_right(bed.now)
+    assert bed.write(writer) == [APPLY]
+    bed.now += 301
+    assert bed.write(writer) == [DELETE]
+    assert bed.client.hlen(keys.WRITES) == 0
