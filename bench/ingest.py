@@ -75,7 +75,7 @@ def register(client: redis.Redis) -> None:
         registry.put_cluster(ClusterRecord(name=f"cluster{c}", uid=f"uid{c}"))
     for s in range(SCORERS):
         record = ScorerRecord(
-            name=f"scorer{s}", score_name=f"score {s}", interval=30, validity=3000, dimension_format="${node}"
+            name=f"scorer{s}", score_name=f"score {s}", interval=30, validity=3000, dimension_formats=("${node}",)
         )
         registry.put_scorer(record)
         for c in range(CLUSTERS):

@@ -67,7 +67,7 @@ def seed(client: redis.Redis, clusters: int, scorers: int, items: int) -> None:
         keys.SCORERS,
         mapping={
             name: ScorerRecord(
-                name=name, score_name=f"{name}-score", dimension_format="${node}", interval=INTERVAL, validity=900
+                name=name, score_name=f"{name}-score", dimension_formats=("${node}",), interval=INTERVAL, validity=900
             ).model_dump_json()
             for name in kinds
         },

@@ -78,7 +78,7 @@ class SendingClusters:
                 interval=INTERVAL,
                 # No renewal while it is measured: how many there are depends on the number of objects.
                 validity=3600,
-                dimension_format="${node}",
+                dimension_formats=("${node}",),
             )
             registry.put_scorer(record)
         with self._client.pipeline() as pipe:

@@ -1,6 +1,6 @@
 """What readers see of a score while cycles fail, without results, and while it changes little: `spec.execution`.
 
-The results worker gets its own form of them in the registry (`dsf.store.registry`).
+They are parts of a `ScoreRule` (`dsf.api.scorerule`).
 """
 
 from __future__ import annotations
@@ -36,6 +36,11 @@ class FailingRule(SpecModel):
         description="Keep: the last score until it expires. Value: an explicit value. Remove: nothing.",
     )
     value: ScoreValue | None = Field(default=None, description="The value to show; only with behavior Value.")
+
+    @property
+    def threshold(self) -> int:
+        """Failed cycles in a row after which something else is written; 0: never."""
+        return 0 if self.behavior == "Keep" else self.failure_threshold
 
 
 class EmptyItem(SpecModel):

@@ -9,9 +9,11 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError
 from pydantic.alias_generators import to_camel
 
+from dsf.api.aggregate import Aggregate
 from dsf.api.authentication import POD_IDENTITY, CaKind, Reference, ServerAccess
 from dsf.api.problems import Mistake, explain
 from dsf.api.score import default_validity
+from dsf.api.scorerule import ScoreRule
 from dsf.errors import ManifestError
 
 DEFAULT_TIMEOUT_SECONDS: Final = 30
@@ -110,6 +112,21 @@ class ScorerSummary(BaseModel):
             return (self,)
         others = (source.as_first for source in self.sources)
         return tuple(self.model_copy(update={"sources": None, **update}) for update in ({}, *others))
+
+    @property
+    def rule(self) -> ScoreRule:
+        """How its results become a score. Raises pydantic's ValidationError for words of a newer hub."""
+        aggregate = None
+        if self.aggregate_with:
+            aggregate = Aggregate.model_validate({"by": self.aggregate_by or (), "with": self.aggregate_with})
+        return ScoreRule.model_validate(
+            {
+                "score_name": self.score_name,
+                "dimension_formats": (self.score_dimension_format, *(self.more_dimension_formats or ())),
+                "aggregate": aggregate,
+                "destination": self.score_destination or "AddOnPlacementScore",
+            }
+        )
 
     @property
     def references(self) -> frozenset[Reference]:

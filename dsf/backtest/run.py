@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from dsf.api.aggregate import aggregated
-from dsf.api.score import build_items
+from dsf.api.scorerule import items
 from dsf.api.summary import ScorerSummary
 from dsf.api.types import SourceType
 from dsf.auth.secrets import SecretSource
@@ -142,12 +141,8 @@ def _items(cluster: str, summary: ScorerSummary, cycle: Cycle) -> tuple[Outcome,
     response = cycle.response
     if response is None:
         raise RuntimeError("the cycle was not scored")
-    results = list(response.results)
-    if summary.aggregate_with:
-        results = aggregated(results, summary.aggregate_by or (), summary.aggregate_with)
-    more = summary.more_dimension_formats or ()
     try:
-        built = build_items(results, summary.score_dimension_format, cluster, summary.score_name, more=more)
+        built = items(response.results, summary.rule, cluster).built
     except ScoreObjectTooLargeError as error:
         raise CycleError("publish", "too_large", str(error)) from None
     refused = response.refused.total() + built.refused.total()

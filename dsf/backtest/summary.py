@@ -13,9 +13,9 @@ from pydantic import Field
 
 from dsf.api.hold import Waiting, hold_back
 from dsf.api.meta import rfc3339
+from dsf.api.policies import HoldRule
 from dsf.backtest.recording import Question, Record
 from dsf.fleet.views import Time, View
-from dsf.store.registry import HoldRule
 from dsf.text import listed
 
 #: Most columns of a picture: moments beyond that share one, which shows the newest of them.

@@ -16,8 +16,8 @@ import typer
 
 from dsf import http
 from dsf.agent.secrets import FileSecrets, Release
-from dsf.api.aggregate import aggregated
-from dsf.api.score import build_items
+from dsf.api.policies import HoldRule
+from dsf.api.scorerule import items
 from dsf.api.summary import ScorerSummary
 from dsf.auth.secrets import SecretSource
 from dsf.backtest.comparison import Common, ComparisonView, PlacementDifference, installed
@@ -35,7 +35,7 @@ from dsf.fleet.model import FleetModel
 from dsf.fleet.views import ScoreView
 from dsf.http import transport
 from dsf.settings import Settings
-from dsf.store.registry import HoldRule, Registry, ScorerRecord
+from dsf.store.registry import Registry, ScorerRecord
 
 
 @dataclass(frozen=True)
@@ -258,11 +258,7 @@ def _add_current(recording: Recording, client: redis.Redis, scorer: str, at: int
 
 def _unpublished(score: ScoreView, record: ScorerRecord) -> dict[str, int]:
     """The items that `scoreDestination: None` leaves out. Raises ScoreObjectTooLargeError."""
-    results = [(result.metric, result.score) for result in score.results]
-    if record.aggregate_with:
-        results = list(aggregated(results, record.aggregate_by, record.aggregate_with))
-    more = record.more_dimension_formats
-    return dict(build_items(results, record.dimension_format, score.cluster, record.score_name, more=more).items)
+    return items([(result.metric, result.score) for result in score.results], record, score.cluster).values
 
 
 def keep_run(scorers: list[str], **found: Any) -> None:

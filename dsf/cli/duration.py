@@ -14,7 +14,7 @@ from dsf.api.pauses import pause_end
 from dsf.api.types import MAX_SECONDS
 
 if TYPE_CHECKING:
-    from dsf.store.registry import HoldRule
+    from dsf.api.policies import HoldRule
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(?:\d+[smhd])+|\d+", re.ASCII)
@@ -41,7 +41,7 @@ def seconds(text: str | int) -> int:
 
 def hold(text: str) -> HoldRule:
     """`5:10m`: a hold of at least 5 points for ten minutes. Raises typer.BadParameter."""
-    from dsf.store.registry import HoldRule
+    from dsf.api.policies import HoldRule
 
     points, colon, time_ = text.partition(":")
     if not (colon and re.fullmatch(r"[1-9]\d{0,2}", points, re.ASCII) and int(points) <= 200):

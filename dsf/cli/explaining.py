@@ -21,9 +21,9 @@ import typer
 from pydantic import Field
 
 from dsf import http, keys
-from dsf.api.aggregate import aggregated
-from dsf.api.score import DimensionFormat, build_items, to_score_value
-from dsf.api.scoring import ScoringResult, parse_response, remark_of
+from dsf.api.score import DimensionFormat, to_score_value
+from dsf.api.scorerule import items
+from dsf.api.scoring import parse_response, remark_of
 from dsf.api.summary import ScorerSummary
 from dsf.cli import delivered
 from dsf.cli.delivered import ClusterDelivery
@@ -279,9 +279,9 @@ def _fates(cluster: str, summary: ScorerSummary, body: bytes, hidden: Callable[[
     if summary.aggregate_with and summary.score_destination != "None":
         refused = (_fate(cluster, summary, element, "x", hidden) for element in elements)
         yield from (fate for fate in refused if fate.fate == "refused")
-        good = _counted(summary, parse_response(body).results)
+        good = summary.rule.aggregated(parse_response(body).results)
         elements = [{"metric": labels, "score": score} for labels, score in good]
-    formats = (summary.score_dimension_format, *(summary.more_dimension_formats or ()))
+    formats = summary.rule.dimension_formats
     given: set[str] = set()
     named: set[int] = set()
     for number, fmt in enumerate(formats):
@@ -320,13 +320,6 @@ def _fate(cluster: str, summary: ScorerSummary, element: Any, fmt: str, hidden: 
     return ResultView(result=shown, fate="item", name=name, value=value, note=note)
 
 
-def _counted(summary: ScorerSummary, results: list[ScoringResult]) -> list[ScoringResult]:
-    """The results of which items are made."""
-    return (
-        aggregated(results, summary.aggregate_by or (), summary.aggregate_with) if summary.aggregate_with else results
-    )
-
-
 def _judged(cluster: str, seen: _Seen, cycle: Cycle, payload: Payload) -> dict[str, Any]:
     """The hub's result for this answer."""
     response, summary = cycle.response, cycle.summary
@@ -341,14 +334,12 @@ def _judged(cluster: str, seen: _Seen, cycle: Cycle, payload: Payload) -> dict[s
     results = [] if seen.masked(body) == WITHHELD.encode() else list(_fates(cluster, summary, body, seen.hidden))
     if summary.score_destination != "None":
         try:
-            more = summary.more_dimension_formats or ()
-            fmt = summary.score_dimension_format
-            used = _counted(summary, response.results)
-            built = build_items(used, fmt, cluster, summary.score_name, more=more)
+            ruled = items(response.results, summary.rule, cluster)
         except ScoreObjectTooLargeError as error:
             failure = {"outcome": "error", "stage": "publish", "reason": "too_large", "message": str(error)}
             return {"results": results, **failure}
-        given, replaced, example = len(used), built.duplicates, built.duplicate
+        built = ruled.built
+        given, replaced, example = len(ruled.results), built.duplicates, built.duplicate
         refused += built.refused
     outcome = "partial" if refused else "ok" if response.results else "empty"
     refused[RefusalReason.DUPLICATE_DIMENSION] = replaced

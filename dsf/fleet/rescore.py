@@ -116,7 +116,7 @@ def _with_scores(client: redis.Redis, scorer: str, runs: list[RunView]) -> Resco
     now = time.time()
     record = records.get(scorer)
     is_filled = record is not None and record.when_empty.behavior == "Value"
-    name = "results" if record is not None and record.destination == "None" else "items"
+    name = "results" if record is not None and not record.is_published else "items"
     ended = [
         run.model_copy(
             update={

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from dsf import keys
-from dsf.api.aggregate import aggregated
 from dsf.api.hold import due
-from dsf.api.score import DimensionFormat, has_expired, to_score_value
+from dsf.api.policies import HoldRule
+from dsf.api.score import has_expired, to_score_value
+from dsf.api.scorerule import owners_of_items
 from dsf.fleet.overviews import ItemView, PairDetail, PairRow
 from dsf.fleet.verdict import Verdict, verdict
 from dsf.fleet.views import (
@@ -29,7 +30,7 @@ from dsf.store.entries import Entry, ScheduleOverride, pause, scorer_target
 from dsf.store.history import HistoryEntry
 from dsf.store.notices import ConfigRead
 from dsf.store.pairs import OUTCOMES, PairFailure, PairScore, PairState
-from dsf.store.registry import HoldRule, ScorerRecord
+from dsf.store.registry import ScorerRecord
 from dsf.store.ticks import INACTIVE, Skips
 
 #: Most shown items of a pair.
@@ -119,22 +120,16 @@ def score_items(score: PairScore, record: ScorerRecord, cluster: str) -> list[It
             ItemView(name=score.score_name, value=None, scored=value, labels=labels)
             for labels, value in score.results[:MAX_ITEMS]
         ]
-    given: dict[str, tuple[dict[str, str], float]] = {}
-    results: Iterable[tuple[dict[str, str], float]] = score.results
-    if record.aggregate_with:
-        results = aggregated(results, record.aggregate_by, record.aggregate_with)
-    for fmt in reversed((record.dimension_format, *record.more_dimension_formats)):
-        dimension = DimensionFormat(fmt, cluster, score.score_name)
-        given |= {dimension.render(labels): (labels, value) for labels, value in results}
+    owners = owners_of_items(score.results, record.model_copy(update={"score_name": score.score_name}), cluster)
     items = []
     for name, value in score.items[:MAX_ITEMS]:
-        labels, scored = given.get(name, ({}, None))
+        labels, scored = owners.get(name, ({}, None))
         if scored is not None and to_score_value(scored)[0] != value:
             # The format has changed since.
             labels, scored = {}, None
         clamped = scored is not None and to_score_value(scored)[1]
         waits = waiting(score, name, record.hold)
-        items.append(ItemView(name=name, value=value, scored=scored, clamped=clamped, labels=labels, **waits))
+        items.append(ItemView(name=name, value=value, scored=scored, clamped=clamped, labels=dict(labels), **waits))
     return items
 
 

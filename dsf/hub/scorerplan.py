@@ -21,7 +21,7 @@ from dsf.hub.distribute import ScorerPart
 from dsf.hub.obstacle import NAME_NOT_ALLOWED, Obstacle
 from dsf.hub.secretdelivery import SecretCopy
 from dsf.store.entries import Entry
-from dsf.store.registry import EmptyRule, FailingRule, HoldRule, ScorerRecord
+from dsf.store.registry import ScorerRecord
 
 
 @dataclass(frozen=True)
@@ -118,16 +118,13 @@ class ScorerPlan:
         if self.resolved is None or self.obstacle is not None:
             return None
         spec, resolved = self.scorer.spec, self.resolved
-        hold, failing, empty = spec.execution.hold, spec.execution.when_failing, spec.execution.when_empty
         return ScorerRecord(
             name=self.name,
             namespace=self.namespace,
             score_name=resolved.score_name,
             description=spec.description,
-            dimension_format=resolved.summary.score_dimension_format,
-            more_dimension_formats=resolved.summary.more_dimension_formats or (),
-            aggregate_with=spec.aggregate.how if spec.aggregate is not None else "",
-            aggregate_by=tuple(spec.aggregate.by) if spec.aggregate is not None else (),
+            dimension_formats=spec.dimension_formats,
+            aggregate=spec.aggregate,
             destination=spec.score_destination,
             location=spec.location,
             interval=resolved.summary.scoring_interval,
@@ -137,15 +134,9 @@ class ScorerPlan:
             suspended=self.is_suspended,
             health=self.scorer.status.health_status.value,
             problem=self.problem,
-            when_failing=FailingRule(
-                failure_threshold=failing.failure_threshold, behavior=failing.behavior, value=failing.value
-            ),
-            when_empty=EmptyRule(
-                behavior=empty.behavior,
-                value=empty.value,
-                items=tuple((item.name, item.value) for item in empty.items or ()),
-            ),
-            hold=HoldRule(min_change=hold.min_change, for_seconds=hold.for_seconds) if hold is not None else None,
+            when_failing=spec.execution.when_failing,
+            when_empty=spec.execution.when_empty,
+            hold=spec.execution.hold,
         )
 
     def entry(self, cluster: str) -> Entry | None:

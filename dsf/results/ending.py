@@ -17,8 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from dsf.api.aggregate import aggregated
-from dsf.api.score import Item, build_items, valid_until, validity_at
+from dsf.api import scorerule
+from dsf.api.score import Item, valid_until, validity_at
 from dsf.api.scoring import REFUSALS, Remark, remark_of
 from dsf.api.types import USED_LABELS
 from dsf.errors import CycleError, ScoreObjectTooLargeError
@@ -138,26 +138,24 @@ def _score(result: Result, scorer: ScorerRecord, until: float, now: float, publi
     partial = result.outcome == "partial" or bool(refused)
     items: Sequence[Item] = ()
     clamped = 0
-    given: Sequence[tuple[Mapping[str, str], float]] = result.results
+    counted: Sequence[tuple[Mapping[str, str], float]] = result.results
     number, replaced, example = sum(refused.values()), 0, ""
-    if scorer.destination != "None":
+    if scorer.is_published:
         try:
-            more = scorer.more_dimension_formats
-            if how := scorer.aggregate_with:
-                given = aggregated(given, scorer.aggregate_by, how)
-            built = build_items(given, scorer.dimension_format, result.cluster, scorer.score_name, more=more)
+            ruled = scorerule.items(counted, scorer, result.cluster)
         except ScoreObjectTooLargeError as error:
             raise CycleError("publish", "too_large", str(error)) from None
+        counted, built = ruled.results, ruled.built
         items, clamped = built.items, built.clamped
         partial = partial or bool(built.refused)
         refused += built.refused
         replaced, example = built.duplicates, built.duplicate
     else:
-        replaced = len(given) - len(kept)
+        replaced = len(counted) - len(kept)
     if replaced:
         refused[RefusalReason.DUPLICATE_DIMENSION] = replaced
     outcome = "partial" if partial else "ok" if kept else "empty"
-    remark = remark_of(refused, number + len(given), example=example, series=result.counts.get("series"))
+    remark = remark_of(refused, number + len(counted), example=example, series=result.counts.get("series"))
     # All of it was just validated.
     score = PairScore.model_construct(
         run=result.run,
@@ -250,7 +248,7 @@ def _ending(
             value=value,
         ),
         failure_threshold=scorer.when_failing.threshold,
-        written=scorer.destination != "None",
+        written=scorer.is_published,
         namespace=scorer.namespace,
         room=scorer.score_room,
         counters=counters,

@@ -6,13 +6,15 @@ a hold are read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 
 import redis
 
 from dsf import keys
 from dsf.api.hold import hold_back
-from dsf.api.score import DimensionFormat, has_expired, to_score_value
+from dsf.api.score import has_expired, to_score_value
+from dsf.api.scorerule import Result as ItemResult
+from dsf.api.scorerule import owners_of_items
 from dsf.messages import Result
 from dsf.store.client import parsed
 from dsf.store.pairs import PairScore, row_fields
@@ -30,7 +32,7 @@ class Published:
         scorers = {
             (result.cluster, result.scorer): scorer
             for result, scorer in results
-            if scorer.hold is not None and scorer.destination != "None"
+            if scorer.hold is not None and scorer.is_published
         }
         if not scorers:
             return
@@ -78,11 +80,11 @@ def held(measured: PairScore, published: PairScore, scorer: ScorerRecord, cluste
     if not waiting:
         return measured
     results = measured.results
-    if not scorer.aggregate_with:
+    if scorer.aggregate is None:
         # Metrics of an aggregated score show its parts, which nobody holds back.
-        formats = (scorer.dimension_format, *scorer.more_dimension_formats)
-        numbers = {name: values[name] for name in waiting}
-        results = _as_published(measured.results, published.results, numbers, formats, cluster, scorer.score_name)
+        owners = owners_of_items(measured.results, scorer, cluster)
+        held_values = {name: values[name] for name in waiting}
+        results = _as_published(measured.results, published.results, held_values, owners)
     return measured.model_copy(update={"items": list(values.items()), "results": results, "held": waiting})
 
 
@@ -97,27 +99,19 @@ def _is_in_force(score: PairScore, scorer: ScorerRecord, failing: int, now: floa
 
 
 def _as_published(
-    measured: _Results,
-    published: _Results,
-    numbers: dict[str, int],
-    formats: Sequence[str],
-    cluster: str,
-    score_name: str,
+    measured: _Results, published: _Results, held_values: Mapping[str, int], owners: Mapping[str, ItemResult]
 ) -> _Results:
-    """The results with the score of the published one where their item is held, so that gauges agree with items."""
-    # As items are made: of one format the later result has the name, and an earlier format goes first.
-    owners: dict[str, int] = {}
-    for fmt in reversed(formats):
-        render = DimensionFormat(fmt, cluster, score_name).render
-        owners |= {render(labels): number for number, (labels, _) in enumerate(measured)}
-    earlier = {frozenset(labels.items()): value for labels, value in published}
-    results = list(measured)
-    for name, value in numbers.items():
-        number = owners.get(name)
-        if number is None:
+    """Return the results with the score of the published one where their item is held, so that gauges agree with items.
+
+    Labels of `measured` are distinct.
+    """
+    published_scores = {frozenset(labels.items()): score for labels, score in published}
+    replaced: dict[frozenset[tuple[str, str]], float] = {}
+    for name, value in held_values.items():
+        if name not in owners:
             continue
-        labels, _ = measured[number]
-        was = earlier.get(frozenset(labels.items()))
-        is_same = was is not None and to_score_value(was)[0] == value
-        results[number] = labels, was if was is not None and is_same else float(value)
-    return results
+        labels = frozenset(owners[name][0].items())
+        score = published_scores.get(labels)
+        is_same = score is not None and to_score_value(score)[0] == value
+        replaced[labels] = score if score is not None and is_same else float(value)
+    return [(labels, replaced.get(frozenset(labels.items()), score)) for labels, score in measured]

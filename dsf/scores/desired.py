@@ -10,7 +10,8 @@ from functools import cached_property
 from typing import Any, Literal
 
 from dsf.api.naming import sanitize_resource_name
-from dsf.api.score import DimensionFormat, Item, has_expired, items_digest, score_body, score_status, valid_until
+from dsf.api.score import Item, has_expired, items_digest, score_body, score_status, valid_until
+from dsf.api.scorerule import empty_items
 from dsf.store.pairs import PairScore
 from dsf.store.registry import ClusterRecord, ScorerRecord
 
@@ -68,7 +69,7 @@ def desired(
     `failing` is the number of consecutive failed cycles, `factor` the extension of every validity, `shown_until` the
     end of the current object's validity. A score's own is already extended.
     """
-    if scorer.destination == "None":
+    if not scorer.is_published:
         return None
     policy = scorer.when_failing
     # An Inactive scorer gets no ticks, so its failures are no longer counted; several health checks failed before. A
@@ -79,7 +80,7 @@ def desired(
         if policy.value is None:
             return None
         # Shown as long as cycles fail, so it is valid from now and renewed.
-        shown = (tuple(score.items) if score is not None else ()) or _without_results(scorer, cluster, policy.value)
+        shown = (tuple(score.items) if score is not None else ()) or empty_items(scorer, cluster.name, policy.value)
         items = tuple((name, policy.value) for name, _ in shown)
         # No cycle runs while the scorer is suspended: the object expires like any score.
         until = shown_until if scorer.suspended else valid_until(now, scorer.validity, factor)
@@ -89,7 +90,7 @@ def desired(
     if has_expired(score.valid_until, now):
         return None
     # Also if every result was refused: OCM would read a missing score as 0.
-    results = tuple(score.items) or _without_results(scorer, cluster, scorer.when_empty.value)
+    results = tuple(score.items) or empty_items(scorer, cluster.name, scorer.when_empty.value)
     return DesiredScore(cluster, scorer, results, score.valid_until)
 
 
@@ -100,21 +101,6 @@ def validity_factor(validities: Iterable[tuple[int, int]], write_rate: float) ->
     """
     renewals = sum(number / (seconds / 2) for number, seconds in validities)
     return max(1.0, renewals / (write_rate / 2))
-
-
-def _without_results(scorer: ScorerRecord, cluster: ClusterRecord, value: int | None) -> tuple[Item, ...]:
-    """Substitute items without results: those configured by the user, else one with `value`.
-
-    None if there is neither. Of two with the same name on this cluster the later one counts, as for results.
-    """
-
-    def name_of(fmt: str) -> str:
-        return DimensionFormat(fmt, cluster.name, scorer.score_name).render({})
-
-    named = scorer.when_empty.items
-    if named:
-        return tuple({name_of(name): number for name, number in named}.items())
-    return () if value is None else ((name_of(scorer.dimension_format) or scorer.score_name, value),)
 
 
 def _moment(seconds: float) -> datetime:

@@ -13,47 +13,13 @@ import redis
 from pydantic import BaseModel, ConfigDict, Field
 
 from dsf import keys
+from dsf.api.scorerule import ScoreRule
 from dsf.errors import UnknownClusterError, UnknownScorerError
 from dsf.store.client import at_once, parsed, parsed_all
 
 
-class FailingRule(BaseModel):
-    """What readers see while cycles fail: `spec.execution.whenFailing`."""
-
-    model_config = ConfigDict(frozen=True)
-
-    failure_threshold: int = Field(default=3, ge=1)
-    behavior: Literal["Keep", "Value", "Remove"] = "Keep"
-    value: int | None = None
-
-    @property
-    def threshold(self) -> int:
-        """Failed cycles in a row after which something else is written; 0: never."""
-        return 0 if self.behavior == "Keep" else self.failure_threshold
-
-
-class EmptyRule(BaseModel):
-    """What readers see after a valid answer without results: `spec.execution.whenEmpty`."""
-
-    model_config = ConfigDict(frozen=True)
-
-    behavior: Literal["Empty", "Value"] = "Empty"
-    value: int | None = None
-    #: Name (with placeholders of the cluster and the score) and value of each item to show; none: one with `value`.
-    items: tuple[tuple[str, int], ...] = ()
-
-
-class HoldRule(BaseModel):
-    """Which changes of an item are published: `spec.execution.hold`. `dsf.api.hold` has the rule."""
-
-    model_config = ConfigDict(frozen=True)
-
-    min_change: int = Field(ge=1)
-    for_seconds: int = Field(default=0, ge=0)
-
-
-class ScorerRecord(BaseModel):
-    """Data for the results worker to turn this scorer's results into scores, and for display."""
+class ScorerRecord(ScoreRule):
+    """A scorer's rule for its scores, and data for display."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -61,15 +27,7 @@ class ScorerRecord(BaseModel):
     #: metadata.name of the DynamicScorer, and its namespace.
     name: str
     namespace: str = ""
-    score_name: str
     description: str = ""
-    dimension_format: str = ""
-    #: Additional item formats.
-    more_dimension_formats: tuple[str, ...] = ()
-    #: Aggregation of results before items are built, and the labels kept; empty: none.
-    aggregate_with: Literal["", "max", "min", "mean", "sum", "last"] = ""
-    aggregate_by: tuple[str, ...] = ()
-    destination: Literal["AddOnPlacementScore", "None"] = "AddOnPlacementScore"
     location: str = "Internal"
     #: Seconds.
     interval: int = Field(ge=1)
@@ -83,10 +41,6 @@ class ScorerRecord(BaseModel):
     health: Literal["Active", "Inactive", "Unknown"] = "Active"
     #: Why it runs nowhere now, as `<reason>: <sentence>`; empty if it can.
     problem: str = ""
-    when_failing: FailingRule = FailingRule()
-    when_empty: EmptyRule = EmptyRule()
-    #: None: every change is published.
-    hold: HoldRule | None = None
     #: Bytes in Redis that the scores of all scorers of its namespace may take; 0: any number.
     score_room: int = Field(default=0, ge=0)
 

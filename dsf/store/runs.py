@@ -234,7 +234,7 @@ def _lost(member: str, scorers: Mapping[str, ScorerRecord], now: float) -> Endin
         history=HistoryEntry(run=run, at=run_time(run), outcome="lost", reason="lost", message=message),
         failure=PairFailure(run=run, stage="", reason="lost", message=message, at=now),
         failure_threshold=record.when_failing.threshold if record is not None else 0,
-        written=record is not None and record.destination != "None",
+        written=record is not None and record.is_published,
         counters={"n:lost": 1},
     )
 

@@ -13,12 +13,13 @@ from typer.testing import Result
 
 from dsf import keys
 from dsf.api.hold import Waiting
+from dsf.api.policies import HoldRule
 from dsf.api.summary import ScorerSummary, dump_summaries
 from dsf.cli import context
 from dsf.conformance import samples
 from dsf.http.access import set_aliases
 from dsf.store.pairs import PairScore
-from dsf.store.registry import HoldRule, ScorerRecord
+from dsf.store.registry import ScorerRecord
 from tests.integration.cli.conftest import Dsf, fleet, loaded
 from tests.integration.exporter.fleet import Fleet
 from tests.support.httpserver import ScriptedServer, answer, matrix

@@ -137,7 +137,7 @@ class Bed:
                 "score_name": f"score of {scorer}",
                 "interval": 30,
                 "validity": 300,
-                "dimension_format": "${node}",
+                "dimension_formats": ("${node}",),
                 **values,
             }
         )

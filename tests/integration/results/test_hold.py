@@ -11,13 +11,14 @@ import redis
 from prometheus_client import CollectorRegistry
 
 from dsf import keys
+from dsf.api.aggregate import Aggregate
+from dsf.api.policies import FailingRule, HoldRule
 from dsf.cli.output import console
 from dsf.cli.scores import render_scores
 from dsf.fleet.model import FleetModel
 from dsf.fleet.rows import score_items
 from dsf.fleetmetrics.collector import FleetCollector
 from dsf.results.ingest import Ingest
-from dsf.store.registry import FailingRule, HoldRule
 from tests.integration.results.bed import Bed
 from tests.integration.scores.writes import APPLY, NAME
 
@@ -180,7 +181,7 @@ def test_two_workers_take_turns(bed: Bed) -> None:
         pytest.param({"hold": None}, 52, id="without hold"),
         pytest.param({"hold": HoldRule(min_change=2)}, 52, id="a weaker hold"),
         pytest.param({"hold": HOLD, "score_name": "another"}, 52, id="another score"),
-        pytest.param({"hold": HOLD, "dimension_format": "node ${node}"}, 52, id="other items"),
+        pytest.param({"hold": HOLD, "dimension_formats": ("node ${node}",)}, 52, id="other items"),
         pytest.param({"hold": HOLD, "destination": "None"}, None, id="no items"),
     ],
 )
@@ -223,7 +224,7 @@ def test_an_item_that_goes_and_comes(bed: Bed) -> None:
 
 
 def test_aggregated_items_are_held_and_metrics_show_their_parts(bed: Bed) -> None:
-    bed.add(hold=HOLD, aggregate_with="mean", dimension_format="all")
+    bed.add(hold=HOLD, aggregate=Aggregate(how="mean"), dimension_formats=("all",))
     assert cycle(bed, 40, 60) == {"all": 50}
     assert cycle(bed, 41, 63) == {"all": 50}
     assert (gauge(bed, "a"), gauge(bed, "b")) == (41, 63)

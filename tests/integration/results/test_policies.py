@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsf.store.registry import FailingRule
+from dsf.api.policies import FailingRule
 from tests.integration.results.bed import Bed
 from tests.integration.results.writes import APPLY, NAME
 

@@ -121,7 +121,7 @@ def _calmly(condition: Callable[[], Any]) -> Any:
 def _plan(client: redis.Redis) -> None:
     registry, schedule = Registry(client), ScheduleStore(client)
     registry.put_scorer(
-        ScorerRecord(name="sample", score_name="sample-score", interval=1, validity=300, dimension_format="${node}")
+        ScorerRecord(name="sample", score_name="sample-score", interval=1, validity=300, dimension_formats=("${node}",))
     )
     for cluster in (CLUSTER, "away"):
         registry.put_cluster(ClusterRecord(name=cluster))

@@ -14,13 +14,14 @@ import redis
 
 from dsf import keys
 from dsf.api.hold import Waiting
+from dsf.api.policies import HoldRule
 from dsf.fleet.changes import Action, Actor, UserAction, record
 from dsf.fleet.client import Client
 from dsf.messages import new_run_id
 from dsf.store.entries import ScheduleOverride, current_slot
 from dsf.store.notices import CLUSTER_SET, ClusterNotice, ConditionNotice, Notices, ScorerNotice
 from dsf.store.pairs import PairFailure, PairScore
-from dsf.store.registry import ClusterRecord, HoldRule, Registry, ScorerRecord
+from dsf.store.registry import ClusterRecord, Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
 from dsf.web import finding, views
 from dsf.web.guard import own_segments

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from dsf.api.policies import HoldRule
 from dsf.backtest.picture import blocks
 from dsf.backtest.recording import Question, Record, Recording, SourceQuestion
 from dsf.backtest.run import moments
 from dsf.backtest.scorers import moved
 from dsf.backtest.summary import BacktestView, summarised
 from dsf.errors import BacktestError
-from dsf.store.registry import HoldRule
 
 QUESTION = Question(
     cluster="c1",

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import pytest
 import typer
 
+from dsf.api.policies import HoldRule
 from dsf.cli.duration import hold, moment, seconds
-from dsf.store.registry import HoldRule
 
 NOW = 1_700_000_000.0
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsf.api.meta import rfc3339
+from dsf.api.policies import HoldRule
 from dsf.api.scoringconfig import Mask
 from dsf.hub.summaries import FleetPlan, MaskIndex, differences, make_plan
-from dsf.store.registry import HoldRule
 from tests.cases import load
 from tests.unit.hub.builders import NOW, cluster, config, refusal, scorer, summaries
 
@@ -80,7 +80,7 @@ def test_execution_is_in_the_record_and_the_entry() -> None:
     assert (record.rate_limit, record.validity, record.destination) == ("30/m", 90, "None")
     assert record.when_failing.model_dump() == {"failure_threshold": 2, "behavior": "Value", "value": -100}
     assert record.hold == HoldRule(min_change=5, for_seconds=60)
-    expected = {"behavior": "Value", "value": None, "items": (("${cluster};pod-a", 5),)}
+    expected = {"behavior": "Value", "value": None, "items": [{"name": "${cluster};pod-a", "value": 5}]}
     assert record.when_empty.model_dump() == expected
     assert plan.entries("c", {})["s"].rate_limit == "30/m"
 

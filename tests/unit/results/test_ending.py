@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dsf.api.aggregate import Aggregate
 from dsf.fleet.rows import score_items
 from dsf.messages import Result
 from dsf.results.ending import digest_of, ending_of
@@ -17,7 +18,14 @@ RUN = "1799999999000-0123abcd"
 
 def record(**values: object) -> ScorerRecord:
     return ScorerRecord(
-        **{"name": "s", "score_name": "score", "interval": 30, "validity": 300, "dimension_format": "${node}", **values}
+        **{
+            "name": "s",
+            "score_name": "score",
+            "interval": 30,
+            "validity": 300,
+            "dimension_formats": ("${node}",),
+            **values,
+        }
     )
 
 
@@ -95,7 +103,7 @@ def test_any_result_has_one_outcome_and_only_valid_items(results: list, outcome:
 
 
 def test_each_format_of_the_scorer_makes_items() -> None:
-    scorer = record(dimension_format="${node}", more_dimension_formats=("${node};${pod}",))
+    scorer = record(dimension_formats=("${node}", "${node};${pod}"))
     ending = ending_of(result(results=[({"node": "n", "pod": "p"}, 7.0)]), scorer, now=NOW)
     assert ending.score is not None
     assert ending.score.items == [("n", 7), ("n;p", 7)]
@@ -106,12 +114,12 @@ def test_each_format_of_the_scorer_makes_items() -> None:
 def test_results_are_put_together_for_items_and_stay_as_they_are_for_metrics() -> None:
     # The last two differ in a label that means nothing: both count.
     given = [({"node": "n", "pod": "p"}, 7.0), ({"node": "n", "rack": "1"}, 1.0), ({"node": "n", "rack": "2"}, 2.0)]
-    scorer = record(aggregate_with="sum", aggregate_by=("node",))
+    scorer = record(aggregate=Aggregate(how="sum", by=("node",)))
     ending = ending_of(result(results=given), scorer, now=NOW)
     assert ending.score is not None
     assert ending.score.items == [("n", 10)]
     assert ending.score.results == [({"node": "n", "pod": "p"}, 7.0), ({"node": "n"}, 2.0)]
-    endless = ending_of(result(results=[({}, 1.7e308)] * 2), record(aggregate_with="sum"), now=NOW)
+    endless = ending_of(result(results=[({}, 1.7e308)] * 2), record(aggregate=Aggregate(how="sum")), now=NOW)
     assert (endless.outcome, endless.counters["n:refused:infinite"]) == ("partial", 1)
 
 

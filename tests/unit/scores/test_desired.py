@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dsf.api.policies import EmptyItem, EmptyRule, FailingRule
 from dsf.scores.desired import UNKNOWN, DesiredScore, Unknown, desired, validity_factor
 from dsf.store.pairs import PairScore
-from dsf.store.registry import ClusterRecord, EmptyRule, FailingRule, ScorerRecord
+from dsf.store.registry import ClusterRecord, ScorerRecord
 
 NOW = 1_800_000_000.0
 CLUSTER = ClusterRecord(name="c", uid="u")
@@ -41,11 +42,10 @@ def test_failing() -> None:
     assert keep.items == (("a", 1), ("b", 2))
     assert wanted(failing=2, when_failing=FailingRule(failure_threshold=2, behavior="Remove")) is None
     assert wanted(failing=1, when_failing=FailingRule(failure_threshold=2, behavior="Remove")) is not None
-    assert wanted(failing=2, when_failing=FailingRule(failure_threshold=1, behavior="Value")) is None
     value = wanted(failing=2, when_failing=VALUE)
     assert isinstance(value, DesiredScore)
     assert (value.items, value.valid_until) == ((("a", -7), ("b", -7)), NOW + 300)
-    never = wanted(None, failing=2, when_failing=VALUE, dimension_format="${node}")
+    never = wanted(None, failing=2, when_failing=VALUE, dimension_formats=("${node}",))
     assert isinstance(never, DesiredScore)
     assert never.items == (("score", -7),)
 
@@ -77,17 +77,24 @@ def test_empty() -> None:
     plain = wanted(empty)
     assert isinstance(plain, DesiredScore)
     assert plain.items == ()
-    value = wanted(empty, when_empty=EmptyRule(behavior="Value", value=5), dimension_format="of ${cluster}${node}")
+    value = wanted(empty, when_empty=EmptyRule(behavior="Value", value=5), dimension_formats=("of ${cluster}${node}",))
     assert isinstance(value, DesiredScore)
     assert value.items == (("of c", 5),)
 
 
-NAMED = EmptyRule(behavior="Value", items=(("${cluster};pod-a", -100), ("${scoreName}", 3), ("c;pod-a", -90)))
+NAMED = EmptyRule(
+    behavior="Value",
+    items=[
+        EmptyItem(name="${cluster};pod-a", value=-100),
+        EmptyItem(name="${scoreName}", value=3),
+        EmptyItem(name="c;pod-a", value=-90),
+    ],
+)
 
 
 def test_empty_with_named_items() -> None:
     empty = SCORE.model_copy(update={"items": []})
-    found = wanted(empty, when_empty=NAMED, dimension_format="${node};${pod}")
+    found = wanted(empty, when_empty=NAMED, dimension_formats=("${node};${pod}",))
     assert isinstance(found, DesiredScore)
     # OCM refuses an object with two items of one name.
     assert found.items == (("c;pod-a", -90), ("score", 3))
@@ -98,7 +105,7 @@ def test_empty_with_named_items() -> None:
 
 @pytest.mark.parametrize("score", [None, SCORE.model_copy(update={"items": []})], ids=["never", "empty"])
 def test_failing_without_results_shows_its_value_under_the_names_of_the_empty_answer(score: PairScore | None) -> None:
-    found = wanted(score, failing=2, when_failing=VALUE, when_empty=NAMED, dimension_format="${node};${pod}")
+    found = wanted(score, failing=2, when_failing=VALUE, when_empty=NAMED, dimension_formats=("${node};${pod}",))
     assert isinstance(found, DesiredScore)
     assert found.items == (("c;pod-a", -7), ("score", -7))
 

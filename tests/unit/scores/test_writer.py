@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from dsf import keys
+from dsf.api.policies import EmptyRule
 from dsf.backends.scorestate import ScoreState
 from dsf.messages import new_run_id
 from dsf.scores.writer import ScoreWriter
-from dsf.store.registry import EmptyRule
 from tests.integration.results.bed import START, Bed
 from tests.integration.scores.writes import APPLY, DELETE, NAME, stats
 from tests.support.wait import wait_for

@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from dsf.api import kubeyaml
+from dsf.api.aggregate import Aggregate
 from dsf.api.manifest import ParsedDocument, line_of, parse_documents
 from dsf.api.problems import Mistake, explain
 from dsf.api.scorer import DynamicScorer
@@ -120,9 +121,7 @@ class Registered(NamedTuple):
 
     config: str
     formats: tuple[str, ...]
-    aggregate_by: tuple[str, ...] = ()
-    #: Empty: none.
-    aggregate_with: str = ""
+    aggregate: Aggregate | None = None
 
 
 class TestFile:
@@ -169,8 +168,7 @@ class TestFile:
             raise self._mistakes([Mistake(("tests", index, "dynamic_scorer"), text)])
         spec = scorers.get(case.dynamic_scorer, next(iter(scorers.values()))).spec
         rest = spec.config_url.partition("://")[2].partition("/")[2]
-        by, how = (spec.aggregate.by, spec.aggregate.how) if spec.aggregate is not None else ((), "")
-        return Registered(f"/{rest}", spec.dimension_formats, tuple(by), how)
+        return Registered(f"/{rest}", spec.dimension_formats, spec.aggregate)
 
     def _manifest(self, name: str) -> dict[str, DynamicScorer]:
         file = self.path.parent / name

@@ -9,8 +9,7 @@ from typing import Any
 
 from pydantic import Field
 
-from dsf.api.aggregate import aggregated
-from dsf.api.score import build_items
+from dsf.api.scorerule import ScoreRule, items
 from dsf.conformance.case import Case
 from dsf.conformance.inprocess import NotServedError, served
 from dsf.conformance.notation import matrix
@@ -85,13 +84,14 @@ def _items(file: TestFile, index: int, asked: Case) -> dict[str, int]:
             f"{shown_url(asked.url)}: {asked.config_reply.error or 'is no /config'}",
             "`dsf scorer check` says what is wrong",
         )
-    results: Any = asked.scores(_request(case, asked), "the case's series").results
-    if registered.aggregate_with:
-        results = aggregated(results, registered.aggregate_by, registered.aggregate_with)
-    name = asked.config.scoring.params.name
-    first, *more = registered.formats
+    results = asked.scores(_request(case, asked), "the case's series").results
+    rule = ScoreRule(
+        score_name=asked.config.scoring.params.name,
+        dimension_formats=registered.formats,
+        aggregate=registered.aggregate,
+    )
     try:
-        return dict(build_items(results, first, case.cluster, name, more=more).items)
+        return items(results, rule, case.cluster).values
     except ScoreObjectTooLargeError as error:
         raise fail(str(error), "") from None
 
