@@ -31,6 +31,7 @@ from dsf.http.deadline import cut
 from dsf.messages import Outcome, Result, Stage, new_run_id, run_time
 from dsf.reasons import SkipReason
 from dsf.settings import Settings
+from dsf.sources.room import MemoryBudget, Room
 
 log = dsf.log.get(__name__)
 
@@ -156,6 +157,8 @@ class CycleRunner:
         #: Unix seconds by the hub's clock.
         self.hub_time = hub_time
         self._running = RunningCycles()
+        # For what stays in memory: a plug-in's answers and its series, each as large as one cycle may have.
+        self._budget = MemoryBudget(2 * settings.max_source_bytes)
         #: The ticks that wait for a thread.
         self.turns = Turns(settings.agent_concurrency, self._namespaces)
         self._thread = threading.local()
@@ -231,13 +234,14 @@ class CycleRunner:
         """Ask the source, and keep the scoring request."""
 
         def work(cycle: AgentCycle) -> str:
-            payload = self._stages.fetch(cycle)
             folder: Path | None = self._settings.agent_spool_dir
-            try:
-                cycle.payload = keep(folder, payload.pieces)
-            except OSError as error:
-                message = f"cannot write {payload.size} bytes into {folder or 'the temp folder'}: {error.strerror}"
-                raise CycleError("fetch", "spool_failed", message) from None
+            with cycle.room:
+                payload = self._stages.fetch(cycle)
+                try:
+                    cycle.payload = keep(folder, payload.pieces)
+                except OSError as error:
+                    message = f"cannot write {payload.size} bytes into {folder or 'the temp folder'}: {error.strerror}"
+                    raise CycleError("fetch", "spool_failed", message) from None
             return f"{payload.series} series, {payload.received} bytes"
 
         return self._try(task, "fetch", work)
@@ -288,7 +292,14 @@ class CycleRunner:
         # A cycle may exceed its interval only if its tick says so, but never three time-outs.
         longest = max(declared, 3 * summary.timeout_seconds)
         interval = declared if deadline is None else max(declared, deadline - run_time(run_id))
-        return AgentCycle(summary.name, run_id, summary, time.monotonic() + min(left, longest), interval=interval)
+        return AgentCycle(
+            summary.name,
+            run_id,
+            summary,
+            time.monotonic() + min(left, longest),
+            room=Room(self._budget, self._settings.agent_spool_dir),
+            interval=interval,
+        )
 
     def _find(self, scorer: str, deadline: float | None) -> ScorerSummary | None:
         # The tick may arrive before its new scorer's ConfigMap.

@@ -6,7 +6,6 @@ caller must limit the size of the body.
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping
@@ -15,7 +14,8 @@ from typing import Any, Final, NamedTuple
 
 from dsf.api.problems import head
 from dsf.api.types import USED_LABELS
-from dsf.errors import ScoringResponseError
+from dsf.boundedjson import Bounds, loads, turn
+from dsf.errors import JsonBoundsError, ScoringResponseError
 from dsf.reasons import EmptyReason, RefusalReason, plain_text
 from dsf.text import spaced
 
@@ -27,8 +27,10 @@ MAX_RESPONSE_BYTES: Final = 8 * 1024 * 1024
 #: Reasons to refuse a single result, here or when its item is built (`dsf.api.score`).
 REFUSALS: Final = frozenset[str](RefusalReason)
 
-#: Most values of any kind in one answer: parsed objects are many times as large as the text.
-_MAX_VALUES: Final = 500_000
+#: Parsed objects are many times as large as the text.
+_BOUNDS: Final = Bounds(MAX_RESPONSE_BYTES, 500_000, max_depth=64)
+#: Characters of all labels of one answer. A result for the hub has fewer bytes.
+_MAX_LABELS: Final = 2 * 1024 * 1024
 
 _USED: Final = frozenset(USED_LABELS)
 
@@ -56,10 +58,16 @@ def parse_response(body: bytes) -> ScoringResponse:
     A single invalid result is refused and counted, the others are accepted. Null instead of the list is an empty list.
 
     Raises ScoringResponseError when the answer is not `{"results": [{...}]}` (reason `bad_answer`), or has more than
-    MAX_RESULTS, or more values than those can have (reason `too_many_results`).
+    MAX_RESULTS, or more values or longer labels than those can have (reason `too_many_results`).
     """
+    with turn(len(body)):
+        return _parsed(body)
+
+
+def _parsed(body: bytes) -> ScoringResponse:
     results: list[ScoringResult] = []
     refused: Counter[str] = Counter()
+    characters = 0
     for index, element in enumerate(_elements(body)):
         if type(element) is not dict:
             raise ScoringResponseError(f"results[{index}] is not an object; the answer starts with {head(body)}")
@@ -75,22 +83,25 @@ def parse_response(body: bytes) -> ScoringResponse:
         if labels is None:
             refused[RefusalReason.BAD_LABELS] += 1
             continue
+        characters += sum(map(len, labels.values()))
+        if characters > _MAX_LABELS:
+            raise ScoringResponseError(
+                f"the labels of the answer have more than {_MAX_LABELS} characters, more than an agent may send to the "
+                f"hub; it starts with {head(body)}",
+                "too_many_results",
+            )
         results.append(ScoringResult(labels, score))
     return ScoringResponse(results, refused)
 
 
 def _elements(body: bytes) -> list[Any]:
-    if body.count(b",") + body.count(b"[") + body.count(b"{") > _MAX_VALUES:
-        raise ScoringResponseError(
-            f"the answer holds more than {_MAX_VALUES} values, too many for {MAX_RESULTS} results; "
-            f"it starts with {head(body)}",
-            "too_many_results",
-        )
     try:
         # Integers as float: one of 400 digits is then infinite, and one of 5,000 digits is no parser error.
-        document = json.loads(body.decode("utf-8-sig"), parse_int=float)
-    except RecursionError:
-        raise ScoringResponseError(f"the answer is nested too deeply; it starts with {head(body)}") from None
+        document = loads(body, _BOUNDS, parse_int=float)
+    except JsonBoundsError as error:
+        raise ScoringResponseError(
+            f"the answer is not parsed: {error}; it starts with {head(body)}", "too_many_results"
+        ) from None
     except ValueError as error:
         raise ScoringResponseError(f"the answer is not JSON ({error}); it starts with {head(body)}") from None
     elements = document.get("results", ...) if isinstance(document, dict) else ...

@@ -35,6 +35,7 @@ from dsf.settings import Settings
 from dsf.sources import Context, Payload, source_of
 from dsf.sources.base import Question, joined, type_of
 from dsf.sources.memory import SourceMemory
+from dsf.sources.room import Room
 from dsf.text import cleaned, masked, place
 
 _TOO_LATE = "no time is left before the next cycle begins"
@@ -55,6 +56,8 @@ class Cycle:
     timings: dict[str, float] = field(default_factory=dict)
     #: `series`, `bytes_in` (from the source), `bytes_out` (to the scoring API), `results`, `retries`.
     counts: dict[str, int] = field(default_factory=dict)
+    #: For the answers of its sources.
+    room: Room = field(default_factory=Room)
     #: The scoring API's response, and its time (unix seconds).
     response: ScoringResponse | None = None
     scored_at: float = 0.0
@@ -149,6 +152,7 @@ class Stages:
                 lambda: memory is None or cycle.scorer in memory.summaries(),
                 partial(self._fetched, cycle),
                 summary.source_name,
+                cycle.room,
             )
             return source(summary, context)
 

@@ -17,11 +17,11 @@ was given up meanwhile: the caller knows the deadline of the cycle.
 from dsf.errors import SettingsError
 from dsf.http import addresses, trust
 from dsf.http.access import set_aliases
-from dsf.http.client import Answer, Stream, ask_for_token, get, post, probe
+from dsf.http.client import Answer, Sink, Stream, ask_for_token, get, post, probe
 from dsf.http.failures import Explain
 from dsf.settings import Settings
 
-__all__ = ["Answer", "Explain", "Stream", "ask_for_token", "get", "post", "probe", "use"]
+__all__ = ["Answer", "Explain", "Sink", "Stream", "ask_for_token", "get", "post", "probe", "use"]
 
 
 def use(settings: Settings) -> None:

@@ -44,6 +44,10 @@ class Stream(Protocol):
     def __iter__(self) -> Iterator[memoryview]: ...
 
 
+#: Called with each piece of a body.
+Sink = Callable[[bytes], object]
+
+
 class Answer(NamedTuple):
     """An answer with any status that is not a redirect."""
 
@@ -62,15 +66,17 @@ def get(
     access: Access = PLAIN,
     accept: str | None = None,
     explain: failures.Explain | None = None,
+    sink: Sink | None = None,
 ) -> bytes:
     """The body of the answer to a GET, decompressed.
 
     `deadline` is a time of time.monotonic(), `access` has the credentials, `accept` the media types of the header
-    Accept (by default JSON before any other), `explain` may read the reason of a refusal from its body. Raises
-    HttpError with one of the reasons connection_failed, address_refused, timeout, truncated, too_large, redirect,
-    unauthorized, http_error, bad_answer, secret_invalid, or the one that `explain` gave.
+    Accept (by default JSON before any other), `explain` may read the reason of a refusal from its body, `sink` gets the
+    body in pieces as they arrive, and the returned one is empty then. Raises what `sink` raises, and HttpError
+    with one of the reasons connection_failed, address_refused, timeout, truncated, too_large, redirect, unauthorized,
+    http_error, bad_answer, secret_invalid, or the one that `explain` gave.
     """
-    ask = partial(_ClientRequest, url, deadline, max_bytes, params=params, accept=accept, explain=explain)
+    ask = partial(_ClientRequest, url, deadline, max_bytes, params=params, accept=accept, explain=explain, sink=sink)
     return _renewed(ask, access, deadline)
 
 
@@ -84,10 +90,17 @@ def post(
     content_type: str = "application/json",
     accept: str | None = None,
     explain: failures.Explain | None = None,
+    sink: Sink | None = None,
 ) -> bytes:
     """The body of the answer to a POST of `body`, decompressed. Arguments and errors as for `get`."""
     ask = partial(
-        _ClientRequest, url, deadline, max_bytes, body=body, content_type=content_type, accept=accept, explain=explain
+        _ClientRequest,
+        *(url, deadline, max_bytes),
+        body=body,
+        content_type=content_type,
+        accept=accept,
+        explain=explain,
+        sink=sink,
     )
     return _renewed(ask, access, deadline)
 
@@ -167,6 +180,7 @@ class _ClientRequest:
         accept: str | None = None,
         explain: failures.Explain | None = None,
         may_hold_token: bool = False,
+        sink: Sink | None = None,
     ) -> None:
         """Arguments as for `get`; `may_hold_token` is what the answer may do. Raises HttpError."""
         method, headers = ("GET", {}) if body is None else ("POST", {"Content-Type": content_type})
@@ -175,6 +189,7 @@ class _ClientRequest:
         self.where = place(method, url)
         self.access = access
         self.explain = explain
+        self.sink = sink
         self.may_hold_token = may_hold_token
         self.exchange = Exchange(deadline, max_bytes, tls=access.tls)
         request = requests.Request(
@@ -251,16 +266,18 @@ class _ClientRequest:
         length = response.raw.length_remaining
         if length is not None and length > max_bytes:
             raise failures.too_large(self.where, max_bytes, f"has {length} bytes")
-        # The first read gets all of a plain body of known length, without a second copy.
         pieces: list[bytes] = []
+        take = self.sink or pieces.append
         total = 0
-        for piece in self._pieces(response, length or 1024 * 1024):
+        # Without a sink, the first read gets all of a plain body of known length, without a second copy.
+        size = length if length and self.sink is None else 1024 * 1024
+        for piece in self._pieces(response, size):
             total += len(piece)
             if total > max_bytes:
                 raise failures.too_large(self.where, max_bytes)
             # Decompression is not socket I/O.
             self.exchange.remaining()
-            pieces.append(piece)
+            take(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _pieces(self, response: requests.Response, size: int) -> Iterator[bytes]:

@@ -15,6 +15,7 @@ from dsf.api.types import SourceType
 from dsf.errors import HttpError
 from dsf.http.access import PLAIN, Access
 from dsf.sources.memory import SourceMemory
+from dsf.sources.room import Room
 
 #: The beginning and the end of every scoring request; in between are an array's items.
 HEAD = b'{"data":['
@@ -93,6 +94,8 @@ class Context:
     observe: Callable[[Question], None] = lambda _: None
     #: Name of the source, if a scorer has several.
     source: str | None = None
+    #: For the answers.
+    room: Room = field(default_factory=Room)
 
     @contextmanager
     def asking(

@@ -118,7 +118,15 @@ class Request(Generic[OptionsT]):
         context, url = self._context, self._at(path)
         with context.asking(self.query, url, params, method=method) as question:
             left = context.max_bytes - self._received
-            body = send(url, access=context.access, deadline=context.deadline, max_bytes=left)
+            pieces: list[bytes] = []
+
+            def keep(piece: bytes) -> None:
+                context.room.take(len(piece))
+                pieces.append(piece)
+
+            send(url, access=context.access, deadline=context.deadline, max_bytes=left, sink=keep)
+            body = b"".join(pieces)
+            pieces.clear()
             self._received += len(body)
             question.answered(len(body), (body,))
         self._question = question
@@ -150,6 +158,7 @@ class Request(Generic[OptionsT]):
                     raise HttpError("too_large", text)
             if samples:
                 pieces.append(b"%s%s]}" % (head, ",".join(samples).encode()))
+                self._context.room.take(len(pieces[-1]))
                 series += 1
         payload = Payload((HEAD, *pieces, TAIL), series, self._received)
         if self._question is not None:

@@ -16,14 +16,16 @@ from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from dsf import http
+from dsf import boundedjson, http
 from dsf.api.promql import shortest_rate_window, split_queries
 from dsf.api.summary import ScorerSummary
 from dsf.api.types import SourceMethod
-from dsf.errors import HttpError
+from dsf.boundedjson import Bounds, turn
+from dsf.errors import HttpError, JsonBoundsError
 from dsf.http.access import PLAIN, Access
 from dsf.http.failures import EXCERPT, excerpt
 from dsf.sources.base import HEAD, TAIL, Context, Payload, time_range
+from dsf.sources.room import Body, Spool
 from dsf.text import cleaned, masked, place
 
 _split = functools.lru_cache(maxsize=1024)(split_queries)
@@ -50,14 +52,17 @@ def fetch(summary: ScorerSummary, context: Context) -> Payload:
     for query in queries:
         params: dict[str, str | int] = {"query": query, **times}
         with context.asking(query, summary.source_endpoint, params, method=method) as question:
-            body = range_query(
+            spool = Spool(context.room.folder)
+            range_query(
                 summary.source_endpoint,
                 params,
                 method,
                 access=context.access,
                 deadline=context.deadline,
                 max_bytes=context.max_bytes - received,
+                sink=spool.write,
             )
+            body = spool.body()
             received += len(body)
             try:
                 matrix = cut(body, context.check)
@@ -80,21 +85,27 @@ def fetch(summary: ScorerSummary, context: Context) -> Payload:
 
 
 def range_query(
-    url: str, params: Mapping[str, str | int], method: str, *, deadline: float, max_bytes: int, access: Access = PLAIN
+    url: str,
+    params: Mapping[str, str | int],
+    method: str,
+    *,
+    deadline: float,
+    max_bytes: int,
+    access: Access = PLAIN,
+    sink: http.Sink | None = None,
 ) -> bytes:
-    """The answer to a range query: `params` in the URL, or with POST as a form. Errors as for `http.get`."""
+    """The answer to a range query: `params` in the URL, or with POST as a form. `sink` and errors as for `http.get`."""
+    limits: dict[str, Any] = {"access": access, "deadline": deadline, "max_bytes": max_bytes, "sink": sink}
 
     def explain(status: int, body: bytes) -> tuple[str, str] | None:
         return _explain(status, body, method, len(str(params["query"])))
 
     if method == SourceMethod.GET:
-        return http.get(url, params=params, access=access, deadline=deadline, max_bytes=max_bytes, explain=explain)
+        return http.get(url, params=params, explain=explain, **limits)
     return http.post(
         url,
         urlencode(params).encode(),
-        access=access,
-        deadline=deadline,
-        max_bytes=max_bytes,
+        **limits,
         content_type="application/x-www-form-urlencoded",
         explain=explain,
     )
@@ -137,8 +148,10 @@ _AFTER = b"}," + _FIRST
 
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[][{}"]', re.DOTALL)
 
-#: Bytes that are parsed as JSON, per series and for everything else: parsed objects are fifty times as large.
-_MAX_PARSED = 2 * 1024 * 1024
+#: The last series, and everything besides the series, which are parsed: 11,000 points have 33,000 values.
+_PARSED = Bounds(2 * 1024 * 1024, 100_000)
+#: Bytes of a file in which matches are counted at a time.
+_WINDOW = 64 * 1024
 
 _decode = json.JSONDecoder().raw_decode
 
@@ -157,74 +170,96 @@ class Matrix(NamedTuple):
     warnings: tuple[str, ...]
 
 
-def cut(body: bytes, check: Callable[[], None] = lambda: None) -> Matrix:
+def cut(body: Body, check: Callable[[], None] = lambda: None) -> Matrix:
     """The array of series in the answer `body`. Raises MatrixError, and what `check` raises, called now and then."""
     match = _RESULT.search(body)
     if match is None and (null := _NULL.search(body)) is not None:
+        _check_size(len(body))
         return cut(b'%s"result":[]%s' % (body[: null.start()], body[null.end() :]), check)
     if match is None:
         raise MatrixError(_why_not(body))
     start = match.end()
     end, series = _compact(body, start) or _any_shape(body, start, check)
+    _check_size(len(body) - (end - start))
     warnings = _check_rest(body[: start - 1] + _MARK_JSON + body[end + 1 :], body)
     return Matrix(memoryview(body)[start:end], series, warnings)
 
 
-def _compact(body: bytes, start: int) -> tuple[int, int] | None:
+def _compact(body: Body, start: int) -> tuple[int, int] | None:
     """End of the array and number of series, for an answer as Prometheus writes it; None for another."""
-    if body.startswith(b"]", start):
+    if body[start : start + 1] == b"]":
         return start, 0
-    if not body.startswith(_FIRST, start):
+    if body[start : start + len(_FIRST)] != _FIRST:
         return None
     last = body.rfind(_FIRST)
-    if len(body) - last > _MAX_PARSED:
+    if len(body) - last > _PARSED.max_bytes:
         return None
     tail = body[last:]
     try:
+        boundedjson.check(tail, _PARSED)
         text = tail.decode()
-        stop = _decode(text)[1]
+        with turn(len(tail)):
+            stop = _decode(text)[1]
     except (ValueError, RecursionError):
         return None
     if not tail.isascii():
         stop = len(text[:stop].encode())
     end = last + stop
-    if not body.startswith(b"]", end):
+    if body[end : end + 1] != b"]":
         return None
-    series = 1 + body.count(_AFTER, start, end)
-    if body.count(b"{", start, end) != 2 * series:
+    series = 1 + _count(body, _AFTER, start, end)
+    if _count(body, b"{", start, end) != 2 * series:
         # A brace that opens no such series: there is something between or within series, or not all of them are in
         # this array.
         return None
     return end, series
 
 
-def _any_shape(body: bytes, start: int, check: Callable[[], None]) -> tuple[int, int]:
+def _count(body: Body, pattern: bytes, start: int, end: int) -> int:
+    """How often the pattern is there from `start` to `end`; no two of its places overlap."""
+    if isinstance(body, bytes):
+        return body.count(pattern, start, end)
+    return sum(
+        body[first : min(first + _WINDOW + len(pattern) - 1, end)].count(pattern)
+        for first in range(start, end, _WINDOW)
+    )
+
+
+def _any_shape(body: Body, start: int, check: Callable[[], None]) -> tuple[int, int]:
     """The same for any JSON, by its brackets. Slower, with the same small memory."""
     depth = 1
     series = 0
     for number, token in enumerate(_TOKEN.finditer(body, start)):
         if number % (16 * 1024) == 0:
             check()
-        char = token[0]
+        # Not the whole token, which may be a long text.
+        place, char = token.start(), body[token.start() : token.start() + 1]
         if char in (b"{", b"["):
             series += depth == 1
             depth += 1
         elif char in (b"}", b"]"):
             depth -= 1
             if depth == 0:
-                return token.start(), series
-        elif char == b'"':
+                return place, series
+        elif token.end() == place + 1:
+            # A text without an end.
             break
     raise MatrixError("the answer ends within the series")
 
 
-def _check_rest(rest: bytes, body: bytes) -> tuple[str, ...]:
+def _check_size(size: int) -> None:
+    if size > _PARSED.max_bytes:
+        raise MatrixError(f"the answer has {size} bytes besides the series")
+
+
+def _check_rest(rest: bytes, body: Body) -> tuple[str, ...]:
     """The warnings in it."""
-    if len(rest) > _MAX_PARSED:
-        raise MatrixError(f"the answer has {len(rest)} bytes besides the series")
     try:
-        document = json.loads(rest)
-    except (ValueError, RecursionError):
+        with turn(len(rest)):
+            document = boundedjson.loads(rest, _PARSED)
+    except JsonBoundsError as error:
+        raise MatrixError(f"the answer has too much besides the series: {error}") from None
+    except ValueError:
         raise MatrixError("the answer is not JSON, or not all of it came") from None
     if not isinstance(document, dict):
         raise MatrixError("the answer is not a JSON object")
@@ -241,12 +276,12 @@ def _check_rest(rest: bytes, body: bytes) -> tuple[str, ...]:
     return tuple(warnings[:3])
 
 
-def _why_not(body: bytes) -> str:
+def _why_not(body: Body) -> str:
     """Describe an answer without an array of series."""
     try:
         # A longer one is not described.
-        document: Any = json.loads(body) if len(body) <= 64 * 1024 else None
-    except (ValueError, RecursionError):
+        document: Any = boundedjson.loads(body[:], _PARSED) if len(body) <= 64 * 1024 else None
+    except ValueError:
         return "the answer is not JSON, or not all of it came"
     if isinstance(document, dict):
         if isinstance(document.get("error"), str):

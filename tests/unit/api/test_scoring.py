@@ -54,7 +54,9 @@ def test_only_the_head_of_a_bad_answer_is_shown() -> None:
 
 @pytest.mark.parametrize("body", [b"[" * 100_000, b'{"results":[' + b'{"metric":' * 100_000])
 def test_deep_nesting(body: bytes) -> None:
-    with pytest.raises(ScoringResponseError, match=r"^the answer is nested too deeply; it starts with '"):
+    with pytest.raises(
+        ScoringResponseError, match=r"^the answer is not parsed: it is nested deeper than 64; it starts with '"
+    ):
         parse_response(body)
 
 

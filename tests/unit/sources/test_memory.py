@@ -42,8 +42,9 @@ def test_a_scorer_with_all_the_series_there_may_be_gives_way(
     scorers = {name: scorer(name) for name in series}
     memory = SourceMemory(WindowBudget(10, 1000), lambda: scorers)
 
-    def get(url: str, **_: object) -> bytes:
-        return "".join(f'm{{x="{n}"}} 1\n' for n in range(series[url.removeprefix("http://")])).encode()
+    def get(url: str, *, sink: http.Sink, **_: object) -> bytes:
+        sink("".join(f'm{{x="{n}"}} 1\n' for n in range(series[url.removeprefix("http://")])).encode())
+        return b""
 
     monkeypatch.setattr(http, "get", get)
 

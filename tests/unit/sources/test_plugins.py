@@ -93,8 +93,9 @@ def serve(monkeypatch: pytest.MonkeyPatch, body: bytes) -> list[dict[str, Any]]:
     asked: list[dict[str, Any]] = []
 
     def get(url: str, **way: Any) -> bytes:
+        way.pop("sink")(body)
         asked.append({"url": url, **way})
-        return body
+        return b""
 
     monkeypatch.setattr(http, "get", get)
     return asked
@@ -247,9 +248,13 @@ def asking(fetch: Callable[[Request[Options]], Any], with_: Context, **values: A
 
 def test_a_plug_in_is_told_what_the_scorer_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     posted: list[dict[str, Any]] = []
-    monkeypatch.setattr(
-        http, "post", lambda url, body, **way: posted.append({"url": url, "body": body, **way}) or b"12345"
-    )
+
+    def post(url: str, body: bytes, **way: Any) -> bytes:
+        way.pop("sink")(b"12345")
+        posted.append({"url": url, "body": body, **way})
+        return b""
+
+    monkeypatch.setattr(http, "post", post)
     access, seen = Access(secrets=("canary",)), list[Question]()
     with_ = context(access, seen=seen)
 

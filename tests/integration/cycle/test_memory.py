@@ -1,0 +1,77 @@
+"""Memory of an agent whose scorers are due together, with sources that answer as much as they may."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from dsf.api.summary import ScorerSummary
+from dsf.cycle.stages import Cycle, Stages, keep
+from dsf.settings import Settings
+from dsf.sources.room import MemoryBudget, Room
+from tests.support.httpserver import ScriptedServer, zipped
+
+_CYCLES = 8
+
+
+def _answer(megabytes: int) -> bytes:
+    """A matrix of one series after the other."""
+    series = b'{"metric":{"a":"b"},"values":[%s]}' % b",".join([b'[1700000000,"1"]'] * 1000)
+    return b'{"status":"success","data":{"resultType":"matrix","result":[%s]}}' % b",".join(
+        [series] * (megabytes * 1_000_000 // len(series))
+    )
+
+
+def _anonymous() -> float:
+    """Megabytes of this process that the system cannot take back."""
+    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines())
+    return int(fields["RssAnon"].split()[0]) / 1024
+
+
+def _measure(url: str, folder: Path) -> dict[str, Any]:
+    """Fetch in as many threads as an agent has; in a process of its own."""
+    settings = Settings(agent_spool_dir=folder)
+    stages, budget = Stages(settings, None), MemoryBudget(2 * settings.max_source_bytes)  # type: ignore[arg-type]
+    summary = ScorerSummary(
+        name="s", score_name="s", source_type="Prometheus", source_endpoint=url, source_query="up", scoring_endpoint=url
+    )
+    sizes, ended = [], threading.Event()
+
+    def run() -> None:
+        cycle = Cycle("s", "1", summary, time.monotonic() + 300, room=Room(budget, folder))
+        with cycle.room:
+            sizes.append(len(keep(folder, stages.fetch(cycle).pieces)))
+
+    before = peak = _anonymous()
+    threads = [threading.Thread(target=run) for _ in range(_CYCLES)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        peak = max(peak, _anonymous())
+        ended.wait(0.005)
+    return {"grown": peak - before, "sizes": sizes}
+
+
+def test_cycles_due_together_have_bounded_memory(tmp_path: Path) -> None:
+    with ScriptedServer(zipped(_answer(40))) as server:
+        done = subprocess.run(
+            [sys.executable, "-m", __name__, server.url, str(tmp_path)],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=Path(__file__).parents[3],
+        )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    assert [size > 39_000_000 for size in found["sizes"]] == [True] * _CYCLES
+    assert found["grown"] < 100, found
+    assert not list(tmp_path.iterdir())
+
+
+if __name__ == "__main__":
+    print(json.dumps(_measure(sys.argv[1], Path(sys.argv[2]))))

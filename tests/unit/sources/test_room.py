@@ -1,0 +1,54 @@
+"""Memory and disk for the answers of cycles."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+import pytest
+
+from dsf.errors import HttpError
+from dsf.sources.prometheus import cut
+from dsf.sources.room import MemoryBudget, Room, Spool
+
+
+@pytest.mark.parametrize("sizes", [[], [10], [600_000], [500_000, 20_000, 30_000], [1024] * 1000])
+def test_large_answers_are_on_disk(tmp_path: Path, sizes: list[int]) -> None:
+    spool = Spool(tmp_path / "new")
+    for number, size in enumerate(sizes):
+        spool.write(bytes([65 + number % 26]) * size)
+    body = spool.body()
+    assert len(body) == sum(sizes)
+    assert body[:] == b"".join(bytes([65 + number % 26]) * size for number, size in enumerate(sizes))
+    assert isinstance(body, mmap.mmap) is (sum(sizes) > 512 * 1024)
+    assert not list(tmp_path.rglob("*/*")), "a file without a name"
+
+
+def test_matrix_is_cut_out_of_a_file_as_out_of_memory(tmp_path: Path) -> None:
+    series = b'{"metric":{"a":"},{"},"values":[[1,"2"]]}'
+    for separator in (b",", b" , "):
+        body = b'{"status":"success","data":{"resultType":"matrix","result":[%s]}}' % separator.join([series] * 20_000)
+        spool = Spool(tmp_path)
+        spool.write(body)
+        in_file, in_memory = cut(spool.body()), cut(body)
+        assert (bytes(in_file.inside), in_file.series) == (bytes(in_memory.inside), 20_000)
+
+
+def test_folder_that_cannot_be_written_fails_the_cycle(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HttpError, match="cannot write 600000 bytes into") as failed:
+        Spool(tmp_path / "file").write(b"x" * 600_000)
+    assert failed.value.reason == "spool_failed"
+
+
+def test_cycles_share_one_budget_of_memory() -> None:
+    budget = MemoryBudget(100)
+    with Room(budget) as first, Room(budget) as second:
+        first.take(60)
+        second.take(40)
+        with pytest.raises(HttpError, match="more than the 100 bytes that an agent holds") as refused:
+            second.take(1)
+        assert (refused.value.reason, refused.value.retryable) == ("too_large", True)
+        first.free()
+        second.take(60)
+    assert budget.taken == 0
