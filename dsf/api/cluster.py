@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from dsf.api.clusterset import sets_of
 from dsf.api.meta import ApiModel, KubernetesObject, StatusModel
 from dsf.api.scoringauthentication import ClusterFacts
 from dsf.api.types import CLUSTER_API_VERSION, CLUSTER_KIND
@@ -49,8 +51,8 @@ class ManagedCluster(KubernetesObject):
         """Whether scorers run there: the hub accepted it and it is not being deleted."""
         return self.spec.hub_accepts_client and self.metadata.deletion_timestamp is None
 
-    @property
-    def facts(self) -> ClusterFacts:
-        """Properties for templates and selectors."""
+    def facts(self, cluster_sets: Iterable[Mapping[str, Any]] = ()) -> ClusterFacts:
+        """Properties for templates and selectors; `cluster_sets` are all ManagedClusterSets."""
         claims = {claim.name: claim.value for claim in self.status.cluster_claims}
-        return ClusterFacts(self.metadata.name, self.metadata.labels, claims)
+        labels = self.metadata.labels
+        return ClusterFacts(self.metadata.name, labels, claims, sets_of(labels, cluster_sets))

@@ -20,7 +20,6 @@ from dsf.api.tokenhosts import TokenHosts
 from dsf.api.types import (
     API_VERSION,
     AUTHENTICATION_KIND,
-    CLUSTER_SET_LABEL,
     CREDENTIALS_NAME,
     DELIVER_LABEL,
     PULL_SECRET_NAME,
@@ -45,6 +44,8 @@ class ClusterFacts(NamedTuple):
     name: str
     labels: Mapping[str, str] = {}
     claims: Mapping[str, str] = {}
+    #: Names of its ManagedClusterSets (dsf.api.clusterset).
+    sets: frozenset[str] = frozenset()
 
 
 class Override(Methods):
@@ -70,7 +71,7 @@ class Override(Methods):
 
     def counts_on(self, cluster: ClusterFacts) -> bool:
         """Whether it applies to the cluster: by name, set or labels."""
-        if cluster.name in self.clusters or cluster.labels.get(CLUSTER_SET_LABEL, "") in self.cluster_sets:
+        if cluster.name in self.clusters or not cluster.sets.isdisjoint(self.cluster_sets):
             return True
         return self.cluster_selector is not None and self.cluster_selector.matches(cluster.labels)
 

@@ -97,19 +97,19 @@ class Renderer:
             raise ResolutionError(ResolveReason.UnknownTemplate, f"{field}: {match[0]} is not one of {_KNOWN}")
         if self._cluster is None:
             return "x"
-        name, labels, claims = self._cluster
-        value = name if not key else (labels if kind == "label" else claims).get(key)
+        cluster = self._cluster
+        value = cluster.name if not key else (cluster.labels if kind == "label" else cluster.claims).get(key)
         if value is None:
             what = "label" if kind == "label" else "ClusterClaim"
             raise ResolutionError(
                 ResolveReason.MissingClusterValue,
-                f"{field}: ManagedCluster {name!r} has no {what} {key!r} for {match[0]}",
+                f"{field}: ManagedCluster {cluster.name!r} has no {what} {key!r} for {match[0]}",
             )
         try:
             return escape(value)
         except ValueError as error:
             raise ResolutionError(
-                ResolveReason.UnsafeClusterValue, f"{field}: of ManagedCluster {name!r}, {match[0]} {error}"
+                ResolveReason.UnsafeClusterValue, f"{field}: of ManagedCluster {cluster.name!r}, {match[0]} {error}"
             ) from None
 
 

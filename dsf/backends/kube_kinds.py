@@ -26,6 +26,7 @@ from dsf.kube.resources import (
     DYNAMIC_SCORERS,
     DYNAMIC_SCORING_CONFIGS,
     MANAGED_CLUSTER_ADDONS,
+    MANAGED_CLUSTER_SETS,
     MANAGED_CLUSTERS,
     MANIFEST_WORKS,
     SCORING_AUTHENTICATIONS,
@@ -41,6 +42,11 @@ FIELD_MANAGER: Final = "dynamic-scoring-hub"
 def _cluster(obj: Object) -> Object:
     # Capacity and versions change often and are not used.
     return _with_status(without_managed_fields(obj), "conditions", "clusterClaims")
+
+
+def _cluster_set(obj: Object) -> Object:
+    # Its status counts its clusters.
+    return _with_status(without_managed_fields(obj))
 
 
 def _work(obj: Object) -> Object:
@@ -115,6 +121,7 @@ WATCHED: Final[Mapping[Kind, Watched]] = {
     Kind.CONFIG: Watched(DYNAMIC_SCORING_CONFIGS, matters=_may_be_any_other),
     Kind.AUTHENTICATION: Watched(SCORING_AUTHENTICATIONS),
     Kind.CLUSTER: Watched(MANAGED_CLUSTERS, keep=_cluster),
+    Kind.CLUSTER_SET: Watched(MANAGED_CLUSTER_SETS, keep=_cluster_set),
     # A work without the label is reported as deleted, and gets it back.
     Kind.WORK: Watched(MANIFEST_WORKS, _OURS, names=(MANIFESTWORK_NAME, CREDENTIALS_WORK_NAME), keep=_work),
     # One that lost the label is reported as deleted: it is not the framework's any more.

@@ -25,6 +25,8 @@ class Kind(StrEnum):
     CONFIG = "DynamicScoringConfig"
     AUTHENTICATION = "ScoringAuthentication"
     CLUSTER = "ManagedCluster"
+    #: Read only; a folder of manifests has none.
+    CLUSTER_SET = "ManagedClusterSet"
     WORK = "ManifestWork"
     SCORE = "AddOnPlacementScore"
     #: In the cluster's namespace; read only if the hub serves clusters with the addon.

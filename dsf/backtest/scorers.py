@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from pydantic import ValidationError
@@ -31,7 +32,13 @@ from dsf.errors import (
     UnknownScorerError,
 )
 from dsf.kube.lists import objects
-from dsf.kube.resources import DYNAMIC_SCORERS, MANAGED_CLUSTERS, SCORING_AUTHENTICATIONS, Resource
+from dsf.kube.resources import (
+    DYNAMIC_SCORERS,
+    MANAGED_CLUSTER_SETS,
+    MANAGED_CLUSTERS,
+    SCORING_AUTHENTICATIONS,
+    Resource,
+)
 from dsf.kube.session import Session
 from dsf.text import shown_url
 
@@ -78,10 +85,25 @@ def from_hub(session: Session, name: str, cluster: str, scorer_url: str = "") ->
     in_force = (each for each in found if isinstance(each, DynamicScorer) and not each.is_refused)
     if problem and all(each.metadata.name != name for each in in_force):
         raise ManifestError(problem)
-    return _of(found, name, cluster, scorer_url, "the hub")
+    # Rights to read them are needed only if they decide something.
+    has_sets = any(
+        override.cluster_sets
+        for each in found
+        if isinstance(each, ScoringAuthentication)
+        for override in each.spec.overrides
+    )
+    cluster_sets = [*objects(session, MANAGED_CLUSTER_SETS)] if has_sets else []
+    return _of(found, name, cluster, scorer_url, "the hub", cluster_sets)
 
 
-def _of(found: Sequence[ApiObject], name: str, cluster: str, scorer_url: str, where: str) -> ScorerSummary:
+def _of(
+    found: Sequence[ApiObject],
+    name: str,
+    cluster: str,
+    scorer_url: str,
+    where: str,
+    cluster_sets: Sequence[Mapping[str, Any]] = (),
+) -> ScorerSummary:
     known = [each for each in found if isinstance(each, DynamicScorer)]
     # The one in force replaces others of its name.
     scorers = {each.metadata.name: each for each in sorted(known, key=lambda each: not each.is_refused)}
@@ -98,9 +120,8 @@ def _of(found: Sequence[ApiObject], name: str, cluster: str, scorer_url: str, wh
         for each in found
         if isinstance(each, ScoringAuthentication)
     }
-    facts = next(
-        (each.facts for each in found if isinstance(each, ManagedCluster) and each.facts.name == cluster), None
-    )
+    clusters = {each.metadata.name: each for each in found if isinstance(each, ManagedCluster)}
+    facts = clusters[cluster].facts(cluster_sets) if cluster in clusters else None
     everywhere = resolve_everywhere(scorer, NO_HOSTS, authentications, [facts or ClusterFacts(cluster)], {})
     variant = everywhere.variants.get(cluster, everywhere.resolved.summary)
     if isinstance(variant, ResolutionError):

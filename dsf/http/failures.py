@@ -100,6 +100,9 @@ def refusal(
         reason, text = known[0], cleaned(masked(known[1], *secrets), 1000)
     elif 300 <= status < 400:
         reason, text = "redirect", "redirects are not followed; give the final URL"
+    elif 200 < status < 300:
+        # Such as the 201 of a framework's default for POST, or 204 and 206, whose body is none or a part.
+        reason, text = "http_error", "only status 200 counts as an answer; have the server send 200"
     else:
         reason = "unauthorized" if status in (401, 403) else "http_error"
         if may_hold_token:

@@ -151,8 +151,11 @@ class _Connection(HTTPConnection):
         named = self.host, self.port
         failure: Exception = OSError(f"{self.host} has no address")
         try:
-            for self.host, self.port in addresses.checked(*named, exchange):
-                self.timeout = min(addresses.CONNECT_TIMEOUT, exchange.remaining())
+            candidates = addresses.checked(*named, exchange)
+            for index, (self.host, self.port) in enumerate(candidates):
+                # Each has a share of the time, so that dead ones leave enough for one that answers.
+                share = exchange.remaining() / (len(candidates) - index)
+                self.timeout = min(addresses.CONNECT_TIMEOUT, share)
                 try:
                     super().connect()
                 except (NewConnectionError, ConnectTimeoutError) as error:

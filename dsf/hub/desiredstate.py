@@ -276,6 +276,7 @@ class DesiredState:
             NameRules(self._stored_claims(), self._settings.namespace, self._allowed_names, frozenset(unreadable)),
             self._scorer_hosts,
             self._misplaced(),
+            self._backend.list(Kind.CLUSTER_SET),
         )
         self._keep_claims(plan.claims)
         plan = replace(

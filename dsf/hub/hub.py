@@ -193,7 +193,7 @@ class Hub:
         if key.kind in (Kind.SCORER, Kind.CONFIG):
             if self._is_changed(key):
                 self._desired.changed(key)
-        elif key.kind is Kind.AUTHENTICATION:
+        elif key.kind in (Kind.AUTHENTICATION, Kind.CLUSTER_SET):
             self._desired.changed(self._desired.config_key)
         elif key.kind is Kind.SECRET:
             self._desired.changed(self._desired.config_key, *map(_cluster, self._desired.plan.having(key.name)))

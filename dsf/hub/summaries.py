@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dsf.api.cluster import ManagedCluster
 from dsf.api.nameclaims import NameClaims
@@ -331,6 +331,7 @@ def make_plan(
     names: NameRules = NO_RULES,
     scorer_hosts: TokenHosts = NO_HOSTS,
     misplaced: Set[str] = frozenset(),
+    cluster_sets: Sequence[Mapping[str, Any]] = (),
 ) -> FleetPlan:
     """The desired state. Objects being deleted count as gone; `now` decides about pauses with an end.
 
@@ -339,7 +340,7 @@ def make_plan(
     their errors, `delivery` has the hub's deliverable Secrets, `memory` caches the last plan's results, `limit` is the
     most bytes of a ManifestWork; `names` decide about names that several scorers claim, `scorer_hosts` are the
     servers that scorers outside of the hub's own namespace may name; `misplaced` are the namespaces beside the hub's
-    own that have a DynamicScoringConfig.
+    own that have a DynamicScoringConfig; `cluster_sets` are all ManagedClusterSets.
     """
     known: Authentications = {
         **mistaken,
@@ -350,7 +351,7 @@ def make_plan(
         },
     }
     served = {cluster.metadata.name: cluster for cluster in clusters if cluster.is_served}
-    facts = [cluster.facts for cluster in served.values()]
+    facts = [cluster.facts(cluster_sets) for cluster in served.values()]
     present = [scorer for scorer in scorers if scorer.metadata.deletion_timestamp is None]
     is_enabled = config is not None and config.metadata.deletion_timestamp is None
     delivery = delivery.with_targets(known.values(), facts)

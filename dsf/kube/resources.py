@@ -46,6 +46,9 @@ SCORING_AUTHENTICATIONS = Resource(*_OURS, "scoringauthentications", "ScoringAut
 MANAGED_CLUSTERS = Resource(
     "cluster.open-cluster-management.io", "v1", "managedclusters", "ManagedCluster", namespaced=False
 )
+MANAGED_CLUSTER_SETS = Resource(
+    "cluster.open-cluster-management.io", "v1beta2", "managedclustersets", "ManagedClusterSet", namespaced=False
+)
 ADDON_PLACEMENT_SCORES = Resource(
     "cluster.open-cluster-management.io", "v1alpha1", "addonplacementscores", "AddOnPlacementScore"
 )

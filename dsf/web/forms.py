@@ -71,6 +71,10 @@ def add_login(app: FastAPI, site: Site) -> None:
     def enter(request: Request, form: Form) -> Response:
         to, address = _own(form.get("to", "/")), request.client.host if request.client else ""
         try:
+            if not sessions.is_form(request, form.get("secret", "")) and (user := _session_user(request, site)):
+                # Logged in by another tab, whose login replaced the cookie that this form belongs to.
+                log.info("already logged in", caller=user.name, client=address)
+                return RedirectResponse(link(request.scope["dsf.root"], to), 303)
             sessions.check_form(request, form.get("secret", ""))
             token = form.get("token", "").strip()[:MAX_TOKEN]
             caller = site.holder(token)
@@ -93,6 +97,14 @@ def add_login(app: FastAPI, site: Site) -> None:
         left = RedirectResponse(link(request.scope["dsf.root"], "/login"), 303)
         sessions.delete_cookie(request, left)
         return left
+
+
+def _session_user(request: Request, site: Site) -> PageUser | None:
+    """The user of the request's session; None without a session, or if it cannot be checked."""
+    try:
+        return site.caller(request)
+    except (AccessError, BackendError):
+        return None
 
 
 def add_acts(app: FastAPI, site: Site, acting: Acting) -> None:

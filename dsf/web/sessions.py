@@ -131,12 +131,22 @@ def check_form(request: Request, given: str) -> None:
     """Raises AccessError (403) for a form that did not come from this page."""
     origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "same-origin")
     if origin is not None and not _is_same(origin, request.scope["dsf.host"]):
-        raise AccessError(f"forms from {origin[:100]!r} are refused", 403)
+        raise AccessError(
+            f"forms from {origin[:100]!r} are refused, because requests reach this page as "
+            f"{request.scope['dsf.host'][:100]!r}: a proxy must pass on the Host header with its port, in nginx "
+            "`proxy_set_header Host $http_host`",
+            403,
+        )
     if site not in ("same-origin", "none"):
         raise AccessError("forms from other sites are refused", 403)
-    cookie = cookie_of(request)
-    if not cookie or not hmac.compare_digest(form_secret(cookie).encode(), given.encode()):
+    if not is_form(request, given):
         raise AccessError("this form is too old or not from this page: go back, reload the page and repeat", 403)
+
+
+def is_form(request: Request, given: str) -> bool:
+    """Whether a form has the secret of the request's cookie."""
+    cookie = cookie_of(request)
+    return bool(cookie) and hmac.compare_digest(form_secret(cookie).encode(), given.encode())
 
 
 def _is_same(origin: str, host: str) -> bool:

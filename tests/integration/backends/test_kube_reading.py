@@ -160,7 +160,7 @@ def test_a_missing_right_keeps_it_from_starting_and_is_named(
     namespace = control_plane.namespace()
     rule = {"apiGroups": ["*"], "verbs": ["list", "watch"]}
     resources = ["dynamicscorers", "dynamicscoringconfigs", "scoringauthentications"]
-    resources += ["managedclusters", "addonplacementscores"]
+    resources += ["managedclusters", "managedclustersets", "addonplacementscores"]
     limited = control_plane.service_account(namespace, "hub", [{**rule, "resources": resources}])
     # More where the others were not listed by then: machines are busy.
     for limit in (3.0, 10.0, 30.0):

@@ -8,14 +8,14 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 import psutil
 import pytest
 
 from dsf import http
 from dsf.errors import HttpError
-from dsf.http import access, transport
+from dsf.http import access, addresses, transport
 from dsf.http.access import bearer
 from dsf.http.deadline import made_for
 from tests.support import httpserver
@@ -248,6 +248,39 @@ def test_which_statuses_may_be_tried_again(status: int, reason: str, retryable: 
     if reason == "http_error" and body:
         assert str(error) == f"GET {server.url}/path: HTTP {status}: sorry [31m about that"
     assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("status", [201, 202, 203, 206])
+def test_other_statuses_of_success_name_the_expected_one(status: int) -> None:
+    with ScriptedServer(answer({"results": []}, status)) as server:
+        error = failure(server.url)
+    assert (error.reason, error.retryable, error.status) == ("http_error", False, status)
+    assert (
+        str(error) == f"GET {server.url}: HTTP {status}: only status 200 counts as an answer; have the server send 200"
+    )
+
+
+@contextmanager
+def _dead_address() -> Iterator[tuple[str, int]]:
+    """An address that drops new connections, as one whose machine is gone: its queue is full."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(3):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            with suppress(BlockingIOError):
+                waiting.connect(listener.getsockname())
+        yield listener.getsockname()
+
+
+def test_dead_addresses_leave_time_for_one_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(addresses, "CONNECT_TIMEOUT", 6.0)
+    with _dead_address() as first, _dead_address() as second, ScriptedServer(answer("here")) as server:
+        alive = ("127.0.0.1", int(server.url.rpartition(":")[2]))
+        monkeypatch.setattr(addresses, "checked", lambda *_: [first, second, alive])
+        assert get("http://three-addresses.example/", seconds=10) == b"here"
 
 
 def test_an_endless_redirect_is_not_read() -> None:

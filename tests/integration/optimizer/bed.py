@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from dsf.errors import ObjectConflictError
-from dsf.kube.resources import ADDON_PLACEMENT_SCORES, MANAGED_CLUSTERS, PLACEMENTS
+from dsf.kube.resources import ADDON_PLACEMENT_SCORES, MANAGED_CLUSTER_SETS, MANAGED_CLUSTERS, PLACEMENTS
 from dsf.kube.session import Session
 from dsf.optimizer.backend import Manifest, ManifestClient
 from dsf.optimizer.params import OptimizeParams
@@ -16,7 +16,6 @@ from dsf.optimizer.service import OptimizerService
 from dsf.optimizer.solver import SolverProcess
 from dsf.placements.kinds import (
     MANAGED_CLUSTER_SET_BINDINGS,
-    MANAGED_CLUSTER_SETS,
     MANIFEST_WORK_REPLICA_SETS,
     PLACEMENT_BINDINGS,
     POLICIES,

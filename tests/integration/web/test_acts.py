@@ -229,6 +229,22 @@ def test_a_login(closed: WebProcess, redis_client: redis.Redis) -> None:
     assert closed.get("/api/v1/summary", Authorization=f"Bearer {TOKEN}").status_code == 200
 
 
+def test_a_login_in_a_second_tab_leads_to_its_page(closed: WebProcess, redis_client: redis.Redis) -> None:
+    good_fleet(redis_client)
+    visitor = Visitor(closed)
+    first, second = (visitor.get(f"/login?to={to}") for to in ("/", f"/scorers/{SAMPLE}"))
+    assert visitor.post("/login", first, token=TOKEN)[0] == 303
+    session = dict(visitor.cookies)
+    # Its form belongs to the cookie that the first login replaced.
+    for token in (TOKEN, "wrong"):
+        status, _, place = visitor.post("/login", second, token=token)
+        assert (status, place, visitor.cookies) == (303, f"/scorers/{SAMPLE}", session)
+    # Without the session it is a form of nobody.
+    visitor.cookies.clear()
+    visitor.get("/login")
+    assert visitor.post("/login", second, token=TOKEN)[0] == 403
+
+
 def test_an_act_after_the_end_of_the_session_is_said_to_be_lost(closed: WebProcess, redis_client: redis.Redis) -> None:
     good_fleet(redis_client)
     visitor = Visitor(closed)

@@ -15,7 +15,6 @@ from dsf.api.resolve import resolve
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringauthentication import ClusterFacts, ScoringAuthentication
 from dsf.api.servers import methods_of
-from dsf.api.types import CLUSTER_SET_LABEL
 from dsf.auth.authenticator import METHODS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "sources.md").read_text(encoding="utf-8")
@@ -66,7 +65,7 @@ def test_each_method_has_a_manifest() -> None:
     for manifest in AUTHENTICATIONS.values():
         found = ScoringAuthentication.from_manifest(manifest)
         shown |= {name for name in Methods.model_fields if getattr(found.spec, name)}
-        where = ClusterFacts("one", {CLUSTER_SET_LABEL: "america"})
+        where = ClusterFacts("one", sets=frozenset({"america"}))
         assert all(override.is_any or override.tls for override in filter(None, [found.spec.on(where)]))
     assert shown == set(Methods.model_fields)
 

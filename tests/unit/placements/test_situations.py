@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import pytest
 
-from dsf.kube.resources import ADDON_PLACEMENT_SCORES, MANAGED_CLUSTERS, PLACEMENTS, Resource
+from dsf.kube.resources import ADDON_PLACEMENT_SCORES, MANAGED_CLUSTER_SETS, MANAGED_CLUSTERS, PLACEMENTS, Resource
 from dsf.kube.session import Session
 from dsf.placements import reader
-from dsf.placements.kinds import MANAGED_CLUSTER_SET_BINDINGS, MANAGED_CLUSTER_SETS
+from dsf.placements.kinds import MANAGED_CLUSTER_SET_BINDINGS
 from dsf.placements.pages import _asked
 from dsf.placements.reader import PlacementReader
 from dsf.placements.situations import from_hub

@@ -136,3 +136,12 @@ def test_lags_and_horizon() -> None:
     for options in ({"horizon": 0}, {"lags": 0}):
         with pytest.raises(ValueError, match="must be 1 or more"):
             forecast(of(range(40)), **options)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_forecasts_of_huge_values_are_finite(sign: int) -> None:
+    values = [sign * 1.79e308 * share for share in np.linspace(0.1, 1.0, 60)]
+    found = forecast(Series.of({}, values), horizon=20)
+    assert isinstance(found, Forecast)
+    assert np.isfinite(found.values).all()
+    assert abs(found.values[-1]) >= 1.7e308

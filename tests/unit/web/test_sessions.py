@@ -112,6 +112,10 @@ def test_forms_of_other_origins_are_refused(headers: Mapping[str, str], accepted
     sent = request(cookie=f"__Host-dsf_page={COOKIE}", **headers)
     with nullcontext() if accepted else pytest.raises(AccessError, match="refused"):
         check_form(sent, form_secret(COOKIE))
+    # As nginx with `Host $host` passes it on.
+    behind = request(host="localhost", cookie=f"__Host-dsf_page={COOKIE}", origin="https://localhost:8443")
+    with pytest.raises(AccessError, match=r"as 'localhost': .* `proxy_set_header Host \$http_host`"):
+        check_form(behind, form_secret(COOKIE))
     with_port = request(
         host="localhost:8090", scheme="http", cookie=f"dsf_page={COOKIE}", origin="http://localhost:8090"
     )

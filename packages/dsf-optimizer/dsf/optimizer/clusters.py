@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from dsf.kube.resources import MANAGED_CLUSTERS
+from dsf.kube.resources import MANAGED_CLUSTER_SETS, MANAGED_CLUSTERS
 from dsf.optimizer.backend import ManifestClient
 from dsf.optimizer.selector import COMPLIANCE_CLAIM, PlacementSelector, Selection
-from dsf.placements.kinds import MANAGED_CLUSTER_SET_BINDINGS, MANAGED_CLUSTER_SETS
+from dsf.placements.kinds import MANAGED_CLUSTER_SET_BINDINGS
 from dsf.placements.scheduling import claims_of, holds
 
 _AVAILABLE: Final = "ManagedClusterConditionAvailable"

@@ -7,9 +7,6 @@ from dsf.kube.resources import Resource
 PLACEMENT_DECISIONS = Resource(
     "cluster.open-cluster-management.io", "v1beta1", "placementdecisions", "PlacementDecision"
 )
-MANAGED_CLUSTER_SETS = Resource(
-    "cluster.open-cluster-management.io", "v1beta2", "managedclustersets", "ManagedClusterSet", namespaced=False
-)
 MANAGED_CLUSTER_SET_BINDINGS = Resource(
     "cluster.open-cluster-management.io", "v1beta2", "managedclustersetbindings", "ManagedClusterSetBinding"
 )

@@ -18,10 +18,10 @@ from dsf.errors import HttpError, ObjectNotFoundError, SettingsError, UnknownPla
 from dsf.http.access import bearer
 from dsf.http.client import get
 from dsf.kube.lists import objects, request_with_retry
-from dsf.kube.resources import ADDON_PLACEMENT_SCORES, MANAGED_CLUSTERS, PLACEMENTS
+from dsf.kube.resources import ADDON_PLACEMENT_SCORES, MANAGED_CLUSTER_SETS, MANAGED_CLUSTERS, PLACEMENTS
 from dsf.kube.session import Session
 from dsf.placements.explanation import PlacementList, PlacementView, WhatIf, explain, summary
-from dsf.placements.kinds import MANAGED_CLUSTER_SET_BINDINGS, MANAGED_CLUSTER_SETS, PLACEMENT_DECISIONS
+from dsf.placements.kinds import MANAGED_CLUSTER_SET_BINDINGS, PLACEMENT_DECISIONS
 from dsf.placements.scheduling import Manifest, SchedulerAnswer, Situation, cel_resources, counts, decided_in
 from dsf.settings import Settings
 

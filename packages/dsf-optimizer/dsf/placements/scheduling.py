@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final, Literal, NamedTuple
 
+from dsf.api.clusterset import has_cluster
 from dsf.api.quantity import quantity
 from dsf.api.selector import matches
 
@@ -24,7 +25,6 @@ Manifest = dict[str, Any]
 
 #: OCM's best score; the worst is its negative.
 MAX_SCORE: Final = 100
-_SET_LABEL: Final = "cluster.open-cluster-management.io/clusterset"
 _DEFAULTS: Final = {"Balance": 1, "Steady": 1}
 _RESOURCES: Final = {"ResourceAllocatableCPU": "cpu", "ResourceAllocatableMemory": "memory"}
 
@@ -159,12 +159,7 @@ def _in_question(situation: Situation, outcome: SchedulingDecision) -> list[str]
 
 def holds(cluster_set: Manifest, cluster: Manifest) -> bool:
     """Whether a ManagedClusterSet has a cluster."""
-    labels = cluster["metadata"].get("labels") or {}
-    selector = (cluster_set.get("spec") or {}).get("clusterSelector") or {}
-    if selector.get("selectorType") == "LabelSelector":
-        # None selects nothing, an empty one everything.
-        return selector.get("labelSelector") is not None and matches(selector["labelSelector"], labels)
-    return bool(labels.get(_SET_LABEL) == cluster_set["metadata"]["name"])
+    return has_cluster(cluster_set, cluster["metadata"].get("labels") or {})
 
 
 def _passes(situation: Situation, name: str, outcome: SchedulingDecision, answer: SchedulerAnswer | None) -> bool:

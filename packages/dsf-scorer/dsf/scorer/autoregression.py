@@ -77,7 +77,9 @@ def forecast(series: Series, *, horizon: int = 10, lags: int = 10, least: int = 
     whole[~known] = np.interp(np.flatnonzero(~known), np.flatnonzero(known), whole[known])
     with np.errstate(over="ignore"):
         continued = _continued(whole, known, horizon, lags) * peak
-    return Forecast(continued, step, bridged, is_constant=False)
+    # Beyond the largest number is infinity, which is no score.
+    largest = np.finfo(np.float64).max
+    return Forecast(np.clip(continued, -largest, largest), step, bridged, is_constant=False)
 
 
 def _distinct(series: Series) -> tuple[Array, Array]:

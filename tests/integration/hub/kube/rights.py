@@ -19,7 +19,7 @@ HUB = {
     "finalizers": rule(GROUP, "dynamicscoringconfigs", "patch"),
     "authentications": rule(GROUP, "scoringauthentications", "list watch"),
     "statuses": rule(GROUP, "dynamicscorers/status dynamicscoringconfigs/status", "patch"),
-    "clusters": rule(_CLUSTER, "managedclusters", "get list watch"),
+    "clusters": rule(_CLUSTER, "managedclusters managedclustersets", "get list watch"),
     "scores": rule(_CLUSTER, "addonplacementscores", "list watch delete"),
     "works": rule("work.open-cluster-management.io", "manifestworks", "get list watch create patch delete"),
     "events": rule("events.k8s.io", "events", "create"),

@@ -1,0 +1,65 @@
+"""Which ManagedClusterSets a cluster is in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dsf.api.cluster import ManagedCluster
+from dsf.api.clusterset import sets_of
+from dsf.api.scoringauthentication import Override
+from dsf.api.types import CLUSTER_SET_LABEL
+
+
+def _set(name: str, **selector: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name}, "spec": {"clusterSelector": selector}}
+
+
+#: As OCM makes the first two.
+GLOBAL = _set("global", selectorType="LabelSelector", labelSelector={})
+DEFAULT = _set("default", selectorType="ExclusiveClusterSetLabel")
+EUROPE = _set("europe", selectorType="LabelSelector", labelSelector={"matchLabels": {"region": "eu"}})
+LARGE = _set(
+    "large",
+    selectorType="LabelSelector",
+    labelSelector={"matchExpressions": [{"key": "size", "operator": "In", "values": ["l", "xl"]}]},
+)
+NONE = _set("none", selectorType="LabelSelector")
+ALL = [GLOBAL, DEFAULT, EUROPE, LARGE, NONE, {"metadata": {"name": "bare"}}]
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ({}, {"global"}),
+        ({CLUSTER_SET_LABEL: "default"}, {"global", "default"}),
+        ({CLUSTER_SET_LABEL: "bare"}, {"global", "bare"}),
+        ({"region": "eu", "size": "xl"}, {"global", "europe", "large"}),
+        # The label is of no meaning for a set that selects by others.
+        ({CLUSTER_SET_LABEL: "europe"}, {"global"}),
+        # A set that was not read, as in a folder of manifests.
+        ({CLUSTER_SET_LABEL: "elsewhere"}, {"global", "elsewhere"}),
+    ],
+)
+def test_sets_select_by_their_label_or_by_any(labels: dict[str, str], expected: set[str]) -> None:
+    assert sets_of(labels, ALL) == expected
+
+
+def test_sets_without_objects_have_the_clusters_with_their_label() -> None:
+    assert sets_of({CLUSTER_SET_LABEL: "europe"}, []) == {"europe"}
+    assert sets_of({}, []) == frozenset()
+
+
+@pytest.mark.parametrize("name", ["global", "europe"])
+def test_overrides_apply_to_sets_that_select_by_labels(name: str) -> None:
+    override = Override.model_validate({"clusterSets": [name], "host": "https://x"})
+    cluster = ManagedCluster.model_validate(
+        {
+            "apiVersion": "cluster.open-cluster-management.io/v1",
+            "kind": "ManagedCluster",
+            "metadata": {"name": "c", "labels": {"region": "eu"}},
+        }
+    )
+    assert override.counts_on(cluster.facts(ALL))
+    assert not override.counts_on(cluster.facts())
