@@ -98,6 +98,8 @@ class Record(_Line):
     items: dict[str, Annotated[int, Field(ge=-100, le=100)]] = {}
     #: Time series of the source.
     series: int = 0
+    #: Seconds at the beginning of the range in which none of them has a sample.
+    unsampled: int = 0
     #: Of an error.
     stage: str = ""
     reason: str = ""

@@ -7,6 +7,7 @@ without a value, and a second run into the same file asks it again.
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
@@ -20,6 +21,7 @@ from dsf.cycle.stages import Cycle, Observer, Stages
 from dsf.errors import BacktestError, CycleError, HttpError, ScoreObjectTooLargeError
 from dsf.messages import Stage
 from dsf.settings import Settings
+from dsf.sources.base import Payload
 from dsf.sources.base import Question as Asked
 from dsf.sources.memory import SourceMemory
 from dsf.sources.window import Window, WindowBudget
@@ -133,7 +135,20 @@ def _record(cluster: str, summary: ScorerSummary, stages: Stages, at: int) -> Re
             reason=error.reason,
             message=error.message,
         )
-    return Record(cluster=cluster, at=at, outcome=outcome, items=items, series=payload.series)
+    unsampled = _unsampled(summary, payload, at)
+    return Record(cluster=cluster, at=at, outcome=outcome, items=items, series=payload.series, unsampled=unsampled)
+
+
+#: The time of a series' first sample in a scoring request.
+_FIRST_SAMPLE: Final = re.compile(rb'"values"\s*:\s*\[\s*\[\s*(\d{1,12})')
+
+
+def _unsampled(summary: ScorerSummary, payload: Payload, at: int) -> int:
+    """Seconds at the beginning of the longest range in which no series has a sample; 0 without series."""
+    longest = max(source.source_range for source in summary.each_source)
+    times = (int(match[1]) for piece in payload.inside for match in _FIRST_SAMPLE.finditer(piece))
+    first = min(times, default=0)
+    return max(0, first - (at - longest)) if first else 0
 
 
 def _items(cluster: str, summary: ScorerSummary, cycle: Cycle) -> tuple[Outcome, dict[str, int]]:

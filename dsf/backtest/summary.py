@@ -153,6 +153,9 @@ def summarised(
     columns = min(COLUMNS, len(asked))
     #: Moments that did not fail, and whether the source had series.
     seen: list[tuple[int, bool]] = []
+    #: Moments of which the source had only the end of the range.
+    partial: list[int] = []
+    step = max((source.step for source in question.sources), default=0)
     later = 0
     for record in records:
         if record.at > asked[-1]:
@@ -163,6 +166,9 @@ def summarised(
             _count(failures, record)
         if record.series or record.outcome != "error":
             seen.append((record.at, bool(record.series)))
+        # The grid of the range may begin up to a step late, and the first sample of a rate a step later.
+        if record.unsampled > max(2 * step, 60):
+            partial.append(record.at)
         column = (record.at - asked.start) * columns // (len(asked) * asked.step)
         for name, value in record.items.items():
             if name not in items:
@@ -188,7 +194,7 @@ def summarised(
         failures=sorted(failures.values(), key=lambda failure: -failure.moments),
         noise=noise,
         items=sorted(views, key=lambda item: (-item.changes, item.name)),
-        notes=list(_notes(question, seen, later)),
+        notes=list(_notes(question, seen, partial, later)),
     )
 
 
@@ -198,7 +204,7 @@ def _count(failures: dict[tuple[str, str], FailureCount], record: Record) -> Non
     failures[kind] = FailureCount(stage=record.stage, reason=record.reason, moments=moments, message=record.message)
 
 
-def _notes(question: Question, seen: Sequence[tuple[int, bool]], later: int) -> Iterator[str]:
+def _notes(question: Question, seen: Sequence[tuple[int, bool]], partial: Sequence[int], later: int) -> Iterator[str]:
     if steps := sorted({source.step for source in question.sources if source.step > question.every}):
         text = listed([f"{step} s" for step in steps], 3)
         yield (
@@ -219,6 +225,11 @@ def _notes(question: Question, seen: Sequence[tuple[int, bool]], later: int) -> 
                 f"the source has no series after {_time(has_series[-1])}: what the query reads is gone, or the clock "
                 "of this machine is ahead"
             )
+    if partial:
+        yield (
+            f"at {len(partial)} of {len(seen)} moments, the last one {_time(partial[-1])}, the source has only the end "
+            "of the range: their scores are made of fewer samples than those of the others"
+        )
     if later:
         yield (
             f"{later} moments of the file are still to come: the clock that made them was ahead, or this one is behind"

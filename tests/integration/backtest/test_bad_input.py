@@ -194,8 +194,10 @@ def test_a_retention_shorter_than_asked_for(dsf: Dsf, author: Author, past: dict
     command[command.index(author.source.url)] = past["worker01"].url
     found = view(dsf(*command))
     assert 20 < found["outcomes"]["ok"] <= 51
-    (note,) = found["notes"]
+    note, *others = found["notes"]
     assert note.startswith("the source has no series before ")
+    # Whether a moment is within a range of the oldest sample depends on the time of day.
+    assert all("only the end of the range" in other for other in others)
     assert author.source.requests == []
 
 

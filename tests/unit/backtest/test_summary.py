@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from dsf.api.policies import HoldRule
+from dsf.api.summary import ScorerSummary
 from dsf.backtest.picture import blocks
 from dsf.backtest.recording import Question, Record, Recording, SourceQuestion
-from dsf.backtest.run import moments
+from dsf.backtest.run import _unsampled, moments
 from dsf.backtest.scorers import moved
 from dsf.backtest.summary import BacktestView, summarised
 from dsf.errors import BacktestError
+from dsf.sources.base import HEAD, TAIL, Payload
 
 QUESTION = Question(
     cluster="c1",
@@ -110,6 +112,23 @@ def test_notes_say_what_the_source_lacks_and_what_a_clock_did() -> None:
     assert summary(*(record(at, {"n": 1}) for at in ASKED)).notes == []
     # A failure says nothing of the source.
     assert summary(record(3000), record(3300, {"n": 1}), record(3600)).notes == []
+
+
+def test_moments_with_a_part_of_their_range_are_noted() -> None:
+    moments = [record(at, {"n": 1}).model_copy(update={"unsampled": max(0, 4500 - at)}) for at in ASKED]
+    [note] = summary(*moments).notes
+    partial = [at for at in ASKED if 4500 - at > 60]
+    assert note.startswith(f"at {len(partial)} of {len(moments)} moments, the last one ")
+    assert "only the end of the range" in note
+
+
+@pytest.mark.parametrize(("first", "expected"), [(400, 0), (340, 0), (1000, 600), (b"1000.5", 600), (None, 0)], ids=str)
+def test_seconds_without_samples_are_those_before_the_first_one(first: object, expected: int) -> None:
+    number = first if isinstance(first, bytes) else str(first).encode()
+    series = [b'{"metric":{},"values":[[3000,"1"]]},{"metric":{"a":"b"},"values": [ [%s,"1"],[3600,"1"]]}' % number]
+    payload = Payload((HEAD, *(series if first is not None else []), TAIL))
+    summary_ = ScorerSummary(name="s", score_name="s", source_type="Prometheus", source_range=3600, source_step=60)
+    assert _unsampled(summary_, payload, 4000) == expected
 
 
 def test_moments_are_the_same_whenever_they_are_asked() -> None:
