@@ -1,4 +1,4 @@
-# Two images; `dsf` is the entry point of both: docker run IMAGE exporter
+# Two images; `dsf` is the entry point of both: docker run IMAGE hub
 #
 #   docker build --target agent --tag dynamic-scoring-agent .
 #   docker build --target hub --tag dynamic-scoring-framework .
@@ -51,7 +51,7 @@ CMD ["--help"]
 FROM build AS agent-dependencies
 # `--build-arg AGENT_EXTRAS=` leaves out what the OTLP receiver needs, for a collector that pushes metrics: 4 MB.
 ARG AGENT_EXTRAS="--extra otel"
-# The exporter, the page and Flower are on the hub. The Kubernetes client is there twice, the second time for asyncio: 80 MB
+# The page and Flower are on the hub. The Kubernetes client is there twice, the second time for asyncio: 80 MB
 # that nothing here imports. Celery's shell is for people, and what colours the source code of 500 languages has none to
 # colour.
 ENV OPTIONS="--locked --no-default-groups --extra sources ${AGENT_EXTRAS} \
@@ -111,5 +111,5 @@ RUN install -d -o 65532 -g 65532 -m 0750 /var/lib/dsf
 COPY --from=hub-dependencies /opt/dsf /opt/dsf
 COPY --from=hub-code /code /
 USER 65532:65532
-# Metrics of agent and exporter, Flower.
-EXPOSE 8080 5555
+# The page and the metrics of the fleet, probes, Flower.
+EXPOSE 8080 8081 5555

@@ -52,7 +52,7 @@ def flower(address: str, port: int, *, read_only: bool = True) -> list[str]:
         "address": "" if address == EVERYWHERE else address,
         "port": str(port),
     }
-    celery = [sys.executable, "-m", "celery", "-A", "dsf.celery"]
+    celery = [sys.executable, "-P", "-m", "dsf.worker", "-A", "dsf.celery"]
     return [*celery, "flower", *(f"--{name}={value}" for name, value in options.items())]
 
 

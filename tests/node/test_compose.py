@@ -16,7 +16,7 @@ from tests.support.wait import wait_for
 
 _PROJECT = "dsf"
 SERVICES = (
-    *("redis", "hub", "beat", "results", "exporter", "flower", "web", "sample-scorer", "static-scorer"),
+    *("redis", "hub", "flower", "sample-scorer", "static-scorer"),
     *(f"{kind}-{cluster}" for cluster in ("worker01", "worker02") for kind in ("agent", "prometheus", "node-exporter")),
 )
 
@@ -49,7 +49,7 @@ class Compose:
 
     def scores(self) -> list[dict[str, Any]]:
         """What `dsf scores` prints, as the file's first lines say."""
-        found = json.loads(self("exec", "-T", "exporter", "dsf", "scores", "--output", "json"))
+        found = json.loads(self("exec", "-T", "hub", "dsf", "scores", "--output", "json"))
         scores: list[dict[str, Any]] = found["scores"]
         return scores
 
@@ -111,7 +111,7 @@ def test_a_container_that_is_killed_is_started_again(compose: Compose) -> None:
 
 def test_scores_go_on_after_all_that(compose: Compose) -> None:
     def scores() -> bool:
-        words = ("exec", "-T", "exporter", "dsf", "rescore", "sample-scorer", "--wait", "--timeout", "20")
+        words = ("exec", "-T", "hub", "dsf", "rescore", "sample-scorer", "--wait", "--timeout", "20")
         try:
             compose(*words)
         except LabError as error:

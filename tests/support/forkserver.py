@@ -42,6 +42,7 @@ _COMMANDS = ("dsf.cli.explaining", "dsf.cli.main", "dsf.cli.session", "dsf.cli.s
 #: Module, or module and first argument -> what is loaded for it, in the order in which it would be.
 LOADED: dict[str, tuple[str, ...]] = {
     "celery": ("celery.bin.celery", *_RESULTS),
+    "dsf.worker": ("celery.bin.celery", *_RESULTS),
     "dsf.agent": _AGENT,
     "dsf.cli": _COMMANDS,
     "dsf.cli optimize": (*_COMMANDS, "dsf.optimizer.commands.optimize", "dsf.optimizer.service"),

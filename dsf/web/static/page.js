@@ -36,16 +36,38 @@
     spoken = Date.now();
   };
   announce();
-  // Changes only what differs, so that focus, what is typed and how far it is scrolled stay.
+  // What a node is: a named field, or a row, line or cell with the first link in it; else just one of its kind.
+  const keyOf = (node) => {
+    if (node.nodeType !== Node.ELEMENT_NODE) return node.nodeName;
+    const own = node.id || node.name || (/^(TR|LI|TD|TH)$/.test(node.nodeName) && node.querySelector("a")?.getAttribute("href"));
+    return `${node.nodeName} ${own || ""}`;
+  };
+  // Puts the nodes into this order without moving the one that has the focus: a moved node loses it.
+  const arrange = (parent, nodes) => {
+    const still = nodes.findIndex((node) => node.parentNode === parent && node.contains(document.activeElement));
+    for (let i = still - 1; i >= 0; i--) if (nodes[i].nextSibling !== nodes[i + 1]) parent.insertBefore(nodes[i], nodes[i + 1]);
+    for (let i = still + 1; i < nodes.length; i++) {
+      const place = i ? nodes[i - 1].nextSibling : parent.firstChild;
+      if (place !== nodes[i]) parent.insertBefore(nodes[i], place);
+    }
+  };
+  // Changes only what differs, so that focus, what is typed and how far it is scrolled stay with what they belong to.
   const update = (old, made) => {
     if (old.isEqualNode(made)) return;
-    if (old.nodeType !== Node.ELEMENT_NODE || old.nodeName !== made.nodeName) return old.replaceWith(made);
+    if (old.nodeName !== made.nodeName) return old.replaceWith(made);
+    if (old.nodeType !== Node.ELEMENT_NODE) { old.data = made.data; return; }
     const chosen = old.value;
     for (const { name } of [...old.attributes]) if (!made.hasAttribute(name)) old.removeAttribute(name);
     for (const { name, value } of made.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
-    const before = [...old.childNodes], after = [...made.childNodes];
-    after.forEach((one, number) => before[number] ? update(before[number], one) : old.append(one));
-    before.slice(after.length).forEach((one) => one.remove());
+    const before = {};
+    for (const one of old.childNodes) (before[keyOf(one)] ??= []).push(one);
+    const nodes = [...made.childNodes].map((one) => {
+      const same = before[keyOf(one)]?.shift();
+      if (same) update(same, one);
+      return same ?? one;
+    });
+    Object.values(before).flat().forEach((one) => one.remove());
+    arrange(old, nodes);
     // Options may have moved.
     if (old.nodeName === "SELECT") old.value = chosen;
   };

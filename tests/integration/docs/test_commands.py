@@ -52,7 +52,7 @@ def _dsf_lines() -> Iterator[tuple[str, list[str]]]:
     for command in COMMANDS:
         tokens = shlex.split(re.sub(r"[|;&].*", "", command.text) if "dsf" in command.programs else command.text)
         for place, token in enumerate(tokens):
-            if token == "dsf" and (place == 0 or tokens[place - 1] in ("--", "exporter")):
+            if token == "dsf" and (place == 0 or tokens[place - 1] in ("--", "hub")):
                 yield f"{command.page}:{command.line}", tokens[place + 1 :]
     for page in PAGES:
         text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)

@@ -364,6 +364,40 @@ def test_what_is_typed_stays_while_things_happen(page: WebProcess, browser: Brow
         expect(shown.get_by_label("Label")).to_be_focused()
 
 
+def test_focus_stays_with_its_row_when_the_order_changes(
+    page: WebProcess, browser: Browser, redis_client: redis.Redis
+) -> None:
+    fleet = good_fleet(redis_client)
+    with Tab(browser, page.url) as tab:
+        shown = tab.open("/")
+        expect(shown.locator("html")).to_have_attribute("data-polled", "yes")
+        link = shown.locator('tr:has-text("worker01") a[aria-label*="worker01"]').first
+        link.focus()
+        address = link.get_attribute("href")
+        # Failing pairs come first.
+        fleet.failure("worker02")
+        first = shown.locator('table:has(a[aria-label*="worker01"]) tbody tr').first
+        expect(first).to_contain_text("worker02")
+        assert shown.evaluate("document.activeElement.getAttribute('href')") == address
+
+
+def test_typed_filter_stays_when_something_appears_before_it(
+    page: WebProcess, browser: Browser, redis_client: redis.Redis
+) -> None:
+    labelled(redis_client)
+    with Tab(browser, page.url) as tab:
+        open_all(tab)
+        shown = tab.page
+        expect(shown.locator("html")).to_have_attribute("data-polled", "yes")
+        shown.get_by_label("Label").fill("env=x")
+        before = shown.locator("h1").inner_text()
+        # Its reason appears above the form.
+        Fleet(redis_client).failure("c-0001", "scorer-0")
+        expect(shown.locator("h1")).not_to_have_text(before)
+        expect(shown.get_by_label("Label")).to_have_value("env=x")
+        expect(shown.get_by_label("Label")).to_be_focused()
+
+
 def test_the_newest_cycle_is_seen_first(page: WebProcess, browser: Browser, redis_client: redis.Redis) -> None:
     fleet = good_fleet(redis_client)
     while redis_client.llen(keys.history_key("worker01", SAMPLE)) < 50:

@@ -30,7 +30,7 @@ def test_it_is_the_set_of_the_demo() -> None:
     clusters = ("worker01", "worker02")
     parts = ("agent", "prometheus", "node-exporter")
     assert set(SERVICES) == (
-        {"redis", "hub", "beat", "results", "exporter", "web", "flower", *SAMPLES}
+        {"redis", "hub", "flower", *SAMPLES}
         | {f"{part}-{cluster}" for part in parts for cluster in clusters}
     )
 
@@ -98,7 +98,7 @@ def test_ports_are_for_this_machine_only_and_differ() -> None:
     published = [port for service in SERVICES.values() for port in service.get("ports", [])]
     assert all(port.startswith("127.0.0.1:") for port in published)
     hosts = [port.split(":")[1] for port in published]
-    assert sorted(hosts) == ["5555", "8080", "8090", "9090", "9091"]
+    assert sorted(hosts) == ["5555", "8080", "9090", "9091"]
 
 
 def test_a_file_that_a_health_check_looks_at_is_written() -> None:
