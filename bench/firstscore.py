@@ -4,7 +4,7 @@
 
 The whole stack as processes, on a folder of manifests. Each round applies a DynamicScorer that was never there; the hub
 has to find it, to check its health, to ask its /config, to hand it to the agent and to schedule it; then the cycle with
-a Prometheus source runs. Readable means: the AddOnPlacementScore is there with its item, and the exporter's
+a Prometheus source runs. Readable means: the AddOnPlacementScore is there with its item, and the page's
 /api/v1/scores has it. The scorer answers at once and says how long it took; the limit is for the rest.
 """
 

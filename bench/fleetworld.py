@@ -481,7 +481,7 @@ class World:
         return Counter({bound: int(stats.get(f"lag:{bound}", "0")) for bound in (*keys.LAG_BOUNDS, "+Inf")})
 
     def scraper(self, end: float, found: list[tuple[int, float]] | None = None) -> threading.Thread:
-        """A thread that scrapes the exporter every 30 s until then (time.monotonic()), so that it has its work; `found`
+        """A thread that scrapes the page every 30 s until then (time.monotonic()), so that it has its work; `found`
         gets bytes and seconds of each scrape."""
         thread = threading.Thread(target=self._scrape, args=(end, [] if found is None else found), daemon=True)
         thread.start()

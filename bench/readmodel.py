@@ -1,4 +1,4 @@
-"""What it costs to look at a large fleet: the exporter's `/metrics`, its JSON API, and commands.
+"""What it costs to look at a large fleet: the hub's `/metrics`, its JSON API, and commands.
 
     python -m bench.readmodel [--quick] [--strict] [--json FILE]
 
@@ -23,7 +23,7 @@ from bench.seeded import redis_of_its_own, seed
 
 CLUSTERS, QUICK_CLUSTERS = 3500, 1000
 SCORERS, ITEMS = 10, 6
-#: As many as the exporter's limit has room for with every series.
+#: As many as the limit of a scrape has room for with every series.
 FULL_CLUSTERS, FULL_ITEMS = 110, 10
 ROUNDS = 3
 #: What is to be reached: seconds of CPU, bytes.

@@ -2,7 +2,7 @@
 
 Every 20 to 40 seconds, by chance from a seed, one of these, each once before any comes again:
 
-    beat, hub, exporter, results   SIGKILL; started again after 1 to 5 s
+    beat, hub, web, results   SIGKILL; started again after 1 to 5 s
     redis                          SIGTERM, so that it writes down what it knows; started again after 1 to 5 s
     store                          for 10 to 20 s nothing of `_out/clusters` can be read or written: ManifestWorks,
                                    credentials and AddOnPlacementScores, as while the API server is away
@@ -121,7 +121,7 @@ class Soak:
         return fault
 
     def _kill(self, name: str) -> None:
-        # Without the hub and the exporter scores come as before.
+        # Without the hub and the page scores come as before.
         fault = self._begin(name, holds_up=name in ("beat", "results"))
         again = self._world.processes.kill(name)
         self._wait(self._random.uniform(*_AWAY))

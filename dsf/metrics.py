@@ -128,7 +128,7 @@ WRITES = Metric(
 SCORER_HEALTHY = Metric(
     "dynamic_scoring_scorer_healthy", "gauge", "1 while the scoring API passes its health check.", ("scorer",)
 )
-UP = Metric("dynamic_scoring_up", "gauge", "1 while the exporter can read Redis.")
+UP = Metric("dynamic_scoring_up", "gauge", "1 while the hub can read Redis.")
 CONFIG_VALID = Metric(
     "dynamic_scoring_config_valid",
     "gauge",

@@ -223,8 +223,8 @@ class DynamicScorerSpec(SpecModel):
     )
     exposition: Literal["items", "pair", "none"] | None = Field(
         default=None,
-        description="Its series on the hub's exporter. items: each item and each cluster; pair: each cluster; none: "
-        "sums only. Unset: items while the whole fleet is below the exporter's limit, else pair or none.",
+        description="Its series in the hub's metrics. items: each item and each cluster; pair: each cluster; none: "
+        "sums only. Unset: items while the whole fleet is below the limit of a scrape, else pair or none.",
     )
     source: SourceSpec = Field(default_factory=SourceSpec, description="The source of time series.")
     sources: NamedSources | None = Field(

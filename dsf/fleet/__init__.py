@@ -1,4 +1,4 @@
-"""State of the fleet, read from Redis, for the command line, the exporter, the page and the optimiser.
+"""State of the fleet, read from Redis, for the command line, the metrics, the page and the optimiser.
 
 snapshot     the rows of all pairs in memory, kept up to date by what changed
 verdict      state of one scorer on one cluster, by its row and the clock

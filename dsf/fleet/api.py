@@ -1,4 +1,4 @@
-"""The read-only JSON API, /api/v1: one router, which the exporter and the page mount. Needs FastAPI.
+"""The read-only JSON API, /api/v1: one router, which the page mounts. Needs FastAPI.
 
 Lists are paginated (`limit`, `cursor`); an answer is at most about a megabyte for any fleet. Every answer has a weak
 ETag of its content except ages and the time of the answer.

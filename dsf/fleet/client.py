@@ -1,4 +1,4 @@
-"""A typed client of the read-only JSON API, `/api/v1` of the exporter or the page, without rights in Redis.
+"""A typed client of the read-only JSON API, `/api/v1` of the page, without rights in Redis.
 
     from dsf.fleet.client import Client
 
@@ -204,10 +204,9 @@ class Client:
         return _error(status, detail, path)
 
     def _another(self, path: str, why: str) -> ApiError:
-        only = "; only the page has changes" if path == "changes" else ""
         return ApiError(
             f"{self._base}{path} does not answer as /api/v1 of DSF does ({why}): DSF_API_URL must be the address of "
-            f"the exporter or the page, of about this version{only}"
+            "the page, of about this version"
         )
 
 

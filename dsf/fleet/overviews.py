@@ -139,7 +139,7 @@ class ScorerDetail(ScorerOverview):
     bottom: list[ClusterValue] = Field(default=[], description="Lowest first, at most 10.")
     lags: list[Bucket] = Field(default=[], description="Ticks by seconds that they were sent late, since ever.")
     settings: list[SettingView] | None = Field(
-        default=None, description="null where the DynamicScorer itself cannot be read, as by the exporter."
+        default=None, description="null where the DynamicScorer itself cannot be read."
     )
 
 

@@ -1,4 +1,4 @@
-"""Collector of the exporter's /metrics: it reads Redis at every scrape."""
+"""Collector of the fleet's /metrics: it reads Redis at every scrape."""
 
 from __future__ import annotations
 

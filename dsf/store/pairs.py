@@ -109,7 +109,7 @@ class Unwritten(BaseModel):
 
 
 class PairScore(BaseModel):
-    """The newest score of a pair: what the exporter shows and what the AddOnPlacementScore is made from.
+    """The newest score of a pair: what the metrics show and what the AddOnPlacementScore is made from.
 
     `results` are (labels, score as the API gave it), `items` (dimension, floored and clamped value).
     `at` is when it was measured, `valid_until` until when it may be used, both unix seconds.

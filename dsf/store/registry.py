@@ -1,6 +1,6 @@
 """The registry: existing scorers and clusters, for components without access to the hub's objects.
 
-Written by the hub controller; read by the results worker, the exporter and the command line. It holds no endpoint and
+Written by the hub controller; read by the results worker, the page and the command line. It holds no endpoint and
 no secret: an intruder in Redis cannot learn or change where an agent sends its tokens.
 """
 
@@ -35,7 +35,7 @@ class ScorerRecord(ScoreRule):
     validity: int = Field(ge=1)
     #: Fleet-wide limit, e.g. `10/s`, or none.
     rate_limit: str | None = None
-    #: Series exposed by the exporter; empty: as many as fit.
+    #: Series exposed in the metrics of the fleet; empty: as many as fit.
     exposition: Literal["", "items", "pair", "none"] = ""
     suspended: bool = False
     health: Literal["Active", "Inactive", "Unknown"] = "Active"

@@ -30,8 +30,7 @@ def test_it_is_the_set_of_the_demo() -> None:
     clusters = ("worker01", "worker02")
     parts = ("agent", "prometheus", "node-exporter")
     assert set(SERVICES) == (
-        {"redis", "hub", "flower", *SAMPLES}
-        | {f"{part}-{cluster}" for part in parts for cluster in clusters}
+        {"redis", "hub", "flower", *SAMPLES} | {f"{part}-{cluster}" for part in parts for cluster in clusters}
     )
 
 
