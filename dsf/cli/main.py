@@ -17,6 +17,7 @@ from dsf.cli import (
     credentials,
     explain,
     history,
+    migrate,
     processes,
     rescore,
     schedule,
@@ -104,6 +105,7 @@ app.add_typer(credentials.app, name="credentials", rich_help_panel=_CHANGE)
 app.command("hub", rich_help_panel=_RUN)(processes.hub)
 app.command("agent", rich_help_panel=_RUN)(processes.agent)
 app.command("flower", rich_help_panel=_RUN)(processes.flower)
+app.command("migrate", rich_help_panel=_LOOK)(migrate.migrate)
 app.command("crds", rich_help_panel=_LOOK)(crds)
 app.command("version", rich_help_panel=_LOOK)(version)
 

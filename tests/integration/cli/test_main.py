@@ -40,6 +40,7 @@ COMMANDS = (
         ("placement",),
         ("explain",),
         ("rescore",),
+        ("migrate",),
         ("version",),
         ("crds",),
     ),

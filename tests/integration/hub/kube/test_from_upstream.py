@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 from dsf import keys
@@ -12,6 +13,7 @@ from dsf.kube.resources import DYNAMIC_SCORERS, DYNAMIC_SCORING_CONFIGS, MANIFES
 from dsf.settings import Settings
 from tests.integration.hub.kube.hubworld import HubWorld
 from tests.support import upstream
+from tests.support.commandline import dsf
 from tests.support.httpserver import ScriptedServer
 from tests.support.manifests import config, scorer
 
@@ -105,3 +107,19 @@ def test_leaving_removes_upstreams_finalizer_without_a_running_hub(world: HubWor
     leaving.leave(world.session, world.namespace, patience=10)
     assert world.config() is None
     assert world.items(MANIFEST_WORKS) == []
+
+
+def test_check_of_a_running_upstream_hub_names_what_would_stop(world: HubWorld) -> None:
+    cluster, elsewhere = world.plane.cluster(), world.plane.namespace("dynamic-scoring")
+    upstream.create_config(world.session, world.namespace)
+    upstream.create_config(world.session, elsewhere, masks=[{"clusterName": cluster, "scoreName": "cpu"}])
+    upstream.create_score(world.session, cluster, "gone", a=1)
+    world.apply(scorer(elsewhere, "away"))
+    done = dsf("migrate", "--check", "--kubeconfig", str(world.plane.kubeconfig), "-n", world.namespace, "-o", "json")
+    assert done.exit_code == 1
+    # What stops comes first.
+    findings = {each["object"]: each for each in reversed(json.loads(done.stdout)["findings"])}
+    assert findings[f"DynamicScorer {elsewhere}/away"]["severity"] == "stops"
+    assert "its masks are lost" in findings[f"DynamicScoringConfig {elsewhere}/dynamic-scoring-config"]["message"]
+    assert findings[f"AddOnPlacementScore {cluster}/gone"]["severity"] == "change"
+    assert f"DynamicScoringConfig {world.namespace}/dynamic-scoring-config" not in findings

@@ -1,0 +1,179 @@
+"""`dsf migrate --check`: what of an upstream installation is reported, and the exit code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dsf.api.types import UPSTREAM_FINALIZER
+from dsf.cli.migrationcheck import Installation, MigrationReport, check
+from tests.support.commandline import dsf
+from tests.support.manifests import config
+
+HOME = "open-cluster-management"
+CONFIG = {
+    "name": "n",
+    "source": {
+        "type": "Prometheus",
+        "host": "http://prometheus.test:9090",
+        "params": {"query": "up", "range": 60, "step": 10},
+    },
+    "scoring": {"path": "/scoring", "params": {"name": "cpu", "interval": 30}},
+}
+TOKEN = {"auth": {"tokenSecretRef": {"name": "thanos-token", "key": "token"}}}
+
+
+def scorer(name: str = "s", namespace: str = HOME, *, synced: Any = CONFIG, **spec: Any) -> dict[str, Any]:
+    """A scorer as upstream's manager leaves it."""
+    whole = {"description": "d", "configURL": "http://s.test:8000/config", "configSyncMode": "Full", **spec}
+    status = {"healthStatus": "Active", **({"lastSyncedConfig": synced} if synced else {})}
+    return {
+        "apiVersion": "dynamic-scoring.open-cluster-management.io/v1alpha1",
+        "kind": "DynamicScorer",
+        "metadata": {"name": name, "namespace": namespace, "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": whole,
+        "status": status,
+    }
+
+
+def score(name: str, cluster: str = "c1", **status: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "cluster.open-cluster-management.io/v1alpha1",
+        "kind": "AddOnPlacementScore",
+        "metadata": {"name": name, "namespace": cluster},
+        "status": {"scores": [{"name": "a", "value": 1}], **status},
+    }
+
+
+def checked(*documents: dict[str, Any], **values: Any) -> MigrationReport:
+    installation = Installation()
+    for document in documents:
+        installation.add(document, "file.yaml")
+    if values:
+        installation.add({"hubSetting": {}, **values}, "values.yaml")
+    return check(installation)
+
+
+def lines(report: MigrationReport) -> list[str]:
+    return [f"{each.severity}: {each.object}: {each.message}; {each.remedy}" for each in report.findings]
+
+
+def test_sound_installation_has_no_findings() -> None:
+    manifest = config(HOME, masks=[{"clusterName": "c2", "scoreName": "cpu"}])
+    manifest["metadata"]["finalizers"] = [UPSTREAM_FINALIZER]
+    report = checked(scorer(), manifest, score("cpu"))
+    assert lines(report) == []
+    assert not report.stops
+
+
+@pytest.mark.parametrize(
+    ("manifest", "words"),
+    [
+        (scorer(configSyncMode="None", source={"type": "Prometheus"}, scoring=CONFIG["scoring"]), "MissingQuery"),
+        (scorer(scoring={"params": {"name": "n", "interval": 2**31}}), "is more than"),
+        (scorer(configURL="http://user:canary@s.test/config"), "auth.basic"),
+        (scorer(synced={**CONFIG, "source": {"host": "http://user:canary@p"}}), "auth.basic"),
+        (scorer(source={"type": "prometheus"}), "'prometheus' is not one of"),
+        ({**scorer(), "spec": {}}, "is required"),
+        (scorer(namespace="team"), "namespace team, which does not count"),
+        (scorer(source=TOKEN), "TokenHostMismatch"),
+        (scorer(source={**TOKEN, "host": "http://prometheus.test:9090"}), "[prometheus.test:9090]"),
+        (scorer(synced=None, source={**TOKEN, "host": "http://p.test"}), "{name: thanos-token, hosts: [p.test]}"),
+        (config(HOME, masks=[{"clusterName": "", "scoreName": "cpu"}]), "must not be empty"),
+        (config("dynamic-scoring", masks=[{"clusterName": "c", "scoreName": "cpu"}]), "its masks are lost"),
+    ],
+)
+def test_what_would_stop_is_reported_with_its_remedy(manifest: dict[str, Any], words: str) -> None:
+    report = checked(manifest)
+    assert report.stops
+    found = [line for line in lines(report) if line.startswith("stops: ")]
+    assert any(words in line for line in found), lines(report)
+    assert all(finding.remedy for finding in report.findings)
+    assert "canary" not in str(lines(report))
+
+
+def test_second_scorer_of_a_score_name_stops() -> None:
+    newer = scorer("b")
+    newer["metadata"]["creationTimestamp"] = "2026-02-01T00:00:00Z"
+    [line] = lines(checked(newer, scorer("a")))
+    assert line.startswith(f"stops: DynamicScorer {HOME}/b: has the score name 'cpu' of {HOME}/a")
+
+
+def test_values_release_tokens_and_accept_namespaces() -> None:
+    manifest = scorer(namespace="team", source={**TOKEN, "host": "http://prometheus.test:9090"})
+    released = [{"name": "thanos-token", "hosts": ["prometheus.test"]}]
+    report = checked(
+        manifest, hubSetting={"scorerNamespaces": ["team"]}, spokeSetting={"agent": {"tokenSecrets": released}}
+    )
+    assert lines(report) == []
+    # A plain name lets the agent read it, and send it nowhere.
+    plain = checked(
+        manifest, hubSetting={"scorerNamespaces": ["team"]}, spokeSetting={"agent": {"tokenSecrets": ["thanos-token"]}}
+    )
+    assert "lists it without this server" in lines(plain)[0]
+    beside = checked(config("team"), hubSetting={"scorerNamespaces": ["team"]})
+    assert beside.stops
+    assert "no scorer beside it runs" in lines(beside)[0]
+
+
+def test_old_scores_that_nothing_renews_are_listed_with_the_command_to_remove_them() -> None:
+    masked = config(HOME, masks=[{"clusterName": "c2", "scoreName": "cpu"}])
+    labelled = score("ours")
+    labelled["metadata"]["labels"] = {"app.kubernetes.io/managed-by": "dynamic-scoring-framework"}
+    report = checked(
+        scorer(),
+        masked,
+        score("cpu"),
+        score("cpu", "c2"),
+        score("gone"),
+        score("expiring", validUntil="2030-01-01T00:00:00Z"),
+        labelled,
+    )
+    assert not report.stops
+    assert [(each.object, each.severity, each.remedy) for each in report.findings] == [
+        ("AddOnPlacementScore c2/cpu", "change", "kubectl delete addonplacementscore -n c2 cpu"),
+        ("AddOnPlacementScore c1/gone", "change", "kubectl delete addonplacementscore -n c1 gone"),
+    ]
+
+
+def test_images_of_upstream_in_the_values_are_reported() -> None:
+    image = {"name": "registry.example/mirror/dynamic-scoring-addon"}
+    report = checked(
+        hubSetting={"resourceController": {"image": {"tag": "v0.1.0"}}}, spokeSetting={"agent": {"image": image}}
+    )
+    assert [each.severity for each in report.findings] == ["stops", "note"]
+    assert "v0.1.0" in report.findings[1].message
+    ours = {"name": "registry.example/dynamic-scoring-agent", "tag": "x"}
+    assert lines(checked(spokeSetting={"agent": {"image": ours}})) == []
+
+
+def test_command_reads_lists_and_values_and_ends_with_1_if_anything_stops(tmp_path: Path) -> None:
+    listed = {"apiVersion": "v1", "kind": "List", "items": [scorer("a"), scorer("b", namespace="team")]}
+    manifests, values = tmp_path / "scorers.yaml", tmp_path / "values.yaml"
+    manifests.write_text(yaml.safe_dump(listed) + "---\n" + yaml.safe_dump(config(HOME)))
+    values.write_text(yaml.safe_dump({"hubSetting": {"namespace": HOME}}))
+    done = dsf("migrate", "--check", str(manifests), str(values))
+    assert done.exit_code == 1
+    assert "stops: DynamicScorer team/b: is in namespace team" in done.stdout
+    report = json.loads(dsf("migrate", "--check", str(manifests), "-o", "json").stdout)
+    assert (report["stops"], report["scorers"]) == (True, 2)
+    assert report["findings"][0].keys() == {"severity", "object", "message", "remedy"}
+    manifests.write_text(yaml.safe_dump(scorer()))
+    assert dsf("migrate", "--check", str(manifests)).exit_code == 0
+
+
+@pytest.mark.parametrize("arguments", [(), ("--check",), ("scorers.yaml",), ("--check", "absent.yaml")])
+def test_wrong_usage_ends_with_2(arguments: tuple[str, ...]) -> None:
+    assert dsf("migrate", *arguments).exit_code == 2
+
+
+@pytest.mark.parametrize("text", ["- a\n", "a: [\n", "a: b\n", "kind: DynamicScorer\n"])
+def test_file_that_is_no_manifest_ends_with_2_and_its_name(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(text)
+    done = dsf("migrate", "--check", str(file))
+    assert (done.exit_code, str(file) in done.stderr) == (2, True)
