@@ -156,6 +156,19 @@ UNWRITTEN = "dsf:writes:unwritten"
 #: unless the fleet is large).
 WRITE_STATS = "dsf:writes:stats"
 
+# --- watching -----------------------------------------------------------------------------------------------------
+
+#: Stages that show by a mark that they work: intake of results, and the sweeper of lost runs; both of results workers.
+RESULTS_STAGE = "results"
+SWEEP_STAGE = "books"
+_MARK_PREFIX = "dsf:watch:"
+
+
+def stage_mark(stage: str) -> str:
+    """String that a stage sets while it works; expires."""
+    return _MARK_PREFIX + stage
+
+
 # --- notifications for the hub controller --------------------------------------------------------------------
 
 #: set of scorers whose cycles turned from success to failure or back.

@@ -101,6 +101,12 @@ SCHEDULED = Metric(
 LAG = Metric("dynamic_scoring_schedule_lag_seconds", "histogram", "How late ticks were sent.")
 TICKS = Metric("dynamic_scoring_ticks", "counter", "Ticks sent by beat.")
 TICKS_STOPPED = Metric("dynamic_scoring_ticks_stopped", "gauge", "1 while no beat sends the ticks that are due.")
+PATH_PROBLEM = Metric(
+    "dynamic_scoring_path_problem",
+    "gauge",
+    "1 while a stage between a due pair and its written score stands still: ticks, results, books, agents.",
+    ("stage",),
+)
 TICKS_SKIPPED = Metric("dynamic_scoring_ticks_skipped", "counter", "Due ticks that were not sent.", ("reason",))
 QUEUE_LENGTH = Metric(
     "dynamic_scoring_queue_length",

@@ -91,12 +91,12 @@ def report_of(fleet: FleetModel | Client, named: str | None) -> StatusReport:
     failing = any(state_of(scorer) in ("unhealthy", "failing", "expired") for scorer in scorers)
     return StatusReport(
         at=summary.at,
-        ok=not (summary.ticks_problem or listed or failing),
+        ok=not (summary.problems or listed or failing),
         scorers=scorers,
         scores=scores,
         scores_total=total,
         conditions=listed,
-        problems=[ManifestMistake(message=summary.ticks_problem)] if summary.ticks_problem else [],
+        problems=[ManifestMistake(message=problem.message) for problem in summary.problems],
     )
 
 

@@ -42,12 +42,14 @@ from dsf.fleet.overviews import (
     PairDetail,
     PairPage,
     PairRow,
+    PathProblem,
     ScorerDetail,
     ScorerOverview,
     ScorerPage,
     StateCounts,
     UnreadyScorer,
 )
+from dsf.fleet.path import Problem, path_problems
 from dsf.fleet.rows import books_of, cycle_view, entry_view, pair_detail, pair_row, read_at, score_view
 from dsf.fleet.selection import MAX_ROWS, Cursor, PairFilter, at_most, cluster_cursor
 from dsf.fleet.snapshot import RANKS, Rows, Snapshot, SnapshotRow
@@ -58,7 +60,6 @@ from dsf.store.notices import ConfigRead, Notices, ScorerNotice
 from dsf.store.pairs import Pairs
 from dsf.store.registry import Registry, ScorerRecord
 from dsf.store.schedule import ScheduleStore
-from dsf.store.ticks import ticks_problem
 
 
 class FleetModel:
@@ -81,6 +82,10 @@ class FleetModel:
     def rows(self) -> Rows:
         """The rows of all pairs by scorer and cluster."""
         return self._snapshot.read()[0]
+
+    def path_problems(self) -> list[Problem]:
+        """Why scores do not arrive or are not written, worst first."""
+        return path_problems(self._redis, self.rows(), self._clock())
 
     def summary(self) -> FleetOverview:
         """The whole fleet, with every scorer."""
@@ -106,7 +111,7 @@ class FleetModel:
             pairs=states.total,
             states=states,
             overdue=overdue,
-            ticks_problem=ticks_problem(self._redis, now),
+            problems=[PathProblem(stage=stage, message=message) for stage, message in self.path_problems()],
             lags=lag_histogram(stats, "lag:"),
             scorers=scorers,
             scorers_total=len(scorers),

@@ -143,6 +143,13 @@ class ScorerDetail(ScorerOverview):
     )
 
 
+class PathProblem(View):
+    """Where the path from a due pair to a written score is interrupted."""
+
+    stage: str = Field(description="ticks, results, books, agents or objects.")
+    message: str
+
+
 class FleetOverview(View):
     """The whole fleet."""
 
@@ -152,7 +159,9 @@ class FleetOverview(View):
     pairs: int
     states: StateCounts
     overdue: int = Field(description="Pairs that are due and whose tick was not sent within five seconds.")
-    ticks_problem: str = Field(default="", description="Why no ticks are sent; empty while they are.")
+    problems: list[PathProblem] = Field(
+        default=[], description="Why scores do not arrive or are not written, worst first; none while they are."
+    )
     lags: list[Bucket] = Field(default=[], description="Ticks by seconds that they were sent late, since ever.")
     scorers: list[ScorerOverview] = Field(description="Worst first; /api/v1/scorers has all of them.")
     scorers_total: int = Field(default=0, description="How many there are.")

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 import dsf.log
 from dsf import keys, metrics
 from dsf.fleet.model import FleetModel
+from dsf.fleet.path import STAGES
 from dsf.fleetmetrics.families import Labels, PairFamilies, filled
 from dsf.reasons import RejectionReason
 from dsf.schedule.stats import schedule_families
@@ -143,6 +144,8 @@ def model_families(model: FleetModel) -> Iterable[Metric]:
 
     Raises redis.RedisError.
     """
+    interrupted = {problem.stage for problem in model.path_problems()}
+    path = filled(metrics.PATH_PROBLEM.gauge(), {(stage,): float(stage in interrupted) for stage in STAGES})
     states, reasons, ages = metrics.PAIRS.gauge(), metrics.REASONS.gauge(), metrics.AGE.gauge()
     for scorer in model.scorers().scorers:
         for state, clusters in scorer.states.model_dump().items():
@@ -153,7 +156,7 @@ def model_families(model: FleetModel) -> Iterable[Metric]:
         for percentile, age in (("50", spread.p50), ("90", spread.p90), ("99", spread.p99), ("100", spread.maximum)):
             if age is not None:
                 ages.add_metric((scorer.name, percentile), age)
-    return [states, reasons, ages]
+    return [path, states, reasons, ages]
 
 
 class SeriesBudget:

@@ -26,6 +26,7 @@ from dsf import keys
 from dsf.messages import FRAME_MARK, MAX_FRAME_BYTES
 from dsf.results.ingest import Ingest
 from dsf.store.client import lua, repeat
+from dsf.store.watch import Mark
 
 #: Seconds between two looks while results stream in: they are gathered, as a task and its round trips cost more than a
 #: result. Otherwise this many times the look before, so that a first score waits little. Looking takes a 25th of the
@@ -181,6 +182,7 @@ class Intake:
         self._task = task
         self._stopping = stopping
         self._everywhere_at = 0.0
+        self._mark = Mark(client, keys.RESULTS_STAGE)
         #: Whether more results waited than were read the last time: other work should wait.
         self.is_behind = False
 
@@ -205,6 +207,7 @@ class Intake:
             )
         if waiting.slots:
             self._take_in(waiting)
+        self._mark.set()
         if waiting.is_more:
             return 0.0
         return PAUSE if len(waiting.slots) > 1 else min(PAUSE, _TIMES_THE_LOOK * look)

@@ -27,6 +27,7 @@ from dsf.settings import Settings, settings
 from dsf.store.client import connect, repeat
 from dsf.store.runs import Runs
 from dsf.store.ticks import RUN_SLACK
+from dsf.store.watch import Mark
 from dsf.worker.liveness import loop_problem
 
 log = dsf.log.get(__name__)
@@ -144,6 +145,7 @@ class Sweeper:
         self._settings = settings
         self._stopping = stopping
         self._left: set[str] = set()
+        self._mark = Mark(client, keys.SWEEP_STAGE)
         self._next_leftovers = 0.0
 
     def run(self) -> None:
@@ -159,6 +161,7 @@ class Sweeper:
             self.set_right(time.time())
             self.forget_leftovers()
             self._runs.forget_lags()
+        self._mark.set()
         return 0.2 if again else _SWEEP_EVERY
 
     def sweep(self, now: float) -> bool:

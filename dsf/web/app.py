@@ -32,11 +32,11 @@ from dsf.errors import (
     UnknownScorerError,
 )
 from dsf.fleet.api import add_changes, make_router, mistakes, problem, problem_of
+from dsf.fleet.path import hub_problems
 from dsf.fleetmetrics.endpoint import add_metrics
 from dsf.http.apidocs import add_docs
 from dsf.http.hosts import METRICS
 from dsf.process import threads
-from dsf.store.ticks import ticks_problem
 from dsf.web.access import UserAccess
 from dsf.web.acting import Acting
 from dsf.web.forms import MAX_TOKEN, add_acts, add_login
@@ -99,7 +99,7 @@ def unready(client: redis.Redis) -> str:
     """Why clients would not see the fleet as it is; empty if they do."""
     try:
         # Not PING, which Redis refuses while it takes no writes.
-        return ticks_problem(client, time.time())
+        return next(hub_problems(client, time.time()), "")
     except redis.RedisError as error:
         return f"Redis cannot be read: {type(error).__name__}"
 

@@ -1,0 +1,129 @@
+"""Where the path from a due pair to a written score is interrupted: the only place that decides it.
+
+Each stage is watched from outside, by what it leaves in Redis: beat by the pairs that stay due, the results worker by
+its marks, agents by runs without a result. Page, command line, JSON API, readiness and alerts show the first problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import redis
+
+from dsf import keys
+from dsf.fleet.snapshot import Rows
+from dsf.fleet.verdict import Verdict
+from dsf.messages import is_run_id, run_time
+from dsf.store.ticks import RUN_SLACK, ticks_problem
+from dsf.store.watch import SECONDS, standing
+
+#: Seconds after the end of its cycle within which a run's result is in the books.
+LATE_RESULT: Final = 10.0
+# Runs that are looked at: the oldest ones tell enough.
+_MOST: Final = 1000
+
+
+class Problem(NamedTuple):
+    """Why scores do not arrive, or are not written."""
+
+    #: ticks, results, books, agents or objects.
+    stage: str
+    message: str
+
+
+class _Path(NamedTuple):
+    client: redis.Redis
+    rows: Rows
+    #: Unix seconds.
+    now: float
+
+
+def _ticks(path: _Path) -> str:
+    """Beat sends what is due."""
+    return ticks_problem(path.client, path.now)
+
+
+def _standing(path: _Path) -> set[str]:
+    """The stages of the results worker that stand still although a run waits for its result."""
+    oldest: Any = path.client.zrange(keys.OPEN_RUNS, 0, 0)
+    run = str(oldest[0]).rpartition("/")[2] if oldest else ""
+    if not is_run_id(run) or run_time(run) > path.now - SECONDS[keys.RESULTS_STAGE]:
+        return set()
+    return set(standing(path.client))
+
+
+def _results(path: _Path) -> str:
+    """The results workers empty the mailboxes."""
+    if keys.RESULTS_STAGE not in _standing(path):
+        return ""
+    seconds = SECONDS[keys.RESULTS_STAGE]
+    return (
+        f"no results are taken in: no results worker has looked into the mailboxes for {seconds} s; check that it runs "
+        "and reaches Redis, and its log"
+    )
+
+
+def _books(path: _Path) -> str:
+    """The results workers close the books of lost runs."""
+    if keys.SWEEP_STAGE not in _standing(path) or _results(path):
+        return ""
+    seconds = SECONDS[keys.SWEEP_STAGE]
+    return f"lost cycles are not reported: no results worker has looked for them for {seconds} s; see its log"
+
+
+def _agents(path: _Path) -> str:
+    """The agents take the ticks, and send results."""
+    # The runs whose cycle had to end by then.
+    ended: Any = path.client.zrange(
+        keys.OPEN_RUNS, "-inf", path.now + RUN_SLACK - LATE_RESULT, byscore=True, offset=0, num=_MOST
+    )
+    silent: dict[str, str] = {}
+    for member in map(str, ended):
+        pair, _, run = member.rpartition("/")
+        cluster, scorer = keys.split_pair(pair)
+        row = path.rows.get(scorer, {}).get(cluster)
+        # A failing pair says more itself, and a newer success makes the missing result one lost cycle.
+        if row is None or not is_run_id(run) or row.state(path.now) not in (Verdict.OK, Verdict.EMPTY):
+            continue
+        if (row.last_success or 0.0) < run_time(run):
+            silent.setdefault(cluster, scorer)
+    if not silent or _results(path):
+        return ""
+    cluster, scorer = next(iter(silent.items()))
+    with path.client.pipeline(transaction=False) as pipe:
+        pipe.exists(*keys.mail_slots(cluster))
+        pipe.llen(keys.spoke_queue(cluster))
+        mail, queue = pipe.execute()
+    others = f" (and of {len(silent) - 1} more clusters)" if len(silent) > 1 else ""
+    why = "its agent took the tick and sends no result: see its log"
+    if mail:
+        why = "results wait in its mailbox and are not taken in: see the log of the results workers"
+    elif queue:
+        why = f"{queue} ticks wait in its queue: its agent takes none; check that it runs and reaches Redis"
+    return (
+        f"no results of {cluster} arrive{others}: the last cycle of {scorer} had to end {LATE_RESULT:.0f} s ago; {why}"
+    )
+
+
+#: Stage -> what watches it, in the order of the path: an earlier interruption explains the later ones.
+STAGES: Final[Mapping[str, Callable[[_Path], str]]] = {
+    "ticks": _ticks,
+    "results": _results,
+    "books": _books,
+    "agents": _agents,
+}
+#: Stages that run on the hub.
+HUB_STAGES: Final = ("ticks", "results", "books")
+
+
+def path_problems(client: redis.Redis, rows: Rows, now: float) -> list[Problem]:
+    """Return where the path is interrupted at `now` (unix seconds), worst first. Raises redis.RedisError."""
+    path = _Path(client, rows, now)
+    return [Problem(stage, message) for stage, watch in STAGES.items() if (message := watch(path))]
+
+
+def hub_problems(client: redis.Redis, now: float) -> Iterator[str]:
+    """Yield why the hub's own stages stand still, for readiness. Raises redis.RedisError."""
+    path = _Path(client, {}, now)
+    return (message for stage in HUB_STAGES if (message := STAGES[stage](path)))

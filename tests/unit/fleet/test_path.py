@@ -1,0 +1,127 @@
+"""Interruptions between a due pair and its written score."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import redis
+
+from dsf import keys
+from dsf.cli.statusreport import read_report
+from dsf.fleet.model import FleetModel
+from dsf.fleet.path import LATE_RESULT, STAGES, Problem
+from dsf.fleetmetrics.collector import model_families
+from dsf.settings import Settings
+from dsf.store.ticks import run_deadline, tick_message
+from dsf.store.watch import Mark
+from dsf.web.app import unready
+from tests.integration.results.bed import START, Bed
+
+INTERVAL = 5.0
+
+
+def send_tick(bed: Bed, cluster: str = "c1", scorer: str = "s1") -> str:
+    """A second later, open a run of a scorer with a short interval."""
+    bed.now += 1
+    return bed.open(cluster, scorer, deadline=run_deadline(INTERVAL))
+
+
+def working(bed: Bed) -> None:
+    for stage in (keys.RESULTS_STAGE, keys.SWEEP_STAGE):
+        Mark(bed.client, stage).set()
+
+
+def problems(bed: Bed) -> list[Problem]:
+    return FleetModel(bed.client, clock=lambda: bed.now).path_problems()
+
+
+def test_every_stage_works(bed: Bed) -> None:
+    assert problems(bed) == []
+    bed.cycle()
+    working(bed)
+    send_tick(bed)
+    bed.now += INTERVAL + LATE_RESULT - 1
+    assert problems(bed) == []
+
+
+def test_missing_results_worker_is_a_problem_within_seconds(bed: Bed) -> None:
+    bed.cycle()
+    send_tick(bed)
+    bed.now += 14
+    assert problems(bed) == []
+    bed.now += 2
+    [problem] = problems(bed)
+    assert problem.stage == "results"
+    assert problem.message.startswith(
+        "no results are taken in: no results worker has looked into the mailboxes for 15 s"
+    )
+    working(bed)
+    bed.client.delete(keys.stage_mark(keys.SWEEP_STAGE))
+    assert problems(bed)[0].stage == "books"
+
+
+@pytest.mark.parametrize("waits", ["queue", "mail", ""])
+def test_agent_that_sends_no_results_is_a_problem(bed: Bed, waits: str) -> None:
+    bed.cycle()
+    working(bed)
+    run = send_tick(bed)
+    if waits == "queue":
+        bed.client.lpush(keys.spoke_queue("c1"), tick_message("c1", "s1", run, START))
+    if waits == "mail":
+        bed.client.set(keys.mail_slot("c1", 3), "a result")
+    bed.now += INTERVAL + LATE_RESULT + 1
+    [problem] = problems(bed)
+    assert problem.stage == "agents"
+    assert problem.message.startswith("no results of c1 arrive: the last cycle of s1 had to end 10 s ago; ")
+    causes = {
+        "queue": "1 ticks wait in its queue: its agent takes none",
+        "mail": "results wait in its mailbox",
+        "": "its agent took the tick and sends no result",
+    }
+    assert causes[waits] in problem.message
+    # A failure, or a newer score, says more.
+    assert bed.cycle() == "ok"
+    assert problems(bed) == []
+
+
+def test_all_silent_clusters_are_counted(bed: Bed) -> None:
+    for number in range(3):
+        bed.add(cluster=f"c{number}")
+        bed.cycle(cluster=f"c{number}")
+    for number in range(3):
+        send_tick(bed, cluster=f"c{number}")
+    working(bed)
+    bed.now += INTERVAL + LATE_RESULT + 1
+    [problem] = problems(bed)
+    assert "(and of 2 more clusters)" in problem.message
+
+
+def test_failing_and_never_scored_pairs_are_no_interruption(bed: Bed) -> None:
+    working(bed)
+    send_tick(bed)
+    bed.now += 60
+    assert problems(bed) == []
+    bed.cycle(outcome="error")
+    send_tick(bed)
+    bed.now += 60
+    assert problems(bed) == []
+
+
+def test_every_view_shows_the_interruption(bed: Bed) -> None:
+    client: redis.Redis = bed.client
+    # All views read this machine's clock.
+    bed.now = time.time() - 25
+    bed.cycle()
+    send_tick(bed)
+    model = FleetModel(client)
+    assert [problem.stage for problem in model.summary().problems] == ["results"]
+    report = read_report(client, Settings(role="cli"), None)
+    assert (report.ok, [problem.message[:23] for problem in report.problems]) == (False, ["no results are taken in"])
+    samples = {sample.labels.get("stage"): sample.value for sample in next(iter(model_families(model))).samples}
+    assert samples == {stage: float(stage == "results") for stage in STAGES}
+    assert "no results are taken in" in unready(client)
+    working(bed)
+    # An agent that is away is no reason to take the hub's pages out of service.
+    assert unready(client) == ""
+    assert not read_report(client, Settings(role="cli"), None).ok
