@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from dsf.errors import AccessError
 from dsf.kube.lists import request_with_retry
 from dsf.kube.resources import ACCESS_REVIEWS, TOKEN_REVIEWS, Resource
 from dsf.kube.session import Session
+
+#: Headers of three parts in base64url of JSON: a token of a ServiceAccount or of OpenID Connect.
+_JWT: Final = re.compile(r"eyJ[\w-]+\.eyJ[\w-]+\.[\w-]+", re.ASCII)
+#: A token of OpenShift, as `oc whoami -t` prints it.
+_OPENSHIFT: Final = re.compile(r"sha256~[\w-]{43}", re.ASCII)
+
+
+def require_token(token: str) -> None:
+    """Raise AccessError (401) for a text that no API server knows: its servers are asked about tokens alone."""
+    if not (_JWT.fullmatch(token) or _OPENSHIFT.fullmatch(token)):
+        raise AccessError(
+            "this is no token of a ServiceAccount or of a login; make one with `kubectl create token ACCOUNT`", 401
+        )
 
 
 class Reviews:
@@ -19,6 +33,7 @@ class Reviews:
 
     def holder(self, token: str) -> dict[str, Any]:
         """The `user` of a token's review: username, uid, groups, extra. Raises AccessError (401) without a username."""
+        require_token(token)
         status = self._review(TOKEN_REVIEWS, {"token": token})
         if not status.get("authenticated"):
             raise AccessError("the hub's API server does not know this token, or it has expired", 401)

@@ -38,9 +38,9 @@ class PageUser:
     extra: str = "{}"
 
 
-#: The holder of a token. Raises AccessError (401) for an unknown one; BackendError or SettingsError if this cannot be
-#: checked.
-Holder = Callable[[str], PageUser]
+#: The holder of a token that came from a client's address. Raises AccessError (401) for an unknown one; BackendError or
+#: SettingsError if this cannot be checked.
+Holder = Callable[[str, str], PageUser]
 #: Whether a user has a right. Raises BackendError if this cannot be checked.
 Rights = Callable[[PageUser, Doing], bool]
 

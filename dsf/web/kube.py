@@ -11,9 +11,10 @@ import dsf.log
 from dsf.api.scorer import DynamicScorer
 from dsf.errors import BackendError
 from dsf.kube.resources import DYNAMIC_SCORERS, PLACEMENTS, Resource
-from dsf.kube.reviews import Reviews
+from dsf.kube.reviews import Reviews, require_token
 from dsf.kube.session import Session
 from dsf.process.shared import Shared
+from dsf.process.turns import ClientTurns, client_of
 from dsf.web.access import Doing, PageUser
 from dsf.web.objects import ScorerReader, parsed
 
@@ -38,14 +39,18 @@ class KubeAccess:
         """DynamicScorers are in `namespace`."""
         self._reviews = Reviews(session)
         self._namespace = namespace
-        self._holders: Shared[str, PageUser] = Shared(10.0, 2000, turns=8)
+        self._holders: Shared[str, PageUser] = Shared(10.0, 2000, turns=30)
+        # Wrong tokens of one client take turns from no others.
+        self._turns = ClientTurns(turns=8, share=4, present=20, seconds=1.0)
         self._rights: Shared[tuple[PageUser, Doing], bool] = Shared(10.0, 2000, turns=16)
 
-    def holder(self, token: str) -> PageUser:
-        """The holder of a token. Raises AccessError (401)."""
+    def holder(self, token: str, client: str) -> PageUser:
+        """The holder of a token that came from this address. Raises AccessError (401)."""
+        require_token(token)
 
         def ask() -> PageUser:
-            user = self._reviews.holder(token)
+            with self._turns.take(client_of(client)):
+                user = self._reviews.holder(token)
             extra = json.dumps(user.get("extra") or {}, sort_keys=True)
             return PageUser(
                 user["username"], groups=tuple(user.get("groups") or ()), uid=user.get("uid") or "", extra=extra

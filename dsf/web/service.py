@@ -112,7 +112,7 @@ def _access(settings: Settings, session: Session | None) -> UserAccess:
             raise SettingsError("DSF_WEB_AUTH is token, so DSF_CLIENT_TOKEN_FILE has to name the token's file")
         file = TokenFile(settings.client_token_file)
 
-        def holder(token: str) -> PageUser:
+        def holder(token: str, _: str) -> PageUser:
             file.check(token)
             return PageUser("token")
 

@@ -58,12 +58,15 @@ class Site:
             request.scope["dsf.caller"] = known
         return known
 
-    def holder(self, token: str) -> PageUser:
-        """The holder of a token. Raises AccessError for an invalid one, BackendError if it cannot be checked."""
+    def holder(self, token: str, request: Request) -> PageUser:
+        """The holder of a token in this request.
+
+        Raises AccessError for an invalid one, BackendError if it cannot be checked.
+        """
         if self.access.login is None:
             raise AccessError("there is no login here", 401)
         try:
-            return self.access.login(token)
+            return self.access.login(token, request.client.host if request.client else "")
         except SettingsError as error:
             raise BackendError(str(error)) from None
 
@@ -74,7 +77,7 @@ class Site:
         if not token:
             return None
         try:
-            return self.holder(token)
+            return self.holder(token, request)
         except AccessError as error:
             if error.status != 401:
                 raise

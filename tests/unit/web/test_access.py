@@ -80,13 +80,13 @@ def test_a_login_counts_while_the_token_is_the_same(settings_factory: SettingsFa
     file = tmp_path / "token"
     file.write_text("one")
     access = _access(settings_factory(role="hub", web_auth="token", client_token_file=file), None)
-    assert access.allows(access.login("one"), "act")
+    assert access.allows(access.login("one", "10.0.0.1"), "act")
     file.write_text("two")
     with pytest.raises(AccessError):
-        access.login("one")
+        access.login("one", "10.0.0.1")
     file.unlink()
     with pytest.raises(SettingsError, match="DSF_CLIENT_TOKEN_FILE"):
-        access.login("two")
+        access.login("two", "10.0.0.1")
 
 
 class Reviewer:
@@ -94,8 +94,10 @@ class Reviewer:
 
     def __init__(self) -> None:
         self.inside, self.go_on = threading.Semaphore(0), threading.Event()
+        self.calls = 0
 
     def holder(self, token: str) -> dict[str, Any]:
+        self.calls += 1
         self.inside.release()
         assert self.go_on.wait(30)
         return {"username": token}
@@ -111,18 +113,57 @@ def reviewer(monkeypatch: pytest.MonkeyPatch) -> Reviewer:
     return made
 
 
-def test_only_so_many_tokens_are_checked_at_a_time(reviewer: Reviewer) -> None:
-    """Each takes a thread of the page, and logins of a good user and a flood of wrong tokens have the same address."""
+def jwt(name: str) -> str:
+    return f"eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhIn0.{name}"
+
+
+def test_wrong_tokens_of_one_client_keep_no_other_client_out(reviewer: Reviewer) -> None:
+    """Each takes a thread of the page."""
     holder = KubeAccess(cast("Session", None), "ocm").holder
-    with ThreadPoolExecutor(8) as pool:
-        checks = [pool.submit(holder, f"token{number}") for number in range(8)]
-        assert all(reviewer.inside.acquire(timeout=30) for _ in checks)
-        with pytest.raises(BackendError, match="too much at a time"):
-            holder("another")
+    with ThreadPoolExecutor(40) as pool:
+        flood = [pool.submit(holder, jwt(f"wrong{number}"), "10.0.0.1") for number in range(25)]
+        assert all(reviewer.inside.acquire(timeout=30) for _ in range(4))
+        others = [pool.submit(holder, jwt(f"token{number}"), f"10.0.1.{number}") for number in range(4)]
+        assert all(reviewer.inside.acquire(timeout=30) for _ in range(4))
+        # Those that wait too long, or have no place to wait, get an answer.
+        refused = [
+            future for future in flood if isinstance(future.exception(30) if future.done() else None, BackendError)
+        ]
         reviewer.go_on.set()
-        assert [one.result().name for one in checks] == [f"token{number}" for number in range(8)]
-    assert holder("token1") == PageUser("token1")
-    assert not reviewer.inside.acquire(blocking=False)
+        assert [future.result(30).name for future in others] == [jwt(f"token{number}") for number in range(4)]
+        assert len(refused) >= 5
+    before = reviewer.calls
+    assert holder(jwt("token1"), "10.0.0.9") == PageUser(jwt("token1"))
+    assert reviewer.calls == before
+
+
+def test_login_waits_for_a_turn(reviewer: Reviewer) -> None:
+    """A user behind the same proxy as a flood of wrong tokens has the same address."""
+    holder = KubeAccess(cast("Session", None), "ocm").holder
+    with ThreadPoolExecutor(20) as pool:
+        flood = [pool.submit(holder, jwt(f"wrong{number}"), "10.0.0.1") for number in range(8)]
+        assert all(reviewer.inside.acquire(timeout=30) for _ in range(4))
+        login = pool.submit(holder, jwt("good"), "10.0.0.1")
+        reviewer.go_on.set()
+        assert login.result(30).name == jwt("good")
+        assert all(future.result(30) for future in flood)
+
+
+@pytest.mark.parametrize(
+    "token", ["", "x", "a.b.c", "eyJh.eyJi.sig nature", "eyJh.eyJi.c\n", "sha256~short", "a" * 5000]
+)
+def test_text_that_is_no_token_is_refused_unasked(reviewer: Reviewer, token: str) -> None:
+    holder = KubeAccess(cast("Session", None), "ocm").holder
+    with pytest.raises(AccessError, match="no token of a ServiceAccount") as refused:
+        holder(token, "10.0.0.1")
+    assert refused.value.status == 401
+    assert reviewer.calls == 0
+
+
+def test_token_of_openshift_is_asked_about(reviewer: Reviewer) -> None:
+    reviewer.go_on.set()
+    token = f"sha256~{'a' * 43}"
+    assert KubeAccess(cast("Session", None), "ocm").holder(token, "10.0.0.1").name == token
 
 
 def test_what_a_token_may_not_is_not_remembered_for_another_one(reviewer: Reviewer) -> None:

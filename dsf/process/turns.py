@@ -1,0 +1,83 @@
+"""Turns at a server that answers few requests at a time, shared by the clients who cause them."""
+
+from __future__ import annotations
+
+import ipaddress
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dsf.errors import BackendError
+
+
+class ClientTurns:
+    """At most `turns` at a time, and at most `share` of them for one client. Thread-safe.
+
+    Whoever gets none at once waits up to `seconds` for it; clients with fewer turns go first, then who came first. At
+    most `present` of one client have or await one.
+    """
+
+    def __init__(self, turns: int, share: int, present: int, seconds: float) -> None:
+        self._turns = turns
+        self._share = share
+        self._most_present = present
+        self._seconds = seconds
+        self._changed = threading.Condition()
+        self._running: Counter[str] = Counter()
+        # Client of each that waits, in the order in which they came.
+        self._waiting: dict[object, str] = {}
+
+    @contextmanager
+    def take(self, client: str) -> Iterator[None]:
+        """Have a turn for a client. Raises BackendError without one in time."""
+        ticket = object()
+        with self._changed:
+            present = self._running[client] + list(self._waiting.values()).count(client)
+            if present >= self._most_present:
+                raise BackendError("the hub's API server is asked too much at a time by one client")
+            self._waiting[ticket] = client
+            try:
+                has_turn = self._wait(ticket)
+            finally:
+                del self._waiting[ticket]
+            if not has_turn:
+                self._changed.notify_all()
+                raise BackendError("the hub's API server is asked too much at a time")
+            self._running[client] += 1
+            self._changed.notify_all()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._running[client] -= 1
+                self._running = +self._running
+                self._changed.notify_all()
+
+    def _wait(self, ticket: object) -> bool:
+        until = time.monotonic() + self._seconds
+        while not self._is_next(ticket):
+            remaining = until - time.monotonic()
+            if remaining <= 0:
+                return False
+            self._changed.wait(remaining)
+        return True
+
+    def _is_next(self, ticket: object) -> bool:
+        if self._running.total() >= self._turns:
+            return False
+        fitting = [waiting for waiting, client in self._waiting.items() if self._running[client] < self._share]
+        # `min` returns the first of equal ones.
+        return bool(fitting) and min(fitting, key=lambda each: self._running[self._waiting[each]]) is ticket
+
+
+def client_of(address: str) -> str:
+    """Return the client that an address belongs to: an IPv6 network of 64 bits is one client."""
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(ip, ipaddress.IPv6Address):
+        return str(ip.ipv4_mapped or ipaddress.ip_network((ip, 64), strict=False))
+    return str(ip)

@@ -1,0 +1,60 @@
+"""Turns at a server, shared by clients."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from dsf.errors import BackendError
+from dsf.process.turns import ClientTurns, client_of
+from tests.support.wait import wait_for
+
+
+def test_greedy_client_leaves_turns_for_others() -> None:
+    turns = ClientTurns(turns=4, share=2, present=10, seconds=60.0)
+    go_on = threading.Event()
+    inside: list[str] = []
+
+    def work(client: str) -> None:
+        with turns.take(client):
+            inside.append(client)
+            assert go_on.wait(30)
+
+    with ThreadPoolExecutor(20) as pool:
+        futures = [pool.submit(work, "greedy") for _ in range(10)]
+        wait_for(lambda: len(inside) == 2, 30)
+        with pytest.raises(BackendError, match="by one client"), turns.take("greedy"):
+            pass
+        futures += [pool.submit(work, "a"), pool.submit(work, "b")]
+        wait_for(lambda: len(inside) == 4, 30)
+        assert sorted(inside) == ["a", "b", "greedy", "greedy"]
+        go_on.set()
+        for future in futures:
+            future.result(30)
+    assert inside.count("greedy") == 10
+
+
+def test_turn_that_does_not_come_in_time_is_an_error() -> None:
+    turns = ClientTurns(turns=1, share=1, present=10, seconds=0.01)
+    with turns.take("a"), pytest.raises(BackendError, match="too much at a time"), turns.take("b"):
+        pass
+    with turns.take("b"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("address", "client"),
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::9", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("testclient", "testclient"),
+        ("", ""),
+    ],
+)
+def test_addresses_of_one_network_are_one_client(address: str, client: str) -> None:
+    assert client_of(address) == client
