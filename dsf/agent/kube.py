@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import threading
 import time
 from collections.abc import Collection
@@ -16,8 +17,8 @@ from typing import Final
 
 from dsf.agent.config import NONE, AgentConfig, Summaries, from_configmap
 from dsf.agent.secrets import Release, only_certificates, secret_label
-from dsf.api.authentication import CaKind, Reference
-from dsf.api.types import AGENT_ACCOUNT, CONFIGMAP_NAME, MANAGED_BY, MANAGED_BY_LABEL, USABLE_FOR
+from dsf.api.authentication import API_SERVER_AUDIENCES, CaKind, Reference
+from dsf.api.types import CONFIGMAP_NAME, MANAGED_BY, MANAGED_BY_LABEL, TOKEN_ACCOUNT, USABLE_FOR
 from dsf.auth.secrets import SecretError, Token, Use
 from dsf.errors import BackendError, ManifestError
 from dsf.kube.reflector import Reflector
@@ -129,7 +130,7 @@ class KubeConfig(AgentConfig, _Watched):
 class KubeSecrets:
     """Secrets and ConfigMaps of the agent's namespace, each watched from first use until no scorer references it.
 
-    Also issues tokens of the agent's own account.
+    Also issues tokens of the account without rights that servers get.
     """
 
     def __init__(self, session: Session, namespace: str, release: Release) -> None:
@@ -165,7 +166,14 @@ class KubeSecrets:
 
     def account_token(self, audience: str, seconds: int, until: float) -> Token:
         """See the protocol."""
-        path = SERVICE_ACCOUNTS.path(self._namespace, AGENT_ACCOUNT) + "/token"
+        own = API_SERVER_AUDIENCES | audiences_of(self._session.bearer_token())
+        if audience in own:
+            raise SecretError(
+                f"no token for {audience!r}: it is an audience of this cluster's API server, with which the server "
+                "that gets the token could act as its account; name that server's own audience",
+                "secret_refused",
+            )
+        path = SERVICE_ACCOUNTS.path(self._namespace, TOKEN_ACCOUNT) + "/token"
         body = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
@@ -180,12 +188,12 @@ class KubeSecrets:
             return Token(answer["status"]["token"], float(answer["spec"]["expirationSeconds"]))
         except BackendError as error:
             raise SecretError(
-                f"no token of ServiceAccount {AGENT_ACCOUNT} for {audience!r}: {error}; the agent's Role needs create "
-                f"of serviceaccounts/token with resourceNames [{AGENT_ACCOUNT}]",
+                f"no token of ServiceAccount {TOKEN_ACCOUNT} for {audience!r}: {error}; the agent's Role needs create "
+                f"of serviceaccounts/token with resourceNames [{TOKEN_ACCOUNT}]",
                 "auth_failed",
             ) from None
         except (LookupError, TypeError, ValueError):
-            raise SecretError(f"no token of ServiceAccount {AGENT_ACCOUNT}: a strange answer", "auth_failed") from None
+            raise SecretError(f"no token of ServiceAccount {TOKEN_ACCOUNT}: a strange answer", "auth_failed") from None
 
     def keep(self, references: Collection[Reference]) -> None:
         """Forget all but these: unused Secrets must not stay in memory."""
@@ -249,6 +257,18 @@ class KubeSecrets:
         if not why:
             return f"; create it in namespace {self._namespace}"
         return hint(_RESOURCES[reference.kind], self._namespace, reference.name, why)
+
+
+def audiences_of(token: str) -> frozenset[str]:
+    """Return issuer and audiences of a ServiceAccount's token: those of its API server. None of another token."""
+    try:
+        payload = token.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+        audiences = claims.get("aud") or []
+        named = [claims.get("iss"), *([audiences] if isinstance(audiences, str) else audiences)]
+    except (LookupError, ValueError, TypeError, AttributeError):
+        return frozenset()
+    return frozenset(name for name in named if isinstance(name, str))
 
 
 def hint(resource: Resource, namespace: str, name: str, why: str) -> str:

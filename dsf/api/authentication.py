@@ -124,8 +124,14 @@ class OAuth2(SpecModel):
     )
 
 
+#: Audiences that API servers usually take for themselves: with such a token a server would be the account.
+API_SERVER_AUDIENCES: Final = frozenset(
+    f"{scheme}kubernetes.default{end}" for scheme in ("", "https://") for end in ("", ".svc", ".svc.cluster.local")
+) | {"kubernetes"}
+
+
 class ServiceAccountToken(SpecModel):
-    """A token of the agent's own ServiceAccount for one audience, sent as Bearer."""
+    """A token of the ServiceAccount dynamic-scoring-agent-tokens for one audience, sent as Bearer."""
 
     audience: Plain = Field(description="Only audience of the token.", min_length=1)
     expiration_seconds: StrictInt = Field(
@@ -158,7 +164,7 @@ class Aws(SpecModel):
     role_arn: Plain | None = Field(
         default=None,
         alias="roleARN",
-        description="A role that trusts the agent's ServiceAccount, instead of a key (IRSA).",
+        description="A role that trusts the ServiceAccount dynamic-scoring-agent-tokens, instead of a key (IRSA).",
         min_length=20,
     )
     # None and not false: omitted for agents that do not know it yet.
@@ -233,7 +239,7 @@ class Methods(SpecModel):
     basic: Basic | None = Field(default=None, description="User and password.")
     oauth2: OAuth2 | None = Field(default=None, description="A token of an OAuth2 server.")
     service_account_token: ServiceAccountToken | None = Field(
-        default=None, description="A token of the agent's ServiceAccount."
+        default=None, description="A token of the ServiceAccount dynamic-scoring-agent-tokens."
     )
     aws: Aws | None = Field(default=None, description="Amazon's signature; needs the extra `aws` in the agent.")
     azure: Azure | None = Field(default=None, description="A token of Azure; needs the extra `azure` in the agent.")
@@ -271,6 +277,17 @@ class Methods(SpecModel):
         if self.gcp is not None and self.gcp.audience is not None:
             return "gcp.audience"
         return "azure" if self.azure is not None else "serviceAccountToken" if self.service_account_token else ""
+
+    @property
+    def account_audience(self) -> str:
+        """The audience of the tokens of `account_use`; empty without any."""
+        if self.service_account_token is not None:
+            return self.service_account_token.audience
+        if self.gcp is not None and self.gcp.audience is not None:
+            return self.gcp.token_audience or f"https:{self.gcp.audience}"
+        if self.aws is not None and self.aws.role_arn is not None:
+            return self.aws.token_audience
+        return self.azure.token_audience if self.azure is not None else ""
 
     @property
     def token_urls(self) -> tuple[str, ...]:

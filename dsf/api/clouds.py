@@ -1,4 +1,4 @@
-"""Workload identities: cloud tokens for the agent's ServiceAccount."""
+"""Workload identities: cloud tokens for the agents' ServiceAccount."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ def _matches(pattern: str) -> Any:
 
 
 class Azure(SpecModel):
-    """A token of Microsoft Entra for the agent's ServiceAccount (workload identity), sent as Bearer."""
+    """A token of Microsoft Entra for the agents' ServiceAccount (workload identity), sent as Bearer."""
 
     tenant_id: Plain = Field(alias="tenantID", description="Id of the tenant.", min_length=1)
     client_id: Plain = Field(
         alias="clientID",
-        description="Id of the application or managed identity that trusts the agent's ServiceAccount.",
+        description="Id of the application or managed identity that trusts the ServiceAccount "
+        "dynamic-scoring-agent-tokens.",
         min_length=1,
     )
     scope: Plain = Field(
@@ -45,7 +46,7 @@ class Azure(SpecModel):
 
 
 class Gcp(SpecModel):
-    """A token of Google, sent as Bearer: for the agent's ServiceAccount (workload identity), or for a key."""
+    """A token of Google, sent as Bearer: for the agents' ServiceAccount (workload identity), or for a key."""
 
     rules = (
         Rule(
@@ -62,7 +63,7 @@ class Gcp(SpecModel):
 
     audience: Annotated[Plain, _matches(r"^(//|identitynamespace:)")] | None = Field(
         default=None,
-        description="The provider of the pool that trusts the agent's ServiceAccount: "
+        description="The provider of the pool that trusts the ServiceAccount dynamic-scoring-agent-tokens: "
         "//iam.googleapis.com/projects/NUMBER/locations/global/workloadIdentityPools/POOL/providers/PROVIDER.",
     )
     key: SecretKeyRef | None = Field(

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from pydantic.alias_generators import to_camel
 
-from dsf.api.authentication import CaKind, Methods, Reference, ServerAccess, Tls, references
+from dsf.api.authentication import API_SERVER_AUDIENCES, CaKind, Methods, Reference, ServerAccess, Tls, references
 from dsf.api.naming import is_dns_subdomain
 from dsf.api.remoteconfig import RemoteConfig, RemoteScoring, RemoteSource
 from dsf.api.resolvereason import ResolveReason
@@ -143,6 +143,12 @@ def _by_authentication(context: Context, stage: Stage, authentication: ScoringAu
             f"for {base_url(endpoint)}; if it may be asked with it, add the server to its allowedHosts",
         )
     methods = override if override is not None and override.is_any else shared
+    if methods.account_audience in API_SERVER_AUDIENCES:
+        raise ResolutionError(
+            ResolveReason.InvalidAuthentication,
+            f"{where}: {methods.account_audience!r} is an audience of the API servers themselves, with which a server "
+            "could act as the account there; name the audience of the server that gets the token",
+        )
     tls = (override.tls if override is not None else None) or shared.tls
     for part in (methods, tls):
         if part is not None:

@@ -45,6 +45,8 @@ CREDENTIALS_NAME: Final = "dynamic-scoring-agent-credentials"
 CREDENTIALS_WORK_NAME: Final = "dynamic-scoring-credentials-manifestwork"
 #: The ServiceAccount of agents.
 AGENT_ACCOUNT: Final = "dynamic-scoring-agent-sa"
+#: ServiceAccount without rights, whose tokens agents send to servers.
+TOKEN_ACCOUNT: Final = "dynamic-scoring-agent-tokens"  # noqa: S105 (a name)
 #: Name on the managed cluster of the pull Secret that the hub delivers, as in upstream.
 PULL_SECRET_NAME: Final = "hub-registry-secret"  # noqa: S105 - the name of a Secret
 CREDENTIALS_KEY: Final = "signing-key"

@@ -15,6 +15,7 @@ from dsf.api.types import (
     MANAGED_BY_LABEL,
     MANIFESTWORK_NAME,
     SUMMARIES_KEY,
+    TOKEN_ACCOUNT,
 )
 from dsf.backends.protocol import Kind, Manifest
 from dsf.hub.capacity import size_of
@@ -34,7 +35,7 @@ class ScorerPart:
     text: str
     #: The Secrets and ConfigMaps that the agent must be allowed to read for it.
     references: frozenset[Reference]
-    #: Whether it needs tokens of the agent's account.
+    #: Whether it needs tokens of the agents' account for servers.
     uses_account: bool
     #: Bytes in the ManifestWork.
     size: int
@@ -96,15 +97,24 @@ def _rights(namespace: str, references: Iterable[Reference], uses_account: bool)
             {
                 "apiGroups": [""],
                 "resources": ["serviceaccounts/token"],
-                "resourceNames": [AGENT_ACCOUNT],
+                "resourceNames": [TOKEN_ACCOUNT],
                 "verbs": ["create"],
             }
         )
     if not rules:
         return []
     group = "rbac.authorization.k8s.io"
-    metadata = {"name": SCORERS_ROLE, "namespace": namespace, "labels": {MANAGED_BY_LABEL: MANAGED_BY}}
+    labels = {MANAGED_BY_LABEL: MANAGED_BY}
+    metadata = {"name": SCORERS_ROLE, "namespace": namespace, "labels": labels}
+    # Its tokens are sent to servers, which must not be able to do with them what the agent may.
+    account: Manifest = {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": {"name": TOKEN_ACCOUNT, "namespace": namespace, "labels": labels},
+        "automountServiceAccountToken": False,
+    }
     return [
+        *([account] if uses_account else []),
         {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": metadata, "rules": rules},
         {
             "apiVersion": f"{group}/v1",

@@ -467,6 +467,7 @@ def _plan_scorer(
     try:
         resolved, results = resolve_everywhere(scorer, token_hosts, authentications, clusters, known)
         if home and scorer.metadata.namespace != home:
+            _check_account(resolved, results.values(), home)
             resolved, results = _of_namespace(scorer.metadata.namespace, resolved, results)
         secretdelivery.check(resolved, delivery)
         if scorer.metadata.namespace != delivery.namespace and delivery.unreleased:
@@ -492,6 +493,21 @@ def _plan_scorer(
     except Exception as error:  # noqa: BLE001 (its caller logs it)
         return ScorerPlan(scorer, None, internal_obstacle(error, "planning"))
     return plan
+
+
+def _check_account(
+    resolved: ResolvedScorer, results: Iterable[ScorerSummary | ResolutionError | None], home: str
+) -> None:
+    """Raise ResolutionError for a scorer of another namespace that uses the identity of the agents."""
+    for summary in (resolved.summary, *(result for result in results if isinstance(result, ScorerSummary))):
+        for access in summary.accesses:
+            if use := access.methods.account_use:
+                raise ResolutionError(
+                    ResolveReason.InvalidAuthentication,
+                    f"ScoringAuthentication {access.authentication!r}: {use} uses the identity of the agents, which "
+                    f"only those in the hub's own namespace, {home}, may; use a Secret, or have the hub's admin create "
+                    "the DynamicScorer and its ScoringAuthentication there",
+                )
 
 
 def _of_namespace(

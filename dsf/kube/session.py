@@ -120,6 +120,11 @@ class Session:
             self._certificates.use_in(api)
         self.host: str = configuration.host
 
+    def bearer_token(self) -> str:
+        """Return the token that this process shows to the API server now; empty without one."""
+        text: Any = self._client.configuration.get_api_key_with_prefix("BearerToken") or ""
+        return str(text).removeprefix("Bearer ").removeprefix("bearer ")
+
     @classmethod
     def load(cls, kubeconfig: Path | None = None, context: str | None = None) -> Session:
         """Connect with a kubeconfig, or with the pod's ServiceAccount when none is given.

@@ -61,7 +61,7 @@ _SPOKES: Final = keys.spoke_queue("*")
 _PAIRS: Final = keys.pair_key("*", "*").removesuffix("/*")
 _HISTORIES: Final = keys.history_key("*", "*").removesuffix("/*")
 _MAIL: Final = keys.MAIL_PREFIX + "*"
-_MARKS: Final = keys.stage_mark("*")
+_MARKS: Final = [keys.stage_mark(stage) for stage in (keys.RESULTS_STAGE, keys.SWEEP_STAGE)]
 _SPECIAL: Final = re.compile(r"([*?\[\]\\])")
 
 
@@ -175,7 +175,7 @@ _READER: Final = [
     _selector("zrange", r=[keys.CHANGED]),
     _selector("exists", r=[_MAIL]),
     # Whether each stage works, and which runs have no result yet.
-    _selector("mget", r=[_MARKS]),
+    _selector("mget", r=_MARKS),
     _selector("zrange", r=[keys.OPEN_RUNS]),
     _selector("llen", r=[_SPOKES, keys.RESULTS_QUEUE]),
     _selector("xrevrange", r=[keys.CHANGES]),
@@ -240,7 +240,7 @@ _RESULTS: Final = [
         ],
     ),
     _selector("hgetall hincrby", rw=[keys.SCORE_BYTES]),
-    _selector("set", w=[_MARKS]),
+    _selector("set", w=_MARKS),
     # Overrides only say in which interval a pair runs.
     _selector("hmget", r=[keys.ENTRIES, keys.OVERRIDES]),
     _selector("hget hmget hset hdel hscan", rw=[keys.ROWS]),

@@ -27,6 +27,7 @@ ALERTS = {
     "DynamicScoringNoScore",
     "DynamicScoringScheduleLag",
     "DynamicScoringNoTicks",
+    "DynamicScoringPathInterrupted",
     "DynamicScoringQueueFull",
     "DynamicScoringResultsRejected",
     "DynamicScoringMessagesDropped",
@@ -342,6 +343,10 @@ def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
         ('dynamic_scoring_hub_redis_up{pod="hub-1"}', "1x70 0x50"),
         ('dynamic_scoring_hub_redis_up{pod="hub-2"}', "0x120"),
         ("dynamic_scoring_ticks_stopped", "0x59 1x10 0x100"),
+        # Ticks that stop have an alert of their own, and a moment is none.
+        ('dynamic_scoring_path_problem{stage="ticks"}', "1x120"),
+        ('dynamic_scoring_path_problem{stage="results"}', "0x59 1x10 0x100"),
+        ('dynamic_scoring_path_problem{stage="agents"}', "0x60 1 0x100"),
         ("dynamic_scoring_series_limit", "30000x120"),
         ("dynamic_scoring_series_wanted", "20000x80 40000x40"),
     ]
@@ -365,6 +370,7 @@ def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
             "DynamicScoringMessagesDropped": {"stale"},
             "DynamicScoringResultsRejected": {"bad_signature"},
             "DynamicScoringNoTicks": {""},
+            "DynamicScoringPathInterrupted": {"results"},
         },
     }
     cases = []
@@ -427,6 +433,7 @@ def _expected(name: str, who: str) -> dict[str, Any]:
     (rule,) = [rule for rule in _rules() if rule["alert"] == name]
     label = {
         "DynamicScoringNoScore": {"ds_cluster": who, "ds_score_name": "s"},
+        "DynamicScoringPathInterrupted": {"stage": who},
         "DynamicScoringQueueFull": {"queue": who},
         "DynamicScoringAgentMissing": {"ds_cluster": who},
         "DynamicScoringResultsRejected": {"reason": who},

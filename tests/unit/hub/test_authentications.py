@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from dsf.api.scoringauthentication import ScoringAuthentication
 from dsf.api.types import CLUSTER_SET_LABEL
 from dsf.hub.conditions import tls_verified
+from dsf.hub.names import NameRules
 from dsf.hub.summaries import FleetPlan, differences, make_plan
 from tests.unit.hub.builders import GROUP, NOW, cluster, config, refusal, scorer, summaries
 
@@ -44,6 +47,58 @@ def test_what_is_told() -> None:
     assert access.tls is not None
     # An agent of another time, which does not know the binding, is told of no token.
     assert summary.source_endpoint_auth_name == ""
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"serviceAccountToken": {"audience": "thanos"}},
+        {"azure": {"tenantID": "t", "clientID": "c", "scope": "s"}},
+        {"gcp": {"audience": "//iam.googleapis.com/p"}},
+        {"aws": {"region": "r", "roleARN": "arn:aws:iam::123456789012:role/r"}},
+        {"aws": {"region": "r", "podIdentity": True}},
+    ],
+    ids=["serviceAccountToken", "azure", "gcp", "aws", "podIdentity"],
+)
+@pytest.mark.parametrize("place", ["spec", "override"])
+def test_identity_of_the_agents_is_for_the_hubs_own_namespace(method: dict[str, Any], place: str) -> None:
+    spec = method if place == "spec" else {**TOKEN, "overrides": [{"clusters": ["a"], **method}]}
+    whole = {"allowedHosts": ["https://thanos.example"], **spec}
+    for namespace in ("team", "hub"):
+        metadata = {"name": "thanos", "namespace": namespace}
+        bound = ScoringAuthentication.from_manifest(
+            {"apiVersion": GROUP, "kind": "ScoringAuthentication", "metadata": metadata, "spec": whole}
+        )
+        one = scorer("s", source=SOURCE, metadata={"namespace": namespace})
+        made = make_plan([one], config(), [cluster("a")], NOW, authentications=[bound], names=NameRules(home="hub"))
+        reason, message = refusal(made, f"{namespace}/s")
+        if namespace == "hub":
+            assert reason == ""
+            continue
+        assert reason == "InvalidAuthentication"
+        assert "uses the identity of the agents, which only those in the hub's own namespace, hub, may" in message
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"serviceAccountToken": {"audience": "https://kubernetes.default.svc"}},
+        {"azure": {"tenantID": "t", "clientID": "c", "scope": "s", "tokenAudience": "https://kubernetes.default.svc"}},
+        {"gcp": {"audience": "//p", "tokenAudience": "https://kubernetes.default.svc.cluster.local"}},
+        {"gcp": {"audience": "//kubernetes.default.svc"}},
+        {"aws": {"region": "r", "roleARN": "arn:aws:iam::123456789012:role/r", "tokenAudience": "kubernetes"}},
+    ],
+    ids=["serviceAccountToken", "azure", "gcp", "gcp-default", "aws"],
+)
+def test_audience_of_api_servers_is_refused(method: dict[str, Any]) -> None:
+    whole = {"allowedHosts": ["https://thanos.example"], **method}
+    metadata = {"name": "thanos", "namespace": "hub"}
+    bound = ScoringAuthentication.from_manifest(
+        {"apiVersion": GROUP, "kind": "ScoringAuthentication", "metadata": metadata, "spec": whole}
+    )
+    reason, message = refusal(plan(bound), "hub/s")
+    assert reason == "InvalidAuthentication"
+    assert "is an audience of the API servers themselves" in message
 
 
 def test_one_that_is_not_there() -> None:

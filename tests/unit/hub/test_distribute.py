@@ -27,13 +27,15 @@ def test_summaries_are_complete() -> None:
 def test_the_agent_may_read_what_its_scorers_name_and_no_more() -> None:
     named = [Reference(CaKind.Secret, "b"), Reference(CaKind.Secret, "a"), Reference(CaKind.ConfigMap, "ca")]
     part = ScorerPart("{}", frozenset(named), uses_account=True, size=0)
-    _, role, binding = manifest_work("c", "agents", [part])["spec"]["workload"]["manifests"]
+    _, account, role, binding = manifest_work("c", "agents", [part])["spec"]["workload"]["manifests"]
     assert [(rule["resources"], rule["resourceNames"], rule["verbs"]) for rule in role["rules"]] == [
         (["secrets"], ["a", "b"], ["get", "list", "watch"]),
         (["configmaps"], ["ca"], ["get", "list", "watch"]),
-        (["serviceaccounts/token"], ["dynamic-scoring-agent-sa"], ["create"]),
+        (["serviceaccounts/token"], ["dynamic-scoring-agent-tokens"], ["create"]),
     ]
-    assert {role["metadata"]["namespace"], binding["metadata"]["namespace"]} == {"agents"}
+    assert (account["kind"], account["metadata"]["name"]) == ("ServiceAccount", "dynamic-scoring-agent-tokens")
+    assert account["automountServiceAccountToken"] is False
+    assert {each["metadata"]["namespace"] for each in (account, role, binding)} == {"agents"}
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
     assert binding["subjects"] == [
         {"kind": "ServiceAccount", "name": "dynamic-scoring-agent-sa", "namespace": "agents"}

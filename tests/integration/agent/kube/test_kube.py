@@ -17,7 +17,7 @@ from dsf.agent.kube import KubeConfig
 from dsf.api.authentication import CaKind
 from dsf.api.summary import parse_summaries
 from dsf.api.tokenhosts import TokenHosts
-from dsf.api.types import AGENT_ACCOUNT, CREDENTIALS_NAME, MANAGED_BY, MANAGED_BY_LABEL, USABLE_FOR
+from dsf.api.types import CREDENTIALS_NAME, MANAGED_BY, MANAGED_BY_LABEL, TOKEN_ACCOUNT, USABLE_FOR
 from dsf.auth.secrets import SecretError, Token, Use
 from dsf.hub.distribute import manifest_work, part_of
 from dsf.kube.resources import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS
@@ -350,13 +350,13 @@ def test_the_role_that_the_hub_makes_is_enough(
         "allowedHosts": ["127.0.0.1"],
     }
     (summary,) = parse_summaries(json.dumps([summarise(sourceAccess=told)]))
-    spoke.session.create(SERVICE_ACCOUNTS.path(spoke.namespace), {"metadata": {"name": AGENT_ACCOUNT}})
+    spoke.session.create(SERVICE_ACCOUNTS.path(spoke.namespace), {"metadata": {"name": TOKEN_ACCOUNT}})
     pem = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----"
     spoke.session.create(
         CONFIG_MAPS.path(spoke.namespace), {"metadata": {"name": "private-ca"}, "data": {"ca.crt": f"x\n{pem}\ny"}}
     )
     work = manifest_work("c", spoke.namespace, [part_of(summary)])
-    role = work["spec"]["workload"]["manifests"][1]
+    role = work["spec"]["workload"]["manifests"][2]
     config = KubeConfig(settings_factory(kubeconfig=spoke.kubeconfig, agent_namespace=spoke.namespace))
     try:
         with pytest.raises(SecretError, match="serviceaccounts/token") as caught:
