@@ -1,7 +1,7 @@
 """Removes what the hub made, here and on managed clusters: `dsf hub --leave`, before the chart is uninstalled.
 
-Deleting its ManifestWorks removes the agents' ConfigMap and credentials. The controller and the results workers are
-stopped first, or they would deliver and write again.
+Deleting its ManifestWorks removes the agents' ConfigMap and credentials. The process with the controller
+is stopped first, or it would deliver and write again.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
 
-_DEPLOYMENTS: Final = ("dynamic-scoring-hub", "dynamic-scoring-results")
+#: The Deployments of the chart that may run the controller: with all services, or apart.
+_DEPLOYMENTS: Final = ("dynamic-scoring-hub", "dynamic-scoring-controller")
 #: Their pods, as the chart labels them.
-_PODS: Final = "app.kubernetes.io/name=dynamic-scoring-framework,app.kubernetes.io/component in (hub,results)"
+_PODS: Final = "app.kubernetes.io/name=dynamic-scoring-framework,app.kubernetes.io/component in (hub,controller)"
 #: Selector: those of another owner with these names are not the hub's.
 _OURS: Final = f"{MANAGED_BY_LABEL}={MANAGED_BY}"
 #: Seconds between two looks.
@@ -59,7 +60,7 @@ def leave(session: Session, namespace: str, patience: float = 90.0) -> list[str]
     a few.
     """
     if not _until(lambda: _has_ended(session, namespace), patience):
-        log.warning("hub controller and results workers have not ended yet", namespace=namespace)
+        log.warning("the controller has not ended yet", namespace=namespace)
     works: list[dict[str, Any]] = []
     deleted: set[str] = set()
 
@@ -110,7 +111,7 @@ def _has_ended(session: Session, namespace: str) -> bool:
         try:
             session.merge(DEPLOYMENTS.path(namespace, name), {"spec": {"replicas": 0}})
         except ObjectNotFoundError:
-            log.info("there is no such deployment", name=name, namespace=namespace)
+            log.debug("there is no such deployment", name=name, namespace=namespace)
     return not lists.objects(session, PODS, namespace, labels=_PODS)
 
 

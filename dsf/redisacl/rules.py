@@ -23,7 +23,6 @@ HubRole = Literal[
     "controller",
     "beat",
     "results",
-    "exporter",
     "web",
     "flower",
     "flower-tasks",
@@ -433,7 +432,6 @@ _RULES: Final[dict[HubRole, list[str]]] = {
     "controller": _CONTROLLER,
     "beat": _BEAT,
     "results": _RESULTS,
-    "exporter": [*_CLIENT, *_READER],
     "web": _WEB,
     "flower": _FLOWER,
     # Agents take what is pushed there as a tick, and a tick only names a scorer.

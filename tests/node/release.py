@@ -42,7 +42,10 @@ class Release:
     @property
     def values(self) -> Sequence[str]:
         """Helm's words for its images."""
-        return [f"--set-string {value}.tag={self.image_tag}" for _, value, _ in _IMAGES.values()]
+        # A tag without a name would be taken for one of upstream's.
+        return [
+            f"--set-string {value}.name={name},{value}.tag={self.image_tag}" for name, (_, value, _) in _IMAGES.items()
+        ]
 
     def build(self, world: World) -> None:
         """Build its images from its own Dockerfile, and load them where their pods run."""

@@ -18,7 +18,7 @@ REDIS = "docker.io/library/redis:7.4.6-bookworm"
 #: Pods by name, each with the port of the hub's node at which agents and the others reach it.
 SERVERS = {"redis-0": 30390, "redis-1": 30391}
 SENTINELS = {f"sentinel-{number}": 30360 + number for number in range(3)}
-_ROLES = ("hub", "beat", "results", "exporter", "flower", "web", "operator", "sentinel", "replica")
+_ROLES = ("hub", "flower", "operator", "sentinel", "replica")
 _CONFINED = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
 _POD = {
     "runAsNonRoot": True,

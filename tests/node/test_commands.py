@@ -75,7 +75,7 @@ def test_celery_status_names_hub_workers_and_agents(world: World) -> None:
 
 
 def _results(world: World) -> list[dict[str, Any]]:
-    return world.wait_ready(world.hub, HUB_NAMESPACE, "app.kubernetes.io/component=results")
+    return world.wait_ready(world.hub, HUB_NAMESPACE, "app.kubernetes.io/component=hub")
 
 
 def test_celery_inspect_answers(world: World) -> None:

@@ -27,7 +27,7 @@ try:
 except urllib.error.HTTPError as error:
     print(error.code)
 """
-_PORT = 8090
+_PORT = 8080
 Look = Callable[..., dict[str, Any]]
 
 
@@ -52,7 +52,7 @@ def tokens(world: World) -> Iterator[dict[str, str]]:
 
 
 def test_the_api_wants_a_token_of_somebody_who_may_look(world: World, tokens: dict[str, str]) -> None:
-    url = f"http://dynamic-scoring-web.{HUB_NAMESPACE}:{_PORT}/api/v1/summary"
+    url = f"http://dynamic-scoring-hub.{HUB_NAMESPACE}:{_PORT}/api/v1/summary"
 
     def status(token: str) -> int:
         pod = ("-n", HUB_NAMESPACE, "exec", "dynamic-scoring-test", "--", "python", "-c", _FETCH, url, token)
@@ -70,7 +70,7 @@ def look(world: World, tokens: dict[str, str], tmp_path_factory: pytest.TempPath
         pytest.skip("the browser looks from the network of our own nodes")
     find("chromium")
     log = tmp_path_factory.mktemp("page") / "port-forward.log"
-    forward = world.hub.command("-n", HUB_NAMESPACE, "port-forward", "service/dynamic-scoring-web", str(_PORT))
+    forward = world.hub.command("-n", HUB_NAMESPACE, "port-forward", "service/dynamic-scoring-hub", str(_PORT))
     forwarding = Child(["/usr/bin/env", *forward], log)
 
     def forwards() -> bool:

@@ -10,16 +10,16 @@ from tests.support.wait import wait_for
 def test_a_rollback_scores_as_before(world: World) -> None:
     world.judge()
     before = world.revision()
-    limit = "--set exporter.resources.limits.cpu=900m"
+    limit = "--set hub.resources.limits.cpu=900m"
     world.helm("upgrade", "deploy/helm", "--reuse-values", limit, "--wait --timeout 8m")
-    assert _exporters_limit(world) == "900m"
+    assert _hubs_limit(world) == "900m"
     world.helm("rollback", str(before), "--wait --timeout 8m")
-    assert _exporters_limit(world) is None
+    assert _hubs_limit(world) is None
     world.settle()
 
 
-def _exporters_limit(world: World) -> str | None:
-    (pod, *_) = world.wait_ready(world.hub, HUB_NAMESPACE, "app.kubernetes.io/component=exporter")
+def _hubs_limit(world: World) -> str | None:
+    (pod, *_) = world.wait_ready(world.hub, HUB_NAMESPACE, "app.kubernetes.io/component=hub")
     (container,) = pod["spec"]["containers"]
     found: str | None = container["resources"]["limits"].get("cpu")
     return found

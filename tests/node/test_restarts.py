@@ -15,7 +15,7 @@ from tests.node.watch import Watch
 from tests.node.world import AGENT_NAMESPACE, HUB_NAMESPACE, World, restarts
 from tests.support.wait import wait_for
 
-COMPONENTS = ("redis", "hub", "beat", "results", "exporter", "flower", "web")
+COMPONENTS = ("redis", "hub", "flower")
 AGENT = "app=dynamic-scoring-agent"
 #: An override of the schedule that a person made, in seconds: it must outlive everything here.
 OVERRIDE = 29

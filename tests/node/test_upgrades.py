@@ -15,7 +15,7 @@ from tests.node.release import Release
 from tests.node.world import AGENT_NAMESPACE, HUB_NAMESPACE, MANAGED, World, restarts
 from tests.support.wait import wait_for
 
-COMPONENTS = ("hub", "beat", "results", "exporter", "flower", "web")
+COMPONENTS = ("hub", "flower")
 _AGENT = "app=dynamic-scoring-agent"
 #: Seconds between two cycles of a pair, by an override: an agent that is replaced is away for less.
 _INTERVAL = 29

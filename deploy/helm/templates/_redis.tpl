@@ -197,7 +197,8 @@ dynamic-scoring-redis-users
 {{- if not (hasKey .Values "generatedPasswords") -}}
 {{- $root := . -}}
 {{- $passwords := dict -}}
-{{- range concat (list "hub" "beat" "results" "exporter" (ternary "flower" "flower-tasks" .Values.flower.readOnly) "operator" "sentinel" "replica") (ternary (list "optimizer") list .Values.optimizer.enabled) (ternary (list "web") list .Values.web.enabled) -}}
+{{- /* Those of both modes, so that a change of the mode restarts no Redis. */ -}}
+{{- range concat (list "hub" "controller" "beat" "results" "web" (ternary "flower" "flower-tasks" .Values.flower.readOnly) "operator" "sentinel" "replica") (ternary (list "optimizer") list .Values.optimizer.enabled) -}}
 {{- $_ := set $passwords . (include "dsf.keptOr" (dict "root" $root "secret" "dynamic-scoring-redis-users" "key" . "new" (randAlphaNum 40))) -}}
 {{- end -}}
 {{- $_ := set .Values "generatedPasswords" $passwords -}}

@@ -14,14 +14,28 @@
 {{- include "dsf.setting" (list "DSF_TOKEN_HOSTS" (.Values.hubSetting).tokenHosts) }}
 {{- include "dsf.setting" (list "DSF_SECRET_DELIVERY" (.Values.hubSetting).secretDelivery) }}
 {{- include "dsf.setting" (list "DSF_ALLOW_LINK_LOCAL" (.Values.hubSetting).allowLinkLocal) }}
+{{- include "dsf.setting" (list "DSF_WRITE_RATE" (.Values.controller).writeRate) }}
+{{- include "dsf.setting" (list "DSF_QUEUE_LIMIT" (.Values.beat).queueLimit) }}
+{{- include "dsf.setting" (list "DSF_WEB_AUTH" (.Values.web).auth) }}
+{{- include "dsf.setting" (list "DSF_WEB_ROOT_PATH" (.Values.web).rootPath) }}
+{{- include "dsf.setting" (list "DSF_WEB_TRUSTED_PROXIES" (.Values.web).trustedProxies) }}
+{{- include "dsf.setting" (list "DSF_WEB_OPERATORS" (.Values.web).operators) }}
+{{- include "dsf.setting" (list "DSF_WEB_FLOWER_URL" (.Values.web).flowerUrl) }}
+{{- include "dsf.setting" (list "DSF_WEB_GRAFANA_URL" (.Values.web).grafanaUrl) }}
+{{- end }}
+{{- define "dsf.settings.controller" }}
+{{- include "dsf.setting" (list "DSF_SCORER_NAMESPACES" (.Values.hubSetting).scorerNamespaces) }}
+{{- include "dsf.setting" (list "DSF_SCORE_NAMES" (.Values.hubSetting).scoreNames) }}
+{{- include "dsf.setting" (list "DSF_SCORER_HOSTS" (.Values.hubSetting).scorerHosts) }}
+{{- include "dsf.setting" (list "DSF_TOKEN_HOSTS" (.Values.hubSetting).tokenHosts) }}
+{{- include "dsf.setting" (list "DSF_SECRET_DELIVERY" (.Values.hubSetting).secretDelivery) }}
+{{- include "dsf.setting" (list "DSF_ALLOW_LINK_LOCAL" (.Values.hubSetting).allowLinkLocal) }}
+{{- include "dsf.setting" (list "DSF_WRITE_RATE" (.Values.controller).writeRate) }}
 {{- end }}
 {{- define "dsf.settings.beat" }}
 {{- include "dsf.setting" (list "DSF_QUEUE_LIMIT" (.Values.beat).queueLimit) }}
 {{- end }}
 {{- define "dsf.settings.results" }}
-{{- include "dsf.setting" (list "DSF_WRITE_RATE" (.Values.results).writeRate) }}
-{{- end }}
-{{- define "dsf.settings.exporter" }}
 {{- end }}
 {{- define "dsf.settings.web" }}
 {{- include "dsf.setting" (list "DSF_SCORER_NAMESPACES" (.Values.hubSetting).scorerNamespaces) }}

@@ -24,8 +24,10 @@ from tests.support.secureredis import find_tls_server
 from tests.support.wait import wait_for
 from tests.unit.deploy import chart
 
-ROLES: tuple[HubRole, ...] = ("hub", "beat", "results", "exporter", "flower", "optimizer", "operator")
-OBJECTS = chart.render({"redis": {"maxClients": 200}, "optimizer": {"enabled": True}})
+PROCESSES: tuple[HubRole, ...] = ("controller", "beat", "results", "web", "flower", "optimizer")
+ROLES: tuple[HubRole, ...] = ("hub", *PROCESSES, "operator")
+VALUES = {"redis": {"maxClients": 200}, "optimizer": {"enabled": True}}
+OBJECTS = chart.render(VALUES | {"mode": "Distributed"})
 
 
 class Bundled:
@@ -127,7 +129,7 @@ def as_process(
         yield make
 
 
-@pytest.mark.parametrize("name", ["hub", "beat", "results", "exporter", "flower", "optimizer"])
+@pytest.mark.parametrize("name", PROCESSES)
 def test_every_process_gets_in_with_what_it_is_given(
     as_process: Callable[[HubRole], redis.Redis], name: HubRole
 ) -> None:
@@ -170,7 +172,7 @@ def test_nobody_gets_in_without_a_name_or_without_tls(bundled: Bundled) -> None:
 
 
 def test_users_of_clusters_survive_a_restart(bundled: Bundled, as_process: Callable[[HubRole], redis.Redis]) -> None:
-    hub: Any = as_process("hub")
+    hub: Any = as_process("controller")
     user = User.of_cluster("c1", "cluster-password")
     hub.execute_command("ACL SETUSER", user.name, *user.setuser())
     hub.acl_save()

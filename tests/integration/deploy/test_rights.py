@@ -65,7 +65,8 @@ STATUS = {"scores": [{"name": "a", "value": 1}], "validUntil": "2040-01-01T00:00
 @pytest.fixture(scope="module")
 def installed(hub: HubCluster) -> Iterator[HubCluster]:
     """The hub with the chart on it."""
-    with hub.release({"spokeSetting": {"agent": {"tokenSecrets": ["prometheus-token"]}}}):
+    values = {"mode": "Distributed", "spokeSetting": {"agent": {"tokenSecrets": ["prometheus-token"]}}}
+    with hub.release(values):
         yield hub
 
 
@@ -98,7 +99,7 @@ def test_the_hub_can_do_its_work(
     }
     session.create(DYNAMIC_SCORERS.path(cluster), scorer)
     settings = settings_factory(namespace=HUB_NAMESPACE, addon_mode=True)
-    backend = KubeBackend(as_account("dynamic-scoring-hub"), settings)
+    backend = KubeBackend(as_account("dynamic-scoring-controller"), settings)
     try:
         backend.start(lambda key: None)
         assert backend.get(Kind.CLUSTER, "", cluster)
@@ -127,7 +128,7 @@ def test_the_hub_can_do_its_work(
 def test_the_hub_can_be_elected(as_account: Callable[..., Session]) -> None:
     started: list[bool] = []
     election = LeaderElector(
-        as_account("dynamic-scoring-hub"),
+        as_account("dynamic-scoring-controller"),
         HUB_NAMESPACE,
         on_started=lambda: started.append(True),
         on_lost=lambda: None,
@@ -140,7 +141,7 @@ def test_the_hub_can_be_elected(as_account: Callable[..., Session]) -> None:
 
 
 def test_the_hub_is_refused_what_others_own(as_account: Callable[..., Session], plane: ControlPlane) -> None:
-    hub, cluster = as_account("dynamic-scoring-hub"), plane.cluster("c")
+    hub, cluster = as_account("dynamic-scoring-controller"), plane.cluster("c")
     work = manifest_work(cluster, AGENT_NAMESPACE, [])
     work["metadata"]["name"] = "anything"
     with pytest.raises(ForbiddenError):
@@ -161,10 +162,10 @@ def test_the_hub_is_refused_what_others_own(as_account: Callable[..., Session], 
         hub.merge(MANAGED_CLUSTERS.path(name=cluster), {"spec": {"hubAcceptsClient": False}})
 
 
-def test_the_hub_writes_scores(as_account: Callable[..., Session], plane: ControlPlane, session: Session) -> None:
+def test_controller_writes_scores(as_account: Callable[..., Session], plane: ControlPlane, session: Session) -> None:
     cluster = plane.cluster("c")
-    hub = as_account("dynamic-scoring-hub")
-    backend = KubeScores(hub, lambda key: None, lambda obj: None)
+    controller = as_account("dynamic-scoring-controller")
+    backend = KubeScores(controller, lambda key: None, lambda obj: None)
     score = SCORE | {"metadata": {**_metadata(SCORE), "namespace": cluster}}
     # New, changed, with something to take away, gone.
     backend.apply_score(score, STATUS)
@@ -178,7 +179,7 @@ def test_the_hub_writes_scores(as_account: Callable[..., Session], plane: Contro
         session.get(path)
 
 
-@pytest.mark.parametrize("name", ["beat", "results", "exporter", "flower", "redis"])
+@pytest.mark.parametrize("name", ["beat", "results", "flower", "redis"])
 def test_the_others_may_nothing(as_account: Callable[..., Session], name: str) -> None:
     session = as_account(f"dynamic-scoring-{name}")
     for resource in (SECRETS, CONFIG_MAPS, DYNAMIC_SCORERS, DYNAMIC_SCORING_CONFIGS, MANIFEST_WORKS):

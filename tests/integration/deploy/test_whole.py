@@ -106,7 +106,7 @@ class World:
             "bind * -::*": "bind 127.0.0.1",
         }
         self.node.run(self._workload(STATEFUL_SETS, "redis"), "redis")
-        for name in ("hub", "hub-2", "beat", "results", "exporter", "flower"):
+        for name in ("hub", "hub-2", "flower"):
             # A test is about a cluster that has left for good.
             self.node.run(self._workload(DEPLOYMENTS, name.removesuffix("-2")), name, DSF_DEPARTURE_GRACE="0")
         # Its port is the default one.
@@ -267,7 +267,7 @@ def test_everybody_has_the_rights_that_are_needed(world: World) -> None:
         # It may make users, so it may make one that reads the log of refusals.
         hub.execute_command("ACL", "SETUSER", "reader", "on", ">reader-password", "+acl|log", "+client|list")
         reader = world.connected("reader", "reader-password")
-        processes = {f"dsf-{name}" for name in ("hub", "beat", "results", "exporter", "flower-tasks")}
+        processes = {f"dsf-{name}" for name in ("hub", "flower-tasks")}
         expected = processes | {f"spoke-{CLUSTER}"}
         with contextlib.closing(reader):
             world.node.until(
@@ -366,7 +366,7 @@ def test_the_agent_may_read_nodes_and_pods_when_it_is_to(world: World, hub: HubC
 
 def test_the_optimiser_asks_who_calls(world: World, hub: HubCluster) -> None:
     # Nobody, and a known caller without rights: it does not lend its own.
-    kubeconfig = yaml.safe_load(hub.kubeconfig_of(HUB_NAMESPACE, "dynamic-scoring-beat").read_text())
+    kubeconfig = yaml.safe_load(hub.kubeconfig_of(HUB_NAMESPACE, "dynamic-scoring-flower").read_text())
     url = f"http://127.0.0.1:{world.node.pods['optimizer'].ports['http']}/plans?namespace={HUB_NAMESPACE}"
     assert _status(urllib.request.Request(url)) == 401
     login = {"Authorization": f"Bearer {kubeconfig['users'][0]['user']['token']}"}

@@ -53,9 +53,6 @@ HUB_FORBIDDEN: dict[HubRole, str] = {
         HSET dsf:scorers x y|HSET dsf:clusters x y|HSET dsf:schedule:entries x y|ZADD dsf:schedule:due 0 x|ACL LIST
         PSUBSCRIBE /0.celeryev/*|PUBLISH /0.celery.pidbox x|EVAL 'return 1' 0|CONFIG GET *|KEYS *
         XADD dsf:changes * a b|XREVRANGE dsf:changes + -""",
-    "exporter": """HSET dsf:scorers x y|HSET dsf:pair:c1/s x y|DEL dsf:scorers|LPUSH spoke.c1 x|LPUSH hub.results x
-        LRANGE spoke.c1 0 -1|LRANGE hub.results 0 -1|HGETALL dsf:unacked.results|SCRIPT LOAD x|ACL LIST|KEYS *
-        CONFIG GET *|XADD dsf:changes * a b|DEL dsf:changes""",
     "flower": """LPUSH spoke.c1 x|LPUSH hub.results x|LRANGE spoke.c1 0 -1|BRPOP spoke.c1 1|HGETALL dsf:scorers
         PUBLISH /0.celeryev/x x|PUBLISH /0.celery.pidbox x|PSUBSCRIBE *|HGETALL dsf:pair:c1/s|SCRIPT LOAD x|ACL LIST
         KEYS *|XADD dsf:changes * a b|XREVRANGE dsf:changes + -""",

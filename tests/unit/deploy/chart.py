@@ -26,8 +26,13 @@ ADDON_GROUP = "system:open-cluster-management:addon:dynamic-scoring-framework"
 Object = dict[str, Any]
 Values = dict[str, Any]
 
-#: What is on in none of the defaults.
+#: The services of the hub: with mode Single in one process, `hub`, with mode Distributed each in its own.
+SERVICES = ("controller", "beat", "results", "web")
+MODES = {"Single": ("hub",), "Distributed": SERVICES}
+
+#: Whatever is off in the defaults, in mode Distributed.
 EVERYTHING: Values = {
+    "mode": "Distributed",
     "hubSetting": {
         "extraVolumes": [{"name": "extra", "emptyDir": {}}],
         "extraVolumeMounts": [{"name": "extra", "mountPath": "/extra"}],
@@ -71,15 +76,15 @@ EVERYTHING: Values = {
             ]
         },
     },
-    "hub": {"extraEnv": [{"name": "DSF_HEALTH_INTERVAL", "value": "10"}]},
+    "controller": {"extraEnv": [{"name": "DSF_HEALTH_INTERVAL", "value": "10"}]},
     "results": {"autoscaling": {"enabled": True}},
-    "exporter": {"replicas": 2, "hosts": ["scores.example.com"], "serviceAnnotations": {"a.example.com/b": "c"}},
     "web": {
         "replicas": 2,
         "hosts": ["scores.example.com"],
         "trustedProxies": ["10.0.0.0/8"],
         "operators": ["sre"],
         "flowerUrl": "https://flower.example.com",
+        "serviceAnnotations": {"a.example.com/b": "c"},
         "ingress": {"enabled": True, "host": "page.example.com", "className": "nginx", "tlsSecret": "page-tls"},
     },
     "flower": {
@@ -116,6 +121,10 @@ EVERYTHING: Values = {
 }
 
 
+#: The chart's own values.
+DEFAULTS: Values = yaml.safe_load((CHART / "values.yaml").read_text())
+
+
 def _external(name: str) -> Values:
     values: Values = yaml.safe_load((ROOT / "deploy" / "exposure" / f"{name}.yaml").read_text())
     return values
@@ -124,13 +133,16 @@ def _external(name: str) -> Values:
 #: The values that every check is made with.
 MATRIX: dict[str, Values] = {
     "defaults": {},
+    "distributed": {"mode": "Distributed"},
     "everything": EVERYTHING,
+    "everything-single": {
+        **{name: value for name, value in EVERYTHING.items() if name not in ("mode", "controller", "results")},
+        "web": {name: value for name, value in EVERYTHING["web"].items() if name != "replicas"},
+        "hub": {"replicas": 2, "extraEnv": [{"name": "DSF_HEALTH_INTERVAL", "value": "10"}]},
+    },
     "least": {
         "addon": {"enabled": False},
         "flower": {"enabled": False},
-        "hub": {"replicas": 1},
-        "beat": {"replicas": 1},
-        "results": {"replicas": 1},
         "hubSetting": {"scoringConfig": {"create": False}},
         "networkPolicy": {"enabled": False},
         "podDisruptionBudget": {"enabled": False},
@@ -150,7 +162,7 @@ MATRIX: dict[str, Values] = {
         "spokeSetting": {"agent": {"networkPolicy": False, "sources": {"otlp": {"enabled": True}}}},
     },
     "optimizer": {"optimizer": {"enabled": True}},
-    "keda": {"results": {"keda": {"enabled": True}}},
+    "keda": {"mode": "Distributed", "results": {"keda": {"enabled": True}}},
     "cert-manager": {
         "redis": {"tls": {"source": "certManager", "certManager": {"issuerName": "ca"}, "extraHosts": ["192.0.2.7"]}}
     },
@@ -162,6 +174,7 @@ MATRIX: dict[str, Values] = {
 #: Of values of the matrix: the kinds of other operators, whose CRDs no hub must have, that the chart makes of them.
 FOREIGN = {
     "everything": {"ServiceMonitor", "PrometheusRule"},
+    "everything-single": {"ServiceMonitor", "PrometheusRule"},
     "keda": {"ScaledObject"},
     "cert-manager": {"Certificate"},
     "route": {"Route"},

@@ -78,7 +78,7 @@ def test_the_test_pod_finds_redis() -> None:
     assert set(environment) <= {ENV_PREFIX + name.upper() for name in Settings.model_fields}
     objects = chart.render()
     same = ("DSF_REDIS_URL", "DSF_REDIS_PASSWORD_FILE", "DSF_REDIS_CA_FILE")
-    assert {name: environment[name] for name in same} == {name: chart.told(objects, "exporter")[name] for name in same}
+    assert {name: environment[name] for name in same} == {name: chart.told(objects, "hub")[name] for name in same}
     assert environment["DSF_REDIS_USERNAME"] == hub_user("operator")
     for volume in spec["spec"]["volumes"]:
         if "secret" in volume:

@@ -98,7 +98,7 @@ def _recording_rules() -> list[dict[str, Any]]:
 
 
 def _all_queries() -> list[str]:
-    keda = chart.one(chart.render({"results": {"keda": {"enabled": True}}}), "ScaledObject")
+    keda = chart.one(chart.render({"mode": "Distributed", "results": {"keda": {"enabled": True}}}), "ScaledObject")
     trigger = keda["spec"]["triggers"][0]["metadata"]["query"]
     return [*_dashboard_queries(), *(rule["expr"] for rule in _rules()), trigger]
 
@@ -134,7 +134,7 @@ def test_the_dashboard_shows_the_fleet() -> None:
         assert panel["datasource"]["uid"] == "${datasource}"
 
 
-#: What agents and two exporters show of the same cycles: 6 failures of `s` on c1 a minute, and no success on c2.
+#: What agents and two pods of the hub show of the same cycles: 6 failures of `s` on c1 a minute, and no success on c2.
 SERIES = {
     'dynamic_scoring_failures_total{job="%s",instance="%s",score_name="s",stage="fetch",reason="timeout"}': "0+6x10",
     'dynamic_scoring_cycles_total{job="%s",instance="%s",ds_cluster="c1",ds_score_name="s",outcome="error"}': "0+6x10",
@@ -157,12 +157,12 @@ SERIES = {
 )
 def test_panels_count_once_whoever_is_scraped(title: str, expected: list[tuple[str, float]], tmp_path: Path) -> None:
     (panel,) = [panel for panel in _panels() if panel["title"] == title]
-    scraped = [("exporter", "1"), ("exporter", "2"), ("agent", "3")]
+    scraped = [("hub", "1"), ("hub", "2"), ("agent", "3")]
     values = {"cluster": ".*", "score": ".*"}
     for variable in DASHBOARD["templating"]["list"]:
         if variable["type"] == "query":
             # As Grafana does: without a value of its own "All" is every value that the query of the variable found.
-            values[variable["name"]] = variable.get("allValue", "exporter")
+            values[variable["name"]] = variable.get("allValue", "hub")
     test = {
         "interval": "1m",
         "input_series": [
@@ -190,21 +190,24 @@ def test_alerts_are_there_and_can_be_parsed(tmp_path: Path) -> None:
     _promtool("check", {"groups": [{"name": "alerts", "rules": rules}]}, tmp_path)
 
 
-def test_whoever_has_metrics_is_scraped() -> None:
-    """Each ServiceMonitor finds one Service, its port, and a NetworkPolicy that lets the Prometheus in."""
-    objects = chart.render(chart.EVERYTHING)
+@pytest.mark.parametrize("mode", chart.MODES)
+def test_metrics_of_every_process_are_scraped(mode: str) -> None:
+    """Each ServiceMonitor selects one Service, its ports, and a NetworkPolicy lets the Prometheus in."""
+    objects = chart.render(chart.EVERYTHING if mode == "Distributed" else chart.MATRIX["everything-single"])
     monitors = {o["metadata"]["name"]: o for o in chart.of_kind(objects, "ServiceMonitor")}
-    assert set(monitors) == {"dynamic-scoring-exporter", "dynamic-scoring-hub"}
+    assert set(monitors) == {f"dynamic-scoring-{name}" for name in chart.MODES[mode]}
     for name, monitor in monitors.items():
         assert monitor["metadata"]["labels"]["release"] == "kube-prometheus"
         wanted = monitor["spec"]["selector"]["matchLabels"].items()
         (service,) = [o for o in chart.of_kind(objects, "Service") if wanted <= o["metadata"]["labels"].items()]
-        (endpoint,) = monitor["spec"]["endpoints"]
-        (port,) = [port for port in service["spec"]["ports"] if port["name"] == endpoint["port"]]
         (container,) = chart.containers(chart.workloads(objects)[name])
-        (number,) = [p["containerPort"] for p in container["ports"] if p["name"] == port["targetPort"]]
-        (rule,) = chart.one(objects, "NetworkPolicy", name)["spec"]["ingress"]
-        assert rule["ports"] == [{"port": number, "protocol": "TCP"}]
+        numbers = {port["name"]: port["containerPort"] for port in container["ports"]}
+        targets = {port["name"]: numbers[port["targetPort"]] for port in service["spec"]["ports"]}
+        scraped = {targets[endpoint["port"]] for endpoint in monitor["spec"]["endpoints"]}
+        assert scraped == set(numbers.values())
+        rules = chart.one(objects, "NetworkPolicy", name)["spec"]["ingress"]
+        peers = chart.DEFAULTS["networkPolicy"]["metricsFrom"]
+        assert {port["port"] for rule in rules if rule["from"] == peers for port in rule["ports"]} == scraped
     assert not chart.of_kind(chart.render(), "ServiceMonitor", "PrometheusRule")
 
 

@@ -13,7 +13,7 @@ from tests.unit.deploy import chart
 REDIS = [{"port": 6379, "protocol": "TCP"}]
 FLOWER = [{"port": 5555, "protocol": "TCP"}]
 #: Those that speak with the API server and may not speak with just anybody.
-USE_THE_API = ("results", "optimizer")
+USE_THE_API = ("web", "optimizer")
 
 
 def _policy(values: chart.Values, component: str) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def _policy(values: chart.Values, component: str) -> dict[str, Any]:
 
 
 def _ports(values: chart.Values, component: str) -> set[int]:
-    egress = _policy(values | {"optimizer": {"enabled": True}}, component)["egress"]
+    egress = _policy(values | {"mode": "Distributed", "optimizer": {"enabled": True}}, component)["egress"]
     return {port["port"] for rule in egress for port in rule["ports"]}
 
 
@@ -113,10 +113,10 @@ def test_a_proxy_is_reached(component: str, proxy: dict[str, str], port: int | N
 
 
 @pytest.mark.parametrize("host", ["10.96.0.1", "fd00::1"])
-@pytest.mark.parametrize("component", ["hub", *USE_THE_API])
+@pytest.mark.parametrize("component", ["controller", *USE_THE_API])
 def test_the_api_server_of_the_cluster_is_reached_directly(component: str, host: str) -> None:
     proxy = {"httpsProxy": "http://proxy:3128", "noProxy": "10.9.0.0/16,example.com"}
-    workloads = chart.workloads(chart.render({"proxy": proxy, "optimizer": {"enabled": True}}))
+    workloads = chart.workloads(chart.render({"mode": "Distributed", "proxy": proxy, "optimizer": {"enabled": True}}))
     environment = chart.told(workloads, component)
     assert environment["HTTPS_PROXY"] == proxy["httpsProxy"]
     # As the kubelet does.
@@ -141,25 +141,54 @@ def test_without_a_proxy_nothing_is_said_of_one() -> None:
                 assert found <= expected
 
 
-def test_metrics_are_for_the_namespaces_of_a_prometheus() -> None:
-    """They are plain HTTP without a login, and the exporter's port serves all scores."""
-    for component in ("exporter", "hub"):
-        (rule,) = _policy({}, component)["ingress"]
-        (peer,) = rule["from"]
-        (names,) = peer["namespaceSelector"]["matchExpressions"]
-        assert (names["key"], names["operator"]) == ("kubernetes.io/metadata.name", "In")
-        assert "monitoring" in names["values"]
+#: The pod of `helm test`.
+TEST = {"app.kubernetes.io/component": "operator"}
 
 
-def test_an_empty_list_of_scrapers_lets_nobody_in() -> None:
-    for component in ("exporter", "hub"):
-        assert _policy({}, component)["ingress"] != []
-        assert _policy({"networkPolicy": {"metricsFrom": []}}, component)["ingress"] == []
+def _clients(values: chart.Values, component: str) -> dict[int, list[dict[str, Any]]]:
+    """Port -> the peers that may connect, without the pod of `helm test`, which may always."""
+    clients: dict[int, list[dict[str, Any]]] = {}
+    for rule in _policy(values, component)["ingress"]:
+        (peer, *others) = rule["from"]
+        if TEST.items() <= peer.get("podSelector", {}).get("matchLabels", {}).items():
+            continue
+        for port in rule["ports"]:
+            clients.setdefault(port["port"], []).extend([peer, *others])
+    return clients
+
+
+@pytest.mark.parametrize("mode", chart.MODES)
+def test_metrics_are_for_the_namespaces_of_a_prometheus(mode: str) -> None:
+    """They are plain HTTP without a login."""
+    for component in chart.MODES[mode]:
+        clients = _clients({"mode": mode}, component)
+        assert set(clients) == ({8080, 8081} if component in ("hub", "web") else {8081})
+        for [peer] in clients.values():
+            (names,) = peer["namespaceSelector"]["matchExpressions"]
+            assert (names["key"], names["operator"]) == ("kubernetes.io/metadata.name", "In")
+            assert "monitoring" in names["values"]
+
+
+@pytest.mark.parametrize("mode", chart.MODES)
+def test_empty_list_of_scrapers_lets_nobody_in(mode: str) -> None:
+    for component in chart.MODES[mode]:
+        assert _clients({"mode": mode, "networkPolicy": {"metricsFrom": []}}, component) == {}
     with pytest.raises(chart.RenderError, match="apiServerPorts"):
         chart.render({"networkPolicy": {"apiServerPorts": []}})
 
 
+@pytest.mark.parametrize("mode", chart.MODES)
+def test_clients_of_the_page_do_not_reach_the_probes(mode: str) -> None:
+    component = chart.MODES[mode][-1]
+    narrow = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress-nginx"}}}]
+    policies = {"metricsFrom": [], "webFrom": narrow}
+    assert _clients({"mode": mode, "networkPolicy": policies}, component) == {8080: narrow}
+    ingress = {"trustedProxies": ["10.0.0.0/8"], "ingress": {"enabled": True, "host": "page.example.com"}}
+    values = {"mode": mode, "networkPolicy": {"metricsFrom": []}, "web": ingress}
+    assert _clients(values, component) == {8080: [{"namespaceSelector": {}}]}
+
+
 def test_only_the_port_of_an_ipv6_address_is_reached() -> None:
     redis = {"mode": "external", "usersSecret": "u", "external": {"url": "rediss://[2001:db8::10]:6390/0"}}
-    rules = _policy({"redis": redis}, "beat")["egress"]
+    rules = _policy({"mode": "Distributed", "redis": redis}, "beat")["egress"]
     assert [one["port"] for rule in rules for one in rule["ports"] if one["port"] not in (53, 5353)] == [6390]

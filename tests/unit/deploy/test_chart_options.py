@@ -165,11 +165,12 @@ def test_the_optimiser_has_a_user_in_redis_of_its_own() -> None:
     objects = chart.render({"optimizer": {"enabled": True}})
     deployment = chart.workloads(objects)["dynamic-scoring-optimizer"]
     (container,) = chart.containers(deployment)
-    (exporter,) = chart.containers(chart.workloads(objects)["dynamic-scoring-exporter"])
+    (hub,) = chart.containers(chart.workloads(objects)["dynamic-scoring-hub"])
     ours, theirs = (
         {name: value for name, value in chart.environment(one).items() if name.startswith(f"{ENV_PREFIX}REDIS")}
-        for one in (container, exporter)
+        for one in (container, hub)
     )
+    del theirs["DSF_REDIS_MANAGE_USERS"]
     assert ours == theirs | {"DSF_REDIS_USERNAME": hub_user("optimizer")}
     assert ours["DSF_REDIS_URL"].startswith("rediss://")
     secrets = [volume["secret"] for volume in chart.pod(deployment)["volumes"] if "secret" in volume]
@@ -182,7 +183,7 @@ def test_the_optimiser_has_a_user_in_redis_of_its_own() -> None:
 
 def test_the_optimiser_keeps_to_the_limit_of_queues() -> None:
     workloads = chart.workloads(chart.render({"optimizer": {"enabled": True}, "beat": {"queueLimit": 1000000}}))
-    for name in ("beat", "optimizer"):
+    for name in ("hub", "optimizer"):
         assert chart.told(workloads, name)["DSF_QUEUE_LIMIT"] == "1000000"
 
 

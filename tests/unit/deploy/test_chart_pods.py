@@ -12,7 +12,7 @@ import pytest
 from tests.unit.deploy import chart
 
 #: Sections of the values file with options of pods; each is a process on the hub.
-PROCESSES = ("hub", "beat", "results", "exporter", "web", "flower", "optimizer", "redis")
+PROCESSES = ("hub", *chart.SERVICES, "flower", "optimizer", "redis")
 SELECTOR = {"matchLabels": {"zone": "a"}}
 
 
@@ -38,12 +38,14 @@ def _workload(objects: list[chart.Object], name: str) -> chart.Object:
     return chart.workloads(objects)[f"dynamic-scoring-{name}"]
 
 
-def test_options_of_a_process_reach_its_pods_alone() -> None:
-    values: chart.Values = {"optimizer": {"enabled": True}}
-    for name in PROCESSES:
+@pytest.mark.parametrize("mode", chart.MODES)
+def test_options_of_a_process_reach_its_pods_alone(mode: str) -> None:
+    values: chart.Values = {"mode": mode, "optimizer": {"enabled": True}}
+    processes = (*chart.MODES[mode], "flower", "optimizer", "redis")
+    for name in processes:
         values[name] = values.get(name, {}) | _options(name)
     objects = chart.render(values)
-    for name in PROCESSES:
+    for name in processes:
         workload = _workload(objects, name)
         spec, metadata = chart.pod(workload), workload["spec"]["template"]["metadata"]
         for option in ("nodeSelector", "tolerations", "affinity"):
@@ -63,8 +65,9 @@ def test_options_of_all_pods_are_the_default_of_each_process() -> None:
     options = _options("all")
     names = ("nodeSelector", "tolerations", "affinity", "topologySpreadConstraints", "podLabels", "podAnnotations")
     values = {name: options[name] for name in names}
-    objects = chart.render(values | {"beat": {"nodeSelector": {"pool": "beat"}, "podLabels": {"a": "b"}}})
-    for name in set(PROCESSES) - {"optimizer"}:
+    values |= {"mode": "Distributed", "beat": {"nodeSelector": {"pool": "beat"}, "podLabels": {"a": "b"}}}
+    objects = chart.render(values)
+    for name in set(PROCESSES) - {"hub", "optimizer"}:
         workload = _workload(objects, name)
         assert chart.pod(workload)["nodeSelector"] == {"pool": "beat" if name == "beat" else "all"}
         assert chart.pod(workload)["tolerations"] == options["tolerations"]
@@ -75,8 +78,8 @@ def test_options_of_all_pods_are_the_default_of_each_process() -> None:
 
 def test_pod_labels_cannot_replace_those_that_select_the_pods() -> None:
     label = "app.kubernetes.io/component"
-    workload = _workload(chart.render({"beat": {"podLabels": {label: "mine"}}}), "beat")
-    assert workload["spec"]["template"]["metadata"]["labels"][label] == "beat"
+    workload = _workload(chart.render({"hub": {"podLabels": {label: "mine"}}}), "hub")
+    assert workload["spec"]["template"]["metadata"]["labels"][label] == "hub"
 
 
 def test_pull_secrets_are_names_or_references_as_in_a_pod() -> None:

@@ -15,8 +15,10 @@ from dsf.settings import DEFAULT_PORTS, ENV_PREFIX, Settings
 from dsf.worker import commands
 from tests.unit.deploy import chart
 
-OURS = ("hub", "beat", "results", "exporter", "web", "flower", "optimizer", "agent")
-USE_THE_API = {"hub", "results", "web", "optimizer", "agent"}
+OURS = (*chart.SERVICES, "flower", "optimizer", "agent")
+#: Processes of the hub: all services in one, or each apart.
+HUB = ("hub", *chart.SERVICES)
+USE_THE_API = {"hub", "controller", "web", "optimizer", "agent"}
 COMMANDS: Any = typer.main.get_command(app)
 
 
@@ -27,10 +29,11 @@ def workloads(request: pytest.FixtureRequest) -> dict[str, chart.Object]:
     return {name.removeprefix("dynamic-scoring-"): workload for name, workload in found.items()}
 
 
-@pytest.fixture(params=OURS)
+@pytest.fixture(params=("hub", *OURS))
 def process(request: pytest.FixtureRequest) -> tuple[str, chart.Object]:
     """The short name of each process, and its container, with everything enabled."""
-    workload = chart.workloads(chart.render(chart.EVERYTHING))[f"dynamic-scoring-{request.param}"]
+    values = chart.MATRIX["everything-single"] if request.param == "hub" else chart.EVERYTHING
+    workload = chart.workloads(chart.render(values))[f"dynamic-scoring-{request.param}"]
     (container,) = chart.containers(workload)
     return request.param, container
 
@@ -55,7 +58,7 @@ def test_every_value_of_a_setting_can_be_used(
                 # What OCM fills in.
                 patch.setenv(key, re.sub(r"{{\w+}}", "1", value))
             settings = Settings.load()
-        assert settings.role == name
+        assert settings.role == ("hub" if name in HUB else name)
 
 
 def test_every_command_is_one_of_ours(workloads: dict[str, chart.Object]) -> None:
@@ -65,7 +68,8 @@ def test_every_command_is_one_of_ours(workloads: dict[str, chart.Object]) -> Non
         (container,) = chart.containers(workload)
         assert "command" not in container
         command, *options = container["args"]
-        assert command == name
+        assert command == ("hub" if name in HUB else name)
+        assert options == ["--target", name] if name in chart.SERVICES else "--target" not in options
         parameters = COMMANDS.commands[command].params
         known = {flag for parameter in parameters for flag in (*parameter.opts, *parameter.secondary_opts)}
         assert {option for option in options if option.startswith("-")} <= known
@@ -155,7 +159,7 @@ def test_secrets_come_as_files(workloads: dict[str, chart.Object]) -> None:
 
 
 def test_each_process_mounts_its_own_password_only(workloads: dict[str, chart.Object]) -> None:
-    for name in set(workloads) & {"hub", "beat", "results", "exporter", "web", "flower", "optimizer"}:
+    for name in set(workloads) & {*HUB, "flower", "optimizer"}:
         volumes = chart.pod(workloads[name])["volumes"]
         (password,) = [volume["secret"]["items"] for volume in volumes if volume["name"] == "redis-password"]
         (container,) = chart.containers(workloads[name])
@@ -163,23 +167,24 @@ def test_each_process_mounts_its_own_password_only(workloads: dict[str, chart.Ob
         assert password == [{"key": user, "path": "password"}]
         assert chart.environment(container)["DSF_REDIS_USERNAME"] == f"dsf-{user}"
         signs = {volume["name"] for volume in volumes} & {"signing"}
-        assert bool(signs) is (name in ("hub", "results")), "the master secret is for these two"
+        assert bool(signs) is (name in ("hub", "controller", "results")), "the master secret is for these"
 
 
 def test_the_master_secret_is_where_the_hub_would_make_it() -> None:
     secret = chart.one(chart.render(), "Secret", SIGNING_SECRET_NAME)
     assert set(secret["data"]) == {SIGNING_SECRET_KEY}
-    for name in ("hub", "results"):
-        assert chart.told(chart.render(), name)["DSF_SIGNING_SECRET_FILE"].endswith(f"/{SIGNING_SECRET_KEY}")
+    workloads = chart.workloads(chart.render()) | chart.workloads(chart.render({"mode": "Distributed"}))
+    for name in ("hub", "controller", "results"):
+        assert chart.told(workloads, name)["DSF_SIGNING_SECRET_FILE"].endswith(f"/{SIGNING_SECRET_KEY}")
 
 
 def test_ports_match(process: tuple[str, chart.Object]) -> None:
     name, container = process
     environment = chart.environment(container)
+    probes = {"probes": int(environment.get("DSF_PROBE_PORT", 0))}
     expected = {
-        "hub": {"probes": int(environment.get("DSF_LISTEN_PORT", 0))},
-        "exporter": {"http-metrics": int(environment.get("DSF_LISTEN_PORT", 0))},
-        "web": {"http": int(environment.get("DSF_LISTEN_PORT", 0))},
+        **dict.fromkeys(HUB, probes),
+        **{name: {"http": int(environment.get("DSF_LISTEN_PORT", 0)), **probes} for name in ("hub", "web")},
         "agent": {
             "http-metrics": DEFAULT_PORTS["agent"],
             "otlp-http": int(environment.get("DSF_OTLP_PORT", 0)),
@@ -212,7 +217,7 @@ def test_every_process_is_probed(process: tuple[str, chart.Object]) -> None:
     name, container = process
     probes = {key: str(container[key]) for key in ("livenessProbe", "readinessProbe") if key in container}
     folder = chart.environment(container).get("DSF_PROBE_DIR")
-    if name in ("hub", "exporter", "web", "optimizer"):
+    if name in (*HUB, "optimizer"):
         assert "/healthz" in probes["livenessProbe"]
         assert "/readyz" in probes["readinessProbe"]
     elif name == "flower":
@@ -242,10 +247,14 @@ def test_an_upgrade_takes_nothing_away_before_its_successor_is_ready(workloads: 
             }
 
 
-def test_several_replicas_may_be_moved_one_by_one() -> None:
-    objects = chart.render()
+@pytest.mark.parametrize(
+    ("values", "replicated"),
+    [({}, ()), ({"hub": {"replicas": 2}}, ("hub",)), ({"mode": "Distributed"}, ("controller", "beat", "results"))],
+)
+def test_several_replicas_may_be_moved_one_by_one(values: chart.Values, replicated: tuple[str, ...]) -> None:
+    objects = chart.render(values)
     budgets = {o["metadata"]["name"]: o["spec"] for o in chart.of_kind(objects, "PodDisruptionBudget")}
-    assert set(budgets) == {f"dynamic-scoring-{name}" for name in ("hub", "beat", "results")}
+    assert set(budgets) == {f"dynamic-scoring-{name}" for name in replicated}
     for name, budget in budgets.items():
         workload = chart.workloads(objects)[name]
         assert workload["spec"]["replicas"] == 2
@@ -255,7 +264,7 @@ def test_several_replicas_may_be_moved_one_by_one() -> None:
 
 @pytest.mark.parametrize("how", ["autoscaling", "keda"])
 def test_an_autoscaler_sets_the_replicas_alone(how: str) -> None:
-    objects = chart.render({"results": {how: {"enabled": True}}})
+    objects = chart.render({"mode": "Distributed", "results": {how: {"enabled": True}}})
     assert "replicas" not in chart.workloads(objects)["dynamic-scoring-results"]["spec"]
     (scaler,) = chart.of_kind(objects, "HorizontalPodAutoscaler", "ScaledObject")
     assert scaler["spec"]["scaleTargetRef"]["name"] == "dynamic-scoring-results"
@@ -271,24 +280,94 @@ def test_placement_and_pull_secrets_reach_every_pod_on_the_hub() -> None:
             assert workload["metadata"]["labels"]["example.com/team"] == "platform"
 
 
-def test_network_policies_let_in_what_is_offered() -> None:
-    objects = chart.render()
+@pytest.mark.parametrize("mode", chart.MODES)
+def test_network_policies_let_in_what_is_offered(mode: str) -> None:
+    objects = chart.render({"mode": mode})
     policies = {o["metadata"]["name"]: o["spec"] for o in chart.of_kind(objects, "NetworkPolicy")}
     workloads = {name for name in chart.workloads(objects) if name != "dynamic-scoring-agent"}
     assert set(policies) == workloads
-    for name in ("beat", "results", "flower"):
-        assert policies[f"dynamic-scoring-{name}"]["ingress"] == []
-    for name, port in (("exporter", 8080), ("hub", 8081)):
-        (rule,) = policies[f"dynamic-scoring-{name}"]["ingress"]
-        assert rule["ports"] == [{"port": port, "protocol": "TCP"}]
+    assert policies["dynamic-scoring-flower"]["ingress"] == []
+    for name in chart.MODES[mode]:
+        ports = {port["port"] for rule in policies[f"dynamic-scoring-{name}"]["ingress"] for port in rule["ports"]}
+        assert ports == ({8080, 8081} if name in ("hub", "web") else {8081})
     assert policies["dynamic-scoring-redis"]["egress"] == []
 
 
 def test_the_page_answers_to_its_service_and_to_what_browsers_call_it() -> None:
     ingress = {"enabled": True, "host": "page.example.com"}
     values = {"web": {"hosts": ["scores.example.com"], "trustedProxies": ["10.0.0.0/8"], "ingress": ingress}}
-    hosts = json.loads(chart.told(chart.render(values), "web")["DSF_HOST_NAMES"])
-    service = f"dynamic-scoring-web.{chart.NAMESPACE}"
+    hosts = json.loads(chart.told(chart.render(values), "hub")["DSF_HOST_NAMES"])
+    service = f"dynamic-scoring-hub.{chart.NAMESPACE}"
     assert hosts == [
         *("scores.example.com", service, f"{service}.svc", f"{service}.svc.cluster.local", "page.example.com")
     ]
+
+
+def test_default_values_run_three_pods() -> None:
+    objects = chart.render()
+    replicas = {
+        o["metadata"]["name"]: o["spec"]["replicas"] for o in chart.of_kind(objects, "Deployment", "StatefulSet")
+    }
+    assert replicas == {f"dynamic-scoring-{name}": 1 for name in ("hub", "flower", "redis")}
+    assert [o["metadata"]["name"] for o in chart.of_kind(objects, "Service") if "hub" in o["metadata"]["name"]] == [
+        "dynamic-scoring-hub"
+    ]
+
+
+def test_page_has_one_name_in_both_modes() -> None:
+    for mode in chart.MODES:
+        service = chart.one(chart.render({"mode": mode}), "Service", "dynamic-scoring-hub")
+        assert {port["name"]: port["port"] for port in service["spec"]["ports"]} == {"http": 8080, "http-metrics": 8081}
+
+
+def test_change_of_mode_leaves_redis_as_it_is() -> None:
+    """Its users are those of both modes; a restart would lose what is on no volume."""
+    single, distributed = (chart.render({"mode": mode}) for mode in chart.MODES)
+    users = [set(chart.one(o, "Secret", "dynamic-scoring-redis-users")["data"]) for o in (single, distributed)]
+    assert users[0] == users[1] >= {"hub", *chart.SERVICES}
+    volatile = ("checksum/users", "checksum/certificate")
+    templates = [chart.one(o, "StatefulSet")["spec"]["template"] for o in (single, distributed)]
+    for template in templates:
+        for name in volatile:
+            del template["metadata"]["annotations"][name]
+    assert templates[0] == templates[1]
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"exporter": {"replicas": 2}}, "exporter.replicas is web.replicas"),
+        ({"exporter": {"hosts": ["a.example.com"]}}, "exporter.hosts is web.hosts"),
+        (
+            {"web": {"enabled": False}},
+            "web.enabled: the page, the JSON API and the metrics of the fleet are one service",
+        ),
+        ({"results": {"writeRate": 10}}, "set controller.writeRate"),
+        ({"beat": {"replicas": 3}}, "set hub.replicas, or mode: Distributed"),
+        ({"results": {"resources": {"limits": {"memory": "1Gi"}}}}, "set hub.resources, or mode: Distributed"),
+        ({"controller": {"extraEnv": [{"name": "A", "value": "b"}]}}, "set hub.extraEnv, or mode: Distributed"),
+        ({"web": {"nodeSelector": {"a": "b"}}}, "set hub.nodeSelector, or mode: Distributed"),
+        ({"web": {"serviceAccount": {"annotations": {"a": "b"}}}}, "set hub.serviceAccount, or mode: Distributed"),
+        ({"results": {"keda": {"enabled": True}}}, "there are no results workers to scale: set mode: Distributed"),
+        ({"results": {"autoscaling": {"enabled": True}}}, "there are no results workers to scale"),
+        (
+            {"mode": "Distributed", "hub": {"replicas": 3}},
+            "hub.replicas: with mode Distributed, there is no process of all services: set replicas of controller",
+        ),
+        (
+            {"mode": "Distributed", "hub": {"podLabels": {"a": "b"}}},
+            "set podLabels of controller, beat, results or web",
+        ),
+    ],
+)
+def test_values_that_a_mode_does_not_read_are_refused_with_their_replacement(
+    values: chart.Values, sentence: str
+) -> None:
+    with pytest.raises(chart.RenderError) as refused:
+        chart.render(values)
+    assert sentence in str(refused.value)
+
+
+def test_values_that_say_what_is_so_anyway_are_accepted() -> None:
+    plain = {"web": {"enabled": True}, "exporter": {}, "beat": {"replicas": 2, "extraEnv": []}, "results": {"keda": {}}}
+    assert len(chart.render(plain)) == len(chart.render())

@@ -30,18 +30,23 @@ def _verbs(rules: list[dict[str, Any]]) -> set[str]:
     return {verb for rule in rules for verb in rule["verbs"]}
 
 
-def test_results_workers_may_write_scores_and_nothing_else() -> None:
-    objects = chart.render()
-    rules = _rules(chart.one(objects, "ClusterRole", "dynamic-scoring-results"))
-    assert {name: _verbs(found) for name, found in rules.items()} == {
-        "addonplacementscores": {"create", "patch", "delete"},
-        "addonplacementscores/status": {"patch"},
-    }
-    assert not [role for role in chart.of_kind(objects, "Role") if "results" in role["metadata"]["name"]]
+def test_services_that_need_no_api_server_have_no_rights() -> None:
+    objects = chart.render({"mode": "Distributed"})
+    for service in ("beat", "results"):
+        for kind in ("ClusterRole", "Role"):
+            assert not [o for o in chart.of_kind(objects, kind) if service in o["metadata"]["name"]]
+
+
+def test_process_of_all_services_has_the_rights_of_each() -> None:
+    for mode, (controller, web) in {"Single": ("hub", "hub"), "Distributed": ("controller", "web")}.items():
+        objects = chart.render({"mode": mode})
+        for service, process in (("controller", controller), ("web", web)):
+            binding = chart.one(objects, "ClusterRoleBinding", f"dynamic-scoring-{service}")
+            assert [subject["name"] for subject in binding["subjects"]] == [f"dynamic-scoring-{process}"]
 
 
 def test_the_hub_may_read_what_it_watches() -> None:
-    rules = _rules(chart.one(chart.render(), "ClusterRole", "dynamic-scoring-hub"))
+    rules = _rules(chart.one(chart.render(), "ClusterRole", "dynamic-scoring-controller"))
     # Secrets only where they are delivered, and in one namespace: see the test of that.
     for watched in (watched for kind, watched in WATCHED.items() if kind is not Kind.SECRET):
         found = rules[watched.resource.plural]
@@ -50,7 +55,7 @@ def test_the_hub_may_read_what_it_watches() -> None:
 
 
 def test_the_hub_has_no_right_that_its_code_does_not_use() -> None:
-    role = chart.one(chart.render(), "ClusterRole", "dynamic-scoring-hub")
+    role = chart.one(chart.render(), "ClusterRole", "dynamic-scoring-controller")
     held = {
         (resource, verb, tuple(rule.get("resourceNames", ())))
         for rule in role["rules"]
@@ -69,29 +74,30 @@ def test_the_hub_has_no_right_that_its_code_does_not_use() -> None:
     used |= {(f"{kind}/status", "patch", ()) for kind in ("dynamicscorers", "dynamicscoringconfigs")}
     works = (MANIFESTWORK_NAME, CREDENTIALS_WORK_NAME)
     used |= {("manifestworks", verb, works) for verb in ("create", "patch", "delete")}
-    used |= {("addonplacementscores", "delete", ()), ("events", "create", ())}
+    used |= {("addonplacementscores", verb, ()) for verb in ("get", "create", "patch", "delete")}
+    used |= {("addonplacementscores/status", "patch", ()), ("events", "create", ())}
     assert held == used
 
 
 def test_the_hub_may_touch_its_own_manifestworks_only() -> None:
     objects = chart.render()
-    rules = _rules(chart.one(objects, "ClusterRole", "dynamic-scoring-hub"))
+    rules = _rules(chart.one(objects, "ClusterRole", "dynamic-scoring-controller"))
     uninstall = _rules(chart.one(objects, "ClusterRole", "dynamic-scoring-uninstall"))
     for rule in (*rules["manifestworks"], *uninstall["manifestworks"]):
         assert set(rule["resourceNames"]) == {MANIFESTWORK_NAME, CREDENTIALS_WORK_NAME}
     assert [rule["resourceNames"] for rule in rules["managedclusteraddons"]] == [[ADDON_NAME]]
     assert "secrets" not in rules
-    role = chart.one(objects, "Role", "dynamic-scoring-hub")
+    role = chart.one(objects, "Role", "dynamic-scoring-controller")
     assert {resource for rule in role["rules"] for resource in rule["resources"]} == {"leases", "configmaps"}
     assert [(rule["verbs"], rule.get("resourceNames")) for rule in _rules(role)["configmaps"]] == [
         (["create"], None),
         (["get", "update"], [CLAIMS_NAME]),
     ]
-    role = chart.one(chart.render({"hubSetting": {"scorerNamespaces": ["team"]}}), "Role", "dynamic-scoring-hub")
+    role = chart.one(chart.render({"hubSetting": {"scorerNamespaces": ["team"]}}), "Role", "dynamic-scoring-controller")
     assert _rules(role)["configmaps"][1]["resourceNames"] == [CLAIMS_NAME, f"{CLAIMS_NAME}.team"]
     assert [LEASE_NAME] in [rule.get("resourceNames") for rule in role["rules"]]
     assert "managedclusteraddons" not in _rules(
-        chart.one(chart.render({"addon": {"enabled": False}}), "ClusterRole", "dynamic-scoring-hub")
+        chart.one(chart.render({"addon": {"enabled": False}}), "ClusterRole", "dynamic-scoring-controller")
     )
 
 
@@ -101,7 +107,8 @@ def test_nobody_else_has_rights() -> None:
         bindings = chart.of_kind(objects, "ClusterRoleBinding", "RoleBinding")
         subjects = {subject["name"] for binding in bindings for subject in binding["subjects"]} - {chart.ADDON_GROUP}
         optimizer = {"dynamic-scoring-optimizer"} if values.get("optimizer", {}).get("enabled") else set()
-        own = {f"dynamic-scoring-{name}" for name in ("hub", "results", "uninstall", "web")}
+        services = ("controller", "web") if values.get("mode") == "Distributed" else ("hub",)
+        own = {f"dynamic-scoring-{name}" for name in (*services, "uninstall")}
         assert subjects == own | optimizer
         for binding in bindings:
             chart.one(objects, binding["roleRef"]["kind"], binding["roleRef"]["name"])
@@ -181,7 +188,7 @@ def test_the_agents_own_secret_cannot_be_given_to_scorers(entry: object) -> None
 
 def test_the_hub_reads_secrets_only_where_it_delivers_them() -> None:
     def secrets(values: dict[str, object]) -> list[list[str]]:
-        role = chart.one(chart.render(values), "Role", "dynamic-scoring-hub")
+        role = chart.one(chart.render(values), "Role", "dynamic-scoring-controller")
         return [rule["verbs"] for rule in role["rules"] if "secrets" in rule["resources"]]
 
     assert secrets({}) == []

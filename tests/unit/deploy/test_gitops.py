@@ -47,7 +47,7 @@ def _rendered(folder: Path, values: chart.Values) -> dict[str, str]:
 
 
 def _given(redis: dict[str, Any]) -> chart.Values:
-    return {**SETTLED, "redis": redis, "web": {"enabled": True}, "optimizer": {"enabled": True}}
+    return {**SETTLED, "redis": redis, "optimizer": {"enabled": True}}
 
 
 @pytest.mark.parametrize("values", [SETTLED, _given(SETTLED["redis"]), _given(_OWN_REDIS)])
@@ -71,6 +71,7 @@ def test_the_settled_chart_uses_the_given_secrets() -> None:
 @pytest.mark.parametrize("missing", ["hubSetting", "signing", "flower", "usersSecret", "ca", "source", "host"])
 def test_what_is_not_given_is_named(tmp_path: Path, missing: str) -> None:
     values: chart.Values = yaml.safe_load(yaml.safe_dump(SETTLED))
+    values["redis"]["exposure"] = {"type": "LoadBalancer", "host": "redis.hub.example.com"}
     part, name = {
         "usersSecret": (values["redis"], "redis.usersSecret"),
         "ca": (values["redis"]["tls"], "redis.tls.ca"),

@@ -59,7 +59,8 @@ def _faults(spec: chart.Object) -> list[str]:
 def test_pods_of_the_chart_are_restricted(name: str) -> None:
     objects = chart.render(chart.MATRIX[name])
     pods = dict(_pods([*objects, *chart.agent_objects(objects)]))
-    assert {"dynamic-scoring-hub", "dynamic-scoring-uninstall", "dynamic-scoring-cycle"} <= set(pods)
+    processes = {f"dynamic-scoring-{process}" for process in chart.MODES[chart.MATRIX[name].get("mode", "Single")]}
+    assert processes | {"dynamic-scoring-uninstall", "dynamic-scoring-installation-test"} <= set(pods)
     assert {pod: faults for pod, spec in pods.items() if (faults := _faults(spec))} == {}
 
 
@@ -89,6 +90,6 @@ def test_the_hooks_of_helm() -> None:
     }
     for found in hooks:
         assert "hook-succeeded" in found["metadata"]["annotations"]["helm.sh/hook-delete-policy"]
-    test = chart.one(objects, "Pod", "dynamic-scoring-cycle")
+    test = chart.one(objects, "Pod", "dynamic-scoring-installation-test")
     assert test["metadata"]["annotations"]["helm.sh/hook"] == "test"
     assert chart.environment(test["spec"]["containers"][0])["DSF_REDIS_USERNAME"] == "dsf-operator"

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[3]
 #: Settings that the chart does not set, because their defaults are right in a pod or few installations need another
 #: value: those go into a component's `extraEnv`.
 BY_EXTRA_ENV = """
-listen_host
+target
 redis_cert_file redis_key_file
 redis_socket_timeout
 redis_polling_interval signing_secret

@@ -10,7 +10,7 @@ from dsf.redisacl.__main__ import main
 from dsf.redisacl.rules import HUB_ROLES
 from dsf.redisacl.users import User, render_acl_file
 
-NEEDED = ("hub", "beat", "results", "exporter")
+NEEDED = ("hub", "beat", "results")
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_it_prints_the_file(passwords: Path, capsys: pytest.CaptureFixture[str])
     text, said = capsys.readouterr()
     assert "no user for controller, web, flower-tasks, optimizer, operator, sentinel, replica: no such file in" in said
     names = [line.split()[1] for line in text.splitlines()]
-    assert names == ["default", "dsf-beat", "dsf-results", "dsf-exporter", "dsf-flower", "dsf-hub", "dsf-probe"]
+    assert names == ["default", "dsf-beat", "dsf-results", "dsf-flower", "dsf-hub", "dsf-probe"]
     assert "a-long-password" not in text
 
 

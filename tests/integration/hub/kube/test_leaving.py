@@ -64,7 +64,7 @@ def test_what_was_delivered_goes_and_nothing_else(
     session: Session, control_plane: ControlPlane, settings_factory: Callable[..., object]
 ) -> None:
     hub, near, away = (control_plane.namespace(name) for name in ("hub", "near", "away"))
-    deployments = ("dynamic-scoring-hub", "dynamic-scoring-results")
+    deployments = ("dynamic-scoring-hub", "dynamic-scoring-controller")
     for name in deployments:
         _deployment(session, hub, name)
     _score(session, near, "ours", {MANAGED_BY_LABEL: MANAGED_BY})
