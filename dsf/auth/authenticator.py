@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import pkgutil
 from collections.abc import Callable, Iterator
+from importlib.metadata import entry_points
 from typing import Any, Final, Literal
 
 from dsf.api.authentication import Methods, ServerAccess, Tls, TokenSecretRef
@@ -16,16 +18,16 @@ from dsf.auth.tokencache import TokenCache
 from dsf.http.access import DIRECT, PLAIN, Access, TlsOptions
 from dsf.text import shown_url
 
-#: Field of `Methods` -> its function, in order of use. An agent loads those that its scorers use.
+#: The entry point group of functions that other distributions have, by field of `Methods`.
+GROUP: Final = "dsf.authentication"
+#: Field of `Methods` -> its function, in order of use; empty for those of `GROUP`. An agent loads what its scorers use.
 METHODS: Final = {
     "token_secret_ref": "dsf.auth.methods:token_secret_ref",
     "basic": "dsf.auth.methods:basic",
     "oauth2": "dsf.auth.oauth2:oauth2",
     "service_account_token": "dsf.auth.methods:service_account_token",
-    # Of the distribution dynamic-scoring-sources: the extra of the field's name brings it and the cloud's library.
-    "aws": "dsf.clouds.aws:add",
-    "azure": "dsf.clouds.azure:add",
-    "gcp": "dsf.clouds.gcp:add",
+    # The extra of the field's name brings the distribution and the cloud's library.
+    **dict.fromkeys(("aws", "azure", "gcp"), ""),
     "client_certificate": "dsf.auth.methods:client_certificate",
     "headers": "dsf.auth.methods:headers",
     "query_parameters": "dsf.auth.methods:query_parameters",
@@ -101,9 +103,18 @@ class Authenticator:
         return TlsOptions(ca, server_name=spec.server_name, verify=not spec.insecure_skip_verify)
 
 
+@functools.cache
 def _function(field: str) -> Callable[[Any, CredentialsBuilder], None]:
+    """The function of a method. Raises SecretError (auth_unsupported)."""
     try:
-        function: Callable[[Any, CredentialsBuilder], None] = pkgutil.resolve_name(METHODS[field])
+        function: Callable[[Any, CredentialsBuilder], None]
+        if METHODS[field]:
+            function = pkgutil.resolve_name(METHODS[field])
+        else:
+            entries = entry_points(group=GROUP, name=field)
+            if not entries:
+                raise ModuleNotFoundError(f"no installed package has an entry point {field} of {GROUP}")
+            function = next(iter(entries)).load()
         return function
     except ModuleNotFoundError as error:
         text = f"{field} needs the extra `{field}` in this agent: pip install 'dynamic-scoring-framework[{field}]'"

@@ -104,7 +104,7 @@ Replay = Callable[
 
 def installed() -> Replay | None:
     """Who knows the rules of OCM's scheduler, by its entry point; the distribution of the extra `optimizer` does."""
-    return next((entry.load() for entry in entry_points(group="dsf.placements")), None)
+    return next((entry.load() for entry in entry_points(group="dsf.scheduler")), None)
 
 
 def in_common(a: Recording, b: Recording) -> Common:

@@ -328,7 +328,7 @@ _RECORD: Final = [
     _selector("lpush ltrim", w=[keys.HUB_WAKE]),
 ]
 
-#: What `dsf.optimizer.plans` does: keep what the optimiser proposed, for the page.
+#: The optimiser's proposals, kept for the page.
 _PLANS: Final = [_selector("hset hdel hexists hlen", rw=[keys.PLANS])]
 
 #: What `dsf.backtest.kept` does: keep backtests for the page.

@@ -1,6 +1,6 @@
 """What a page is, and the pages of other distributions: the entry point group `dsf.pages`.
 
-    plans = "dsf.optimizer.pages:PAGES"     a `PagePlugin`
+    plans = "package.pages:PAGES"     a `PagePlugin`
 
 Its templates render what is inside a page. They may import the page's `macros.html`.
 """

@@ -22,7 +22,7 @@ import jsonschema
 import pytest
 import yaml
 
-from dsf.auth.authenticator import METHODS
+from dsf.auth.authenticator import GROUP, METHODS
 from dsf.sources.registry import EXTRAS
 from tests.integration.release.conftest import VERSION, DryRun, run, wheel
 from tests.support.uv import ROOT, built
@@ -147,7 +147,8 @@ def test_the_framework_finds_the_types_and_methods_of_the_sources(dist: Path) ->
     parser = configparser.ConfigParser(delimiters=("=",))
     parser.read_string(files[name].decode())
     modules = [value.partition(":")[0] for value in parser["dsf.sources"].values()]
-    modules += [name.partition(":")[0] for name in METHODS.values() if not name.startswith("dsf.auth.")]
+    modules += [value.partition(":")[0] for value in parser[GROUP].values()]
+    assert set(parser[GROUP]) == {field for field, function in METHODS.items() if not function}
     assert set(parser["dsf.sources"]) == set(EXTRAS)
     assert {Path(*module.split(".")).with_suffix(".py").as_posix() for module in modules} <= files.keys()
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import pkgutil
 import re
+import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,9 @@ from dsf.api.resolve import resolve
 from dsf.api.scorer import DynamicScorer
 from dsf.api.scoringauthentication import ClusterFacts, ScoringAuthentication
 from dsf.api.servers import methods_of
-from dsf.auth.authenticator import METHODS
+from dsf.auth import authenticator
+from dsf.auth.authenticator import GROUP, METHODS
+from dsf.auth.secrets import SecretError
 
 PAGE = (Path(__file__).parents[3] / "docs" / "sources.md").read_text(encoding="utf-8")
 #: The manifests of the part about authentication, by their headings.
@@ -53,8 +58,32 @@ def scorer(source: dict[str, Any]) -> DynamicScorer:
 
 def test_each_method_has_a_function() -> None:
     assert set(METHODS) == set(Methods.model_fields)
-    for name in METHODS.values():
-        assert callable(pkgutil.resolve_name(name))
+    for field, name in METHODS.items():
+        [function] = (
+            [pkgutil.resolve_name(name)] if name else [each.load() for each in entry_points(group=GROUP, name=field)]
+        )
+        assert callable(function)
+
+
+def test_method_of_another_distribution_is_found_by_its_entry_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata = tmp_path / "another_cloud-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: another-cloud\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[{GROUP}]\naws = another_cloud:add\n")
+    (tmp_path / "another_cloud.py").write_text("def add(method, builder):\n    return None\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    importlib.invalidate_caches()
+    authenticator._function.cache_clear()
+    try:
+        assert authenticator._function("aws").__module__ == "another_cloud"
+        monkeypatch.setattr(authenticator, "entry_points", lambda **_: ())
+        authenticator._function.cache_clear()
+        with pytest.raises(SecretError, match=r"aws needs the extra `aws` in this agent"):
+            authenticator._function("aws")
+    finally:
+        authenticator._function.cache_clear()
 
 
 def test_each_method_has_a_manifest() -> None:
