@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import NamedTuple, Protocol
 
@@ -202,6 +202,20 @@ def grid_of(summary: ScorerSummary, now: float) -> Grid:
     return Grid(int(now), length, summary.source_step, lookback_of(summary.scoring_interval))
 
 
+def aligned(grid: Grid, window: Window, interval: int) -> Grid:
+    """The grid of a source that has one sample per cycle, with the same points for all cycles of a step.
+
+    A step longer than the interval omits samples, and without alignment each cycle would omit those that the one before
+    used. The first cycle has the phase, so that its sample counts at once.
+    """
+    if window.began is None:
+        window.began = grid.end
+    if grid.step <= interval:
+        return grid
+    # A cycle that begins a second early is still the next one.
+    return replace(grid, end=grid.end - ((grid.end + 1 - window.began) % grid.step) + 1)
+
+
 def retention(summary: ScorerSummary) -> float:
     """Seconds for which the scorer needs a sample."""
     grid = grid_of(summary, 0.0)
@@ -222,15 +236,16 @@ class History:
 
     def __init__(self, summary: ScorerSummary, memory: SourceMemory | None, now: float) -> None:
         """Raises HttpError for a range of too many points."""
-        self.grid = checked(grid_of(summary, now))
+        grid = checked(grid_of(summary, now))
         # Who only asks for the present, and `dsf explain`, have a window of their own, bounded by an answer's bytes.
         if memory is None or not summary.source_step:
             self.window = Window(WindowBudget(sys.maxsize, sys.maxsize))
         else:
             self.window = memory.window(summary)
+        self.grid = aligned(grid, self.window, summary.scoring_interval)
         self._summary, self._memory = summary, memory
-        #: The end of the range.
-        self.now = float(self.grid.end)
+        #: The moment of the cycle.
+        self.now = float(grid.end)
 
     def __enter__(self) -> History:
         return self

@@ -147,6 +147,8 @@ class Window:
     def __init__(self, budget: WindowBudget) -> None:
         self._budget = budget
         self._series: dict[Hashable, WindowSeries] = {}
+        #: Time of the first cycle, in unix seconds, by which grids of steps longer than the interval are aligned.
+        self.began: int | None = None
         # Reentrant: an update adds samples.
         self._lock = threading.RLock()
 

@@ -107,6 +107,27 @@ def test_a_series_whose_labels_are_too_long_is_left_out_and_said_once(lost: list
     assert lost == ["one", "one"]
 
 
+@pytest.mark.parametrize(("interval", "step"), [(30, 60), (20, 60), (45, 60), (60, 60), (60, 15)])
+def test_cycles_within_a_step_have_the_same_points(interval: int, step: int) -> None:
+    one = scorer("one", source_range=600, source_step=step, scoring_interval=interval)
+    memory = SourceMemory(WindowBudget(10, 1000), lambda: {"one": one})
+    points: list[list[tuple[float, float]]] = []
+    for cycle in range(60):
+        now = 1007 + cycle * interval
+        # One cycle in two begins late within its second.
+        history = History(one, memory, now + 0.9 * (cycle % 2))
+        history.keep({"a": ({"__name__": "m"}, now, float(cycle))})
+        (series,) = history.series(lambda _: True, lambda: None)
+        points.append(list(series.samples))
+        newest = points[-1][-1][0]
+        assert now - step < newest <= now
+        assert (newest - 1007) % (step if step > interval else interval) == 0
+    assert points[0] == [(1007, 0.0)], "the first cycle has its sample"
+    # Those of one step are equal, as long as the range is full.
+    newest_points = {values[-1][0]: values for values in points[40:]}
+    assert all(values == newest_points[values[-1][0]] for values in points[40:])
+
+
 def test_another_tenant_starts_a_new_window() -> None:
     memory = SourceMemory(WindowBudget(10, 100), lambda: {"a": scorer("a")})
     window = memory.window(scorer("a"))

@@ -19,6 +19,7 @@ from dsf.conformance.report import fail
 from dsf.conformance.samples import RawSeries, Samples
 from dsf.conformance.target import HUB_TIMEOUT, Reply, ScoringApiTarget
 from dsf.errors import HttpError, RemoteConfigError, ScoringResponseError
+from dsf.sources.base import time_range
 
 #: HttpError.reason -> what to do.
 _MEND = {
@@ -107,9 +108,10 @@ class Case:
 
     def series_of(self, source: RemoteSource, query: str) -> int:
         """The number of series that the Prometheus server has for a query now. Raises a Verdict if it refuses it."""
-        end, params = int(time.time()), source.params
-        length, step = max(params.range, 1), max(params.step, 1)
-        asked: dict[str, str | int] = {"query": query, "start": end - length, "end": end, "step": step}
+        params = source.params
+        step = max(params.step, 1)
+        start, end = time_range(time.time(), max(params.range, 1), step)
+        asked: dict[str, str | int] = {"query": query, "start": start, "end": end, "step": step}
         url = join_url(self.prometheus, source.path or DEFAULT_PROMETHEUS_PATH)
         reply = self.target.range_query(url, asked, self.method)
         if reply.error is not None:
