@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dsf.api.clusterset import sets_of
 from dsf.api.score import score_body
 from dsf.api.types import ADDON_NAME
 from dsf.backends.kube import KubeBackend
@@ -18,6 +19,7 @@ from dsf.kube.resources import (
     ADDON_PLACEMENT_SCORES,
     DYNAMIC_SCORERS,
     MANAGED_CLUSTER_ADDONS,
+    MANAGED_CLUSTER_SETS,
     MANAGED_CLUSTERS,
 )
 from dsf.kube.session import Session
@@ -74,6 +76,24 @@ def test_what_the_hub_does_not_use_is_neither_kept_nor_told(
     assert found is not None
     assert found["status"] == claims
     assert "managedFields" not in found["metadata"]
+
+
+def test_cluster_sets_are_told_without_their_status(control_plane: ControlPlane, session: Session, hub: Hub) -> None:
+    name = control_plane.namespace()
+    selector = {"selectorType": "LabelSelector", "labelSelector": {"matchLabels": {"region": "eu"}}}
+    cluster_set = {
+        "apiVersion": MANAGED_CLUSTER_SETS.api_version,
+        "kind": MANAGED_CLUSTER_SETS.kind,
+        "metadata": {"name": name},
+        "spec": {"clusterSelector": selector},
+    }
+    session.create(MANAGED_CLUSTER_SETS.path(), cluster_set)
+    wait_for(lambda: hub.was_told(Kind.CLUSTER_SET, "", name), 5)
+    found = hub.backend.get(Kind.CLUSTER_SET, "", name)
+    assert found is not None
+    assert (sets_of({"region": "eu"}, [found]), sets_of({}, [found])) == ({name}, frozenset())
+    session.delete(MANAGED_CLUSTER_SETS.path(name=name))
+    wait_for(lambda: hub.backend.get(Kind.CLUSTER_SET, "", name) is None, 5)
 
 
 def test_addons_are_watched_in_addon_mode_only(
