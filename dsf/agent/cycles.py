@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-from celery import Task
+from celery import Task, chain
 
 import dsf.log
 from dsf.agent.config import AgentConfig
@@ -57,6 +57,12 @@ class AgentCycle(Cycle):
     #: Seconds before the next try, and why the last one failed.
     pause: float = 0.0
     failure: CycleError | None = None
+    #: Of the last stage that succeeded, in some words; for Flower.
+    progress: str = ""
+
+    def __repr__(self) -> str:
+        """Scorer and run id, and what the last stage got: Flower shows it as argument and result of each stage."""
+        return f"{self.scorer} {self.run_id}{f': {self.progress}' if self.progress else ''}"
 
 
 class RunningCycles:
@@ -161,13 +167,19 @@ class CycleRunner:
         self._budget = MemoryBudget(2 * settings.max_source_bytes)
         #: The ticks that wait for a thread.
         self.turns = Turns(settings.agent_concurrency, self._namespaces)
-        self._thread = threading.local()
         self._agent = socket.gethostname()
         self._version = metadata.version("dynamic-scoring-framework")
         self._ending = ending or threading.Event()
 
-    def run(self, scorer: str, run_id: str | None, deadline: float | None, stages: tuple[AnyTask, ...]) -> str:
-        """Run one cycle with the tasks of its stages, and return its outcome.
+    def run(
+        self,
+        scorer: str,
+        run_id: str | None,
+        deadline: float | None,
+        stages: tuple[AnyTask, ...],
+        refusal: CycleError | None = None,
+    ) -> str:
+        """Run one cycle as a chain of the tasks of its stages, and return its outcome; skip it with a `refusal`.
 
         `deadline` (unix seconds by the hub's clock) is when the next one may begin. A call by hand has neither that nor
         a run id. Raises CycleError for a cycle without a score, once that is sent.
@@ -176,7 +188,7 @@ class CycleRunner:
         run_id = run_id or new_run_id(self.hub_time())
         if not self._running.is_new(scorer, run_id):
             return "duplicate"
-        if (refusal := getattr(self._thread, "refusal", None)) is not None:
+        if refusal is not None:
             return self._without_score(scorer, run_id, "skipped", refusal)
         left = 0.0 if deadline is None else deadline - self.hub_time()
         if deadline is not None and (
@@ -199,13 +211,10 @@ class CycleRunner:
         if not self._running.enter(cycle):
             message = f"another cycle of {summary.score_name!r} is still running on this cluster"
             return self._without_score(scorer, run_id, "skipped", CycleError("", SkipReason.OVERLAP, message))
-        self._thread.current = cycle
+        first, *others = stages
         try:
-            outcome = ""
-            for task in stages:
-                # In this thread, with the tries that `_try` asks for; raises what the last one raised. A `chain` would
-                # wait for each with a flag of the whole process, which other threads reset (allow_join_result).
-                outcome = task.apply((scorer, run_id)).get(disable_sync_subtasks=False)
+            # In this thread, with the retries that `_try` requests; raises what the failed stage raised.
+            outcome: str = chain(first.s(cycle), *(task.s() for task in others)).apply().get()
         except Exception as error:
             _free(error)
             self._fail(cycle)
@@ -217,23 +226,14 @@ class CycleRunner:
             self._running.leave(cycle)
             if not isinstance(cycle.payload, bytes):
                 cycle.payload.close()
-            self._thread.current = None
-
-    def skipping(self, reason: CycleError, run: Callable[[], object]) -> None:
-        """Call `run`, which calls `run` of this object; its cycle is skipped for this reason."""
-        self._thread.refusal = reason
-        try:
-            run()
-        finally:
-            self._thread.refusal = None
 
     def _namespaces(self) -> dict[str, str]:
         return {name: summary.namespace or "" for name, summary in self._config.summaries().items()}
 
-    def fetch(self, task: AnyTask) -> str:
-        """Ask the source, and keep the scoring request."""
+    def fetch(self, task: AnyTask, cycle: AgentCycle) -> AgentCycle:
+        """Query the source, and store the scoring request in the cycle. Raises CycleError, or Celery's Retry."""
 
-        def work(cycle: AgentCycle) -> str:
+        def work() -> str:
             folder: Path | None = self._settings.agent_spool_dir
             with cycle.room:
                 payload = self._stages.fetch(cycle)
@@ -244,21 +244,23 @@ class CycleRunner:
                     raise CycleError("fetch", "spool_failed", message) from None
             return f"{payload.series} series, {payload.received} bytes"
 
-        return self._try(task, "fetch", work)
+        cycle.progress = self._try(task, "fetch", cycle, work)
+        return cycle
 
-    def score(self, task: AnyTask) -> str:
-        """Send the scoring request, and keep the answer."""
+    def score(self, task: AnyTask, cycle: AgentCycle) -> AgentCycle:
+        """Send the scoring request, and store the response in the cycle. Raises CycleError, or Celery's Retry."""
 
-        def work(cycle: AgentCycle) -> str:
+        def work() -> str:
             self._stages.score(cycle, cycle.payload)
             return f"{cycle.counts['results']} results"
 
-        return self._try(task, "score", work)
+        cycle.progress = self._try(task, "score", cycle, work)
+        return cycle
 
-    def publish(self, task: AnyTask) -> str:
-        """Expose the scores on the agent's /metrics and send them to the hub."""
+    def publish(self, task: AnyTask, cycle: AgentCycle) -> str:
+        """Expose the scores on the agent's /metrics, send them to the hub, and return the outcome."""
 
-        def work(cycle: AgentCycle) -> str:
+        def work() -> str:
             began = time.monotonic()
             response = cycle.response
             if response is None:
@@ -277,7 +279,7 @@ class CycleRunner:
             self._metrics.succeeded(cycle.summary.score_name, response.refused.items())
             return outcome
 
-        return self._try(task, "publish", work)
+        return self._try(task, "publish", cycle, work)
 
     def end_others(self, scorers: Container[str]) -> None:
         """End the cycles of all other scorers."""
@@ -311,16 +313,13 @@ class CycleRunner:
                 break
         return summary
 
-    def _try(self, task: AnyTask, stage: Stage, work: Callable[[AgentCycle], str]) -> str:
-        """One try of a stage. Raises CycleError, or Celery's Retry for another try after `cycle.pause`."""
-        cycle: AgentCycle | None = getattr(self._thread, "current", None)
-        if cycle is None:
-            raise RuntimeError(f"{task.name} runs within dsf.cycle only")
+    def _try(self, task: AnyTask, stage: Stage, cycle: AgentCycle, work: Callable[[], str]) -> str:
+        """Try a stage once. Raises CycleError, or Celery's Retry for another try after `cycle.pause`."""
         if task.request.retries:
             # A task that runs within another one is tried again at once.
             self._ending.wait(cycle.pause)
         try:
-            return work(cycle)
+            return work()
         except CycleError as error:
             _free(error)
             failure = error

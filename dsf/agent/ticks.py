@@ -43,6 +43,9 @@ on_refused: list[Callable[[], object]] = []
 
 #: Header of a call of a cycle that has its scorer and its deadline, for `dsf.agent.turns`.
 TICK_HEADER: Final = "tick"
+#: Header of a call of a cycle that is skipped, with the reason (CycleError). The agent sets it; messages cannot, as
+#: their headers are made anew.
+REFUSAL: Final = "refusal"
 
 Handler = Callable[..., Any]
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 from celery.concurrency import thread
 from celery.concurrency.base import apply_target
 
-from dsf.agent.ticks import TICK_HEADER
+from dsf.agent.ticks import REFUSAL, TICK_HEADER
 from dsf.errors import CycleError
 from dsf.messages import CYCLE_TASK
 from dsf.reasons import SkipReason
@@ -39,6 +39,8 @@ class Tick:
     deadline: float | None
     #: Runs the cycle in the calling thread.
     run: Callable[[], object]
+    #: Of its message; the task reads them as attributes of its request.
+    headers: dict[str, Any]
     #: Of its scorer; empty for the hub's own.
     namespace: str = ""
     position: int = 0
@@ -169,6 +171,10 @@ _TaskPool: Any = thread.TaskPool
 class SharedThreads(_TaskPool):  # type: ignore[misc]
     """Celery's pool of threads, whose threads are shared by namespace."""
 
+    #: Celery's flag that forbids to read a task's result within a task. A cycle reads only those of its own stages,
+    #: which have ended by then.
+    task_join_will_block = False
+
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         # Ticks that are skipped need a thread, too, while all others are in use.
@@ -192,8 +198,9 @@ class SharedThreads(_TaskPool):  # type: ignore[misc]
     ) -> Future[None]:
         """Run a task in its turn. `args` are those of Celery's tracer: name, id, headers and others."""
         # By `dsf.agent.ticks`, which makes the headers anew.
-        scorer, deadline = args[2][TICK_HEADER] if args else ("", None)
-        tick = Tick(scorer, deadline, lambda: apply_target(target, args, kwargs, callback, accept_callback))
+        headers = args[2] if args else {}
+        scorer, deadline = headers.get(TICK_HEADER, ("", None))
+        tick = Tick(scorer, deadline, lambda: apply_target(target, args, kwargs, callback, accept_callback), headers)
         turns = self._runner.turns
         if turns.add(tick):
             self._run_next()
@@ -223,4 +230,5 @@ class SharedThreads(_TaskPool):  # type: ignore[misc]
             self._run_next()
 
     def _skip(self, tick: Tick, reason: CycleError) -> None:
-        self._skipping.submit(self._runner.skipping, reason, tick.run)
+        tick.headers[REFUSAL] = reason
+        self._skipping.submit(tick.run)

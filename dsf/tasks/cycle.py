@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from celery import Task, shared_task
 
-from dsf.agent.cycles import CycleRunner
+from dsf.agent.cycles import AgentCycle, CycleRunner
+from dsf.agent.ticks import REFUSAL
 from dsf.errors import CycleError
 from dsf.messages import CYCLE_TASK, FETCH_TASK, PUBLISH_TASK, SCORE_TASK
 
@@ -22,31 +23,29 @@ class AgentTask(Task):  # type: ignore[type-arg]
 
 
 @shared_task(base=AgentTask, bind=True, name=FETCH_TASK)
-def fetch(self: AgentTask, scorer: str, run_id: str) -> str:
-    """Ask the source of `scorer` for its time series."""
-    del scorer, run_id
-    return self.runner.fetch(self)
+def fetch(self: AgentTask, cycle: AgentCycle) -> AgentCycle:
+    """Query the source of the cycle's scorer for its time series."""
+    return self.runner.fetch(self, cycle)
 
 
 @shared_task(base=AgentTask, bind=True, name=SCORE_TASK)
-def score(self: AgentTask, scorer: str, run_id: str) -> str:
-    """Send what fetch got to the scoring API of `scorer`."""
-    del scorer, run_id
-    return self.runner.score(self)
+def score(self: AgentTask, cycle: AgentCycle) -> AgentCycle:
+    """Send the time series to the scoring API of the cycle's scorer."""
+    return self.runner.score(self, cycle)
 
 
 @shared_task(base=AgentTask, bind=True, name=PUBLISH_TASK)
-def publish(self: AgentTask, scorer: str, run_id: str) -> str:
+def publish(self: AgentTask, cycle: AgentCycle) -> str:
     """Put the scores on the agent's own /metrics and send one signed message to the hub."""
-    del scorer, run_id
-    return self.runner.publish(self)
+    return self.runner.publish(self, cycle)
 
 
 @shared_task(base=AgentTask, bind=True, Strategy="dsf.agent.ticks:accept", name=CYCLE_TASK)
 def cycle(self: AgentTask, scorer: str, run_id: str | None = None, deadline: float | None = None) -> str:
-    """Score `scorer` now: fetch, score and publish, one after another, in this thread. Returns the outcome.
+    """Score `scorer` now: a chain of fetch, score and publish, applied in this thread. Returns the outcome.
 
     `deadline` is in unix seconds by the hub's clock. A call by hand has neither that nor a run id:
     `celery -A dsf.celery call dsf.cycle --args '["sample-scorer"]' --queue spoke.<cluster>`.
     """
-    return self.runner.run(scorer, run_id, deadline, (fetch, score, publish))
+    refusal: CycleError | None = self.request.get(REFUSAL)
+    return self.runner.run(scorer, run_id, deadline, (fetch, score, publish), refusal)

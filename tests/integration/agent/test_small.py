@@ -33,6 +33,7 @@ NEEDED = {
     "rich",
     "structlog",
     "typer",
+    "websocket-client",
 }
 #: What a plain installation has besides, for the exporter, the page and Flower.
 FOR_THE_HUB = {"cryptography", "fastapi", "flower", "jinja2", "uvicorn"}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
-from ast import literal_eval
 from collections import Counter
 from pathlib import Path
 from typing import Any
-from unittest.mock import ANY
 
 import redis
 
@@ -73,7 +72,11 @@ def test_each_stage_is_a_task_for_whoever_listens(own_agent: Agent, scorer: Scri
     assert [event["parent_id"] for event in received] == [None, *[ids[0]] * 3]
     assert {event["hostname"] for event in events} == {f"spoke@{CLUSTER}"}
     results = [event for event in whole if event["type"] == "task-succeeded"]
-    assert [event["result"] for event in results] == [ANY, "'1 results'", "'ok'", "'ok'"]
+    # The cycle itself is argument and result of its stages; it shows scorer and run id, and what the stage got.
+    fetch, score, publish = (event["args"] for event in received[1:])
+    assert (fetch, publish) == (f"(sample {runs[0]},)", f"(sample {runs[0]}: 1 results,)")
+    assert re.fullmatch(rf"\(sample {runs[0]}: [0-9]+ series, [0-9]+ bytes,\)", score)
+    assert [event["result"] for event in results[1:]] == [f"sample {runs[0]}: 1 results", "'ok'", "'ok'"]
     assert all(event["runtime"] > 0 for event in results)
     assert all("404" in event["exception"] for event in failed[-2:])
 
@@ -91,7 +94,8 @@ def _events(listener: Any, number: int) -> list[dict[str, Any]]:
     tasks = {event["uuid"]: event for event in found if event["type"] == "task-received"}
     for event in found:
         task = tasks[event["uuid"]]
-        event |= {"name": task["name"], "run": literal_eval(task["args"])[1]}
+        (run,) = re.findall(r"[0-9]{13}-[0-9a-f]{8}", task["args"])
+        event |= {"name": task["name"], "run": run}
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import Mock
@@ -12,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 from celery import Celery
 
-from dsf.agent.cycles import CycleRunner
+from dsf.agent.cycles import AgentCycle, CycleRunner
 from dsf.agent.metrics import AgentMetrics
 from dsf.api.scoring import ScoringResponse, ScoringResult
 from dsf.errors import CycleError
@@ -37,13 +38,13 @@ class Bed:
         self.tasks = tuple(self._task(app, name) for name in ("fetch", "score", "publish"))
 
     def _score(self, cycle: Any, _: object) -> None:
-        cycle.response = ScoringResponse([ScoringResult({}, 1.0)], {})
+        cycle.response = ScoringResponse([ScoringResult({}, 1.0)], Counter())
         cycle.counts["results"] = 1
 
     def _task(self, app: Celery, name: str) -> Any:
         @app.task(bind=True, shared=False, name=f"dsf.{name}", throws=(CycleError,), max_retries=None)
-        def stage(task: Any, *_: object) -> Any:
-            return getattr(self.cycles, name)(task)
+        def stage(task: Any, cycle: AgentCycle) -> Any:
+            return getattr(self.cycles, name)(task, cycle)
 
         return stage
 
@@ -216,12 +217,6 @@ def test_own_series_last_as_long_as_the_hubs_score_at_the_interval_of_the_tick(
     assert len(page(bed.metrics)) == 1
     bed.clock.time += 1
     assert page(bed.metrics) == []
-
-
-def test_a_stage_runs_within_a_cycle_only(make: Callable[..., Bed]) -> None:
-    bed = make()
-    with pytest.raises(RuntimeError, match=r"runs within dsf\.cycle only"):
-        bed.tasks[0].apply(("a", "run"), throw=True)
 
 
 def test_time_of_the_agent_and_of_the_result(make: Callable[..., Bed]) -> None:

@@ -13,7 +13,7 @@ from dsf.reasons import SkipReason
 
 
 def tick(scorer: str, deadline: float | None = None) -> Tick:
-    return Tick(scorer, deadline, lambda: None)
+    return Tick(scorer, deadline, lambda: None, {})
 
 
 def turns(threads: int, **namespaces: int) -> Turns:
