@@ -104,7 +104,7 @@ TICKS_STOPPED = Metric("dynamic_scoring_ticks_stopped", "gauge", "1 while no bea
 PATH_PROBLEM = Metric(
     "dynamic_scoring_path_problem",
     "gauge",
-    "1 while a stage between a due pair and its written score stands still: ticks, results, books, agents.",
+    "1 while a stage between a due pair and its written score stands still: ticks, results, books, agents, objects.",
     ("stage",),
 )
 TICKS_SKIPPED = Metric("dynamic_scoring_ticks_skipped", "counter", "Due ticks that were not sent.", ("reason",))

@@ -15,11 +15,16 @@ from dsf import keys
 from dsf.fleet.snapshot import Rows
 from dsf.fleet.verdict import Verdict
 from dsf.messages import is_run_id, run_time
+from dsf.store.client import number, parsed
+from dsf.store.pairs import Unwritten
 from dsf.store.ticks import RUN_SLACK, ticks_problem
 from dsf.store.watch import SECONDS, standing
+from dsf.store.writes import TURN_AT
 
 #: Seconds after the end of its cycle within which a run's result is in the books.
 LATE_RESULT: Final = 10.0
+#: Seconds without a turn of the score writer: it has several in a second, and another hub takes over within 15 s.
+LATE_WRITER: Final = 60.0
 # Runs that are looked at: the oldest ones tell enough.
 _MOST: Final = 1000
 
@@ -106,12 +111,33 @@ def _agents(path: _Path) -> str:
     )
 
 
+def _objects(path: _Path) -> str:
+    """The elected hub controller writes AddOnPlacementScores."""
+    with path.client.pipeline(transaction=False) as pipe:
+        pipe.hget(keys.WRITE_STATS, TURN_AT)
+        pipe.hkeys(keys.UNWRITTEN)
+        turn_at, unwritten = pipe.execute()
+    late = path.now - number("counter", TURN_AT, turn_at)
+    if turn_at is not None and late > LATE_WRITER and path.rows:
+        return (
+            f"scores are not written: the score writer has done nothing for {late:.0f} s; check that a hub controller "
+            "is elected and runs, and its log"
+        )
+    if not unwritten:
+        return ""
+    pair = min(map(str, unwritten))
+    cause = parsed(Unwritten, pair, path.client.hget(keys.UNWRITTEN, pair))
+    why = f": {cause.reason}: {cause.message}" if cause is not None else ""
+    return f"{len(unwritten)} scores are not written as AddOnPlacementScores; {pair}{why}"
+
+
 #: Stage -> what watches it, in the order of the path: an earlier interruption explains the later ones.
 STAGES: Final[Mapping[str, Callable[[_Path], str]]] = {
     "ticks": _ticks,
     "results": _results,
     "books": _books,
     "agents": _agents,
+    "objects": _objects,
 }
 #: Stages that run on the hub.
 HUB_STAGES: Final = ("ticks", "results", "books")

@@ -10,11 +10,13 @@ import redis
 from dsf import keys
 from dsf.cli.statusreport import read_report
 from dsf.fleet.model import FleetModel
-from dsf.fleet.path import LATE_RESULT, STAGES, Problem
+from dsf.fleet.path import LATE_RESULT, LATE_WRITER, STAGES, Problem
 from dsf.fleetmetrics.collector import model_families
 from dsf.settings import Settings
+from dsf.store.pairs import Unwritten
 from dsf.store.ticks import run_deadline, tick_message
 from dsf.store.watch import Mark
+from dsf.store.writes import TURN_AT, Writes
 from dsf.web.app import unready
 from tests.integration.results.bed import START, Bed
 
@@ -106,6 +108,27 @@ def test_failing_and_never_scored_pairs_are_no_interruption(bed: Bed) -> None:
     send_tick(bed)
     bed.now += 60
     assert problems(bed) == []
+
+
+def test_scores_that_are_not_written_are_a_problem(bed: Bed) -> None:
+    bed.cycle()
+    writes = Writes(bed.client)
+    writes.note_unwritten({("c1", "s1"): Unwritten(reason="ScoresNotWritten", message="no space", since=bed.now)})
+    [problem] = problems(bed)
+    assert problem == ("objects", "1 scores are not written as AddOnPlacementScores; c1/s1: ScoresNotWritten: no space")
+    writes.note_unwritten({("c1", "s1"): None})
+    assert problems(bed) == []
+
+
+def test_score_writer_that_stands_still_is_a_problem(bed: Bed) -> None:
+    bed.cycle()
+    bed.client.hset(keys.WRITE_STATS, TURN_AT, bed.now)
+    bed.now += LATE_WRITER
+    assert problems(bed) == []
+    bed.now += 1
+    [problem] = problems(bed)
+    assert problem.stage == "objects"
+    assert problem.message.startswith("scores are not written: the score writer has done nothing for 61 s")
 
 
 def test_every_view_shows_the_interruption(bed: Bed) -> None:
