@@ -7,12 +7,10 @@ change of leader: the next writer checks every pair.
 
 from __future__ import annotations
 
-import heapq
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 import redis
@@ -26,6 +24,7 @@ from dsf.process.threads import SupervisedThread, background
 from dsf.reasons import WriteReason
 from dsf.scores.desired import UNKNOWN, DesiredScore, Unknown, desired, validity_factor
 from dsf.scores.failures import Failures, Pair
+from dsf.scores.queue import PairQueue
 from dsf.scores.rate import WriteRate
 from dsf.settings import Settings
 from dsf.store.client import parsed, repeat
@@ -86,47 +85,6 @@ class _Written(NamedTuple):
     digest: str
 
 
-@dataclass
-class _Queue:
-    """Pairs by the time of their next check, in unix seconds. Not thread-safe."""
-
-    _due: dict[Pair, float] = field(default_factory=dict)
-    _heap: list[tuple[float, Pair]] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self._due)
-
-    def add(self, pair: Pair, due: float) -> None:
-        """Check a pair at `due`, or earlier if that was planned before."""
-        if due < self._due.get(pair, float("inf")):
-            self._due[pair] = due
-            heapq.heappush(self._heap, (due, pair))
-
-    def remove(self, pair: Pair) -> None:
-        """Plan no check of a pair."""
-        self._due.pop(pair, None)
-
-    def take(self, now: float, limit: int) -> list[Pair]:
-        """At most `limit` due pairs, the longest waiting first."""
-        taken: list[Pair] = []
-        while self._heap and self._heap[0][0] <= now and len(taken) < limit:
-            due, pair = heapq.heappop(self._heap)
-            if self._due.get(pair) == due:
-                del self._due[pair]
-                taken.append(pair)
-        return taken
-
-    def overdue(self, moment: float) -> list[Pair]:
-        """All pairs that were due at `moment`."""
-        return [pair for pair, due in self._due.items() if due <= moment]
-
-    def next_due(self) -> float | None:
-        """When the next pair is due; None without any."""
-        while self._heap and self._due.get(self._heap[0][1]) != self._heap[0][0]:
-            heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
-
-
 class ScoreWriter:
     """A service of the elected hub controller. `start` it once, `stop` it once."""
 
@@ -161,7 +119,11 @@ class ScoreWriter:
         self._waiting = threading.Lock()
         # Guards all below.
         self._lock = threading.RLock()
-        self._queue, self._retries = _Queue(), _Queue()
+        # Scorer -> its namespace.
+        self._namespaces: dict[str, str] = {}
+        self._queue, self._retries = (
+            PairQueue(lambda scorer: self._namespaces.get(scorer, ""), settings.namespace) for _ in range(2)
+        )
         self._failures = Failures()
         #: Changes of each pair since its last check.
         self._changes: Counter[Pair] = Counter()
@@ -633,6 +595,7 @@ class ScoreWriter:
         with self._lock:
             numbers = Counter(self._scorer_of_label.get(label, label) for label in self._labels.values())
         scorers = self._registry.scorers()
+        self._namespaces = {name: record.namespace for name, record in scorers.items()}
         factor = validity_factor(
             [(number, scorers[name].validity) for name, number in numbers.items() if name in scorers], self._rate
         )
