@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import pkgutil
 from collections.abc import Callable, Iterator
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final, Literal
 
 from dsf.api.authentication import Methods, ServerAccess, Tls, TokenSecretRef
@@ -104,6 +104,11 @@ class Authenticator:
 
 
 @functools.cache
+def _entry_point(field: str) -> EntryPoint | None:
+    """The entry point of an installed package for this method."""
+    return next(iter(entry_points(group=GROUP, name=field)), None)
+
+
 def _function(field: str) -> Callable[[Any, CredentialsBuilder], None]:
     """The function of a method. Raises SecretError (auth_unsupported)."""
     try:
@@ -111,10 +116,10 @@ def _function(field: str) -> Callable[[Any, CredentialsBuilder], None]:
         if METHODS[field]:
             function = pkgutil.resolve_name(METHODS[field])
         else:
-            entries = entry_points(group=GROUP, name=field)
-            if not entries:
+            entry = _entry_point(field)
+            if entry is None:
                 raise ModuleNotFoundError(f"no installed package has an entry point {field} of {GROUP}")
-            function = next(iter(entries)).load()
+            function = entry.load()
         return function
     except ModuleNotFoundError as error:
         text = f"{field} needs the extra `{field}` in this agent: pip install 'dynamic-scoring-framework[{field}]'"
