@@ -58,6 +58,7 @@ NOWHERE = {
     r"^curl .*localhost:8428/": "VictoriaMetrics is not here",
     r"^dsf (demo|up|hub|beat|results|exporter|flower|agent|web)\b": _LONG,
     r"^dsf (optimize|optimizer|mcp)\b": "needs OCM's hub; tests/e2e/test_optimization.py runs it",
+    r"^dsf migrate\b": "needs upstream's objects; tests/integration/hub/kube/test_from_upstream.py runs it",
     r"^dsf placement\b": "needs OCM's hub; tests/e2e/test_placement_order.py runs it",
     r"^dsf credentials revoke ": "makes cycles fail; tests/integration/security/running/test_credentials.py runs it",
     r"dynamic-scoring-redis-ca\b|redis\.tls\.ca=": "another CA; tests/integration/deploy/test_install.py types it",
