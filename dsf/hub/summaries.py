@@ -346,8 +346,10 @@ def make_plan(
         **mistaken,
         **{
             authentication.key: authentication
-            for authentication in authentications
             if authentication.metadata.deletion_timestamp is None
+            # A finalizer keeps it, so users see that it is there.
+            else "it is being deleted"
+            for authentication in authentications
         },
     }
     served = {cluster.metadata.name: cluster for cluster in clusters if cluster.is_served}

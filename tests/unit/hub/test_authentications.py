@@ -198,3 +198,11 @@ def test_a_change_concerns_clusters() -> None:
 
 def _basic(name: str) -> dict[str, Any]:
     return {"username": {"value": "u"}, "password": {"name": name, "key": "p"}}
+
+
+def test_authentication_that_is_being_deleted_is_not_called_missing() -> None:
+    kept = authentication()
+    gone = kept.metadata.model_copy(update={"deletion_timestamp": NOW, "finalizers": ["example.com/guard"]})
+    reason, message = refusal(plan(kept.model_copy(update={"metadata": gone})), "hub/s")
+    assert reason == "InvalidAuthentication"
+    assert "it is being deleted" in message
