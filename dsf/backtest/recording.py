@@ -7,19 +7,30 @@ moments that failed are asked again by a second run.
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import tempfile
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, BinaryIO, Literal, Self, cast
+from typing import Annotated, BinaryIO, Final, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from dsf import boundedjson
 from dsf.api.naming import sanitize_resource_name
+from dsf.api.pauses import LATEST
 from dsf.api.summary import ScorerSummary
-from dsf.errors import BacktestError
+from dsf.api.types import MAX_SECONDS
+from dsf.boundedjson import Bounds
+from dsf.errors import BacktestError, JsonBoundsError
+
+#: Of one line: a moment has at most 10,000 items, each with a name of a few hundred bytes.
+_BOUNDS: Final = Bounds(16 * 1024 * 1024, 50_000, max_depth=16)
+#: Seconds of a duration, and a moment that every reader can show as a date.
+_Seconds = Annotated[int, Field(ge=0, le=MAX_SECONDS)]
+_Moment = Annotated[int, Field(ge=0, le=int(LATEST))]
 
 #: As of a cycle; see docs/scoring-api.md.
 Outcome = Literal["ok", "empty", "partial", "error"]
@@ -34,8 +45,8 @@ class SourceQuestion(_Line):
 
     type: str
     query: str
-    range: int
-    step: int
+    range: _Seconds
+    step: _Seconds
 
 
 class Question(_Line):
@@ -45,9 +56,9 @@ class Question(_Line):
     scorer: str
     score_name: str
     #: Seconds between two moments.
-    every: int
+    every: _Seconds
     #: Seconds for which a score counts that is not followed by another one.
-    validity: int
+    validity: _Seconds
     sources: tuple[SourceQuestion, ...] = ()
     scoring_endpoint: str = ""
     formats: tuple[str, ...] = ()
@@ -92,7 +103,7 @@ class Record(_Line):
 
     cluster: str
     #: The end of the range query, in unix seconds.
-    at: int
+    at: _Moment
     outcome: Outcome
     #: As the AddOnPlacementScore would have them: rounded down, from -100 to 100.
     items: dict[str, Annotated[int, Field(ge=-100, le=100)]] = {}
@@ -199,7 +210,12 @@ class Recording:
 
     def _read(self, *, writing: bool) -> None:
         place = 0
-        for number, line in enumerate(self._file, 1):
+        for number in itertools.count(1):
+            line = self._file.readline(_BOUNDS.max_bytes + 1)
+            if not line:
+                break
+            if len(line) > _BOUNDS.max_bytes:
+                raise BacktestError(f"{self.name}:{number}: a line of more than {_BOUNDS.max_bytes} bytes")
             if not line.endswith(b"\n"):
                 # Its writer was killed; the moment is asked again.
                 if writing:
@@ -211,8 +227,9 @@ class Recording:
 
     def _take(self, line: bytes, place: int, number: int) -> None:
         try:
+            boundedjson.check(line, _BOUNDS)
             read = _LINE.validate_json(line)
-        except ValidationError:
+        except (ValidationError, JsonBoundsError):
             raise BacktestError(f"{self.name}:{number}: is no line of a backtest (`dsf backtest -o jsonl`)") from None
         if isinstance(read, QuestionLine):
             question = read.question

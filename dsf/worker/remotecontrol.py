@@ -25,10 +25,12 @@ from celery.worker.state import task_reserved
 from kombu import pidbox
 
 import dsf.log
-from dsf import keys
+from dsf import boundedjson, keys
+from dsf.boundedjson import Bounds
 from dsf.process.threads import SupervisedThread
 from dsf.settings import settings
 from dsf.store.client import connect, repeat
+from dsf.text import cleaned, visible
 
 log = dsf.log.get(__name__)
 
@@ -47,6 +49,8 @@ QUESTIONS: Final = (
     "stats",
 )
 CHANGES: Final = ("rate_limit", "revoke")
+#: A reply of a worker: all tasks of its threads, and the names of all of its tasks.
+_REPLY: Final = Bounds(1024 * 1024, 20_000)
 COMMANDS: Final = (*QUESTIONS, *CHANGES)
 #: Seconds after which the listener looks whether it should end.
 _LOOK: Final = 1.0
@@ -91,7 +95,11 @@ class RemoteControl(Control):
             # The handler of a command asks for both; the worker knows where its replies go.
             "reply_to": {"exchange": "", "routing_key": ticket} if reply else None,
         }
-        with connect(settings(), name="dsf-control") as client, _subscriber(client) as replies:
+        # Replies are bytes: any agent may publish what is no text.
+        with (
+            connect(settings(), name="dsf-control", decode_responses=False) as client,
+            _subscriber(client) as replies,
+        ):
             if not reply:
                 client.publish(where, json.dumps(body))
                 return None
@@ -220,9 +228,22 @@ def _answer(message: dict[str, Any], ticket: str) -> dict[str, Any] | None:
     """A worker's name and its reply, if it is one to this ticket. By its channel, on which only that worker writes."""
     try:
         # Any holder of an agent's credential can send one.
-        envelope = json.loads(message["data"]) if len(message["data"]) <= 1024 * 1024 else {}
+        envelope = boundedjson.loads(message["data"], _REPLY)
         if envelope["ticket"] != ticket:
             return None
-        return {str(message["channel"]).removeprefix(keys.control_reply("")): envelope["reply"]}
-    except (ValueError, KeyError, TypeError, RecursionError):
+        worker = message["channel"].decode(errors="replace").removeprefix(keys.control_reply(""))
+        return {cleaned(worker, 300): _printable(envelope["reply"])}
+    except (ValueError, KeyError, TypeError):
         return None
+
+
+def _printable(reply: Any) -> Any:
+    """A reply in which every text may be printed in a terminal: no control characters, no lone surrogates."""
+    match reply:
+        case str():
+            return visible(reply, kept="\n\t")
+        case list():
+            return [_printable(item) for item in reply]
+        case dict():
+            return {visible(str(name)): _printable(item) for name, item in reply.items()}
+    return reply

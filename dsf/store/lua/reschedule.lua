@@ -11,7 +11,9 @@
 -- Returns the number of pairs that were changed. Times are unix seconds.
 
 local now, gap = tonumber(ARGV[1]), tonumber(ARGV[2])
-local free = math.max(now, tonumber(redis.call('GET', KEYS[3]) or '0'))
+-- A user of the page may write anything there. First runs of all pairs that there can be fit into a day.
+local spread = tonumber(redis.call('GET', KEYS[3]) or '') or 0
+local free = (spread > now and spread < now + 86400) and spread or now
 local given = false
 local changed = 0
 

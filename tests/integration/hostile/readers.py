@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+from typing import cast
+
+from dsf import http
+from dsf.api.manifest import parse_documents
 from dsf.api.remoteconfig import parse_remote_config
 from dsf.api.scoring import parse_response
+from dsf.auth import oauth2
+from dsf.backtest.recording import Recording
 from dsf.messages import derive_key, frame, verify
+from dsf.optimizer.params import OptimizeParams
+from dsf.optimizer.requestbody import load_json
+from dsf.otlp import receiver
+from dsf.otlp.scrape import scraped
+from dsf.otlp.selector import Selector
+from dsf.sources.prometheus import cut
+from dsf.worker import flower, remotecontrol
 
 _SECRET = bytes(32)
 
@@ -26,3 +41,57 @@ def later_result(data: bytes) -> None:
 
 remote_config = parse_remote_config
 scoring_response = parse_response
+
+
+def matrix(data: bytes) -> None:
+    """Prometheus' answer."""
+    cut(data)
+
+
+def scrape(data: bytes) -> None:
+    """A page of metrics."""
+    scraped(data, [Selector(""), Selector("a")], 2e9, 0.0)
+
+
+def pushed(data: bytes) -> None:
+    """A push of OpenTelemetry, as JSON."""
+    receiver._parsed(data, as_json=True)
+
+
+def pushed_protobuf(data: bytes) -> None:
+    """The same bytes as protobuf."""
+    receiver._parsed(data, as_json=False)
+
+
+def recording(data: bytes) -> None:
+    """A file of `dsf backtest -o jsonl`."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "recording.jsonl")
+        path.write_bytes(data + b"\n")
+        with Recording(path):
+            pass
+
+
+def manifests(data: bytes) -> None:
+    """A file of manifests."""
+    [*parse_documents(data.decode(errors="replace"), "f.yaml")]
+
+
+def plan_request(data: bytes) -> None:
+    """A request to the optimiser, as the service and as the tools for assistants read it."""
+    OptimizeParams.model_validate(load_json(data))
+
+
+def control_reply(data: bytes) -> None:
+    """A reply to `dsf inspect`, which any agent may send."""
+    remotecontrol._answer({"channel": b"dsf:control:reply:a", "data": data}, "t")
+
+
+def event(data: bytes) -> None:
+    """An event for Flower."""
+    flower.cleaned(data, cast("flower.Workers", None))
+
+
+def token(data: bytes) -> None:
+    """The answer of a token server."""
+    oauth2._parse(http.Answer(200, data), "http://t/")

@@ -63,6 +63,15 @@ def test_first_runs_of_many_new_entries_are_spread(store: ScheduleStore) -> None
     assert [round(at - START, 2) for at in early] == [round(n / 100, 2) for n in range(len(early))]
 
 
+@pytest.mark.parametrize("text", ["abc", "", "nan", "inf", "-inf", "1e300", "0x", "\x00"])
+def test_first_runs_ignore_a_value_that_is_no_time(store: ScheduleStore, store_client: redis.Redis, text: str) -> None:
+    """A user of the page may write it."""
+    store_client.set(keys.FIRST_RUNS, text)
+    store.upsert([entry("c1"), entry("c2")], START)
+    assert max(due(store, "c1/s"), due(store, "c2/s")) < START + 60
+    assert START <= float(store_client.get(keys.FIRST_RUNS) or 0) < START + 60
+
+
 def test_a_first_run_is_not_later_than_the_first_slot(store_client: redis.Redis) -> None:
     store = ScheduleStore(store_client, spread_rate=1)
     entries = [entry(f"c{n}", interval=10) for n in range(500)]

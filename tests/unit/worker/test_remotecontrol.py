@@ -1,0 +1,46 @@
+"""Replies of workers, which any holder of an agent's credential may send."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dsf.worker import remotecontrol
+
+_CHANNEL = b"dsf:control:reply:agent@c1"
+
+
+def _answer(reply: Any, **more: Any) -> Any:
+    data = json.dumps({"ticket": "t", "reply": reply, **more}).encode()
+    return remotecontrol._answer({"channel": _CHANNEL, "data": data}, "t")
+
+
+def test_texts_of_a_reply_may_be_printed() -> None:
+    reply = _answer({"\ud800": ["\x1b]0;title\x07", "a\nb", 1, None, {"x": "\u202e"}]})
+    assert reply == {"agent@c1": {"\\ud800": ["\\x1b]0;title\\x07", "a\nb", 1, None, {"x": "\\u202e"}]}}
+    assert str(reply).encode()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff\xfe",
+        b"[]",
+        b'{"reply":1}',
+        b'{"ticket":"t"}',
+        b'{"ticket":"other","reply":1}',
+        b'{"ticket":"t","reply":' + b"[" * 5000,
+        b'{"ticket":"t","reply":[' + b"1," * 30_000 + b"1]}",
+        b'{"ticket":"t","reply":"' + b"x" * 1024 * 1024 + b'"}',
+    ],
+)
+def test_what_is_no_reply_is_ignored(data: bytes) -> None:
+    assert remotecontrol._answer({"channel": _CHANNEL, "data": data}, "t") is None
+
+
+def test_channel_of_a_reply_may_have_any_bytes() -> None:
+    message = {"channel": b"dsf:control:reply:\xff\x1b", "data": b'{"ticket":"t","reply":1}'}
+    assert remotecontrol._answer(message, "t") == {"\ufffd": 1}
