@@ -48,17 +48,22 @@ def from_manifest(file: Path, name: str | None, cluster: str, scorer_url: str = 
 
     A ManagedCluster in the file has the labels for templates and selectors. Raises ManifestError, and as `from_hub`.
     """
+    found = read_objects(file)
+    names = [each.metadata.name for each in found if isinstance(each, DynamicScorer)]
+    if name is None and len(names) != 1:
+        raise ManifestError(f"{file}: has {len(names)} DynamicScorers; name one of: {', '.join(names) or 'none'}")
+    return _of(found, name or names[0], cluster, scorer_url, str(file))
+
+
+def read_objects(file: Path) -> list[ApiObject]:
+    """The objects in a file of manifests. Raises ManifestError."""
     try:
         parsed = parse_documents(file.read_text(encoding="utf-8"), str(file))
     except (OSError, UnicodeDecodeError) as error:
         raise ManifestError(f"{file}: cannot be read: {error}") from None
     if wrong := [each for each in parsed if isinstance(each, ManifestProblem) and each.severity == "error"]:
         raise ManifestError(str(wrong[0]))
-    found = [each.object for each in parsed if not isinstance(each, ManifestProblem)]
-    names = [each.metadata.name for each in found if isinstance(each, DynamicScorer)]
-    if name is None and len(names) != 1:
-        raise ManifestError(f"{file}: has {len(names)} DynamicScorers; name one of: {', '.join(names) or 'none'}")
-    return _of(found, name or names[0], cluster, scorer_url, str(file))
+    return [each.object for each in parsed if not isinstance(each, ManifestProblem)]
 
 
 def from_hub(session: Session, name: str, cluster: str, scorer_url: str = "") -> ScorerSummary:

@@ -152,9 +152,10 @@ def views(
 
 
 def _manifest(name: str) -> Path | None:
-    """The file, if a side is a manifest."""
+    """The file, if a side is a manifest. A scorer's name may end like that of a file, but has no folder."""
     path = Path(name)
-    return path if path.suffix in (".yaml", ".yml") else None
+    is_manifest = path.suffix in (".yaml", ".yml") and (path.exists() or path.name != name)
+    return path if is_manifest else None
 
 
 def _is_recorded(name: str) -> bool:

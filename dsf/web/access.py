@@ -25,6 +25,9 @@ _HEADERS: Final = tuple(
     tuple(f"{family}-{what}" for what in ("user", "email", "groups")) for family in ("x-auth-request", "x-forwarded")
 )
 
+#: Characters of a token that is shared by all users. Guesses are not limited, so it must be too long for them.
+MIN_TOKEN: Final = 16
+
 
 @dataclass(frozen=True)
 class PageUser:
@@ -128,6 +131,9 @@ class TokenFile:
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not text"
             raise SettingsError(f"DSF_CLIENT_TOKEN_FILE: cannot read {self._file}: {reason}") from None
-        if not token:
-            raise SettingsError(f"DSF_CLIENT_TOKEN_FILE: {self._file} is empty; it must contain the token")
+        if len(token) < MIN_TOKEN:
+            raise SettingsError(
+                f"DSF_CLIENT_TOKEN_FILE: {self._file} has a token of {len(token)} characters, which can be guessed; it "
+                f"must have at least {MIN_TOKEN}: openssl rand -hex 32"
+            )
         return token

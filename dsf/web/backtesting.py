@@ -24,12 +24,16 @@ from pydantic import ValidationError
 
 import dsf.log
 from dsf.api import kubeyaml
-from dsf.api.types import CLUSTER_API_VERSION, CLUSTER_KIND
+from dsf.api.scorer import DynamicScorer
+from dsf.api.tokenhosts import TokenHosts
+from dsf.api.types import CLUSTER_API_VERSION, CLUSTER_KIND, ConfigSyncMode
 from dsf.backtest.comparison import ComparisonView
 from dsf.backtest.kept import KeptRun, keep, new_id
 from dsf.backtest.run import moments
+from dsf.backtest.scorers import from_manifest, read_objects
 from dsf.backtest.summary import BacktestList
 from dsf.errors import BacktestError, DsfError
+from dsf.hub.discretion import server_refusal, servers_of
 from dsf.process import threads
 from dsf.process.children import tied
 from dsf.text import cleaned
@@ -104,6 +108,8 @@ class BacktestRunner:
         # From a hub on a folder, the command reads what was delivered to the cluster.
         is_by_name = self._sources.settings.backend == "dir" or not asked.every
         manifests = [] if is_by_name else [self._manifest(name, asked.clusters) for name in asked.scorers]
+        for manifest in manifests:
+            self._check_servers(manifest, asked.clusters)
         with self._lock:
             if self._is_stopped or (self._thread is not None and self._thread.is_alive()):
                 raise BacktestError("another backtest or comparison runs on this page: try again when it has ended")
@@ -145,6 +151,26 @@ class BacktestRunner:
         ]
         manifest = found.model_dump(mode="json", by_alias=True, exclude_none=True)
         return "---\n".join(map(kubeyaml.dump, [manifest, *known]))
+
+    def _check_servers(self, manifest: str, clusters: Sequence[str]) -> None:
+        """Raise BacktestError if a scorer of another namespace names a server that DSF_SCORER_HOSTS does not have."""
+        settings = self._sources.settings
+        allowed = TokenHosts(settings.scorer_hosts)
+        if not allowed:
+            return
+        with TemporaryDirectory(prefix="dsf-backtest-") as folder:
+            file = Path(folder, "scorer.yaml")
+            file.write_text(manifest, encoding="utf-8")
+            scorer = next(each for each in read_objects(file) if isinstance(each, DynamicScorer))
+            if scorer.metadata.namespace == settings.namespace:
+                return
+            refusal = server_refusal(allowed, [scorer.spec.config_url])
+            if scorer.spec.config_sync_mode is ConfigSyncMode.Full and scorer.status.last_synced_config is None:
+                refusal = refusal or "the hub has not read its /config yet: try again when it has"
+            for cluster in () if refusal else clusters:
+                refusal = refusal or server_refusal(allowed, servers_of(from_manifest(file, None, cluster)))
+        if refusal:
+            raise BacktestError(f"scorer {scorer.metadata.name!r}: {refusal}")
 
     def _run(self, asked: RunRequest, run: KeptRun, manifests: Sequence[str]) -> None:
         try:

@@ -39,6 +39,7 @@
 {{- end }}
 {{- define "dsf.settings.web" }}
 {{- include "dsf.setting" (list "DSF_SCORER_NAMESPACES" (.Values.hubSetting).scorerNamespaces) }}
+{{- include "dsf.setting" (list "DSF_SCORER_HOSTS" (.Values.hubSetting).scorerHosts) }}
 {{- include "dsf.setting" (list "DSF_QUEUE_LIMIT" (.Values.beat).queueLimit) }}
 {{- include "dsf.setting" (list "DSF_WEB_AUTH" (.Values.web).auth) }}
 {{- include "dsf.setting" (list "DSF_WEB_ROOT_PATH" (.Values.web).rootPath) }}

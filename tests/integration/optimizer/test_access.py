@@ -92,16 +92,16 @@ def test_rescoring_takes_the_right_to_change_scorers(bed: Bed) -> None:
 
 def test_a_static_token_that_changes(bed: Bed, tmp_path: Path) -> None:
     file = tmp_path / "token"
-    file.write_text("first\n")
+    file.write_text("the-first-token-of-all\n")
     http = client(bed, TokenAccess(file), "optimizer.test")
     assert http.get("/plans").status_code == 401
     assert http.get("/plans", headers=bearer("wrong")).status_code == 401
-    assert http.get("/plans", headers=bearer("first")).status_code == 200
-    file.write_text("second\n")
-    assert http.get("/plans", headers=bearer("first")).status_code == 401
-    assert http.get("/plans", headers=bearer("second")).status_code == 200
+    assert http.get("/plans", headers=bearer("the-first-token-of-all")).status_code == 200
+    file.write_text("the-second-token-of-all\n")
+    assert http.get("/plans", headers=bearer("the-first-token-of-all")).status_code == 401
+    assert http.get("/plans", headers=bearer("the-second-token-of-all")).status_code == 200
     file.unlink()
-    answer = http.get("/plans", headers=bearer("second"))
+    answer = http.get("/plans", headers=bearer("the-second-token-of-all"))
     assert (answer.status_code, "cannot read" in answer.json()["detail"]) == (503, True)
 
 

@@ -22,15 +22,16 @@ from dsf.optimizer.solver import SolverProcess
 from tests.integration.scorer.server import served
 from tests.unit.optimizer.test_params import BODY
 
-HEADERS = {"Authorization": "Bearer right", "Content-Type": "application/json", "Accept": "application/json"}
+TOKEN = "the-right-token-of-all"
+HEADERS = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json", "Accept": "application/json"}
 PATHS = ("/optimize", "/reset", "/mcp")
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A service with the tools for assistants that wants the token `right`, and whose hub is never asked."""
+    """A service with the tools for assistants that wants a token, and whose hub is never asked."""
     token = tmp_path_factory.mktemp("optimizer") / "token"
-    token.write_text("right")
+    token.write_text(TOKEN)
     access = TokenAccess(token)
     backend = ManifestClient(cast("Any", None))
     service = OptimizerService(backend, SolverProcess(), PlacementSelector.parse("name"), access=access)

@@ -21,7 +21,9 @@ from dsf.api.scorer import DynamicScorer
 from dsf.api.summary import ScorerSummary, dump_summaries
 from dsf.backtest import kept
 from dsf.backtest.kept import KeptRun
+from dsf.errors import BacktestError
 from dsf.fleet import changes
+from dsf.settings import Settings
 from dsf.store.registry import ScorerRecord
 from dsf.web.backtesting import BacktestRunner, RunRequest
 from dsf.web.objects import in_folder
@@ -364,6 +366,10 @@ def test_a_page_on_kubernetes_hands_over_the_manifest(
     assert [(view.cluster, view.outcomes) for view in run.comparison.backtests_b] == [
         (name, {"ok": 7}) for name in CLUSTERS
     ]
+    bounded = Settings(scorer_hosts=["elsewhere.example"])
+    refused = BacktestRunner(Sources(reading, partial(in_folder, tmp_path), settings=bounded))
+    with pytest.raises(BacktestError, match="may not name http"):
+        refused.start(RunRequest(SAMPLE, ["worker01"], 3600, 600), "ann", lambda: None)
     blind = BacktestRunner(Sources(reading))
     with pytest.raises(Exception, match="cannot be read from here"):
         blind.start(RunRequest(SAMPLE, ["worker01"], 3600, 600), "ann", lambda: None)

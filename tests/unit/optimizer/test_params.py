@@ -84,7 +84,7 @@ def test_every_wrong_preference_is_named() -> None:
 def test_who_decides(tmp_path: Path) -> None:
     session = cast("Session", None)
     file = tmp_path / "token"
-    file.write_text("t")
+    file.write_text("t" * 16)
     assert isinstance(make_access("kubernetes", "0.0.0.0", None, session, "ns"), KubernetesAccess)
     assert isinstance(make_access("token", "0.0.0.0", file, session, "ns"), TokenAccess)
     assert isinstance(make_access("none", "localhost", None, session, "ns"), OpenAccess)
@@ -93,7 +93,7 @@ def test_who_decides(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="DSF_CLIENT_TOKEN_FILE"):
         make_access("token", "localhost", None, session, "ns")
     file.write_text("\n")
-    with pytest.raises(SettingsError, match="is empty"):
+    with pytest.raises(SettingsError, match="a token of 0 characters"):
         make_access("token", "localhost", file, session, "ns")
 
 

@@ -78,15 +78,19 @@ def test_listed_operators_act_also_where_there_is_an_api_server(settings_factory
 
 def test_a_login_counts_while_the_token_is_the_same(settings_factory: SettingsFactory, tmp_path: Path) -> None:
     file = tmp_path / "token"
-    file.write_text("one")
+    file.write_text("the-first-token-of-all")
     access = _access(settings_factory(role="hub", web_auth="token", client_token_file=file), None)
-    assert access.allows(access.login("one", "10.0.0.1"), "act")
-    file.write_text("two")
+    assert access.allows(access.login("the-first-token-of-all", "10.0.0.1"), "act")
+    file.write_text("the-second-token-of-all")
     with pytest.raises(AccessError):
-        access.login("one", "10.0.0.1")
+        access.login("the-first-token-of-all", "10.0.0.1")
+    for short in ("", "4711", "x" * 15):
+        file.write_text(short)
+        with pytest.raises(SettingsError, match="at least 16"):
+            access.login(short, "10.0.0.1")
     file.unlink()
     with pytest.raises(SettingsError, match="DSF_CLIENT_TOKEN_FILE"):
-        access.login("two", "10.0.0.1")
+        access.login("the-second-token-of-all", "10.0.0.1")
 
 
 class Reviewer:
