@@ -100,7 +100,8 @@ class HubProcess:
 
     def run(self) -> int:
         """Run until a signal or the failure of a service; returns the exit code."""
-        tracing.start(self._settings.role)
+        targets = self._settings.targets
+        tracing.start(targets[0] if len(targets) == 1 else self._settings.role)
         started: list[Service] = []
         with _signals() as signalled:
             try:

@@ -56,7 +56,7 @@ NOWHERE = {
     r"^kubectl create token ACCOUNT\b": "ACCOUNT stands for a name; its flags are checked",
     r"\bDSF_API_TOKEN_FILE=token dsf ": "needs a page with tokens; tests/integration/web/test_api.py shows it one",
     r"^curl .*localhost:8428/": "VictoriaMetrics is not here",
-    r"^dsf (demo|up|hub|beat|results|exporter|flower|agent|web)\b": _LONG,
+    r"^dsf (demo|up|hub|flower|agent)\b": _LONG,
     r"^dsf (optimize|optimizer|mcp)\b": "needs OCM's hub; tests/e2e/test_optimization.py runs it",
     r"^dsf migrate\b": "needs upstream's objects; tests/integration/hub/kube/test_from_upstream.py runs it",
     r"^dsf placement\b": "needs OCM's hub; tests/e2e/test_placement_order.py runs it",

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dsf.hub import main
+from dsf.process.launch import USAGE
+from dsf.services.process import run
 from dsf.store.agents import AgentRecord, Agents
 from tests.integration.hub.world import World, hub_process
 from tests.support.httpserver import ScriptedServer
@@ -31,20 +32,19 @@ def page(port: int, path: str) -> tuple[int, str]:
 
 
 def test_a_process_is_probed_ends_cleanly_and_comes_back_after_kill(
-    world: World, api: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, api: ScriptedServer, tmp_path: Path
 ) -> None:
     port = free_port()
-    monkeypatch.setenv("DSF_LISTEN_PORT", str(port))
     world.config()
     world.cluster("a")
     world.scorer("cpu-scorer", api)
-    first = hub_process(world, tmp_path / "log")
+    first = hub_process(world, tmp_path / "log", port)
     try:
         world.until(lambda: world.pairs() == ["a/cpu-scorer"], timeout=30)
     finally:
         first.kill()
     world.cluster("b")
-    process = hub_process(world, tmp_path / "log")
+    process = hub_process(world, tmp_path / "log", port)
     try:
         wait_for(lambda: page(port, "/readyz") == (200, "ok\n"), 30, process.tail())
         world.until(lambda: world.pairs() == ["a/cpu-scorer", "b/cpu-scorer"], timeout=30)
@@ -65,9 +65,9 @@ def test_a_process_is_probed_ends_cleanly_and_comes_back_after_kill(
 
 def test_a_port_that_is_taken_is_said(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     with contextlib.closing(socket.create_server(("0.0.0.0", 0))) as taken:
-        settings = world.settings.model_copy(update={"listen_port": taken.getsockname()[1]})
-        assert main.run(settings) == main.USAGE
-    assert "DSF_LISTEN_PORT: cannot listen on port" in capsys.readouterr().err
+        update = {"target": "controller", "listen_host": "0.0.0.0", "probe_port": taken.getsockname()[1]}
+        assert run(world.settings.model_copy(update=update)) == USAGE
+    assert "DSF_PROBE_PORT: cannot listen on" in capsys.readouterr().err
 
 
 def test_an_agent_that_is_too_old_is_named_in_the_status(running: World) -> None:

@@ -201,13 +201,13 @@ class World:
         return wait_for(condition, timeout, message)
 
 
-def hub_process(world: World, log: Path) -> Child:
+def hub_process(world: World, log: Path, probe_port: int = 0) -> Child:
     """A hub controller with the settings of a world."""
     url = world.settings.redis_url.get_secret_value()
     environment = child_environment(
         role="hub",
         target="controller",
-        probe_port=0,
+        probe_port=probe_port,
         backend="dir",
         manifests=world.folder,
         redis_url=url,

@@ -31,8 +31,8 @@ def test_every_process_says_what_is_wrong_with_a_certificate_and_goes_on(ca: Tes
         "not signed by the CA in": stranger.issue("localhost"),
         "it has expired": ca.issue("localhost", start=timedelta(days=-9), end=timedelta(days=-1)),
     }
-    # The exporter looks at Redis only when somebody looks at the exporter.
-    roles = ("hub", "beat", "results", "flower", "agent")
+    # The page looks at Redis only when somebody looks at it.
+    roles = ("controller", "beat", "results", "flower", "agent")
     with SecureRedis(ca) as server:
         ClusterUsers(server.client(hub_user("hub"), server.passwords["hub"]), MASTER).sync({CLUSTER: [1]})
         server.restart_blindly(kinds["not signed by the CA in"])
@@ -52,7 +52,7 @@ def _check(server: SecureRedis, kinds: dict[str, Certificate], roles: tuple[str,
                 assert f"Redis at localhost:{server.port} is refused" in line
             assert [role for role, child in running.items() if not child.is_running] == []
         server.restart(server.ca.issue("localhost"))
-        users = {"dsf-hub", "dsf-beat", "dsf-results", "dsf-flower", "spoke-c1"}
+        users = {"dsf-controller", "dsf-beat", "dsf-results", "dsf-flower", "spoke-c1"}
         admin = server.client()
         wait_for(lambda: users <= {client["user"] for client in admin.client_list()}, 60, "everybody to be back")
         wait_for((folder / "ready").exists, 20, "the agent to take ticks")

@@ -16,7 +16,7 @@ from tests.support.httpserver import answer
 def test_every_process_works_with_its_own_user_and_is_refused_nothing(fleet: Fleet) -> None:
     works(fleet, *CLUSTERS)
     assert "dynamic_scoring_up 1.0" in fleet.get(fleet.web_port, "/metrics")
-    expected = {"dsf-hub", "dsf-beat", "dsf-results", "dsf-exporter", "dsf-flower", "spoke-c1", "spoke-c10"}
+    expected = {"dsf-controller", "dsf-beat", "dsf-results", "dsf-web", "dsf-flower", "spoke-c1", "spoke-c10"}
     fleet.until(lambda: {client["user"] for client in fleet.admin.client_list()} - {"admin"} == expected, "all users")
     ours = {"dsf.cycle", "dsf.fetch", "dsf.score", "dsf.publish", "dsf.ingest"}
     fleet.until(lambda: _seen_by_flower(fleet) >= ours, "Flower to show every task")

@@ -112,7 +112,7 @@ def test_a_rotation_loses_no_cycle_and_restarts_nothing(fleet: Fleet) -> None:
 
 def test_a_hub_that_starts_anew_goes_on_where_it_was(fleet: Fleet) -> None:
     # Between the two steps of a rotation: both are valid then.
-    fleet.end("hub")
+    fleet.end("controller")
     began, key_id = time.time(), fleet.key_id() + 1
     dsf(fleet, "rotate", "--cluster", "c1")
     assert dsf(fleet, "list")["c1"]["state"] == "asked for"
@@ -188,11 +188,13 @@ def test_a_deleted_cluster_is_cut_off_and_one_of_its_name_gets_others(fleet: Fle
 def by_hand(fleet: Fleet) -> Iterator[Fleet]:
     """The fleet without its hub controller, which would undo what a test does in its place."""
     key_id = fleet.key_id()
-    fleet.end("hub")
+    fleet.end("controller")
     yield fleet
     give(fleet, key_id)
     fleet.run_hub()
-    fleet.until(lambda: "dsf-hub" in {client["user"] for client in fleet.admin.client_list()}, "the hub to be back")
+    fleet.until(
+        lambda: "dsf-controller" in {client["user"] for client in fleet.admin.client_list()}, "the hub to be back"
+    )
     # The newest that was used is the one that is valid again.
     dsf(fleet, "rotate", "--cluster", "c1", "--wait", "120")
 

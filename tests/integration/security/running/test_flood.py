@@ -115,7 +115,7 @@ def test_a_flood_of_one_cluster_is_its_own_affair_and_revoking_ends_it(small: Fl
 def test_a_redis_that_was_filled_is_well_again_after_revoking(small: Fleet) -> None:
     """However that was done: no cluster may."""
     fleet = small
-    before = {name: len(fleet.log(name)) for name in ("results", "beat", "hub")}
+    before = {name: len(fleet.log(name)) for name in ("results", "beat", "controller")}
     # More than there is room for, and faster than the hub looks. The agent would take some of it.
     agent = fleet.process("agent-c1")
     agent.signal(signal.SIGSTOP)
