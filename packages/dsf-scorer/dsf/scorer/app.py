@@ -62,13 +62,21 @@ class ScorerApp:
         """Serve until Ctrl-C."""
         import uvicorn
 
-        from dsf.scorer.protocol import PatientProtocol
-
         if not logging.getLogger().handlers:
             logging.basicConfig(
                 stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s"
             )
-        uvicorn.run(self, host=host, port=port, access_log=False, http=PatientProtocol)
+        uvicorn.run(
+            self,
+            host=host,
+            port=port,
+            access_log=False,
+            # Beyond it, requests get 503: each holds memory for its series.
+            limit_concurrency=256,
+            # Longer than balancers in front keep idle connections.
+            timeout_keep_alive=620,
+            h11_max_incomplete_event_size=64 * 1024,
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI interface."""
