@@ -24,6 +24,7 @@ _ORDER = [
     "resources",
     "sources",
     "upgrades",
+    "modes",
     "sentinel",
     "deploying",
     "removal",
