@@ -98,6 +98,16 @@ class World:
 
     def start(self) -> None:
         """Start the hub's processes, then join a cluster and deploy its agent as OCM does."""
+        self.start_redis()
+        for name in ("hub", "hub-2", "flower"):
+            # A test is about a cluster that has left for good.
+            self.run(name, DSF_DEPARTURE_GRACE="0")
+        # Its port is the default one.
+        self.run("optimizer", DSF_LISTEN_PORT=str(self.node.port("optimizer", 8338)))
+        self.join()
+
+    def start_redis(self) -> None:
+        """Start the chart's Redis."""
         self.node.fixed["redis", 6379] = self.redis_port
         self.node.hosts = {
             _HOST: f"localhost:{self.redis_port}",
@@ -106,14 +116,10 @@ class World:
             "bind * -::*": "bind 127.0.0.1",
         }
         self.node.run(self._workload(STATEFUL_SETS, "redis"), "redis")
-        for name in ("hub", "hub-2", "flower"):
-            # A test is about a cluster that has left for good.
-            self.node.run(self._workload(DEPLOYMENTS, name.removesuffix("-2")), name, DSF_DEPARTURE_GRACE="0")
-        # Its port is the default one.
-        port = self.node.port("optimizer", 8338)
-        self.node.run(self._workload(DEPLOYMENTS, "optimizer"), "optimizer", DSF_LISTEN_PORT=str(port))
-        self._join()
-        self._deploy_agent()
+
+    def run(self, name: str, **more: str) -> None:
+        """Start a pod of the Deployment of this name; `-2` behind it is a second one."""
+        self.node.run(self._workload(DEPLOYMENTS, name.removesuffix("-2")), name, **more)
 
     def _workload(self, resource: Resource, name: str) -> chart.Object:
         return self.session.get(resource.path(HUB_NAMESPACE, f"dynamic-scoring-{name}"))
@@ -130,11 +136,13 @@ class World:
         with urllib.request.urlopen(request, timeout=300) as done:
             assert done.status == 200
 
-    def _join(self) -> None:
+    def join(self) -> None:
+        """Join a cluster with a scorer, and deploy its agent."""
         self.session.create(NAMESPACES.path(), {"metadata": {"name": CLUSTER}})
         self.create(MANAGED_CLUSTERS, "", CLUSTER, {"hubAcceptsClient": True})
         self.create(MANAGED_CLUSTER_ADDONS, CLUSTER, ADDON_NAME, {})
         self.scorer(SCORER, {"type": "None"})
+        self._deploy_agent()
 
     def scorer(self, name: str, source: dict[str, Any]) -> None:
         """A DynamicScorer whose scores are NAME-score."""
