@@ -20,9 +20,13 @@ from celery.beat import ScheduleEntry, Scheduler
 import dsf.log
 from dsf import keys
 from dsf.messages import CYCLE_TASK
+from dsf.process import hubclock
+from dsf.process.hubclock import HubClock
 from dsf.schedule.dispatch import Dispatcher
 from dsf.settings import Settings, settings
-from dsf.store.client import at_once, connect, hub_time
+from dsf.store.client import at_once, connect
+from dsf.store.clockguard import ScheduleGuard
+from dsf.store.clocks import ClockReports
 from dsf.store.entries import effective
 from dsf.store.schedule import ScheduleStore
 
@@ -65,15 +69,10 @@ class BeatLock:
         now = time.monotonic()
         if self._held and now < self._renew_at:
             return True
-        holder, remaining = at_once(
-            self._client,
-            ("SET", keys.BEAT_LOCK, self._token, "NX", "GET", "PX", self._milliseconds),
-            ("PTTL", keys.BEAT_LOCK),
-        )
+        [holder] = at_once(self._client, ("SET", keys.BEAT_LOCK, self._token, "NX", "GET", "PX", self._milliseconds))
         held = holder in (None, self._token)
-        # Of another's lock that lives that much longer than any: the clock of Redis was set back, and the holder may be
-        # dead. Should a lock have expired since, what is extended is its successor's, which does no harm.
-        if holder == self._token or (not held and remaining > self._milliseconds + 60_000):
+        # Should it have expired since, its successor's lock is extended, which does no harm.
+        if holder == self._token:
             self._client.pexpire(keys.BEAT_LOCK, self._milliseconds)
         if self._held and holder != self._token:
             log.warning("beat lost its lock", hint="it or redis stood still for longer than the lock lives")
@@ -123,7 +122,11 @@ class BeatScheduler(Scheduler):
             self._connect(config.model_copy(update={"redis_socket_timeout": timeout}), retries=0),
             config.beat_lock_timeout,
         )
-        self._dispatcher = Dispatcher(self._redis, queue_limit=config.queue_limit)
+        self._guard = ScheduleGuard(self._redis, config.beat_lock_timeout)
+        self._clock_reports = ClockReports(self._redis, config)
+        self._clock = HubClock(self._redis, on_measured=self._look_at_clock)
+        hubclock.use(self._clock)
+        self._dispatcher = Dispatcher(self._redis, queue_limit=config.queue_limit, clock=self._clock.now)
         # The pop must end before the socket's timeout.
         self._longest_wait = min(LONGEST_WAIT, config.redis_socket_timeout / 2)
 
@@ -138,6 +141,7 @@ class BeatScheduler(Scheduler):
         self._touch()
         self._ticking = True
         try:
+            self._clock.keep_measured()
             if self._lock is None or not self._lock.ensure():
                 # Not on the wake list: its element is for the active beat.
                 time.sleep(self._lock.poll if self._lock else _RETRY)
@@ -181,7 +185,7 @@ class BeatScheduler(Scheduler):
         """
         with contextlib.closing(connect(self._settings, name="dsf-beat", retries=1)) as client:
             store = ScheduleStore(client)
-            now, entries, overrides = hub_time(client), store.entries(), store.overrides()
+            now, entries, overrides = hubclock.hub_time(client), store.entries(), store.overrides()
             due = store.due_times(entry.pair for entry in entries)
         scheduled = {}
         for entry in entries:
@@ -211,10 +215,13 @@ class BeatScheduler(Scheduler):
         self._clients.append(client)
         return client
 
+    def _look_at_clock(self, clock: HubClock) -> None:
+        self._guard.check(clock.now())
+        self._clock_reports.report(clock)
+
     def _wait(self, until: float | None) -> None:
         """Wait until this time (unix seconds), a change of the schedule, or the longest wait."""
-        seconds = self._longest_wait if until is None else min(until - time.time(), self._longest_wait)
-        # The clock may be set back during the pop.
+        seconds = self._longest_wait if until is None else min(until - self._clock.now(), self._longest_wait)
         ends_at = time.monotonic() + seconds
         # An idle Redis checks timeouts of blocked clients ten times a second (`hz 10`), so a blocking pop ends up to
         # this late (seconds). The last such interval before a due time is a sleep, not a pop.

@@ -7,6 +7,7 @@ schema version `v` unless said otherwise. Redis Cluster is not supported: Celery
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 #: Version of every stored value and message; readers accept one older and one newer.
 SCHEMA_VERSION = 1
@@ -66,14 +67,27 @@ def mail_flag(cluster: str) -> str:
 
 # --- remote control of Celery's workers -----------------------------------------------------------------------
 
-#: Channels of commands from people on the hub, and of those that only ask; all workers listen.
-CONTROL = "dsf:control"
-QUESTIONS = "dsf:control:ask"
+
+class ControlChannels(NamedTuple):
+    """Channels of remote control. Unlike keys, channels are of the whole server, so they carry the database."""
+
+    #: Commands from people on the hub, and those that only ask; all workers listen.
+    commands: str
+    questions: str
+
+    @classmethod
+    def of(cls, db: int) -> ControlChannels:
+        """Those of the installation in this database."""
+        prefix = "dsf:control" if db == 0 else f"dsf:{db}:control"
+        return cls(prefix, f"{prefix}:ask")
+
+    def reply(self, worker: str) -> str:
+        """Channel of the replies of one worker, by Celery's name of it."""
+        return f"{self.commands}:reply:{worker}"
 
 
-def control_reply(worker: str) -> str:
-    """Channel of the replies of one worker, by Celery's name of it."""
-    return f"{CONTROL}:reply:{worker}"
+#: Of database 0, the only one in which users of Redis are possible.
+CONTROL = ControlChannels.of(0)
 
 
 # --- registry (written by the hub controller) ----------------------------------------------------------------
@@ -167,6 +181,23 @@ _MARK_PREFIX = "dsf:watch:"
 def stage_mark(stage: str) -> str:
     """String that a stage sets while it works; expires."""
     return _MARK_PREFIX + stage
+
+
+# --- the hub itself ------------------------------------------------------------------------------------------
+
+#: hash `<host>:<process id>` -> ClockReport: how far a process's machine is from the hub's clock, which is Redis' own;
+#: `agent <cluster>` -> the same of an agent, while a results worker doubts its own clock. By all processes.
+CLOCKS = "dsf:clocks"
+#: string, Owner as JSON: the installation whose data this database has; expires. By the hub controller.
+OWNER = "dsf:owner"
+#: hash kind -> sentence: problems of Redis and of clocks, for people; by the hub controller.
+HUB_PROBLEMS = "dsf:hub:problems"
+_CLOCK_PREFIX = "dsf:clock:"
+
+
+def clock(service: str) -> str:
+    """String with the newest unix time that the clock of Redis has shown a service, `beat` or `results`; by it."""
+    return _CLOCK_PREFIX + service
 
 
 # --- notifications for the hub controller --------------------------------------------------------------------

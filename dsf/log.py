@@ -13,6 +13,7 @@ import time
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any, cast
 
+from dsf import foreignvariables
 from dsf.settings import Settings, unknown_variables
 from dsf.text import listed, visible
 
@@ -42,6 +43,8 @@ def setup(settings: Settings) -> None:
             "unknown settings in the environment are ignored; docs/settings.md has all, docs/migration.md renamed ones",
             names=listed(unknown, 20),
         )
+    for name, instead in foreignvariables.removed().items():
+        get(__name__).warning("a variable of a library is ignored", name=name, instead=instead)
 
 
 def _configure(settings: Settings) -> None:

@@ -104,8 +104,14 @@ TICKS_STOPPED = Metric("dynamic_scoring_ticks_stopped", "gauge", "1 while no bea
 PATH_PROBLEM = Metric(
     "dynamic_scoring_path_problem",
     "gauge",
-    "1 while a stage between a due pair and its written score stands still: ticks, results, books, agents, objects.",
+    "1 while a stage from a due pair to its written score stands still: redis, ticks, results, books, agents, objects.",
     ("stage",),
+)
+HUB_PROBLEM = Metric(
+    "dynamic_scoring_hub_problem",
+    "gauge",
+    "1 while people must change Redis or a machine of the hub: clock, eviction or persistence; dsf status says what.",
+    ("kind",),
 )
 TICKS_SKIPPED = Metric("dynamic_scoring_ticks_skipped", "counter", "Due ticks that were not sent.", ("reason",))
 QUEUE_LENGTH = Metric(

@@ -17,6 +17,7 @@ from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_va
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from dsf import foreignvariables
 from dsf.errors import SettingsError
 
 ENV_PREFIX = "DSF_"
@@ -511,7 +512,10 @@ class Settings(BaseSettings):
 
     @classmethod
     def load(cls) -> Self:
-        """Read the environment. Raises SettingsError naming each wrong variable."""
+        """Read the environment. Raises SettingsError naming each wrong variable.
+
+        Removes from it what would override the settings (`dsf.foreignvariables`)."""
+        foreignvariables.clean(os.environ)
         try:
             return cls()
         except ValidationError as error:

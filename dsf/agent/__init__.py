@@ -2,7 +2,7 @@
 
 config    watches the delivered summaries
 secrets   tokens and the signing key, read at each use
-ticks     what a message of the cluster's queue may be, and the clock by which it expires
+ticks     what a message of the cluster's queue may be
 cycles    cycles: their stages, each a task, what these keep between them, and which run
 outbox    signs results and puts them into the cluster's mailbox on the hub
 metrics   the agent's own /metrics, and the readiness file

@@ -28,6 +28,7 @@ from dsf.keys import is_name
 from dsf.messages import CYCLE_TASK, MAX_FRAME_BYTES, STAGE_TASKS
 from dsf.process import memory
 from dsf.process.exposition import MetricsServer
+from dsf.process.hubclock import AGENT_INTERVAL, HubClock
 from dsf.process.launch import USAGE
 from dsf.redislink.link import Link
 from dsf.settings import Settings
@@ -71,7 +72,7 @@ class Runtime:
         self.ending = threading.Event()
         self.relay = make_relay(settings)
         self.redis = connect(settings, name=f"dsf-agent-{settings.cluster}")
-        self.clock = ticks.HubClock(self.redis)
+        self.clock = HubClock(self.redis, interval=AGENT_INTERVAL)
         #: What sources keep between cycles.
         self.memory = SourceMemory(window_budget(settings.agent_window_series), self.config.summaries)
         self.memory.settings = settings

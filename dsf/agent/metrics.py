@@ -52,7 +52,7 @@ class AgentMetrics(Observer, Collector):
     """Written by cycles, read by the exposition. Thread-safe."""
 
     def __init__(self, cluster: str, config: AgentConfig, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` gives seconds, and is never set back: that would prolong scores."""
+        """`clock` gives seconds, and never goes back: that would prolong scores."""
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry(auto_describe=False)
         counter = self._counter

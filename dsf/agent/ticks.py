@@ -4,21 +4,18 @@ Any holder of an agent's credential, or of a right to start tasks, may push anyt
 three arguments and the id, each checked; a chain, callbacks, times and everything else in the message is dropped. What
 is no tick is counted and dropped, by the task's strategy or, if it is no message at all, by the transport.
 
-A tick expires by the hub's clock, which the agent measures.
+A tick expires by the hub's clock, which the agent measures (`dsf.process.hubclock`).
 """
 
 from __future__ import annotations
 
 import json
 import re
-import threading
-import time
 import uuid
 from collections.abc import Callable
 from queue import Empty
 from typing import Any, Final
 
-import redis
 from celery.worker import strategy
 from kombu.transport import virtual
 
@@ -26,7 +23,6 @@ import dsf.log
 from dsf.keys import is_name, run_member
 from dsf.messages import is_run_id
 from dsf.process import tracing
-from dsf.process.threads import SupervisedThread
 from dsf.redislink import broker
 from dsf.settings import settings
 
@@ -190,74 +186,3 @@ class TickTransport(_Transport):  # type: ignore[misc]
             raise
         except Exception as error:  # noqa: BLE001 (whatever it is, it is no message)
             refuse(error)
-
-
-class HubClock:
-    """The hub's time, as estimated by this agent. Measured in a thread; until the first measurement the agent's own.
-
-    A tick expires by the hub's clock. An agent whose clock is ahead would drop fresh ticks, and one whose clock is
-    behind would run stale ones, so the agent measures the offset to Redis' clock (`TIME`) and corrects for it. Results
-    still carry the agent's own time: the hub refuses an agent whose clock is too far off, and reports it.
-    """
-
-    def __init__(self, client: redis.Redis, clock: Callable[[], float] = time.time) -> None:
-        self._redis = client
-        self._clock = clock
-        self._offset = 0.0
-        self._stop = threading.Event()
-        self._thread = SupervisedThread(self._run, "dsf-clock")
-
-    @property
-    def offset(self) -> float:
-        """Seconds to add to the agent's clock."""
-        return self._offset
-
-    def now(self) -> float:
-        """Unix seconds on the hub's clock. Never waits."""
-        return self._clock() + self._offset
-
-    def start(self) -> None:
-        """Measure now and then periodically."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop measuring."""
-        self._stop.set()
-        self._thread.join(5)
-
-    def measure(self) -> bool:
-        """Ask Redis for its time; says whether the answer was of use. Raises redis.RedisError."""
-        # So that the next answer is not that to connecting, which takes more round trips.
-        self._redis.ping()
-        # First: a process that stands still between the two has taken that long.
-        began = time.monotonic()
-        asked = self._clock()
-        seconds, microseconds = self._redis.time()
-        took = time.monotonic() - began
-        # The time in a slower answer (seconds) is too imprecise.
-        if took > 2.0:
-            return False
-        before, self._offset = self._offset, seconds + microseconds / 1e6 - (asked + took / 2)
-        if abs(self._offset - before) > 1.0:
-            log.warning(
-                "this clock differs from the hub's", seconds=round(-self._offset, 1), hint="synchronise it (NTP)"
-            )
-        return True
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            # A clock drifts by milliseconds in a minute; one that is set has another distance to the monotonic one.
-            distance = self._distance()
-            pause = 5.0
-            try:
-                if self.measure():
-                    pause = 60.0
-            except redis.RedisError as error:
-                log.debug("the hub's clock was not read", error=str(error))
-            until = time.monotonic() + pause
-            while time.monotonic() < until and abs(self._distance() - distance) < 0.5:
-                if self._stop.wait(1.0):
-                    return
-
-    def _distance(self) -> float:
-        return self._clock() - time.monotonic()

@@ -227,7 +227,7 @@ def _still_held(
         if wish.name is None:
             return claim._replace(gone=0)
         return claim._replace(gone=0, config=wish.config) if wish.name == name else None
-    # A clock that was ahead must not keep it longer.
+    # A time that is still to come must not keep it longer.
     gone = min(claim.gone or now, now)
     return claim._replace(gone=gone) if now < gone + KEPT else None
 

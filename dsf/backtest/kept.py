@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Iterable
 from typing import Any, Final, Literal
 
@@ -15,6 +14,7 @@ from dsf.backtest.comparison import ComparisonView
 from dsf.backtest.summary import COLUMNS, BacktestView
 from dsf.errors import BacktestError
 from dsf.fleet.views import Time, View
+from dsf.process import hubclock
 from dsf.store.client import parsed
 from dsf.store.registry import Registry
 
@@ -79,7 +79,7 @@ def read(client: redis.Redis, scorer: str) -> list[KeptRun]:
 
 
 def _is_old(ident: str) -> bool:
-    return ident < f"{int((time.time() - EXPIRY) * 1000):015}"
+    return ident < f"{int((hubclock.now() - EXPIRY) * 1000):015}"
 
 
 def fitting(run: KeptRun) -> KeptRun:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import ExitStack
 from datetime import datetime
 from enum import StrEnum
@@ -14,6 +13,7 @@ import typer
 from dsf.cli.duration import hold, seconds
 from dsf.cli.group import BAD, INTERRUPTED, USAGE, fail
 from dsf.cli.output import Cell, Format, Renderable, emit, flat, stacked, table
+from dsf.process import hubclock
 
 if TYPE_CHECKING:
     from dsf.backtest.summary import BacktestView
@@ -97,7 +97,7 @@ def backtest(
         picture.check(plot)
     rule = hold(held) if held is not None else None
     try:
-        asked = moments(since, every, time.time())
+        asked = moments(since, every, hubclock.now())
         with ExitStack() as stack:
             subjects = [
                 backtesting.subject(stack, scorer, name, manifest, scorer_url, source_url)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from dsf.errors import UnknownScorerError
 from dsf.fleet.model import FleetModel
 from dsf.fleet.views import ScoreView
 from dsf.http import transport
+from dsf.process import hubclock
 from dsf.settings import Settings
 from dsf.store.registry import Registry, ScorerRecord
 
@@ -189,7 +189,7 @@ def test(
     tests = [(name, recording) for name, recording in sides if since and not _is_recorded(name)]
     if not tests:
         return False
-    asked = moments(since, every, time.time())
+    asked = moments(since, every, hubclock.now())
     return run_all(
         (
             (subject(stack, None if _manifest(name) else name, cluster, _manifest(name)), recording)
@@ -267,9 +267,9 @@ def keep_run(scorers: list[str], **found: Any) -> None:
 
     Raises BacktestError if the hub has none of them, redis.RedisError.
     """
-    now = time.time()
-    run = KeptRun(id=new_id(now), at=now, by=who(), way="cli", **found)
     with session() as opened:
+        now = hubclock.now()
+        run = KeptRun(id=new_id(now), at=now, by=who(), way="cli", **found)
         kept = keep(opened.redis, scorers, run)
     typer.echo(f"dsf: kept for the page of {', '.join(kept)}", err=True)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +11,7 @@ from dsf.cli.backtest import Every, Keep, Rate, when
 from dsf.cli.duration import seconds
 from dsf.cli.group import BAD, INTERRUPTED, USAGE, fail
 from dsf.cli.output import Cell, Format, Output, Renderable, emit, flat, stacked, table
+from dsf.process import hubclock
 from dsf.text import listed
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def compare(
     try:
         with ExitStack() as stack:
             # Scores in force are of one moment: two readings of the clock may differ.
-            now = int(time.time())
+            now = int(hubclock.now())
             sides = [backtesting.side(stack, name, since, clusters or [], now) for name in (a, b)]
             named = zip((a, b), sides, strict=True)
             is_interrupted = backtesting.test(stack, named, since, every, clusters or [], rate)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ import typer
 
 from dsf.api.pauses import pause_end
 from dsf.api.types import MAX_SECONDS
+from dsf.process import hubclock
 
 if TYPE_CHECKING:
     from dsf.api.policies import HoldRule
@@ -54,7 +54,7 @@ def moment(text: str, now: float | None = None) -> float:
 
     Raises typer.BadParameter for anything else and for the past.
     """
-    now = time.time() if now is None else now
+    now = hubclock.now() if now is None else now
     if _DURATION.fullmatch(text):
         at = now + seconds(text)
     else:
@@ -70,7 +70,7 @@ def past(text: str, now: float | None = None) -> float:
     Raises typer.BadParameter for anything else.
     """
     if _DURATION.fullmatch(text):
-        return (time.time() if now is None else now) - seconds(text)
+        return (hubclock.now() if now is None else now) - seconds(text)
     return _iso(text, datetime.timestamp, "how long ago such as 30m or 2h")
 
 

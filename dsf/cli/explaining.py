@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -34,7 +33,7 @@ from dsf.fleet.rows import score_view
 from dsf.fleet.views import HoldView, ScoreItem, View
 from dsf.http.access import Access, alias_of
 from dsf.messages import new_run_id
-from dsf.process import tracing
+from dsf.process import hubclock, tracing
 from dsf.reasons import RefusalReason
 from dsf.settings import Settings
 from dsf.sources import Payload
@@ -150,8 +149,9 @@ def _with_held(report: ExplainReport, settings: Settings) -> ExplainReport:
     settings = settings.model_copy(update={"redis_socket_timeout": min(settings.redis_socket_timeout, 3.0)})
     try:
         with connect(settings, name="dsf-cli", retries=0) as client:
+            now = hubclock.hub_time(client)
             state = Pairs(client).state(report.cluster, report.scorer)
-            score = score_view(state, Registry(client).scorers(), time.time())
+            score = score_view(state, Registry(client).scorers(), now)
     except (DsfError, redis.RedisError):
         return report
     items = [item for item in score.items if item.waiting is not None]

@@ -98,8 +98,11 @@ def changes(
     """
     from dsf.cli.session import looking
 
-    start = None if since is None else past(since)
-    with looking() as fleet:
+    if since is not None:
+        # A mistake in it needs no hub.
+        past(since)
+    with looking(needs_time=since is not None) as fleet:
+        start = None if since is None else past(since)
         change_list = fleet.changes(scorer, cluster, since=start, limit=table_limit(limit, output))
         emit(change_list, output, lambda: _render_changes(change_list))
         if output is Format.TABLE and change_list.continue_:

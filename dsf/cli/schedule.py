@@ -112,10 +112,14 @@ def pause(
 
     Example: dsf schedule pause sample-scorer --cluster worker01 --until 2h
     """
-    paused_until = None if end is None else moment(end)
-    _change(
-        scorer, cluster, output, name, lambda actions: actions.pause(scorer, cluster, paused_until, note=note), "pause"
-    )
+    if end is not None:
+        # A mistake in it needs no hub; whether it is in the past, only the hub knows.
+        moment(end, 0.0)
+
+    def act(actions: Actions) -> None:
+        actions.pause(scorer, cluster, None if end is None else moment(end), note=note)
+
+    _change(scorer, cluster, output, name, act, "pause")
 
 
 @app.command(cls=FleetCommand)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import redis
 import typer
@@ -17,6 +17,7 @@ from dsf import keys
 from dsf.cli import context
 from dsf.cli.output import flat
 from dsf.errors import SettingsError, UnknownClusterError
+from dsf.process import hubclock
 from dsf.redislink import address
 from dsf.settings import Settings
 from dsf.store.client import connect
@@ -109,20 +110,59 @@ def agent_settings(cluster: str) -> Settings:
 def session() -> Iterator[CommandSession]:
     """Settings and a Redis client that is closed at the end."""
     settings = command_settings()
-    # A user is waiting: one retry suffices.
-    client = connect(settings, name="dsf-cli", retries=1)
+    # About three seconds: Redis may be restarting. A user waits, so not longer.
+    client = connect(settings, name="dsf-cli", retries=8)
     try:
-        yield CommandSession(settings, client)
+        with _hub_time(client):
+            yield CommandSession(settings, client)
     finally:
         client.close()
 
 
+#: Seconds by which this machine's clock may differ from the hub's before a command says so: less may be the time that
+#: an answer took.
+_NOTICEABLE: Final = 5.0
+
+
 @contextmanager
-def looking() -> Iterator[Client | FleetModel]:
-    """Data source of a read-only command: the JSON API of DSF_API_URL, else Redis."""
+def _hub_time(server: hubclock.Server) -> Iterator[None]:
+    """Use the hub's time in this command, and say so if this machine's differs. Raises redis.RedisError."""
+    clock = hubclock.HubClock(server)
+    if not clock.measure():
+        # Once more: connecting may have taken the time.
+        clock.measure()
+    hubclock.use(clock)
+    try:
+        say_offset(clock.offset)
+        yield
+    finally:
+        hubclock.use(None)
+
+
+def say_offset(offset: float) -> None:
+    """Say on standard error that this machine's clock differs noticeably from the hub's."""
+    if abs(offset) > _NOTICEABLE:
+        typer.echo(
+            f"dsf: the clock of this machine is {hubclock.described(offset)} the hub's, whose time counts here; "
+            "synchronise it (NTP)",
+            err=True,
+        )
+
+
+@contextmanager
+def looking(*, needs_time: bool = False) -> Iterator[Client | FleetModel]:
+    """Data source of a read-only command: the JSON API of DSF_API_URL, else Redis.
+
+    `needs_time`: the command computes with the hub's time before it reads. What the API says has its own time.
+    """
     client = api_client()
     if client is not None:
-        yield client
+        if needs_time:
+            with _hub_time(client):
+                yield client
+        else:
+            yield client
+            say_offset(client.offset)
         return
     from dsf.fleet.model import FleetModel
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import redis
@@ -16,6 +15,7 @@ from dsf.fleet.overviews import ScorerOverview
 from dsf.fleet.rows import override_view
 from dsf.fleet.verdict import Verdict
 from dsf.fleet.views import OverrideView, ScoreView, Time, View
+from dsf.process import hubclock
 from dsf.settings import Settings
 from dsf.store.agents import Agents
 from dsf.store.notices import Notices
@@ -47,7 +47,7 @@ def read_report(client: redis.Redis, settings: Settings, named: str | None) -> S
 
     Raises as `report_of`, and redis.RedisError.
     """
-    now = time.time()
+    now = hubclock.now()
     report = report_of(FleetModel(client), named)
     problems = list(problems_in(settings.out)) if named is None else []
     refused = Agents(client).problems(Registry(client).clusters().values())

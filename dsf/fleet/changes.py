@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
@@ -21,6 +20,7 @@ from dsf import keys
 from dsf.api.naming import MAX_NAME_LENGTH
 from dsf.errors import CursorError
 from dsf.fleet.views import Time, View
+from dsf.process import hubclock
 from dsf.store.client import at_once
 from dsf.text import cleaned
 
@@ -218,7 +218,7 @@ def read(
             more = True
             break
         changes.append(change)
-    return ChangeList(at=time.time(), changes=changes, continue_=changes[-1].id if more and changes else None)
+    return ChangeList(at=hubclock.now(), changes=changes, continue_=changes[-1].id if more and changes else None)
 
 
 def after(client: redis.Redis, last: str, limit: int = _BATCH) -> Sequence[tuple[str, Change | None]]:

@@ -6,6 +6,7 @@
     for row in fleet.all_pairs(state=["failing"]):
         print(row.cluster, row.scorer, row.failure.reason if row.failure else "")
 
+Times in answers are those of the server; `Client.offset` says how far this machine's clock is off.
 Methods raise UnknownScorerError or UnknownClusterError for an unregistered name, QueryError for a query that the server
 rejects as invalid, HttpError when it cannot be reached, and ApiError for other error answers.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from typing import Any, Final, TypedDict, TypeVar, Unpack
 from urllib.parse import quote, urlencode
 
@@ -63,7 +65,7 @@ class PairQuery(TypedDict, total=False):
 
 
 class Client:
-    """Client of one server. Thread-safe and stateless."""
+    """Client of one server. Thread-safe."""
 
     def __init__(self, url: str, *, token: str | None = None, timeout: float = 10.0) -> None:
         """`url` of the server with or without `/api/v1`; `token` is sent as Bearer token, `timeout` is seconds per
@@ -71,6 +73,16 @@ class Client:
         self._base = url.rstrip("/").removesuffix("/api/v1") + "/api/v1/"
         self._token = token
         self._timeout = timeout
+        #: Seconds to add to the time of this machine for that of the server, by the newest answer.
+        self.offset = 0.0
+
+    def ping(self) -> None:
+        """Nothing: each request is a connection of its own. With `time` this is a `dsf.process.hubclock.Server`."""
+
+    def time(self) -> tuple[int, int]:
+        """The server's time: seconds and microseconds since 1970."""
+        at = self.clusters(limit=1).at.timestamp()
+        return int(at), int(at % 1 * 1e6)
 
     def summary(self) -> FleetOverview:
         """The whole fleet in numbers, with its 200 worst scorers; `scorers` has all."""
@@ -189,9 +201,12 @@ class Client:
         if answer.status != 200:
             raise self._refusal(answer.status, answer.body, path)
         try:
-            return model.model_validate_json(answer.body)
+            view = model.model_validate_json(answer.body)
         except ValidationError as error:
             raise self._another(path, f"{error.error_count()} mistakes") from None
+        if isinstance(at := getattr(view, "at", None), datetime):
+            self.offset = at.timestamp() - time.time()
+        return view
 
     def _refusal(self, status: int, body: bytes, path: str) -> Exception:
         try:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import fnmatch
 import math
-import time
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from heapq import nlargest, nsmallest
@@ -55,6 +54,7 @@ from dsf.fleet.selection import MAX_ROWS, Cursor, PairFilter, at_most, cluster_c
 from dsf.fleet.snapshot import RANKS, Rows, Snapshot, SnapshotRow
 from dsf.fleet.verdict import Verdict
 from dsf.fleet.views import HistoryList, ScheduleList, ScoreList, ScoreView
+from dsf.process import hubclock
 from dsf.store.agents import Agents, key_id
 from dsf.store.notices import ConfigRead, Notices, ScorerNotice
 from dsf.store.pairs import Pairs
@@ -69,7 +69,7 @@ class FleetModel:
     unregistered name, and QueryError or CursorError for an invalid query.
     """
 
-    def __init__(self, client: redis.Redis, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, client: redis.Redis, clock: Callable[[], float] = hubclock.now) -> None:
         self._redis = client
         self._registry = Registry(client)
         self._pairs = Pairs(client)

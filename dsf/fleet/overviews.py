@@ -146,7 +146,7 @@ class ScorerDetail(ScorerOverview):
 class PathProblem(View):
     """Where the path from a due pair to a written score is interrupted."""
 
-    stage: str = Field(description="ticks, results, books, agents or objects.")
+    stage: str = Field(description="redis, ticks, results, books, agents or objects; clock, eviction or persistence.")
     message: str
 
 
@@ -160,7 +160,8 @@ class FleetOverview(View):
     states: StateCounts
     overdue: int = Field(description="Pairs that are due and whose tick was not sent within five seconds.")
     problems: list[PathProblem] = Field(
-        default=[], description="Why scores do not arrive or are not written, worst first; none while they are."
+        default=[],
+        description="Why scores do not arrive or are not written, worst first; then what else people must change.",
     )
     lags: list[Bucket] = Field(default=[], description="Ticks by seconds that they were sent late, since ever.")
     scorers: list[ScorerOverview] = Field(description="Worst first; /api/v1/scorers has all of them.")

@@ -17,7 +17,8 @@ from dsf.fleet.verdict import Verdict
 from dsf.messages import is_run_id, run_time
 from dsf.store.client import number, parsed
 from dsf.store.pairs import Unwritten
-from dsf.store.ticks import RUN_SLACK, ticks_problem
+from dsf.store.server import read_problems
+from dsf.store.ticks import RUN_SLACK, ticks_problem, writes_problem
 from dsf.store.watch import SECONDS, standing
 from dsf.store.writes import TURN_AT
 
@@ -32,7 +33,7 @@ _MOST: Final = 1000
 class Problem(NamedTuple):
     """Why scores do not arrive, or are not written."""
 
-    #: ticks, results, books, agents or objects.
+    #: redis, ticks, results, books, agents or objects; or a kind of `dsf.store.server`.
     stage: str
     message: str
 
@@ -42,6 +43,11 @@ class _Path(NamedTuple):
     rows: Rows
     #: Unix seconds.
     now: float
+
+
+def _redis(path: _Path) -> str:
+    """Redis takes writes."""
+    return writes_problem(path.client)
 
 
 def _ticks(path: _Path) -> str:
@@ -133,20 +139,23 @@ def _objects(path: _Path) -> str:
 
 #: Stage -> what watches it, in the order of the path: an earlier interruption explains the later ones.
 STAGES: Final[Mapping[str, Callable[[_Path], str]]] = {
+    "redis": _redis,
     "ticks": _ticks,
     "results": _results,
     "books": _books,
     "agents": _agents,
     "objects": _objects,
 }
-#: Stages that run on the hub.
+#: Stages that run on the hub. Without that of Redis: what it has can be read while it takes no writes.
 HUB_STAGES: Final = ("ticks", "results", "books")
 
 
 def path_problems(client: redis.Redis, rows: Rows, now: float) -> list[Problem]:
-    """Return where the path is interrupted at `now` (unix seconds), worst first. Raises redis.RedisError."""
+    """Return where the path is interrupted at `now` (unix seconds), worst first, and then what else people must change
+    in Redis or in a machine of the hub. Raises redis.RedisError."""
     path = _Path(client, rows, now)
-    return [Problem(stage, message) for stage, watch in STAGES.items() if (message := watch(path))]
+    interrupted = [Problem(stage, message) for stage, watch in STAGES.items() if (message := watch(path))]
+    return interrupted + [Problem(kind, message) for kind, message in read_problems(client).items()]
 
 
 def hub_problems(client: redis.Redis, now: float) -> Iterator[str]:

@@ -12,6 +12,7 @@ from dsf import keys
 from dsf.errors import QueueFullError, UnknownScorerError
 from dsf.fleet.rows import score_view
 from dsf.fleet.views import ScoreView, Time, View
+from dsf.process import hubclock
 from dsf.settings import Settings
 from dsf.store.agents import results_waiting
 from dsf.store.entries import effective
@@ -67,7 +68,7 @@ def send(client: redis.Redis, settings: Settings, scorer: str, clusters: Sequenc
                 f"distributed yet; it runs on: {', '.join(entries) or 'none'}"
             )
     overrides = store.overrides()
-    now = time.time()
+    now = hubclock.now()
     for cluster in wanted:
         interval = effective(entries[cluster], overrides, now).interval
         try:
@@ -79,7 +80,7 @@ def send(client: redis.Redis, settings: Settings, scorer: str, clusters: Sequenc
 
 def sent(scorer: str, runs: Sequence[RunView]) -> RescoreReport:
     """The report without waiting for the runs to end."""
-    return RescoreReport(at=time.time(), scorer=scorer, runs=list(runs))
+    return RescoreReport(at=hubclock.now(), scorer=scorer, runs=list(runs))
 
 
 def wait(client: redis.Redis, scorer: str, runs: Sequence[RunView], deadline: float) -> RescoreReport:
@@ -113,7 +114,7 @@ def answer(history: Iterable[HistoryEntry], run: str) -> HistoryEntry | None:
 
 def _with_scores(client: redis.Redis, scorer: str, runs: list[RunView]) -> RescoreReport:
     records = Registry(client).scorers()
-    now = time.time()
+    now = hubclock.now()
     record = records.get(scorer)
     is_filled = record is not None and record.when_empty.behavior == "Value"
     name = "results" if record is not None and not record.is_published else "items"

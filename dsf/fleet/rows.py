@@ -208,7 +208,7 @@ def _skips(skips: Skips | None, record: ScorerRecord | None) -> SkipsView | None
 
 
 def age_of(last_success: float | None, now: float) -> float | None:
-    """Seconds since then; never negative, even if a clock is ahead."""
+    """Seconds since then; never negative, even for a time that is to come."""
     return None if last_success is None else round(max(0.0, now - last_success), 3)
 
 

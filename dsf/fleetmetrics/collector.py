@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal
@@ -17,6 +16,7 @@ from dsf import keys, metrics
 from dsf.fleet.model import FleetModel
 from dsf.fleet.path import STAGES
 from dsf.fleetmetrics.families import Labels, PairFamilies, filled
+from dsf.process import hubclock
 from dsf.reasons import RejectionReason
 from dsf.schedule.stats import schedule_families
 from dsf.store.client import number, read_factor
@@ -43,7 +43,7 @@ class FleetCollector(Collector):
     def __init__(
         self,
         client: redis.Redis,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = hubclock.now,
         *,
         limit: int = sys.maxsize,
         shard: tuple[int, int] = (0, 1),

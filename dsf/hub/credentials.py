@@ -13,9 +13,7 @@ the old ones are removed once it has used the new ones. Steps may be repeated af
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Mapping
-from typing import Any
 
 import redis
 
@@ -24,8 +22,10 @@ from dsf.backends.protocol import Backend, Credentials
 from dsf.errors import BackendError, SettingsError
 from dsf.hub.registrar import Registrar
 from dsf.messages import derive_key
+from dsf.process import hubclock
 from dsf.redisacl.clusterusers import UsersEverywhere
 from dsf.redisacl.keyids import KeyIds
+from dsf.redislink import address
 from dsf.settings import Settings
 from dsf.store.agents import AgentKeys, KeyRequest
 from dsf.store.registry import ClusterRecord
@@ -69,12 +69,16 @@ class AgentCredentials:
         # Users' requests; None until first read.
         self._requests: dict[str, KeyRequest] | None = None
         self._client = client
-        self._are_limits_known = False
 
     def begin(self, master_secret: bytes) -> None:
-        """All credentials are derived from this secret."""
+        """All credentials are derived from this secret. Raises SettingsError for users in another database than 0."""
         self._secret = master_secret
         if self._settings.redis_manage_users:
+            if address.parse(self._settings.resolved_redis_url()).db:
+                raise SettingsError(
+                    "DSF_REDIS_MANAGE_USERS: users of Redis are of the whole server, and agents reach database 0 only; "
+                    "end DSF_REDIS_URL in /0, or give this hub a Redis of its own"
+                )
             self._users = UsersEverywhere(self._client, self._settings, master_secret)
 
     def ensure(self, cluster: str, uid: str, *, deliver: bool = True) -> float | None:
@@ -134,10 +138,6 @@ class AgentCredentials:
         """
         if self._users is None:
             return set()
-        if not self._are_limits_known:
-            for problem in missing_limits(self._client):
-                log.warning("redis is not bounded", problem=problem)
-            self._are_limits_known = True
         with self._lock:
             wanted = ((cluster, uid) for cluster, uid in clusters.items() if cluster not in self._gone)
             known = ((cluster, self._in_force(cluster, uid)) for cluster, uid in wanted)
@@ -174,7 +174,7 @@ class AgentCredentials:
 
     def _admit(self, cluster: str, uid: str, registered: tuple[int, ...], request: KeyRequest | None) -> KeyIds:
         """Have Redis and the results worker accept the currently valid credentials."""
-        now = time.time()
+        now = hubclock.now()
         known = None
         is_another = self._is_another(cluster, uid)
         if is_another:
@@ -226,7 +226,7 @@ class AgentCredentials:
             return None
         ids, request = self._known(cluster, self._registrar.cluster(cluster).key_ids), self._request(cluster)
         if ids is not None and request is not None and (request.action, request.key_id) == ("revoke", ids.current):
-            return ids.revoked(time.time())
+            return ids.revoked(hubclock.now())
         return ids
 
     def _new(self, cluster: str, now: float) -> KeyIds:
@@ -247,15 +247,3 @@ class AgentCredentials:
     def _shared(self) -> tuple[str, str]:
         """Shared by all agents: the Sentinels' password, the pull Secret. Raises SettingsError."""
         return self._settings.resolved_agent_sentinel_password() or "", self._settings.resolved_agent_pull_secret()
-
-
-def missing_limits(client: redis.Redis) -> list[str]:
-    """Redis' own limits that are missing or wrong, as far as it reports them. Raises redis.RedisError."""
-    memory: dict[str, Any] = client.info("memory")
-    problems = []
-    if int(memory.get("maxmemory", 0)) == 0:
-        problems.append("maxmemory is not set: Redis takes all memory there is; deploy/redis/redis.conf has limits")
-    policy = str(memory.get("maxmemory_policy", "noeviction"))
-    if policy != "noeviction":
-        problems.append(f"maxmemory-policy is {policy}: it must be noeviction, everything in Redis is data")
-    return problems

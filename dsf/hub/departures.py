@@ -19,6 +19,7 @@ from dsf.backends.protocol import Backend, Kind
 from dsf.hub.credentials import AgentCredentials
 from dsf.hub.registrar import Registrar
 from dsf.hub.summaries import FleetPlan
+from dsf.process import hubclock
 from dsf.store.notices import ClusterNotice
 
 
@@ -100,7 +101,7 @@ class DepartedClusters:
         self.registrar.remove_other_entries(cluster, stopped)
         self.registrar.put_entries(cluster, stopped)
         what = f"its ManagedClusterAddOn {ADDON_NAME} is gone" if has_agent else "its ManagedCluster is gone"
-        until = datetime.fromtimestamp(time.time() + left, UTC)
+        until = datetime.fromtimestamp(hubclock.now() + left, UTC)
         self.registrar.notices.tell_cluster(
             ClusterNotice(
                 name=cluster,

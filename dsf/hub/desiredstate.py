@@ -38,6 +38,7 @@ from dsf.hub.outage import Outage
 from dsf.hub.scorerplan import PlanMemory
 from dsf.hub.secretdelivery import NO_DELIVERY, DeliverableSecrets
 from dsf.hub.summaries import Differences, FleetPlan, differences, make_plan
+from dsf.process import hubclock
 from dsf.settings import Settings
 
 log = dsf.log.get(__name__)
@@ -157,7 +158,7 @@ class DesiredState:
         finally:
             ended = time.monotonic()
             self._rests_until = ended + REST * (ended - began)
-        return max(0.0, self._ends - time.time()) if self._ends < math.inf else None
+        return max(0.0, self._ends - hubclock.now()) if self._ends < math.inf else None
 
     def _update(self) -> FleetPlan:
         """Make a new plan and report what is to be reconciled with it.

@@ -32,6 +32,7 @@ from dsf.hub.controller import Controller
 from dsf.hub.discretion import NOT_SHOWN, kind_of
 from dsf.hub.obstacle import Obstacle
 from dsf.hub.outage import Outage
+from dsf.process import hubclock
 from dsf.settings import Settings
 from dsf.store.notices import NOT_READ, ConfigRead, cut
 from dsf.text import cleaned, has_user, place, shown_url
@@ -161,7 +162,7 @@ def check(target: HealthTarget, *, timeout: float) -> Check:
 def config_read(name: str, target: HealthTarget, result: Check, request: str) -> ConfigRead:
     """For people: whether a check of this scorer brought its /config."""
     if result.config is not None:
-        return ConfigRead(name=name, at=time.time(), request=request)
+        return ConfigRead(name=name, at=hubclock.now(), request=request)
     failure = result.config_failure or result.health_failure
     if target.mode is not ConfigSyncMode.Full:
         return ConfigRead(name=name, problem=NOT_READ, request=request)

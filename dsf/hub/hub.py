@@ -6,7 +6,7 @@ import itertools
 import random
 import threading
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Callable, Set
 from typing import Final
 
 import redis
@@ -23,14 +23,18 @@ from dsf.hub.desiredstate import DesiredState
 from dsf.hub.health import Check, HealthMonitor, HealthTarget, config_read
 from dsf.hub.notifications import ChangeTeller, NotificationListener
 from dsf.hub.outage import Outage
+from dsf.hub.rediswatch import RedisWatch
 from dsf.hub.registrar import Registrar
 from dsf.hub.scores import PlanOwners
 from dsf.hub.statuses import ConfigReconciler, ScorerReconciler
 from dsf.hub.summaries import Differences
+from dsf.process import hubclock
+from dsf.process.hubclock import HubClock
 from dsf.process.threads import SupervisedThread
 from dsf.scores.writer import ScoreWriter
 from dsf.settings import Settings
 from dsf.store.client import connect
+from dsf.store.clocks import ClockReports
 
 log = dsf.log.get(__name__)
 
@@ -41,8 +45,10 @@ _WORKERS: Final = {"kube": 8, "dir": 2}
 class Hub:
     """One hub controller. `start` it once, `stop` it once."""
 
-    def __init__(self, settings: Settings, backend: Backend) -> None:
-        """Raises SettingsError."""
+    def __init__(
+        self, settings: Settings, backend: Backend, on_unusable: Callable[[SettingsError], object] = lambda _: None
+    ) -> None:
+        """`on_unusable` is called when Redis cannot be this hub's any more. Raises SettingsError."""
         self._settings = settings
         trust.use_folder(settings.trusted_ca_dir)
         addresses.allow_link_local(settings.allow_link_local)
@@ -50,6 +56,8 @@ class Hub:
         self._outage = Outage("Redis")
         self._resync = threading.Event()
         self._client = connect(settings, name="dsf-hub")
+        self._clock = HubClock(self._client, on_measured=ClockReports(self._client, settings).report)
+        self._redis_watch = RedisWatch(self._client, settings, self._clock, self._outage, on_unusable)
         # A separate connection without retries: it detects whether Redis is reachable.
         self._notifications_client = connect(settings, name="dsf-hub-notifications", retries=0)
         self._notifications = NotificationListener(
@@ -98,7 +106,11 @@ class Hub:
     def start(self) -> None:
         """Start working. Raises BackendError and SettingsError."""
         self._backend.start(self._on_change)
-        self._credentials.begin(self._master_secret())
+        secret = self._master_secret()
+        self._clock.start()
+        hubclock.use(self._clock)
+        self._redis_watch.start(secret)
+        self._credentials.begin(secret)
         if self._is_stopping:
             raise BackendError("stopped while starting")
         self._health.start()
@@ -149,6 +161,9 @@ class Hub:
         self._others.stop()
         self.writer.stop()
         self._thread.join()
+        self._redis_watch.stop()
+        self._clock.stop()
+        hubclock.use(None)
         # Last: threads may write until here.
         self._backend.stop()
         self._credentials.close()

@@ -15,6 +15,7 @@ from dsf import keys
 from dsf.backends.protocol import Backend, ObjectKey
 from dsf.fleet.changes import Action, Change, after, moment
 from dsf.hub.outage import Outage
+from dsf.process import hubclock
 from dsf.process.threads import SupervisedThread
 from dsf.store.client import at_once
 
@@ -127,7 +128,7 @@ class ChangeTeller:
         """Create Events for new actions. Raises redis.RedisError."""
         with self._lock:
             # Kubernetes keeps an Event for an hour: older actions are skipped.
-            oldest = f"{int((time.time() - 3600) * 1000)}-0"
+            oldest = f"{int((hubclock.now() - 3600) * 1000)}-0"
             stored = self._redis.get(keys.CHANGES_TOLD)
             last = oldest if stored is None else max(str(stored), oldest, key=moment)
             while batch := after(self._redis, last):

@@ -7,7 +7,6 @@ writes in Redis are corrected.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -21,8 +20,9 @@ from dsf.hub.outage import Outage, StillAwayError
 from dsf.hub.scoreroom import with_rooms
 from dsf.hub.scorerplan import ScorerPlan
 from dsf.hub.summaries import FleetPlan
+from dsf.process import hubclock
 from dsf.store.agents import Agents
-from dsf.store.client import hub_time, parsed
+from dsf.store.client import parsed
 from dsf.store.entries import Entry, Pace, pace
 from dsf.store.notices import Notices
 from dsf.store.pairs import Pairs
@@ -69,8 +69,6 @@ class Registrar:
         self._agent_problems: Mapping[str, str] = {}
         # Text of an entry -> what it says.
         self._parsed: dict[str, Entry | None] = {}
-        # Seconds by which the clock shared by all hub processes is ahead of this host's.
-        self._skew = 0.0
         # Bytes that Redis may take; 0 without a limit.
         self._max_memory = 0
         # The plan whose scorers the registry has, and scorers' errors at the last attempt.
@@ -82,7 +80,6 @@ class Registrar:
         with self._reading:
             with self._lock:
                 self._touched.clear()
-            skew = hub_time(self._redis) - time.time()
             stored = self._schedule.stored()
             self._max_memory = _max_memory(self._redis)
             # Most are as they were, and are not parsed again.
@@ -90,9 +87,9 @@ class Registrar:
             by_cluster: dict[str, dict[str, Entry]] = {}
             for entry in filter(None, self._parsed.values()):
                 by_cluster.setdefault(entry.cluster, {})[entry.scorer] = entry
-            return self._take(by_cluster, skew)
+            return self._take(by_cluster)
 
-    def _take(self, by_cluster: dict[str, dict[str, Entry]], skew: float) -> set[str]:
+    def _take(self, by_cluster: dict[str, dict[str, Entry]]) -> set[str]:
         with self._lock:
             for cluster in self._touched:
                 # Changed while reading: the cache is newer.
@@ -101,7 +98,7 @@ class Registrar:
             clusters = self._registry.clusters()
             others = _differing(self._entries, entries) | _differing(self._clusters, clusters)
             self._entries, self._clusters, self._scorers = entries, clusters, self._registry.scorers()
-            self._skew, self._synced = skew, None
+            self._synced = None
             self._agent_problems = {
                 name: agent.problem for name, agent in sorted(self._agents.all().items()) if agent.problem
             }
@@ -220,7 +217,7 @@ class Registrar:
         changed = [entry for scorer, entry in wanted.items() if present.get(scorer) != entry]
         if not changed:
             return
-        self._schedule.upsert(changed, self._now())
+        self._schedule.upsert(changed, hubclock.now())
         with self._lock:
             self._touched.add(cluster)
             self._entries[cluster] = {**self._entries.get(cluster, {}), **{entry.scorer: entry for entry in changed}}
@@ -238,18 +235,14 @@ class Registrar:
     def cycles(self, plan: ScorerPlan, clusters: list[str]) -> CycleOutcomes:
         """Outcomes of a scorer's newest cycles."""
         self._ensure_read()
-        now = self._now()
+        now = hubclock.now()
         return CycleOutcomes.of(self._pairs.rows((cluster, plan.name) for cluster in clusters), now)
 
     def pace(self, plan: ScorerPlan, clusters: list[str]) -> Pace:
         """Effective interval of a scorer on the clusters that it is wanted on."""
         self._ensure_read()
         declared = plan.resolved.summary.scoring_interval if plan.resolved is not None else 0
-        return pace(plan.name, declared, clusters, self._schedule.overrides_of(plan.name, clusters), self._now())
-
-    def _now(self) -> float:
-        """Unix seconds by the clock shared by all hub processes; this host's may be off."""
-        return time.time() + self._skew
+        return pace(plan.name, declared, clusters, self._schedule.overrides_of(plan.name, clusters), hubclock.now())
 
     def _clusters_with(self, scorer: str) -> list[str]:
         return [cluster for cluster, entries in self._entries.items() if scorer in entries]

@@ -42,7 +42,7 @@ class ControllerService(Collector):
         self._settings = settings
         self._on_failure = on_failure
         self._election = make_election(settings, self._lead, on_lost)
-        self._hub = Hub(settings, backend)
+        self._hub = Hub(settings, backend, on_unusable=self._fail)
         self._starting: threading.Thread | None = None
 
     def start(self) -> None:
@@ -85,6 +85,10 @@ class ControllerService(Collector):
             without_room.add_metric((namespace,), number)
         yield without_room
 
+    def _fail(self, error: SettingsError) -> None:
+        log.error("wrong settings", error=str(error))
+        self._on_failure(USAGE)
+
     def _lead(self) -> None:
         # The election's own thread has to go on renewing.
         self._starting = background(self._begin, "start")
@@ -93,8 +97,7 @@ class ControllerService(Collector):
         try:
             self._hub.start()
         except SettingsError as error:
-            log.error("wrong settings", error=str(error))
-            self._on_failure(USAGE)
+            self._fail(error)
         except DsfError as error:
             log.error("the hub controller cannot start", error=str(error))
             self._on_failure(FAILED)

@@ -8,7 +8,6 @@ agents that are ready.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -46,6 +45,7 @@ from dsf.hub.obstacle import internal_obstacle
 from dsf.hub.registrar import Registrar
 from dsf.hub.scorerplan import ScorerPlan
 from dsf.hub.summaries import FleetPlan
+from dsf.process import hubclock
 from dsf.store.entries import Pace
 from dsf.store.notices import ConditionNotice, ScorerNotice, cut
 
@@ -147,7 +147,7 @@ class ScorerReconciler:
             self.registrar.notices.tell_scorer(_notice(key, status))
         # The end of a pause updates registry and status; beat knows the time itself.
         ends = [at for at in (own.suspended_until, pace.pauses.ends if pace else None) if at is not None]
-        return max(0.0, min(ends) - time.time()) + 0.05 if ends else None
+        return max(0.0, min(ends) - hubclock.now()) + 0.05 if ends else None
 
     def _tell_absent(self, key: ObjectKey) -> None:
         """Report in the status why an existing scorer is not in the plan: it is unreadable, or being deleted."""

@@ -104,10 +104,10 @@ def cluster_rules(cluster: str) -> list[str]:
             "publish",
             channels=[
                 *(EVENTS.removesuffix("*") + kind for kind in _EVENT_KINDS),
-                keys.control_reply(f"spoke@{_exactly(cluster)}"),
+                keys.CONTROL.reply(f"spoke@{_exactly(cluster)}"),
             ],
         ),
-        _selector("subscribe unsubscribe", channels=[keys.CONTROL, keys.QUESTIONS]),
+        _selector("subscribe unsubscribe", channels=keys.CONTROL),
     ]
 
 
@@ -139,7 +139,10 @@ def _exactly(name: str) -> str:
     return _SPECIAL.sub(r"\\\1", name)
 
 
-_CLIENT: Final = _commands("ping client|setname")
+#: Every process reads the clock of Redis.
+_CLIENT: Final = _commands("ping client|setname time")
+#: Processes report how far their own clocks are off.
+_REPORT_CLOCK: Final = _selector("hset", w=[keys.CLOCKS])
 _SCRIPTS: Final = _commands("script|load")
 _TRANSACTIONS: Final = _commands("multi exec discard unwatch")
 
@@ -165,6 +168,7 @@ _READER: Final = [
             keys.ROWS,
             keys.SKIPS,
             keys.UNWRITTEN,
+            keys.HUB_PROBLEMS,
             _PAIRS,
         ],
     ),
@@ -182,13 +186,13 @@ _READER: Final = [
 
 #: What scripts do to tell readers that a pair has changed, without a word on how it is.
 _TELL_READERS: Final = [
-    *_commands("time"),
     _selector("incrby set", rw=[keys.SEQUENCE]),
     _selector("zadd", w=[keys.CHANGED]),
 ]
 
 _BEAT: Final = [
     *_CLIENT,
+    _REPORT_CLOCK,
     *_SCRIPTS,
     _selector(
         "evalsha",
@@ -207,10 +211,12 @@ _BEAT: Final = [
     _selector("exists", r=[_MAIL]),
     _selector("set get del pttl pexpire", rw=[keys.BEAT_LOCK]),
     _selector("blpop", rw=[keys.BEAT_WAKE]),
+    _selector("get set", rw=[keys.clock("beat")]),
 ]
 
 _RESULTS: Final = [
     *_CLIENT,
+    _REPORT_CLOCK,
     *_SCRIPTS,
     *_TRANSACTIONS,
     # No write to any agent's queue: the content of a result cannot become a tick.
@@ -242,7 +248,7 @@ _RESULTS: Final = [
     _selector("set", w=_MARKS),
     # Overrides only say in which interval a pair runs.
     _selector("hmget", r=[keys.ENTRIES, keys.OVERRIDES]),
-    _selector("hget hmget hset hdel hscan", rw=[keys.ROWS]),
+    _selector("hget hmget hset hdel hkeys", rw=[keys.ROWS]),
     _selector("hdel", w=[keys.UNWRITTEN]),
     _selector("hkeys hdel", rw=[keys.BEAT_LAGS]),
     # Leftovers of pairs that are not in the schedule any more.
@@ -266,14 +272,16 @@ _RESULTS: Final = [
     _selector("lpush ltrim", w=[keys.WRITES_WAKE]),
     _selector("hget", r=[keys.WRITE_STATS]),
     _selector("hincrby", rw=[keys.REJECTED, keys.REJECTED_MAIL]),
+    _selector("get set", rw=[keys.clock("results")]),
     _selector("sadd", w=[keys.HUB_CHANGED]),
     _selector("lpush ltrim", w=[keys.HUB_WAKE]),
-    _selector("publish", channels=[EVENTS, keys.control_reply("results@*")]),
-    _selector("subscribe unsubscribe", channels=[keys.CONTROL, keys.QUESTIONS]),
+    _selector("publish", channels=[EVENTS, keys.CONTROL.reply("results@*")]),
+    _selector("subscribe unsubscribe", channels=keys.CONTROL),
 ]
 
 _CONTROLLER: Final = [
     *_CLIENT,
+    _REPORT_CLOCK,
     *_TELL_READERS,
     *_SCRIPTS,
     *_TRANSACTIONS,
@@ -307,13 +315,15 @@ _CONTROLLER: Final = [
     _selector("get set", rw=[keys.CHANGES_TOLD]),
     # The users of the clusters. ACL SETUSER cannot be limited: in effect this user is an admin of Redis.
     *_commands("acl|setuser acl|deluser acl|list acl|save client|kill"),
-    # Whether Redis itself is bounded.
+    # Whether Redis itself is as it must be, and whose it is.
     *_commands("info"),
+    _selector("evalsha get set del", rw=[keys.OWNER]),
+    _selector("evalsha hkeys hset hdel", rw=[keys.HUB_PROBLEMS]),
+    _selector("hgetall hdel", rw=[keys.CLOCKS]),
 ]
 
 #: What `dsf.store.ticks.send_now` does: open a run, count it, push its tick.
 _SEND_NOW: Final = [
-    *_commands("time"),
     _selector("evalsha", rw=[keys.ENTRIES, keys.OPEN_RUNS, _PAIRS, _SPOKES]),
     _selector("hexists", r=[keys.ENTRIES]),
     _selector("zscore zadd", rw=[keys.OPEN_RUNS]),
@@ -348,10 +358,10 @@ _OVERRIDE: Final = [
 ]
 
 _QUESTIONS: Final = [
-    _selector("publish", channels=[keys.QUESTIONS]),
-    _selector("psubscribe punsubscribe", channels=[keys.control_reply("*")]),
+    _selector("publish", channels=[keys.CONTROL.questions]),
+    _selector("psubscribe punsubscribe", channels=[keys.CONTROL.reply("*")]),
 ]
-_CONTROL: Final = [*_QUESTIONS, _selector("publish", channels=[keys.CONTROL])]
+_CONTROL: Final = [*_QUESTIONS, _selector("publish", channels=[keys.CONTROL.commands])]
 
 _OPERATOR: Final = [
     *_CLIENT,
@@ -373,6 +383,7 @@ _OPERATOR: Final = [
 #: Acts for authorised users; their sessions are its own keys.
 _WEB: Final = [
     *_CLIENT,
+    _REPORT_CLOCK,
     *_SCRIPTS,
     *_READER,
     *_OVERRIDE,

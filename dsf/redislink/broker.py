@@ -10,6 +10,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import kombu
+import redis
 from celery.app import amqp
 from kombu.transport import redis as redis_transport
 from kombu.utils.imports import symbol_by_name
@@ -36,9 +37,27 @@ class Channel(_Channel):  # type: ignore[misc]
 
 
 class Transport(_Transport):  # type: ignore[misc]
-    """Redis."""
+    """Redis. A subscription whose server answers no more is made anew."""
 
     Channel = Channel
+
+    def heartbeat_check(self, connection: Any, rate: int = 2) -> None:
+        """Check subscriptions, on which nothing may come for long. Raises redis.ConnectionError if one is dead.
+
+        Celery calls it every second while it waits for events."""
+        super().heartbeat_check(connection, rate)
+        for channel in list(connection.channels):
+            if channel.active_fanout_queues:
+                subscription = channel.subclient
+                if subscription.connection is not None:
+                    subscription.check_health()
+                check_subscription(subscription)
+
+
+def check_subscription(subscription: Any) -> None:
+    """Raise redis.ConnectionError if a `redis.client.PubSub` has two health checks without an answer."""
+    if subscription.health_check_response_counter >= 2:
+        raise redis.ConnectionError("the server does not answer on the connection of a subscription")
 
 
 class Connection(kombu.Connection):

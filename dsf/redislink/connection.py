@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import re
 import socket
 import ssl
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -65,6 +65,24 @@ def _certificate(error: ssl.SSLCertVerificationError, host: str, ca_file: str | 
     return error.verify_message
 
 
+#: Seconds without an answer to PING after which a connection is replaced.
+HEALTH_TIMEOUT: Final = 2.0
+#: Options of TCP, so that a peer that is silently gone ends the connection within half a minute, and a balancer between
+#: the two remembers it: seconds without traffic until the first probe, seconds between probes, their number, and
+#: milliseconds for which sent data may stay without an answer. Systems other than Linux lack some.
+KEEPALIVE: Final = {
+    option: value
+    for name, value in (
+        ("TCP_KEEPIDLE", 10),
+        ("TCP_KEEPALIVE", 10),
+        ("TCP_KEEPINTVL", 5),
+        ("TCP_KEEPCNT", 3),
+        ("TCP_USER_TIMEOUT", 25_000),
+    )
+    if (option := getattr(socket, name, None)) is not None
+}
+
+
 class _Packer(_Hiredis):  # type: ignore[misc]
     """Commands as bytes, with numbers converted to text.
 
@@ -86,15 +104,18 @@ class ReadableErrors:
     host: str
     port: int
     ca_certs: str | None = None
+    # redis-py's own: seconds, and time.monotonic().
+    health_check_interval: float
+    next_health_check: float
+    socket_timeout: float | None
     #: Name of the server, and its credential settings.
     other_end = "Redis"
     known_by = "DSF_REDIS_URL, DSF_REDIS_PASSWORD_FILE"
     tls_by = "rediss://"
 
     def __init__(self, **options: Any) -> None:
-        # Kombu's None would switch off redis-py's own times, after which a server that is silently gone is noticed.
-        if options.get("socket_keepalive_options", ()) is None:
-            del options["socket_keepalive_options"]
+        if options.get("socket_keepalive"):
+            options["socket_keepalive_options"] = KEEPALIVE
         super().__init__(**options | {"command_packer": _Packer()})
         # Saves two round trips per connect, and CLIENT SETINFO needs a right that older servers do not know.
         self.driver_info = self.lib_name = self.lib_version = None
@@ -103,9 +124,22 @@ class ReadableErrors:
         """Disabled: only Redis Cloud knows this command, and it costs a round trip per connect."""
 
     def check_health(self) -> None:
-        """Check that the server answers. One that takes no writes refuses even PING, and can be read all the same."""
-        with contextlib.suppress(redis.ResponseError):
-            super().check_health()  # type: ignore[misc]
+        """Check that the server answers if nothing came from it for a while, and connect anew if it does not.
+
+        A balancer between the two may have forgotten the connection without a word. One that takes no writes refuses
+        even PING, and can be read all the same. Raises redis.ConnectionError and its subclasses.
+        """
+        # redis-py would wait for as long as for any command, and raise the error.
+        if not self.health_check_interval or time.monotonic() <= self.next_health_check:
+            return
+        try:
+            self.send_command("PING", check_health=False)  # type: ignore[attr-defined]
+            self.read_response(timeout=min(self.socket_timeout or HEALTH_TIMEOUT, HEALTH_TIMEOUT))
+        except redis.ResponseError:
+            return
+        except (redis.ConnectionError, redis.TimeoutError):
+            self.disconnect()  # type: ignore[attr-defined]
+            self.connect_check_health(check_health=False)
 
     @property
     def where(self) -> str:

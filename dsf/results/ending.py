@@ -23,6 +23,7 @@ from dsf.api.scoring import REFUSALS, Remark, remark_of
 from dsf.api.types import USED_LABELS
 from dsf.errors import CycleError, ScoreObjectTooLargeError
 from dsf.messages import LARGEST_COUNT, STAGES, Result, run_time
+from dsf.process.hubclock import TOLERANCE
 from dsf.reasons import RefusalReason
 from dsf.results.holding import held
 from dsf.store.history import HistoryEntry
@@ -35,8 +36,6 @@ _Kept = tuple[dict[str, str], float]
 
 _WORD = re.compile(r"[a-z0-9_]{1,64}")
 _USED: Final = frozenset(USED_LABELS)
-#: Largest difference in seconds between the clock of an agent and the hub's at which its results are accepted.
-CLOCK_TOLERANCE: Final = 30.0
 
 #: Failure reasons for results that the hub refuses.
 CLOCK_SKEW = "clock_skew"
@@ -107,24 +106,29 @@ def digest_of(score_name: str, items: Iterable[Item]) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
 
 
+def is_plausible(result: Result, now: float) -> bool:
+    """Whether the times of this result can be those of a right clock at `now` (unix seconds by the hub's clock)."""
+    return _clock_skew(result, now) is None
+
+
 def _clock_skew(result: Result, now: float) -> str | None:
     """Why this result's times are implausible, or None."""
     scheduled = run_time(result.run)
-    if result.at > now + CLOCK_TOLERANCE:
+    if result.at > now + TOLERANCE:
         what, off = "ahead of", result.at - now
-    elif scheduled > now + CLOCK_TOLERANCE:
+    elif scheduled > now + TOLERANCE:
         # A run begun before a clock was corrected: the hub's, or by the agent itself.
         return (
             f"the run was scheduled {scheduled - now:.0f} s ahead of the hub's clock: that clock was set back, or that "
             f"of cluster {result.cluster} was ahead; synchronise both (NTP)"
         )
-    elif result.at < scheduled - CLOCK_TOLERANCE:
+    elif result.at < scheduled - TOLERANCE:
         what, off = "behind", scheduled - result.at
     else:
         return None
     return (
         f"the clock of cluster {result.cluster} is {off:.0f} s {what} the hub's, more than the tolerated "
-        f"{CLOCK_TOLERANCE:.0f} s; synchronise it (NTP)"
+        f"{TOLERANCE:.0f} s; synchronise it (NTP)"
     )
 
 

@@ -53,7 +53,7 @@ class Published:
     def before(self, result: Result) -> PairScore | None:
         """The score that this result may replace; None if there is none, or if it is not held against it."""
         score = self._scores.get((result.cluster, result.scorer))
-        # A score from later is that of a clock that was ahead, or keeps its place.
+        # A late result does not replace a newer score.
         return score if score is not None and score.run < result.run else None
 
     def replace(self, cluster: str, scorer: ScorerRecord, score: PairScore | None) -> None:

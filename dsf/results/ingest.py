@@ -14,12 +14,14 @@ import dsf.log
 from dsf import keys
 from dsf.errors import MessageRejectedError, SchemaMismatchError, SettingsError
 from dsf.messages import Result, claimed_cluster, verify
-from dsf.process import tracing
-from dsf.results.ending import ending_of, without_room
+from dsf.process import hubclock, tracing
+from dsf.process.hubclock import TOLERANCE
+from dsf.results.ending import ending_of, is_plausible, without_room
 from dsf.results.holding import Published
 from dsf.settings import Settings
 from dsf.store.agents import AgentRecord, Agents
 from dsf.store.client import parsed_all, read_factor
+from dsf.store.clocks import ClockReports
 from dsf.store.entries import ScheduleOverride, interval_in_force, targets_of
 from dsf.store.registry import ClusterRecord, ScorerRecord
 from dsf.store.runs import NO_ROOM, Ending, Runs
@@ -53,7 +55,7 @@ log = dsf.log.get(__name__)
 class Ingest:
     """Handles results, concurrently in any number of threads and processes.
 
-    `clock` gives unix seconds.
+    `clock` gives unix seconds by the hub's clock, `own_offset` the seconds to add to this machine's for them.
     """
 
     def __init__(
@@ -61,13 +63,16 @@ class Ingest:
         client: redis.Redis,
         settings: Settings,
         *,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = hubclock.now,
+        own_offset: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._settings = settings
         self._secret = master_secret(settings)
         self._redis = client
         self._runs = Runs(client)
         self._clock = clock
+        self._own_offset = own_offset
+        self._clock_reports = ClockReports(client, settings)
         # A flood of forged results must not fill the disk with log lines.
         self._throttle = dsf.log.Throttle()
         self._agents = Agents(client)
@@ -111,6 +116,7 @@ class Ingest:
             with refusing(number):
                 results[number] = self._examined(message, registered, news)
         self._note(news)
+        self._correct_times(results, now)
         endings = self._endings(results, registered, now, refusing)
         ended = self._runs.end_all(list(endings.values()), now=now)
         crowded = [number for number, answer in zip(endings, ended, strict=True) if answer == NO_ROOM]
@@ -142,6 +148,23 @@ class Ingest:
                 why = _WHY.get(outcome, ending.history.message)
                 self._log(outcome, frames[number], why, scorer=ending.scorer, run=ending.run)
             yield outcome
+
+    def _correct_times(self, results: dict[int, tuple[Result, ScorerRecord]], now: float) -> None:
+        """Read times of agents that agree with this machine against Redis as this machine's, and report on which side
+        each agent is: with no third clock nobody knows which of two is wrong."""
+        offset = self._own_offset()
+        if abs(offset) <= TOLERANCE:
+            return
+        sides: dict[str, float] = {}
+        for number, (result, scorer) in results.items():
+            if is_plausible(result, now):
+                sides[result.cluster] = 0.0
+                continue
+            corrected = result.model_copy(update={"at": result.at + offset})
+            if is_plausible(corrected, now):
+                sides[result.cluster] = offset
+                results[number] = corrected, scorer
+        self._clock_reports.report_agents(sides, now)
 
     def _endings(
         self,

@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import redis
@@ -20,13 +21,16 @@ import dsf.log
 from dsf import keys
 from dsf.errors import DsfError
 from dsf.messages import INGEST_TASK
+from dsf.process import hubclock
+from dsf.process.hubclock import HubClock
 from dsf.process.threads import SupervisedThread
 from dsf.results.ingest import Ingest, master_secret
 from dsf.results.intake import Intake
 from dsf.settings import Settings, settings
 from dsf.store.client import connect, repeat
+from dsf.store.clockguard import ResultsGuard
+from dsf.store.clocks import ClockReports
 from dsf.store.runs import Runs
-from dsf.store.ticks import RUN_SLACK
 from dsf.store.watch import Mark
 from dsf.worker.liveness import loop_problem
 
@@ -49,22 +53,32 @@ class ResultsService:
         # Agents may write any bytes into their mailboxes.
         mail = connect(config, name="dsf-results-mail", decode_responses=False)
         self._clients: list[redis.Redis] = [client, mail]
-        ingest = Ingest(client, config)
+        guard, reports = ResultsGuard(client), ClockReports(client, config)
+
+        def look_at(clock: HubClock) -> None:
+            guard.check(clock.now())
+            reports.report(clock)
+
+        self._clock = clock = HubClock(client, on_measured=look_at)
+        ingest = Ingest(client, config, clock=clock.now, own_offset=lambda: clock.offset)
         intake = Intake(mail, ingest, app.tasks[INGEST_TASK], self._stopping)
         work = {
-            "results-intake": intake.run,
-            "run-sweeper": Sweeper(client, config, self._stopping).run,
+            "results-intake": _after(clock, intake.run),
+            "run-sweeper": _after(clock, Sweeper(client, config, self._stopping).run),
         }
         self._threads = [SupervisedThread(run, name) for name, run in work.items()]
 
     def start(self) -> None:
         """Start the threads."""
+        hubclock.use(self._clock)
+        self._clock.start()
         for thread in self._threads:
             thread.start()
 
     def begin_stop(self) -> None:
         """Begin nothing new."""
         self._stopping.set()
+        self._clock.stop()
 
     def stop(self) -> None:
         """Wait for work in progress."""
@@ -134,8 +148,18 @@ def make_worker(app: Celery, config: Settings, results: ResultsService) -> Any:
     )
 
 
+def _after(clock: HubClock, work: Callable[[], object]) -> Callable[[], object]:
+    """The work, which begins after the first measurement of the hub's clock: results are judged by it."""
+
+    def run() -> None:
+        clock.wait()
+        work()
+
+    return run
+
+
 class Sweeper:
-    """Declares overdue runs lost, removes leftovers of deleted pairs, and sets right what a wrong clock has left.
+    """Declares overdue runs lost, and removes leftovers of deleted pairs.
 
     Any number of workers may have one.
     """
@@ -154,11 +178,10 @@ class Sweeper:
             repeat(self._turn, self._stopping, doing="look for what is missing", pause=_SWEEP_EVERY)
 
     def _turn(self) -> float:
-        again = self.sweep(time.time())
+        again = self.sweep(hubclock.now())
         if time.monotonic() >= self._next_leftovers:
             # Only what is found twice is removed.
             self._next_leftovers = time.monotonic() + 60.0
-            self.set_right(time.time())
             self.forget_leftovers()
             self._runs.forget_lags()
         self._mark.set()
@@ -170,14 +193,6 @@ class Sweeper:
         if lost:
             log.warning("runs lost", count=len(lost), first=lost[:5])
         return again
-
-    def set_right(self, now: float) -> None:
-        """Runs of a clock that was ahead would else be lost only when that time has come, and scores be valid until
-        then."""
-        if moved := self._runs.set_runs_right(now, RUN_SLACK):
-            log.warning("runs were sent in the future, as by a wrong clock: they end as if sent now", count=moved)
-        if moved := self._runs.set_scores_right(now):
-            log.warning("scores are from the future, as of a wrong clock: they count as measured now", count=moved)
 
     def forget_leftovers(self) -> None:
         """Forget pairs already gone at the last check; at the first the hub may still be doing it."""

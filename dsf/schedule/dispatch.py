@@ -10,14 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import redis
 
 import dsf.log
 from dsf import keys
 from dsf.messages import new_run_id
-from dsf.process import tracing
+from dsf.process import hubclock, tracing
 from dsf.schedule.limiter import RateLimiter
 from dsf.store import ticks
 from dsf.store.client import at_once, lua, parsed, parsed_all
@@ -40,10 +40,6 @@ log = dsf.log.get(__name__)
 _SEND, _DEFER, _DROP = "send", "defer", "drop"
 #: Seconds before retry of a pair that cannot be read or decided: a newer hub may have written its entry.
 _UNREADABLE_RETRY = 60.0
-#: Seconds between checks for pairs due much later than allowed, and seconds of allowance: the first runs of many new
-#: entries are spread over minutes.
-_STRAY_INTERVAL = 60.0
-_STRAY_SLACK = 600.0
 
 
 class _Row(NamedTuple):
@@ -81,7 +77,7 @@ class Dispatcher:
         queue_limit: int,
         batch: int = 500,
         spread_rate: float = SPREAD_RATE,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = hubclock.now,
     ) -> None:
         """`queue_limit` messages per queue, `batch` pairs per round trip, `spread_rate` late pairs per second."""
         self._redis = client
@@ -92,9 +88,6 @@ class Dispatcher:
         self._commit = client.register_script(lua("dispatch"))
         self._limiter = RateLimiter()
         self._prune_at = 0.0
-        self._stray_at = 0.0
-        # Number of pairs with the latest due times that were looked at since then, and stay.
-        self._stay = 0
         self._complain_at = 0.0
         self._newest = 0.0
         # Time up to which late pairs are scheduled.
@@ -104,14 +97,12 @@ class Dispatcher:
         """Dispatch one batch. Returns when to run again, None if nothing is scheduled at all."""
         now = self._clock()
         if now < self._newest - CLOCK_SKEW:
-            # The clock was set back: what is based on it is void.
+            # Its turns are times that are still to come.
             self._limiter = RateLimiter()
-            self._prune_at = self._stray_at = self._late_free = self._complain_at = 0.0
-            self._stay = 0
         self._newest = now
-        if now >= self._prune_at:
+        if time.monotonic() >= self._prune_at:
             self._limiter.prune(now)
-            self._prune_at = now + 60.0
+            self._prune_at = time.monotonic() + 60.0
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.zrangebyscore(keys.DUE, "-inf", repr(now), start=0, num=self._batch, withscores=True)
             pipe.zrange(keys.DUE, 0, 0, withscores=True)
@@ -121,43 +112,11 @@ class Dispatcher:
             rows = [self._row(batch, pair, at) for pair, at in batch.due]
             self._write(rows)
             tracing.ticks_sent([(row.run, row.due) for row in rows if row.run], self._clock())
-        # Also after the clock was set back.
-        is_recalled = 0 <= self._stray_at - now <= _STRAY_INTERVAL or self._recall(now)
         if batch is None:
-            following = float(first[0][1]) if first else None
-            return following if following is None or is_recalled else min(following, now + 0.1)
+            return float(first[0][1]) if first else None
         # At 1,000 ticks a second something is always due; handling each alone would cost a core, and batching costs at
         # most this lag. The three round trips dominate a batch's cost, so many ticks are cheap.
         return now if len(due) == self._batch else now + 0.1
-
-    def _recall(self, now: float) -> bool:
-        """Give pairs that are due too late their next slot: a beat whose clock was ahead left them there, and nothing
-        would be sent until then. Says whether all were looked at and nothing was moved."""
-        # Latest due times first; one batch a call, as due ticks wait meanwhile.
-        latest: Any = self._redis.zrange(keys.DUE, -self._stay - self._batch, -self._stay - 1, withscores=True)
-        far = [(str(pair), float(at)) for pair, at in latest if float(at) > now + _STRAY_SLACK]
-        rows = self._strays(now, far)
-        if rows:
-            self._write(rows)
-            log.warning("pairs were due far in the future, as after a wrong clock: they are due again", pairs=len(rows))
-        self._stay += len(far) - len(rows)
-        if len(far) == self._batch:
-            return False
-        self._stay, self._stray_at = 0, now + _STRAY_INTERVAL
-        return not rows
-
-    def _strays(self, now: float, far: list[tuple[str, float]]) -> list[_Row]:
-        if not far:
-            return []
-        batch = self._read(now, far)
-        rows = []
-        for pair, at in far:
-            if (entry := parsed(Entry, pair, batch.entries[pair])) is not None:
-                interval = effective(entry, batch.overrides, now).interval
-                # The first run after another moment than a slot is up to one and a half intervals away.
-                if at > now + 2 * interval + _STRAY_SLACK:
-                    rows.append(_Row(pair, at, next_slot(pair, interval, now), _DEFER))
-        return rows
 
     def _read(self, now: float, due: list[tuple[str, float]]) -> _Batch:
         pairs = [pair for pair, _ in due]
@@ -206,8 +165,8 @@ class Dispatcher:
         try:
             return self._decide(batch, pair, due)
         except Exception:
-            if batch.now >= self._complain_at:
-                self._complain_at = batch.now + 1.0
+            if time.monotonic() >= self._complain_at:
+                self._complain_at = time.monotonic() + 1.0
                 log.exception("pair cannot be scheduled", pair=pair, retry_seconds=_UNREADABLE_RETRY)
             return _Row(pair, due, batch.now + _UNREADABLE_RETRY, _DEFER)
 

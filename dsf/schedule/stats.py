@@ -12,16 +12,17 @@ Fields of the hash `dsf.keys.BEAT_STATS`, all counted by `lua/dispatch.lua`:
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 
 import redis
 from prometheus_client.core import HistogramMetricFamily, Metric
 
 from dsf import keys, metrics
+from dsf.process import hubclock
 from dsf.store.agents import results_waiting
 from dsf.store.client import number
-from dsf.store.ticks import REASONS, ticks_problem
+from dsf.store.server import read_problems
+from dsf.store.ticks import REASONS, ticks_problem, writes_problem
 
 
 def schedule_families(client: redis.Redis) -> Iterable[Metric]:
@@ -40,14 +41,17 @@ def schedule_families(client: redis.Redis) -> Iterable[Metric]:
             pipe.llen(queue)
         lengths = pipe.execute()
     stopped = metrics.TICKS_STOPPED.gauge()
-    stopped.add_metric((), float(bool(ticks_problem(client, time.time()))))
+    stopped.add_metric((), float(bool(writes_problem(client) or ticks_problem(client, hubclock.now()))))
+    problems = metrics.HUB_PROBLEM.gauge()
+    for kind in read_problems(client):
+        problems.add_metric((kind,), 1.0)
     count = metrics.ENTRIES.gauge()
     count.add_metric((), entries)
     waiting = metrics.QUEUE_LENGTH.gauge()
     waiting.add_metric((keys.RESULTS_QUEUE,), results_waiting(client, clusters))
     for queue, length in zip(queues, lengths, strict=True):
         waiting.add_metric((queue,), length)
-    return [*_counted(stats), stopped, count, waiting]
+    return [*_counted(stats), stopped, problems, count, waiting]
 
 
 def _counted(stats: Mapping[str, str]) -> list[Metric]:

@@ -20,6 +20,7 @@ from dsf.api.naming import label_value
 from dsf.backends.protocol import Kind, ScoreBackend
 from dsf.backends.scorestate import ScoreState
 from dsf.errors import BackendError, ForeignObjectError
+from dsf.process import hubclock
 from dsf.process.threads import SupervisedThread, background
 from dsf.reasons import WriteReason
 from dsf.scores.desired import UNKNOWN, DesiredScore, Unknown, desired, validity_factor
@@ -97,7 +98,7 @@ class ScoreWriter:
         *,
         on_status: Callable[[set[str]], None] = lambda _: None,
         is_behind: Callable[[], bool] = lambda: False,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = hubclock.now,
     ) -> None:
         """`owners` gives the desired state, None while it is unknown; `on_status` gets scorers whose status changed.
 
@@ -251,7 +252,7 @@ class ScoreWriter:
         if owners is None:
             return LONGEST_WAIT
         now = self._clock()
-        # Due times of a clock that was set back are in the future.
+        # After that all due times are in the future.
         if self._check_all or now < self._now - CLOCK_SKEW:
             self._plan_all()
         self._now = now

@@ -76,15 +76,6 @@ def at_once(client: redis.Redis, *commands: Sequence[str | float], is_strict: bo
     return answers
 
 
-def hub_time(client: redis.Redis) -> float:
-    """Unix seconds by the clock that all processes of the hub share, which is Redis'.
-
-    For what people do: the clock of the machine on which they do it may be off. Raises redis.RedisError.
-    """
-    seconds, microseconds = client.time()
-    return float(seconds) + float(microseconds) / 1e6
-
-
 # The hub's data is bounded, and the hub frees memory: its scripts may write even if agents may not because Redis holds
 # `maxmemory`. Memory beyond that is the hub's reserve.
 _FLAGS: Final = "#!lua flags=allow-oom\n"
@@ -94,7 +85,7 @@ _FLAGS: Final = "#!lua flags=allow-oom\n"
 def lua(name: str) -> str:
     """Source of `lua/<name>.lua`; each script's first comment names its keys and arguments."""
     # These write rows, or tell readers that a pair has changed.
-    if name not in ("ingest", "set_right", "dispatch", "reschedule", "forget", "unwritten"):
+    if name not in ("ingest", "set_back", "dispatch", "reschedule", "forget", "unwritten"):
         return _FLAGS + _source(name)
     pairs = keys.pair_key("", "").removesuffix("/")
     names = f"local ROWS, CHANGED, SEQUENCE, PAIR = {keys.ROWS!r}, {keys.CHANGED!r}, {keys.SEQUENCE!r}, {pairs!r}\n"

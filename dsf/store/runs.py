@@ -15,11 +15,10 @@ import redis
 
 import dsf.log
 from dsf import keys
-from dsf.messages import is_run_id, latest_run_id, run_time
-from dsf.store.client import at_once, batched, lua, parsed
-from dsf.store.entries import CLOCK_SKEW, Entry
+from dsf.messages import is_run_id, run_time
+from dsf.store.client import at_once, batched, lua
 from dsf.store.history import HistoryEntry
-from dsf.store.pairs import EXPIRED_THRESHOLD, PairFailure, PairScore, row_fields
+from dsf.store.pairs import EXPIRED_THRESHOLD, PairFailure, PairScore
 from dsf.store.registry import Registry, ScorerRecord
 
 # Key prefixes of pair hashes and histories.
@@ -86,7 +85,6 @@ class Runs:
         self._redis = client
         self._ingest = client.register_script(lua("ingest"))
         self._forget = client.register_script(lua("forget"))
-        self._set_right = client.register_script(lua("set_right"))
 
     def end_all(self, endings: Sequence[Ending], *, now: float) -> list[str | redis.ResponseError]:
         """Close the books of runs, of a pair in their order, and store the state and score of each that is its pair's
@@ -100,7 +98,7 @@ class Runs:
         """
         ended: dict[int, str | redis.ResponseError] = {}
         for numbers in _by_turn(endings):
-            arguments: list[_Argument] = [_number(now), HISTORY_LENGTH, _PREFIXES[1], EXPIRED_THRESHOLD, _latest(now)]
+            arguments: list[_Argument] = [_number(now), HISTORY_LENGTH, _PREFIXES[1], EXPIRED_THRESHOLD]
             for number in numbers:
                 arguments += _row(endings[number])
             answers: list[Any] = self._ingest(keys=_INGEST_KEYS, args=arguments)
@@ -150,31 +148,6 @@ class Runs:
                 pipe.exists(*keys.mail_slots(cluster))
             return {cluster: bool(count) for cluster, count in zip(clusters, pipe.execute(), strict=True)}
 
-    def set_runs_right(self, now: float, slack: float) -> int:
-        """Have open runs of a clock that was ahead end as if they were sent now: an interval and `slack` seconds later.
-
-        Returns their number.
-        """
-        latest = _latest(now)
-        open_runs: Any = self._redis.zrangebyscore(keys.OPEN_RUNS, now + CLOCK_SKEW, "+inf", withscores=True)
-        ahead = [(str(member), float(at)) for member, at in open_runs if str(member).rpartition("/")[2] > latest]
-        moved = 0
-        for batch in batched(ahead, _BATCH):
-            pairs = [member.rpartition("/")[0] for member, _ in batch]
-            texts: Any = self._redis.hmget(keys.ENTRIES, pairs)
-            entries = [parsed(Entry, pair, text) for pair, text in zip(pairs, texts, strict=True)]
-            earlier: list[str | float] = [
-                part
-                for (member, at), entry in zip(batch, entries, strict=True)
-                if entry is not None and (deadline := now + entry.interval + slack) < at
-                for part in (deadline, member)
-            ]
-            if earlier:
-                # Those that ended meanwhile stay so.
-                at_once(self._redis, ("ZADD", keys.OPEN_RUNS, "XX", *earlier))
-            moved += len(earlier) // 2
-        return moved
-
     def leftovers(self) -> set[str]:
         """Pairs formerly in the schedule that may still have data."""
         scheduled = {str(pair) for pair in self._redis.hkeys(keys.ENTRIES)}
@@ -201,18 +174,6 @@ class Runs:
         fields = [str(name) for name in self._redis.hkeys(keys.BEAT_LAGS)]
         if gone := [field for field in fields if field.rpartition(":")[0] not in known]:
             self._redis.hdel(keys.BEAT_LAGS, *gone)
-
-    def set_scores_right(self, now: float) -> int:
-        """Let scores from the future, of a clock that was ahead, be measured now; returns their number."""
-        ahead = [
-            str(pair)
-            for pair, text in self._redis.hscan_iter(keys.ROWS, count=1000)
-            if row_fields(str(pair), str(text)).get("last_success", 0) > now + CLOCK_SKEW
-        ]
-        corrected = 0
-        for batch in batched(ahead, _BATCH):
-            corrected += int(self._set_right(keys=[keys.WRITES], args=[_number(now), int(CLOCK_SKEW), *batch]))
-        return corrected
 
 
 def _lost(member: str, scorers: Mapping[str, ScorerRecord], now: float) -> Ending | None:
@@ -280,11 +241,6 @@ def _row(ending: Ending) -> Iterable[_Argument]:
         ending.namespace,
         ending.room,
     )
-
-
-def _latest(now: float) -> str:
-    """What sorts after every run id that can be remembered at `now`."""
-    return latest_run_id(now + CLOCK_SKEW)
 
 
 def _number(value: float) -> str:

@@ -14,7 +14,8 @@ import redis
 
 from dsf import keys
 from dsf.api.types import MAX_SECONDS
-from dsf.store.client import at_once, batched, hub_time, lua, parsed, parsed_all
+from dsf.process.hubclock import hub_time
+from dsf.store.client import at_once, batched, lua, parsed, parsed_all
 from dsf.store.entries import (
     ALL_CLUSTERS,
     Effective,

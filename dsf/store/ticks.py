@@ -25,7 +25,8 @@ from dsf import keys
 from dsf.api.pauses import LATEST
 from dsf.errors import QueueFullError, UnknownScorerError
 from dsf.messages import CYCLE_TASK, new_run_id
-from dsf.store.client import hub_time, lua
+from dsf.process.hubclock import hub_time
+from dsf.store.client import lua
 
 #: Seconds after `expires` within which a result still counts. A stage that began just before `expires` may take its
 #: timeout (30 s by default); the rest is for retries, a slow connection and ingest.
@@ -127,6 +128,16 @@ def ticks_problem(client: redis.Redis, now: float) -> str:
         return ""
     pair = oldest[0][0]
     return f"no ticks are sent: {pair} has been due for {late:.0f} s; beat does not run, or stands still: see its log"
+
+
+def writes_problem(client: redis.Redis) -> str:
+    """Why Redis takes no writes; empty while it does. Known long before a tick is late. Raises redis.RedisError."""
+    try:
+        # A server that takes no writes refuses even this.
+        client.ping()
+    except redis.ResponseError as error:
+        return f"no ticks are sent: Redis takes no writes ({str(error).rstrip('.')}); check its disk and its log"
+    return ""
 
 
 # Why a due tick is not sent.

@@ -13,7 +13,8 @@ from typing import Any
 import redis
 
 from dsf import keys
-from dsf.store.client import at_once, batched, hub_time, lua, parsed, read_factor, whole
+from dsf.process.hubclock import hub_time
+from dsf.store.client import at_once, batched, lua, parsed, read_factor, whole
 from dsf.store.pairs import Unwritten, row_fields
 from dsf.store.registry import ClusterRecord, ScorerRecord
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,6 +19,7 @@ from dsf.errors import BacktestError, UnknownScorerError
 from dsf.fleet.actions import Actions
 from dsf.fleet.changes import MAX_NOTE, Actor
 from dsf.fleet.rescore import RunView, answer
+from dsf.process import hubclock
 from dsf.store.entries import Effective
 from dsf.store.history import HistoryEntry, read_row
 from dsf.web.access import PageUser
@@ -166,7 +166,7 @@ class Acting:
         ident = secrets.token_urlsafe(12)
         shown = [{"cluster": run.cluster, "run": run.run_id, "message": run.message} for run in runs[:MAX_RUNS]]
         stored = {"v": keys.SCHEMA_VERSION, "scorer": scorer, "runs": shown, "more": max(0, len(runs) - MAX_RUNS)}
-        self._redis.set(keys.web_outcome(ident), json.dumps({**stored, "at": time.time()}), ex=3600)
+        self._redis.set(keys.web_outcome(ident), json.dumps({**stored, "at": hubclock.now()}), ex=3600)
         return ident
 
 
@@ -230,6 +230,6 @@ def read_until(text: str) -> float:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     until = pause_end(moment)
-    if until <= time.time():
+    if until <= hubclock.now():
         raise FormError("Until: a future time in UTC.")
     return until

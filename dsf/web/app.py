@@ -7,7 +7,6 @@ request (`Authorization: Bearer`). `/metrics` needs no login: Prometheus has non
 from __future__ import annotations
 
 import functools
-import time
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -36,7 +35,7 @@ from dsf.fleet.path import hub_problems
 from dsf.fleetmetrics.endpoint import add_metrics
 from dsf.http.apidocs import add_docs
 from dsf.http.hosts import METRICS
-from dsf.process import threads
+from dsf.process import hubclock, threads
 from dsf.web.access import UserAccess
 from dsf.web.acting import Acting
 from dsf.web.forms import MAX_TOKEN, add_acts, add_login
@@ -99,7 +98,7 @@ def unready(client: redis.Redis) -> str:
     """Why clients would not see the fleet as it is; empty if they do."""
     try:
         # Not PING, which Redis refuses while it takes no writes.
-        return next(hub_problems(client, time.time()), "")
+        return next(hub_problems(client, hubclock.now()), "")
     except redis.RedisError as error:
         return f"Redis cannot be read: {type(error).__name__}"
 

@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +33,7 @@ from dsf.backtest.scorers import from_manifest, read_objects
 from dsf.backtest.summary import BacktestList
 from dsf.errors import BacktestError, DsfError
 from dsf.hub.discretion import server_refusal, servers_of
-from dsf.process import threads
+from dsf.process import hubclock, threads
 from dsf.process.children import tied
 from dsf.text import cleaned
 from dsf.web.pages import Sources
@@ -99,7 +98,7 @@ class BacktestRunner:
         redis.RedisError.
         """
         if asked.every:
-            number = len(moments(asked.since, asked.every, time.time())) * len(asked.clusters)
+            number = len(moments(asked.since, asked.every, hubclock.now())) * len(asked.clusters)
             if number > MOST:
                 raise BacktestError(
                     f"{number} moments are more than {MOST}: ask for a shorter time, less often, or on fewer clusters; "
@@ -113,7 +112,7 @@ class BacktestRunner:
         with self._lock:
             if self._is_stopped or (self._thread is not None and self._thread.is_alive()):
                 raise BacktestError("another backtest or comparison runs on this page: try again when it has ended")
-            now = time.time()
+            now = hubclock.now()
             run = KeptRun(id=new_id(now), at=now, by=by, way="page", clusters=list(asked.clusters), is_running=True)
             run = run.model_copy(update={"scorers": asked.scorers if asked.other else []})
             keep(self._redis, asked.scorers, run)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,6 +10,7 @@ from typing import Any, Final
 from dsf.backtest import kept
 from dsf.backtest.kept import KeptRun
 from dsf.backtest.summary import BacktestView, ItemView
+from dsf.process import hubclock
 from dsf.web.backtesting import LIMIT
 from dsf.web.drawing import Chart, SeriesLine, lines_over_time
 from dsf.web.pages import Query, Sources
@@ -71,7 +71,7 @@ def _row(run: KeptRun) -> RunRow:
 def _state(run: KeptRun) -> str:
     if run.is_running:
         # Its page may have ended with it.
-        return "running" if run.at.timestamp() > time.time() - LIMIT - 60 else "stopped"
+        return "running" if run.at.timestamp() > hubclock.now() - LIMIT - 60 else "stopped"
     compared = run.comparison
     # Of scores as they are now there are none.
     sides = (

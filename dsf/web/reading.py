@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
@@ -18,6 +17,7 @@ from dsf.fleet.snapshot import every
 from dsf.fleet.verdict import Verdict
 from dsf.fleet.views import EntryView
 from dsf.messages import run_time
+from dsf.process import hubclock
 from dsf.store.entries import TOLERANCE, Effective, effective, interval_in_force, is_slot
 from dsf.store.pairs import Pairs, PairScore
 from dsf.store.registry import Registry, ScorerRecord
@@ -118,7 +118,7 @@ class Reading:
     def rows(self, pairs: Iterable[PairRow]) -> list[TableRow]:
         """Rows of tables, in their order, with scores and schedule."""
         models = {keys.pair(row.cluster, row.scorer): row for row in pairs}
-        now, overrides, due = time.time(), self.schedule.overrides(), self.schedule.due_times(models)
+        now, overrides, due = hubclock.now(), self.schedule.overrides(), self.schedule.due_times(models)
         entries = {
             entry.pair: entry_view(entry, overrides, due.get(entry.pair), now)
             for entry in self.schedule.entries(models)
@@ -141,7 +141,7 @@ class Reading:
 
     def targets(self, scorer: str) -> dict[str, Effective]:
         """The clusters on which a scorer runs, sorted, and the schedule in force on each."""
-        overrides, now = self.schedule.overrides(), time.time()
+        overrides, now = self.schedule.overrides(), hubclock.now()
         return {entry.cluster: effective(entry, overrides, now) for entry in self.schedule.entries_of(scorer)}
 
     def pair(self, cluster: str, scorer: str) -> tuple[TableRow, PairDetail]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -19,6 +18,7 @@ import jinja2
 from markupsafe import Markup
 
 from dsf.api.hold import in_words
+from dsf.process import hubclock
 from dsf.reasons import DescribedReason, EmptyReason, FailureReason, RefusalReason, SkipReason, plain_text
 from dsf.text import shown_url
 from dsf.web import drawing
@@ -35,7 +35,7 @@ _AGE: Final = re.compile(r'(<time datetime="([^"]+)" data-(age|until)>)(</time>)
 
 def with_ages(html: str, now: float | None = None) -> str:
     """The HTML with ages, for a browser without JavaScript."""
-    at = time.time() if now is None else now
+    at = hubclock.now() if now is None else now
 
     def put(match: re.Match[str]) -> str:
         ahead = datetime.fromisoformat(match[2]).timestamp() - at
@@ -83,7 +83,7 @@ def _clock(at: float | datetime | None) -> Markup:
         return Markup('<span class="none">-</span>')
     text = stamp(at)
     day, clock = text[:10], text[11:19]
-    shown = clock if day == stamp(time.time())[:10] else f"{day} {clock}"
+    shown = clock if day == stamp(hubclock.now())[:10] else f"{day} {clock}"
     return Markup('<time datetime="{}">{}</time>').format(text, shown)
 
 

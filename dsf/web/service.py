@@ -11,8 +11,11 @@ from dsf.errors import SettingsError
 from dsf.http.front import Front
 from dsf.http.hosts import is_loopback
 from dsf.http.serving import HttpServer
+from dsf.process import hubclock
+from dsf.process.hubclock import HubClock
 from dsf.settings import Settings
 from dsf.store.client import connect
+from dsf.store.clocks import ClockReports
 from dsf.web.access import (
     PageUser,
     TokenFile,
@@ -45,6 +48,7 @@ class WebService:
         # A user is waiting; and a scrape reports Redis as down instead of timing out.
         quick = settings.model_copy(update={"redis_socket_timeout": min(settings.redis_socket_timeout, 5.0)})
         self._redis = connect(quick, name="dsf-web", retries=0)
+        self._clock = HubClock(self._redis, on_measured=ClockReports(self._redis, settings).report)
         session = _session(settings)
         sources = Sources(Reading(self._redis), _scorer_reader(settings, session), session, settings)
         self._backtests = BacktestRunner(sources)
@@ -53,6 +57,8 @@ class WebService:
 
     def start(self) -> None:
         """Listen. Raises SettingsError for an unavailable address."""
+        hubclock.use(self._clock)
+        self._clock.start()
         self._server.start()
         host, port = self._server.address
         log.info("page listens", host=host, port=port, auth=self._settings.web_auth)
@@ -61,6 +67,7 @@ class WebService:
         """Finish open requests and release the port."""
         self._server.stop()
         self._backtests.stop()
+        self._clock.stop()
         self._redis.close()
 
     def problem(self) -> str:

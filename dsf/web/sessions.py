@@ -54,7 +54,7 @@ class Sessions:
         if sealed is None:
             return ""
         try:
-            # Redis' own clock may be set back, which prolongs what it keeps; nor is a session from the future one.
+            # Redis keeps it longer when its time goes backwards; nor is a session from the future one.
             return _seal(cookie, self._epoch()).decrypt(str(sealed), ttl=LIFETIME).decode()
         except InvalidToken:
             return ""

@@ -28,6 +28,7 @@ import dsf.log
 from dsf import boundedjson, keys
 from dsf.boundedjson import Bounds
 from dsf.process.threads import SupervisedThread
+from dsf.redislink import address, broker
 from dsf.settings import settings
 from dsf.store.client import connect, repeat
 from dsf.text import cleaned, visible
@@ -81,7 +82,8 @@ class RemoteControl(Control):
             return None
         ticket = uuid.uuid4().hex
         # Workers refuse what is neither, and say so.
-        where = keys.CONTROL if command in CHANGES else keys.QUESTIONS
+        channels = _channels()
+        where = channels.commands if command in CHANGES else channels.questions
         if destination and limit is None:
             # More will not come.
             limit = len(destination)
@@ -103,7 +105,7 @@ class RemoteControl(Control):
             if not reply:
                 client.publish(where, json.dumps(body))
                 return None
-            replies.psubscribe(keys.control_reply("*"))
+            replies.psubscribe(channels.reply("*"))
             # Before the command, so that no reply is missed.
             replies.get_message(timeout=5.0)
             client.publish(where, json.dumps(body))
@@ -139,7 +141,9 @@ class RemoteControlNode(pidbox.Node):
         del exchange, routing_key
         # Some answers hold objects, such as the one that reads the password.
         jsonable = jsonify(data[self.hostname], unknown_type_filter=object.__repr__)
-        self.client.publish(keys.control_reply(str(self.hostname)), json.dumps({"ticket": ticket, "reply": jsonable}))
+        # A new connection: an idle one may be dead, and the person who asks waits for a second.
+        with connect(settings(), name="dsf-control") as client:
+            client.publish(_channels().reply(str(self.hostname)), json.dumps({"ticket": ticket, "reply": jsonable}))
 
 
 class Listener(bootsteps.StartStopStep):
@@ -171,6 +175,11 @@ class Listener(bootsteps.StartStopStep):
         self._end.set()
 
 
+def _channels() -> keys.ControlChannels:
+    """The channels of this process's installation."""
+    return keys.ControlChannels.of(address.parse(settings().resolved_redis_url()).db)
+
+
 def _limit(command: Any, state: Any, task_name: str, rate_limit: str, **more: Any) -> Any:
     """Celery's `rate_limit`; what waits for its turn under the old limit has it now.
 
@@ -192,11 +201,13 @@ def _limit(command: Any, state: Any, task_name: str, rate_limit: str, **more: An
 def _listen(node: RemoteControlNode, end: threading.Event) -> None:
     def turn() -> float:
         with _subscriber(node.client) as commands:
-            commands.subscribe(keys.CONTROL, keys.QUESTIONS)
+            channels = _channels()
+            commands.subscribe(*channels)
             while not end.is_set():
                 message = commands.get_message(ignore_subscribe_messages=True, timeout=_LOOK)
+                broker.check_subscription(commands)
                 if message is not None:
-                    _run(node, str(message["data"]), COMMANDS if message["channel"] == keys.CONTROL else QUESTIONS)
+                    _run(node, str(message["data"]), COMMANDS if message["channel"] == channels.commands else QUESTIONS)
         return 0.0
 
     repeat(turn, end, doing="listen to remote control", pause=_LOOK)
@@ -231,7 +242,7 @@ def _answer(message: dict[str, Any], ticket: str) -> dict[str, Any] | None:
         envelope = boundedjson.loads(message["data"], _REPLY)
         if envelope["ticket"] != ticket:
             return None
-        worker = message["channel"].decode(errors="replace").removeprefix(keys.control_reply(""))
+        worker = message["channel"].decode(errors="replace").removeprefix(_channels().reply(""))
         return {cleaned(worker, 300): _printable(envelope["reply"])}
     except (ValueError, KeyError, TypeError):
         return None

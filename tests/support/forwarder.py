@@ -16,6 +16,9 @@ class Forwarder:
         self.port: int = self._listener.getsockname()[1]
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._open: list[socket.socket] = []
+        #: Ends of the connections that pass, and those of which a subclass passes nothing on.
+        self.passing: list[socket.socket] = self._open
+        self.forgotten: set[socket.socket] = set()
 
     def __enter__(self) -> Forwarder:
         threading.Thread(target=self._accept, daemon=True).start()
@@ -47,15 +50,18 @@ class Forwarder:
                     # Cut meanwhile.
                     _end(far)
                 for source, sink in ((near, far), (far, near)):
-                    threading.Thread(target=_pump, args=(source, sink), daemon=True).start()
+                    threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
 
+    def pass_on(self, source: socket.socket, sink: socket.socket, data: bytes) -> None:
+        """Pass data on from one end of a connection to the other."""
+        sink.sendall(data)
 
-def _pump(source: socket.socket, sink: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        while data := source.recv(65536):
-            sink.sendall(data)
-    for one in (source, sink):
-        _end(one)
+    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                self.pass_on(source, sink, data)
+        for one in (source, sink):
+            _end(one)
 
 
 def _end(one: socket.socket) -> None:

@@ -4,8 +4,7 @@
 -- One with the outcome 'lost' is of a run of which nothing was heard: it ends so only while it is open.
 -- KEYS  1 open runs, 2 lost runs, 3 entries, 4 writes, 5 writes wake, 6 rejected, 7 hub changed, 8 hub wake, 9 bytes of scores
 -- ARGV  1 now, 2 history length, 3 beginning of the names of histories, 4 so many runs in a row that expired in the
---       queue are news, 5 what sorts after every run id that can be remembered: a later one is of a clock that was ahead
---       and has been set right since, and counts as none, then 20 per result:
+--       queue are news, then 20 per result:
 --       pair | scorer | run | outcome | refusal: '' or the reason for which an open run ends as the error that follows
 --       and any other run is refused | failure (JSON, errors and lost runs) | score (JSON, successes only) | digest of what
 --       would be written | when it was measured | until when it is valid | row of the history | failures in a row after which
@@ -15,17 +14,13 @@
 --       the scorer's namespace | bytes that the scores of that namespace may take, 0 for any number
 -- Returns for each the outcome, 'late', 'replayed', 'stale', 'removed' or 'ended', or 'no_room' for a score that exceeds the
 -- bytes of its namespace, with nothing written, or the error.
-local ROW, FIRST = 20, 6
+local ROW, FIRST = 20, 5
 -- Bytes of a score that always finds room.
 local SMALL = 4096
-local now, history_length, many_expired, latest = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[4]), ARGV[5]
+local now, history_length, many_expired = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[4])
 -- The largest whole number that is exact as a Lua number; books that are full stay full.
 local FULL = 2 ^ 53
 local call, match, format, sub = redis.call, string.match, string.format, string.sub
-
-local function remembered(run)
-    return run and run <= latest and run or ''
-end
 
 -- Known of all -----------------------------------------------------------------------------------------------------
 
@@ -103,8 +98,7 @@ local function take(first, i)
         end
     end
     local state = call('HMGET', hash, unpack(names))
-    local state_run, last_run, score_run = remembered(state[1]), remembered(state[2]), remembered(state[3])
-    local was_ahead = state[3] and score_run == ''
+    local state_run, last_run, score_run = state[1] or '', state[2] or '', state[3] or ''
     local digest = state[4] or ''
     local facts = row_of(rows[i])
     local failing, expired = tonumber(facts.failing) or 0, tonumber(facts.expired) or 0
@@ -182,9 +176,9 @@ local function take(first, i)
         if run > score_run then
             news = news or is_over or (facts.items == '0') ~= (items_now == '0')
                 or decoded(facts.remark).reason ~= decoded(remark_now).reason
-            changed = changed or digest ~= digest_now or is_over or was_ahead
+            changed = changed or digest ~= digest_now or is_over
                 or tonumber(until_now) < (tonumber(facts.valid_until) or 0)
-            if was_ahead or (tonumber(facts.last_success) or 0) <= tonumber(measured) then
+            if (tonumber(facts.last_success) or 0) <= tonumber(measured) then
                 facts.last_success = measured
             end
             facts.valid_until, facts.items = until_now, items_now

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
+from dsf import keys
 from dsf.api import nameclaims
 from dsf.api.types import SENTINEL_PASSWORD_KEY
+from dsf.cli.statusreport import read_report
+from dsf.errors import SettingsError
+from dsf.fleet.model import FleetModel
 from dsf.messages import SigningKey, derive_key
+from dsf.process.hubclock import HubClock
+from dsf.store.server import Owner
 from tests.integration.hub.world import World, scoring_api
 from tests.support.httpserver import ScriptedServer
 
@@ -58,10 +64,11 @@ def test_a_manifest_becomes_a_config_map_an_entry_and_a_status(running: World) -
 
 
 @pytest.mark.parametrize("off", [-20.0, 20.0])
-def test_a_first_cycle_is_due_at_once_whatever_the_hubs_clock_says(
+def test_first_cycle_is_due_at_once_whatever_the_clock_of_the_hubs_machine_shows(
     world: World, api: ScriptedServer, monkeypatch: pytest.MonkeyPatch, off: float
 ) -> None:
-    monkeypatch.setattr("dsf.hub.registrar.time", SimpleNamespace(time=lambda: time.time() + off))
+    machine = functools.partial(HubClock, own_clock=lambda: time.time() + off)
+    monkeypatch.setattr("dsf.hub.hub.HubClock", machine)
     world.config()
     world.cluster("a")
     world.scorer("cpu-scorer", api)
@@ -69,6 +76,72 @@ def test_a_first_cycle_is_due_at_once_whatever_the_hubs_clock_says(
     world.start()
     world.until(lambda: world.pairs() == ["a/cpu-scorer"])
     assert began - 1 <= world.schedule.due_times(["a/cpu-scorer"])["a/cpu-scorer"] <= time.time() + 1
+
+
+def _second(world: World, tmp_path: Path) -> World:
+    """A hub of another folder on the same Redis."""
+    folder = tmp_path / "other"
+    folder.mkdir()
+    settings = world.settings.model_copy(update={"manifests": folder})
+    second = World(folder, world.client, settings)
+    second.config()
+    return second
+
+
+def test_second_hub_on_the_same_redis_stops_with_the_first_ones_name(running: World, tmp_path: Path) -> None:
+    running.schedule.set_override("a/cpu-scorer", interval=3)
+    second = _second(running, tmp_path)
+    with pytest.raises(SettingsError, match=f"is in use by the hub of {running.folder} on "):
+        second.start()
+    second.stop()
+    assert running.pairs() == ["a/cpu-scorer", "b/cpu-scorer"]
+    assert running.schedule.overrides()["a/cpu-scorer"].interval == 3
+    # The first one has stopped: its data is nobody's.
+    running.stop()
+    second.start()
+    second.stop()
+
+
+def test_hub_stops_when_its_database_becomes_anothers(
+    running: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dsf.hub.rediswatch._SERVER_INTERVAL", 0.0)
+    monkeypatch.setattr("dsf.hub.rediswatch._INTERVAL", 0.05)
+    running.stop()
+    running.start()
+    running.client.set(keys.OWNER, Owner(id="another", name="the hub of /b on y").model_dump_json())
+    running.until(lambda: [str(error) for error in running.unusable])
+    assert "is in use by the hub of /b on y" in str(running.unusable[0])
+
+
+@pytest.mark.parametrize(
+    ("info", "words"),
+    [({"redis_version": "6.2.14"}, "Redis 6.2.14, and version 7.0"), ({"redis_mode": "cluster"}, "a Redis Cluster")],
+)
+def test_hub_does_not_start_on_an_unusable_redis(
+    world: World, monkeypatch: pytest.MonkeyPatch, info: dict[str, object], words: str
+) -> None:
+    monkeypatch.setattr("redis.Redis.info", lambda *_: {"redis_version": "7.4.0", **info})
+    world.config()
+    with pytest.raises(SettingsError, match=words):
+        world.start()
+
+
+def test_eviction_policy_of_redis_is_reported_until_it_is_corrected(
+    running: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dsf.hub.rediswatch._SERVER_INTERVAL", 0.0)
+    monkeypatch.setattr("dsf.hub.rediswatch._INTERVAL", 0.05)
+    running.restart()
+    running.client.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        running.until(lambda: FleetModel(running.client).summary().problems)
+        report = read_report(running.client, running.settings, None)
+        assert not report.ok
+        assert "maxmemory-policy of Redis is allkeys-lru" in " ".join(problem.message for problem in report.problems)
+    finally:
+        running.client.config_set("maxmemory-policy", "noeviction")
+    running.until(lambda: not FleetModel(running.client).summary().problems)
 
 
 def test_credentials_are_the_ones_the_hub_verifies_with(running: World) -> None:

@@ -61,12 +61,14 @@ class World:
         self.registry = Registry(client)
         self.resync = 1.0
         self._hub: Hub | None = None
+        #: Why Redis cannot be this hub's any more.
+        self.unusable: list[Exception] = []
 
     # --- the hub -------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         settings = self.settings.model_copy(update={"hub_resync": self.resync})
-        hub = Hub(settings, make_backend(settings))
+        hub = Hub(settings, make_backend(settings), on_unusable=self.unusable.append)
         self._hub = hub
         hub.start()
 

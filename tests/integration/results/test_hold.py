@@ -262,13 +262,6 @@ def test_damaged_data_of_a_pair_holds_nothing_back(bed: Bed) -> None:
     assert cycle(bed, 52) == {"a": 52}
 
 
-def test_a_score_of_a_clock_that_was_ahead_holds_nothing_back(bed: Bed) -> None:
-    bed.now += 3600
-    cycle(bed, 50)
-    bed.now -= 3600
-    assert cycle(bed, 52) == {"a": 52}
-
-
 def test_without_hold_redis_is_asked_nothing_more(
     bed: Bed, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ import redis
 from dsf import keys, messages
 from dsf.api.scoring import MAX_RESULTS
 from dsf.results.ingest import Ingest
+from dsf.store.clocks import read_reports
 from dsf.store.registry import ClusterRecord
 from tests.integration.results.bed import SECRET, START, Bed, handle
 from tests.integration.results.books import books
@@ -42,6 +43,32 @@ def test_a_clock_within_tolerance_is_taken_by_the_hubs(bed: Bed, off: int) -> No
     run = bed.open()
     assert bed.send(run, at=START + off) == "ok"
     assert bed.state().last_success == START + min(off, 0)
+
+
+@pytest.mark.parametrize("offset", [60.0, -600.0])
+def test_agents_that_agree_with_the_results_worker_against_redis_are_believed(bed: Bed, offset: float) -> None:
+    """The clock of Redis is `offset` seconds ahead of all others."""
+    ingest = Ingest(bed.client, bed.settings, clock=lambda: bed.now, own_offset=lambda: offset)
+    run = bed.open()
+    bed.now += 10
+    assert handle(ingest, bed.frame(run, at=bed.now - 5 - offset)) == "ok"
+    assert bed.state().last_success == bed.now - 5
+    [report] = read_reports(bed.client, bed.now)
+    assert (report.name, report.offset) == ("the agent of c1", offset)
+
+
+def test_agents_that_agree_with_redis_against_the_results_worker_are_believed(bed: Bed) -> None:
+    ingest = Ingest(bed.client, bed.settings, clock=lambda: bed.now, own_offset=lambda: 60.0)
+    assert handle(ingest, bed.frame(bed.open())) == "ok"
+    [report] = read_reports(bed.client, bed.now)
+    assert (report.name, report.offset) == ("the agent of c1", 0.0)
+
+
+def test_agents_that_agree_with_nobody_are_refused_and_no_witnesses(bed: Bed) -> None:
+    ingest = Ingest(bed.client, bed.settings, clock=lambda: bed.now, own_offset=lambda: 60.0)
+    assert handle(ingest, bed.frame(bed.open(), at=START + 7200)) == "error"
+    assert bed.state().errors() == {("publish", "clock_skew"): 1}
+    assert read_reports(bed.client, bed.now) == []
 
 
 def test_a_result_older_than_its_validity(bed: Bed) -> None:

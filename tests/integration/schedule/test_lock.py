@@ -54,15 +54,6 @@ def test_a_lock_that_is_ours_without_our_knowing_is_ours(redis_client: redis.Red
     assert not logged
 
 
-def test_a_lock_of_a_clock_that_was_ahead_ends_in_time(redis_client: redis.Redis) -> None:
-    """The clock of Redis was set back, so that what is left of the lock's life is longer than its life."""
-    dead, lock = BeatLock(redis_client, 10), BeatLock(redis_client, 10)
-    assert dead.ensure()
-    redis_client.expire(keys.BEAT_LOCK, 7200)
-    assert not lock.ensure()
-    assert 0 < redis_client.ttl(keys.BEAT_LOCK) <= 10
-
-
 def test_beat_leaves_a_redis_that_has_become_a_replica(settings_factory: SettingsFactory) -> None:
     with RedisServer() as first, RedisServer() as second, Forwarder(first.port) as address:
         client = connect(settings_factory(redis_url=address.url), retries=0)

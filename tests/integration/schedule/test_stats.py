@@ -40,4 +40,4 @@ def test_counters_follow_what_beat_did(redis_client: redis.Redis) -> None:
     assert found["dynamic_scoring_queue_length", "spoke.c1"] == 1
     # The entries were written as due at once, at a clock far behind: no beat has sent them.
     assert found["dynamic_scoring_ticks_stopped",] == 1
-    assert len(list(schedule_families(redis_client))) == 6
+    assert len(list(schedule_families(redis_client))) == 7

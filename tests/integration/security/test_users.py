@@ -9,11 +9,11 @@ import redis
 from redis.exceptions import NoPermissionError
 
 from dsf import keys
-from dsf.hub.credentials import missing_limits
 from dsf.redisacl.clusterusers import ClusterUsers
 from dsf.redisacl.rules import HUB_ROLES, cluster_user, hub_user
 from dsf.redisacl.users import DEFAULT_OFF, hub_users, render_acl_file
 from dsf.store.agents import AgentKeys, AgentRecord, Agents
+from dsf.store.server import server_problems, unbounded_memory
 from tests.integration.security.fleet import MASTER
 from tests.support.redisserver import RedisServer
 from tests.support.secureredis import SecureRedis
@@ -267,14 +267,15 @@ def test_valkey_takes_the_rules_too(monkeypatch: pytest.MonkeyPatch, tmp_path: P
             assert users.sync({}).removed == ["c1"]
 
 
-def test_a_redis_without_limits_is_named(secure_redis: SecureRedis) -> None:
+def test_hubs_user_may_see_that_redis_is_not_as_it_must_be(secure_redis: SecureRedis) -> None:
     admin = secure_redis.client()
     client = secure_redis.client(hub_user("hub"), secure_redis.passwords["hub"])
-    assert [problem.split(" ")[0] for problem in missing_limits(client)] == ["maxmemory"]
+    assert unbounded_memory(client.info()).startswith("maxmemory is not set")
     admin.config_set("maxmemory", 10**9)
     admin.config_set("maxmemory-policy", "allkeys-lru")
     try:
-        assert [problem.split(" ")[0] for problem in missing_limits(client)] == ["maxmemory-policy"]
+        assert unbounded_memory(client.info()) == ""
+        assert [*server_problems(client.info())] == ["eviction"]
     finally:
         admin.config_set("maxmemory-policy", "noeviction")
         admin.config_set("maxmemory", 0)

@@ -15,6 +15,7 @@ from dsf.fleetmetrics.collector import FleetCollector
 from dsf.optimizer.plans import read_plans
 from dsf.store.agents import AgentKeys
 from dsf.store.client import complain
+from dsf.store.clockguard import ResultsGuard
 from tests.integration.results.bed import Bed
 from tests.integration.store.mix import CLUSTERS, Mix
 
@@ -45,7 +46,7 @@ def _readers(mix: Mix) -> list[Any]:
     found = [model.scorer("s1").states for model in (FleetModel(mix.client, lambda: mix.bed.now), mix.model)]
     rows = [*mix.bed.pairs.rows([("c1", "s1"), ("c2", "s1")]), *mix.bed.pairs.states([("c1", "s1"), ("c2", "s1")])]
     assert [one.last_success is not None for one in rows] == [False, True] * 2
-    assert mix.bed.runs.set_scores_right(mix.bed.now) == 0
+    assert ResultsGuard(mix.client).repair(mix.bed.now) == 0
     mix.bed.writes.touch("c1", "s1")
     mix.bed.writer().step()
     return found

@@ -67,7 +67,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
         # A machine with other work takes its time for each command.
         agent.configure(summary("sample", source.url, scorer.url, timeoutSeconds=300, scoringInterval=600))
         with agent:
-            wait_for(lambda: agent.redis.pubsub_numsub(keys.CONTROL)[0][1], 30, "the agent to listen")
+            wait_for(lambda: agent.redis.pubsub_numsub(keys.CONTROL.commands)[0][1], 30, "the agent to listen")
             yield Bed(server, agent, source)
 
 
@@ -126,11 +126,11 @@ def test_an_agents_credential_controls_nobody(bed: Bed) -> None:
     with redis.Redis.from_url(bed.url("spoke"), decode_responses=True) as thief:
         refused = redis.exceptions.NoPermissionError
         with pytest.raises(refused):
-            thief.publish(keys.CONTROL, "{}")
-        for channel in (keys.QUESTIONS, keys.control_reply("spoke@other"), keys.control_reply("results@hub")):
+            thief.publish(keys.CONTROL.commands, "{}")
+        for channel in (keys.CONTROL.questions, keys.CONTROL.reply("spoke@other"), keys.CONTROL.reply("results@hub")):
             with pytest.raises(refused):
                 thief.publish(channel, "{}")
-        for pattern in (keys.control_reply("*"), keys.control_reply(WORKER)):
+        for pattern in (keys.CONTROL.reply("*"), keys.CONTROL.reply(WORKER)):
             for command in ("SUBSCRIBE", "PSUBSCRIBE"):
                 with pytest.raises(refused):
                     thief.execute_command(command, pattern)
@@ -154,10 +154,10 @@ def test_flower_asks_single_workers_and_changes_nothing(bed: Bed) -> None:
         with pytest.raises(redis.exceptions.NoPermissionError):
             control.rate_limit("dsf.cycle", "1/h", destination=[WORKER])
     with redis.Redis.from_url(bed.url("dsf-flower"), decode_responses=True) as thief, thief.pubsub() as replies:
-        replies.psubscribe(keys.control_reply("*"))
+        replies.psubscribe(keys.CONTROL.reply("*"))
         replies.get_message(timeout=300)
         command = {"method": "rate_limit", "arguments": {"task_name": "dsf.cycle", "rate_limit": "1/h"}, "ticket": "t"}
-        thief.publish(keys.QUESTIONS, json.dumps({**command, "reply_to": {"exchange": "", "routing_key": "t"}}))
+        thief.publish(keys.CONTROL.questions, json.dumps({**command, "reply_to": {"exchange": "", "routing_key": "t"}}))
         reply = wait_for(lambda: replies.get_message(ignore_subscribe_messages=True, timeout=1), 30, "the refusal")
         assert "rate_limit is not possible here" in reply["data"]
     bed.agent.redis.acl_log_reset()
@@ -167,7 +167,7 @@ def test_it_can_be_switched_off(tmp_path: Path, redis_url: str) -> None:
     agent = Agent(tmp_path, redis_url, remote_control=False)
     agent.configure(summary("sample", "http://127.0.0.1:1", "http://127.0.0.1:1"))
     with agent:
-        assert agent.redis.pubsub_numsub(keys.CONTROL)[0][1] == 0
+        assert agent.redis.pubsub_numsub(keys.CONTROL.commands)[0][1] == 0
 
 
 def test_a_call_without_a_queue_is_an_error_that_names_it(bed: Bed) -> None:
@@ -217,7 +217,9 @@ def test_a_results_worker_by_celerys_own_command_is_one_of_ours(tmp_path: Path) 
         command = [sys.executable, "-m", "celery", "-A", "dsf.celery", "worker", "-Q", "hub.results"]
         worker = forked.child(command, tmp_path / "log", environment, inherit=False)
         try:
-            wait_for(lambda: admin.pubsub_numsub(keys.CONTROL)[0][1] or not worker.is_running, 60, "it to listen")
+            wait_for(
+                lambda: admin.pubsub_numsub(keys.CONTROL.commands)[0][1] or not worker.is_running, 60, "it to listen"
+            )
             environment |= {"DSF_ROLE": "cli", "DSF_REDIS_URL": url.replace("dsf-results", "dsf-operator")}
             done = forked.celery(["inspect", "ping", "--json", "--timeout", "10"], environment)
             assert done.returncode == 0, done.stdout + done.stderr + worker.tail()

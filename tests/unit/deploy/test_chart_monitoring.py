@@ -28,6 +28,7 @@ ALERTS = {
     "DynamicScoringScheduleLag",
     "DynamicScoringNoTicks",
     "DynamicScoringPathInterrupted",
+    "DynamicScoringHubProblem",
     "DynamicScoringQueueFull",
     "DynamicScoringResultsRejected",
     "DynamicScoringMessagesDropped",
@@ -350,6 +351,7 @@ def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
         ('dynamic_scoring_path_problem{stage="ticks"}', "1x120"),
         ('dynamic_scoring_path_problem{stage="results"}', "0x59 1x10 0x100"),
         ('dynamic_scoring_path_problem{stage="agents"}', "0x60 1 0x100"),
+        ('dynamic_scoring_hub_problem{kind="eviction"}', "_x59 1x10 _x100"),
         ("dynamic_scoring_series_limit", "30000x120"),
         ("dynamic_scoring_series_wanted", "20000x80 40000x40"),
     ]
@@ -374,6 +376,7 @@ def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
             "DynamicScoringResultsRejected": {"bad_signature"},
             "DynamicScoringNoTicks": {""},
             "DynamicScoringPathInterrupted": {"results"},
+            "DynamicScoringHubProblem": {"eviction"},
         },
     }
     cases = []
@@ -442,5 +445,6 @@ def _expected(name: str, who: str) -> dict[str, Any]:
         "DynamicScoringResultsRejected": {"reason": who},
         "DynamicScoringMessagesDropped": {"reason": who},
         "DynamicScoringHubWithoutRedis": {"pod": who},
+        "DynamicScoringHubProblem": {"kind": who},
     }.get(name, {})
     return {"exp_labels": {**rule["labels"], **label}, "exp_annotations": {}}

@@ -75,8 +75,8 @@ def test_keys_are_named_one_by_one(role: HubRole) -> None:
 def test_only_results_workers_say_how_a_pair_is(role: HubRole) -> None:
     rules = [rule for rule in hub_rules(role) if re.search(rf"%(RW|W)~{keys.ROWS}\b(?!:)", rule)]
     commands = {command for rule in rules for command in re.findall(r"\+(\S+)", rule)}
-    # The hub removes the rows of pairs that are gone.
-    wanted = {"results": {"hget", "hmget", "hset", "hdel", "hscan"}, "controller": {"hmget", "hget", "hdel"}}
+    # The controller removes the rows of pairs that are gone.
+    wanted = {"results": {"hget", "hmget", "hset", "hdel", "hkeys"}, "controller": {"hmget", "hget", "hdel"}}
     assert commands == wanted.get(role, set())
 
 

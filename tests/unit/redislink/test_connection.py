@@ -9,6 +9,7 @@ import socket
 import ssl
 import struct
 import threading
+import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -22,14 +23,20 @@ from redis.backoff import NoBackoff
 from redis.credentials import CredentialProvider
 from redis.retry import Retry
 
+from dsf.redislink import broker
+from dsf.redislink import connection as connection_module
 from dsf.redislink.connection import (
+    KEEPALIVE,
     MasterConnection,
     PlainConnection,
     SentinelConnection,
     TlsConnection,
 )
 from dsf.redislink.link import Link, Sentinels
+from dsf.store import client as store_client
+from dsf.store.client import connect
 from tests.conftest import SettingsFactory
+from tests.support.forwarder import Forwarder
 from tests.support.redisserver import RedisServer
 from tests.support.tlsca import TestCa
 from tests.support.wait import PATIENCE, wait_for
@@ -278,9 +285,80 @@ def test_the_given_ca_alone_vouches_for_the_server(
         thread.join(30)
 
 
-def test_a_server_that_is_silently_gone_is_noticed() -> None:
-    """Kombu passes no times of its own: redis-py's are those of the option that is absent."""
+def test_connections_are_probed_by_tcp_whatever_kombu_passes() -> None:
     options: dict[str, Any] = {"host": "h", "port": 1, "socket_keepalive": True}
-    own = PlainConnection(**options).socket_keepalive_options
-    assert own
-    assert PlainConnection(**options, socket_keepalive_options=None).socket_keepalive_options == own
+    for own in (options, {**options, "socket_keepalive_options": None}):
+        assert PlainConnection(**own).socket_keepalive_options == KEEPALIVE
+    # Below the 15 s after which the strictest balancers forget a connection.
+    assert KEEPALIVE[socket.TCP_KEEPIDLE] < 15
+    assert KEEPALIVE[socket.TCP_USER_TIMEOUT] <= 30_000
+
+
+def test_options_of_tcp_are_in_force(redis_url: str, settings_factory: SettingsFactory) -> None:
+    with contextlib.closing(connect(settings_factory(redis_url=redis_url))) as client:
+        client.ping()
+        connection: Any = client.connection_pool.get_connection()
+        for option, value in KEEPALIVE.items():
+            assert connection._sock.getsockopt(socket.IPPROTO_TCP, option) == value
+        client.connection_pool.release(connection)
+
+
+class Forgetful(Forwarder):
+    """A balancer that forgets the connections of now without a word: what is sent on them goes nowhere."""
+
+    def forget(self) -> None:
+        """Forget them; new ones pass."""
+        self.forgotten |= set(self.passing)
+
+    def pass_on(self, source: socket.socket, sink: socket.socket, data: bytes) -> None:
+        """Pass data on, unless the connection is forgotten."""
+        if source not in self.forgotten:
+            sink.sendall(data)
+
+
+@pytest.fixture
+def idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every connection has been idle for long enough to be checked."""
+    monkeypatch.setattr(store_client, "HEALTH_CHECK_INTERVAL", 0.01)
+    monkeypatch.setattr(connection_module, "HEALTH_TIMEOUT", 0.2)
+
+
+@pytest.mark.usefixtures("idle")
+def test_connection_that_a_balancer_has_forgotten_is_replaced_at_once(
+    redis_server: RedisServer, settings_factory: SettingsFactory
+) -> None:
+    with (
+        Forgetful(redis_server.port) as balancer,
+        contextlib.closing(connect(settings_factory(redis_url=balancer.url), retries=0)) as client,
+    ):
+        client.set("dsf:test", "1")
+        balancer.forget()
+        time.sleep(0.02)
+        assert client.get("dsf:test") == "1"
+        assert client.ping()
+
+
+@pytest.mark.usefixtures("idle")
+def test_subscription_that_a_balancer_has_forgotten_is_an_error(
+    redis_server: RedisServer, settings_factory: SettingsFactory
+) -> None:
+    with (
+        Forgetful(redis_server.port) as balancer,
+        contextlib.closing(connect(settings_factory(redis_url=balancer.url), retries=0)) as client,
+    ):
+        subscription: Any = client.pubsub()  # type: ignore[no-untyped-call]
+        subscription.subscribe("dsf:test")
+        assert subscription.get_message(timeout=10)["type"] == "subscribe"
+        broker.check_subscription(subscription)
+        balancer.forget()
+
+        def listened() -> bool:
+            try:
+                subscription.get_message(timeout=0.05)
+                broker.check_subscription(subscription)
+            except redis.ConnectionError:
+                return True
+            return False
+
+        wait_for(listened, 10, "the dead subscription")
+        subscription.close()

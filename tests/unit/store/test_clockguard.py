@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
 from dsf import keys, messages
-from dsf.results.worker import Sweeper
-from dsf.store.ticks import RUN_SLACK
+from dsf.store import clockguard
+from dsf.store.clockguard import ResultsGuard, ScheduleGuard
 from tests.integration.results.bed import START, Bed, handle
 
 AHEAD = 7200.0
@@ -21,8 +19,8 @@ def back(bed: Bed) -> Bed:
     bed.now = START + AHEAD
     assert bed.cycle() == "ok"
     bed.write()
-    bed.runs.set_scores_right(bed.now)
     bed.now = START
+    ResultsGuard(bed.client).repair(START)
     return bed
 
 
@@ -63,35 +61,76 @@ def test_the_same_result_still_counts_once(back: Bed) -> None:
     assert [handle(back.ingest, frame) for _ in range(2)] == ["ok", "replayed"]
 
 
-def test_an_open_run_of_that_time_is_lost_as_soon_as_one_of_now(bed: Bed) -> None:
-    """Its agent, or its tick, was lost with what put the clock right."""
-    sweeper = Sweeper(bed.client, bed.settings, threading.Event())
+def test_open_runs_of_that_time_are_lost_at_once_and_their_results_refused(bed: Bed) -> None:
+    bed.add()
     bed.now = START + AHEAD
-    run = bed.open(deadline=30 + RUN_SLACK)
+    run = bed.open()
     bed.now = START
-    late = bed.open("c1", "s1", deadline=AHEAD)
-    for passed in (0, 60):
-        bed.now = START + passed
-        sweeper.set_right(bed.now)
-        assert bed.sweep() == []
-    bed.now = START + 30 + RUN_SLACK + bed.settings.lost_after + 1
-    assert bed.sweep() == [keys.run_member("c1", "s1", run)]
-    # That of a longer interval, which somebody has set, is as open as it was.
-    sweeper.set_right(bed.now)
-    assert bed.client.zscore(keys.OPEN_RUNS, keys.run_member("c1", "s1", late)) == START + AHEAD
+    recent = bed.open("c1", "s1", deadline=AHEAD)
+    ResultsGuard(bed.client).repair(bed.now)
+    assert bed.client.zrange(keys.OPEN_RUNS, 0, -1) == [keys.run_member("c1", "s1", recent)]
+    assert bed.state().count("lost") == 1
+    # Its agent ends it now: the books have it already.
+    assert bed.send(run) == "stale"
+    assert bed.state().last_run != run
+    assert bed.state().scheduled == bed.state().count("lost") + 1
 
 
-def test_open_runs_of_that_time_without_an_entry_stay(bed: Bed) -> None:
-    """They go with their pair."""
+def test_runs_of_removed_pairs_leave_no_books(bed: Bed) -> None:
     bed.now = START + AHEAD
-    members = [keys.run_member("c1", scorer, bed.open("c1", scorer)) for scorer in ("gone", "unreadable")]
-    bed.client.hset(keys.ENTRIES, "c1/unreadable", "{")
-    Sweeper(bed.client, bed.settings, threading.Event()).set_right(START)
-    assert bed.client.zmscore(keys.OPEN_RUNS, members) == [START + AHEAD + 60] * 2
+    member = keys.run_member("c1", "gone", messages.new_run_id(bed.now))
+    bed.client.zadd(keys.OPEN_RUNS, {member: bed.now})
+    ResultsGuard(bed.client).repair(START)
+    assert not bed.client.exists(keys.pair_key("c1", "gone"))
+    assert not bed.client.exists(keys.OPEN_RUNS)
+
+
+def test_pairs_that_are_due_in_that_time_get_their_next_slot(bed: Bed) -> None:
+    bed.add()
+    bed.add("c2")
+    bed.client.zadd(keys.DUE, {"c1/s1": START + AHEAD, "c2/s1": START + 10})
+    ScheduleGuard(bed.client, 10).repair(START)
+    due = bed.schedule.due_times(["c1/s1", "c2/s1"])
+    assert START < due["c1/s1"] <= START + 30
+    assert due["c2/s1"] == START + 10
+
+
+def test_lock_of_a_dead_beat_does_not_outlive_the_clock(bed: Bed) -> None:
+    bed.client.set(keys.BEAT_LOCK, "dead", ex=7200)
+    ScheduleGuard(bed.client, 10).repair(START)
+    assert not bed.client.exists(keys.BEAT_LOCK)
+
+
+def test_guard_repairs_only_after_the_clock_was_set_back(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    guard = ResultsGuard(bed.client)
+    repaired: list[float] = []
+    monkeypatch.setattr(guard, "repair", repaired.append)
+    monkeypatch.setattr(clockguard, "REPAIR_TIME", 0.0)
+    assert not guard.check(START)
+    # Within the tolerance, as two measurements differ.
+    assert not guard.check(START - 5)
+    assert not guard.check(START + AHEAD)
+    assert repaired == []
+    guard.check(START)
+    assert repaired == [START]
+    guard.check(START + 5)
+    assert repaired == [START]
+
+
+def test_guard_goes_on_until_the_others_have_measured_the_clock(bed: Bed) -> None:
+    guard = ScheduleGuard(bed.client, 10)
+    guard.check(START + AHEAD)
+    assert guard.check(START)
+    # Beat measured the clock later.
+    bed.add()
+    bed.client.zadd(keys.DUE, {"c1/s1": START + AHEAD})
+    # Another hub takes over meanwhile.
+    assert ScheduleGuard(bed.client, 10).check(START + 5)
+    assert bed.schedule.due_times(["c1/s1"])["c1/s1"] < START + 60
 
 
 def test_the_score_lasts_as_long_as_one_measured_now(back: Bed) -> None:
-    back.runs.set_scores_right(back.now)
+    ResultsGuard(back.client).repair(back.now)
     state = back.state()
     assert state.score is not None
     assert (state.last_success, state.valid_until) == (START, START + 300)
@@ -99,12 +138,12 @@ def test_the_score_lasts_as_long_as_one_measured_now(back: Bed) -> None:
     assert state.score.items == [("a", 1), ("b", 2)]
     # Once: it gets older from now on.
     back.now += 10
-    back.runs.set_scores_right(back.now)
+    ResultsGuard(back.client).repair(back.now)
     assert back.state().last_success == START
 
 
 def test_the_object_says_so_and_goes_when_nothing_new_comes(back: Bed) -> None:
-    back.runs.set_scores_right(back.now)
+    ResultsGuard(back.client).repair(back.now)
     assert back.write() == [("apply", "c1", "score-of-s1")]
     back.now += 301
     assert back.write() == [("delete", "c1", "score-of-s1")]
@@ -122,7 +161,7 @@ def test_a_little_ahead_is_not_touched(bed: Bed) -> None:
     bed.cycle()
     before = bed.state().score
     bed.now = START
-    bed.runs.set_scores_right(bed.now)
+    ResultsGuard(bed.client).repair(bed.now)
     assert bed.state().score == before
     old = messages.new_run_id(START - 5)
     assert bed.send(old, outcome="error") == "replayed"

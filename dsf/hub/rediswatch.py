@@ -1,0 +1,125 @@
+"""The hub controller's watch over Redis itself: version, owner, eviction, persistence, and all clocks."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import redis
+
+import dsf.log
+from dsf.errors import SettingsError
+from dsf.hub.outage import Outage
+from dsf.process.hubclock import HubClock
+from dsf.process.threads import SupervisedThread
+from dsf.redislink import address
+from dsf.settings import Settings
+from dsf.store import server
+from dsf.store.client import repeat
+from dsf.store.clocks import clock_problem, read_reports
+
+log = dsf.log.get(__name__)
+
+#: Seconds between two looks at the clocks, and at the server.
+_INTERVAL: Final = 5.0
+_SERVER_INTERVAL: Final = 30.0
+
+
+class RedisWatch:
+    """One thread. Problems that stop the hub are given to `on_unusable`."""
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        settings: Settings,
+        clock: HubClock,
+        outage: Outage,
+        on_unusable: Callable[[SettingsError], object],
+    ) -> None:
+        self._redis = client
+        self._settings = settings
+        self._clock = clock
+        self._outage = outage
+        self._on_unusable = on_unusable
+        self._owner: server.Owner | None = None
+        self._problems: dict[str, str] = {}
+        self._is_memory_logged = False
+        # time.monotonic() of the next look at the server.
+        self._server_due = 0.0
+        self._stopping = threading.Event()
+        self._thread = SupervisedThread(self._run, "redis-watch")
+
+    def start(self, secret: bytes) -> None:
+        """Look once, then periodically; `secret` is the installation's, which no other one has.
+
+        Raises SettingsError if Redis cannot be used by this hub. While it cannot be reached, the thread looks again.
+        """
+        self._owner = owner_of(self._settings, secret)
+        try:
+            self._look_at_server()
+        except redis.RedisError as error:
+            log.info("redis is looked at when it can be reached", error=str(error))
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop looking, and give the database up."""
+        self._stopping.set()
+        self._thread.join(5)
+        if self._owner is None or self._outage.is_on:
+            return
+        try:
+            server.release(self._redis, self._owner)
+        except redis.RedisError as error:
+            log.info("the database is released when its owner expires", error=str(error))
+
+    def _run(self) -> None:
+        repeat(self._turn, self._stopping, doing="look at redis", pause=_INTERVAL)
+
+    def _turn(self) -> float:
+        if self._outage.is_on:
+            return 1.0
+        if time.monotonic() >= self._server_due:
+            try:
+                self._look_at_server()
+            except SettingsError as error:
+                self._on_unusable(error)
+                return _INTERVAL
+        now = self._clock.now()
+        clocks = clock_problem(read_reports(self._redis, now))
+        problems = {**self._problems, **({server.CLOCK: clocks} if clocks else {})}
+        server.write_problems(self._redis, problems)
+        return _INTERVAL
+
+    def _look_at_server(self) -> None:
+        assert self._owner is not None
+        try:
+            info: dict[str, Any] = self._redis.info()
+        except redis.exceptions.NoPermissionError:
+            # A user of one's own without this right: its administrator looks.
+            info = {}
+        server.check_server(info)
+        server.claim(self._redis, self._owner, str(address.parse(self._settings.resolved_redis_url())))
+        problems = server.server_problems(info)
+        for kind, text in problems.items():
+            if self._problems.get(kind) != text:
+                log.error("redis is not as it must be", problem=text)
+        self._problems = problems
+        if not self._is_memory_logged and info and (text := server.unbounded_memory(info)):
+            log.warning("redis is not bounded", problem=text)
+            self._is_memory_logged = True
+        self._server_due = time.monotonic() + _SERVER_INTERVAL
+
+
+def owner_of(settings: Settings, secret: bytes) -> server.Owner:
+    """The installation of a hub controller: all of its replicas have the same id, and no other installation has it."""
+    if settings.backend == "dir":
+        folder = str(settings.manifests.resolve()) if settings.manifests is not None else ""
+        place, name = folder, f"the hub of {folder} on {socket.gethostname()}"
+    else:
+        place, name = settings.namespace, f"the hub of namespace {settings.namespace} (pod {socket.gethostname()})"
+    digest = hashlib.blake2b(place.encode(), key=secret[:64], digest_size=16)
+    return server.Owner(id=digest.hexdigest(), name=name)

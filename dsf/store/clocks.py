@@ -1,0 +1,108 @@
+"""Whose clock is wrong: the hub's clock is that of Redis, and every process reports how far its machine's is from it.
+
+A difference has two ends. If several machines differ from Redis in the same way, the clock of Redis is wrong.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Collection, Mapping
+from typing import Final
+
+import redis
+from pydantic import BaseModel, ConfigDict
+
+from dsf import keys
+from dsf.process.hubclock import TOLERANCE, HubClock, described
+from dsf.settings import Settings
+from dsf.store.client import parsed_all
+
+#: Seconds for which a report counts; processes report every few seconds.
+_LIFE: Final = 60.0
+#: Most agents that are noted as witnesses.
+MAX_WITNESSES: Final = 20
+
+
+class ClockReport(BaseModel):
+    """One process's report."""
+
+    model_config = ConfigDict(frozen=True)
+
+    v: int = keys.SCHEMA_VERSION
+    #: For people, such as `beat on node-7`.
+    name: str
+    #: Seconds to add to the time of this machine for the hub's.
+    offset: float
+    #: Unix seconds by the hub's clock.
+    at: float
+
+
+class ClockReports:
+    """Writes the reports of one process. Methods raise redis.RedisError."""
+
+    def __init__(self, client: redis.Redis, settings: Settings) -> None:
+        """`settings` are those of the process, whose services name it for people."""
+        self._redis = client
+        host = socket.gethostname()
+        self._field = f"{host}:{os.getpid()}"
+        is_whole = settings.role != "hub" or len(settings.targets) > 1
+        self._name = f"{settings.role if is_whole else settings.targets[0]} on {host}"
+
+    def report(self, clock: HubClock) -> None:
+        """Write how far this machine's clock is off."""
+        self._write({self._field: ClockReport(name=self._name, offset=round(clock.offset, 3), at=clock.now())})
+
+    def report_agents(self, offsets: Mapping[str, float], now: float) -> None:
+        """Write how far the clocks of these clusters' agents are off (seconds, as in ClockReport), at `now`."""
+        some = list(offsets.items())[:MAX_WITNESSES]
+        self._write(
+            {f"agent {name}": ClockReport(name=f"the agent of {name}", offset=off, at=now) for name, off in some}
+        )
+
+    def _write(self, reports: Mapping[str, ClockReport]) -> None:
+        if reports:
+            self._redis.hset(keys.CLOCKS, mapping={name: report.model_dump_json() for name, report in reports.items()})
+
+
+def read_reports(client: redis.Redis, now: float) -> list[ClockReport]:
+    """The reports that count at `now`; the others are removed. Raises redis.RedisError."""
+    stored = parsed_all(ClockReport, client.hgetall(keys.CLOCKS))
+    old = [name for name, report in stored.items() if abs(now - report.at) > _LIFE]
+    if old:
+        client.hdel(keys.CLOCKS, *old)
+    return [report for name, report in sorted(stored.items()) if name not in old]
+
+
+def clock_problem(reports: Collection[ClockReport]) -> str:
+    """Name the machine whose clock is wrong, in one sentence; empty if all are right within 30 s."""
+    wrong = [report for report in reports if abs(report.offset) > TOLERANCE]
+    if not wrong:
+        return ""
+    # Those that agree with one another against Redis.
+    groups = ([other for other in wrong if abs(other.offset - report.offset) <= TOLERANCE] for report in wrong)
+    alike = max(groups, key=len)
+    # Redis agrees with itself.
+    supporters = len(reports) - len(wrong) + 1
+    names = _listed([report.name for report in alike])
+    if len(alike) > supporters:
+        offset = alike[0].offset
+        return (
+            f"the clock of the machine of Redis is {described(-offset)} the clocks of {names}; it gives all times of "
+            "the hub: synchronise it (NTP)"
+        )
+    if len(alike) == supporters:
+        offset = alike[0].offset
+        return (
+            f"the clock of {names} is {described(offset)} that of the machine of Redis; one of them is wrong: "
+            "synchronise both (NTP)"
+        )
+    worst = max(wrong, key=lambda report: abs(report.offset))
+    others = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+    return f"the clock of {worst.name} is {described(worst.offset)} the hub's{others}; synchronise it (NTP)"
+
+
+def _listed(names: Collection[str]) -> str:
+    listed = list(names)[:3]
+    more = len(names) - len(listed)
+    return ", ".join(listed) + (f" and {more} more" if more else "")

@@ -1,0 +1,59 @@
+-- Moves what is left of some pairs after the time of Redis went backwards: a later score counts as measured now,
+-- which it was at the latest, and its run ids as those of an earlier time. Else it would look fresh until that time
+-- comes, and outrank all later results.
+-- KEYS  1 writes
+-- ARGV  1 now, 2 what sorts after every run id of now, 3 the time in the run ids to write instead of later ones,
+--       4 seconds by which clocks may differ, 5... pair
+-- Returns the number of pairs that had such times.
+local now, latest_run, earlier, count = tonumber(ARGV[1]), ARGV[2], ARGV[3], 0
+local latest = now + tonumber(ARGV[4])
+local RUNS = {'state_run', 'last_run', 'score_run'}
+
+local function moved_run(run)
+    return earlier .. string.sub(run, 14)
+end
+
+for i = 5, #ARGV do
+    local pair = ARGV[i]
+    local hash, row = PAIR .. pair, row_of(redis.call('HGET', ROWS, pair))
+    local measured = tonumber(row.last_success)
+    local is_moved, has_score = false, false
+    if measured and measured > latest then
+        row.last_success = string.format('%.6f', now)
+        row.valid_until = string.format('%.6f', (tonumber(row.valid_until) or 0) - measured + now)
+        is_moved = true
+    end
+    if row.expired_run and row.expired_run > latest_run then
+        row.expired, row.expired_run, row.expired_at = nil, nil, nil
+        is_moved = true
+    end
+    local runs = redis.pcall('HMGET', hash, unpack(RUNS))
+    for number, name in ipairs(runs.err and {} or RUNS) do
+        local run = runs[number]
+        if run and run > latest_run then
+            redis.call('HSET', hash, name, moved_run(run))
+            is_moved, has_score = true, has_score or name == 'score_run'
+        end
+    end
+    if has_score then
+        -- As text: decoded and encoded again, an empty list would become an object.
+        local score = redis.call('HGET', hash, 'score')
+        if score then
+            score = string.gsub(score, '"run":"%d+%-(%x+)"', '"run":"' .. earlier .. '-%1"', 1)
+            if measured and measured > latest then
+                score = string.gsub(score, '"at":[^,]+,"valid_until":[^,]+',
+                    '"at":' .. row.last_success .. ',"valid_until":' .. row.valid_until, 1)
+            end
+            redis.call('HSET', hash, 'score', score)
+        end
+        -- What is written is compared again, whatever its digest.
+        redis.call('HDEL', hash, 'digest')
+        redis.call('HINCRBY', KEYS[1], pair, 1)
+    end
+    if is_moved then
+        put_row(pair, row)
+        count = count + 1
+    end
+end
+tell_readers()
+return count

@@ -1,0 +1,117 @@
+"""Whether a Redis can be this hub's: its version and mode, whose data it has, and what people must change in it.
+
+The hub controller reads this at its start and then periodically. Problems that stop the hub are SettingsErrors; others
+are sentences by kind in `dsf.keys.HUB_PROBLEMS`, for `dsf status`, the page, the JSON API and an alert.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import redis
+from pydantic import BaseModel, ConfigDict
+
+from dsf import keys
+from dsf.errors import SettingsError
+from dsf.store.client import at_once, parsed
+
+#: Scripts with flags, ACL selectors and `SET ... NX GET` came with this version. Valkey has them all.
+NEEDED_VERSION: Final = (7, 0)
+#: Milliseconds after which an installation that no longer renews its ownership has none.
+OWNER_LIFE: Final = 120_000
+
+# Kinds of problems.
+CLOCK: Final = "clock"
+EVICTION: Final = "eviction"
+PERSISTENCE: Final = "persistence"
+MEMORY: Final = "memory"
+
+
+class Owner(BaseModel):
+    """The installation whose data a database has."""
+
+    model_config = ConfigDict(frozen=True)
+
+    v: int = keys.SCHEMA_VERSION
+    #: Equal in all hub controllers of an installation.
+    id: str
+    #: For people, such as `the hub of /srv/manifests on host a`.
+    name: str
+
+
+def check_server(info: Mapping[str, Any]) -> None:
+    """Raise SettingsError if this server (its INFO) cannot be used at all."""
+    version = str(info.get("redis_version", ""))
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if numbers and numbers < NEEDED_VERSION:
+        raise SettingsError(
+            f"DSF_REDIS_URL: this server is Redis {version}, and version 7.0 or later is needed (or Valkey): no cycle "
+            "would succeed; upgrade it, or use another server"
+        )
+    if info.get("redis_mode") == "cluster" or str(info.get("cluster_enabled", "0")) == "1":
+        raise SettingsError(
+            "DSF_REDIS_URL: this server is part of a Redis Cluster, on which Celery's queues do not work; use a single "
+            "server, or one with replicas and Sentinel"
+        )
+
+
+def server_problems(info: Mapping[str, Any]) -> dict[str, str]:
+    """What people must change in this server (its INFO): a sentence by kind."""
+    problems = {}
+    policy = str(info.get("maxmemory_policy", "noeviction"))
+    if policy != "noeviction":
+        problems[EVICTION] = (
+            f"maxmemory-policy of Redis is {policy}, which silently removes scores, books and overrides when memory is "
+            "short: set it to noeviction"
+        )
+    if "err" in (info.get("rdb_last_bgsave_status"), info.get("aof_last_write_status")):
+        problems[PERSISTENCE] = "Redis could not write its data to disk: check the disk of Redis and its log"
+    return problems
+
+
+def unbounded_memory(info: Mapping[str, Any]) -> str:
+    """The sentence if this server (its INFO) has no limit of memory; empty otherwise."""
+    if int(info.get("maxmemory", 0)):
+        return ""
+    return "maxmemory is not set: Redis takes all memory there is; deploy/redis/redis.conf has limits"
+
+
+def claim(client: redis.Redis, owner: Owner, where: str) -> None:
+    """Make this database, `where` for people, the installation's, or renew that.
+
+    Raises SettingsError if it is another one's, and redis.RedisError.
+    """
+    text = owner.model_dump_json()
+    [stored] = at_once(client, ("SET", keys.OWNER, text, "NX", "GET", "PX", OWNER_LIFE))
+    holder = parsed(Owner, keys.OWNER, stored)
+    if holder is not None and holder.id != owner.id:
+        raise SettingsError(
+            f"DSF_REDIS_URL: the database {where} is in use by {holder.name}, and two hubs would remove each other's "
+            "scorers and overrides; give this hub a Redis of its own, or stop the other one and wait two minutes"
+        )
+    if stored is not None:
+        at_once(client, ("SET", keys.OWNER, text, "PX", OWNER_LIFE))
+
+
+def release(client: redis.Redis, owner: Owner) -> None:
+    """Give the database up, if it is the installation's. Raises redis.RedisError."""
+    holder = parsed(Owner, keys.OWNER, client.get(keys.OWNER))
+    if holder is not None and holder.id == owner.id:
+        client.delete(keys.OWNER)
+
+
+def write_problems(client: redis.Redis, problems: Mapping[str, str]) -> None:
+    """Replace the problems that readers show. Raises redis.RedisError."""
+    gone = {str(kind) for kind in client.hkeys(keys.HUB_PROBLEMS)} - problems.keys()
+    commands: list[tuple[str, ...]] = [("HSET", keys.HUB_PROBLEMS, kind, text) for kind, text in problems.items()]
+    if gone:
+        commands.append(("HDEL", keys.HUB_PROBLEMS, *gone))
+    if commands:
+        at_once(client, *commands)
+
+
+def read_problems(client: redis.Redis) -> dict[str, str]:
+    """The problems as the hub controller wrote them, by kind. Raises redis.RedisError."""
+    return {str(kind): str(text) for kind, text in sorted(client.hgetall(keys.HUB_PROBLEMS).items())}

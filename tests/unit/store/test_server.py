@@ -1,0 +1,83 @@
+"""Whether a Redis can be a hub's."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import redis
+
+from dsf import keys
+from dsf.errors import SettingsError
+from dsf.fleet.model import FleetModel
+from dsf.store import server
+from dsf.store.server import Owner
+
+WHERE = "redis://redis:6379/0"
+FIRST, SECOND = Owner(id="1", name="the hub of /a on x"), Owner(id="2", name="the hub of /b on y")
+
+
+@pytest.mark.parametrize(
+    ("info", "words"),
+    [
+        ({"redis_version": "6.2.14"}, "Redis 6.2.14, and version 7.0 or later is needed"),
+        ({"redis_version": "5.0.7-ubuntu"}, "Redis 5.0.7-ubuntu, and version 7.0"),
+        ({"redis_version": "7.4.0", "redis_mode": "cluster"}, "part of a Redis Cluster"),
+        ({"redis_version": "7.4.0", "cluster_enabled": 1}, "part of a Redis Cluster"),
+    ],
+)
+def test_unusable_server_is_refused_with_the_remedy(info: dict[str, object], words: str) -> None:
+    with pytest.raises(SettingsError, match=re.escape(words)):
+        server.check_server(info)
+
+
+@pytest.mark.parametrize("version", ["7.0.0", "7.2.4", "8.0", "10.1.1", ""])
+def test_usable_server_is_accepted(version: str) -> None:
+    server.check_server({"redis_version": version, "redis_mode": "standalone", "cluster_enabled": 0})
+
+
+@pytest.mark.parametrize(
+    ("info", "kinds"),
+    [
+        ({"maxmemory_policy": "noeviction", "rdb_last_bgsave_status": "ok"}, []),
+        ({"maxmemory_policy": "allkeys-lru"}, ["eviction"]),
+        ({"maxmemory_policy": "volatile-ttl"}, ["eviction"]),
+        ({"aof_last_write_status": "err"}, ["persistence"]),
+        ({"rdb_last_bgsave_status": "err"}, ["persistence"]),
+        ({}, []),
+    ],
+)
+def test_server_problems_are_found(info: dict[str, object], kinds: list[str]) -> None:
+    assert [*server.server_problems(info)] == kinds
+
+
+def test_problems_replace_those_before_and_reach_readers(redis_client: redis.Redis) -> None:
+    server.write_problems(redis_client, {"eviction": "set it to noeviction", "clock": "synchronise it"})
+    problems = FleetModel(redis_client).summary().problems
+    assert [(one.stage, one.message) for one in problems] == [
+        ("clock", "synchronise it"),
+        ("eviction", "set it to noeviction"),
+    ]
+    server.write_problems(redis_client, {"clock": "synchronise both"})
+    assert server.read_problems(redis_client) == {"clock": "synchronise both"}
+    server.write_problems(redis_client, {})
+    assert FleetModel(redis_client).summary().problems == []
+
+
+def test_database_has_one_owner(redis_client: redis.Redis) -> None:
+    server.claim(redis_client, FIRST, WHERE)
+    server.claim(redis_client, FIRST, WHERE)
+    with pytest.raises(SettingsError, match=r"redis://redis:6379/0 is in use by the hub of /a on x"):
+        server.claim(redis_client, SECOND, WHERE)
+    # Another one's stop does not release it.
+    server.release(redis_client, SECOND)
+    assert 0 < redis_client.pttl(keys.OWNER) <= server.OWNER_LIFE
+    server.release(redis_client, FIRST)
+    server.claim(redis_client, SECOND, WHERE)
+
+
+def test_owner_that_cannot_be_read_is_replaced(redis_client: redis.Redis) -> None:
+    redis_client.set(keys.OWNER, "{")
+    server.claim(redis_client, FIRST, WHERE)
+    with pytest.raises(SettingsError):
+        server.claim(redis_client, SECOND, WHERE)

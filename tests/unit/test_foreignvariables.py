@@ -1,0 +1,145 @@
+"""Environment variables of libraries do not override the settings."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dsf.log
+from dsf import foreignvariables
+from dsf.settings import Settings
+
+OTHER = "redis://127.0.0.1:6399/3"
+OURS = "redis://127.0.0.1:6400/0"
+
+
+def in_process(code: str, **environment: str) -> str:
+    """What a fresh process prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "DSF_REDIS_URL": OURS, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+CONNECTIONS = """
+import json
+from dsf.celery import app
+print(json.dumps([str(app.connection_for_read().as_uri()), str(app.connection_for_write().as_uri()),
+    app.conf.broker_url, app.conf.result_backend]))
+"""
+
+
+@pytest.mark.parametrize(
+    "name", ["CELERY_BROKER_URL", "CELERY_BROKER_READ_URL", "CELERY_BROKER_WRITE_URL", "CELERY_RESULT_BACKEND"]
+)
+def test_celery_uses_the_redis_of_the_settings(name: str) -> None:
+    read, write, broker, results = json.loads(in_process(CONNECTIONS, **{name: OTHER}))
+    assert (read, write, broker, results) == (OURS, OURS, OURS, None)
+
+
+@pytest.mark.parametrize("environment", [{"BROKER_URL": OTHER}, {"CONFIG_MODULE": "no.such"}, {"LOADER": "no.such"}])
+def test_command_of_celery_uses_the_redis_of_the_settings(environment: dict[str, str]) -> None:
+    code = """
+import sys
+from celery.bin.celery import main
+sys.argv = ["celery", "-A", "dsf.celery", "report"]
+sys.exit(main())
+"""
+    report = in_process(code, **environment)
+    assert OTHER not in report
+    assert "6400" in report
+
+
+@pytest.mark.parametrize("value", ["tcp://10.0.0.7:5555", "udp://10.0.0.7:53"])
+def test_flower_ignores_links_to_services(value: str) -> None:
+    environment = {"FLOWER_PORT": value, "FLOWER_BASIC_AUTH": "user:sesame", "CELERY_PORT": value}
+    foreignvariables.clean(environment)
+    assert environment == {"FLOWER_BASIC_AUTH": "user:sesame"}
+
+
+def test_flower_keeps_its_options() -> None:
+    environment = {"FLOWER_PORT": "5556", "FLOWER_MAX_TASKS": "7"}
+    foreignvariables.clean(environment)
+    assert environment == {"FLOWER_PORT": "5556", "FLOWER_MAX_TASKS": "7"}
+
+
+def test_uvicorn_serves_in_one_process_and_trusts_no_proxy() -> None:
+    code = """
+from dsf.settings import Settings
+Settings.load()
+from dsf.http.serving import configured
+config = configured(None, None, shutdown_seconds=1)
+print(config.workers, config.forwarded_allow_ips, config.proxy_headers)
+"""
+    environment = {"WEB_CONCURRENCY": "many", "FORWARDED_ALLOW_IPS": "*"}
+    assert in_process(code, **environment).strip() == "1 127.0.0.1,::1 False"
+
+
+def test_metrics_stay_in_the_process(tmp_path: Path) -> None:
+    code = """
+from dsf.settings import Settings
+Settings.load()
+from prometheus_client.values import ValueClass
+print(ValueClass.__name__)
+"""
+    assert in_process(code, PROMETHEUS_MULTIPROC_DIR=str(tmp_path)).strip() == "MutexValue"
+
+
+def test_redis_clients_have_the_servers_of_the_settings_alone() -> None:
+    code = """
+from dsf.settings import Settings
+from dsf.store.client import connect
+options = connect(Settings.load()).connection_pool.connection_kwargs
+print(options["host"], options["port"])
+"""
+    environment = {"REDIS_URL": OTHER, "REDIS_HOST": "elsewhere", "REDIS_PORT": "tcp://10.0.0.1:6379"}
+    assert in_process(code, **environment).strip() == "127.0.0.1 6400"
+
+
+def test_requests_take_no_credentials_from_the_environment() -> None:
+    code = """
+from dsf.http.transport import _Session
+print(_Session().trust_env)
+"""
+    assert in_process(code, NETRC="/etc/netrc", REQUESTS_CA_BUNDLE="/no/such").strip() == "False"
+
+
+def test_kombu_logs_no_calls_with_credentials() -> None:
+    code = """
+from dsf.settings import Settings
+Settings.load()
+import kombu.connection
+print(bool(kombu.connection._log_connection))
+"""
+    assert in_process(code, KOMBU_LOG_CONNECTION="1").strip() == "False"
+
+
+def test_tracing_keeps_its_own_variables() -> None:
+    environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318", "OTEL_SERVICE_NAME": "mine"}
+    before = dict(environment)
+    foreignvariables.clean(environment)
+    assert environment == before
+
+
+def test_ignored_variable_is_named_in_the_log_without_its_value(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(foreignvariables, "_removed", {})
+    monkeypatch.setenv("CELERY_BROKER_URL", "redis://:sesame@elsewhere/0")
+    dsf.log.setup(Settings.load())
+    assert "CELERY_BROKER_URL" not in os.environ
+    [line] = [line for line in capsys.readouterr().err.splitlines() if "a variable of a library is ignored" in line]
+    assert "name=CELERY_BROKER_URL" in line
+    assert "instead=DSF_REDIS_URL" in line
+    assert "sesame" not in line
