@@ -27,7 +27,7 @@ from dsf.boundedjson import Bounds
 from dsf.errors import BacktestError, JsonBoundsError
 
 #: Of one line: a moment has at most 10,000 items, each with a name of a few hundred bytes.
-_BOUNDS: Final = Bounds(16 * 1024 * 1024, 50_000, max_depth=16)
+_BOUNDS: Final = Bounds(8 * 1024 * 1024, 50_000, max_depth=16)
 #: Seconds of a duration, and a moment that every reader can show as a date.
 _Seconds = Annotated[int, Field(ge=0, le=MAX_SECONDS)]
 _Moment = Annotated[int, Field(ge=0, le=int(LATEST))]

@@ -36,8 +36,8 @@ _RESULT = '"scorer":"s","run":"1800000000000-00000000","at":1,"outcome":"ok"'
         ("scrape", "@HOLE@", 8 * _MB, 120),
         ("pushed", '{"resourceMetrics":[{"scopeMetrics":[{"metrics":@HOLE@}]}]}', 4 * _MB, 250),
         ("pushed_protobuf", "@HOLE@", 4 * _MB, 100),
-        ("recording", '{"cluster":"c","at":1,"outcome":"ok","items":@HOLE@}', 8 * _MB, 100),
-        ("recording", '{"question":@HOLE@}', 8 * _MB, 100),
+        ("recording", '{"cluster":"c","at":1,"outcome":"ok","items":@HOLE@}', 4 * _MB, 100),
+        ("recording", '{"question":@HOLE@}', 4 * _MB, 120),
         ("manifests", '{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"},"data":@HOLE@}', 300_000, 150),
         (
             "plan_request",

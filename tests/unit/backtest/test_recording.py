@@ -47,6 +47,6 @@ def test_line_beyond_the_bounds_is_named(tmp_path: Path, line: dict[str, Any] | 
 def test_line_that_is_too_long_is_named_and_stays(tmp_path: Path) -> None:
     path = _file(tmp_path, {"question": _QUESTION}, json.dumps({**_RECORD, "message": "x" * 17 * 1024 * 1024}))
     size = path.stat().st_size
-    with pytest.raises(BacktestError, match=r"recording\.jsonl:2: a line of more than 16777216 bytes"):
+    with pytest.raises(BacktestError, match=r"recording\.jsonl:2: a line of more than 8388608 bytes"):
         Recording(path, writing=True)
     assert path.stat().st_size == size

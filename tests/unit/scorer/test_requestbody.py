@@ -135,7 +135,8 @@ def test_both_paths_agree(data: list[dict[str, Any]]) -> None:
         for one in data
     ]
     assert plain(parse({"data": data})) == expected
-    assert plain(parse(json.dumps({"data": data}, indent=1).encode())) == expected
+    for blanks in (None, 1):
+        assert plain(parse(json.dumps({"data": data}, indent=blanks).encode())) == expected
 
 
 @given(
@@ -225,9 +226,28 @@ def test_a_source_without_series_may_be_null() -> None:
     assert found == {"load": []}
 
 
-def test_a_long_series_takes_little_more_memory_than_its_request() -> None:
-    samples = ",".join(f'[{1_718_600_000 + number},"{number}.5"]' for number in range(300_000))
-    body = f'{{"data":[{{"metric":{{}},"values":[{samples}]}}]}}'.encode()
+@given(st.lists(st.tuples(numbers, numbers).map(list), max_size=5))
+def test_values_may_be_numbers(samples: list[Any]) -> None:
+    expected = [[float(at) for at, _ in samples], [float(value) for _, value in samples]]
+    for body in (compact(one(*samples)), json.dumps(one(*samples)).encode()):
+        (series,) = parse(body)
+        assert [series.times.tolist(), series.values.tolist()] == expected
+
+
+@pytest.mark.parametrize("sample", [b"[1,NaN]", b"[1,+5]", b"[1,Infinity]", b"[1,1-2]", b"[1,]", b"[,1]", b"[1, 2 3]"])
+def test_numbers_that_json_lacks_are_refused(sample: bytes) -> None:
+    for between in (b",", b", "):
+        body = b'{"data":[{"metric":{},"values":%s[[1,2]%s%s]}]}' % (between[1:], between, sample)
+        assert refusal(body).status == 400
+
+
+@pytest.mark.parametrize("blank", ["", " "])
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_a_long_series_takes_little_more_memory_than_its_request(blank: str, quote: str) -> None:
+    samples = f",{blank}".join(
+        f"[{1_718_600_000 + number},{blank}{quote}{number}.5{quote}]" for number in range(300_000)
+    )
+    body = f'{{"data":[{{"metric":{{}},"values":{blank}[{samples}]}}]}}'.encode()
     tracemalloc.start()
     try:
         (series,) = parse(body, Limits())

@@ -3,7 +3,8 @@
 A body is almost all samples, so they bypass the JSON parser: the samples of each series are cut out of the
 bytes, the rest is parsed as JSON, and the samples of a series are parsed as one flat list of numbers. That takes
 less than half of the time, and no Python object per sample outlives its series.
-That works for the format that Prometheus writes; any other format of the same JSON uses the parser.
+That works for JSON without blanks, as Prometheus writes it, and with those that Python's json writes, and for values as
+text and as numbers. Any other format of the same JSON uses the parser.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from pydantic_core import from_json
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 
     from dsf.scorer.limits import Limits
 
-# No JSON string can contain this: its quotes would be escaped.
-_KEY = b'"values":'
-_START = _KEY + b"[["
 _END = b"]]"
 # Replaces samples that were cut out. Senders cannot know it.
 _NONCE = secrets.token_hex(16)
@@ -36,13 +34,26 @@ MAX_TIME = 9_000_000_000
 
 _NUMBER = b"0123456789.+-eENaInf"
 _NUMBER_TEXT = _NUMBER.decode() + ","
-#: `[1718600000,"0.5"],` without the numbers.
-_SHAPE = b'[,""],'
-
-#: Between two samples.
-_BETWEEN = b"],["
+#: `[1718600000,"0.5"],` and `[1718600000,0.5],` without the numbers.
+_SHAPES = b'[,""],', b"[,],"
 
 Body = bytes | bytearray
+
+
+class _Style(NamedTuple):
+    """How the samples of a series begin, and what is between two."""
+
+    # No JSON string can contain this: its quotes would be escaped.
+    key: bytes
+    between: bytes
+
+    @property
+    def start(self) -> bytes:
+        return self.key + b"[["
+
+
+_STYLES = _Style(b'"values":', b"],["), _Style(b'"values": ', b"], [")
+
 #: Where the samples of a series begin and end in the body.
 Place = tuple[int, int]
 Arrays = tuple["NDArray[np.float64]", "NDArray[np.float64]"]
@@ -100,8 +111,9 @@ def _document(body: Body, limits: Limits, sources: int = 0) -> tuple[dict[str, A
     copies = 2 if sources else 1
     brackets = (body.count(b"[") - 1 - sources) // copies
     _check_counts(limits, body.count(b"{") // (2 * copies), brackets - limits.series)
-    rest, places = _cut(body)
-    if len(places) == 0 or (arrays := _arrays(body, places)) is None:
+    style = next((style for style in _STYLES if style.start in body), _STYLES[0])
+    rest, places = _cut(body, style)
+    if len(places) == 0 or (arrays := _arrays(body, places, style)) is None:
         rest, arrays = body, []
     try:
         document = from_json(rest, allow_inf_nan=False)
@@ -120,28 +132,28 @@ def _check_counts(limits: Limits, series: int, samples: int) -> None:
             raise RefusedError(413, f"the request has more than {most} {what}, the most that this scorer takes")
 
 
-def _cut(body: Body) -> tuple[Body, list[Place]]:
+def _cut(body: Body, style: _Style) -> tuple[Body, list[Place]]:
     """The body with a placeholder for each array of samples, and where these arrays are."""
     pieces: list[Body] = []
     places: list[Place] = []
     position = 0
-    while (start := body.find(_START, position)) >= 0 and (end := body.find(_END, start)) >= 0:
-        pieces += [body[position : start + len(_KEY)], f'"{_NONCE}{len(places)}"'.encode()]
-        places.append((start + len(_START) - 1, end + 1))
+    while (start := body.find(style.start, position)) >= 0 and (end := body.find(_END, start)) >= 0:
+        pieces += [body[position : start + len(style.key)], f'"{_NONCE}{len(places)}"'.encode()]
+        places.append((start + len(style.start) - 1, end + 1))
         position = end + len(_END)
     pieces.append(body[position:])
     return b"".join(pieces), places
 
 
-def _arrays(body: Body, places: list[Place]) -> list[Arrays] | None:
-    """The arrays of `[t,"v"],[t,"v"]` texts; None when one of them differs."""
+def _arrays(body: Body, places: list[Place], style: _Style) -> list[Arrays] | None:
+    """The arrays of `[t,"v"],[t,"v"]` or `[t,v],[t,v]` texts; None when one of them differs."""
     arrays: list[Arrays] = []
     for start, end in places:
-        count = body.count(_BETWEEN, start, end) + 1
+        count = body.count(style.between, start, end) + 1
         times, values = np.empty(count), np.empty(count)
         filled = 0
         # A piece at a time: as Python objects, the numbers take several times the memory of their text.
-        for text in _pieces(body, start, end):
+        for text in _pieces(body, start, end, style.between):
             flat = _flat(text)
             if flat is None or filled + flat.size // 2 > count:
                 return None
@@ -153,32 +165,36 @@ def _arrays(body: Body, places: list[Place]) -> list[Arrays] | None:
     return arrays
 
 
-def _pieces(body: Body, start: int, end: int) -> Iterator[Body]:
+def _pieces(body: Body, start: int, end: int, between: bytes) -> Iterator[Body]:
     """Whole samples of about 256 KiB, which are parsed at a time."""
     while start < end:
-        cut = body.find(_BETWEEN, start + 256 * 1024, end)
+        cut = body.find(between, start + 256 * 1024, end)
         stop = end if cut < 0 else cut + 1
-        yield body[start:stop]
-        start = stop + 1
+        piece = body[start:stop]
+        # A text of a value that contains this is no number.
+        yield piece.replace(b", ", b",") if between == _STYLES[1].between else piece
+        start = stop + len(between) - 2 if cut >= 0 else end
 
 
 def _flat(text: Body) -> NDArray[np.float64] | None:
-    """The numbers of `[t,"v"],[t,"v"]`; None for anything else."""
+    """The numbers of `[t,"v"],[t,"v"]` or `[t,v],[t,v]`; None for anything else."""
     shape = text.translate(None, _NUMBER)
-    if shape != (_SHAPE * ((len(shape) + 1) // len(_SHAPE)))[:-1]:
+    kind = next((kind for kind in _SHAPES if shape == (kind * ((len(shape) + 1) // len(kind)))[:-1]), None)
+    if kind is None:
         return None
     numbers = text.translate(None, b'[]"')
-    flat = _floats(numbers)
+    flat = _floats(numbers, is_text=kind == _SHAPES[0])
     return flat if flat is not None and flat.size == numbers.count(b",") + 1 and flat.size % 2 == 0 else None
 
 
-def _floats(text: Body) -> NDArray[np.float64] | None:
-    """The numbers of `1718600000,0.5,...`; None for anything else."""
+def _floats(text: Body, *, is_text: bool) -> NDArray[np.float64] | None:
+    """The numbers of `1718600000,0.5,...`; None for anything else. As text, they may also be infinite or NaN."""
     try:
         # Four times as fast as float(), but without +Inf.
-        return np.array(from_json(b"[" + text + b"]"), dtype=np.float64)
+        return np.array(from_json(b"[" + text + b"]", allow_inf_nan=is_text), dtype=np.float64)
     except (ValueError, OverflowError):
-        pass
+        if not is_text:
+            return None
     try:
         return np.array([float(number) for number in text.split(b",")], dtype=np.float64)
     except ValueError:
