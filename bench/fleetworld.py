@@ -232,6 +232,10 @@ class World:
         self._until(lambda: self._writes() >= len(self.pairs), "every object once")
         time.sleep(INTERVAL)
 
+    def _writes(self) -> int:
+        """Scores that the writer has written."""
+        return int(self.client.hget(keys.WRITE_STATS, "written") or 0)
+
     def _agents(self) -> Agents:
         """Start them."""
         return PlayerProcess(

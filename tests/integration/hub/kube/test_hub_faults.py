@@ -9,9 +9,11 @@ from typing import Any
 
 from dsf.api.types import MANIFESTWORK_NAME
 from dsf.kube.resources import LEASES, MANAGED_CLUSTERS, MANIFEST_WORKS
+from dsf.up.stack import http_ready
 from tests.integration.hub.kube.hubworld import HubWorld, said
 from tests.support.child import stopped
 from tests.support.httpserver import ScriptedServer
+from tests.support.redisserver import free_port
 
 
 def test_a_second_hub_waits_and_takes_over(world: HubWorld, api: ScriptedServer) -> None:
@@ -37,6 +39,24 @@ def test_a_second_hub_waits_and_takes_over(world: HubWorld, api: ScriptedServer)
     world.session.merge(lease, {"spec": {"holderIdentity": "thief"}})
     assert standby.wait(60) == 1
     assert world.holder() == "thief"
+
+
+def test_standby_with_all_services_takes_over_from_a_killed_process(world: HubWorld, api: ScriptedServer) -> None:
+    [first] = world.setup(api.url, "one")
+    leader = world.hub(target="all", web_auth="open", listen_host="::", listen_port=free_port())
+    world.until(lambda: world.told(first) == ["cpu-scorer"], 20)
+    port = free_port()
+    standby = world.hub(target="all", web_auth="open", listen_host="::", listen_port=port)
+    # Results and page work in each process.
+    world.until(lambda: said(standby.log, " ready."), 60)
+    world.until(http_ready(f"http://127.0.0.1:{port}/healthz"), 20)
+    assert said(standby.log, "another beat is active")
+    holder = world.holder()
+    leader.kill()
+    world.until(lambda: world.holder() not in ("", holder), 60)
+    world.until(lambda: said(standby.log, "beat is active"), 60)
+    second = world.plane.cluster()
+    world.until(lambda: world.told(second) == ["cpu-scorer"], 30)
 
 
 def test_a_cluster_that_cannot_be_written_delays_no_other(world: HubWorld, api: ScriptedServer) -> None:
