@@ -106,12 +106,12 @@ def _agents(path: _Path) -> str:
         pipe.exists(*keys.mail_slots(cluster))
         pipe.llen(keys.spoke_queue(cluster))
         mail, queue = pipe.execute()
-    others = f" (and of {len(silent) - 1} more clusters)" if len(silent) > 1 else ""
+    others = f" (and of {len(silent) - 1} more)" if len(silent) > 1 else ""
     why = "its agent took the tick and sends no result: see its log"
     if mail:
         why = "results wait in its mailbox and are not taken in: see the log of the results workers"
     elif queue:
-        why = f"{queue} ticks wait in its queue: its agent takes none; check that it runs and reaches Redis"
+        why = f"its agent takes no ticks, {queue} in its queue; check that it runs and reaches Redis"
     return (
         f"no results of {cluster} arrive{others}: the last cycle of {scorer} had to end {LATE_RESULT:.0f} s ago; {why}"
     )
