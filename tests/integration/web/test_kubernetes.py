@@ -32,7 +32,11 @@ def token_of(kubeconfig: Path) -> str:
 
 def own_rules() -> list[dict[str, Any]]:
     """What the chart lets the page do."""
-    [role] = [one for one in chart.of_kind(chart.render({}), "ClusterRole") if one["metadata"]["name"].endswith("-web")]
+    [role] = [
+        one
+        for one in chart.of_kind(chart.render({"mode": "Distributed"}), "ClusterRole")
+        if one["metadata"]["name"].endswith("-web")
+    ]
     found: list[dict[str, Any]] = role["rules"]
     return found
 
@@ -49,11 +53,11 @@ def own_settings() -> dict[str, Any]:
     """What the chart sets of the page's own settings, but where it listens."""
     [pod] = [
         one["spec"]["template"]["spec"]
-        for one in chart.of_kind(chart.render({}), "Deployment")
+        for one in chart.of_kind(chart.render({"mode": "Distributed"}), "Deployment")
         if one["metadata"]["name"].endswith("-web")
     ]
     [container] = pod["containers"]
-    assert container["args"][:1] == ["web"]
+    assert container["args"][:1] == ["hub"]
     found = {one["name"].lower().removeprefix("dsf_"): one["value"] for one in container["env"] if "value" in one}
     return {name: value for name, value in found.items() if name.startswith("web_") or name == "host_names"}
 
