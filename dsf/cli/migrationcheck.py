@@ -25,6 +25,7 @@ from dsf.api.scoringconfig import ANY, DynamicScoringConfig
 from dsf.api.tokenhosts import TokenHosts
 from dsf.api.types import CONFIG_NAME, HUB_NAMESPACE, MANAGED_BY_LABEL, USABLE_FOR, ConfigSyncMode
 from dsf.api.urls import base_url, is_valid_url
+from dsf.backends.scorestate import is_upstreams
 from dsf.errors import ManifestError, ResolutionError
 from dsf.fleet.views import View
 
@@ -300,7 +301,17 @@ def _old_scores(
     for score in scores:
         metadata, status = score["metadata"], score.get("status") or {}
         cluster, name = metadata.get("namespace", ""), metadata["name"]
-        if MANAGED_BY_LABEL in (metadata.get("labels") or {}) or status.get("validUntil"):
+        # Without managedFields, which kubectl hides, the writer is not known.
+        is_foreign = bool(status.get("validUntil")) or ("managedFields" in metadata and not is_upstreams(score))
+        if MANAGED_BY_LABEL in (metadata.get("labels") or {}) or (is_foreign and name not in published):
+            continue
+        if is_foreign:
+            yield Finding(
+                severity="stops",
+                object=f"AddOnPlacementScore {cluster}/{name}",
+                message="has the name of a scorer's score, and is another controller's: ScoreNameForeign there",
+                remedy="give the scorer another score name, or delete the object",
+            )
             continue
         if name in published:
             raw = published[name]
@@ -314,7 +325,7 @@ def _old_scores(
             severity="change",
             object=f"AddOnPlacementScore {cluster}/{name}",
             message=f"has no validUntil and stays, so Placements go on using it: {why}",
-            remedy=f"kubectl delete addonplacementscore -n {cluster} {name}",
+            remedy=f"kubectl delete addonplacementscore -n {cluster} {name}, unless another controller writes it",
         )
 
 

@@ -17,6 +17,8 @@ from tests.support.manifests import config
 
 #: Field manager of upstream's controller: the name of its binary.
 MANAGER = "manager"
+#: The same of its agent.
+AGENT = "dynamic-scoring-addon"
 
 
 def create_config(session: Session, namespace: str, **spec: Any) -> None:
@@ -50,6 +52,6 @@ def create_score(session: Session, cluster: str, name: str, **values: int) -> No
         "kind": ADDON_PLACEMENT_SCORES.kind,
         "metadata": {"name": name, "namespace": cluster},
     }
-    session.create(ADDON_PLACEMENT_SCORES.path(cluster), body)
+    session.request("POST", ADDON_PLACEMENT_SCORES.path(cluster), query={"fieldManager": AGENT}, body=body)
     scores = [{"name": item, "value": value} for item, value in values.items()]
     session.merge(ADDON_PLACEMENT_SCORES.path(cluster, name, "status"), {"status": {"scores": scores}})

@@ -135,9 +135,25 @@ def test_old_scores_that_nothing_renews_are_listed_with_the_command_to_remove_th
     )
     assert not report.stops
     assert [(each.object, each.severity, each.remedy) for each in report.findings] == [
-        ("AddOnPlacementScore c2/cpu", "change", "kubectl delete addonplacementscore -n c2 cpu"),
-        ("AddOnPlacementScore c1/gone", "change", "kubectl delete addonplacementscore -n c1 gone"),
+        (
+            f"AddOnPlacementScore {cluster}/{name}",
+            "change",
+            f"kubectl delete addonplacementscore -n {cluster} {name}, unless another controller writes it",
+        )
+        for cluster, name in (("c2", "cpu"), ("c1", "gone"))
     ]
+
+
+def test_scores_of_other_controllers_are_left_alone_but_for_a_name_that_a_scorer_wants() -> None:
+    usage, wanted, upstreams = score("resource-usage-score"), score("cpu"), score("old")
+    for each, manager in ((usage, "collector"), (wanted, "collector"), (upstreams, "dynamic-scoring-addon")):
+        each["metadata"]["managedFields"] = [{"manager": manager}]
+    report = checked(scorer(), usage, wanted, upstreams)
+    assert [(each.object, each.severity) for each in report.findings] == [
+        ("AddOnPlacementScore c1/cpu", "stops"),
+        ("AddOnPlacementScore c1/old", "change"),
+    ]
+    assert checked(scorer(), score("cpu", validUntil="2030-01-01T00:00:00Z")).stops
 
 
 def test_images_of_upstream_in_the_values_are_reported() -> None:
