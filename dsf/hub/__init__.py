@@ -8,7 +8,7 @@ In reading order:
 * `departures`: clusters and add-ons that are gone. `distribute`: the ManifestWork of a cluster. `registrar`: registry
   and schedule in Redis.
 * `health`: checks of scoring APIs and the polling of their /config.
-* `cycles`, `conditions`: content of statuses.
+* `cycles`, `conditions`: content of statuses; `statuspace` says how often they are written.
 * `workqueue`, `controller`: keys and worker threads. `notifications`: what results
   workers report, and users' actions. `outage`: of Redis.
 * `hub`: event routing and thread lifecycle. `service`: the controller as a service, with leader election.

@@ -27,6 +27,7 @@ from dsf.hub.rediswatch import RedisWatch
 from dsf.hub.registrar import Registrar
 from dsf.hub.scores import PlanOwners
 from dsf.hub.statuses import ConfigReconciler, ScorerReconciler
+from dsf.hub.statuspace import StatusPace
 from dsf.hub.summaries import Differences
 from dsf.process import hubclock
 from dsf.process.hubclock import HubClock
@@ -96,6 +97,7 @@ class Hub:
             on_distributed=self._on_distributed,
         )
         self._reconcilers = self._make_reconcilers()
+        self._status_pace = StatusPace[str]()
         # Last seen by `_is_changed` of each object: the backend calls by one thread at a time.
         self._seen: dict[ObjectKey, tuple[object, ...]] = {}
         self._owners_of_plan: PlanOwners | None = None
@@ -248,11 +250,15 @@ class Hub:
             log.warning("that /config was read is not told", scorer=key.name, error=str(error))
 
     def _on_new_plan(self, affected: Differences, changed: Set[ObjectKey]) -> None:
+        self._status_pace.keep(self._desired.plan.scorers)
         for key in {*changed, *map(_scorer, affected.scorers), *map(_cluster, affected.clusters)}:
             (self._clusters if key.kind is Kind.CLUSTER else self._others).queue.add(key)
 
     def _on_distributed(self, scorers: frozenset[str]) -> None:
-        self._refresh_statuses(scorers)
+        delay = self._status_delay()
+        for key, scorer in self._desired.plan.scorers.items():
+            if scorer.name in scorers:
+                self._others.queue.add_after(_scorer(key), delay)
         self._others.queue.add_after(self._desired.config_key, self._status_delay())
 
     def _on_wake(self) -> None:
@@ -271,7 +277,7 @@ class Hub:
         delay = self._status_delay()
         for key, scorer in self._desired.plan.scorers.items():
             if scorer.name in names:
-                self._others.queue.add_after(_scorer(key), delay)
+                self._others.queue.add_after(_scorer(key), max(delay, self._status_pace.delay(key)))
 
     def _status_delay(self) -> float:
         # A scorer's status counts its clusters: it waits for more changes, longer with more clusters.

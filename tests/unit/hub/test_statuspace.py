@@ -1,0 +1,41 @@
+"""Writes of a status that changes all the time."""
+
+from __future__ import annotations
+
+import itertools
+
+from dsf.hub.statuspace import BURST, EVERY, StatusPace
+
+
+def test_status_of_an_alternating_scorer_is_written_every_few_seconds() -> None:
+    now = 100.0
+    pace = StatusPace[str](lambda: now)
+    due: float | None = None
+    writes = []
+    for _ in range(600):
+        at = now + pace.delay("s")
+        due = at if due is None else min(due, at)
+        if due <= now:
+            writes.append(now)
+            due = None
+        now += 0.25
+    assert writes[:BURST] == [100.0 + 0.25 * number for number in range(BURST)]
+    assert len(writes) <= BURST + 150 / EVERY + 1
+    assert max(later - earlier for earlier, later in itertools.pairwise(writes)) <= EVERY + 0.25
+
+
+def test_status_that_changes_seldom_is_written_at_once() -> None:
+    now = 0.0
+    pace = StatusPace[str](lambda: now)
+    for _ in range(20):
+        assert pace.delay("s") == 0.0
+        now += EVERY
+    assert pace.delay("other") == 0.0
+
+
+def test_removed_scorers_are_forgotten() -> None:
+    pace = StatusPace[str](lambda: 0.0)
+    delays = [pace.delay("s") for _ in range(BURST + 1)]
+    assert delays == [0.0] * BURST + [EVERY]
+    pace.keep({"other"})
+    assert pace.delay("s") == 0.0
