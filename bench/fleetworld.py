@@ -30,6 +30,7 @@ from dsf.settings import child_environment
 from dsf.store.agents import results_waiting
 from dsf.store.pairs import OUTCOMES, Pairs
 from dsf.store.runs import HISTORY_LENGTH
+from dsf.store.schedule import ScheduleStore
 from dsf.up.embedded_redis import EmbeddedRedis
 from dsf.up.ports import Ports
 from dsf.up.supervisor import Supervisor
@@ -426,8 +427,12 @@ class World:
         }
 
     def books(self) -> Books:
-        """Stop beat, wait for the last run, and add up."""
-        self.processes.stop("beat")
+        """Stop beat, or pause everything, wait for the last run, and add up."""
+        if self.single:
+            for scorer in {scorer for _, scorer in self.pairs}:
+                ScheduleStore(self.client).set_override(f"*/{scorer}", paused=True)
+        else:
+            self.processes.stop("beat")
         self._until(lambda: self.client.zcard(keys.OPEN_RUNS) == 0, "the last run to end")
         self._until(self.player.has_told, "the agents' last counts")
         totals: Counter[str] = Counter()

@@ -3,9 +3,9 @@
     python -m bench.web [--quick] [--strict] [--json FILE]
 
 3,500 clusters x 10 scorers (`--quick`: 1,000 x 10), seeded in a Redis of its own as a hub would have left them, a real
-`dsf web`. CPU time of that process per page, best of three that are more than a second apart, so that none has the
-reading of the one before. Then 200 pages are polled every three seconds, half of them the first page, while 100 pairs a
-second get a newer score.
+`dsf hub --target web`. CPU time of that process per page, best of three that are more than a second apart, so that none
+has the reading of the one before. Then 200 pages are polled every three seconds, half of them the first page, while 100
+pairs a second get a newer score.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def test_scores_are_written(world: World) -> None:
             lambda port=port: b"dynamic_score{" in (http_answer(f"http://127.0.0.1:{port}/metrics") or b""),
             f"the gauges of {cluster}",
         )
-        eventually(world, lambda cluster=cluster: _exported(world, cluster), f"{cluster} in the exporter", 5)
+        eventually(world, lambda cluster=cluster: _exported(world, cluster), f"{cluster} in the metrics", 5)
 
 
 def _whole(world: World, cluster: str) -> dict[str, Any] | None:
@@ -96,7 +96,7 @@ def _valid_for(world: World, cluster: str) -> float:
 
 
 def _exported(world: World, cluster: str) -> bool:
-    page = http_answer(f"http://127.0.0.1:{world.exporter_port}/metrics") or b""
+    page = http_answer(f"http://127.0.0.1:{world.web_port}/metrics") or b""
     return re.search(rf'^dynamic_score{{[^}}]*ds_cluster="{cluster}"'.encode(), page, re.MULTILINE) is not None
 
 

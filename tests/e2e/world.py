@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from dsf.backends.kube_credentials import SIGNING_SECRET_KEY, SIGNING_SECRET_NAME
 from dsf.errors import ObjectNotFoundError
-from dsf.kube.resources import ADDON_PLACEMENT_SCORES, SECRETS, Resource
+from dsf.kube.resources import ADDON_PLACEMENT_SCORES, Resource
 from dsf.kube.session import Session
 from dsf.settings import ENV_PREFIX
 from dsf.up.stack import http_ready
@@ -59,7 +57,7 @@ class World:
         self.clusters: dict[str, ManagedCluster] = {}
         self.children: dict[str, Child] = {}
         self.scorer_url = f"http://127.0.0.1:{free_port()}"
-        self.exporter_port = free_port()
+        self.web_port = free_port()
         self._folder = folder
         self._stack = contextlib.ExitStack()
         self._session: Session | None = None
@@ -154,20 +152,8 @@ class World:
 
     def _start_hub(self) -> None:
         common = {"redis_url": self.redis.url, "backend": "kube", "kubeconfig": self.hub.kubeconfig}
-        self.run("hub", *_ours("hub"), namespace=HUB_NAMESPACE, health_interval=1, **common)
-        self.run("beat", *_ours("schedule"), **common)
-        secret = wait_for(self._signing_secret, 30, self.children["hub"].tail())
-        self.run("results", *_ours("results"), signing_secret=secret, **common)
-        where = {"listen_host": "127.0.0.1", "listen_port": self.exporter_port}
-        self.run("exporter", *_ours("exporter"), **where, **common)
-
-    def _signing_secret(self) -> str | None:
-        """What the results worker has mounted in production."""
-        try:
-            secret = self.session.get(SECRETS.path(HUB_NAMESPACE, SIGNING_SECRET_NAME))
-        except ObjectNotFoundError:
-            return None
-        return base64.b64decode(secret["data"][SIGNING_SECRET_KEY]).decode()
+        where = {"listen_host": "127.0.0.1", "listen_port": self.web_port, "probe_port": 0}
+        self.run("hub", *_ours("hub"), namespace=HUB_NAMESPACE, health_interval=1, **where, **common)
 
     def _scorer_command(self) -> tuple[str, ...]:
         port = self.scorer_url.rpartition(":")[2]
