@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
+from datetime import datetime
 from typing import Final
 
 import dsf.log
@@ -124,9 +125,12 @@ class KubeBackend:
 
     def delete(self, kind: Kind, namespace: str, name: str) -> None:
         """See the protocol."""
+        known = self.get(kind, namespace, name)
         try:
-            self._session.delete(WATCHED[kind].resource.path(namespace, name))
-        except ObjectNotFoundError:
+            uid = known["metadata"]["uid"] if known is not None else None
+            self._session.delete(WATCHED[kind].resource.path(namespace, name), uid=uid)
+        except (ObjectNotFoundError, ObjectConflictError):
+            # The object of this name may be another one now, which is not the one to be deleted.
             log.debug("object already gone", kind=kind.value, namespace=namespace, name=name)
 
     def remove_finalizers(self, kind: Kind, namespace: str, name: str, finalizers: Set[str]) -> None:
@@ -158,6 +162,10 @@ class KubeBackend:
     def apply_score(self, manifest: Manifest, status: Manifest) -> ScoreState:
         """See the protocol."""
         return self._scores.apply_score(manifest, status)
+
+    def adopt_scores(self, claim: Callable[[str, str, float], tuple[Manifest, datetime] | None]) -> int:
+        """See the protocol."""
+        return self._scores.adopt_scores(claim)
 
     def delete_score(self, namespace: str, name: str) -> None:
         """See the protocol."""

@@ -9,14 +9,23 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from datetime import datetime
 from typing import Final
 
 import dsf.log
 from dsf.api.types import CLUSTER_KIND, MANAGED_BY, MANAGED_BY_LABEL
 from dsf.backends.kube_kinds import FIELD_MANAGER, score_parts
 from dsf.backends.protocol import Manifest
-from dsf.backends.scorestate import ScoreState, foreign_message, is_ours, is_upstreams
-from dsf.errors import ForeignObjectError, ObjectConflictError, ObjectNotFoundError
+from dsf.backends.scorestate import (
+    ScoreState,
+    foreign_message,
+    is_ours,
+    looks_like_upstreams,
+    seconds,
+    upstreams_status,
+)
+from dsf.errors import BackendError, ForeignObjectError, ObjectConflictError, ObjectNotFoundError
+from dsf.kube.lists import objects
 from dsf.kube.resources import ADDON_PLACEMENT_SCORES, Resource
 from dsf.kube.session import ApiServerError, Session
 from dsf.kube.store import Key, Object, version_of
@@ -73,13 +82,37 @@ class KubeScores:
             stored = self._session.get(path)
             if is_ours(stored) and stored["metadata"]["uid"] == uid:
                 raise
-            answer = self._write(path, status, self._claimed(key, manifest, stored)["metadata"]["uid"])
+            answer = self._write(path, status, _ours(stored)["metadata"]["uid"])
         if not _has(answer["metadata"], metadata):
             # A recreated ManagedCluster has another uid; or the scorer's label was changed.
             answer = self._claim(key, manifest, answer)
         self._note(key, answer)
         state: ScoreState = score_parts(answer)["state"]
         return state
+
+    def adopt_scores(self, claim: Callable[[str, str, float], tuple[Manifest, datetime] | None]) -> int:
+        """See the protocol. One list of the scores without our label, and two requests for each that is taken over."""
+        adopted = 0
+        for stored in objects(self._session, ADDON_PLACEMENT_SCORES, labels=f"{MANAGED_BY_LABEL}!={MANAGED_BY}"):
+            metadata = stored["metadata"]
+            key = metadata["namespace"], metadata["name"]
+            if metadata.get("deletionTimestamp") or not looks_like_upstreams(stored):
+                continue
+            claimed = claim(*key, seconds(metadata["creationTimestamp"]))
+            if claimed is None:
+                continue
+            manifest, until = claimed
+            try:
+                answer = self._claim(key, manifest, stored)
+                status = upstreams_status(stored, until)
+                path = ADDON_PLACEMENT_SCORES.path(*key)
+                self._note(key, self._write(path, status, answer["metadata"]["uid"]))
+            except BackendError as error:
+                # Changed meanwhile, or refused; the next look tries again.
+                log.warning("upstream's score not taken over", cluster=key[0], score=key[1], error=str(error))
+                continue
+            adopted += 1
+        return adopted
 
     def delete_score(self, namespace: str, name: str) -> None:
         """See the protocol."""
@@ -120,22 +153,14 @@ class KubeScores:
                 self._created[key] = score_parts(answer), time.monotonic() + _UNSEEN
 
     def _create(self, key: Key, manifest: Manifest) -> Object:
-        """Create the object, or take over one of the original project's agent; its status is written separately, as
-        the API server drops it from a new object. Raises ForeignObjectError."""
+        """Create the object. Its status is written separately, as the API server drops it from a new object.
+
+        Raises ForeignObjectError."""
         path = ADDON_PLACEMENT_SCORES.path(key[0])
         try:
             return self._session.create(path, manifest, field_manager=FIELD_MANAGER)
         except ObjectConflictError:
-            return self._claimed(key, manifest, self._session.get(ADDON_PLACEMENT_SCORES.path(*key)))
-
-    def _claimed(self, key: Key, manifest: Manifest, stored: Object) -> Object:
-        """`stored` as one of our objects. Raises ForeignObjectError if it is somebody else's."""
-        if is_ours(stored):
-            return stored
-        if is_upstreams(stored):
-            log.info("score of the original project's agent taken over", cluster=key[0], score=key[1])
-            return self._claim(key, manifest, stored)
-        raise ForeignObjectError(foreign_message(*key))
+            return _ours(self._session.get(ADDON_PLACEMENT_SCORES.path(*key)))
 
     def _write(self, path: str, status: Manifest, uid: str) -> Object:
         tests = {_LABEL: MANAGED_BY, "/metadata/uid": uid}
@@ -157,6 +182,13 @@ class KubeScores:
         tests = {"/metadata/uid": metadata["uid"], "/metadata/resourceVersion": metadata["resourceVersion"]}
         path = ADDON_PLACEMENT_SCORES.path(*key)
         return self._session.patch(path, values, field_manager=FIELD_MANAGER, tests=tests)
+
+
+def _ours(stored: Object) -> Object:
+    """`stored` if the framework created it. Raises ForeignObjectError if it is somebody else's."""
+    if is_ours(stored):
+        return stored
+    raise ForeignObjectError(foreign_message(stored["metadata"]["namespace"], stored["metadata"]["name"]))
 
 
 def _is_older(obj: Object, other: Object) -> bool:

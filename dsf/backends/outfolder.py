@@ -23,7 +23,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Self, TextIO
@@ -275,6 +275,11 @@ class DirectoryScores:
             state = state_of(score, written_at=time.time())
             self._states[key] = state, _stamp(path)
             return state
+
+    def adopt_scores(self, claim: Callable[[str, str, float], tuple[Manifest, datetime] | None]) -> int:
+        """See the protocol. The original project has no folders."""
+        del claim
+        return 0
 
     def delete_score(self, namespace: str, name: str) -> None:
         """See the protocol."""

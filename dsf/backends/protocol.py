@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple, Protocol, Self
 
@@ -85,6 +86,14 @@ class ScoreBackend(Protocol):
 
         Raises ForeignObjectError when the framework did not create the object of that name, and ObjectNotFoundError
         when its cluster does not exist.
+        """
+
+    def adopt_scores(self, claim: Callable[[str, str, float], tuple[Manifest, datetime] | None]) -> int:
+        """Take over scores of the original project's agent, which have no end and would steer OCM for ever.
+
+        `claim` gets namespace, name and creation time (unix seconds) of each object that looks like one of that agent;
+        it returns our object without status and until when its present items are valid, or None for a score to leave
+        alone. Returns how many were taken over.
         """
 
     def delete_score(self, namespace: str, name: str) -> None:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from dsf.api.meta import Condition, rfc3339
 from dsf.api.naming import sanitize_resource_name
 from dsf.api.score import items_digest
-from dsf.api.types import CLUSTER_KIND, MANAGED_BY, MANAGED_BY_LABEL, SCORER_NAME_LABEL
+from dsf.api.types import CLUSTER_KIND, MANAGED_BY, MANAGED_BY_LABEL, SCORE_CONDITION, SCORER_NAME_LABEL
 
 Manifest = Mapping[str, Any]
 
@@ -90,18 +91,21 @@ def _mapping(value: object) -> Mapping[str, Any]:
 _UPSTREAM_MANAGER = "dynamic-scoring-addon"
 
 
-def is_upstreams(manifest: Manifest) -> bool:
-    """Whether the agent of the original project wrote an object, and nobody has claimed it since.
+def looks_like_upstreams(manifest: Manifest) -> bool:
+    """Whether an object looks as the original project's agent leaves it: an unlabelled one, of items alone.
 
-    That agent sets neither labels nor `validUntil`, and the API server records it as a field manager. The caller also
-    compares the object's name with that of a planned scorer's score.
+    Other controllers' scores may look the same. So the caller also compares its name with those of planned scores, and
+    the time of its creation with that of the scorer.
     """
-    metadata = manifest["metadata"]
+    metadata, status = manifest["metadata"], _mapping(manifest.get("status"))
     managers = {_mapping(entry).get("manager") for entry in metadata.get("managedFields") or ()}
+    # The API server keeps no managers of an object that was created without any field.
     return (
-        _UPSTREAM_MANAGER in managers
+        (not managers or _UPSTREAM_MANAGER in managers)
         and MANAGED_BY_LABEL not in _mapping(metadata.get("labels"))
-        and not _mapping(manifest.get("status")).get("validUntil")
+        and not metadata.get("ownerReferences")
+        and not status.get("validUntil")
+        and not status.get("conditions")
     )
 
 
@@ -112,3 +116,21 @@ def foreign_message(namespace: str, name: str) -> str:
         f"has no label {MANAGED_BY_LABEL}={MANAGED_BY}; nothing is written; choose another score name, or delete that "
         "object"
     )
+
+
+def upstreams_status(stored: Manifest, until: datetime) -> dict[str, Any]:
+    """The status of a score of the original project's agent that was taken over: its items, with an end."""
+    status = _mapping(stored.get("status"))
+    taken_over = Condition(
+        type=SCORE_CONDITION,
+        status="True",
+        reason="WrittenByUpstream",
+        message="the original project's agent wrote these items; they are valid until the scorer's first score here, "
+        "at the latest until validUntil",
+        last_transition_time=datetime.now(UTC),
+    )
+    return {
+        "conditions": [taken_over.to_manifest()],
+        "scores": status.get("scores") or [],
+        "validUntil": rfc3339(until),
+    }

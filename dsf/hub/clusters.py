@@ -249,6 +249,9 @@ class ClusterReconciler:
         )
         work = self._backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME)
         if work is None or not carries(work, wanted):
+            if work is None:
+                # Also if it cannot be written, as in a namespace that is being deleted.
+                self._note_delivery(cluster, None)
             self._backend.apply(wanted)
             work = self._backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME)
         has_arrived = work is not None and is_applied(work) and carries(work, wanted)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from dsf.api.naming import label_value, sanitize_resource_name
+from dsf.api.score import default_validity, score_body
 from dsf.hub.scorerplan import ScorerPlan
 from dsf.hub.summaries import FleetPlan
 
@@ -28,6 +30,34 @@ class PlanOwners:
             return cluster in self.plan.clusters
         scorer = self._by_label.get(label)
         return scorer is not None and self._has_score(scorer, cluster)
+
+    @property
+    def version(self) -> object:
+        """Another object after each change of the desired state."""
+        return self.plan
+
+    def adoption(self, cluster: str, name: str, created: float) -> tuple[dict[str, Any], int] | None:
+        """Return a planned score's object without status and its seconds of validity, if an object of this name created
+        then is the original project's; else None.
+
+        Its agent creates a score after the DynamicScorer, and before this project's hub knows that scorer. Whoever
+        creates a DynamicScorer now cannot get an older score so: the hub knows it at once.
+        """
+        scorer = self._by_name.get(name)
+        if scorer is None or not self.wants(cluster, label_value(scorer.name)) or not self.plan.is_enabled:
+            return None
+        claim = next(iter(self.plan.claims.scorers.get(scorer.name, ())), None)
+        exists_since = scorer.scorer.metadata.creation_timestamp
+        if claim is None or claim.owner != scorer.scorer.key or exists_since is None:
+            return None
+        if not exists_since.timestamp() <= created < claim.since:
+            return None
+        body = score_body(cluster, scorer.name, _score_name(scorer), owner_uid=self.plan.clusters[cluster])
+        params = scorer.scorer.spec.scoring.params
+        interval = params.interval if params is not None else 0
+        if scorer.resolved is not None:
+            return body, scorer.resolved.summary.validity_seconds
+        return body, scorer.scorer.spec.execution.validity_seconds or default_validity(interval)
 
     def scorer_of(self, cluster: str, name: str) -> str | None:
         """The scorer whose score has this object name on a cluster."""
@@ -54,12 +84,20 @@ class PlanOwners:
 
     @cached_property
     def _by_name(self) -> dict[str, ScorerPlan]:
-        return {
-            sanitize_resource_name(scorer.resolved.score_name): scorer
-            for scorer in self._candidates
-            if scorer.resolved is not None
-        }
+        # One that is refused has the name that its spec says.
+        named = [scorer for scorer in self._candidates if scorer.resolved is None and _score_name(scorer)]
+        named += [scorer for scorer in self._candidates if scorer.resolved is not None]
+        return {sanitize_resource_name(_score_name(scorer)): scorer for scorer in named}
 
     @cached_property
     def _unreadable(self) -> frozenset[str]:
         return frozenset(label_value(key.partition("/")[2]) for key in self.plan.unreadable)
+
+
+def _score_name(scorer: ScorerPlan) -> str:
+    """Its score name; of one that is refused that of its spec, else of its last /config. Empty if it has none."""
+    if scorer.resolved is not None:
+        return scorer.resolved.score_name
+    params, synced = scorer.scorer.spec.scoring.params, scorer.scorer.status.last_synced_config
+    own_name = params.name if params is not None else ""
+    return own_name or (synced.scoring.params.name if synced is not None else "") or ""

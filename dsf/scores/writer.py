@@ -11,7 +11,8 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple, Protocol
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple, Protocol
 
 import redis
 
@@ -61,6 +62,8 @@ _LONGEST_ASKED: Final = 30.0
 RENEW_AFTER: Final = 0.6
 #: Attempts after which a failure that may pass is reported although the object is still valid.
 _ATTEMPTS_REPORTED: Final = 3
+#: Least seconds between two looks for scores of the original project's agent.
+_ADOPT_EVERY: Final = 10.0
 #: Seconds between computations of the validities' factor.
 _AUDIT_EVERY: Final = 30.0
 #: Seconds without a completed request while some are due, after which the writer counts as stuck.
@@ -72,6 +75,14 @@ class Owners(Protocol):
 
     def wants(self, cluster: str, label: str) -> bool:
         """Whether the scorer with this label value has a score on this cluster, if its cycles succeed."""
+
+    @property
+    def version(self) -> object:
+        """Another object after each change of the desired state."""
+
+    def adoption(self, cluster: str, name: str, created: float) -> tuple[dict[str, Any], int] | None:
+        """Return a planned score's object without status and its seconds of validity, if an object of this name created
+        then (unix seconds) is the original project's; else None."""
 
     def scorer_of(self, cluster: str, name: str) -> str | None:
         """The scorer whose score has this object name on a cluster."""
@@ -146,6 +157,9 @@ class ScoreWriter:
         self._away: tuple[str, float] | None = None
         self._attempt_at = 0.0
         self._audit_at = 0.0
+        # The desired state for which upstream's scores were taken over, and when (monotonic) to look again.
+        self._adopted: object = None
+        self._adopt_at = 0.0
         self._progress_at = time.monotonic()
         self._pause = 0.0
 
@@ -256,6 +270,7 @@ class ScoreWriter:
         if self._check_all or now < self._now - CLOCK_SKEW:
             self._plan_all()
         self._now = now
+        self._adopt(owners)
         changes = self._writes.take_changes()
         with self._lock:
             for pair, number in changes.items():
@@ -278,6 +293,33 @@ class ScoreWriter:
                 return max(self._attempt_at - time.monotonic(), 0.01)
             times = [due for due in (self._queue.next_due(), self._retries.next_due()) if due is not None]
         return max(min(times) - self._clock(), 0.0) if times else LONGEST_WAIT
+
+    def _adopt(self, owners: Owners) -> None:
+        """Take over scores of the original project's agent where a scorer of that score name is planned.
+
+        Without a score of its own such a scorer would leave them to steer OCM for ever.
+        """
+        if owners.version is self._adopted or time.monotonic() < self._adopt_at:
+            return
+        self._adopt_at = time.monotonic() + _ADOPT_EVERY
+
+        def claim(cluster: str, name: str, created: float) -> tuple[dict[str, Any], datetime] | None:
+            planned = owners.adoption(cluster, name, created)
+            if planned is None:
+                return None
+            body, seconds = planned
+            return body, datetime.fromtimestamp(self._clock() + seconds * self._factor, UTC)
+
+        try:
+            number = self._backend.adopt_scores(claim)
+        except BackendError as error:
+            log.warning("upstream's scores cannot be listed, will be tried again", error=str(error))
+            return
+        self._adopted = owners.version
+        if number:
+            log.info("scores of upstream's agent taken over: they expire like all others", count=number)
+            # Their ends are to be watched.
+            self.check_everything()
 
     def _batch(self, now: float) -> list[Pair]:
         """The pairs of this turn: of failed ones a quarter, so that they do not keep the others waiting."""
@@ -539,6 +581,9 @@ class ScoreWriter:
                 self._away = message, self._away[1] if self._away is not None else time.monotonic()
                 self._attempt_at = time.monotonic() + max(_AWAY_PAUSE, min(error.retry_after or 0.0, _LONGEST_ASKED))
             self._retries.add(pair, now + backoff)
+            if is_foreign:
+                # It may be upstream's, written since the last look.
+                self._adopted = None
             if is_refusal or failure.attempts >= (2 if is_expired else _ATTEMPTS_REPORTED):
                 self._news[pair] = Unwritten(reason=reason, message=message, since=failure.since)
         # Only a pair's first failure, and not each of thousands when the backend is down.

@@ -126,17 +126,6 @@ def test_edits_by_hand_do_not_last(
     assert managers == {"dynamic-scoring-hub"}
 
 
-def test_a_status_written_by_another_program_is_taken_over(
-    backend: KubeScores, session: Session, cluster: Cluster
-) -> None:
-    """The original project writes scores by update; its fields must not stay for ever."""
-    cluster.create_as_upstream(session)
-    backend.apply_score(cluster.manifest(), _status(("a", 1)))
-    assert session.get(cluster.path)["status"] == _status(("a", 1))
-    backend.apply_score(cluster.manifest(), _status(("b", 1)))
-    assert session.get(cluster.path)["status"] == _status(("b", 1)), "also what both wrote goes"
-
-
 def test_owner_and_labels_are_put_right(backend: KubeScores, session: Session, cluster: Cluster) -> None:
     backend.apply_score(cluster.manifest(), _status(("a", 1)))
     # The ManagedCluster was deleted and made again; OCM keeps its namespace and what is in it.
@@ -236,3 +225,31 @@ def test_score_that_was_recreated_with_the_label_is_ours(
     backend.delete_score(cluster.name, "sample")
     with pytest.raises(ObjectNotFoundError):
         session.get(cluster.path)
+
+
+def test_upstreams_score_is_taken_over_with_an_end(backend: KubeScores, session: Session, cluster: Cluster) -> None:
+    cluster.create_as_upstream(session)
+    until = NOW + timedelta(minutes=5)
+    assert backend.adopt_scores(lambda *_: None) == 0
+
+    def claim(namespace: str, name: str, created: float) -> tuple[dict[str, Any], datetime] | None:
+        assert created == datetime.fromisoformat(session.get(cluster.path)["metadata"]["creationTimestamp"]).timestamp()
+        return (cluster.manifest(), until) if (namespace, name) == (cluster.name, "sample") else None
+
+    assert backend.adopt_scores(claim) == 1
+    stored = session.get(cluster.path)
+    assert stored["status"]["validUntil"] == "2026-11-21T09:05:00Z"
+    assert stored["status"]["scores"] == [{"name": "a", "value": 1}, {"name": "old", "value": 2}]
+    assert stored["status"]["conditions"][0]["reason"] == "WrittenByUpstream"
+    assert stored["metadata"]["labels"] == cluster.manifest()["metadata"]["labels"]
+    assert backend.adopt_scores(claim) == 0
+    # Also what both wrote goes.
+    for item in (("a", 1), ("b", 1)):
+        backend.apply_score(cluster.manifest(), _status(item))
+        assert session.get(cluster.path)["status"] == _status(item)
+
+
+def test_score_with_an_end_is_not_taken_over(backend: KubeScores, session: Session, cluster: Cluster) -> None:
+    cluster.create_without_label(session, "resource-usage-collect-addon")
+    session.merge(cluster.path + "/status", {"status": {"validUntil": "2030-01-01T00:00:00Z"}}, field_manager="other")
+    assert backend.adopt_scores(lambda *_: (cluster.manifest(), NOW)) == 0

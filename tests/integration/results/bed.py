@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import redis
 
 from dsf import keys, messages
 from dsf.api.naming import sanitize_resource_name
+from dsf.api.score import score_body
 from dsf.backends.protocol import Kind, ObjectKey
-from dsf.backends.scorestate import ScoreState, state_of
+from dsf.backends.scorestate import ScoreState, state_of, upstreams_status
 from dsf.results.ingest import Ingest
 from dsf.scores.writer import ScoreWriter
 from dsf.settings import Settings
@@ -67,6 +69,18 @@ class MemoryBackend:
             self.log.append(("apply", *key))
             return state_of(self.objects[key], written_at=self.clock())
 
+    def adopt_scores(self, claim: Callable[[str, str, float], tuple[dict[str, Any], datetime] | None]) -> int:
+        """Take over all objects without a validUntil, as if upstream's agent had written them."""
+        if self.error is not None:
+            raise self.error
+        adopted = 0
+        for key, found in self.objects.items():
+            if not found["status"].get("validUntil") and (claimed := claim(*key, 0.0)) is not None:
+                manifest, until = claimed
+                self.objects[key] = {**manifest, "status": upstreams_status(found, until)}
+                adopted += 1
+        return adopted
+
     def delete_score(self, namespace: str, name: str) -> None:
         if self.error is not None:
             raise self.error
@@ -93,6 +107,18 @@ class BedOwners:
         if cluster in self.departed:
             return False
         return (cluster, label) in self.wanted or self._client.hexists(keys.ENTRIES, keys.pair(cluster, label))
+
+    @property
+    def version(self) -> object:
+        return self._registry
+
+    def adoption(self, cluster: str, name: str, created: float) -> tuple[dict[str, Any], int] | None:
+        del created
+        scorer = self.scorer_of(cluster, name)
+        if scorer is None or not self.wants(cluster, scorer):
+            return None
+        record = self._registry.scorer(scorer)
+        return score_body(cluster, scorer, record.score_name), record.validity
 
     def scorer_of(self, cluster: str, name: str) -> str | None:
         del cluster

@@ -10,7 +10,9 @@ from unittest.mock import Mock
 import pytest
 import redis
 
+from dsf.api.types import MANIFESTWORK_NAME
 from dsf.backends.protocol import Backend, Kind, Manifest, ObjectKey
+from dsf.errors import ObjectNotFoundError
 from dsf.hub.clusters import ClusterReconciler
 from dsf.hub.credentials import AgentCredentials
 from dsf.hub.departures import DepartedClusters, Departures
@@ -176,3 +178,26 @@ def test_a_tenants_many_large_scorers_stop_nobodys_delivery(settings_factory: Ca
     assert "large-000" not in api.scorers()
     assert "late" in api.scorers()
     assert api.events == []
+
+
+def test_missing_work_that_cannot_be_written_counts_as_not_delivered() -> None:
+    """As in a namespace that is being deleted: the ManifestWork is gone and none is accepted."""
+    plan = make_plan([scorer("s")], config(), [cluster("c")], NOW)
+    registrar = Mock(spec=Registrar, notices=Mock())
+    registrar.present.return_value = {}
+    objects = Objects()
+    backend = Mock(wraps=objects)
+    reconcile = _working(plan, registrar, backend, [])
+    key = ObjectKey(Kind.CLUSTER, "", "c")
+    reconcile(key)
+    work = objects.get(Kind.WORK, "c", MANIFESTWORK_NAME) or {}
+    applied = {"type": "Applied", "status": "True", "observedGeneration": 1}
+    objects.put({**work, "status": {"conditions": [applied]}})
+    reconcile(key)
+    assert reconcile.distributed("s") == 1
+    objects.take(Kind.WORK)
+    backend.apply.side_effect = ObjectNotFoundError("403: namespace c is being terminated")
+    with pytest.raises(ObjectNotFoundError):
+        reconcile(key)
+    assert reconcile.distributed("s") == 0
+    assert reconcile.problem(["c"]) == ("c: 403: namespace c is being terminated", False)

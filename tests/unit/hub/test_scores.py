@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dsf.api.naming import label_value
+from dsf.api.types import SCORER_NAME_LABEL
 from dsf.hub.scores import PlanOwners
 from dsf.hub.summaries import FleetPlan, make_plan
 from tests.unit.hub.builders import cluster, config, scorer
@@ -68,3 +69,40 @@ def test_long_scorer_name_is_recognised_by_its_shortened_label() -> None:
     plan = make_plan([scorer(name, score="long")], config(), [cluster("a")], NOW)
     assert PlanOwners(plan).wants("a", label_value(name))
     assert PlanOwners(plan).scorer_of("a", "long") == name
+
+
+#: When the scorer of `builders` was created, and when this hub first planned it.
+CREATED = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+CLAIMED = NOW.timestamp()
+
+
+def test_planned_scorer_adopts_the_score_of_upstreams_agent() -> None:
+    plan = _plan()
+    adoption = PlanOwners(plan).adoption("a", "score-one", CLAIMED - 60)
+    assert adoption is not None
+    body, seconds = adoption
+    assert body["metadata"]["labels"][SCORER_NAME_LABEL] == "one"
+    assert body["metadata"]["ownerReferences"][0]["uid"] == plan.clusters["a"]
+    assert seconds >= 300
+
+
+def test_refused_scorer_adopts_the_score_of_the_name_in_its_spec() -> None:
+    source = {"type": "Prometheus", "host": "http://prometheus.example"}
+    plan = _plan(source=source)
+    assert plan.scorers["hub/one"].resolved is None
+    assert PlanOwners(plan).adoption("a", "score-one", CLAIMED - 60) is not None
+
+
+@pytest.mark.parametrize("created", [CREATED - 1, CLAIMED, CLAIMED + 60])
+def test_score_from_outside_of_upstreams_time_is_not_adopted(created: float) -> None:
+    """As that of another controller whose name a new DynamicScorer takes."""
+    assert PlanOwners(_plan()).adoption("a", "score-one", created) is None
+
+
+@pytest.mark.parametrize(("cluster_name", "name"), [("b", "score-one"), ("a", "another")])
+def test_score_without_a_planned_scorer_is_not_adopted(cluster_name: str, name: str) -> None:
+    assert PlanOwners(_plan()).adoption(cluster_name, name, CLAIMED - 60) is None
+
+
+def test_score_of_a_masked_scorer_is_not_adopted() -> None:
+    assert PlanOwners(_plan(("a", "Score One"))).adoption("a", "score-one", CLAIMED - 60) is None

@@ -310,3 +310,34 @@ def test_clock_that_is_set_back_keeps_no_pair_waiting(bed: Bed) -> None:
     bed.now += 301
     assert bed.write(writer) == [DELETE]
     assert bed.client.hlen(keys.WRITES) == 0
+
+
+def test_upstreams_score_of_a_scorer_without_a_score_expires(bed: Bed) -> None:
+    bed.backend.objects["c1", NAME] = {
+        "metadata": {"namespace": "c1", "name": NAME},
+        "status": {"scores": [{"name": "old", "value": 7}]},
+    }
+    writer = bed.writer()
+    bed.write(writer)
+    adopted = bed.backend.objects["c1", NAME]
+    assert bed.backend.scores("c1", NAME) == {"old": 7}
+    assert adopted["status"]["validUntil"] == "2100-01-01T00:05:00Z"
+    assert adopted["status"]["conditions"][0]["reason"] == "WrittenByUpstream"
+    # Cycles that fail keep it no longer than any other score.
+    bed.now = START + 200
+    bed.cycle(outcome="error")
+    assert bed.write(writer) == []
+    bed.now = START + 301
+    assert bed.write(writer) == [DELETE]
+
+
+def test_upstreams_score_is_replaced_by_the_first_score(bed: Bed) -> None:
+    bed.backend.objects["c1", NAME] = {
+        "metadata": {"namespace": "c1", "name": NAME},
+        "status": {"scores": [{"name": "old", "value": 7}]},
+    }
+    writer = bed.writer()
+    bed.write(writer)
+    bed.cycle()
+    assert bed.write(writer) == [APPLY]
+    assert bed.backend.scores("c1", NAME) == {"a": 1, "b": 2}
