@@ -233,8 +233,11 @@ def test_upstreams_score_is_taken_over_with_an_end(backend: KubeScores, session:
     assert backend.adopt_scores(lambda *_: None) == 0
 
     def claim(namespace: str, name: str, created: float) -> tuple[dict[str, Any], datetime] | None:
-        assert created == datetime.fromisoformat(session.get(cluster.path)["metadata"]["creationTimestamp"]).timestamp()
-        return (cluster.manifest(), until) if (namespace, name) == (cluster.name, "sample") else None
+        if (namespace, name) != (cluster.name, "sample"):
+            return None
+        created_at = session.get(cluster.path)["metadata"]["creationTimestamp"]
+        assert created == datetime.fromisoformat(created_at).timestamp()
+        return cluster.manifest(), until
 
     assert backend.adopt_scores(claim) == 1
     stored = session.get(cluster.path)
@@ -252,4 +255,6 @@ def test_upstreams_score_is_taken_over_with_an_end(backend: KubeScores, session:
 def test_score_with_an_end_is_not_taken_over(backend: KubeScores, session: Session, cluster: Cluster) -> None:
     cluster.create_without_label(session, "resource-usage-collect-addon")
     session.merge(cluster.path + "/status", {"status": {"validUntil": "2030-01-01T00:00:00Z"}}, field_manager="other")
-    assert backend.adopt_scores(lambda *_: (cluster.manifest(), NOW)) == 0
+    asked: list[str] = []
+    assert backend.adopt_scores(lambda namespace, name, created: asked.append(namespace)) == 0
+    assert cluster.name not in asked

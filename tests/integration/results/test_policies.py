@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dsf.api.policies import FailingRule
 from tests.integration.results.bed import Bed
-from tests.integration.results.writes import APPLY, NAME
+from tests.integration.scores.writes import APPLY, NAME
 
 
 def test_when_failing_value(bed: Bed) -> None:

@@ -162,7 +162,7 @@ def test_a_removed_pair_reads_no_open_runs_of_other_clusters(
             yield member, score
 
     monkeypatch.setattr(store_client, "zscan_iter", noted)
-    bench.store.remove(["c1/s"], bench.now)
+    bench.store.remove(["c1/s"])
     assert {run.rpartition("/")[0] for run in read} == {"c1/s", "c1/s2"}
     left = {str(run).rpartition("/")[0] for run in store_client.zrange(keys.OPEN_RUNS, 0, -1)}
     assert left == {"c1/s2", "c10/s", "c2/s"}

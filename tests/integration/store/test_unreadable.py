@@ -47,7 +47,6 @@ def _readers(mix: Mix) -> list[Any]:
     rows = [*mix.bed.pairs.rows([("c1", "s1"), ("c2", "s1")]), *mix.bed.pairs.states([("c1", "s1"), ("c2", "s1")])]
     assert [one.last_success is not None for one in rows] == [False, True] * 2
     assert ResultsGuard(mix.client).repair(mix.bed.now) == 0
-    mix.bed.writes.touch("c1", "s1")
     mix.bed.writer().step()
     return found
 
@@ -95,7 +94,6 @@ OTHERS = [
     (keys.pair_key("c1", "s1"), "n:ok", "x"),
     (keys.pair_key("c1", "s1"), "n:skipped:overlap", "[]"),
     (keys.pair_key("c1", "s1"), "t:fetch:sum", "x"),
-    (keys.pair_key("c1", "s1"), "changes", "x"),
     (keys.pair_key("c1", "s1"), "score", '{"run": 1}'),
     (keys.ROWS, BAD, '{"failing": "9", "failure": "{}", "last_success": "1"}'),
     (keys.ROWS, BAD, '{"last_success": "1800000000", "valid_until": "1800009000", "items": "0", "remark": "7"}'),
@@ -121,7 +119,6 @@ def test_everything_else_goes_on_beside_what_cannot_be_read(mix: Mix, key: str, 
         model.cluster("c2")
         bed.schedule.set_override("c2/s2", interval=60, now=bed.now)
         mix.beat()
-        bed.writes.touch_all([("c1", "s1"), ("c2", "s1")])
         bed.writer().step()
         assert bed.backend.scores("c2", "score-of-s1") is not None
         bed.now += 100
