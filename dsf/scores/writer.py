@@ -299,7 +299,7 @@ class ScoreWriter:
 
         Without a score of its own such a scorer would leave them to steer OCM for ever.
         """
-        if owners.version is self._adopted or time.monotonic() < self._adopt_at:
+        if self._away is not None or owners.version is self._adopted or time.monotonic() < self._adopt_at:
             return
         self._adopt_at = time.monotonic() + _ADOPT_EVERY
 
@@ -314,6 +314,10 @@ class ScoreWriter:
             number = self._backend.adopt_scores(claim)
         except BackendError as error:
             log.warning("upstream's scores cannot be listed, will be tried again", error=str(error))
+            return
+        except Exception:
+            # Scores are written all the same.
+            log.exception("upstream's scores cannot be taken over, will be tried again")
             return
         self._adopted = owners.version
         if number:
