@@ -84,7 +84,7 @@ def test_metrics_only(bed: Bed) -> None:
     assert state.score is not None
     assert (state.score.items, state.score.results) == ([], [({"pod": "p"}, 1.5)])
     assert verdict(state, bed.now) == "ok"
-    assert bed.client.zcard(keys.WRITES) == 0
+    assert bed.client.hlen(keys.WRITES) == 0
 
 
 def test_error_keeps_the_score_and_the_next_good_cycle_clears_it(bed: Bed) -> None:

@@ -232,14 +232,13 @@ def test_books_that_are_full_stay_full(bed: Bed) -> None:
     assert bed.client.hmget(key, "n:partial", "t:fetch:sum") == ["1", "0.500000"]
 
 
-@pytest.mark.parametrize("broken", ["pair", "history", "open", "writes"])
+@pytest.mark.parametrize("broken", ["pair", "history", "open"])
 def test_a_result_that_cannot_be_taken_in_changes_nothing(bed: Bed, broken: str) -> None:
     run = bed.open()
     key = {
         "pair": keys.pair_key("c1", "s1"),
         "history": keys.history_key("c1", "s1"),
         "open": keys.OPEN_RUNS,
-        "writes": keys.WRITES,
     }[broken]
     bed.client.set(key, "of another type")
     before = _everything(bed)

@@ -13,6 +13,7 @@ from dsf.api.policies import EmptyRule
 from dsf.backends.scorestate import ScoreState
 from dsf.messages import new_run_id
 from dsf.scores.writer import ScoreWriter
+from dsf.store.clockguard import ResultsGuard
 from tests.integration.results.bed import START, Bed
 from tests.integration.scores.writes import APPLY, DELETE, NAME, stats
 from tests.support.wait import wait_for
@@ -305,7 +306,7 @@ def test_clock_that_is_set_back_keeps_no_pair_waiting(bed: Bed) -> None:
     bed.cycle()
     bed.write(writer)
     bed.now = START
-    bed.runs.set_scores_right(bed.now)
+    assert ResultsGuard(bed.client).repair(bed.now) > 0
     assert bed.write(writer) == [APPLY]
     bed.now += 301
     assert bed.write(writer) == [DELETE]
