@@ -25,7 +25,7 @@ from dsf.api.scoringconfig import ANY, DynamicScoringConfig
 from dsf.api.tokenhosts import TokenHosts
 from dsf.api.types import CONFIG_NAME, HUB_NAMESPACE, MANAGED_BY_LABEL, USABLE_FOR, ConfigSyncMode
 from dsf.api.urls import base_url, is_valid_url
-from dsf.backends.scorestate import is_upstreams
+from dsf.backends.scorestate import looks_like_upstreams
 from dsf.errors import ManifestError, ResolutionError
 from dsf.fleet.views import View
 
@@ -302,7 +302,7 @@ def _old_scores(
         metadata, status = score["metadata"], score.get("status") or {}
         cluster, name = metadata.get("namespace", ""), metadata["name"]
         # Without managedFields, which kubectl hides, the writer is not known.
-        is_foreign = bool(status.get("validUntil")) or ("managedFields" in metadata and not is_upstreams(score))
+        is_foreign = bool(status.get("validUntil")) or ("managedFields" in metadata and not looks_like_upstreams(score))
         if MANAGED_BY_LABEL in (metadata.get("labels") or {}) or (is_foreign and name not in published):
             continue
         if is_foreign:
