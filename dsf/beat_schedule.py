@@ -69,10 +69,15 @@ class BeatLock:
         now = time.monotonic()
         if self._held and now < self._renew_at:
             return True
-        [holder] = at_once(self._client, ("SET", keys.BEAT_LOCK, self._token, "NX", "GET", "PX", self._milliseconds))
+        holder, remaining = at_once(
+            self._client,
+            ("SET", keys.BEAT_LOCK, self._token, "NX", "GET", "PX", self._milliseconds),
+            ("PTTL", keys.BEAT_LOCK),
+        )
         held = holder in (None, self._token)
-        # Should it have expired since, its successor's lock is extended, which does no harm.
-        if holder == self._token:
+        # No lock lives that much longer than it may, unless the time of Redis went backwards: its holder may be dead.
+        # Should a lock have expired since, its successor's is extended, which does no harm.
+        if holder == self._token or (not held and remaining > self._milliseconds + 60_000):
             self._client.pexpire(keys.BEAT_LOCK, self._milliseconds)
         if self._held and holder != self._token:
             log.warning("beat lost its lock", hint="it or redis stood still for longer than the lock lives")
@@ -122,7 +127,7 @@ class BeatScheduler(Scheduler):
             self._connect(config.model_copy(update={"redis_socket_timeout": timeout}), retries=0),
             config.beat_lock_timeout,
         )
-        self._guard = ScheduleGuard(self._redis, config.beat_lock_timeout)
+        self._guard = ScheduleGuard(self._redis)
         self._clock_reports = ClockReports(self._redis, config)
         self._clock = HubClock(self._redis, on_measured=self._look_at_clock)
         hubclock.use(self._clock)

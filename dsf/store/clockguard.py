@@ -69,20 +69,12 @@ class ClockGuard(ABC):
 
 
 class ScheduleGuard(ClockGuard):
-    """Repairs the schedule: the lock of a beat that died, and due times."""
+    """Repairs due times. Beats shorten a lock that would live too long themselves (`BeatLock`)."""
 
     service = "beat"
 
-    def __init__(self, client: redis.Redis, lock_timeout: float) -> None:
-        """`lock_timeout` is the longest life of beat's lock in seconds."""
-        super().__init__(client)
-        self._lock_timeout = lock_timeout
-
     def repair(self, now: float) -> int:
         """Make pairs that are due too late due at their next slot."""
-        if self._redis.pttl(keys.BEAT_LOCK) > (self._lock_timeout + 1) * 1000:
-            # A holder that lives takes it again; two active beats do no harm.
-            self._redis.delete(keys.BEAT_LOCK)
         overrides, moved = self._schedule.overrides(), 0
         later: Any = self._redis.zrangebyscore(keys.DUE, now + TOLERANCE, "+inf", withscores=True)
         for batch in batched(((str(pair), float(at)) for pair, at in later), _BATCH):

@@ -86,7 +86,7 @@ def test_pairs_do_not_wait_for_the_time_of_a_clock_that_was_set_back(redis_clien
     bench.now += 7200
     bench.run(60)
     bench.now -= 7200
-    ScheduleGuard(redis_client, 10).repair(bench.now)
+    ScheduleGuard(redis_client).repair(bench.now)
     if restart:
         bench.restart()
     before = {name: len(pushed(redis_client, name)) for name in often}

@@ -54,6 +54,15 @@ def test_a_lock_that_is_ours_without_our_knowing_is_ours(redis_client: redis.Red
     assert not logged
 
 
+def test_lock_that_lives_longer_than_it_may_ends_in_time(redis_client: redis.Redis) -> None:
+    """The time of Redis went backwards, so that more is left of the lock's life than it has."""
+    dead, lock = BeatLock(redis_client, 10), BeatLock(redis_client, 10)
+    assert dead.ensure()
+    redis_client.expire(keys.BEAT_LOCK, 7200)
+    assert not lock.ensure()
+    assert 0 < redis_client.ttl(keys.BEAT_LOCK) <= 10
+
+
 def test_beat_leaves_a_redis_that_has_become_a_replica(settings_factory: SettingsFactory) -> None:
     with RedisServer() as first, RedisServer() as second, Forwarder(first.port) as address:
         client = connect(settings_factory(redis_url=address.url), retries=0)

@@ -89,16 +89,10 @@ def test_pairs_that_are_due_in_that_time_get_their_next_slot(bed: Bed) -> None:
     bed.add()
     bed.add("c2")
     bed.client.zadd(keys.DUE, {"c1/s1": START + AHEAD, "c2/s1": START + 10})
-    ScheduleGuard(bed.client, 10).repair(START)
+    ScheduleGuard(bed.client).repair(START)
     due = bed.schedule.due_times(["c1/s1", "c2/s1"])
     assert START < due["c1/s1"] <= START + 30
     assert due["c2/s1"] == START + 10
-
-
-def test_lock_of_a_dead_beat_does_not_outlive_the_clock(bed: Bed) -> None:
-    bed.client.set(keys.BEAT_LOCK, "dead", ex=7200)
-    ScheduleGuard(bed.client, 10).repair(START)
-    assert not bed.client.exists(keys.BEAT_LOCK)
 
 
 def test_guard_repairs_only_after_the_clock_was_set_back(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,14 +112,14 @@ def test_guard_repairs_only_after_the_clock_was_set_back(bed: Bed, monkeypatch: 
 
 
 def test_guard_goes_on_until_the_others_have_measured_the_clock(bed: Bed) -> None:
-    guard = ScheduleGuard(bed.client, 10)
+    guard = ScheduleGuard(bed.client)
     guard.check(START + AHEAD)
     assert guard.check(START)
     # Beat measured the clock later.
     bed.add()
     bed.client.zadd(keys.DUE, {"c1/s1": START + AHEAD})
     # Another hub takes over meanwhile.
-    assert ScheduleGuard(bed.client, 10).check(START + 5)
+    assert ScheduleGuard(bed.client).check(START + 5)
     assert bed.schedule.due_times(["c1/s1"])["c1/s1"] < START + 60
 
 
