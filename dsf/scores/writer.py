@@ -62,6 +62,9 @@ _LONGEST_ASKED: Final = 30.0
 RENEW_AFTER: Final = 0.6
 #: Attempts after which a failure that may pass is reported although the object is still valid.
 _ATTEMPTS_REPORTED: Final = 3
+#: Changes of an object by another program that are undone at once, and the longest wait in seconds after more of them.
+_REPAIRS_AT_ONCE: Final = 3
+_LONGEST_CONTEST: Final = 60.0
 #: Least seconds between two looks for scores of the original project's agent.
 _ADOPT_EVERY: Final = 10.0
 #: Seconds between computations of the validities' factor.
@@ -144,6 +147,8 @@ class ScoreWriter:
         self._names: dict[tuple[str, str], set[str]] = {}
         # Scorers by label value; the label of a long name is a hash.
         self._scorer_of_label: dict[str, str] = {}
+        # Changes by other programs that were undone lately, and when the last one was, by (cluster, name).
+        self._repairs: dict[tuple[str, str], tuple[int, float]] = {}
         # By (cluster, name).
         self._written: dict[tuple[str, str], _Written] = {}
         self._counts: Counter[str] = Counter()
@@ -219,6 +224,8 @@ class ScoreWriter:
                     # Its own write.
                     return
             pairs = {(cluster, self._scorer_of_label.get(str(label), str(label))) for label in labels}
+            # Those that failed are tried again soon, and not at each change by another program.
+            pairs = {pair for pair in pairs if pair not in self._failures}
             if owners is not None and (scorer := owners.scorer_of(cluster, name)) is not None:
                 pairs.add((cluster, scorer))
             for pair in pairs:
@@ -436,8 +443,22 @@ class ScoreWriter:
         self._succeed(pair, counts, look, changes, is_over=is_over)
 
     def _apply(self, target: DesiredScore, state: ScoreState | None) -> None:
+        """Write an object. Raises BackendError, also if another program has changed it again and again."""
         now = self._clock()
         cluster, name = target.cluster.name, target.name
+        with self._lock:
+            earlier = self._written.get((cluster, name))
+            count, repaired_at = self._repairs.get((cluster, name), (0, 0.0))
+            if earlier is not None and state is not None and state != earlier.state:
+                wait = min(_LONGEST_CONTEST, 2.0 ** min(count, 10)) if count >= _REPAIRS_AT_ONCE else 0.0
+                if repaired_at <= now < repaired_at + wait:
+                    raise BackendError(
+                        f"another program changes AddOnPlacementScore {name} in namespace {cluster} again and again; "
+                        f"it is written once in {wait:.0f} s until that ends: find the program by kubectl get -o yaml "
+                        "--show-managed-fields"
+                    )
+                is_new = now > repaired_at + 2 * _LONGEST_CONTEST
+                self._repairs[cluster, name] = (1 if is_new else count + 1), now
         since = state.since if state is not None and state.since and state.digest else now
         written = self._backend.apply_score(target.manifest(), target.status(since))
         with self._lock:

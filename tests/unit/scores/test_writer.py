@@ -342,3 +342,27 @@ def test_upstreams_score_is_replaced_by_the_first_score(bed: Bed) -> None:
     bed.cycle()
     assert bed.write(writer) == [APPLY]
     assert bed.backend.scores("c1", NAME) == {"a": 1, "b": 2}
+
+
+def test_object_that_another_program_changes_all_the_time_is_written_seldom(bed: Bed) -> None:
+    writer = bed.writer()
+    bed.cycle()
+    bed.write(writer)
+    bed.backend.log.clear()
+    reports: set[str] = set()
+    for number in range(1000):
+        edit(bed, a=number % 50 + 2)
+        writer.object_changed("c1", NAME)
+        writer.step()
+        bed.now += 0.06
+        unwritten = bed.state().unwritten
+        reports.add(unwritten.message[:47] if unwritten is not None else "")
+    # Alternating writes at 17 a second for a minute.
+    assert len(bed.backend.log) <= 10
+    assert "another program changes AddOnPlacementScore sco" in reports
+    # After its end the object is as it should be.
+    for _ in range(100):
+        bed.now += 1
+        writer.step()
+    assert bed.backend.scores("c1", NAME) == {"a": 1, "b": 2}
+    assert bed.state().unwritten is None
