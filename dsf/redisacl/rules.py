@@ -317,7 +317,7 @@ _CONTROLLER: Final = [
     *_commands("acl|setuser acl|deluser acl|list acl|save client|kill"),
     # Whether Redis itself is as it must be, and whose it is.
     *_commands("info"),
-    _selector("evalsha get set del", rw=[keys.OWNER]),
+    _selector("evalsha get set del pexpire", rw=[keys.OWNER]),
     _selector("evalsha hkeys hset hdel", rw=[keys.HUB_PROBLEMS]),
     _selector("hgetall hdel", rw=[keys.CLOCKS]),
 ]

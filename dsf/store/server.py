@@ -91,7 +91,10 @@ def claim(client: redis.Redis, owner: Owner, where: str) -> None:
             f"DSF_REDIS_URL: the database {where} is in use by {holder.name}, and two hubs would remove each other's "
             "scorers and overrides; give this hub a Redis of its own, or stop the other one and wait two minutes"
         )
-    if stored is not None:
+    if holder is not None:
+        # Not SET, which would overwrite another one's claim of this moment.
+        client.pexpire(keys.OWNER, OWNER_LIFE)
+    elif stored is not None:
         at_once(client, ("SET", keys.OWNER, text, "PX", OWNER_LIFE))
 
 
