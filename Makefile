@@ -28,7 +28,7 @@ WORKERS ?= 5
 # Programs that tests run: each is fetched before the first test, not in the middle of the others.
 PROGRAMS = $(PYTHON) -m tests.support.programs
 
-.PHONY: help setup demo test test-fast pythons node controlplane soak mistakes lint compiled newest oldest types bench bench-fleet format generated dist image deploy undeploy docs pictures clean
+.PHONY: help setup demo test test-kube test-browser test-all test-fast pythons node controlplane soak mistakes lint compiled newest oldest types bench bench-fleet format generated dist image deploy undeploy docs pictures clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,15 +38,27 @@ setup: $(SYNCED) ## install everything into .venv
 demo: $(SYNCED) ## run two clusters with real Prometheus servers; ARGS=--once ends when all have scores
 	@$(VENV)/bin/dsf demo $(ARGS)
 
-test: $(SYNCED) ## run all tests but those on real pods; ARGS="-k words" or a path chooses some
+test: $(SYNCED) ## run the tests that need no Go, API server or browser; ARGS="-k words" or a path chooses any
+	@$(PROGRAMS) $(if $(ARGS),,--without chromium)
+	@WORKERS=$(WORKERS) scripts/test core $(ARGS)
+
+test-kube: $(SYNCED) ## run the tests on a real API server, which Go builds once (minutes; into ~/.cache/dsf)
+	@$(PROGRAMS) --without chromium
+	@WORKERS=$(WORKERS) scripts/test kube $(ARGS)
+
+test-browser: $(SYNCED) ## run the tests of the page in Chromium
 	@$(PROGRAMS)
-	@WORKERS=$(WORKERS) scripts/test $(ARGS)
+	@WORKERS=2 scripts/test browser $(ARGS)
+
+test-all: $(SYNCED) ## run all tests but those on real pods: also releases, commands of pages, long runs of fleets
+	@$(PROGRAMS)
+	@WORKERS=$(WORKERS) scripts/test all $(ARGS)
 
 # They wait for little, and each process reads all of them before the first one runs, which takes 12 s.
 test-fast: WORKERS := 3
 test-fast: $(SYNCED) ## run the tests of single modules, in 2 minutes; ARGS="-k words" chooses some
-	@$(PROGRAMS)
-	@$(PYTHON) -m pytest -n $(WORKERS) --dist loadgroup tests/unit $(ARGS)
+	@$(PROGRAMS) redis-server promtool
+	@$(PYTHON) -m pytest -n $(WORKERS) --dist loadgroup -m "not (kube or browser or whole)" tests/unit $(ARGS)
 
 pythons: $(SYNCED) ## do so on each Python from 3.11 to 3.14 that can be had; PYTHONS="3.13 3.14" chooses some
 	@$(PROGRAMS)

@@ -33,11 +33,11 @@ hypothesis.settings.register_profile(
     "busy",
     deadline=None,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
-    derandomize="true" in (os.environ.get("CI"), os.environ.get("DSF_TEST_SAME")),
+    derandomize=os.environ.get("CI", "").lower() == "true",
 )
 hypothesis.settings.load_profile("busy")
 
-pytest_plugins = ["tests.support.distribution", "tests.support.controlplane_fixtures", "tests.support.later"]
+pytest_plugins = ["tests.support.distribution", "tests.support.controlplane_fixtures", "tests.support.kinds"]
 
 
 @pytest.hookimpl(wrapper=True)

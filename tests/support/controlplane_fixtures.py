@@ -14,6 +14,8 @@ from tests.support.distribution import asks_api_server
 
 #: The one that tests of this process share, once there was one.
 _shared: list[ControlPlane] = []
+#: Marks of the test that runs.
+_marks: set[str] = set()
 
 
 @pytest.fixture(scope="session")
@@ -31,6 +33,8 @@ def control_plane() -> Iterator[ControlPlane]:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Start the shared server again, or its one program that the test before has killed."""
+    _marks.clear()
+    _marks.update(mark.name for mark in item.iter_markers())
     for server in _shared:
         if "control_plane" in getattr(item, "fixturenames", ()):
             server.ensure()
@@ -60,7 +64,12 @@ def found() -> ControlPlane:
 
 @contextlib.contextmanager
 def programs_needed() -> Iterator[None]:
-    """When a program is found to be missing, the test is skipped; in CI that is a failure."""
+    """When a program is found to be missing, the test is skipped; in CI that is a failure.
+
+    Raises RuntimeError in a test without the mark `kube` or `whole`, which `make test` would run without the programs.
+    """
+    if not _marks & {"kube", "whole"}:
+        raise RuntimeError("this test needs a real API server: add its file to PLACES of tests/support/kinds.py")
     try:
         yield
     except ControlPlaneMissingError as error:

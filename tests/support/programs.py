@@ -1,5 +1,7 @@
 """Programs that tests run. `python -m tests.support.programs` fetches them, before the first test starts.
 
+usage: python -m tests.support.programs [NAME ...] | --without NAME ...
+
 A test that fetched one would change what the tests beside it run, in their middle. What is on PATH or in the cache is
 taken as it is. What cannot be fetched is printed: tests that need it skip or fail, and say the same.
 """
@@ -7,7 +9,7 @@ taken as it is. What cannot be fetched is printed: tests that need it skip or fa
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from dsf.demo import debian
@@ -51,15 +53,22 @@ def find(name: str) -> Path:
     return debian.find(PROGRAMS[name])
 
 
-def fetch() -> Iterator[str]:
-    """Fetch what is missing, one program after the other. Gives the reason for each that cannot be fetched."""
-    for name in PROGRAMS:
+def fetch(names: Iterable[str] = tuple(PROGRAMS)) -> Iterator[str]:
+    """Fetch the missing ones of these programs. Yields the reason for each that cannot be fetched."""
+    for name in names:
         try:
             find(name)
         except ToolError as error:
             yield str(error)
 
 
+def chosen(words: list[str]) -> list[str]:
+    """The programs that the command line names; all of them without words."""
+    if words[:1] == ["--without"]:
+        return [name for name in PROGRAMS if name not in words[1:]]
+    return words or list(PROGRAMS)
+
+
 if __name__ == "__main__":
-    for problem in fetch():
+    for problem in fetch(chosen(sys.argv[1:])):
         print(f"tests: {problem}", file=sys.stderr)

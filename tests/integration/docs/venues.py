@@ -62,7 +62,7 @@ NOWHERE = {
     r"^dsf placement\b": "needs OCM's hub; tests/e2e/test_placement_order.py runs it",
     r"^dsf credentials revoke ": "makes cycles fail; tests/integration/security/running/test_credentials.py runs it",
     r"dynamic-scoring-redis-ca\b|redis\.tls\.ca=": "another CA; tests/integration/deploy/test_install.py types it",
-    r"^make (demo|test|node|bench)\b": _TARGET,
+    r"^make (demo|test|test-all|node|bench)\b": _TARGET,
     r"^(\.venv/bin/)?pytest\b": _TARGET,
     r"^(uv tool|pipx) install ": "needs a release; tests/integration/release installs the files of one",
     r"^scripts/release ": "tags; tests/unit/release runs it in a repository of its own",
@@ -72,7 +72,7 @@ NOWHERE = {
     r"-k deploy/kustomize-example$": "installs beside Helm; tests/integration/deploy/test_kustomize.py types it",
     r"\bargocd\b": "Argo CD is not here; unit/deploy/test_gitops_health.py runs its scripts",
     r"\bdeploy/flux/": "Flux is not here; tests/unit/deploy/test_gitops_health.py evaluates it, its flags are checked",
-    r"^make controlplane\b": "runs already when `make test` gets here",
+    r"^make controlplane\b": "runs before the tests that need it",
 }
 
 _CLUSTER_PROGRAMS = {"kubectl", "helm"}

@@ -233,7 +233,7 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_makes_the_files_of_a_later_version_from_the_last_commit(dry_run: DryRun) -> None:
-    for words in ("uncommitted changes", "no section of this version", "`make test`"):
+    for words in ("uncommitted changes", "no section of this version", "`make test-all`"):
         assert any("would be refused" in line and words in line for line in dry_run.said.splitlines()), words
     made = {path.name for path in (dry_run.folder / "dist").iterdir()}
     assert {f"dynamic-scoring-framework-{VERSION}.tgz", f"dynamic_scoring_demo-{VERSION}-py3-none-any.whl"} <= made

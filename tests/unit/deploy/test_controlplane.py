@@ -1,4 +1,4 @@
-"""scripts/controlplane where programs are missing, with stand-ins of `go` and setup-envtest; scripts/test meanwhile."""
+"""scripts/controlplane where programs are missing, with stand-ins of `go` and setup-envtest; and scripts/test."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.support.child import ran
 from tests.support.wait import wait_for
@@ -81,43 +82,58 @@ _SUITE = """
 import os
 import pytest
 
-def test_with():
-    if not os.path.exists({built!r}):
-        pytest.skip("etcd: not found; `scripts/controlplane etcd` builds it")
+@pytest.mark.kube
+def test_on_an_api_server():
+    assert os.path.exists({built!r})
     with open({log!r}, "a") as file:
-        file.write("with ")
+        file.write("kube ")
 
-def test_without():
+def test_alone():
     with open({log!r}, "a") as file:
-        file.write("without ")
+        file.write("core ")
 """
 
 
-def test_tests_that_need_no_control_plane_run_while_it_is_built(tmp_path: Path) -> None:
-    """A copy of scripts/test, with a stand-in of the build that ends when the first tests have run."""
+def test_core_tests_run_while_the_control_plane_is_built(tmp_path: Path) -> None:
+    """A copy of scripts/test, with a stand-in of the build that ends when the core's tests have run."""
     log, built = tmp_path / "log", tmp_path / "built"
-    ready, build = f"[ -e {built} ] || exit 3", f"until [ -e {log} ]; do sleep 0.1; done; touch {built}"
-    _copy(tmp_path, f"case $1 in --no-build) {ready};; *) {build};; esac")
-    (tmp_path / "conftest.py").write_text('pytest_plugins = ["tests.support.later"]\n')
-    (tmp_path / "test_it.py").write_text(_SUITE.format(log=str(log), built=str(built)))
+    _copy(tmp_path, f"until [ -e {log} ]; do sleep 0.1; done; touch {built}")
+    (tmp_path / "test_suite.py").write_text(_SUITE.format(log=str(log), built=str(built)))
     (tmp_path / "test_other.py").write_text("def test_broken():\n    assert False\n")
-    done = ran([tmp_path / "scripts" / "test"], cwd=tmp_path, env=_environment(), timeout=170)
-    assert log.read_text() == "without with ", done.stdout + done.stderr
+    done = ran([tmp_path / "scripts" / "test", "all"], cwd=tmp_path, env=_environment(), timeout=170)
+    assert log.read_text() == "core kube ", done.stdout + done.stderr
     assert done.returncode == 1, "a failure of the first part counts after the second"
+
+
+@pytest.mark.parametrize(("tests", "expected"), [("core", "core "), ("kube", "kube ")])
+def test_a_set_runs_its_own_tests(tmp_path: Path, tests: str, expected: str) -> None:
+    log, built = tmp_path / "log", tmp_path / "built"
+    _copy(tmp_path, f"touch {built}")
+    (tmp_path / "test_suite.py").write_text(_SUITE.format(log=str(log), built=str(built)))
+    done = ran([tmp_path / "scripts" / "test", tests], cwd=tmp_path, env=_environment(), timeout=170)
+    assert (done.returncode, log.read_text()) == (0, expected), done.stdout + done.stderr
+    assert built.exists() == (tests == "kube")
+
+
+def test_unknown_set_is_refused_with_the_usage(tmp_path: Path) -> None:
+    _copy(tmp_path, "exit 1")
+    done = ran([tmp_path / "scripts" / "test", "most"], cwd=tmp_path, env=_environment(), timeout=170)
+    assert done.returncode == 2
+    assert "usage: scripts/test core|kube|browser|all" in done.stderr
 
 
 def test_ctrl_c_ends_the_build_and_runs_nothing_more(tmp_path: Path) -> None:
     """pytest catches it, and the script goes on."""
     pid, later = tmp_path / "pid", tmp_path / "later"
-    _copy(tmp_path, f"case $1 in --no-build) exit 3;; *) echo $$ >{pid}; exec sleep 300;; esac")
-    (tmp_path / "test_it.py").write_text(
-        "import pathlib, time\n\ndef test_it():\n"
+    _copy(tmp_path, f"echo $$ >{pid}; exec sleep 300")
+    (tmp_path / "test_suite.py").write_text(
+        "import pathlib, time\n\ndef test_interrupt():\n"
         f"    while not pathlib.Path({str(pid)!r}).exists() or not pathlib.Path({str(pid)!r}).read_text():\n"
         "        time.sleep(0.05)\n"
         "    raise KeyboardInterrupt\n\n"
         f"def test_later():\n    pathlib.Path({str(later)!r}).touch()\n"
     )
-    done = ran([tmp_path / "scripts" / "test"], cwd=tmp_path, env=_environment(), timeout=170)
+    done = ran([tmp_path / "scripts" / "test", "all"], cwd=tmp_path, env=_environment(), timeout=170)
     assert (done.returncode, later.exists()) == (2, False), done.stdout + done.stderr
 
     def has_ended() -> bool:

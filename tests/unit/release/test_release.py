@@ -1,4 +1,4 @@
-"""`scripts/release`: what it refuses, what it commits and tags; and the stamp that `make test` leaves for it."""
+"""`scripts/release`: what it refuses, what it commits and tags; and the stamp that `make test-all` leaves for it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
 
 
 def test_a_tested_commit_is_released(repository: Repository) -> None:
-    assert repository.run("scripts/test").returncode == 0
+    assert repository.run("scripts/test", "all").returncode == 0
     done = repository.run("scripts/release", "0.2.0")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "tagged v0.2.0. To publish it: git push origin HEAD v0.2.0\n"
@@ -75,7 +75,7 @@ def test_a_version_that_is_set_already_needs_no_commit(repository: Repository) -
     repository.write("CHANGELOG.md", CHANGES.replace("0.2.0", "0.1.0"))
     repository.commit()
     head = repository.git("rev-parse", "HEAD")
-    assert repository.run("scripts/test").returncode == 0
+    assert repository.run("scripts/test", "all").returncode == 0
     assert repository.run("scripts/release", "0.1.0").returncode == 0
     assert repository.git("rev-parse", "HEAD") == repository.git("rev-parse", "v0.1.0^{commit}") == head
 
@@ -93,7 +93,7 @@ def test_without_a_dated_section_of_the_changelog_it_is_refused(
 ) -> None:
     repository.write("CHANGELOG.md", changelog)
     repository.commit()
-    assert repository.run("scripts/test").returncode == 0
+    assert repository.run("scripts/test", "all").returncode == 0
     done = repository.run("scripts/release", "0.2.0")
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
@@ -108,7 +108,7 @@ def test_each_problem_is_said_and_nothing_changes(repository: Repository) -> Non
     assert done.returncode == 1
     said = done.stderr.splitlines()
     assert len(said) == 3
-    for line, words in zip(said, ("uncommitted changes", "the tag v0.2.0 is there", "`make test`"), strict=True):
+    for line, words in zip(said, ("uncommitted changes", "the tag v0.2.0 is there", "`make test-all`"), strict=True):
         assert line.startswith("release: ")
         assert words in line
     assert repository.run("scripts/version").stdout == "0.1.0\n"
@@ -120,7 +120,7 @@ def test_only_all_tests_on_this_commit_count(repository: Repository, case: str) 
         repository.write("broken", "")
     if case == "uncommitted":
         repository.write("new.txt", "")
-    done = repository.run("scripts/test", *(["tests/unit"] if case == "some" else []))
+    done = repository.run("scripts/test", "all", *(["tests/unit"] if case == "some" else []))
     assert done.returncode == (1 if case == "failed" else 0)
     if case in {"later", "uncommitted"}:
         repository.write("new.txt", "")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from dsf.errors import ToolError
@@ -10,12 +12,12 @@ from tests.support.child import ran
 from tests.support.uv import ROOT
 
 
-@pytest.mark.parametrize("target", ["test", "test-fast", "soak"])
+@pytest.mark.parametrize("target", ["test", "test-fast", "test-kube", "test-browser", "test-all", "soak"])
 def test_make_fetches_programs_before_tests(target: str) -> None:
     done = ran(["make", "-n", target], cwd=ROOT, check=True)
     fetching, running = (
         done.stdout.index(words)
-        for words in ("-m tests.support.programs", "scripts/test" if target == "test" else "-m pytest")
+        for words in ("-m tests.support.programs", "-m pytest" if target in ("test-fast", "soak") else "scripts/test")
     )
     assert fetching < running
 
@@ -31,3 +33,21 @@ def test_all_are_fetched_whatever_one_of_them_lacks(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(programs, "find", find)
     assert list(programs.fetch()) == ["prometheus is not on PATH"]
     assert asked == list(programs.PROGRAMS)
+
+
+def test_fast_tests_fetch_what_unit_tests_use_alone() -> None:
+    """Files of tests/unit name each program that they search for, and those of the shared Redis."""
+    used = {"redis-server"}
+    for file in (ROOT / "tests" / "unit").rglob("test_*.py"):
+        used.update(re.findall(r"""programs\.find\(["']([a-z-]+)["']""", file.read_text(encoding="utf-8")))
+    command = ran(["make", "-n", "test-fast"], cwd=ROOT, check=True).stdout
+    (fetched,) = re.findall(r"tests\.support\.programs (.*)", command)
+    assert set(fetched.split()) == used
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [([], set(programs.PROGRAMS)), (["curl"], {"curl"}), (["--without", "curl"], set(programs.PROGRAMS) - {"curl"})],
+)
+def test_command_line_chooses_programs(words: list[str], expected: set[str]) -> None:
+    assert set(programs.chosen(words)) == expected
