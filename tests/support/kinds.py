@@ -1,5 +1,7 @@
 """Marks of tests by what they need, so that `make test` runs without Go, a browser and whole installations.
 
+pyproject.toml registers them.
+
 kube     a real API server: `make test-kube`
 browser  Chromium: `make test-browser`
 whole    releases, documentation pages command by command, and long runs of whole fleets: only `make test-all`
@@ -28,17 +30,6 @@ PLACES: Final = {
     "tests/integration/policywatcher/": "whole",
     "tests/faults/": "whole",
 }
-MARKS: Final = {
-    "kube": "needs a real API server; `make test-kube` runs these",
-    "browser": "needs Chromium; `make test-browser` runs these",
-    "whole": "a release, the pages' commands, or a long run of a whole fleet; `make test-all` runs these",
-}
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Register the marks."""
-    for name, meaning in MARKS.items():
-        config.addinivalue_line("markers", f"{name}: {meaning}")
 
 
 @pytest.hookimpl(tryfirst=True)
