@@ -173,7 +173,6 @@ def test_new_scorers_and_clusters_take_effect_at_once_and_a_removed_one_leaves_n
     running.until(lambda: running.cluster_record("c") is None)
     running.until(lambda: not (running.out / "clusters/c").exists())
     running.until(lambda: not (running.out / "managedclusters/c.yaml").exists())
-    # The score writer is told to look at it, and finds no entry.
     assert running.pairs() == ["a/cpu-scorer", "b/cpu-scorer"]
 
 
