@@ -1,6 +1,6 @@
 """`dsf agent --check`: whether this cluster's agent can reach the hub's Redis, step by step, with a remedy for each.
 
-It runs before or without an agent, with an agent's settings, whatever way Redis is exposed, and takes no tick.
+The check runs before or without an agent, with an agent's settings, whatever way Redis is exposed, and takes no tick.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dsf.store.client import connect
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that was tried: `detail` says what works, or why it does not and what to do."""
+    """A step of the check: `detail` says what works, or why it does not and what to do."""
 
     name: str
     is_ok: bool

@@ -109,7 +109,7 @@ class FileConfig(AgentConfig):
         self._reading = threading.Lock()
         #: Inode, size and mtime of the newest content: Kubernetes replaces mounted files, editors rewrite them.
         self._stamp: tuple[int, int, int] | None = None
-        #: What it says, or why it cannot be used.
+        #: The content of the file, or why it cannot be used.
         self._newest: Summaries | ManifestError = NONE
 
     def summaries(self) -> Summaries:
@@ -126,7 +126,8 @@ class FileConfig(AgentConfig):
         return summaries
 
     def _read(self) -> Summaries:
-        """What the file says. Raises OSError, ValueError if it is too large, and ManifestError until it changes."""
+        """Return the content of the file. Raises OSError, ValueError if it is too large, and ManifestError until it
+        changes."""
         with self._reading:
             before, self._stamp = self._stamp, None
             status = self._path.stat()
@@ -150,7 +151,7 @@ class FileConfig(AgentConfig):
         self.summaries()
 
     def stop(self) -> None:
-        """Nothing runs."""
+        """Do nothing: no thread runs."""
 
 
 def _parse(data: bytes) -> Summaries:

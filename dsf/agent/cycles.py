@@ -57,7 +57,7 @@ class AgentCycle(Cycle):
     #: Seconds before the next try, and why the last one failed.
     pause: float = 0.0
     failure: CycleError | None = None
-    #: Of the last stage that succeeded, in some words; for Flower.
+    #: The last stage that succeeded, in some words; for Flower.
     progress: str = ""
 
     def __repr__(self) -> str:
@@ -88,10 +88,11 @@ class RunningCycles:
             return True
 
     def has_time(self, scorer: str, left: float, interval: float) -> bool:
-        """Whether a cycle is begun with so many seconds left of its interval.
+        """True if a cycle is begun with so many seconds left of its interval.
 
-        Not if the last successful one took longer: it could not end in time, and would only keep a thread from one that
-        can. But with half of the interval, and after some ticks in a row: the last one may have been slow for once.
+        The last successful cycle must have taken no longer: a longer one could not end in time, and would only keep a
+        thread from a cycle that can. A cycle with half of its interval left is always begun, and one after some
+        skipped ticks in a row: the last cycle may have been slow for once.
         """
         with self._lock:
             is_late = left <= min(self._took.get(scorer, 0.0), max(0.0, interval) / 2)
@@ -111,8 +112,8 @@ class RunningCycles:
         now = time.monotonic()
         with self._lock:
             for other in self._cycles.values():
-                # One that hangs keeps its thread, and a next one for each tick would use up all others. Every wait of
-                # our own ends within 5 s of the deadline.
+                # A cycle that hangs keeps its thread, and a next one for each tick would use up all others. Every wait
+                # of our own ends within 5 s of the deadline.
                 if other.scorer == cycle.scorer and not other.deadline <= now <= other.deadline + 5.0:
                     return False
             self._cycles[cycle.run_id] = cycle
@@ -324,7 +325,7 @@ class CycleRunner:
             _free(error)
             failure = error
         except BaseException as error:
-            # Also what sys.exit() raises in a plug-in: the cycle would have no result.
+            # This includes what sys.exit() raises in a plug-in: the cycle would have no result.
             log.exception("stage failed unexpectedly", stage=stage, scorer=cycle.scorer, run=cycle.run_id)
             _free(error)
             failure = CycleError(stage, "internal_error", "a mistake in the agent; its log has the details")

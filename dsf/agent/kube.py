@@ -37,7 +37,7 @@ _RESOURCES: Final = {CaKind.Secret: SECRETS, CaKind.ConfigMap: CONFIG_MAPS}
 
 
 class _Watched:
-    """One object, watched by name."""
+    """An object, watched by name."""
 
     def __init__(self, session: Session, resource: Resource, namespace: str, name: str) -> None:
         self._key = (namespace, name)
@@ -130,7 +130,7 @@ class KubeConfig(AgentConfig, _Watched):
 class KubeSecrets:
     """Secrets and ConfigMaps of the agent's namespace, each watched from first use until no scorer references it.
 
-    Also issues tokens of the account without rights that servers get.
+    The class also issues tokens of the account without rights that servers get.
     """
 
     def __init__(self, session: Session, namespace: str, release: Release) -> None:
@@ -184,7 +184,7 @@ class KubeSecrets:
             # To connect, and to read: at least one stage waits for it.
             timeout = min(3.0, left), min(5.0, left)
             answer = self._session.request("POST", path, body=body, timeout=timeout)
-            # The server decides the lifetime. Not the expiry time: the agent's clock may differ.
+            # The server decides the lifetime. The expiry time is not used: the agent's clock may differ.
             return Token(answer["status"]["token"], float(answer["spec"]["expirationSeconds"]))
         except BackendError as error:
             raise SecretError(
@@ -260,7 +260,7 @@ class KubeSecrets:
 
 
 def audiences_of(token: str) -> frozenset[str]:
-    """Return issuer and audiences of a ServiceAccount's token: those of its API server. None of another token."""
+    """Return issuer and audiences of a ServiceAccount's token: those of its API server. Empty for any other token."""
     try:
         payload = token.split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))

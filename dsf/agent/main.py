@@ -73,7 +73,7 @@ class Runtime:
         self.relay = make_relay(settings)
         self.redis = connect(settings, name=f"dsf-agent-{settings.cluster}")
         self.clock = HubClock(self.redis, interval=AGENT_INTERVAL)
-        #: What sources keep between cycles.
+        #: State of sources between cycles.
         self.memory = SourceMemory(window_budget(settings.agent_window_series), self.config.summaries)
         self.memory.settings = settings
         self.metrics.registry.register(self.memory)
@@ -158,7 +158,8 @@ def _files(settings: Settings) -> tuple[FileConfig, FileSecrets]:
 
 
 class _Strategies(dict[str, Any]):
-    """What becomes of a message, by its task's name: it is refused, unless there is something else for the name."""
+    """Celery's handler of a message, by its task's name: it refuses the message, unless the name has another
+    handler."""
 
     def __missing__(self, name: str) -> Any:
         return ticks.refuse_message

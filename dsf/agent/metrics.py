@@ -81,7 +81,7 @@ class AgentMetrics(Observer, Collector):
         return Counter(metric.name, metric.help, metric.labels, registry=self.registry)
 
     def publish(self, summary: ScorerSummary, results: Sequence[ScoringResult], interval: int = 0) -> None:
-        """These results replace the scorer's earlier ones until their validity at this interval (0: the scorer's)
+        """Replace the scorer's earlier results by these until their validity at this interval (0: the scorer's)
         ends."""
         declared = summary.scoring_interval
         validity = validity_at(interval or declared, summary.validity_seconds, declared)
@@ -121,7 +121,7 @@ class AgentMetrics(Observer, Collector):
         config = self._config
         summaries = config.summaries()
         scores = names.SCORE.gauge()
-        # One series per label set across all scorers: a duplicate would invalidate the whole scrape.
+        # Each label set occurs once across all scorers: a duplicate would invalidate the whole scrape.
         samples: dict[tuple[str, ...], float] = {}
         for published in self._current(summaries):
             samples |= published.samples
@@ -164,7 +164,7 @@ class ScoringProbe:
         self._fresh_until: dict[str, float] = {}
         self._is_consuming = False
         self._is_ready: bool | None = None
-        # Of the error that it cannot be written.
+        # Limits the log of the error that the file cannot be written.
         self._throttle = dsf.log.Throttle(5.0)
 
     def consuming(self, yes: bool) -> None:

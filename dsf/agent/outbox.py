@@ -1,9 +1,10 @@
 """Signs results and puts them into the cluster's mailbox on the hub.
 
-The mailbox has a few slots of one result each, emptied by the hub. It is all that an agent may write. A scorer that has
-its share of the slots, or that finds all slots taken, replaces what waits of it by its newer score: each scorer has its
-turn. It does so at its second try (or its last), as a hub that is not behind has taken one of them by then: an agent
-that stood still has several results of a scorer at once. Without anything to replace the agent keeps what it has.
+The mailbox has a few slots of one result each, emptied by the hub. An agent may write nothing else. A scorer that has
+its share of the slots, or that finds all slots taken, replaces its waiting result by the newer one: each scorer has its
+turn. The replacement happens at the scorer's second try (or its last), because a healthy hub empties a slot within that
+time: an agent that stood still has several results of a scorer at once. Without a result to replace the agent keeps the
+new one.
 
 The signing key is a file that is read at each use, so that rotation needs no restart.
 """
@@ -50,7 +51,7 @@ class KeyRing:
 
 
 class Mail(NamedTuple):
-    """What a slot holds, for its agent."""
+    """Content of a slot, for its agent."""
 
     scorer: str
     run: str
@@ -77,7 +78,7 @@ class Mailbox:
         self._busy: set[int] = set()
 
     def put(self, mail: Mail, text: bytes, *, replace: bool = True) -> bool:
-        """Whether it is in, also in place of an older result if `replace` allows that.
+        """True if the result is in a slot now, also in place of an older result if `replace` allows that.
 
         One round trip unless its slot is taken. Raises redis.RedisError.
         """
@@ -121,7 +122,7 @@ class Mailbox:
         return max(1, len(self._slots) // len(scorers))
 
     def _write(self, slot: int, mail: Mail, text: bytes, *, replace: bool = False) -> bool:
-        """Whether it is in this slot now. Not if it is taken, or if another thread is writing it."""
+        """True if the result is in this slot now. False if the slot is taken, or if another thread is writing it."""
         with self._lock:
             # The hub may have emptied it since, and another thread filled it.
             if slot in self._busy or (replace and not mail.is_newer(self._written[slot])):

@@ -231,7 +231,7 @@ class HubRelay:
 
 
 class _Tunnel:
-    """One TCP connection over one WebSocket: a thread for each direction."""
+    """A TCP connection over a WebSocket: a thread for each direction."""
 
     def __init__(self, client: socket.socket, connection: websocket.WebSocket) -> None:
         self._client = client

@@ -28,7 +28,7 @@ from dsf.settings import Settings
 _MAX_BYTES = 1024 * 1024
 #: In a folder of mounted Secrets, the file beside a Secret's keys that lists the allowed servers.
 USABLE_FOR_FILE: Final = "usable-for"
-#: What Kubernetes allows as a key of a Secret. A key of dots only would be a path.
+#: Pattern of the keys that Kubernetes allows in a Secret. A key of dots only would be a path.
 _KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 
 

@@ -1,4 +1,4 @@
-"""What a message in this cluster's queue may say: score this scorer, in this run, until then.
+"""Messages that this cluster's queue may have: score this scorer, in this run, until then.
 
 Any holder of an agent's credential, or of a right to start tasks, may push anything there. So Celery gets only these
 three arguments and the id, each checked; a chain, callbacks, times and everything else in the message is dropped. What
@@ -50,7 +50,7 @@ _Message: Any = virtual.Message
 _Transport: Any = broker.Transport
 _Channel: Any = broker.Channel
 
-#: What a worker reconnects after.
+#: Errors after which the worker reconnects.
 _LOST: tuple[type[Exception], ...] = (Empty, *_Transport.connection_errors, *_Transport.channel_errors)
 
 
@@ -73,7 +73,7 @@ def accept(task: Any, app: Any, consumer: Any) -> Handler:
 
 
 class _NoTickError(ValueError):
-    """What a message lacks. Nothing of the message is in the text, as it is in those of kombu's errors."""
+    """A message is no tick. The text has nothing of the message, unlike the text of kombu's errors."""
 
 
 def refuse_message(message: Any, *_: Any) -> Any:
@@ -83,7 +83,7 @@ def refuse_message(message: Any, *_: Any) -> Any:
 
 
 def refuse(error: Exception) -> None:
-    """Count a message, and log it now and then. Nothing of its content is in the log."""
+    """Count a message, and log it now and then. The log has nothing of the message's content."""
     for call in on_refused:
         call()
     why = str(error) if isinstance(error, _NoTickError) else type(error).__name__
@@ -139,7 +139,8 @@ def arguments(args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
 
 
 class Message(_Message):  # type: ignore[misc]
-    """A call of a task. What Celery's consumer would fail on is an error here, before it counts as unacknowledged."""
+    """A call of a task. A message on which Celery's consumer would fail is an error here, before it counts as
+    unacknowledged."""
 
     def __init__(self, payload: Any, *args: Any, **options: Any) -> None:
         parts = payload if isinstance(payload, dict) else {}

@@ -39,9 +39,9 @@ class Tick:
     deadline: float | None
     #: Runs the cycle in the calling thread.
     run: Callable[[], object]
-    #: Of its message; the task reads them as attributes of its request.
+    #: Headers of the message; the task reads them as attributes of its request.
     headers: dict[str, Any]
-    #: Of its scorer; empty for the hub's own.
+    #: Namespace of the scorer; empty for the hub's own.
     namespace: str = ""
     position: int = 0
 

@@ -90,7 +90,7 @@ class Authenticator:
                 f"ScoringAuthentication {spec.authentication!r} is not for {shown_url(url)}: nothing was sent",
                 "secret_refused",
             )
-        # These are named in the object, too.
+        # The object names these, too.
         named = (*spec.methods.token_urls, *((spec.proxy_url,) if spec.proxy_url else ()))
         return TokenHosts([*spec.allowed_hosts, *map(base_url, named)]) if named else hosts
 

@@ -114,7 +114,7 @@ class CredentialsBuilder:
                 f"key {ref.key!r} of Secret {ref.name!r} cannot be sent: expected one line of printable ASCII",
                 "secret_invalid",
             ) from None
-        # Also as encoded in a form, in a URL, and in OAuth2's header.
+        # Hides it as encoded in a form, in a URL, and in OAuth2's header, too.
         self.hide(text, quote(text, safe=""), quote_plus(text))
         return text
 

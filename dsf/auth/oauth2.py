@@ -75,7 +75,7 @@ def _parse(answer: http.Answer, url: str) -> Token:
         text = shown_token_answer(answer.status, answer.content_type, answer.body)
         raise HttpError("auth_failed", f"{where}: HTTP {answer.status}, not JSON: {text}") from None
     token = document.get("access_token") if isinstance(document, dict) else None
-    # Not quoted: an invalid value may still hold the token.
+    # The text is not quoted: an invalid value may still hold the token.
     if not isinstance(token, str) or not is_header_value(token) or " " in token:
         raise HttpError("auth_failed", f"{where}: the answer has no access_token that can be sent")
     kind = document.get("token_type", "Bearer")

@@ -42,7 +42,7 @@ class SecretSource(Protocol):
 
 
 class SecretError(HttpError):
-    """There is no usable secret; the message names Secret and key, never the value.
+    """A secret is missing or unusable; the message names Secret and key, never the value.
 
     The reason is `secret_missing`, `secret_refused`, `secret_invalid`, `auth_failed` or `auth_unsupported`.
     """

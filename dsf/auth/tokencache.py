@@ -19,7 +19,7 @@ _TRY: Final = 5.0
 
 @dataclass(eq=False)
 class _CachedToken:
-    """One token; the thread that renews it holds the lock."""
+    """A token; the thread that renews it holds the lock."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     value: str = ""
@@ -89,7 +89,7 @@ class TokenCache:
         if len(self._kept) <= 256:
             return
         now = time.monotonic()
-        # Not the newest: it has no token yet.
+        # The newest is left out: it has no token yet.
         others = list(self._kept.items())[:-1]
         ended = [key for key, kept in others if kept.ends_at < now and not kept.lock.locked()]
         for key in ended or list(self._kept)[:1]:

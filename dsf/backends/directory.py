@@ -1,7 +1,7 @@
 """The `dir` backend: reads a folder of manifests and writes the objects with their status.
 
-It replaces the API server (uid, generation, creation time) and OCM's work agent, which delivers the ConfigMap of a
-ManifestWork to the managed cluster. It is for laptops and tests, with up to 200 clusters: all objects are in
+The backend replaces the API server (uid, generation, creation time) and OCM's work agent, which delivers the ConfigMap
+of a ManifestWork to the managed cluster. It is for laptops and tests, with up to 200 clusters: all objects are in
 memory, and each has a file in the out folder, from which the next hub continues.
 """
 
@@ -90,7 +90,7 @@ class DirectoryBackend(DirectoryScores):
         self._thread.start()
 
     def interrupt(self) -> None:
-        """Nothing to interrupt: reading a folder does not wait."""
+        """Do nothing: reading a folder does not wait."""
 
     def stop(self) -> None:
         """See the protocol."""
@@ -149,7 +149,7 @@ class DirectoryBackend(DirectoryScores):
                 self._keep(key, {**before, "status": status})
 
     def delete(self, kind: Kind, namespace: str, name: str) -> None:
-        """See the protocol. What the ManifestWork delivered goes with it."""
+        """See the protocol. The objects that the ManifestWork delivered go with it."""
         if kind is not Kind.WORK:
             raise BackendError(f"{kind} objects are removed by people, not by the hub")
         with self._lock:
@@ -173,7 +173,7 @@ class DirectoryBackend(DirectoryScores):
         write_text(self._private(f"names.{namespace}.json"), text)
 
     def signing_secret(self) -> str:
-        """See the protocol. It is in a file that only its owner can read."""
+        """See the protocol. The secret is in a file that only its owner can read."""
         path = self._private("signing-secret")
         with self._lock:
             secret = read_text(path)
@@ -183,7 +183,7 @@ class DirectoryBackend(DirectoryScores):
             return secret.strip()
 
     def deliver_credentials(self, cluster: str, credentials: Credentials) -> None:
-        """See the protocol. They are in files of the cluster's folder that only their owner can read."""
+        """See the protocol. The credentials are in files of the cluster's folder that only their owner can read."""
         # The key ids first: an agent must not have credentials that a restarted hub does not know.
         files = {
             _KEY_IDS: credentials.key_ids.dump(),
@@ -250,7 +250,7 @@ class DirectoryBackend(DirectoryScores):
             began, spent = time.monotonic(), time.thread_time()
             try:
                 is_changed = self._look()
-                # What a change costs says nothing of the next look; it may be the first of several.
+                # The cost of a change says nothing of the next look; it may be the first of several.
                 pause = LOOK if is_changed else max(LOOK, 50 * (time.thread_time() - spent))
                 self._write_events()
                 if began - repaired_at >= REPAIR:
@@ -261,7 +261,7 @@ class DirectoryBackend(DirectoryScores):
             except BackendError as error:
                 log.error("files cannot be written, will be tried again", error=str(error))
             except Exception:
-                # It must not end the thread: the folder would never be read again.
+                # An exception must not end the thread: the folder would never be read again.
                 log.exception("the folder of manifests cannot be read")
 
     def _look(self, *, grace: float = GRACE) -> bool:
@@ -269,13 +269,13 @@ class DirectoryBackend(DirectoryScores):
         changed = self._folder.refresh(grace=grace)
         if self._folder.problems != self._problems:
             self._report(self._folder.problems)
-        # One lock for all: objects that changed together become visible together.
+        # All objects have one lock: those that changed together become visible together.
         with self._lock:
             for key in changed:
                 try:
                     self._take(key, self._folder.objects.get(key))
                 except BackendError as error:
-                    # It counts as it is; `repair` writes the file. The others go on.
+                    # The object counts as it is; `repair` writes the file. The others go on.
                     log.error("an object cannot be stored, will be tried again", object=key.name, error=str(error))
         for key in changed:
             self._on_change(key)

@@ -30,8 +30,8 @@ log = dsf.log.get(__name__)
 
 #: Seconds to wait for the first complete list of every kind.
 _SYNC_LIMIT: Final = 60.0
-#: The ConfigMap with the claims of names, and its key. It is in the hub's namespace, where authors of scorers cannot
-#: write it.
+#: The ConfigMap with the claims of names, and its key. The ConfigMap is in the hub's namespace, where authors of
+#: scorers cannot write it.
 CLAIMS_NAME: Final = "dynamic-scoring-names"
 CLAIMS_KEY: Final = "claims"
 
@@ -39,7 +39,8 @@ CLAIMS_KEY: Final = "claims"
 class KubeBackend:
     """See `dsf.backends.protocol.Backend`. `settings.namespace` is the hub's own namespace.
 
-    It keeps, lists and watches only the used parts of objects; of AddOnPlacementScores these are identity and state.
+    The backend keeps, lists and watches only the used parts of objects; of AddOnPlacementScores these are identity and
+    state.
     """
 
     def __init__(self, session: Session, settings: Settings) -> None:

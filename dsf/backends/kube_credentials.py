@@ -46,7 +46,7 @@ def signing_secret(session: Session, namespace: str) -> str:
     try:
         return _read(session.create(SECRETS.path(namespace), body))
     except ObjectConflictError:
-        # Another hub created it meanwhile.
+        # The object exists: another hub created it meanwhile.
         return _read(session.get(path))
 
 

@@ -50,7 +50,7 @@ class EventRecorder:
             "apiVersion": EVENTS.api_version,
             "kind": EVENTS.kind,
             "metadata": {
-                # Of 253 characters of the event's name.
+                # The event's name may have 253 characters.
                 "name": f"{regarding['name'][:200].rstrip('.-')}.{uuid.uuid4().hex[:16]}",
                 # Events of objects without a namespace live in `default`.
                 "namespace": regarding.get("namespace") or "default",
@@ -91,7 +91,7 @@ class EventRecorder:
             except BackendError as error:
                 log.warning("event not written", reason=reason, about=about, error=str(error))
             except Exception:
-                # It must not end the thread: the other events would never be written.
+                # An exception must not end the thread: the other events would never be written.
                 log.exception("event not written", reason=reason, about=about)
             self._waiting.task_done()
 

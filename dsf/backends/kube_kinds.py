@@ -124,7 +124,7 @@ WATCHED: Final[Mapping[Kind, Watched]] = {
     Kind.CLUSTER_SET: Watched(MANAGED_CLUSTER_SETS, keep=_cluster_set),
     # A work without the label is reported as deleted, and gets it back.
     Kind.WORK: Watched(MANIFEST_WORKS, _OURS, names=(MANIFESTWORK_NAME, CREDENTIALS_WORK_NAME), keep=_work),
-    # One that lost the label is reported as deleted: it is not the framework's any more.
+    # A score that lost the label is reported as deleted: it is not the framework's any more.
     Kind.SCORE: Watched(ADDON_PLACEMENT_SCORES, _OURS, keep=score_parts),
     # Only in the hub's namespace. Secrets without the label are never read.
     Kind.SECRET: Watched(SECRETS, {"labelSelector": f"{DELIVER_LABEL}=true"}),

@@ -39,7 +39,8 @@ _UNSEEN: Final = 60.0
 
 
 class KubeScores:
-    """See `dsf.backends.protocol.ScoreBackend`. One request for an existing score, two for a new one. Thread-safe."""
+    """See `dsf.backends.protocol.ScoreBackend`. Costs a request for an existing score, two for a new one.
+    Thread-safe."""
 
     def __init__(self, session: Session, stored: Callable[[Key], Object | None], observe: Callable[[Object], None]):
         """`stored` gives the reflector's copy of an object; `observe` gets the answers to writes."""
@@ -91,7 +92,8 @@ class KubeScores:
         return state
 
     def adopt_scores(self, claim: Callable[[str, str, float], tuple[Manifest, datetime] | None]) -> int:
-        """See the protocol. One list of the scores without our label, and two requests for each that is taken over."""
+        """See the protocol. Costs a list of the scores without our label, and two requests for each that is taken
+        over."""
         adopted = 0
         for stored in objects(self._session, ADDON_PLACEMENT_SCORES, labels=f"{MANAGED_BY_LABEL}!={MANAGED_BY}"):
             metadata = stored["metadata"]
@@ -198,7 +200,7 @@ def _is_older(obj: Object, other: Object) -> bool:
 
 
 def write_status(session: Session, resource: Resource, namespace: str, name: str, status: Manifest) -> Manifest:
-    """Replace the whole status; returns the object. Nothing is written where it is the same already."""
+    """Replace the whole status; returns the object. An equal status is not written."""
     path = resource.path(namespace, name, "status")
     return session.replace_field(path, "/status", status, field_manager=FIELD_MANAGER)
 

@@ -41,12 +41,12 @@ _Content = bytes | ManifestProblem
 
 @dataclass
 class _File:
-    """What is known of a file."""
+    """State of a file."""
 
     content: _Content | None = None
     #: Monotonic time at which it was found missing or emptied.
     missing_since: float | None = None
-    #: It is empty, or the folder that it was in is: probably not what its author wanted.
+    #: Whether it is empty, or the folder that it was in is: probably not what its author wanted.
     is_doubted: bool = False
     objects: dict[ObjectKey, Declared] = field(default_factory=dict)
     problems: list[ManifestProblem] = field(default_factory=list)
@@ -54,7 +54,7 @@ class _File:
 
 @dataclass
 class _Listing:
-    """What is in the folder. Names are relative to it."""
+    """Content of the folder. Names are relative to it."""
 
     files: dict[str, _Content] = field(default_factory=dict)
     #: Folders (`name/`) in which there is nothing, such as the mount point of a share.
@@ -65,7 +65,7 @@ class _Listing:
 
 
 class ManifestFolder:
-    """Reads the folder. Not thread-safe; its contents never cause an exception."""
+    """Reads the folder; its contents never cause an exception. The class is not thread-safe."""
 
     def __init__(self, root: Path, ignored: Path, namespace: str, *, grace: float = GRACE) -> None:
         """`ignored` is a folder to skip, `namespace` the default namespace of objects, `grace` the seconds for which
@@ -123,7 +123,8 @@ class ManifestFolder:
     def _list(self) -> _Listing:
         """Raises OSError when the folder itself cannot be listed."""
         listing = _Listing()
-        # Not `os.walk`, which calls itself on Python 3.11: any user could nest folders deeper than it can follow.
+        # The loop replaces `os.walk`, which calls itself on Python 3.11: any user could nest folders deeper than it can
+        # follow.
         prefixes = [""]
         while prefixes:
             prefix = prefixes.pop()
@@ -160,7 +161,7 @@ class ManifestFolder:
 
     def _is_ignored(self, folder: Path) -> bool:
         # The out folder of another hub, or of this one before a setting changed, has copies of the same objects.
-        # Not `Path.is_dir`, which raises where this user may not look.
+        # `Path.is_dir` would raise where this user may not look.
         return folder == self._ignored or os.path.isdir(folder / PRIVATE)
 
     def _take(self, name: str, file: _File) -> None:
@@ -195,7 +196,7 @@ class ManifestFolder:
         return {**manifest, "metadata": metadata}
 
     def _merge(self, problems: list[ManifestProblem]) -> None:
-        """One object per key: the current file keeps it; of several new files the first by name gets it."""
+        """Return an object per key: the current file keeps it; of several new files the first by name gets it."""
         candidates: dict[ObjectKey, list[Declared]] = {}
         for _, file in sorted(self._files.items()):
             if file.missing_since is None:

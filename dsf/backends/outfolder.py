@@ -82,7 +82,7 @@ def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
 def read_text(path: Path) -> str | None:
     """The content of a file, or None without a file. Raises BackendError when it cannot be read."""
     try:
-        # What is not UTF-8 was edited, and is no YAML of ours either.
+        # A file that is not UTF-8 was edited, and is no YAML of ours either.
         return path.read_text(encoding="utf-8", errors="backslashreplace")
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -208,7 +208,7 @@ class OutFolder:
         return file
 
     def read(self, key: ObjectKey) -> Manifest | None:
-        """One object; None if it is missing, or if people copied or renamed another one to this place."""
+        """Return an object; None if it is missing, or if people copied or renamed another one to this place."""
         path = self.path(key)
         manifest = _manifest(read_yaml(path))
         return manifest if manifest is not None and self._is_in(path, manifest) else None
@@ -327,7 +327,7 @@ def _manifest(data: Any) -> Manifest | None:
 
 
 def identity() -> Manifest:
-    """What the API server gives to a new object."""
+    """Return the metadata that the API server gives to a new object."""
     # Kubernetes has whole seconds; the fraction orders objects of one second.
     now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return {"uid": str(uuid.uuid4()), "creationTimestamp": now}

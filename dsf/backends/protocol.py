@@ -1,7 +1,7 @@
 """Protocols of the hub's backends: a folder of YAML files, or Kubernetes.
 
 Code outside `dsf.backends` uses only these protocols. Objects are plain dicts as in their manifests. All methods may be
-called from any thread. Those that write raise BackendError when the backend cannot be written; the caller retries
+called from any thread. A writing method raises BackendError when the backend cannot be written; the caller retries
 later.
 """
 
@@ -60,9 +60,9 @@ class Credentials:
     key_ids: KeyIds
     #: `<id>:<hex>`.
     signing_key: str = field(repr=False)
-    #: Of the cluster's user in Redis; empty if clusters have no separate users.
+    #: Password of the cluster's user in Redis; empty if clusters have no separate users.
     redis_password: str = field(default="", repr=False)
-    #: Of the Sentinels; empty without Sentinels, or if they need none.
+    #: Password of the Sentinels; empty without Sentinels, or if they need none.
     sentinel_password: str = field(default="", repr=False)
     #: `.dockerconfigjson` for pulling the agent's image; empty if the hub delivers none.
     pull_secret: str = field(default="", repr=False)
@@ -79,7 +79,7 @@ class ScoreBackend(Protocol):
         """The keys of all objects of a kind, without reading them; of scores those of the framework."""
 
     def score(self, namespace: str, name: str) -> ScoreState | None:
-        """One AddOnPlacementScore of the framework as it is now; None without one. Costs no request."""
+        """Return an AddOnPlacementScore of the framework as it is now; None without one. Costs no request."""
 
     def apply_score(self, manifest: Manifest, status: Manifest) -> ScoreState:
         """Create or update the AddOnPlacementScore as in `manifest`, with exactly this status; returns it as written.
@@ -108,28 +108,28 @@ class Backend(ScoreBackend, Protocol):
 
         `on_change` is called for each existing object, then for each created, changed or deleted one, including the
         hub's own changes, but not if only the status of a DynamicScorer or DynamicScoringConfig changed. Changes of the
-        agents' credentials are reported as those of a ManifestWork. It must return quickly and is called by one thread
-        at a time.
+        agents' credentials are reported as those of a ManifestWork. The callback must return quickly and is called by
+        one thread at a time.
         """
 
     def stop(self) -> None:
         """Stop watching and release all resources. `on_change` is not called after this has returned.
 
-        It may be called twice.
+        The method may be called twice.
         """
 
     def interrupt(self) -> None:
         """Let a `start` that waits in another thread raise BackendError soon. `stop` must still be called."""
 
     def list(self, kind: Kind) -> list[Manifest]:
-        """All objects of a kind but AddOnPlacementScore; none of an unsupported kind.
+        """Return all objects of a kind but AddOnPlacementScore; empty for an unsupported kind.
 
-        They are shared: do not change them; a changed object is another one here.
+        The objects are shared: do not change them; a changed object is another one here.
         `metadata` has uid, generation and creationTimestamp.
         """
 
     def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
-        """One object, or None. It is shared: do not change it."""
+        """Return an object, or None. The object is shared: do not change it."""
 
     def apply(self, manifest: Manifest) -> None:
         """Create an object or set these fields (server-side apply).
@@ -156,7 +156,8 @@ class Backend(ScoreBackend, Protocol):
         """The hub's master secret in hex, created at the very first call and kept."""
 
     def name_claims(self, namespace: str) -> str:
-        """Return a namespace's text last kept by `keep_name_claims`; empty without any. It outlives hub and Redis."""
+        """Return a namespace's text last kept by `keep_name_claims`; empty without any. The text outlives hub and
+        Redis."""
 
     def keep_name_claims(self, namespace: str, text: str) -> None:
         """Replace the text of `name_claims` for a namespace.
@@ -169,7 +170,7 @@ class Backend(ScoreBackend, Protocol):
         """Deliver the credentials to the cluster's agent; nothing is written if they exist."""
 
     def delivered_key_ids(self, cluster: str) -> KeyIds | None:
-        """The last delivered key ids; None without any. They outlive this process and Redis."""
+        """Return the last delivered key ids; None without any. The ids outlive this process and Redis."""
 
     def remove_credentials(self, cluster: str) -> None:
         """Remove delivered credentials; without any it is no error and costs nothing."""

@@ -35,7 +35,7 @@ class ScoreState:
 
 
 def is_ours(manifest: Manifest) -> bool:
-    """Whether the framework created an object: it has the label. Others are never changed or deleted."""
+    """True if the framework created an object: it has the label. Objects without it are never changed or deleted."""
     labels = manifest["metadata"].get("labels")
     return isinstance(labels, Mapping) and labels.get(MANAGED_BY_LABEL) == MANAGED_BY
 
@@ -94,8 +94,8 @@ _UPSTREAM_MANAGER = "dynamic-scoring-addon"
 def looks_like_upstreams(manifest: Manifest) -> bool:
     """Whether an object looks as the original project's agent leaves it: an unlabelled one, of items alone.
 
-    Other controllers' scores may look the same. So the caller also compares its name with those of planned scores, and
-    the time of its creation with that of the scorer.
+    Other controllers' scores may look the same. Therefore the caller also compares its name with those of planned
+    scores, and the time of its creation with that of the scorer.
     """
     metadata, status = manifest["metadata"], _mapping(manifest.get("status"))
     managers = {_mapping(entry).get("manager") for entry in metadata.get("managedFields") or ()}

@@ -20,7 +20,7 @@ from dsf.text import listed
 
 
 class ItemDifference(View):
-    """One item on one cluster, at the moments at which both have a value."""
+    """An item on a cluster, at the moments at which both have a value."""
 
     cluster: str
     item: str
@@ -50,7 +50,7 @@ class Span(View):
 
 
 class PlacementDifference(View):
-    """One Placement with one scorer and with the other."""
+    """A Placement with one scorer and with the other."""
 
     namespace: str
     name: str
@@ -81,13 +81,13 @@ class ComparisonView(View):
 
     @property
     def backtests(self) -> list[BacktestView]:
-        """Those of both."""
+        """Return the moments of both."""
         return [*self.backtests_a, *self.backtests_b]
 
 
 @dataclass(frozen=True)
 class Common:
-    """What both sides have: clusters, moments, and the seconds between two of them."""
+    """Common data of both sides: clusters, moments, and the seconds between two of them."""
 
     clusters: list[str]
     times: list[int]
@@ -128,7 +128,7 @@ def in_common(a: Recording, b: Recording) -> Common:
 
 
 def compared(a: Recording, b: Recording, common: Common) -> ComparisonView:
-    """What both say; of Placements nothing yet."""
+    """Return the comparison of both; its Placements are added later."""
     pairs: defaultdict[tuple[str, str], Counter[tuple[int, int]]] = defaultdict(Counter)
     orders: defaultdict[str, list[float]] = defaultdict(list)
     for at in common.times:

@@ -92,7 +92,7 @@ def fitting(run: KeptRun) -> KeptRun:
     cut = KeptRun.model_validate(_bounded(whole.model_dump()))
     if len(run.clusters) > _ROWS:
         cut = _noted(cut, f"{len(run.clusters)} clusters were tested; {_ROWS} are shown")
-    # It may be large all the same.
+    # The text may be large all the same.
     if cut.comparison is not None and len(cut.model_dump_json()) > _MAX_BYTES:
         bare = cut.comparison.model_copy(update={"backtests_a": [], "backtests_b": []})
         cut = _noted(cut.model_copy(update={"comparison": bare}), "its lines are too large to be shown")
@@ -111,7 +111,7 @@ def _cut(view: BacktestView) -> BacktestView:
 
 
 def _bounded(value: Any, most: int = _ROWS) -> Any:
-    """What is dumped with at most `most` entries of a list, and the first characters of long texts."""
+    """Return what is dumped with at most `most` entries of a list, and the first characters of long texts."""
     if isinstance(value, dict):
         return {name: _bounded(one, _LONGER.get(name, _ROWS)) for name, one in value.items()}
     if isinstance(value, list):

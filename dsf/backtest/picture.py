@@ -57,7 +57,7 @@ def draw(views: Sequence[BacktestView], path: Path) -> None:
     for number, view in enumerate(views, 1):
         axes = figure.add_subplot(len(views), 1, number)
         axes.set_title(f"{view.scorer} on {view.cluster}", loc="left", fontsize=10)
-        # Those that change most often.
+        # The picture shows the items that change most often.
         for item in view.items[:8]:
             times, values = _points(view, item.line)
             # matplotlib takes datetimes; its types do not say so.

@@ -1,7 +1,7 @@
 """The file of a backtest: JSON lines, a question before the moments of its cluster.
 
-It is only appended to. Files of several clusters may be concatenated. Of two lines for one moment the later one counts:
-moments that failed are asked again by a second run.
+The file is only appended to. Files of several clusters may be concatenated. If two lines are for one moment the later
+one counts: moments that failed are asked again by a second run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dsf.api.types import MAX_SECONDS
 from dsf.boundedjson import Bounds
 from dsf.errors import BacktestError, JsonBoundsError
 
-#: Of one line: a moment has at most 10,000 items, each with a name of a few hundred bytes.
+#: Bounds of a line: a moment has at most 10,000 items, each with a name of a few hundred bytes.
 _BOUNDS: Final = Bounds(8 * 1024 * 1024, 50_000, max_depth=16)
 #: Seconds of a duration, and a moment that every reader can show as a date.
 _Seconds = Annotated[int, Field(ge=0, le=MAX_SECONDS)]
@@ -41,7 +41,7 @@ class _Line(BaseModel):
 
 
 class SourceQuestion(_Line):
-    """What one source is asked. Without its address: that of a port-forward is another one each day."""
+    """The question for a source. The address is left out: that of a port-forward is another one each day."""
 
     type: str
     query: str
@@ -50,7 +50,7 @@ class SourceQuestion(_Line):
 
 
 class Question(_Line):
-    """What a backtest asks of one cluster. Moments of different questions do not belong into one series."""
+    """The question of a backtest for a cluster. Moments of different questions do not belong into one series."""
 
     cluster: str
     scorer: str
@@ -99,7 +99,7 @@ class Question(_Line):
 
 
 class Record(_Line):
-    """What the scorer would have said at one moment."""
+    """The answer of the scorer at a past moment."""
 
     cluster: str
     #: The end of the range query, in unix seconds.
@@ -185,7 +185,7 @@ class Recording:
         self._note(record, self._append(record))
 
     def missing(self, cluster: str, moments: range) -> list[int]:
-        """Those of `moments` without a good answer."""
+        """Return those of `moments` without a good answer."""
         return [at for at in moments if (cluster, at) not in self._good]
 
     def times(self, cluster: str) -> list[int]:
@@ -193,7 +193,7 @@ class Recording:
         return sorted(self._places[cluster])
 
     def get(self, cluster: str, at: int) -> Record | None:
-        """What was said at this moment."""
+        """Return the answer at this moment."""
         place = self._places[cluster].get(at)
         if place is None:
             return None

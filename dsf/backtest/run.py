@@ -1,7 +1,7 @@
 """The agent's stages at moments of the past.
 
-Each moment is a cycle whose range query ends there. Nothing is tried again within a moment: a failure is a moment
-without a value, and a second run into the same file asks it again.
+Each moment is a cycle whose range query ends there. A moment is not retried: a failure is a moment without a value, and
+a second run into the same file asks it again.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def run(
     rate: float,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Record]:
-    """What the scorer would have said at each moment.
+    """Yield the scorer's answer at each moment.
 
     `rate` is the most requests per second to a source or the scoring API. Ends after HOPELESS moments if all have
     failed.

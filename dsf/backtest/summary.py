@@ -1,4 +1,4 @@
-"""What a backtest says of each item."""
+"""Summary of a backtest by item."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COLUMNS: Final = 480
 
 
 class ItemView(View):
-    """One item of the AddOnPlacementScore over time."""
+    """An item of the AddOnPlacementScore over time."""
 
     name: str
     minimum: int
@@ -49,7 +49,7 @@ class FailureCount(View):
 
 
 class BacktestView(View):
-    """What a scorer would have said of one cluster."""
+    """Summary of a scorer's answers for a cluster."""
 
     scorer: str
     score_name: str
@@ -67,7 +67,7 @@ class BacktestView(View):
 
 
 class BacktestList(View):
-    """One for each cluster."""
+    """Return a summary for each cluster."""
 
     backtests: list[BacktestView]
 
@@ -88,11 +88,11 @@ class _Changes:
 
 @dataclass
 class _Item:
-    """One item; of its values only how often each came: there may be 100,000 moments."""
+    """An item; of its values only how often each came: there may be 100,000 moments."""
 
     line: list[int | None]
     changes: _Changes
-    #: Of what is in force with a hold.
+    #: Changes of what is in force with a hold.
     held_changes: _Changes
     counts: Counter[int] = field(default_factory=Counter)
 
@@ -110,7 +110,7 @@ class _Item:
 
 
 class _Hold:
-    """What `spec.execution.hold` would have published, moment by moment."""
+    """Return what `spec.execution.hold` would have published, moment by moment."""
 
     def __init__(self, rule: HoldRule, validity: int) -> None:
         self._rule = rule

@@ -1,1 +1,4 @@
-"""One cycle of one scorer: its stages fetch and score, for the agent, `dsf explain` and backtests."""
+"""A cycle of a scorer: its stages fetch and score, for the agent, `dsf explain` and backtests.
+
+stages  the stages, and their threads
+"""

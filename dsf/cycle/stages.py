@@ -73,7 +73,7 @@ class _Server(NamedTuple):
 
 
 class _Wait(NamedTuple):
-    """What a server answered that asked to wait. `until` is by time.monotonic()."""
+    """The answer of a server that asked to wait. `until` is by time.monotonic()."""
 
     until: float
     reason: str
@@ -248,7 +248,7 @@ class Stages:
 
 
 class FilePayload:
-    """A large payload. It can be read again and again, by one thread at a time."""
+    """A large payload. One thread at a time can read it, again and again."""
 
     def __init__(self, folder: Path | None, pieces: Sequence[bytes | memoryview]) -> None:
         """Raises OSError, such as that of a full disk."""

@@ -118,7 +118,7 @@ class FleetCollector(Collector):
         return of == 1 or zlib.crc32(cluster.encode()) % of == number
 
     def _counters(self) -> list[Metric]:
-        """Of the results worker: refused results and mail, and writes."""
+        """Return the families of the results worker: refused results and mail, and writes."""
         rejected = {
             str(reason): number("counter", str(reason), text)
             for reason, text in self._redis.hgetall(keys.REJECTED).items()
@@ -160,7 +160,8 @@ def model_families(model: FleetModel) -> Iterable[Metric]:
 
 
 class SeriesBudget:
-    """Which series of scorers without a setting fit into the limit. It remembers what the last scrape left out."""
+    """Decides which series of scorers without a setting fit into the limit. It remembers what the last scrape left
+    out."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -168,7 +169,8 @@ class SeriesBudget:
         self._has_items = True
 
     def level(self, pairs: int, items: int) -> Level:
-        """What there is room for: the series of this many pairs with these items, of pairs alone, or none."""
+        """Return the level that there is room for: the series of this many pairs with these items, of pairs alone, or
+        none."""
         self._has_pairs = _fits(PER_PAIR * pairs, self.limit, self._has_pairs)
         self._has_items = self._has_pairs and _fits(PER_PAIR * pairs + items, self.limit, self._has_items)
         return "items" if self._has_items else "pair" if self._has_pairs else "none"

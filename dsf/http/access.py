@@ -51,7 +51,7 @@ class TlsOptions:
     verify: bool = True
 
 
-#: Of a server without any of its own.
+#: Options of a server without any of its own.
 USUAL_TLS: Final = TlsOptions()
 
 

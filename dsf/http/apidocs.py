@@ -18,7 +18,7 @@ _SCRIPT: Final = "swagger-ui-bundle.js"
 _STYLE: Final = "swagger-ui.css"
 _START: Final = "start.js"
 _TYPES: Final = {_SCRIPT: "text/javascript", _STYLE: "text/css", _START: "text/javascript"}
-#: What the page loads; needs no token in services that require one.
+#: Files that the page loads; needs no token in services that require one.
 ASSETS: Final = tuple(f"{PATH}/{name}" for name in _TYPES)
 # A file: a content security policy may forbid inline scripts.
 _BEGIN: Final = b"""SwaggerUIBundle({

@@ -27,7 +27,7 @@ _CODINGS: Final = frozenset({"gzip", "x-gzip", "deflate"})
 #: Bytes of an error answer read for its message.
 _REFUSAL_BYTES = 16 * 1024
 _REDIRECTS = range(300, 400)
-#: What requests, urllib3, http.client and the operating system raise in an exchange.
+#: Exceptions of requests, urllib3, http.client and the operating system in an exchange.
 _BROKEN = (
     requests.RequestException,
     urllib3.exceptions.HTTPError,
@@ -165,7 +165,7 @@ def _renewed(ask: Callable[[Access], _ClientRequest], access: Access, deadline: 
 
 
 class _ClientRequest:
-    """One request, a GET or a POST of its body: state for all steps of the exchange."""
+    """A request, a GET or a POST of its body: state for all steps of the exchange."""
 
     def __init__(
         self,
@@ -229,7 +229,8 @@ class _ClientRequest:
             raise failures.broken(self.where, error, self.exchange.max_bytes) from None
 
     def _response(self) -> requests.Response:
-        """The response. What fails on a kept connection without any answer is repeated on a new one, once.
+        """Return the response. A request that fails on a kept connection without any answer is repeated on a new one,
+        once.
 
         The server, or something on the way there, may have given that connection up meanwhile.
         """

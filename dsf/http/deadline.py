@@ -1,7 +1,7 @@
 """The exchanges of this process, each of which ends at its deadline, whatever its server does.
 
-The timeouts of requests are for each read: a server that sends a byte now and then never meets them. So a thread shuts
-down the connection of an exchange at its deadline: who reads from it or writes to it then gets EOF or an error.
+The timeouts of requests are for each read: a server that sends a byte now and then never meets them. Therefore a thread
+shuts down the connection of an exchange at its deadline: who reads from it or writes to it then gets EOF or an error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Owner(Protocol):
 
 
 class Exchange:
-    """One request and its answer. `deadline` is on the clock of time.monotonic(), `max_bytes` are those of the body."""
+    """A request and its answer. `deadline` is on the clock of time.monotonic(), `max_bytes` are those of the body."""
 
     def __init__(self, deadline: float, max_bytes: int, *, tls: TlsOptions = USUAL_TLS) -> None:
         self.owner: Owner | None = getattr(_thread, "owner", None)
@@ -34,13 +34,14 @@ class Exchange:
         self.tls = tls
         #: Allows a metadata address: the caller chooses it, not the author of a scorer.
         self.is_for_keys = False
-        #: That no kept connection may be used, and then whether none was.
+        #: Whether no kept connection may be used, and then whether none was.
         self.is_new = False
         #: Whether it has a connection that was kept from an earlier one.
         self.is_kept = False
         #: Whether a byte of the answer has come.
         self.is_answered = False
-        #: Also those that the library drops unread, such as a proxy's refusal of CONNECT: each holds its socket open.
+        #: Answers, with those that the library drops unread, such as a proxy's refusal of CONNECT: each holds its
+        #: socket open.
         self.answers: list[http.client.HTTPResponse] = []
         self._socket: socket.socket | None = None
 
@@ -64,7 +65,7 @@ class Exchange:
         connection.settimeout(self.remaining())
 
     def close(self) -> None:
-        """It is over: hold nothing open, and not its owner in memory: a kept connection knows its last answer."""
+        """End the exchange: hold nothing open, and not its owner in memory: a kept connection knows its last answer."""
         self._socket = self.owner = None
         while self.answers:
             self.answers.pop().close()
@@ -73,7 +74,7 @@ class Exchange:
         """End it from another thread."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
-                # Not SSLSocket.shutdown: that removes the TLS object from the thread that reads.
+                # The call is not SSLSocket.shutdown, which removes the TLS object from the thread that reads.
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
 

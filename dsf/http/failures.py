@@ -46,9 +46,9 @@ TLS_FAILED = "TLS failed"
 #: http.client's message when a proxy opens no tunnel.
 _NO_TUNNEL = re.compile(r"Tunnel connection failed: (\d+) ?(.*)", re.DOTALL)
 
-#: What an exception says of the exchange: its class, and words of its text where the class says less; reason and text
-#: of the error, {} for the exception's text (http.client's quote the answer); whether a retry may succeed. The first
-#: that fits counts.
+#: Meaning of exceptions in an exchange: class, and words of its text where the class says less; reason and text of the
+#: error, {} for the exception's text (http.client's quote the answer); whether a retry may succeed. The first that fits
+#: counts.
 _KINDS: Final[tuple[tuple[type[BaseException], str, str, str, bool], ...]] = tuple(
     (kind, words, reason, _NOT_HTTP + text if reason == "bad_answer" else text, retryable)
     for kind, words, reason, text, retryable in (
@@ -101,7 +101,7 @@ def refusal(
     elif 300 <= status < 400:
         reason, text = "redirect", "redirects are not followed; give the final URL"
     elif 200 < status < 300:
-        # Such as the 201 of a framework's default for POST, or 204 and 206, whose body is none or a part.
+        # Examples are the 201 of a framework's default for POST, or 204 and 206, whose body is none or a part.
         reason, text = "http_error", "only status 200 counts as an answer; have the server send 200"
     else:
         reason = "unauthorized" if status in (401, 403) else "http_error"
@@ -145,7 +145,7 @@ def _skew(date: str | None) -> str:
 
 
 def retry_after(value: str | None) -> float | None:
-    """Seconds to wait from a Retry-After header: a number or an HTTP date. None when absent or invalid."""
+    """Return the seconds to wait from a Retry-After header: a number or an HTTP date. None when absent or invalid."""
     if value is None:
         return None
     value = value.strip()

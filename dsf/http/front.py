@@ -1,4 +1,4 @@
-"""What every service does with a request before its application sees it.
+"""Middleware of every service, before its application sees a request.
 
 A header that must be there once, once; a body within a time; HEAD wherever GET is answered; and no traceback for a
 client that leaves in the middle of a request.
@@ -85,7 +85,7 @@ class _RequestBody:
         return message
 
     async def send(self, message: Message) -> None:
-        """See ASGI. What an application answers to a body that did not arrive is replaced."""
+        """See ASGI. The answer of an application to a body that did not arrive is replaced."""
         if self.is_late and not self.is_answered:
             return
         self.is_answered = True

@@ -43,7 +43,7 @@ _PIECE: Final = 64 * 1024
 
 
 class State(IntEnum):
-    """What a connection does; it is closed for a new one in this order."""
+    """States of a connection; it is closed for a new one in this order."""
 
     IDLE = 0
     #: Its client sends a header, a body, or reads a response.
@@ -61,7 +61,7 @@ class Connection(socket.socket):
     def __init__(self, accepted: socket.socket, address: Address, forget: Callable[[Connection], None]) -> None:
         super().__init__(fileno=accepted.detach())
         self.address = address
-        #: Whose share of the places it has.
+        #: Client whose share of the places it has.
         self.client = _share_of(address[0])
         self.state = State.WAITING
         self.since = time.monotonic()
@@ -72,7 +72,7 @@ class Connection(socket.socket):
         self._await_head()
 
     def recv(self, size: int, flags: int = 0, /) -> bytes:
-        """Also notes that a new request begins."""
+        """See the base class; notes that a new request begins."""
         data = super().recv(size, flags)
         if data and self.state is State.IDLE:
             self.note(State.WAITING)
@@ -80,7 +80,7 @@ class Connection(socket.socket):
         return data
 
     def send(self, data: Any, flags: int = 0, /) -> int:
-        """Also notes that the client reads."""
+        """See the base class; notes that the client reads."""
         sent = super().send(data, flags)
         self.since = time.monotonic()
         return sent
@@ -92,7 +92,7 @@ class Connection(socket.socket):
         return sent
 
     def close(self) -> None:
-        """Also gives its place away."""
+        """See the base class; gives the connection's place away."""
         self._drop_head()
         self._forget(self)
         super().close()
@@ -103,7 +103,7 @@ class Connection(socket.socket):
             self.shutdown(socket.SHUT_RDWR)
 
     def note(self, state: State) -> None:
-        """It does this from now on."""
+        """Note that the connection does this from now on."""
         self._drop_head()
         self.state, self.since = state, time.monotonic()
 
@@ -120,7 +120,7 @@ class Connection(socket.socket):
 class Listener(socket.socket):
     """A listening socket that knows its connections. Raises SettingsError naming the variable that sets the port.
 
-    It is made here and not by uvicorn, which exits with its own message when the port is in use.
+    The socket is made here and not by uvicorn, which exits with its own message when the port is in use.
     """
 
     def __init__(self, host: str, port: int, *, variable: str = "DSF_LISTEN_PORT") -> None:
@@ -264,7 +264,8 @@ def prepare(listener: socket.socket) -> None:
 
 
 def _share_of(host: str) -> bytes:
-    """What shares its connections: an IPv4 address, or the network of an IPv6 one, as a client has all of a /64."""
+    """Return what shares its connections: an IPv4 address, or the network of an IPv6 one, as a client has all of a
+    /64."""
     try:
         address = socket.inet_pton(socket.AF_INET6, host.partition("%")[0])
     except OSError:

@@ -14,8 +14,8 @@ from dsf.http.listening import MOST_CONNECTIONS, Listener, Progress
 from dsf.process.threads import SupervisedThread
 
 #: Seconds for which an idle connection stays open: longer than balancers keep theirs, of which Google's wait longest
-#: (600 s). One that is closed first by the server costs a client of the balancer a 502. It costs nothing: an idle
-#: connection is the first to be closed for a new one.
+#: (600 s). A connection that the server closes first costs a client of the balancer a 502. An open idle connection
+#: costs nothing: it is the first to be closed for a new one.
 IDLE_SECONDS: Final = 620
 #: Bytes of a request's header, however it arrives. Proxies with single sign-on send cookies of 20 kB.
 HEAD_BYTES: Final = 64 * 1024
@@ -102,8 +102,8 @@ class HttpServer:
 def serve(server: uvicorn.Server, listener: Listener, announce: Callable[[], None]) -> None:
     """Serve until SIGTERM or SIGINT. `announce` says that the service listens: from then on signals are obeyed.
 
-    The server has its own handlers while it runs. These handle a signal before that, and the one that it raises again
-    at its end, which would otherwise kill the process before its caller could clean up.
+    The server has its own handlers while it runs. The handlers of this function handle a signal before that, and the
+    one that it raises again at its end, which would otherwise kill the process before its caller could clean up.
     """
 
     def end(number: int, frame: FrameType | None) -> None:

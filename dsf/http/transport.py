@@ -1,6 +1,6 @@
 """Connections for requests, bound to the exchange they serve: its deadline, its limits, its trust and its addresses.
 
-One session for the process: its pools are safe for threads, and a connection serves whichever thread comes next.
+The process has one session: its pools are safe for threads, and a connection serves whichever thread comes next.
 
 http.client and urllib3 have no limit for a whole answer: here every byte that arrives is counted, those of headers,
 chunk lines and trailers included. Headers that contradict themselves are refused: they would make half a body a whole
@@ -60,7 +60,7 @@ class BoundedResponse(http.client.HTTPResponse):
     def begin(self) -> None:
         """Read status and headers. Raises HTTPException."""
         super().begin()
-        # What comes before the answer, such as early hints; after 101 it is not HTTP any more.
+        # Skips responses before the answer, such as early hints; after 101 it is not HTTP any more.
         while self.status < http.client.OK and self.status != http.client.SWITCHING_PROTOCOLS:
             self.headers = None  # type: ignore[assignment]
             super().begin()
@@ -73,12 +73,12 @@ class BoundedResponse(http.client.HTTPResponse):
         if self.status in (http.client.NO_CONTENT, http.client.NOT_MODIFIED):
             self.chunked = False
             del self.headers["Transfer-Encoding"]
-        # Also room for chunk lines and trailers.
+        # The limit has room for chunk lines and trailers.
         self._wire.left += current().max_bytes * 2 + 1024 * 1024 - _MAX_HEAD
 
 
 def _check(headers: http.client.HTTPMessage) -> None:
-    # These defects the email parser reports because it does not see the body.
+    # The email parser reports these defects because it does not see the body.
     benign = (errors.StartBoundaryNotFoundDefect, errors.MultipartInvariantViolationDefect)
     unread = "" if headers.is_multipart() else headers.get_payload()
     if unread or any(not isinstance(defect, benign) for defect in headers.defects):
@@ -105,7 +105,7 @@ class _Metered(io.RawIOBase):
     def readinto(self, buffer: Any) -> int | None:
         count = self._raw.readinto(buffer)
         if not count:
-            # So ends an exchange at its deadline, too.
+            # An exchange at its deadline ends in the same way, and is an error.
             self._exchange.remaining()
             self.is_over = True
             return count
@@ -186,7 +186,7 @@ class _TlsConnection(_Connection, HTTPSConnection):
         if self.server_hostname is None and not self.proxy_is_tunneling:
             self.server_hostname = self.host
         super().connect()
-        # That it was not is a condition of the DynamicScorer; urllib3 would warn at each request.
+        # A DynamicScorer without verification has a condition that says so; urllib3 would warn at each request.
         self.is_verified = True
 
 
@@ -256,7 +256,7 @@ class _Session(requests.Session):
             self.mount(f"{scheme}://", adapter)
 
     def get_redirect_target(self, resp: requests.Response) -> None:
-        """None: even where redirects are not followed, requests reads the body of one into memory."""
+        """Return None: even where redirects are not followed, requests reads the body of one into memory."""
 
 
 session: Final = _Session()

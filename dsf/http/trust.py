@@ -111,7 +111,8 @@ def _made(tls: TlsOptions, places: tuple[_Place, ...], seen: tuple[object, ...])
     return made
 
 
-# Each has all CAs, which are some hundred kB. Those of servers with their own do not displace the one of all others.
+# Each context has all CAs, which are some hundred kB. Contexts of servers with their own CAs do not displace the one of
+# all others.
 _usual = lru_cache(maxsize=1)(_made)
 _own = lru_cache(maxsize=16)(_made)
 

@@ -30,7 +30,7 @@ _EXTRA_BYTES: Final = len(r"\u003c") - 1
 
 @dataclass(frozen=True)
 class Load:
-    """What one scorer needs in a cluster's ManifestWork."""
+    """Size of a scorer in a cluster's ManifestWork."""
 
     #: `namespace/name`.
     key: str
@@ -83,7 +83,7 @@ def left_out(loads: Iterable[Load], own_namespace: str, limit: int) -> Iterator[
 
 
 def _first_that_fit(loads: Iterable[Load], room: int) -> tuple[list[Load], int]:
-    """Those that do not fit, and the bytes of those that do."""
+    """Return the loads that do not fit, and the bytes of those that do."""
     excluded: list[Load] = []
     secrets: set[str] = set()
     used = 0

@@ -1,4 +1,4 @@
-"""One cluster: its agent's credentials, its ManifestWork, its entries in the schedule."""
+"""The reconciler of a cluster: its agent's credentials, its ManifestWork, its entries in the schedule."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CONFIG: Final = "/"
 
 
 class _Known(NamedTuple):
-    """What is known of a cluster since this process started."""
+    """State of a cluster since this process started."""
 
     #: Scorers delivered to its agent; None if not known to be up to date.
     delivered: frozenset[str] | None = None
@@ -65,7 +65,7 @@ class ClusterReconciler:
         self._lock = threading.Lock()
         # Clusters reconciled since this process started.
         self._known: dict[str, _Known] = {}
-        # Those of them whose last run failed or is unfinished.
+        # The ones whose last run failed or is unfinished.
         self._unsettled: set[str] = set()
         # Cluster -> end (monotonic clock) of its new entries' wait.
         self._held: dict[str, float] = {}
@@ -91,8 +91,8 @@ class ClusterReconciler:
             problem = f"the hub cannot go on: {type(error).__name__}; the hub's log says where"
             raise
         finally:
-            # Also on failure: the delivery is then known not to be up to date. And statuses may have waited for the
-            # first look although it changed nothing.
+            # After a failure too: the delivery is then known not to be up to date. Statuses may also have waited for
+            # the first look although it changed nothing.
             before, after = self._note(key.name, is_looked_at=True, problem=problem, is_refused=is_refused)
             if before != after:
                 self._on_distributed(frozenset(scorer.name for scorer in plan.running(key.name)))
@@ -146,15 +146,15 @@ class ClusterReconciler:
                     raise
                 plan = self._desired.update()
                 if cluster not in plan.clusters:
-                    # It left meanwhile, which triggers its own event.
+                    # The cluster left meanwhile, which triggers its own event.
                     return None
 
     def _serve(self, cluster: str, plan: FleetPlan) -> float | None:
         unreachable: redis.RedisError | None = None
         look: float | None = None
         try:
-            # Also without a configuration: credentials are the agent's identity, not its work. They are removed when
-            # the cluster is no longer accepted.
+            # Credentials are ensured without a configuration too: they are the agent's identity, not its work. They are
+            # removed when the cluster is no longer accepted.
             look = self._departed.credentials.ensure(cluster, plan.clusters[cluster])
             self._departed.departures.forget(cluster)
         except redis.RedisError as error:
@@ -250,7 +250,7 @@ class ClusterReconciler:
         work = self._backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME)
         if work is None or not carries(work, wanted):
             if work is None:
-                # Also if it cannot be written, as in a namespace that is being deleted.
+                # Noted before the write, which may fail, as in a namespace that is being deleted.
                 self._note_delivery(cluster, None)
             self._backend.apply(wanted)
             work = self._backend.get(Kind.WORK, cluster, MANIFESTWORK_NAME)
@@ -264,7 +264,7 @@ class ClusterReconciler:
     def _secrets(self, names: Mapping[str, str]) -> list[Manifest]:
         """The hub's Secrets as delivered to a cluster: name there -> name on the hub."""
         namespace = self._desired.config_key.namespace
-        # One deleted just now will trigger an event, and then leave the plan.
+        # A Secret deleted just now will trigger an event, and then leave the plan.
         secrets = ((there, self._backend.get(Kind.SECRET, namespace, name)) for there, name in sorted(names.items()))
         return [copy_for(self._agent_namespace, secret, there) for there, secret in secrets if secret is not None]
 

@@ -51,7 +51,7 @@ _ALL_FAIL: Final = "AllClustersFail"
 _PASSING: Final = frozenset(
     {NOT_CHECKED_YET, NOT_DISTRIBUTED, _DISTRIBUTING, _NO_CLUSTERS, _NO_CONFIG, _NO_CYCLES, _NOT_SELECTED}
 )
-#: What Ready sums up, the cause before what comes of it.
+#: Conditions that Ready sums up, each cause before its effects.
 _SUMMED_UP: Final = (
     ConditionType.ConfigSynced,
     ConditionType.Healthy,
@@ -69,7 +69,7 @@ class Statement(NamedTuple):
 
     @classmethod
     def against(cls, obstacle: Obstacle) -> Self:
-        """That something cannot be."""
+        """Return the statement that this obstacle makes the condition false."""
         return cls("False", obstacle.reason, obstacle.message)
 
 
@@ -86,7 +86,7 @@ class DeliveryCounts:
     is_enabled: bool
     #: Why that one cannot be read; empty if it can, or is not there.
     config_mistake: str = ""
-    #: What is said of that one while it is being deleted; empty if it is not.
+    #: Text about the effective configuration while it is being deleted; empty if it is not.
     config_terminating: str = ""
     #: Whether `distributed` covers every cluster; not yet right after a start.
     is_counted: bool = True
@@ -200,7 +200,7 @@ def terminating_scorer_status(known: list[Condition], metadata: ObjectMeta, *, n
 
 
 def terminating_text(metadata: ObjectMeta) -> str:
-    """What users need to know of a deleted object that finalizers keep."""
+    """Return the text for users about a deleted object that finalizers keep."""
     since = f" since {rfc3339(metadata.deletion_timestamp)}" if metadata.deletion_timestamp else ""
     # The hub removes the obsolete ones itself.
     names = listed([name for name in metadata.finalizers if name not in OBSOLETE_FINALIZERS], 3) or "none"
@@ -243,9 +243,9 @@ def _stated(
 def ready(conditions: Sequence[Condition], plan: ScorerPlan, health: Health, cycles: CycleOutcomes) -> Statement:
     """Condition Ready: the whole truth about a scorer in one, for `kubectl wait` and GitOps tools.
 
-    False only for what needs a person, with the reason of the condition that says it. What passes by itself is Unknown:
-    a rollout, a first cycle that has not ended, a scoring API that is starting, failing cycles while earlier scores are
-    valid, a `/config` that cannot be read while the last good one is in force.
+    The status is False only for what needs a person, with the reason of the condition that says it. The status is
+    Unknown for what passes by itself: a rollout, a first cycle that has not ended, a scoring API that is starting,
+    failing cycles while earlier scores are valid, a `/config` that cannot be read while the last good one is in force.
     """
     known = {condition.type: condition for condition in conditions}
     found = [known[kind] for kind in _SUMMED_UP if kind in known and known[kind].status != "True"]
@@ -334,7 +334,7 @@ def _without_config(spread: DeliveryCounts) -> str:
 def distributed(plan: ScorerPlan, health: Health, spread: DeliveryCounts) -> Statement | None:
     """Condition Distributed: whether the scorer is delivered to every cluster that wants it.
 
-    None while that is unknown and the earlier condition stays.
+    Returns None while that is unknown and the earlier condition stays.
     """
     if plan.obstacle is not None and not (health.config is None and not health.is_checked):
         return Statement.against(plan.obstacle)

@@ -26,9 +26,9 @@ log = dsf.log.get(__name__)
 STUCK: Final = 180.0
 
 
-#: Reads the object named by the key and brings the actual state to the desired one. It does not get the event: it must
-#: be idempotent. Returns the seconds until the next reconciliation, None to wait for a change. After an exception the
-#: key is retried later.
+#: Reads the object named by the key and brings the actual state to the desired one. A reconciler does not get the
+#: event: it must be idempotent. Returns the seconds until the next reconciliation, None to wait for a change. After an
+#: exception the key is retried later.
 Reconcile = Callable[[ObjectKey], float | None]
 
 

@@ -180,9 +180,10 @@ class AgentCredentials:
         if is_another:
             log.info("a cluster was deleted and made again", cluster=cluster)
         if is_another and cluster not in self._ids:
-            # Nobody knows how long ago.
+            # The time of that is unknown.
             self.withdraw(cluster)
-            # It holds the valid ids; before the registration, after which this would not be repeated.
+            # The object holds the valid ids. It is removed before the registration, after which this would not be
+            # repeated.
             self._backend.remove_credentials(cluster)
         else:
             known = self._known(cluster, registered)
@@ -194,7 +195,7 @@ class AgentCredentials:
             if request.action == "revoke":
                 ids = ids.revoked(now)
             elif ids.previous is None:
-                # Else the agent may lack the current ones: the request waits for the end of that rotation.
+                # During a rotation the agent may lack the current ones: the request waits for the end of that rotation.
                 ids = ids.rotated(now)
         with self._lock:
             self._gone.discard(cluster)
@@ -240,7 +241,7 @@ class AgentCredentials:
         try:
             shared = self._shared()
         except SettingsError as error:
-            # Not without it: the agent's pod would wait for a missing Secret.
+            # The delivery fails as a whole: the agent's pod would wait for the missing Secret.
             raise BackendError(str(error)) from None
         self._backend.deliver_credentials(cluster, Credentials(ids, key, password, *shared))
 

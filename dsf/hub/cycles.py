@@ -27,7 +27,7 @@ class CycleOutcomes:
 
     succeeding: int = 0
     failing: int = 0
-    #: Of those that fail, the clusters without a valid score of an earlier cycle.
+    #: Number of the failing clusters without a valid score of an earlier cycle.
     failing_without_score: int = 0
     #: Clusters whose newest cycle succeeded without items, and those whose score expired without a newer cycle.
     empty: int = 0

@@ -1,4 +1,4 @@
-"""What is gone for a moment, and how long it is still kept for its return.
+"""Absent objects, and how long their data is kept for their return.
 
 A ManagedClusterAddOn that flaps, a ManagedCluster or a configuration that is deleted and made again would otherwise
 cost all clusters their scores, histories and credentials.
@@ -24,7 +24,8 @@ from dsf.store.notices import ClusterNotice
 
 
 class Departures:
-    """Thread-safe. It begins anew with this process: a restart keeps things longer, never shorter."""
+    """Names that are absent, with the time since when. In memory: a restart restarts every grace period.
+    Thread-safe."""
 
     def __init__(self, grace: float, clock: Callable[[], float] = time.monotonic) -> None:
         """`grace` in seconds."""
@@ -40,7 +41,7 @@ class Departures:
             return max(0.0, self._since.setdefault(name, now) + self._grace - now)
 
     def forget(self, name: str) -> None:
-        """It is back, or everything of it is removed."""
+        """Forget a name that is back, or of which everything is removed."""
         with self._lock:
             self._since.pop(name, None)
 
@@ -55,7 +56,7 @@ class DepartedClusters:
     departures: Departures
 
     def __call__(self, cluster: str, plan: FleetPlan) -> float | None:
-        """Nothing runs there from now on. Returns the seconds until all of it is removed; None if it is already.
+        """Stop what runs on the cluster. Returns the seconds until all of it is removed; None if it is already.
 
         Raises BackendError and redis.RedisError.
         """

@@ -117,7 +117,7 @@ class DesiredState:
         self.controller = Controller("plan", self._plan_again, workers=1, outage=outage)
 
     def changed(self, *objects: ObjectKey) -> None:
-        """These objects changed: they are reconciled with a plan that knows it."""
+        """Note that these objects changed: they are reconciled with a plan that includes the change."""
         with self._lock:
             self._changed.update(objects)
         self.controller.queue.add_after(self.config_key, self._rests_until - time.monotonic())
@@ -233,13 +233,14 @@ class DesiredState:
 
     @property
     def has_no_config(self) -> bool:
-        """Whether that one is gone, or being deleted. One that cannot be read is there."""
+        """True if the configuration is absent, or being deleted. A configuration that cannot be read is present."""
         manifest = self._backend.get(*self.config_key)
         return manifest is None or bool(manifest["metadata"].get("deletionTimestamp"))
 
     @property
     def config_terminating(self) -> str:
-        """What is said of the effective DynamicScoringConfig while finalizers keep it; empty if it is not deleted."""
+        """Return the text about the effective DynamicScoringConfig while finalizers keep it; empty if it is not
+        deleted."""
         manifest = self._backend.get(*self.config_key)
         if manifest is None or not manifest["metadata"].get("deletionTimestamp"):
             return ""

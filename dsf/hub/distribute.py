@@ -29,7 +29,7 @@ SCORERS_ROLE: Final = "dynamic-scoring-agent-scorers"
 
 @dataclass(frozen=True)
 class ScorerPart:
-    """One scorer's part of a cluster's ManifestWork, without Secrets."""
+    """A scorer's part of a cluster's ManifestWork, without Secrets."""
 
     #: Its element of the ConfigMap's JSON array.
     text: str

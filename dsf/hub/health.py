@@ -60,8 +60,8 @@ class HealthTarget(NamedTuple):
     access: Access = PLAIN
     #: uid of the DynamicScorer: it differs after deletion and re-creation.
     uid: str = ""
-    #: Whether its author may see what servers answer. Those of other namespaces than the hub's see only status and
-    #: kind: the URL may be that of any page that the hub reaches.
+    #: Whether its author may see what servers answer. The author of a scorer in a namespace other than the hub's sees
+    #: only status and kind: the URL may be that of any page that the hub reaches.
     shows_answers: bool = True
     #: Why the hub must not send requests to this URL; empty if it may.
     refusal: str = ""
@@ -100,7 +100,7 @@ class Health:
         is_proven = status.observed_generation == scorer.metadata.generation
         config = status.last_synced_config
         if config is not None and user_problem(config):
-            # Of upstream's manager: the next status is without it, and the next check says why.
+            # Upstream's manager wrote it: the next status is without it, and the next check says why.
             config = None
         return cls(status.health_status, config, is_proven=is_proven)
 
@@ -300,5 +300,5 @@ class HealthMonitor:
         if after != before:
             log.info("health checked", scorer=key.name, status=after.status.value, failures=after.failures)
             self._on_change(key)
-        # So that checks do not run in step.
+        # The jitter keeps checks from running in step.
         return self._settings.health_interval * random.uniform(0.9, 1)  # noqa: S311

@@ -44,7 +44,7 @@ _WORKERS: Final = {"kube": 8, "dir": 2}
 
 
 class Hub:
-    """One hub controller. `start` it once, `stop` it once."""
+    """A hub controller. `start` it once, `stop` it once."""
 
     def __init__(
         self, settings: Settings, backend: Backend, on_unusable: Callable[[SettingsError], object] = lambda _: None
@@ -70,7 +70,7 @@ class Hub:
         )
         self._health = HealthMonitor(settings, self._outage, self._on_health, self._on_check)
         self._desired = DesiredState(backend, settings, self._outage, self._health.health, self._on_new_plan)
-        # Of its own: it waits for changes of scores.
+        # The writer has a connection of its own: it waits for changes of scores.
         self._writer_client = connect(settings, name="dsf-hub-writer")
         #: A service of its own within the controller.
         self.writer = ScoreWriter(
@@ -128,7 +128,7 @@ class Hub:
 
     def problem(self) -> str:
         """Why work has stalled; empty if it progresses or has not begun. To be called every few seconds."""
-        # Not an unreachable API server or Redis: a restart would not help.
+        # An unreachable API server or Redis is no reason: a restart would not help.
         if not self._has_begun:
             return ""
         if not (self._thread.is_alive() and self._notifications.is_alive()):
@@ -193,7 +193,8 @@ class Hub:
         return secret
 
     def _owners(self) -> PlanOwners | None:
-        """The desired state for the writer; None before it is known. One for each plan, as it indexes the scorers."""
+        """Return the desired state for the writer; None before it is known. Each plan has its own, which indexes the
+        scorers."""
         plan = self._desired.plan
         if self._owners_of_plan is None or self._owners_of_plan.plan is not plan:
             self._owners_of_plan = PlanOwners(plan) if self._desired.is_known else None
@@ -238,7 +239,7 @@ class Hub:
         self._desired.changed(key)
 
     def _on_check(self, key: ObjectKey, target: HealthTarget, result: Check, request: str) -> None:
-        """Tell people when /config was read. Nothing depends on it: what Redis does not take is left out."""
+        """Tell people when /config was read. A notice that Redis does not take is dropped."""
         own = f"{key.namespace}/{key.name}"
         if self._outage.is_on or self._desired.plan.called(key.name) not in (own, None):
             return
@@ -262,7 +263,7 @@ class Hub:
         self._others.queue.add_after(self._desired.config_key, self._status_delay())
 
     def _on_wake(self) -> None:
-        """There may be requests for credentials, or other user actions. Raises redis.RedisError."""
+        """Handle requests for credentials, and other user actions, if there are any. Raises redis.RedisError."""
         for cluster in self._credentials.read_requests():
             self._clusters.queue.add(_cluster(cluster))
         # Before the first plan the objects meant are unknown.
@@ -325,7 +326,7 @@ class Hub:
             # Listing took a while, and entries not in the plan are forgotten.
             plan = self._desired.update()
             self._registrar.sync_scorers(plan)
-            # Also those that are gone for a moment.
+            # Clusters that are absent for a moment are included.
             gone = self._registrar.known_clusters() - plan.clusters.keys()
             kept = {name: self._registrar.cluster(name).uid for name in gone if self._departed.grace_of(name)}
             kept |= plan.clusters

@@ -96,7 +96,7 @@ def _try_each(removals: Iterable[Callable[[], None]]) -> None:
         try:
             remove()
         except UnreachableError:
-            # It would fail for the next one too.
+            # The next one would fail for the same reason.
             raise
         except BackendError as error:
             if error.is_busy:

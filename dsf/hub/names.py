@@ -17,7 +17,7 @@ from dsf.hub.scorerplan import ScorerPlan
 
 @dataclass(frozen=True)
 class NameRules:
-    """What decides about names, besides the scorers."""
+    """Rules about names, besides the scorers."""
 
     #: As stored.
     claims: NameClaims = field(default_factory=NameClaims)
@@ -47,7 +47,7 @@ def decide(scorers: Mapping[str, ScorerPlan], rules: NameRules, now: int) -> tup
         score_name = scorers[key].score_name if key in scorers else None
         wished: str | None = ""
         if why := refusal(f"scorer name {_name(key)!r}", own.get(_name(key), ()), key):
-            # It claims no score name either.
+            # A refused scorer claims no score name either.
             refused[key] = Obstacle(NAME_CONFLICT, why)
         elif score_name is not None and (why := rules.allowed.refusal(_namespace(key), score_name)):
             refused[key] = Obstacle(NAME_NOT_ALLOWED, why)

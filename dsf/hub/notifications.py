@@ -1,4 +1,4 @@
-"""What other processes tell the hub controller through Redis: cycles that changed, and users' actions."""
+"""Notifications of other processes to the hub controller through Redis: cycles that changed, and users' actions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = dsf.log.get(__name__)
 
 
 class NotificationListener:
-    """One thread waiting for notifications. While Redis is unreachable only it probes."""
+    """A thread that waits for notifications. While Redis is unreachable only this thread probes."""
 
     def __init__(
         self,

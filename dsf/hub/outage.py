@@ -13,7 +13,7 @@ log = dsf.log.get(__name__)
 
 
 class StillAwayError(redis.ConnectionError):
-    """Not tried because of a known outage."""
+    """The command was not tried because of a known outage."""
 
 
 class Outage:

@@ -221,7 +221,7 @@ class Registrar:
         with self._lock:
             self._touched.add(cluster)
             self._entries[cluster] = {**self._entries.get(cluster, {}), **{entry.scorer: entry for entry in changed}}
-        # Of a cluster that has come back they may be missing.
+        # The pairs of a cluster that has come back may be missing.
         self._on_pairs([(cluster, entry.scorer) for entry in changed])
 
     def remove_cluster(self, cluster: str) -> None:

@@ -26,10 +26,10 @@ from dsf.store.registry import ScorerRecord
 
 @dataclass(frozen=True)
 class ScorerPlan:
-    """One scorer and its resolution."""
+    """A scorer and its resolution."""
 
     scorer: DynamicScorer
-    #: None if it could not be resolved (see `obstacle`).
+    #: None if the scorer could not be resolved (see `obstacle`).
     resolved: ResolvedScorer | None
     obstacle: Obstacle | None
     is_suspended: bool = False
@@ -90,7 +90,7 @@ class ScorerPlan:
 
     @property
     def score_name(self) -> str | None:
-        """None if it could not be resolved."""
+        """Return the score name; None if the scorer could not be resolved."""
         return self.resolved.score_name if self.resolved is not None else None
 
     @property

@@ -33,7 +33,7 @@ class PlanOwners:
 
     @property
     def version(self) -> object:
-        """Another object after each change of the desired state."""
+        """Return another object after each change of the desired state."""
         return self.plan
 
     def adoption(self, cluster: str, name: str, created: float) -> tuple[dict[str, Any], int] | None:
@@ -70,7 +70,7 @@ class PlanOwners:
         if scorer.resolved is None:
             return True
         if cluster in scorer.variants and scorer.variants[cluster] is None:
-            # It does not select the cluster.
+            # The scorer does not select the cluster.
             return False
         return not self.plan.masks.hides(cluster, scorer.resolved.score_name)
 
@@ -84,7 +84,7 @@ class PlanOwners:
 
     @cached_property
     def _by_name(self) -> dict[str, ScorerPlan]:
-        # One that is refused has the name that its spec says.
+        # A refused scorer has the name that its spec says.
         named = [scorer for scorer in self._candidates if scorer.resolved is None and _score_name(scorer)]
         named += [scorer for scorer in self._candidates if scorer.resolved is not None]
         return {sanitize_resource_name(_score_name(scorer)): scorer for scorer in named}

@@ -189,7 +189,8 @@ def copy_for(agent_namespace: str, secret: Manifest, name: str = "") -> Manifest
     """The Secret as delivered, by another name if given. Other metadata stays on the hub: kubectl records all values in
     an annotation."""
     metadata: dict[str, Any] = {"name": name or secret["metadata"]["name"], "namespace": agent_namespace}
-    # Also without one, which releases it for nothing: an annotation that is only left out stays on the cluster.
+    # An empty annotation is written too, which releases the Secret for nothing: an annotation that is only left out
+    # stays on the cluster.
     metadata["annotations"] = {USABLE_FOR: _usable_for(secret)}
     data = secret.get("data") or {}
     return {

@@ -27,7 +27,7 @@ _INTERRUPTED: Final = 2.0
 
 
 class ControllerService(Collector):
-    """The hub controller and its candidacy. It is also the collector of its metrics.
+    """The hub controller and its candidacy. The class is also the collector of its metrics.
 
     `on_failure` gets the exit code if the controller cannot start. `on_lost` is called when the process stops being the
     leader: threads may be in the middle of a write, so it has to end the process at once.

@@ -100,7 +100,7 @@ class ScorerReconciler:
             self._tell_absent(key)
             return None
         if not self.desired.counts(key.namespace):
-            # Not even its /config is requested: unauthorised users could make the hub send requests.
+            # The hub does not even request its /config: unauthorised users could make the hub send requests.
             self.health.forget(key)
             namespace = self.desired.config_key.namespace
             status = ignored_scorer_status(scorer, namespace, now=datetime.now(UTC))

@@ -243,7 +243,7 @@ class FleetPlan:
         """Names of all existing scorers, running or not, but for those whose name another namespace has."""
         keys = self.unreadable.keys() | self.scorers.keys()
         names = {name for name in self.claims.scorers if self.called(name) in keys}
-        # Those hold no name any more.
+        # Scorers being deleted hold no name any more.
         names.update(key.partition("/")[2] for key in self.terminating)
         return frozenset(names)
 
@@ -259,7 +259,7 @@ class FleetPlan:
 
 
 class Differences(NamedTuple):
-    """What to reconcile after a change of the plan: keys (`namespace/name`) of scorers, and names of clusters."""
+    """Keys to reconcile after a change of the plan: scorers (`namespace/name`), and names of clusters."""
 
     scorers: frozenset[str]
     clusters: frozenset[str]
@@ -465,7 +465,7 @@ def _plan_scorer(
     home: str,
     known: Memory,
 ) -> ScorerPlan:
-    """One scorer's plan for any input of author and scoring API: an error here would break the whole plan."""
+    """Return a scorer's plan for any input of author and scoring API: an error here would break the whole plan."""
     try:
         resolved, results = resolve_everywhere(scorer, token_hosts, authentications, clusters, known)
         if home and scorer.metadata.namespace != home:

@@ -66,7 +66,7 @@ class WorkQueue(Generic[Key]):
     def retry(self, key: Key, *, least: float = 0.0) -> float:
         """Process `key` again after a delay that doubles with each call until `forget`; returns the delay.
 
-        It is `least` seconds or somewhat more.
+        The delay is `least` seconds or somewhat more.
         """
         with self._changed:
             failures = self._failures.get(key, 0)
@@ -105,7 +105,7 @@ class WorkQueue(Generic[Key]):
             self._processing.discard(key)
             if key in self._dirty and not self._is_shut_down:
                 self._ready.append(key)
-            # Also for a key that could not begin beside this one.
+            # Another key may have been waiting because it could not begin beside this one.
             self._changed.notify()
 
     def shutdown(self) -> None:

@@ -48,7 +48,7 @@ _TIMES: Final = Times()
 
 
 class LeaderElector:
-    """One hub's candidacy for the Lease in the hub's namespace, in a separate thread.
+    """A hub's candidacy for the Lease in the hub's namespace, in a separate thread.
 
     `on_started` is called in that thread when this process leads and must return soon; `on_lost` when it lost the lease
     involuntarily, after which it must not write any more: the caller ends the process. There are then
@@ -116,7 +116,8 @@ class LeaderElector:
         self._thread.join(timeout=sum(_TIMEOUT))
         with self._lock:
             self._is_leading = False
-        # Not `if leading`: the lease may have been acquired during the stop. Not after a loss: work may go on.
+        # The check is not `if leading`: the lease may have been acquired during the stop. A lost lease is not
+        # released: work may go on.
         if self._is_lost or (self._lease.get("spec") or {}).get("holderIdentity") != self._identity:
             return
         spec = dict(self._lease["spec"], holderIdentity="", leaseDurationSeconds=1, renewTime=_now())

@@ -25,7 +25,7 @@ from dsf.process.threads import SupervisedThread
 
 log = dsf.log.get(__name__)
 
-#: (key, old object or None, new object or None). Called by the reflector's thread. What it raises is logged.
+#: (key, old object or None, new object or None). Called by the reflector's thread. Exceptions are logged.
 Handler = Callable[[Key, Object | None, Object | None], None]
 
 #: Seconds after which the server ends a watch; spread, so that not all watches of a hub reconnect together.
@@ -98,7 +98,7 @@ class Reflector:
             watch = self._watch
         if watch is not None:
             watch.close()
-        # It may be in a request that the server does not answer.
+        # The thread may be in a request that the server does not answer.
         self._thread.join(5.0)
 
     def observe(self, obj: Object) -> None:
@@ -129,7 +129,7 @@ class Reflector:
                 self._version = None
                 pause = self._pause()
             else:
-                # The server ended the watch. One that always ends at once must not be reopened in a tight loop.
+                # The server ended the watch. A watch that always ends at once must not be reopened in a tight loop.
                 pause = 0.0 if self._is_settled() else self._pause()
             self._stop.wait(pause)
 
@@ -208,7 +208,7 @@ class Reflector:
         try:
             self._handler(key, old, new)
         except Exception:
-            # One object must not keep all others from being watched.
+            # An object must not keep all others from being watched.
             log.exception("a change cannot be handled", resource=str(self.resource), object="/".join(key))
 
     def _see(self, version: str) -> None:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 @dataclass(frozen=True)
 class Resource:
-    """One kind as the API server serves it."""
+    """A kind as the API server serves it."""
 
     group: str
     version: str

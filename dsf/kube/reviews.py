@@ -1,4 +1,4 @@
-"""Whose a token is, and what its holder may do: reviews by the hub's API server, for services with users."""
+"""Reviews by the hub's API server, for services with users: whose a token is, and what its holder may do."""
 
 from __future__ import annotations
 

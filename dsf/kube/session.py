@@ -32,7 +32,7 @@ _JSON_PATCH = "application/json-patch+json"
 _PASSING = frozenset({408, 410, 429})
 # Statuses of a busy server: too many requests, unavailable.
 _BUSY = frozenset({429, 503})
-# What opens or closes a level of JSON, and strings, which may contain the same characters.
+# Matches brackets that open or close a level of JSON, and strings, which may contain the same characters.
 _LEVELS = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{}]')
 #: Levels of JSON that are read. The models take fewer, so an object that lacks deeper ones is refused as invalid.
 _DEPTH = 400
@@ -68,7 +68,7 @@ class TooLargeError(BackendError):
 
 
 class Watch:
-    """One open watch. Iterates over its events until the server ends it, it is closed, or it breaks off."""
+    """An open watch. Iterates over its events until the server ends it, it is closed, or it breaks off."""
 
     def __init__(self, response: urllib3.BaseHTTPResponse, path: str) -> None:
         self._response = response
@@ -76,7 +76,7 @@ class Watch:
         self._is_closed = False
 
     def __iter__(self) -> Generator[dict[str, Any], None, None]:
-        """One event per line. Raises UnreachableError when the connection breaks or is silent too long.
+        """Yield an event per line. Raises UnreachableError when the connection breaks or is silent too long.
 
         Closing it closes the connection. A partial last line is dropped: its event comes again with the next
         watch.
@@ -94,13 +94,13 @@ class Watch:
         except ValueError as error:
             raise UnreachableError(f"watch of {self._path} sent something that is not JSON: {error}") from None
         finally:
-            # Not released: an unfinished watch must not go back into the pool.
+            # The connection is closed and not released: an unfinished watch must not go back into the pool.
             self._response.close()
 
     def close(self) -> None:
         """End it, from a thread other than the iterating one."""
         self._is_closed = True
-        # Wakes the read. There is no socket any more if it has just ended by itself.
+        # Wakes the read. The socket is missing if the read has just ended by itself.
         with contextlib.suppress(ValueError, RuntimeError, OSError):
             self._response.shutdown()
 
@@ -161,7 +161,7 @@ class Session:
         content_type: str = "application/json",
         timeout: tuple[float, float] = _TIMEOUT,
     ) -> dict[str, Any]:
-        """One request; the answer as a dict.
+        """Make a request; returns the answer as a dict.
 
         Raises ObjectNotFoundError (404), ObjectConflictError (409), ForbiddenError (403), ExpiredError (410),
         ApiServerError (any other status) and UnreachableError.
@@ -182,7 +182,8 @@ class Session:
         response = self._send(self._client, "GET", path, query, None, "", (min(_TIMEOUT[0], left), left))
         data = bytearray()
         with self._reading("GET", path, response):
-            # What has come, not whole chunks: a server that sends a byte now and then would hold them up for ever.
+            # Reads what has come, not whole chunks: a server that sends a byte now and then would hold them up for
+            # ever.
             while chunk := response.read1(64 * 1024, decode_content=True):
                 data += chunk
                 if len(data) > max_bytes:
@@ -225,7 +226,7 @@ class Session:
         # The server accepts a watch at once, however quiet the kind: it need not have all of that time.
         response = self._send(self._watch_client, "GET", path, query, None, "", _TIMEOUT)
         if response.status < 300:
-            # None where a proxy closes it at the end: the shorter time stays.
+            # The socket is missing where a proxy closes it at the end: the shorter time stays.
             if (sock := getattr(response.connection, "sock", None)) is not None:
                 sock.settimeout(read_timeout)
             return Watch(response, path)

@@ -22,7 +22,7 @@ class Store:
         self._lock = threading.Lock()
 
     def get(self, key: Key) -> Object | None:
-        """One object, or None."""
+        """Return an object, or None."""
         with self._lock:
             return self._objects.get(key)
 
@@ -86,8 +86,8 @@ def version_of(obj: Object) -> str:
 def _newest(held: Object | None, obj: Object) -> Object:
     """`held` when it is the same or a later state of the same object, else `obj`.
 
-    resourceVersions of one kind are growing numbers; others cannot be compared, and then the watch wins. What was read
-    from `held` counts on: a list does not have all objects read again.
+    resourceVersions of one kind are growing numbers; others cannot be compared, and then the watch wins. Parsed parts
+    of `held` stay in use: a list does not have all objects read again.
     """
     if held is None or held["metadata"]["uid"] != obj["metadata"]["uid"]:
         return obj

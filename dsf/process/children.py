@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 # Becomes the program after asking the kernel for SIGTERM at the parent's death (PR_SET_PDEATHSIG is 1), unless it has
-# died already. Not a preexec_fn: that is unsafe in a process with threads.
+# died already. A preexec_fn would be unsafe in a process with threads.
 _TRAMPOLINE = (
     "import ctypes,os,sys\n"
     "if sys.platform=='linux': ctypes.CDLL(None).prctl(1,15)\n"

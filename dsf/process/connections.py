@@ -1,7 +1,7 @@
 """The threaded servers: listen addresses, of which `::` covers all of the machine, IPv4 and IPv6, and limits.
 
-An unauthenticated client occupies a thread from its first byte. So the whole request header has one deadline, not each
-read, and when all places are taken, the connection that has waited longest for its header is closed.
+An unauthenticated client occupies a thread from its first byte. Therefore the whole request header has one deadline,
+not each read, and when all places are taken, the connection that has waited longest for its header is closed.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class InThread:
     def stop(self) -> None:
         """Stop serving and release the port."""
         if self._thread.is_alive():
-            # It waits for the thread without a limit.
+            # The call waits for the thread without a limit.
             background(self._server.shutdown, f"end of {self._thread.name}")
             self._thread.join(END_SECONDS)
         self._server.server_close()
@@ -155,7 +155,7 @@ def prepare(listener: socket.socket) -> None:
 
 
 class BoundedServer(ThreadingMixIn, TCPServer):
-    """One thread per connection, with a limited number of connections; it can listen on any address."""
+    """A server with one thread per connection, and a limited number of connections; it can listen on any address."""
 
     daemon_threads = True
     #: Backlog of connections to accept. Beyond it (5 by default) the kernel drops a client's SYN, and the client

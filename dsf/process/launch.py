@@ -1,6 +1,6 @@
 """`python -m dsf.ROLE`: one process of this project, without the command line.
 
-It imports nothing of the project at first: `end_when_told` has to come before what takes long to import.
+This module imports nothing of the project at first: `end_when_told` has to come before what takes long to import.
 """
 
 from __future__ import annotations

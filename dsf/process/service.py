@@ -1,6 +1,6 @@
-"""What a process of the hub consists of: services, each with threads of its own.
+"""The services of which a process of the hub consists, each with threads of its own.
 
-There are four: `controller` (`dsf.hub.service`), `beat` (`dsf.services.beat`), `results` (`dsf.results.worker`) and
+The services are `controller` (`dsf.hub.service`), `beat` (`dsf.services.beat`), `results` (`dsf.results.worker`) and
 `web` (`dsf.web.service`). `dsf.services.process` chooses those of a process and runs them.
 """
 
@@ -19,13 +19,13 @@ class Service(Protocol):
 
     @property
     def name(self) -> str:
-        """One word, as in `--target`."""
+        """The service's name, as in `--target`."""
 
     def start(self) -> None:
         """Start to work, in threads of its own, and return soon. Raises DsfError."""
 
     def stop(self) -> None:
-        """End the work in progress and release everything. It may not have been started."""
+        """End the work in progress and release everything. The service may not have been started."""
 
     def problem(self) -> str:
         """Why it does not work, in one line, if a restart of the process may help; empty otherwise."""

@@ -1,4 +1,4 @@
-"""What is made for one who asks and shared with others: pages, scrapes, answers of the hub's API server."""
+"""Values that are made for one caller and shared with others: pages, scrapes, answers of the hub's API server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Made(Generic[_Value]):
     def __init__(self, turn: threading.Lock) -> None:
         self.value: Future[_Value] = Future()
         self.until = math.inf
-        #: Of the key: one thread at a time makes its value.
+        #: Lock of the key: one thread at a time makes its value.
         self.turn = turn
         self.is_begun = False
 
@@ -49,7 +49,7 @@ class Shared(Generic[_Key, _Value]):
         """
         with self._lock:
             known = self._known.get(key)
-            # One that nobody has begun to make is new, too.
+            # A value that no thread has begun to make is new, too.
             is_mine = known is None or (is_new and known.is_begun) or time.monotonic() >= known.until
             if known is None or is_mine:
                 known = _Made(known.turn if known is not None else threading.Lock())
@@ -78,7 +78,7 @@ class Shared(Generic[_Key, _Value]):
             mine.value.set_exception(error)
             raise
         if self._seconds:
-            # One page takes at most a tenth of a core, however many viewers it has.
+            # Making a page takes at most a tenth of a core, however many viewers it has.
             mine.until = time.monotonic() + max(self._seconds, 10 * (time.thread_time() - began))
         else:
             self._forget(key, mine)

@@ -1,6 +1,6 @@
-"""Threads of a process. None ends unnoticed: after an unexpected exception its work starts again, and readiness looks.
+"""Threads of a process. After an unexpected exception a thread's work starts again, and readiness looks at all threads.
 
-No other module starts a thread; `tests/unit/process/test_threads.py` holds that.
+This module alone starts threads; `tests/unit/process/test_threads.py` holds that.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SupervisedThread:
     def join(self, timeout: float | None = None) -> None:
         """Wait until the work has returned. Work that waits for its next start does not start again."""
         self._is_joined.set()
-        # Not if it never started, and not in itself: an owner may be stopped by its own work.
+        # A thread that never started is not awaited, nor a thread by itself: an owner may be stopped by its own work.
         if self.is_alive() and not self.is_current():
             self._thread.join(timeout)
 

@@ -45,7 +45,7 @@ def trace_id(run: str) -> str:
 
 
 def headers(run: str) -> dict[str, str]:
-    """What a message must have so that its task is a part of the run's trace (W3C Trace Context); nothing if off."""
+    """Return the headers that make a message's task a part of the run's trace (W3C Trace Context); empty if off."""
     return {"traceparent": "00-{}-{}-01".format(*_ids(run))} if _started else {}
 
 
@@ -116,7 +116,7 @@ def ticks_sent(runs: Sequence[tuple[str, float]], now: float) -> None:
 
 @contextlib.contextmanager
 def by_hand(role: str, run: str) -> Iterator[str]:
-    """What is done meanwhile is a trace of its own; gives its id, empty if traces are off."""
+    """Record what is done meanwhile as a trace of its own; gives its id, empty if traces are off."""
     start(role)
     if not _started:
         yield ""

@@ -15,8 +15,8 @@ from dsf.errors import BackendError
 class ClientTurns:
     """At most `turns` at a time, and at most `share` of them for one client. Thread-safe.
 
-    Whoever gets none at once waits up to `seconds` for it; clients with fewer turns go first, then who came first. At
-    most `present` of one client have or await one.
+    A client that gets no turn at once waits up to `seconds` for it; clients with fewer turns go first, then the longest
+    waiting. At most `present` of one client have or await a turn.
     """
 
     def __init__(self, turns: int, share: int, present: int, seconds: float) -> None:

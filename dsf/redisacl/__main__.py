@@ -24,7 +24,7 @@ from dsf.errors import SettingsError
 from dsf.redisacl.rules import HUB_ROLES, HubRole
 from dsf.redisacl.users import acl_template, hub_users, render_acl_file
 
-#: One of these has a password: that of the process with all services, or that of the controller's own.
+#: Either of these has a password: that of the process with all services, or that of the controller's own.
 _CONTROLLERS: Final[tuple[HubRole, ...]] = ("hub", "controller")
 _SHORTEST: Final = 16
 

@@ -102,7 +102,7 @@ class ClusterUsers:
     def sync(self, wanted: Mapping[str, Iterable[int]]) -> UserChanges:
         """Set the users of exactly these clusters (name -> valid key ids), and no others.
 
-        One round trip when nothing changes, whatever the number of clusters.
+        The method needs one round trip when nothing changes, whatever the number of clusters.
         """
         users = {cluster: self._user(cluster, key_ids) for cluster, key_ids in wanted.items()}
         with self._lock:

@@ -28,7 +28,7 @@ class KeyIds:
         return (self.current,) if self.previous is None else (self.current, self.previous)
 
     def rotated(self, now: float) -> KeyIds:
-        """Start a rotation. It ends one that is still under way: at most two ids are valid."""
+        """Start a rotation. An earlier rotation that is still under way ends: at most two ids are valid."""
         return KeyIds(self.current + 1, self.current, now)
 
     def revoked(self, now: float) -> KeyIds:
@@ -40,8 +40,8 @@ class KeyIds:
 
         OCM delivers in seconds; a disconnected cluster gets the new Secret when it is back, whether or not the old one
         is still valid.
-        Not before `least` seconds: an agent may have its new signing key before its new password, which is a file that
-        Kubernetes updates later.
+        The overlap lasts at least `least` seconds: an agent may have its new signing key before its new password, which
+        is a file that Kubernetes updates later.
         """
         if self.previous is not None and self.since > now + CLOCK_SKEW:
             # The hub's clock was ahead: the overlap begins now, or it would last until that time comes.
@@ -57,7 +57,7 @@ class KeyIds:
 
     @classmethod
     def parse(cls, text: str) -> KeyIds | None:
-        """What `dump` wrote; None for anything else."""
+        """Parse what `dump` wrote; None for anything else."""
         try:
             document = json.loads(text)
             ids = cls(int(document["current"]), document["previous"], float(document["since"]))

@@ -85,10 +85,10 @@ def cluster_of_user(user: str) -> str | None:
 def cluster_rules(cluster: str) -> list[str]:
     """Rules of a managed cluster's user, for ACL SETUSER.
 
-    Take ticks from its own queue, put results into its own mailbox, publish events, compare clocks, hear commands of
-    people on the hub and reply. No scripts, no transactions, no access to other clusters, and no list to fill: it can
-    only store data in its slots. They are the same whatever the cluster has done so far. Raises ValueError for an
-    invalid cluster name.
+    Allowed: take ticks from its own queue, put results into its own mailbox, publish events, compare clocks, hear
+    commands of people on the hub and reply. Not allowed: scripts, transactions, access to other clusters, and filling a
+    list: the user can only store data in its slots. The rules are the same whatever the cluster has done so far. Raises
+    ValueError for an invalid cluster name.
     """
     if not keys.is_name(cluster):
         raise ValueError(f"not the name of a cluster: {cluster!r}")
@@ -184,7 +184,7 @@ _READER: Final = [
     _selector("xrevrange", r=[keys.CHANGES]),
 ]
 
-#: What scripts do to tell readers that a pair has changed, without a word on how it is.
+#: Commands of scripts that tell readers that a pair has changed, without a word on how it is.
 _TELL_READERS: Final = [
     _selector("incrby set", rw=[keys.SEQUENCE]),
     _selector("zadd", w=[keys.CHANGED]),
@@ -322,7 +322,7 @@ _CONTROLLER: Final = [
     _selector("hgetall hdel", rw=[keys.CLOCKS]),
 ]
 
-#: What `dsf.store.ticks.send_now` does: open a run, count it, push its tick.
+#: Commands of `dsf.store.ticks.send_now`: open a run, count it, push its tick.
 _SEND_NOW: Final = [
     _selector("evalsha", rw=[keys.ENTRIES, keys.OPEN_RUNS, _PAIRS, _SPOKES]),
     _selector("hexists", r=[keys.ENTRIES]),
@@ -331,7 +331,7 @@ _SEND_NOW: Final = [
     _selector("lpush llen", w=[_SPOKES]),
 ]
 
-#: What `dsf.fleet.changes.record` does: record a user's action, and notify the hub controller.
+#: Commands of `dsf.fleet.changes.record`: record a user's action, and notify the hub controller.
 _RECORD: Final = [
     _selector("evalsha"),
     _selector("xadd", w=[keys.CHANGES]),
@@ -341,10 +341,10 @@ _RECORD: Final = [
 #: The optimiser's proposals, kept for the page.
 _PLANS: Final = [_selector("hset hdel hexists hlen", rw=[keys.PLANS])]
 
-#: What `dsf.backtest.kept` does: keep backtests for the page.
+#: Commands of `dsf.backtest.kept`: keep backtests for the page.
 _BACKTESTS: Final = [_selector("hset hkeys hdel hgetall expire", rw=[keys.backtests("*")])]
 
-#: What `dsf schedule` does: overrides, and the due times that they move.
+#: Commands of `dsf schedule`: overrides, and the due times that they move.
 _OVERRIDE: Final = [
     *_TELL_READERS,
     _selector("evalsha", rw=[keys.OVERRIDES, keys.BEAT_WAKE, keys.HUB_CHANGED, keys.HUB_WAKE]),
@@ -422,7 +422,7 @@ _FLOWER: Final = [
 def _joined(*roles: list[str]) -> list[str]:
     """Rules that allow what any of the roles may do, without selectors, which Redis would try one after another.
 
-    They are wider than the roles together: every command is allowed on every key. The user of all services manages
+    The rules are wider than the roles together: every command is allowed on every key. The user of all services manages
     users, so this costs no security. Key patterns keep their direction.
     """
     words = [word.strip("()") for rules in roles for rule in rules for word in rule.split()]

@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 from dsf.errors import SettingsError
 
 _PORTS = {"redis": 6379, "rediss": 6379, "sentinel": 26379, "unix": 0}
-#: What some tools write: for a Valkey, and Celery for a Unix socket.
+#: Schemes that some tools write: for a Valkey, and Celery for a Unix socket.
 _ALIASES = {"valkey": "redis", "valkeys": "rediss", "redis+socket": "unix", "valkey+socket": "unix"}
 _HELP = (
     "expected redis://host:port/0, rediss://host:port/0 (TLS), sentinel://host:port;sentinel://host:port/0 or "
@@ -19,7 +19,7 @@ _HELP = (
 
 @dataclass(frozen=True)
 class Address:
-    """One server, or the Sentinels that know the current primary."""
+    """A server, or the Sentinels that know the current primary."""
 
     scheme: str
     #: Hosts and ports; the path of a Unix socket, which starts with a slash, and 0.

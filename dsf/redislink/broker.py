@@ -1,6 +1,6 @@
 """Celery's connections to the broker: one CA, errors in one line, short waits between attempts, their name in logs.
 
-All else is kombu's own. It takes credentials and TLS from Celery's configuration (`dsf.celery`).
+All else is kombu's own. Credentials and TLS come from Celery's configuration (`dsf.celery`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CREDENTIALS: Final = "credential_provider"
 ADDRESS: Final = "address"
 TRANSPORT: Final = "transport"
 #: The longest wait before another attempt to connect, in seconds: a rotated password or a restarted Redis is noticed at
-#: most this late. It spreads the reconnects of 3,500 agents over seconds.
+#: most this late. The wait spreads the reconnects of 3,500 agents over seconds.
 LONGEST_WAIT: Final = 5.0
 
 # Kombu's published types lack the overridden members.

@@ -126,8 +126,8 @@ class ReadableErrors:
     def check_health(self) -> None:
         """Check that the server answers if nothing came from it for a while, and connect anew if it does not.
 
-        A balancer between the two may have forgotten the connection without a word. One that takes no writes refuses
-        even PING, and can be read all the same. Raises redis.ConnectionError and its subclasses.
+        A balancer between the two may have forgotten the connection without a word. A server that takes no writes
+        refuses even PING, and can be read all the same. Raises redis.ConnectionError and its subclasses.
         """
         # redis-py would wait for as long as for any command, and raise the error.
         if not self.health_check_interval or time.monotonic() <= self.next_health_check:
@@ -211,8 +211,8 @@ class TlsConnection(ReadableErrors, _Tls):  # type: ignore[misc]
     """With TLS: the server's certificate must be from the given CA, and for its name."""
 
     def _wrap_socket_with_ssl(self, sock: socket.socket) -> ssl.SSLSocket:
-        # redis-py trusts the system's CAs as well as the given one: any public CA could then vouch for the hub. It
-        # takes no SSLContext (https://github.com/redis/redis-py/issues/3599).
+        # redis-py trusts the system's CAs as well as the given one: any public CA could then vouch for the hub.
+        # redis-py takes no SSLContext (https://github.com/redis/redis-py/issues/3599).
         context = _context(self.ca_certs, self.certfile, self.keyfile)
         # Fails when the server has reset the connection meanwhile; wrap_socket() would then leak the socket.
         sock.getpeername()
@@ -254,7 +254,7 @@ class _AsksSentinel:
         """Connect, unless it is connected. Raises redis.ConnectionError and its subclasses."""
         if not self.is_connected:  # type: ignore[attr-defined]
             self.host, self.port = self._find()
-            # It leads to the newest server, whatever was noted of connections that were made before.
+            # The new connection leads to the newest server, whatever was noted of connections that were made before.
             self.reset_should_reconnect()  # type: ignore[attr-defined]
         super().connect_check_health(*args, **options)  # type: ignore[misc]
 

@@ -18,7 +18,7 @@ from dsf.errors import SettingsError
 from dsf.redislink import address, connection
 from dsf.settings import Settings
 
-# Not all of its methods have types.
+# Some of its methods have no types.
 _Base: Any = _Sentinel
 
 
@@ -40,7 +40,7 @@ class Sentinels(_Base):  # type: ignore[misc]
                 problems.append(_refusal(sentinel, error))
                 continue
             finally:
-                # It is asked seldom: no socket waits for the next time.
+                # The Sentinel is asked seldom: no socket waits for the next time.
                 sentinel.connection_pool.disconnect(inuse_connections=False)
             master = known.get(service_name)
             if master and self.check_master_state(master, service_name):
@@ -132,7 +132,7 @@ class Link:
     def __init__(self, settings: Settings) -> None:
         """Raises SettingsError when the URL or a named file cannot be used."""
         self._settings = settings
-        #: Of its clients; and the server that the Sentinels named last.
+        #: Pools of its clients; and the server that the Sentinels named last.
         self._pools: weakref.WeakSet[redis.ConnectionPool] = weakref.WeakSet()
         self._found: tuple[str, int] | None = None
         self.address = address.parse(settings.resolved_redis_url())
@@ -177,7 +177,7 @@ class Link:
         return {"ssl_cert_reqs": "required", "ssl_check_hostname": True, **named}
 
     def client(self, **options: Any) -> redis.Redis:
-        """A client; `options` are those of a redis-py connection. It connects at the first command."""
+        """Return a client; `options` are those of a redis-py connection. It connects at the first command."""
         return self._client(self.connection_class, *self.address.hosts[0], options)
 
     def client_of(self, host: str, port: int, **options: Any) -> redis.Redis:
@@ -230,7 +230,7 @@ class Link:
         return {
             "socket_timeout": settings.redis_socket_timeout,
             "socket_connect_timeout": connect_timeout(settings),
-            # Another Sentinel is asked at once.
+            # The next attempt asks another Sentinel at once.
             "retry": Retry(NoBackoff(), 0),
             "credential_provider": Credentials(self._sentinel_user),
             **self.tls_options,

@@ -229,7 +229,7 @@ def _ending(
     counts: Mapping[str, int] = MappingProxyType({}),
     value: float | None = None,
 ) -> Ending:
-    """What every ending has."""
+    """Return the part that every ending has."""
     # An absurd number must not spoil a sum for ever.
     timings = {name: min(result.timings[name], 86_400.0) for name in STAGES if name in result.timings}
     for name, seconds in timings.items():

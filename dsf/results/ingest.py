@@ -136,7 +136,7 @@ class Ingest:
         frames: Sequence[bytes],
         now: float,
     ) -> Iterator[str | redis.ResponseError]:
-        """What became of these endings, which is traced and logged."""
+        """Trace and log the outcome of these endings, and yield it."""
         for (number, ending), answer in zip(endings.items(), ended, strict=True):
             if isinstance(answer, redis.ResponseError):
                 yield answer
@@ -257,7 +257,7 @@ class Ingest:
 
 
 class _Registered(NamedTuple):
-    """What Redis has of the senders and scorers of some messages, by name, and overrides by target."""
+    """Records in Redis of the senders and scorers of some messages, by name, and overrides by target."""
 
     clusters: dict[str, ClusterRecord]
     scorers: dict[str, ScorerRecord]

@@ -159,7 +159,7 @@ class Batch:
         yield from self._ingest.handle_all(part)
 
     def __repr__(self) -> str:
-        """What Flower shows as the task's argument."""
+        """Return the text that Flower shows as the task's argument."""
         clusters = list(dict.fromkeys(map(cluster_of, self._waiting.slots)))
         more = f" and {len(clusters) - _NAMED} more" if len(clusters) > _NAMED else ""
         count = len(self._waiting.slots)
@@ -220,7 +220,7 @@ class Intake:
             waiting.slots, [text if number in finished else b"" for number, text in enumerate(waiting.texts)]
         )
         if not done.successful():
-            # What is left has lost its flag.
+            # The remaining results have lost their flag.
             self._everywhere_at = 0.0
             raise done.result
 

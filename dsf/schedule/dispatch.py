@@ -142,7 +142,7 @@ class Dispatcher:
             due=due,
             entries=dict(zip(pairs, texts, strict=True)),
             overrides=parsed_all(ScheduleOverride, dict(zip(targets, override_texts, strict=True))),
-            # What is no queue takes no tick, and stops no other.
+            # A pair whose queue is no queue takes no tick, and stops no other.
             waiting={
                 queue: length if isinstance(length, int) else self._queue_limit
                 for queue, length in zip(queues, lengths, strict=True)
@@ -199,7 +199,7 @@ class Dispatcher:
                 return _Row(pair, due, moment, _DEFER) if moment < slot else _Row(pair, due, slot, ticks.RATE_LIMIT)
             self._limiter.use(scorer, pair, slot)
             if waited:
-                # It was postponed within its slot: the next slot is its own again, however near.
+                # The tick was postponed within its slot: the next slot is its own again, however near.
                 batch.waiting[queue] += 1
                 return self._send(batch.now, pair, due, slot, runs)
         batch.waiting[queue] += 1

@@ -61,8 +61,8 @@ class RateLimiter:
     def use(self, scorer: str, pair: str, following: float) -> None:
         """The pair runs and uses its ticket. `following` is its next slot.
 
-        If tickets are issued beyond that slot, it takes the next one now. Else a pair whose slot comes soon after its
-        run would queue again before others, and run more often.
+        If tickets are issued beyond that slot, the pair takes the next one now. Without that, a pair whose slot comes
+        soon after its run would queue again before others, and run more often.
         """
         counter = self._counters.get(scorer)
         if counter is None or counter.tickets.pop(pair, None) is None:

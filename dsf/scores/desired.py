@@ -89,7 +89,7 @@ def desired(
         return UNKNOWN
     if has_expired(score.valid_until, now):
         return None
-    # Also if every result was refused: OCM would read a missing score as 0.
+    # Empty items are also written if every result was refused: OCM would read a missing score as 0.
     results = tuple(score.items) or empty_items(scorer, cluster.name, scorer.when_empty.value)
     return DesiredScore(cluster, scorer, results, score.valid_until)
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from dsf.scores.failures import Pair
 
-#: Of so many pairs that are taken one after another, every second one is of the hub's own namespace.
+#: Every n-th pair that is taken is of the hub's own namespace.
 _OWN_SHARE: Final = 2
 
 

@@ -1,6 +1,7 @@
 """The score writer: makes the AddOnPlacementScores of the backend what the scores in Redis say, at a bounded rate.
 
-It is level-triggered. Checking a pair computes the desired object from current data, compares it with the backend's
+The writer is level-triggered. Checking a pair computes the desired object from current data, compares it with the
+backend's
 object, and applies the difference. So the newest value wins, an extra check is harmless, and nothing has to survive a
 change of leader: the next writer checks every pair.
 """
@@ -57,8 +58,8 @@ _AWAY_REPORTED: Final = 5.0
 #: Longest time in seconds that a busy API server may ask to wait.
 _LONGEST_ASKED: Final = 30.0
 #: Share of its validity after which an object is renewed.
-# Not a half: a score is up to an interval old when written, so that renewal at half of the rest would happen more than
-# twice per validity.
+# A half would be too early: a score is up to an interval old when written, so that renewal at half of the rest would
+# happen more than twice per validity.
 RENEW_AFTER: Final = 0.6
 #: Attempts after which a failure that may pass is reported although the object is still valid.
 _ATTEMPTS_REPORTED: Final = 3
@@ -81,7 +82,7 @@ class Owners(Protocol):
 
     @property
     def version(self) -> object:
-        """Another object after each change of the desired state."""
+        """Return another object after each change of the desired state."""
 
     def adoption(self, cluster: str, name: str, created: float) -> tuple[dict[str, Any], int] | None:
         """Return a planned score's object without status and its seconds of validity, if an object of this name created
@@ -142,7 +143,7 @@ class ScoreWriter:
         self._failures = Failures()
         #: Changes of each pair since its last check.
         self._changes: Counter[Pair] = Counter()
-        # Of the backend's objects: the scorer's label by (cluster, name), and names by (cluster, label).
+        # Index of the backend's objects: the scorer's label by (cluster, name), and names by (cluster, label).
         self._labels: dict[tuple[str, str], str] = {}
         self._names: dict[tuple[str, str], set[str]] = {}
         # Scorers by label value; the label of a long name is a hash.
@@ -224,7 +225,7 @@ class ScoreWriter:
                     # Its own write.
                     return
             pairs = {(cluster, self._scorer_of_label.get(str(label), str(label))) for label in labels}
-            # Those that failed are tried again soon, and not at each change by another program.
+            # Pairs that failed are tried again soon, and not at each change by another program.
             pairs = {pair for pair in pairs if pair not in self._failures}
             if owners is not None and (scorer := owners.scorer_of(cluster, name)) is not None:
                 pairs.add((cluster, scorer))
@@ -402,7 +403,7 @@ class ScoreWriter:
         except BackendError as error:
             self._fail(pair, error)
         except Exception as error:
-            # One failing object must not block those behind it.
+            # A failing object must not block those behind it.
             if pair not in self._failures:
                 log.exception("writing a score failed", cluster=pair[0], scorer=pair[1])
             self._fail(pair, error)
@@ -486,7 +487,7 @@ class ScoreWriter:
             factor=self._factor,
             shown_until=shown_until,
         )
-        # Of a cluster that is gone for a moment: its namespace may not exist.
+        # The namespace may not exist: the cluster may be absent for a moment.
         return (
             UNKNOWN if isinstance(target, DesiredScore) and not owners.wants(cluster, label_value(scorer)) else target
         )
@@ -607,7 +608,7 @@ class ScoreWriter:
                 self._attempt_at = time.monotonic() + max(_AWAY_PAUSE, min(error.retry_after or 0.0, _LONGEST_ASKED))
             self._retries.add(pair, now + backoff)
             if is_foreign:
-                # It may be upstream's, written since the last look.
+                # The object may be upstream's, written since the last look.
                 self._adopted = None
             if is_refusal or failure.attempts >= (2 if is_expired else _ATTEMPTS_REPORTED):
                 self._news[pair] = Unwritten(reason=reason, message=message, since=failure.since)

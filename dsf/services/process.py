@@ -139,7 +139,7 @@ class HubProcess:
         if signalled.empty():
             worker.start()
             if not stopped:
-                # Not asked to: it has failed.
+                # The worker ended without being asked to: it has failed.
                 self._ending.code = self._ending.code or int(worker.exitcode or FAILED)
 
     def _make_probes(self) -> Any:
@@ -164,7 +164,7 @@ class HubProcess:
     def _end_at_once(self) -> None:
         """The Lease is lost. Threads may be in the middle of a write; only the end of the process stops them."""
         if self._beat is not None:
-            # Else the next beat would wait until the lock expires.
+            # Without this the next beat would wait until the lock expires.
             threads.background(self._beat.stop, "end of beat").join(_LAST_SECONDS)
         sys.stderr.flush()
         os._exit(FAILED)
@@ -173,7 +173,7 @@ class HubProcess:
 @contextlib.contextmanager
 def _signals() -> Iterator[SimpleQueue[int]]:
     """SIGTERM and SIGINT that arrive before a Celery worker handles them itself."""
-    # Not an Event: only SimpleQueue.put is safe in a signal handler, which interrupts its own thread anywhere.
+    # Only SimpleQueue.put is safe in a signal handler, which interrupts its own thread anywhere; an Event is not.
     signalled: SimpleQueue[int] = SimpleQueue()
     for number in _SIGNALS:
         signal.signal(number, lambda number, _: signalled.put(number))
@@ -200,7 +200,8 @@ def _make_app(settings: Settings) -> Celery:
 
 
 def _with_secret(settings: Settings, backend: Backend | None) -> Settings:
-    """These settings with the master secret; where there is none, that of the controller, which is made if needed.
+    """Return these settings with the master secret; where there is none, that of the controller, which is made if
+    needed.
 
     Raises BackendError if it cannot be read.
     """

@@ -23,7 +23,8 @@ TAIL = b"]}"
 #: The path of OTLP/HTTP, and the plug-in that serves a source `OpenTelemetry` with this path.
 OTLP_PATH: Final = "/v1/metrics"
 OTLP: Final = "otlp.dynamic-scoring.open-cluster-management.io"
-# Not urlsplit, which raises for an address that cannot be one: the request refuses that, of this scorer alone.
+# A pattern instead of urlsplit, which raises for an address that cannot be one: the request refuses that, of this
+# scorer alone.
 _PUSHED: Final = re.compile(rf"(?:[^/?#]*//[^/?#]*)?{OTLP_PATH}/*(?:[?#]|\Z)")
 #: Built-in types behind which there are plug-ins, too.
 BEHIND: Final[Mapping[str, str]] = {
@@ -35,7 +36,7 @@ BEHIND: Final[Mapping[str, str]] = {
 
 @dataclass(slots=True)
 class Question:
-    """One request to a source or a scoring API, and its outcome."""
+    """A request to a source or a scoring API, and its outcome."""
 
     #: As set in the scorer; empty if there is none.
     query: str
@@ -48,7 +49,7 @@ class Question:
     series: int = 0
     #: Used part of the answer.
     pieces: Sequence[bytes | memoryview] = ()
-    #: What the source says against its good answer, without secrets.
+    #: Warnings of the source about its good answer, without secrets.
     warnings: Sequence[str] = ()
     #: Why the request failed.
     error: HttpError | None = None

@@ -1,4 +1,4 @@
-"""State that an agent keeps between cycles, for sources without history. One per process.
+"""State that an agent keeps between cycles, for sources without history. Each process has one.
 
 `History` is what a source that knows only the present said in the cycles before.
 """
@@ -74,7 +74,7 @@ class SourceMemory(Collector):
     def __init__(self, budget: WindowBudget, summaries: Callable[[], Mapping[str, ScorerSummary]]) -> None:
         """`summaries` are those in force, by the scorer's name."""
         self.budget = budget
-        #: Of the agent; None outside of one: no background activities.
+        #: Settings of the agent; None outside of one: no background activities.
         self.settings: Settings | None = None
         self.summaries = summaries
         #: By the names of scorer and source.
@@ -275,7 +275,7 @@ class History:
                 left_out = self.window.update(samples, self.now)
         except WindowFullError as full:
             if memory is not None:
-                # It may be the largest itself, by the part that had room.
+                # This memory may be the largest itself, by the part that had room.
                 memory.make_room(full)
             raise HttpError("too_large", str(full)) from None
         if memory is not None:

@@ -40,7 +40,7 @@ _TOO_LONG = frozenset({414, 431})
 
 
 def fetch(summary: ScorerSummary, context: Context) -> Payload:
-    """One request per query, all for the same time range; the series of all answers in the order of the queries."""
+    """Make a request per query, all for the same time range, and return all series in the order of the queries."""
     queries = _split(summary.source_query)
     if not queries:
         raise HttpError("bad_query", "the scorer has no query; set spec.source.params.query")
@@ -166,7 +166,7 @@ class Matrix(NamedTuple):
     #: Without the brackets; a view of the answer.
     inside: memoryview
     series: int
-    #: What the server says against its own answer, which may lack data.
+    #: Warnings of the server about its own answer, which may lack data.
     warnings: tuple[str, ...]
 
 
@@ -232,7 +232,7 @@ def _any_shape(body: Body, start: int, check: Callable[[], None]) -> tuple[int, 
     for number, token in enumerate(_TOKEN.finditer(body, start)):
         if number % (16 * 1024) == 0:
             check()
-        # Not the whole token, which may be a long text.
+        # The first byte is enough: the whole token may be a long text.
         place, char = token.start(), body[token.start() : token.start() + 1]
         if char in (b"{", b"["):
             series += depth == 1

@@ -53,10 +53,10 @@ def source_of(name: str) -> Source:
 def begin(summaries: Mapping[str, ScorerSummary], memory: SourceMemory) -> None:
     """Start the background activities of the sources of these scorers, before their first cycle, so that it has data.
 
-    What cannot begin is logged: the scorers' cycles try it again, and report it.
+    A start that fails is logged: the scorers' cycles try it again, and report it.
     """
     if memory.running:
-        # They end what the scorers that are gone have needed.
+        # End what the scorers that are gone have needed.
         memory.tidy()
     for name in sorted({type_of(source) for summary in summaries.values() for source in summary.each_source}):
         try:

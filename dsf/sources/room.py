@@ -1,7 +1,8 @@
 """Where the answers of sources are kept while a scoring request is made of them.
 
 A large answer goes into a file without a name while it arrives, and is mapped into memory, which the system may take
-back at any time. What must stay in memory, as plug-ins read it, is taken out of one budget of all cycles of an agent.
+back at any time. Answers that must stay in memory, as plug-ins read them, are taken out of one budget of all cycles of
+an agent.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class Room:
 
 
 class Spool:
-    """One answer while it arrives: in memory, and if it is large in a file."""
+    """An answer while it arrives: in memory, and if it is large in a file."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder

@@ -44,7 +44,7 @@ class OutdatedSampleError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One time series."""
+    """A time series."""
 
     labels: Mapping[str, str]
     #: (unix seconds, value), ascending in time.

@@ -132,7 +132,7 @@ class AgentKeys:
         if not record.key_ids:
             raise UnknownClusterError(f"cluster {cluster!r} has no credentials yet; try again in a moment")
         request = KeyRequest(action=action, key_id=record.key_ids[0], by=by)
-        # It must also work with a full Redis, which may be the reason for the request.
+        # The request must also work with a full Redis, which may be the reason for it.
         at_once(
             self._redis,
             ("HSET", keys.KEY_REQUESTS, cluster, request.model_dump_json()),

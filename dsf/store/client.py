@@ -28,7 +28,9 @@ _Item = TypeVar("_Item")
 
 
 def connect(settings: Settings, *, name: str = "dsf", retries: int = 3, decode_responses: bool = True) -> redis.Redis:
-    """A thread-safe client that reconnects by itself, with the current password. It decodes answers to str or not.
+    """Return a thread-safe client that reconnects by itself, with the current password.
+
+    `decode_responses` says whether answers become str.
 
     Connecting happens at the first command. Raises SettingsError if the URL or a named file is unusable.
     """
@@ -49,7 +51,7 @@ def _options(settings: Settings, name: str, retries: int) -> dict[str, Any]:
         "socket_keepalive": True,
         "health_check_interval": HEALTH_CHECK_INTERVAL,
         "client_name": name,
-        # Not after a time-out: callers have waited long enough, and would wait several times as long.
+        # A time-out is not retried: callers have waited long enough, and would wait several times as long.
         "retry": Retry(ExponentialWithJitterBackoff(base=0.05, cap=1.0), retries, (redis.ConnectionError,)),
     }
 
@@ -84,7 +86,7 @@ _FLAGS: Final = "#!lua flags=allow-oom\n"
 @functools.cache
 def lua(name: str) -> str:
     """Source of `lua/<name>.lua`; each script's first comment names its keys and arguments."""
-    # These write rows, or tell readers that a pair has changed.
+    # Scripts that write rows, or tell readers that a pair has changed.
     if name not in ("ingest", "set_back", "dispatch", "reschedule", "forget", "unwritten"):
         return _FLAGS + _source(name)
     pairs = keys.pair_key("", "").removesuffix("/")

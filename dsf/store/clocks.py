@@ -1,4 +1,4 @@
-"""Whose clock is wrong: the hub's clock is that of Redis, and every process reports how far its machine's is from it.
+"""Detects wrong clocks: the hub's clock is that of Redis, and every process reports how far its machine's is from it.
 
 A difference has two ends. If several machines differ from Redis in the same way, the clock of Redis is wrong.
 """
@@ -25,7 +25,7 @@ MAX_WITNESSES: Final = 20
 
 
 class ClockReport(BaseModel):
-    """One process's report."""
+    """The report of a process."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -79,7 +79,7 @@ def clock_problem(reports: Collection[ClockReport]) -> str:
     wrong = [report for report in reports if abs(report.offset) > TOLERANCE]
     if not wrong:
         return ""
-    # Those that agree with one another against Redis.
+    # Groups of reports that agree with one another against Redis.
     groups = ([other for other in wrong if abs(other.offset - report.offset) <= TOLERANCE] for report in wrong)
     alike = max(groups, key=len)
     # Redis agrees with itself.

@@ -36,14 +36,14 @@ _Interval = Annotated[int, BeforeValidator(_at_most)]
 
 
 class Entry(BaseModel):
-    """One scorer on one cluster, as scheduled by the hub controller."""
+    """A scorer on a cluster, as scheduled by the hub controller."""
 
     model_config = ConfigDict(frozen=True)
 
     v: int = keys.SCHEMA_VERSION
     cluster: str
     scorer: str
-    #: Of the DynamicScorer: one of that name in another namespace does not inherit this entry's books.
+    #: Namespace of the DynamicScorer: a scorer of that name in another namespace does not inherit this entry's books.
     namespace: str = ""
     score_name: str
     interval: _Interval = Field(ge=1)
@@ -139,7 +139,7 @@ class Pauses(NamedTuple):
 
     #: Number of paused clusters.
     clusters: int = 0
-    #: One of these clusters, and its override: the newest.
+    #: The cluster with the newest override, and that override.
     cluster: str = ""
     override: ScheduleOverride | None = None
     #: Unix seconds at which the first pause ends; None if none ends by itself.

@@ -37,7 +37,7 @@ _NO_ITEMS: Final = "-"
 
 
 class HistoryEntry(BaseModel):
-    """One past cycle. `at` is when it was scheduled (unix seconds), timings are seconds per stage."""
+    """A past cycle. `at` is when it was scheduled (unix seconds), timings are seconds per stage."""
 
     model_config = ConfigDict(frozen=True)
 

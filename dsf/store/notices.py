@@ -25,7 +25,7 @@ NOT_READ: Final = "configSyncMode is None: /config is not read"
 
 
 class ConditionNotice(BaseModel):
-    """One condition of a DynamicScorer."""
+    """A condition of a DynamicScorer."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -54,7 +54,7 @@ OUTCOMES = ("ok", "empty", "partial", "error", "skipped", "lost")
 #: Outcomes with a score.
 SUCCESSES = ("ok", "empty", "partial")
 
-#: Consecutive cycles not taken in time by the agent from which this explains a missing score. One or two may be chance.
+#: Consecutive cycles not taken in time by the agent from which this explains a missing score. Fewer may be chance.
 EXPIRED_THRESHOLD = 3
 
 
@@ -102,7 +102,7 @@ class Unwritten(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     v: int = keys.SCHEMA_VERSION
-    #: One of `dsf.reasons.WriteReason`.
+    #: A value of `dsf.reasons.WriteReason`.
     reason: str
     message: str
     since: _Moment
@@ -124,14 +124,14 @@ class PairScore(BaseModel):
     valid_until: _Moment
     results: list[tuple[dict[str, str], float]] = []
     items: list[tuple[str, int]] = []
-    #: What `spec.execution.hold` keeps back, by item: its value in `items` is the published one.
+    #: Values that `spec.execution.hold` keeps back, by item: the value in `items` is the published one.
     held: dict[str, Waiting] = {}
 
 
 @dataclass(slots=True, eq=False)
 class PairState:
-    """One pair, parsed: what its row says, and its hash if that was read. Times are unix seconds; missing counters are
-    0."""
+    """A pair, parsed: the content of its row, and its hash if that was read. Times are unix seconds; missing counters
+    are 0."""
 
     cluster: str
     scorer: str
@@ -274,8 +274,8 @@ class PairState:
 
 
 def row_fields(pair: str, text: str | None) -> dict[str, Any]:
-    """What a pair's stored row says, as arguments of PairState; nothing of a missing or unreadable one, which its next
-    result puts right."""
+    """Return the content of a pair's stored row as arguments of PairState; empty for a missing or unreadable row, which
+    the pair's next result replaces."""
     if not text:
         return {}
     try:

@@ -75,7 +75,7 @@ class Registry:
         return bool(self._redis.hdel(keys.SCORERS, name))
 
     def scorer(self, name: str) -> ScorerRecord:
-        """One scorer, by the DynamicScorer's name. Raises UnknownScorerError."""
+        """Return the record of a scorer, by the DynamicScorer's name. Raises UnknownScorerError."""
         if (record := parsed(ScorerRecord, name, self._redis.hget(keys.SCORERS, name))) is not None:
             return record
         raise UnknownScorerError(f"no scorer {name!r} runs; registered: {_listed(self.scorers())}")

@@ -118,13 +118,14 @@ class Runs:
         While a result waits in their cluster's mailbox, which could be theirs, only those a minute later than that.
         Returns the runs as `<pair>/<run id>`, and whether there may be more.
         """
-        # So long a lost run is remembered, so that its late result is recognised.
+        # A lost run is remembered for that long, so that its late result is recognised.
         self._redis.zremrangebyscore(keys.LOST_RUNS, "-inf", now - 3600)
         overdue: Any = self._redis.zrangebyscore(
             keys.OPEN_RUNS, "-inf", now - lost_after, start=0, num=_BATCH, withscores=True
         )
         has_mail = self._has_mail({keys.split_pair(member)[0] for member, _ in overdue})
-        # What waits may be the missing result; but not for ever, should somebody keep putting things there.
+        # A waiting message may be the missing result; but the wait is bounded, should somebody keep putting things
+        # there.
         missing = [
             member
             for member, deadline in overdue
@@ -135,7 +136,8 @@ class Runs:
         answers = dict(zip(endings, self.end_all(list(endings.values()), now=now), strict=True))
         spoilt = [member for member in missing if not isinstance(answers.get(member), str)]
         if spoilt:
-            # What is no run, and those of pairs whose data is spoilt, have no books and must not stop the others.
+            # Members that are no run, and those of pairs whose data is spoilt, have no books and must not stop the
+            # others.
             self._redis.zrem(keys.OPEN_RUNS, *spoilt)
         # Others may have ended meanwhile, and those of removed pairs are just forgotten.
         lost = [member for member, answer in answers.items() if not isinstance(answer, str) or answer == "lost"]
@@ -158,7 +160,7 @@ class Runs:
 
         Returns those that had data. The hub controller does this on removing a pair, but may die in between.
         """
-        # What ends with a pair.
+        # Data that ends with a pair.
         by_pair = keys.ROWS, keys.SKIPS, keys.UNWRITTEN
         forgotten: list[str] = []
         for batch in batched(sorted(pairs), _BATCH):

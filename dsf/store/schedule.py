@@ -131,7 +131,7 @@ class ScheduleStore:
         return list(parsed_all(Entry, mine).values())
 
     def entry(self, pair: str) -> Entry | None:
-        """One entry, or None if the pair is not scheduled."""
+        """Return an entry, or None if the pair is not scheduled."""
         text: str | None = self._redis.hget(keys.ENTRIES, pair)  # type: ignore[assignment]
         return parsed(Entry, pair, text)
 
@@ -187,7 +187,7 @@ class ScheduleStore:
                 interval=old.interval if interval is None else interval,
                 paused=old.paused if paused is None else paused,
                 paused_until=old.paused_until if paused is None else paused_until if paused else None,
-                # Of the last change, even if it gave none: who and why belong together.
+                # The note of the last change, even if it gave none: who and why belong together.
                 note=note,
                 by=by,
                 at=at,

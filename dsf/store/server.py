@@ -58,7 +58,7 @@ def check_server(info: Mapping[str, Any]) -> None:
 
 
 def server_problems(info: Mapping[str, Any]) -> dict[str, str]:
-    """What people must change in this server (its INFO): a sentence by kind."""
+    """Return what people must change in this server (its INFO): a sentence by kind."""
     problems = {}
     policy = str(info.get("maxmemory_policy", "noeviction"))
     if policy != "noeviction":
@@ -92,7 +92,7 @@ def claim(client: redis.Redis, owner: Owner, where: str) -> None:
             "scorers and overrides; give this hub a Redis of its own, or stop the other one and wait two minutes"
         )
     if holder is not None:
-        # Not SET, which would overwrite another one's claim of this moment.
+        # The command is not SET, which would overwrite another one's claim of this moment.
         client.pexpire(keys.OWNER, OWNER_LIFE)
     elif stored is not None:
         at_once(client, ("SET", keys.OWNER, text, "PX", OWNER_LIFE))

@@ -166,7 +166,7 @@ REASONS: Final = tuple(_WHY)
 
 _TEXT: Final = re.compile(r"(\d+) (\d+) (\d+) (.+)")
 
-#: Consecutive skips from which they are reported despite a valid score. One or two are normal under a rate limit.
+#: Consecutive skips from which they are reported despite a valid score. Fewer are normal under a rate limit.
 SKIPS_THRESHOLD: Final = 3
 
 

@@ -1,6 +1,7 @@
 """Marks of the stages that work in a loop: each sets its own, which Redis removes if it is not set again.
 
-Whoever shows the fleet notices a missing mark, so a stage that stands still need not say so itself. Redis counts the
+Readers of the fleet's state notice a missing mark, so a stage that stands still need not say so itself. Redis counts
+the
 time, so no process's clock matters.
 """
 

@@ -1,4 +1,4 @@
-"""What the score writer and the rest of the hub tell each other through Redis.
+"""Messages between the score writer and the rest of the hub, through Redis.
 
 Results workers count changes of scores by pair and wake the writer. The writer records its counters, and why scores are
 not written. Its schedule is in its memory: after a change of leader everything is compared.
@@ -31,7 +31,7 @@ _LONGEST_MESSAGE = 1000
 class Facts:
     """Redis' data of a pair."""
 
-    #: None if missing (or removed).
+    #: The scorer's record, None if missing (or removed).
     scorer: ScorerRecord | None
     cluster: ClusterRecord | None
     scheduled: bool

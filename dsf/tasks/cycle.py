@@ -11,7 +11,7 @@ from dsf.messages import CYCLE_TASK, FETCH_TASK, PUBLISH_TASK, SCORE_TASK
 
 
 class AgentTask(Task):  # type: ignore[type-arg]
-    """A task that runs in an agent. It fails as expected, and has no stored result."""
+    """A task that runs in an agent. A failure is an expected outcome, and the task has no stored result."""
 
     abstract = True
     throws = (CycleError,)

@@ -1,4 +1,4 @@
-"""The task that takes results in. It is the only one that the hub registers."""
+"""The task that ingests results. The hub registers only this one."""
 
 from __future__ import annotations
 

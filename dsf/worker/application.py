@@ -1,7 +1,7 @@
 """The Celery application of each role, made from its settings: `make_app`.
 
-One configuration for all roles. They differ in the tasks that are registered, the queues that are known, and the boot
-steps of the worker. `dsf.celery` makes the one of Celery's own commands.
+All roles have one configuration. They differ in the tasks that are registered, the queues that are known, and the boot
+steps of the worker. `dsf.celery` makes the application of Celery's own commands.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def configuration(config: Settings) -> dict[str, Any]:
         # The default gives up after 100 attempts, about 48 minutes.
         "broker_connection_max_retries": None,
         "broker_connection_retry_on_startup": True,
-        # A full Redis, one without its replica, and a replica refuse commands. That is temporary, too.
+        # A full Redis, one without its replica, and a replica refuse commands. These states are temporary, too.
         "broker_channel_error_retry": True,
         # Results are separate messages; a result backend would mean a shared key space and more round trips.
         "result_backend": None,
@@ -130,8 +130,8 @@ def configuration(config: Settings) -> dict[str, Any]:
         "worker_hijack_root_logger": False,
         "worker_redirect_stdouts": False,
         "worker_proc_alive_timeout": 10.0,
-        # Celery's future default, set to avoid a warning at each lost connection. It cancels late-acknowledged tasks:
-        # agents have none, a single thread runs no other, and multiple threads do not support it.
+        # Celery's future default, set to avoid a warning at each lost connection. The setting cancels late-acknowledged
+        # tasks: agents have none, a single thread runs no other, and multiple threads do not support it.
         "worker_cancel_long_running_tasks_on_connection_loss": True,
         "beat_scheduler": "dsf.beat_schedule:BeatScheduler",
         "task_publish_retry": True,
@@ -166,7 +166,7 @@ def configuration(config: Settings) -> dict[str, Any]:
 
 
 def _flower_url(link: Link) -> str:
-    # Flower's queue page opens its own connection by URL. It shows the URL without the password.
+    # Flower's queue page opens its own connection by URL, and shows the URL without the password.
     username, password = link.credentials.read()
     user = f"{quote(username, safe='')}:{quote(password, safe='')}@" if username or password else ""
     return link.url.replace("://", f"://{user}", 1)

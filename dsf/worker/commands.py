@@ -19,7 +19,7 @@ _ROLES: Final = {
 _FLOWER: Final = {
     # Otherwise every user of the page may start tasks.
     "read_only": "True",
-    # It has no login by itself.
+    # Flower has no login by itself.
     "address": "127.0.0.1",
     # Workers always send events; the default requests them from every worker of the fleet every 5 s.
     "enable_events": "False",
@@ -60,10 +60,10 @@ def prepare(words: Sequence[str], environment: MutableMapping[str, str]) -> None
     """Make this process, started with these words, what the `dsf` command of that name would be.
 
     `celery flower` would otherwise show made-up events and start tasks for everybody, and `celery worker` have a name
-    that Flower does not show. What is set already stays.
+    that Flower does not show. Values that are set already stay.
     """
     program = PurePath(words[0])
-    # Also `python -m celery`.
+    # The second case is `python -m celery`.
     if "celery" not in (program.name, program.parent.name):
         return
     role = next((_ROLES[word] for word in words[1:] if word in _ROLES), None)

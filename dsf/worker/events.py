@@ -1,8 +1,8 @@
 """The events of a worker for Flower, sent together about once a second.
 
 Celery sends each by itself, from its main loop: at 100 ms to the hub, the events of a cycle would allow less than two
-cycles a second, and on the hub they cost a quarter of the results worker's CPU. It also sends none of tasks that did
-not come through a queue. Nothing waits for events.
+cycles a second, and on the hub they cost a quarter of the results worker's CPU. Celery also sends none of tasks that
+did not come through a queue. No part of the program waits for events.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class GatheredEvents(bootsteps.StartStopStep):
             if dispatcher is not shown or time.monotonic() >= beat_at:
                 self._beat(dispatcher, "worker-heartbeat" if dispatcher is shown else "worker-online")
                 shown, beat_at = dispatcher, time.monotonic() + HEARTBEAT_INTERVAL
-            # It drops what it cannot send.
+            # The dispatcher drops what it cannot send.
             dispatcher.flush()
         self._dispatcher.flush()
         self._beat(self._dispatcher, "worker-offline")
@@ -153,13 +153,13 @@ class EventProducer(_Producer):  # type: ignore[misc]
     """Sends events for Flower, or drops them: nothing waits for them.
 
     Celery retries heartbeats until Redis is back, in the worker's main loop, which meanwhile neither reconnects nor
-    handles a shutdown. It also keeps unsent events without bound, and sends any number of them as one message.
+    handles a shutdown. Celery also keeps unsent events without bound, and sends any number of them as one message.
     """
 
     _has_warned = False
 
     def publish(self, body: Any, *args: Any, **options: Any) -> None:
-        """Send an event or a list of events, in messages that Flower accepts. What comes after an error is dropped."""
+        """Send an event or a list of events, in messages that Flower accepts. Events after an error are dropped."""
         options |= {"retry": False, "serializer": _WRITTEN}
         events = body if isinstance(body, list) else [body]
         try:
@@ -190,11 +190,11 @@ class Events(celery_events.Events):
 
 
 def _messages(events: Iterable[str]) -> Iterator[str]:
-    """These events, in order, in JSON lists that each fit into a message."""
+    """Return the events, in order, in JSON lists that each fit into a message."""
     part: list[str] = []
     size = 0
     for event in events:
-        # They are quoted once more in the message, which must stay below MOST_EVENT_BYTES.
+        # The events are quoted once more in the message, which must stay below MOST_EVENT_BYTES.
         if part and size + len(event) > 40_000:
             yield f"[{','.join(part)}]"
             part, size = [], 0

@@ -30,7 +30,7 @@ from dsf.settings import settings
 from dsf.store.client import connect
 from dsf.worker.events import MOST_EVENT_BYTES
 
-#: Most results workers whose events are shown. One without an event for ten minutes may be replaced.
+#: Most results workers whose events are shown. A worker without an event for ten minutes may be replaced.
 _MOST_RESULTS_WORKERS: Final = 100
 _TYPES: Final = frozenset(
     {f"worker-{kind}" for kind in ("online", "heartbeat", "offline")}
@@ -80,7 +80,7 @@ class _Checked:
 
 
 def checked(kind: type[Any]) -> type[Any]:
-    """That class of connections, checked."""
+    """Return that class of connections, checked."""
     return type(f"Checked{kind.__name__}", (_Checked, kind), {})
 
 
@@ -198,6 +198,6 @@ def install(app: Celery) -> None:
         return render(self, *args, **values)
 
     handler.set_default_headers, handler.render = set_headers, render_page
-    # They have the names of clusters and tasks; Flower itself asks no password for them.
+    # The metrics have the names of clusters and tasks; Flower itself asks no password for them.
     metrics: Any = flower.views.monitor.Metrics
     metrics.get = tornado.web.authenticated(metrics.get)

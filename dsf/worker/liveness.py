@@ -85,7 +85,7 @@ class PatientConsumer(Consumer):
     def on_connection_error_after_connected(self, exc: Exception) -> None:
         """Close the connection. A Redis that refuses commands would refuse the next one immediately."""
         super().on_connection_error_after_connected(exc)
-        # Also a replica during a failover.
+        # A replica during a failover answers so, too.
         if isinstance(exc, redis.ResponseError) or isinstance(exc.__cause__, redis.ResponseError):
             keep_alive()
             time.sleep(1.0)

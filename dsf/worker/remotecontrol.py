@@ -2,8 +2,8 @@
 
 Commands and their handlers are Celery's. The way there is not: kombu's needs the right to fill lists and sets in Redis,
 for replies and bindings, which one stolen credential could use to fill Redis. Here a command is published on a channel
-that agents may only read, and each worker publishes its reply on a channel of its own. Nothing is stored. Commands that
-only ask have a channel of their own: Flower may send nothing else.
+that agents may only read, and each worker publishes its reply on a channel of its own. Redis stores nothing. Commands
+that only ask have a channel of their own: Flower may send nothing else.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from dsf.text import cleaned, visible
 
 log = dsf.log.get(__name__)
 
-#: What may be asked of a worker, and changed in it. The rest of Celery's commands end a worker, let it consume other
-#: queues, or are not possible with its pool.
+#: Commands that read from a worker, and those that change it. The rest of Celery's commands end a worker, let it
+#: consume other queues, or are not possible with its pool.
 QUESTIONS: Final = (
     "active",
     "active_queues",
@@ -215,7 +215,7 @@ def _listen(node: RemoteControlNode, end: threading.Event) -> None:
 
 
 def _subscriber(client: redis.Redis) -> Any:
-    # Not in redis-py's published types.
+    # The method is missing in redis-py's published types.
     subscriber: Any = client.pubsub()  # type: ignore[no-untyped-call]
     return subscriber
 
