@@ -54,7 +54,7 @@ def left_over(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "tmp").iterdir() if not path.name.startswith(("dsf", ".")))
 
 
-def test_a_killed_redis_leaves_neither_noise_nor_files(
+def test_killed_redis_leaves_neither_log_noise_nor_files(
     busy: tuple[Agent, Gate, ScriptedServer], server: RedisServer, tmp_path: Path
 ) -> None:
     agent, gate, source = busy
@@ -79,7 +79,7 @@ def test_a_killed_redis_leaves_neither_noise_nor_files(
     assert left_over(tmp_path) == []
 
 
-def test_a_cut_connection_ends_no_cycle(busy: tuple[Agent, Gate, ScriptedServer]) -> None:
+def test_cut_connection_does_not_end_running_cycles(busy: tuple[Agent, Gate, ScriptedServer]) -> None:
     """As when a password is withdrawn: what has begun goes on."""
     agent, gate, source = busy
     for client in agent.redis.client_list():
@@ -107,7 +107,7 @@ def test_connections_are_one_for_each_thread_and_four_more(busy: tuple[Agent, Ga
     agent.redis.client_unpause()
 
 
-def test_a_redis_that_has_become_a_replica_is_left(server: RedisServer, tmp_path: Path) -> None:
+def test_agent_leaves_a_redis_that_became_a_replica(server: RedisServer, tmp_path: Path) -> None:
     """A planned switchover behind one address: the old primary lives on, and so do all connections to it."""
     gate = Gate(matrix(SERIES))
     with (

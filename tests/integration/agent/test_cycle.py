@@ -13,7 +13,7 @@ from tests.support.httpserver import ScriptedServer, answer, matrix
 from tests.support.wait import wait_for
 
 
-def test_a_tick_becomes_a_signed_result(agent: Agent, source: ScriptedServer, scorer: ScriptedServer) -> None:
+def test_tick_produces_a_signed_result(agent: Agent, source: ScriptedServer, scorer: ScriptedServer) -> None:
     before = int(time.time())
     run_id = agent.tick("sample")
     result = agent.result()
@@ -49,7 +49,7 @@ def test_several_sources_of_two_types(agent: Agent, source: ScriptedServer, scor
     assert (free["metric"]["node"], free["values"][-1][1]) == ("n1", "7")
 
 
-def test_a_cycle_by_hand_makes_its_own_run(agent: Agent, source: ScriptedServer) -> None:
+def test_manual_celery_task_creates_its_own_run(agent: Agent, source: ScriptedServer) -> None:
     before = time.time()
     with Celery("by-hand", broker=_url(agent)) as app:
         app.conf.broker_transport_options = {"sep": ":", "priority_steps": [0]}
@@ -62,7 +62,7 @@ def test_a_cycle_by_hand_makes_its_own_run(agent: Agent, source: ScriptedServer)
     assert agent.no_result(0.2)
 
 
-def test_a_tick_that_is_sent_once_more_is_no_cycle(agent: Agent, source: ScriptedServer) -> None:
+def test_repeated_tick_does_not_start_a_second_cycle(agent: Agent, source: ScriptedServer) -> None:
     """A push that is tried again may arrive twice."""
     run = agent.tick("sample", expires=60)
     assert agent.result().run == run

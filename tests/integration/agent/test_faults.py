@@ -16,7 +16,7 @@ from tests.support.wait import PATIENCE, wait_for
 CANARY = "canary-token-93b1c7"
 
 
-def test_a_cycle_ends_before_the_next_one(agent: Agent, source: ScriptedServer) -> None:
+def test_cycle_ends_before_the_next_tick(agent: Agent, source: ScriptedServer) -> None:
     source.script(httpserver.hang)
     # More where the tick's time was over before the source was asked: machines are busy.
     for seconds in (1.5, 6.0, 20.0, 60.0):
@@ -33,7 +33,7 @@ def test_a_cycle_ends_before_the_next_one(agent: Agent, source: ScriptedServer) 
     assert agent.result().outcome == "ok"
 
 
-def test_a_second_cycle_of_a_scorer_is_skipped(agent: Agent, source: ScriptedServer) -> None:
+def test_overlapping_cycle_of_a_scorer_is_skipped(agent: Agent, source: ScriptedServer) -> None:
     gate = Gate(matrix(SERIES))
     source.script(gate)
     first = agent.tick("sample")
@@ -48,7 +48,7 @@ def test_a_second_cycle_of_a_scorer_is_skipped(agent: Agent, source: ScriptedSer
     assert agent.no_result(0.3)
 
 
-def test_one_scorer_that_hangs_delays_no_other(agent: Agent, scorer: ScriptedServer) -> None:
+def test_hanging_scorer_does_not_delay_other_scorers(agent: Agent, scorer: ScriptedServer) -> None:
     with ScriptedServer(hanging=httpserver.hang, good=matrix(SERIES)) as source:
         good = summary("good", f"{source.url}/good", scorer.url)
         slow = {"scoringInterval": 300, "timeoutSeconds": 200}
@@ -148,7 +148,7 @@ def test_killed_in_a_stage_the_next_tick_scores(
     assert agent.spooled() == []
 
 
-def test_what_a_message_carries_besides_does_not_hold_a_scorer_back(agent: Agent, source: ScriptedServer) -> None:
+def test_tick_with_a_huge_expiry_does_not_block_later_ticks(agent: Agent, source: ScriptedServer) -> None:
     # A tick that says it lasts a year: its run is over when three time-outs have passed at the latest.
     source.script(answer("no", 404))
     agent.tick("sample", expires=31_536_000)

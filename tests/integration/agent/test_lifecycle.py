@@ -17,7 +17,7 @@ from tests.support.httpserver import Gate, ScriptedServer, answer, matrix
 from tests.support.wait import wait_for
 
 
-def test_a_deleted_configuration_ends_everything(agent: Agent) -> None:
+def test_deleted_configuration_removes_all_scorers_and_scores(agent: Agent) -> None:
     agent.tick("sample")
     agent.result()
     assert len(agent.metrics("dynamic_score{")) == 1
@@ -34,7 +34,7 @@ def test_a_deleted_configuration_ends_everything(agent: Agent) -> None:
     assert (result.outcome, result.stage, result.reason) == ("error", "fetch", "unknown_scorer")
 
 
-def test_a_tick_that_is_faster_than_the_configuration(
+def test_tick_waits_for_the_configuration_of_its_scorer(
     agent: Agent, source: ScriptedServer, scorer: ScriptedServer
 ) -> None:
     # Another one where this process was not as fast as the agent's five seconds.
@@ -83,7 +83,7 @@ def test_probes_and_the_end(make_agent: AgentFactory, source: ScriptedServer, sc
     assert (result.run, result.outcome) == (run_id, "ok")
 
 
-def test_a_queue_that_waits_is_not_lost_at_the_end(make_agent: AgentFactory, scorer: ScriptedServer) -> None:
+def test_queued_ticks_survive_a_restart_of_the_agent(make_agent: AgentFactory, scorer: ScriptedServer) -> None:
     gate = Gate(matrix(SERIES))
     with ScriptedServer(gate) as source:
         agent = make_agent(agent_concurrency=1)
@@ -102,7 +102,7 @@ def test_a_queue_that_waits_is_not_lost_at_the_end(make_agent: AgentFactory, sco
     assert found == runs
 
 
-def test_a_port_in_use_is_named(agent: Agent) -> None:
+def test_port_in_use_is_named_in_the_error(agent: Agent) -> None:
     taken = agent.port()
     ended = subprocess.run(
         [sys.executable, "-m", "dsf.agent"],

@@ -63,7 +63,7 @@ def test_the_pace_is_held_and_nothing_is_lost(make_agent: AgentFactory) -> None:
         assert at >= number / RATE - _GRAIN, times
 
 
-def test_what_waits_too_long_for_its_turn_is_skipped_and_said(make_agent: AgentFactory) -> None:
+def test_ticks_that_exceed_the_rate_limit_are_skipped_as_expired(make_agent: AgentFactory) -> None:
     for _ in range(5):
         times, ends = asked_in_all(make_agent, expires=0.9)
         # In 0.9 s there are turns for four of them at most.

@@ -71,7 +71,7 @@ def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_what_an_agent_needs_is_the_list() -> None:
+def test_agent_dependencies_match_the_documented_list() -> None:
     asked = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     base = {re.split(r"[^A-Za-z0-9_-]", one)[0].lower() for one in asked}
     assert base == NEEDED | FOR_THE_HUB
@@ -80,7 +80,9 @@ def test_what_an_agent_needs_is_the_list() -> None:
 
 
 @pytest.mark.usefixtures("image_like")
-def test_a_cycle_needs_nothing_else(make_agent: AgentFactory, source: ScriptedServer, scorer: ScriptedServer) -> None:
+def test_agent_without_optional_packages_completes_a_cycle(
+    make_agent: AgentFactory, source: ScriptedServer, scorer: ScriptedServer
+) -> None:
     agent = make_agent()
     agent.configure(summary("sample", f"{source.url}/api/v1/query_range", f"{scorer.url}/scoring"))
     agent.start()
@@ -108,7 +110,7 @@ def test_every_module_of_an_agent_is_found_there() -> None:
 
 
 @pytest.mark.usefixtures("image_like")
-def test_what_is_not_there_says_where_it_is() -> None:
+def test_hub_commands_in_the_agent_image_name_the_missing_package() -> None:
     packages = {"hub": "fastapi", "flower": "flower", "optimizer": "uvicorn"}
     code = (
         "from typer.testing import CliRunner\nfrom dsf.cli.main import app\n"

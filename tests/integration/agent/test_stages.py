@@ -22,7 +22,7 @@ from tests.support.wait import wait_for
 QUEUE = keys.spoke_queue(CLUSTER)
 
 
-def test_a_cycle_costs_one_pop_and_one_push(agent: Agent) -> None:
+def test_cycle_costs_one_pop_and_one_push(agent: Agent) -> None:
     agent.tick("sample")
     agent.result()
     with agent.redis.monitor() as monitor:

@@ -94,7 +94,7 @@ def _apply(control_plane: ControlPlane, manifest: dict[str, Any]) -> str:
     return control_plane.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
 
 
-def test_they_apply_are_structural_and_stay_as_they_are(control_plane: ControlPlane) -> None:
+def test_crds_are_structural_and_unchanged_by_the_api_server(control_plane: ControlPlane) -> None:
     text = control_plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=dump_crds())
     assert text.count("serverside-applied") == 3
     for plural in ("dynamicscorers", "dynamicscoringconfigs", "scoringauthentications"):
@@ -188,7 +188,7 @@ def test_defaults_are_filled_in(control_plane: ControlPlane, session: Session) -
     assert execution["whenFailing"] == {"behavior": "Keep", "failureThreshold": 3}
 
 
-def test_a_config_needs_no_spec(control_plane: ControlPlane) -> None:
+def test_config_without_spec_is_accepted(control_plane: ControlPlane) -> None:
     manifest = config(control_plane.namespace())
     del manifest["spec"]
     assert "created" in _apply(control_plane, manifest)
@@ -346,7 +346,7 @@ TOKEN_WITHOUT_KEY = {"auth": {"tokenSecretRef": {"name": "a"}}}
         ),
     ],
 )
-def test_a_wrong_scorer_is_refused_with_a_helpful_message(session: Session, spec: dict[str, Any], words: str) -> None:
+def test_invalid_scorer_is_refused_with_a_helpful_message(session: Session, spec: dict[str, Any], words: str) -> None:
     assert words in _refusal(session, scorer("default", **spec))
 
 
@@ -362,7 +362,7 @@ def test_a_wrong_scorer_is_refused_with_a_helpful_message(session: Session, spec
     ],
 )
 @pytest.mark.parametrize("mode", ["None", "Full"])
-def test_a_complete_scorer_is_accepted(session: Session, mode: str, source: dict[str, Any] | None) -> None:
+def test_complete_scorer_is_accepted(session: Session, mode: str, source: dict[str, Any] | None) -> None:
     spec = {"configSyncMode": mode} | ({} if source is None else {"source": source})
     assert _refusal(session, scorer("default", **spec)) == ""
 
@@ -379,7 +379,7 @@ def test_the_rest_of_a_source_may_come_from_config(session: Session) -> None:
     ],
 )
 @pytest.mark.parametrize("spelling", ["mask", "masks"])
-def test_a_wrong_mask_is_refused(session: Session, spelling: str, masks: list[Any], words: str) -> None:
+def test_invalid_mask_is_refused(session: Session, spelling: str, masks: list[Any], words: str) -> None:
     assert f"spec.{spelling}{words}" in _refusal(session, config("default", **{spelling: masks}))
 
 
@@ -441,7 +441,9 @@ _REF = {"name": "s", "key": "k"}
         ({"gcp": {}}, "either audience or key"),
     ],
 )
-def test_what_is_said_of_bad_authentication(session: Session, auth: dict[str, Any], said: str) -> None:
+def test_invalid_source_authentication_is_refused_with_a_reason(
+    session: Session, auth: dict[str, Any], said: str
+) -> None:
     assert said in _refusal(session, scorer("default", source={"auth": auth}))
 
 
@@ -464,6 +466,8 @@ _BASIC = {"username": {"value": "u"}, "password": _REF}
         ),
     ],
 )
-def test_what_is_said_of_a_bad_authentication_object(session: Session, spec: dict[str, Any], said: str) -> None:
+def test_invalid_scoring_authentication_is_refused_with_a_reason(
+    session: Session, spec: dict[str, Any], said: str
+) -> None:
     manifest = {**AUTHENTICATIONS["thanos"], "metadata": {"name": "bad", "namespace": "default"}, "spec": spec}
     assert said in _refusal(session, manifest)

@@ -68,7 +68,7 @@ def world(bed: Bed, ca: TestCa, local: ssl.SSLContext) -> Iterator[World]:
 
 
 @pytest.mark.parametrize("how", ["Basic", "Post"])
-def test_one_token_for_all(world: World, how: str) -> None:
+def test_concurrent_fetches_share_one_token(world: World, how: str) -> None:
     found: list[int] = []
     more: dict[str, Any] = {"clientAuthentication": how, "scopes": ["read", "write"], "audience": "metrics"}
     threads = [threading.Thread(target=lambda: found.append(world.fetch(**more))) for _ in range(8)]
@@ -90,7 +90,7 @@ def test_renewed_before_its_end(world: World, later: Callable[[float], None]) ->
         assert (world.fetch(), len(world.server.given)) == (1, given)
 
 
-def test_a_wrong_secret(world: World) -> None:
+def test_wrong_client_secret_is_reported_and_its_correction_is_used_at_once(world: World) -> None:
     world.bed.put("client", secret="wr0ng of:the&cl%ient")
     reason, message = world.failure()
     assert (reason, world.server.given, world.server.answers) == ("auth_failed", [], [])
@@ -103,14 +103,14 @@ def test_a_wrong_secret(world: World) -> None:
     assert world.fetch() == 1
 
 
-def test_a_scope_that_the_server_of_tokens_does_not_give(world: World) -> None:
+def test_scope_refused_by_the_token_server_fails_as_auth_failed(world: World) -> None:
     reason, message = world.failure(scopes=["read", "admin"])
     assert (reason, world.server.given) == ("auth_failed", [])
     assert "HTTP 400" in message
     assert "invalid_scope" in message
 
 
-def test_a_scope_that_the_source_does_not_take(world: World) -> None:
+def test_scope_refused_by_the_source_fails_as_unauthorized(world: World) -> None:
     reason, message = world.failure(scopes=["write"])
     assert reason == "unauthorized"
     assert "HTTP 403" in message
@@ -119,7 +119,7 @@ def test_a_scope_that_the_source_does_not_take(world: World) -> None:
     assert (len(world.server.given), world.server.answers) == (1, [403])
 
 
-def test_a_token_that_is_revoked_is_got_anew_once(world: World) -> None:
+def test_revoked_token_is_renewed_once(world: World) -> None:
     assert world.fetch() == 1
     world.revoke(world.server.given[0])
     assert world.fetch() == 1

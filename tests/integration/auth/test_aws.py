@@ -77,7 +77,7 @@ def amazon(bed: Bed) -> Iterator[ScriptedServer]:
         yield running
 
 
-def test_a_query_is_signed(bed: Bed, amazon: ScriptedServer) -> None:
+def test_aws_query_is_signed(bed: Bed, amazon: ScriptedServer) -> None:
     assert bed.fetch(amazon.url, METHODS) == 1
     summary = bed.summary(amazon.url, METHODS).model_copy(
         update={"source_query": 'sum by (node) (rate(a{b=~"c+|d%", e!="ü&="}[5m])) + 1'}
@@ -95,7 +95,7 @@ def test_a_query_is_signed(bed: Bed, amazon: ScriptedServer) -> None:
     assert any("Credential=AKIDEXAMPLE/eu-west-1/aps/aws4_request, Signature=***" in line for line in bed.shown)
 
 
-def test_a_query_by_post_is_signed_with_its_body(bed: Bed, amazon: ScriptedServer) -> None:
+def test_aws_post_query_is_signed_with_its_body(bed: Bed, amazon: ScriptedServer) -> None:
     bed.method = "POST"
     assert bed.fetch(amazon.url, METHODS) == 1
     (request,) = amazon.requests
@@ -103,14 +103,14 @@ def test_a_query_by_post_is_signed_with_its_body(bed: Bed, amazon: ScriptedServe
     assert dict(parse_qsl(request.body.decode()))["query"] == "up"
 
 
-def test_a_query_in_the_path_is_signed_as_the_server_reads_it(bed: Bed, amazon: ScriptedServer) -> None:
+def test_aws_query_in_the_url_is_signed_as_the_server_reads_it(bed: Bed, amazon: ScriptedServer) -> None:
     access = Authenticator(bed.secrets).access(bed.summary(amazon.url, METHODS), "fetch", 0.0)
     url = f"{amazon.url}/prod/score?model=team/llama:8b@x,y&b=1+2&empty"
     assert b"success" in http.get(url, access=access, deadline=time.monotonic() + 30, max_bytes=1000)
     assert amazon.requests[-1].query == {"model": "team/llama:8b@x,y", "b": "1 2", "empty": ""}
 
 
-def test_a_body_in_pieces_is_signed(bed: Bed, amazon: ScriptedServer) -> None:
+def test_aws_body_in_pieces_is_signed(bed: Bed, amazon: ScriptedServer) -> None:
     class Pieces:
         def __len__(self) -> int:
             return 8
@@ -123,7 +123,7 @@ def test_a_body_in_pieces_is_signed(bed: Bed, amazon: ScriptedServer) -> None:
         http.post(f"{amazon.url}/a/b", body, access=access, deadline=time.monotonic() + 30, max_bytes=1000)
 
 
-def test_a_session_and_a_wrong_key(bed: Bed, amazon: ScriptedServer) -> None:
+def test_aws_session_token_is_sent_and_a_wrong_key_is_refused(bed: Bed, amazon: ScriptedServer) -> None:
     session = {"aws": {**AWS, "sessionToken": {"name": "amazon", "key": "token"}, "service": "execute-api"}}
     assert bed.fetch(amazon.url, session) == 1
     assert amazon.requests[-1].headers["X-Amz-Security-Token"] == "sessi0n-token"
@@ -138,7 +138,9 @@ WINDOW = 300
 
 
 @pytest.mark.parametrize(("ahead", "said"), [(3600, "ahead of"), (-3600, "behind")])
-def test_a_clock_that_is_off(bed: Bed, amazon: ScriptedServer, ahead: int, said: str) -> None:
+def test_aws_signature_outside_the_time_window_reports_the_clock_difference(
+    bed: Bed, amazon: ScriptedServer, ahead: int, said: str
+) -> None:
     """The signature is good, and of a time that Amazon's clock does not take."""
 
     def in_time(exchange: Exchange) -> None:

@@ -215,7 +215,7 @@ CLOUDS = ("azure", "gcp", "aws")
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)
-def test_one_token_for_many_cycles(world: World, cloud: str) -> None:
+def test_cloud_token_is_reused_for_several_cycles(world: World, cloud: str) -> None:
     bed, methods = world.bed, world.methods(cloud)
     with source(world, cloud) as server:
         assert [bed.fetch(server.url, methods, world.tls) for _ in range(3)] == [1, 1, 1]
@@ -226,14 +226,14 @@ def test_one_token_for_many_cycles(world: World, cloud: str) -> None:
     assert "***" in shown
 
 
-def test_a_service_account_of_google(world: World) -> None:
+def test_google_service_account_is_impersonated(world: World) -> None:
     methods = world.methods("gcp", serviceAccount=KEY_OF)
     with source(world, "gcp") as server:
         assert world.bed.fetch(server.url, methods, world.tls) == 1
     assert world.clouds.given == 2
 
 
-def test_a_key_of_google(world: World) -> None:
+def test_google_key_ignores_its_token_uri_and_a_broken_key_is_reported(world: World) -> None:
     bed, url = world.bed, f"{world.clouds.server.url}/key/token"
     private = world.clouds.cluster.key.as_pem(private=True).decode()
     info = {
@@ -274,7 +274,9 @@ def test_renewed_before_its_end(world: World, cloud: str, kept: int, later: Call
 
 
 @pytest.mark.parametrize("cloud", [*CLOUDS, "account"])
-def test_a_good_token_outlives_the_api_server(world: World, cloud: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_valid_token_is_used_while_the_api_server_is_away(
+    world: World, cloud: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tokencache, "_SHARE", 0.0)
     world.clouds.seconds = 30
     asked: list[str] = []
@@ -313,7 +315,9 @@ def test_after_a_401_it_is_got_anew_once(world: World, cloud: str) -> None:
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)
-def test_a_token_that_is_not_the_clusters(world: World, cloud: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forged_cluster_token_is_refused_by_the_cloud(
+    world: World, cloud: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     forged = Cluster()
     monkeypatch.setattr(world.bed.secrets, "account_token", forged.token)
     with source(world, cloud) as server:
@@ -329,7 +333,7 @@ def test_a_token_that_is_not_the_clusters(world: World, cloud: str, monkeypatch:
 
 @pytest.mark.parametrize("ahead", [7200, -7200])
 @pytest.mark.parametrize("cloud", CLOUDS)
-def test_a_cluster_whose_clock_is_off(world: World, cloud: str, ahead: int) -> None:
+def test_cluster_clock_difference_is_reported_by_a_cloud_token_failure(world: World, cloud: str, ahead: int) -> None:
     """Its tokens are not good yet, or over. The agent's clock is the cluster's: the cloud's is another one."""
     world.clouds.cluster.ahead = ahead
     world.clouds.server.script(at_another_time(-ahead, world.clouds.give))
@@ -343,7 +347,7 @@ def test_a_cluster_whose_clock_is_off(world: World, cloud: str, ahead: int) -> N
 
 
 @pytest.mark.parametrize("ahead", [7200, -7200])
-def test_a_projected_token_of_a_cluster_whose_clock_is_off(world: World, ahead: int) -> None:
+def test_cluster_clock_difference_is_reported_for_a_projected_token(world: World, ahead: int) -> None:
     cluster = world.clouds.cluster
     methods = {"serviceAccountToken": {"audience": "thanos"}}
 
@@ -378,7 +382,9 @@ BAD: dict[str, Handler] = {
 
 @pytest.mark.parametrize("cloud", CLOUDS)
 @pytest.mark.parametrize("what", BAD)
-def test_a_server_that_gives_none(world: World, cloud: str, what: str, local: ssl.SSLContext) -> None:
+def test_cloud_server_without_a_token_fails_as_auth_failed(
+    world: World, cloud: str, what: str, local: ssl.SSLContext
+) -> None:
     world.bed.seconds = 1 if what == "hangs" else 30
     with ScriptedServer(BAD[what], tls=local) as server, ScriptedServer(answer("never asked")) as never:
         error = world.bed.failure(never.url, world.methods(cloud, server.url), world.tls)
@@ -397,7 +403,7 @@ NEW = "eyJuZXctdG9rZW4iOiJvZi1jbG91ZCJ9"
     "bad",
     [answer({"access_token": NEW, "error_codes": [NEW]}, 201), answer(f"<SessionToken>{NEW}</SessionToken>", 500)],
 )
-def test_a_token_in_a_bad_answer_is_not_shown(world: World, cloud: str, bad: Handler) -> None:
+def test_token_in_an_invalid_cloud_response_is_not_shown(world: World, cloud: str, bad: Handler) -> None:
     world.clouds.server.script(bad)
     error = world.bed.failure("http://127.0.0.1:1", world.methods(cloud), world.tls)
     assert (error.reason, NEW[:8] in error.message) == ("auth_failed", False)
@@ -420,7 +426,9 @@ def test_the_words_of_a_cloud_are_shown(world: World, cloud: str, refusal: objec
     assert NEW[:8] not in error.message
 
 
-def test_a_ca_that_did_not_sign(world: World, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_untrusted_ca_of_a_cloud_server_fails_as_auth_failed(
+    world: World, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     other = TestCa(tmp_path_factory.mktemp("other-ca"))
     world.bed.put("ca", ca_crt=other.cert.read_bytes())
     for cloud in CLOUDS:
@@ -478,7 +486,7 @@ def pod(world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterat
 POD = {"aws": {"region": "eu-west-1", "podIdentity": True}}
 
 
-def test_a_pod_identity_of_eks(world: World, pod: ScriptedServer, tmp_path: Path) -> None:
+def test_eks_pod_identity_key_is_fetched_once_and_not_shown(world: World, pod: ScriptedServer, tmp_path: Path) -> None:
     with source(world, "aws") as server:
         assert [world.bed.fetch(server.url, POD) for _ in range(3)] == [1, 1, 1]
         assert (world.clouds.given, pod.paths()) == (1, ["/v1/credentials"])
@@ -492,7 +500,9 @@ def test_a_pod_identity_of_eks(world: World, pod: ScriptedServer, tmp_path: Path
     assert "no key from EKS Pod Identity: HTTP 400" in error.message
 
 
-def test_a_pod_without_an_identity(world: World, pod: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pod_without_eks_identity_is_reported_and_no_other_url_is_queried(
+    world: World, pod: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name = "AWS_CONTAINER_CREDENTIALS_FULL_URI"
     # Nobody but EKS's agent is asked, whatever is in the environment.
     for url in ("http://169.254.169.254/latest", "http://192.0.2.1/v1", "file:///etc/passwd", "http://eks.example/"):
@@ -506,20 +516,22 @@ def test_a_pod_without_an_identity(world: World, pod: ScriptedServer, monkeypatc
 
 
 @pytest.mark.parametrize("body", ["<html>", {"AccessKeyId": "a"}, [1]])
-def test_a_pod_identity_with_an_answer_that_is_none(world: World, pod: ScriptedServer, body: object) -> None:
+def test_eks_pod_identity_response_without_a_key_fails_as_auth_failed(
+    world: World, pod: ScriptedServer, body: object
+) -> None:
     pod.script(answer(body))
     error = world.bed.failure("http://127.0.0.1:1", POD)
     assert (error.reason, "its answer cannot be used" in error.message) == ("auth_failed", True)
 
 
-def test_a_key_in_a_bad_answer_of_a_pod_identity_is_not_shown(world: World, pod: ScriptedServer) -> None:
+def test_key_in_an_invalid_eks_pod_identity_response_is_not_shown(world: World, pod: ScriptedServer) -> None:
     pod.script(answer({"AccessKeyId": "a", "SecretAccessKey": AWS_KEY[1], "Token": AWS_KEY[2]}, 201))
     error = world.bed.failure("http://127.0.0.1:1", POD)
     assert (error.reason, "HTTP 201" in error.message) == ("auth_failed", True)
     assert not [secret for secret in AWS_KEY[1:] if secret[:8] in error.message]
 
 
-def test_a_pod_identity_that_hangs(world: World, pod: ScriptedServer) -> None:
+def test_hanging_eks_pod_identity_times_out(world: World, pod: ScriptedServer) -> None:
     pod.script(hang)
     # More where it was not asked in that time: machines are busy.
     for seconds in (1, 5, 20):
@@ -530,7 +542,7 @@ def test_a_pod_identity_that_hangs(world: World, pod: ScriptedServer) -> None:
     assert (error.reason, "no complete answer within" in error.message) == ("auth_failed", True)
 
 
-def test_a_metadata_address_is_asked_for_the_key_alone(
+def test_metadata_address_is_queried_for_the_key_only(
     world: World, pod: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """EKS's agent has a link-local address. A scorer that names it as its source gets nothing, signed or not."""
@@ -543,7 +555,7 @@ def test_a_metadata_address_is_asked_for_the_key_alone(
 @pytest.mark.parametrize(
     ("text", "renewed"), [(b"The security token included in the request is expired", 1), (b"AccessDenied", 0)]
 )
-def test_a_session_that_amazon_ended_is_renewed(world: World, pod: ScriptedServer, text: bytes, renewed: int) -> None:
+def test_expired_aws_session_is_renewed(world: World, pod: ScriptedServer, text: bytes, renewed: int) -> None:
     """With 403: only its words tell it from a missing permission."""
     with source(world, "aws") as server:
         assert world.bed.fetch(server.url, POD) == 1

@@ -32,7 +32,7 @@ def access(bed: Bed, stage: str, **told: object) -> Access:
     return Authenticator(bed.secrets).access(made, stage, time.monotonic() + 30)  # type: ignore[arg-type]
 
 
-def test_what_an_agent_does(bed: Bed) -> None:
+def test_agent_access_uses_the_proxy_for_external_scoring_apis_only(bed: Bed) -> None:
     assert access(bed, "score", location="Internal").is_direct
     assert not access(bed, "score", location="External").is_direct
     # It is about the scoring API: a source has NO_PROXY.
@@ -77,7 +77,7 @@ def api() -> Iterator[ScriptedServer]:
         yield running
 
 
-def test_what_the_hub_does(api: ScriptedServer) -> None:
+def test_hub_health_check_uses_the_proxy_for_external_scoring_apis(api: ScriptedServer) -> None:
     with Proxy() as proxy:
         url = f"http://scorer.test:{api.port}/config"
         external = HealthTarget(url, ConfigSyncMode.None_, Access(proxy=f"http://{proxy.address}"))

@@ -101,7 +101,7 @@ def test_several_methods_go_together(filled: Bed, source: ScriptedServer) -> Non
     )  # fmt: skip
 
 
-def test_a_change_of_a_secret_counts_at_once(filled: Bed, source: ScriptedServer) -> None:
+def test_changed_secret_is_used_at_once(filled: Bed, source: ScriptedServer) -> None:
     methods = {"headers": [{"name": "X-Api-Key", **ref("s", "key")}]}
     filled.fetch(source.url, methods)
     filled.put("s", key="an0ther-key")
@@ -110,7 +110,7 @@ def test_a_change_of_a_secret_counts_at_once(filled: Bed, source: ScriptedServer
 
 
 @pytest.mark.parametrize("value", ["two\nlines", "x\r\nInjected: 1", "tab\there", "\x00", "ü", ""])
-def test_a_secret_that_would_be_two_headers_is_not_sent(bed: Bed, source: ScriptedServer, value: str) -> None:
+def test_secret_with_a_line_break_is_not_sent(bed: Bed, source: ScriptedServer, value: str) -> None:
     bed.put("s", key=value)
     for methods in (
         {"headers": [{"name": "X-Api-Key", **ref("s", "key")}]},
@@ -131,19 +131,19 @@ def test_a_secret_that_would_be_two_headers_is_not_sent(bed: Bed, source: Script
         ({"name": "s", "key": "other"}, "key 'other' of Secret 's' is missing"),
     ],
 )
-def test_what_is_missing_is_named(filled: Bed, source: ScriptedServer, reference: dict[str, str], said: str) -> None:
+def test_missing_secret_is_named(filled: Bed, source: ScriptedServer, reference: dict[str, str], said: str) -> None:
     error = filled.failure(source.url, {"basic": {"username": {"value": "u"}, "password": reference}})
     assert (error.reason, source.requests) == ("secret_missing", [])
     assert said in error.message
 
 
-def test_a_secret_that_is_not_released_is_not_sent(bed: Bed, source: ScriptedServer) -> None:
+def test_unreleased_secret_is_not_sent(bed: Bed, source: ScriptedServer) -> None:
     bed.put("s", usable_for="elsewhere.example", key="k3y-of-api")
     error = bed.failure(source.url, {"headers": [{"name": "X-Api-Key", **ref("s", "key")}]})
     assert (error.reason, source.requests) == ("secret_refused", [])
 
 
-def test_a_method_that_this_agent_does_not_know_ends_that_scorer_alone(filled: Bed, source: ScriptedServer) -> None:
+def test_unknown_method_fails_its_scorer_only(filled: Bed, source: ScriptedServer) -> None:
     error = filled.failure(source.url, {"kerberos": {"realm": "EXAMPLE"}})
     assert (error.reason, source.requests) == ("auth_unsupported", [])
     assert "methods.kerberos: is not a known field" in error.message
@@ -160,7 +160,7 @@ def test_a_method_that_this_agent_does_not_know_ends_that_scorer_alone(filled: B
         {"queryParameters": [{"name": "api_key", **ref("s", "key")}]},
     ],
 )
-def test_a_server_that_sends_back_what_it_got_shows_nothing(filled: Bed, methods: dict[str, Any]) -> None:
+def test_echoed_secrets_are_not_shown(filled: Bed, methods: dict[str, Any]) -> None:
     with ScriptedServer(echo) as source:
         error = filled.failure(source.url, methods)
     assert error.reason == "unauthorized"

@@ -42,7 +42,7 @@ def methods(tokens: TokenServer | ScriptedServer, **more: Any) -> dict[str, Any]
     }
 
 
-def test_a_good_token_outlives_its_server(
+def test_valid_oauth2_token_is_used_while_its_server_fails(
     bed: Bed, tokens: TokenServer, source: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Renewed from the first moment on.
@@ -55,7 +55,7 @@ def test_a_good_token_outlives_its_server(
     assert len(tokens.server.requests) == 2
 
 
-def test_a_server_that_hangs_ends_no_cycle_while_the_token_is_good(
+def test_valid_oauth2_token_is_used_while_its_server_hangs(
     bed: Bed, tokens: TokenServer, source: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tokencache, "_SHARE", 0.0)
@@ -71,7 +71,7 @@ def test_a_server_that_hangs_ends_no_cycle_while_the_token_is_good(
 @pytest.mark.parametrize(
     "seconds", [10**400, "9" * 400, float("nan"), None, -1], ids=["huge", "as text", "nan", "null", "negative"]
 )
-def test_a_time_that_is_none(bed: Bed, source: ScriptedServer, seconds: Any) -> None:
+def test_invalid_token_lifetime_is_tolerated(bed: Bed, source: ScriptedServer, seconds: Any) -> None:
     bed.put("client", id="client", secret="s3cret-of-client")
     said = {"access_token": "token-0-of-server", "token_type": "Bearer", "expires_in": seconds}
     with ScriptedServer(answer(said)) as running:
@@ -79,7 +79,7 @@ def test_a_time_that_is_none(bed: Bed, source: ScriptedServer, seconds: Any) -> 
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_a_new_token_that_the_source_repeats_is_not_shown(bed: Bed, tokens: TokenServer, as_json: bool) -> None:
+def test_renewed_token_echoed_by_the_source_is_not_shown(bed: Bed, tokens: TokenServer, as_json: bool) -> None:
     told = methods(tokens)
 
     def repeat(exchange: Exchange) -> None:
@@ -98,7 +98,7 @@ def test_a_new_token_that_the_source_repeats_is_not_shown(bed: Bed, tokens: Toke
     assert error.reason == "bad_answer"
 
 
-def test_another_secret_counts_at_once(bed: Bed, tokens: TokenServer, source: ScriptedServer) -> None:
+def test_changed_client_secret_is_used_at_once(bed: Bed, tokens: TokenServer, source: ScriptedServer) -> None:
     told = methods(tokens)
     bed.fetch(source.url, told)
     tokens.secret = "an0ther-secret"
@@ -125,7 +125,7 @@ def test_another_secret_counts_at_once(bed: Bed, tokens: TokenServer, source: Sc
         (hang, "no complete answer"),
     ],
 )
-def test_a_server_that_gives_none(bed: Bed, server: Handler, said: str) -> None:
+def test_oauth2_server_without_a_token_fails_as_auth_failed(bed: Bed, server: Handler, said: str) -> None:
     bed.put("client", id="client", secret="s3cret-of-client")
     with ScriptedServer(server) as running, ScriptedServer(answer("never asked")) as source:
         # More where it was not asked in that time: machines are busy.
@@ -141,7 +141,7 @@ def test_a_server_that_gives_none(bed: Bed, server: Handler, said: str) -> None:
 
 @pytest.mark.parametrize("how", ["Basic", "Post"])
 @pytest.mark.parametrize("as_error", [True, False])
-def test_a_server_that_repeats_a_secret_as_it_was_sent(bed: Bed, how: str, as_error: bool) -> None:
+def test_client_secret_echoed_in_any_encoding_is_not_shown(bed: Bed, how: str, as_error: bool) -> None:
     secret = "a/b+Zk93 =kd"
     bed.put("client", id="client", secret=secret)
 
@@ -160,7 +160,7 @@ def test_a_server_that_repeats_a_secret_as_it_was_sent(bed: Bed, how: str, as_er
     assert "HTTP 401" in error.message
 
 
-def test_a_source_that_repeats_a_parameter_as_it_was_sent(bed: Bed) -> None:
+def test_query_parameter_echoed_by_the_source_is_not_shown(bed: Bed) -> None:
     bed.put("keys", token="k3y of a+b Zk93")
 
     def repeat(exchange: Exchange) -> None:
@@ -187,7 +187,7 @@ NEW = "eyJuZXctdG9rZW4iOiJvZi1zZXJ2ZXIifQ"
         answer({"token": NEW}),
     ],
 )
-def test_a_token_in_a_bad_answer_is_not_shown(bed: Bed, server: Handler) -> None:
+def test_token_in_an_invalid_oauth2_response_is_not_shown(bed: Bed, server: Handler) -> None:
     bed.put("client", id="client", secret="s3cret-of-client")
     with ScriptedServer(server) as running:
         error = bed.failure("http://127.0.0.1:1", methods(running))
@@ -195,7 +195,9 @@ def test_a_token_in_a_bad_answer_is_not_shown(bed: Bed, server: Handler) -> None
     assert NEW[:8] not in error.message
 
 
-def test_a_server_that_repeats_the_secret(bed: Bed, tokens: TokenServer, source: ScriptedServer) -> None:
+def test_client_secret_echoed_by_the_token_server_is_not_shown(
+    bed: Bed, tokens: TokenServer, source: ScriptedServer
+) -> None:
     bed.put("client", secret="wr0ng-secret")
     error = bed.failure(source.url, methods(tokens))
     assert error.reason == "auth_failed"
@@ -203,7 +205,7 @@ def test_a_server_that_repeats_the_secret(bed: Bed, tokens: TokenServer, source:
     assert "wr0ng-secret" not in error.message
 
 
-def test_a_secret_goes_to_a_server_of_tokens_that_it_is_released_for(bed: Bed, tokens: TokenServer) -> None:
+def test_client_secret_is_withheld_from_an_unreleased_token_server(bed: Bed, tokens: TokenServer) -> None:
     bed.put("client", usable_for="127.0.0.1:1", secret=tokens.secret, id="client")
     error = bed.failure("http://127.0.0.1:1", methods(tokens))
     assert error.reason == "secret_refused"

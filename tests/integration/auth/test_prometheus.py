@@ -85,7 +85,7 @@ def test_password_and_certificate(filled: Bed, prometheus: str) -> None:
     assert filled.fetch(prometheus, METHODS, CA) == 0
 
 
-def test_a_wrong_password_and_its_change(filled: Bed, prometheus: str) -> None:
+def test_wrong_password_is_reported_and_its_correction_is_used_at_once(filled: Bed, prometheus: str) -> None:
     filled.put("reader", password="wr0ng-password")
     error = filled.failure(prometheus, METHODS, CA)
     assert error.reason == "unauthorized"

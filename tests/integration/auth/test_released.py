@@ -27,7 +27,7 @@ def fetch(bed: Bed, url: str, methods: dict[str, Any], *hosts: str, **more: Any)
     return "ok"
 
 
-def test_what_is_bound_needs_no_label(bed: Bed) -> None:
+def test_bound_secret_needs_no_label(bed: Bed) -> None:
     bed.put("s", usable_for="", token="t0ken")
     with ScriptedServer(GOOD) as server:
         assert fetch(bed, server.url, TOKEN, "127.0.0.1") == "ok"
@@ -35,7 +35,7 @@ def test_what_is_bound_needs_no_label(bed: Bed) -> None:
         assert len(server.requests) == 2
 
 
-def test_a_server_that_is_not_bound_gets_nothing(bed: Bed) -> None:
+def test_unbound_server_gets_neither_secret_nor_header(bed: Bed) -> None:
     bed.put("s", token="t0ken")
     with ScriptedServer(GOOD) as server:
         assert fetch(bed, server.url, TOKEN, "other.example") == "secret_refused"
@@ -44,7 +44,7 @@ def test_a_server_that_is_not_bound_gets_nothing(bed: Bed) -> None:
         assert server.requests == []
 
 
-def test_a_secret_with_a_list_of_its_own_has_the_last_word(bed: Bed) -> None:
+def test_label_of_a_secret_overrides_the_binding(bed: Bed) -> None:
     bed.put("s", usable_for="elsewhere.example", token="t0ken")
     with ScriptedServer(GOOD) as server:
         assert fetch(bed, server.url, TOKEN, "127.0.0.1") == "secret_refused"
@@ -53,7 +53,7 @@ def test_a_secret_with_a_list_of_its_own_has_the_last_word(bed: Bed) -> None:
 
 @pytest.mark.parametrize(("url", "tls"), [("http", {}), ("https", {"insecureSkipVerify": True})])
 @pytest.mark.parametrize("methods", [TOKEN, {"headers": [{"name": "X-A", "secretRef": {"name": "s", "key": "token"}}]}])
-def test_a_proxy_that_could_read_a_secret_must_be_released(
+def test_proxy_that_can_read_a_secret_must_be_released(
     bed: Bed, url: str, tls: dict[str, Any], methods: dict[str, Any]
 ) -> None:
     url = f"{url}://prom.test:1"
@@ -70,7 +70,7 @@ def test_a_proxy_that_could_read_a_secret_must_be_released(
             assert len(proxy.asked) > before
 
 
-def test_a_proxy_that_could_read_what_a_server_of_tokens_gets_must_be_released(bed: Bed) -> None:
+def test_proxy_that_can_read_a_client_secret_must_be_released(bed: Bed) -> None:
     secret = {"name": "s", "key": "token"}
     methods = {"oauth2": {"tokenURL": "http://sso.test:1/token", "clientID": {"value": "a"}, "clientSecret": secret}}
     with ScriptedServer(answer("no", 403)) as proxy:
@@ -82,7 +82,7 @@ def test_a_proxy_that_could_read_what_a_server_of_tokens_gets_must_be_released(b
         assert len(proxy.requests) == 1
 
 
-def test_a_proxy_that_sees_no_secret_needs_no_release(bed: Bed) -> None:
+def test_proxy_that_sees_no_secret_needs_no_release(bed: Bed) -> None:
     bed.put("s", usable_for="prom.test", token="t0ken")
     with Proxy() as proxy:
         through = {"proxyURL": f"http://{proxy.address}"}
@@ -100,5 +100,5 @@ def test_the_server_of_tokens_is_bound_by_its_url(bed: Bed) -> None:
     assert given.given == 1
 
 
-def test_a_token_of_the_account_needs_a_cluster(bed: Bed) -> None:
+def test_service_account_token_needs_a_cluster(bed: Bed) -> None:
     assert fetch(bed, "http://127.0.0.1:1", {"serviceAccountToken": {"audience": "a"}}, "127.0.0.1") == "secret_missing"

@@ -38,14 +38,14 @@ def mutual(ca: TestCa, clients: TestCa, bed: Bed) -> Iterator[ScriptedServer]:
         yield running
 
 
-def test_a_ca_of_its_own_counts_for_its_server_alone(bed: Bed, private: ScriptedServer) -> None:
+def test_private_ca_is_trusted_for_its_own_server_only(bed: Bed, private: ScriptedServer) -> None:
     assert bed.fetch(private.url, tls=CA) == 1
     error = bed.failure(private.url)
     assert error.reason == "connection_failed"
     assert "TLS failed" in error.message
 
 
-def test_a_ca_that_does_not_sign(bed: Bed, private: ScriptedServer, clients: TestCa) -> None:
+def test_ca_that_did_not_sign_the_server_is_refused(bed: Bed, private: ScriptedServer, clients: TestCa) -> None:
     bed.put("private-ca", ca_crt=clients.cert.read_bytes())
     error = bed.failure(private.url, tls=CA)
     assert error.reason == "connection_failed"
@@ -54,7 +54,7 @@ def test_a_ca_that_does_not_sign(bed: Bed, private: ScriptedServer, clients: Tes
 
 
 @pytest.mark.parametrize(("content", "said"), [(b"no PEM", "has no certificate in PEM"), (None, "is missing")])
-def test_a_ca_that_is_none(bed: Bed, private: ScriptedServer, content: bytes | None, said: str) -> None:
+def test_unusable_ca_is_named(bed: Bed, private: ScriptedServer, content: bytes | None, said: str) -> None:
     if content is None:
         (bed.folder / "private-ca" / "ca.crt").unlink()
     else:
@@ -64,7 +64,7 @@ def test_a_ca_that_is_none(bed: Bed, private: ScriptedServer, content: bytes | N
     assert f"key 'ca.crt' of ConfigMap 'private-ca' {said}" in error.message
 
 
-def test_another_name_than_the_host(bed: Bed, ca: TestCa) -> None:
+def test_server_name_overrides_the_host_in_the_certificate_check(bed: Bed, ca: TestCa) -> None:
     bed.put("private-ca", ca_crt=ca.cert.read_bytes())
     with ScriptedServer(GOOD, tls=server_context(ca.issue("prometheus.internal"))) as server:
         assert "TLS failed" in bed.failure(server.url, tls=CA).message
@@ -79,7 +79,7 @@ def test_without_verification(bed: Bed, private: ScriptedServer) -> None:
     assert "TLS failed" in bed.failure(private.url).message
 
 
-def test_a_server_of_tokens_always_proves_who_it_is(bed: Bed, private: ScriptedServer, local: ssl.SSLContext) -> None:
+def test_token_server_certificate_is_always_verified(bed: Bed, private: ScriptedServer, local: ssl.SSLContext) -> None:
     bed.put("client", secret="s3cret-of-client")
     given = answer({"access_token": "t0ken", "token_type": "Bearer"})
     with ScriptedServer(given, tls=local) as tokens:
@@ -90,7 +90,9 @@ def test_a_server_of_tokens_always_proves_who_it_is(bed: Bed, private: ScriptedS
         assert bed.fetch(private.url, {"oauth2": told}, {**CA, "insecureSkipVerify": True}) == 1
 
 
-def test_a_client_certificate_and_its_rotation(bed: Bed, mutual: ScriptedServer, clients: TestCa) -> None:
+def test_client_certificate_is_sent_and_its_rotation_opens_a_new_connection(
+    bed: Bed, mutual: ScriptedServer, clients: TestCa
+) -> None:
     bed.put_certificate("client", clients.issue("agent-one"))
     for _ in range(5):
         assert bed.fetch(mutual.url, CERTIFICATE, CA) == 1
@@ -114,7 +116,7 @@ def test_without_the_certificate_the_server_says_no(bed: Bed, mutual: ScriptedSe
         (timedelta(days=1), timedelta(days=2), "the client certificate is valid from 2"),
     ],
 )
-def test_a_certificate_out_of_its_time(
+def test_client_certificate_outside_its_validity_is_not_sent(
     bed: Bed, mutual: ScriptedServer, clients: TestCa, start: timedelta, end: timedelta, said: str
 ) -> None:
     bed.put_certificate("client", clients.issue("agent", start=start, end=end))
@@ -123,7 +125,9 @@ def test_a_certificate_out_of_its_time(
     assert f"key 'tls.crt' of Secret 'client': {said}" in error.message
 
 
-def test_a_key_of_another_certificate(bed: Bed, mutual: ScriptedServer, clients: TestCa) -> None:
+def test_client_key_that_does_not_match_its_certificate_is_refused(
+    bed: Bed, mutual: ScriptedServer, clients: TestCa
+) -> None:
     one, other = clients.issue("one"), clients.issue("other")
     bed.put("client", tls_crt=one.cert.read_bytes(), tls_key=other.key.read_bytes())
     error = bed.failure(mutual.url, CERTIFICATE, CA)
@@ -135,6 +139,6 @@ def test_a_key_of_another_certificate(bed: Bed, mutual: ScriptedServer, clients:
     assert "no certificate in PEM" in bed.failure(mutual.url, CERTIFICATE, CA).message
 
 
-def test_a_certificate_is_for_https(bed: Bed, clients: TestCa) -> None:
+def test_client_certificate_requires_https(bed: Bed, clients: TestCa) -> None:
     bed.put_certificate("client", clients.issue("agent"))
     assert "https://" in bed.failure("http://127.0.0.1:1", CERTIFICATE).message

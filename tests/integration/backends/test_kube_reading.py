@@ -30,7 +30,7 @@ from tests.support.manifests import scorer
 from tests.support.wait import wait_for
 
 
-def test_what_is_there_at_the_start_is_known_and_told(
+def test_initial_objects_are_listed_and_notified(
     control_plane: ControlPlane, session: Session, start_hub: Callable[..., Hub]
 ) -> None:
     namespace, cluster = control_plane.namespace(), control_plane.cluster()
@@ -60,9 +60,7 @@ def test_changes_are_told_at_once(control_plane: ControlPlane, session: Session,
     assert hub.backend.get(Kind.SCORER, namespace, "sample") is None
 
 
-def test_what_the_hub_does_not_use_is_neither_kept_nor_told(
-    control_plane: ControlPlane, session: Session, hub: Hub
-) -> None:
+def test_unused_fields_are_neither_kept_nor_notified(control_plane: ControlPlane, session: Session, hub: Hub) -> None:
     cluster = control_plane.cluster()
     wait_for(lambda: hub.was_told(Kind.CLUSTER, "", cluster), 5)
     hub.told.clear()
@@ -116,7 +114,7 @@ def test_addons_are_watched_in_addon_mode_only(
     wait_for(lambda: using.told[-1:] == [ObjectKey(Kind.ADDON, cluster, ADDON_NAME)], 5)
 
 
-def test_of_scores_only_the_edits_of_others_and_deletions_are_told(
+def test_score_notifications_cover_foreign_edits_and_deletions_only(
     control_plane: ControlPlane, session: Session, hub: Hub
 ) -> None:
     cluster = control_plane.cluster()
@@ -164,7 +162,7 @@ def test_of_scores_only_the_edits_of_others_and_deletions_are_told(
     assert not hub.was_told(Kind.SCORE, cluster, "resource-usage-score")
 
 
-def test_nothing_is_told_after_stop(control_plane: ControlPlane, start_hub: Callable[..., Hub]) -> None:
+def test_stopped_backend_notifies_no_more(control_plane: ControlPlane, start_hub: Callable[..., Hub]) -> None:
     hub = start_hub()
     hub.backend.stop()
     told = len(hub.told)
@@ -174,7 +172,7 @@ def test_nothing_is_told_after_stop(control_plane: ControlPlane, start_hub: Call
     assert len(hub.told) == told
 
 
-def test_a_missing_right_keeps_it_from_starting_and_is_named(
+def test_missing_right_prevents_the_start_and_is_named(
     control_plane: ControlPlane, settings_factory: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     namespace = control_plane.namespace()

@@ -72,9 +72,7 @@ def _status(*items: tuple[str, int], minutes: int = 5) -> dict[str, Any]:
     return score_status(items, valid_until=NOW + timedelta(minutes=minutes), now=NOW)
 
 
-def test_a_new_score_has_its_status(
-    backend: KubeScores, session: Session, cluster: Cluster, requests: list[str]
-) -> None:
+def test_new_score_has_its_status(backend: KubeScores, session: Session, cluster: Cluster, requests: list[str]) -> None:
     backend.apply_score(cluster.manifest(), _status(("a", 10), ("b", -20)))
     assert len(requests) == 2
     stored = session.get(cluster.path)
@@ -84,7 +82,7 @@ def test_a_new_score_has_its_status(
     assert metadata["labels"]["dynamic-scoring.open-cluster-management.io/scorer-name"] == "sample-scorer"
 
 
-def test_a_change_is_one_request_and_the_same_again_changes_nothing(
+def test_changed_score_is_one_request_and_an_equal_score_changes_nothing(
     backend: KubeScores, session: Session, cluster: Cluster, requests: list[str]
 ) -> None:
     backend.apply_score(cluster.manifest(), _status(("a", 1), ("b", 2)))
@@ -139,7 +137,7 @@ def test_owner_and_labels_are_put_right(backend: KubeScores, session: Session, c
     assert metadata["labels"] == {**cluster.manifest()["metadata"]["labels"], "mine": "stays"}
 
 
-def test_a_value_that_ocm_does_not_take_is_reported(backend: KubeScores, session: Session, cluster: Cluster) -> None:
+def test_score_value_refused_by_ocm_is_reported(backend: KubeScores, session: Session, cluster: Cluster) -> None:
     backend.apply_score(cluster.manifest(), _status(("a", 1)))
     with pytest.raises(ApiServerError, match=r"status\.scores.*should be less than or equal to 100") as caught:
         backend.apply_score(cluster.manifest(), _status(("a", 101)))
@@ -147,13 +145,13 @@ def test_a_value_that_ocm_does_not_take_is_reported(backend: KubeScores, session
     assert session.get(cluster.path)["status"] == _status(("a", 1))
 
 
-def test_a_missing_cluster_is_said(backend: KubeScores) -> None:
+def test_missing_cluster_namespace_is_reported(backend: KubeScores) -> None:
     manifest = score_body("nowhere", "sample-scorer", "sample")
     with pytest.raises(ObjectNotFoundError, match='namespaces "nowhere" not found'):
         backend.apply_score(manifest, _status(("a", 1)))
 
 
-def test_a_namespace_that_is_going_counts_as_missing(
+def test_terminating_namespace_counts_as_missing(
     backend: KubeScores, control_plane: ControlPlane, cluster: Cluster
 ) -> None:
     control_plane.kubectl("delete", "namespace", cluster.name, "--wait=false")
@@ -161,7 +159,7 @@ def test_a_namespace_that_is_going_counts_as_missing(
         backend.apply_score(cluster.manifest(), _status(("a", 1)))
 
 
-def test_a_score_is_deleted_and_once_more(backend: KubeScores, session: Session, cluster: Cluster) -> None:
+def test_score_deletion_is_idempotent(backend: KubeScores, session: Session, cluster: Cluster) -> None:
     backend.apply_score(cluster.manifest(), _status(("a", 1)))
     for _ in range(2):
         backend.delete_score(cluster.name, "sample")

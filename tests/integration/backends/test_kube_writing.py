@@ -33,7 +33,7 @@ def _work(cluster: str) -> dict[str, Any]:
     return manifest_work(cluster, "dynamic-scoring", [])
 
 
-def test_a_manifest_work_keeps_what_others_added_and_is_repaired(
+def test_manifest_work_keeps_foreign_fields_and_is_repaired(
     control_plane: ControlPlane, session: Session, hub: Hub
 ) -> None:
     cluster = control_plane.cluster()
@@ -74,7 +74,7 @@ def test_a_manifest_work_keeps_what_others_added_and_is_repaired(
     hub.backend.delete(Kind.WORK, cluster, MANIFESTWORK_NAME)
 
 
-def test_a_status_is_written_whole_and_only_when_it_differs(
+def test_status_is_replaced_as_a_whole_and_only_if_it_differs(
     control_plane: ControlPlane, session: Session, hub: Hub
 ) -> None:
     namespace = control_plane.namespace()

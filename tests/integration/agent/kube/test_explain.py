@@ -163,7 +163,9 @@ def test_the_cluster_is_that_of_the_agent(explain: Explain, spoke: Spoke, summar
     assert "--cluster" in nowhere.stderr
 
 
-def test_a_file_that_is_named_wins(explain: Explain, spoke: Spoke, summarise: SummaryFactory, tmp_path: Path) -> None:
+def test_explain_prefers_the_named_file_to_the_configmap(
+    explain: Explain, spoke: Spoke, summarise: SummaryFactory, tmp_path: Path
+) -> None:
     spoke.deliver(summarise())
     file = tmp_path / "changed.json"
     file.write_text(json.dumps([summarise("changed")]))
@@ -173,7 +175,7 @@ def test_a_file_that_is_named_wins(explain: Explain, spoke: Spoke, summarise: Su
     assert "has: sample)" in error(explain("changed", DSF_OUT_DIR=str(tmp_path)))
 
 
-def test_what_is_left_of_the_cluster(
+def test_explain_names_the_cluster_role_that_a_kubernetes_source_needs(
     explain: Explain, spoke: Spoke, summarise: SummaryFactory, control_plane: ControlPlane, scorer: ScriptedServer
 ) -> None:
     query = 'kubernetes_available{resource="cpu"}'
@@ -225,7 +227,9 @@ def test_fields_of_objects(
     assert series["values"][-1][1] == "1.5"
 
 
-def test_what_was_pushed_is_only_in_the_agent(explain: Explain, spoke: Spoke, summarise: SummaryFactory) -> None:
+def test_explain_refuses_a_source_that_is_pushed_to_the_agent(
+    explain: Explain, spoke: Spoke, summarise: SummaryFactory
+) -> None:
     spoke.deliver(summarise(sourceType="OpenTelemetry", sourceEndpoint="http://collector/v1/metrics"))
     assert "(`dsf explain` cannot show what is in an agent's memory)" in failed(explain("sample"))
 
@@ -249,7 +253,9 @@ def test_without_the_right_to_read_it(explain: Explain, spoke: Spoke, summarise:
     assert "403" in said
 
 
-def test_a_scorer_that_was_not_delivered(explain: Explain, spoke: Spoke, summarise: SummaryFactory) -> None:
+def test_explain_of_an_undelivered_scorer_lists_the_delivered_scorers(
+    explain: Explain, spoke: Spoke, summarise: SummaryFactory
+) -> None:
     spoke.deliver(summarise("second"), summarise("first"))
     said = error(explain("sample"))
     assert f"(ConfigMap dynamic-scoring-config in namespace {spoke.namespace} has: first, second)" in said
@@ -258,7 +264,7 @@ def test_a_scorer_that_was_not_delivered(explain: Explain, spoke: Spoke, summari
 
 
 @pytest.mark.parametrize("broken", ["not JSON", '[{"name": "sample"}]'])
-def test_a_configmap_that_cannot_be_used(explain: Explain, spoke: Spoke, broken: str) -> None:
+def test_explain_names_an_unusable_configmap(explain: Explain, spoke: Spoke, broken: str) -> None:
     spoke.deliver_text(broken)
     assert f"ConfigMap dynamic-scoring-config in namespace {spoke.namespace}: " in error(explain("sample"))
 

@@ -45,7 +45,7 @@ def bearer(source: ScriptedServer) -> str:
     return source.requests[-1].headers["Authorization"]
 
 
-def test_a_change_takes_effect_at_once(agent: KubeAgent, spoke: Spoke, summarise: SummaryFactory) -> None:
+def test_agent_applies_a_changed_configmap_at_once(agent: KubeAgent, spoke: Spoke, summarise: SummaryFactory) -> None:
     agent.tick("sample")
     assert agent.result().outcome == "ok"
     assert agent.metrics("dynamic_score{")
@@ -75,7 +75,9 @@ def test_without_a_configmap_nothing_runs(agent: KubeAgent, spoke: Spoke, summar
     assert agent.result().outcome == "ok"
 
 
-def test_a_token_is_rotated_and_removed_at_once(agent: KubeAgent, spoke: Spoke, source: ScriptedServer) -> None:
+def test_agent_applies_token_rotation_and_removal_at_once(
+    agent: KubeAgent, spoke: Spoke, source: ScriptedServer
+) -> None:
     agent.tick("sample")
     assert agent.result().outcome == "ok"
     assert bearer(source) == "Bearer first-token"
@@ -104,7 +106,7 @@ def test_a_token_is_rotated_and_removed_at_once(agent: KubeAgent, spoke: Spoke, 
     assert "-token" not in agent.log()
 
 
-def test_a_ca_and_a_certificate_of_the_client_are_rotated_at_once(
+def test_agent_applies_a_rotated_ca_and_client_certificate_at_once(
     spoke: Spoke, make_agent: AgentFactory, summarise: SummaryFactory, tmp_path: Path
 ) -> None:
     ca, other, clients = (TestCa(tmp_path / name, name) for name in ("ca", "other", "clients"))
@@ -149,7 +151,7 @@ def test_a_ca_and_a_certificate_of_the_client_are_rotated_at_once(
     assert "PRIVATE KEY" not in agent.log()
 
 
-def test_a_secret_that_may_not_be_read_names_the_missing_rule(
+def test_forbidden_secret_names_the_missing_rule(
     agent: KubeAgent, spoke: Spoke, summarise: SummaryFactory, source: ScriptedServer
 ) -> None:
     spoke.secret("other", {"token": "other-token"})
@@ -179,7 +181,7 @@ def _refusal(agent: KubeAgent) -> str:
     return result.message if result.reason == "secret_missing" else ""
 
 
-def test_a_scorer_gets_no_token_for_a_server_that_its_secret_does_not_name(
+def test_token_is_withheld_from_a_server_that_its_secret_does_not_name(
     agent: KubeAgent, spoke: Spoke, source: ScriptedServer
 ) -> None:
     asked, outcomes = len(source.requests), []
@@ -287,7 +289,7 @@ def test_an_api_server_may_restart(
     wait_for(lambda: agent.value(VALID) == 1, 5)
 
 
-def test_a_secret_that_no_scorer_names_is_forgotten(
+def test_secret_is_no_longer_watched_after_its_last_scorer_is_removed(
     spoke: Spoke, summarise: SummaryFactory, settings_factory: Callable[..., Settings], source: ScriptedServer
 ) -> None:
     spoke.secret("prometheus", {"token": "a-token"})
@@ -314,7 +316,7 @@ TYPES = [
 
 
 @pytest.mark.parametrize(("kind", "data", "is_sent"), TYPES)
-def test_what_is_no_token_by_its_type(
+def test_service_account_token_secret_is_sent_only_if_released(
     spoke: Spoke, settings_factory: Callable[..., Settings], kind: str, data: dict[str, str], is_sent: bool
 ) -> None:
     url = "http://127.0.0.1/"
