@@ -124,7 +124,9 @@ def test_each_moment_is_a_cycle_whose_range_ends_there(dsf: Dsf, author: Author)
         ({"type": "None"}, "its scoring API gets the same request at every moment"),
     ],
 )
-def test_a_source_without_a_past(dsf: Dsf, author: Author, source: dict[str, Any], words: str) -> None:
+def test_backtest_refuses_a_source_without_history(
+    dsf: Dsf, author: Author, source: dict[str, Any], words: str
+) -> None:
     said = ended_with(dsf(*author.command(source=source)), 2)
     assert words in said
     assert said.count("error:") == 1
@@ -151,7 +153,7 @@ def test_an_api_that_fails_half_of_the_time(dsf: Dsf, author: Author) -> None:
     assert len(author.scorer.requests) - before in (5, 6)
 
 
-def test_what_fails_from_the_beginning_ends_soon(dsf: Dsf, author: Author) -> None:
+def test_backtest_stops_after_five_failed_moments(dsf: Dsf, author: Author) -> None:
     author.source.script(answer({"status": "error", "error": "parse error: unexpected x"}, 400))
     result = dsf(*author.command())
     assert result.exit_code == 1
@@ -161,7 +163,7 @@ def test_what_fails_from_the_beginning_ends_soon(dsf: Dsf, author: Author) -> No
     assert len(author.source.requests) == 5
 
 
-def test_a_slow_api_is_left_after_its_time_out(dsf: Dsf, author: Author) -> None:
+def test_backtest_abandons_a_slow_scoring_api_after_its_timeout(dsf: Dsf, author: Author) -> None:
     author.scorer.script(slow(60, answer(SCORES)), answer(SCORES))
     found = view(dsf(*author.command("-o", "json", execution={"timeoutSeconds": 4})))
     assert found["outcomes"] == {"ok": 10, "error": 1}
@@ -180,7 +182,7 @@ def test_more_items_than_an_object_may_have(dsf: Dsf, author: Author) -> None:
     assert "and 9980 items more, which changed less often; --limit 0 shows all" in result.stdout
 
 
-def test_another_question_does_not_go_into_the_file(dsf: Dsf, author: Author) -> None:
+def test_backtest_refuses_a_file_of_a_different_question(dsf: Dsf, author: Author) -> None:
     file = author.folder / "a.jsonl"
     assert dsf(*author.command("--out", str(file))).exit_code == 0
     before = file.read_bytes()
@@ -189,7 +191,9 @@ def test_another_question_does_not_go_into_the_file(dsf: Dsf, author: Author) ->
     assert file.read_bytes() == before
 
 
-def test_a_retention_shorter_than_asked_for(dsf: Dsf, author: Author, past: dict[str, RecordedPrometheus]) -> None:
+def test_backtest_notes_a_retention_shorter_than_requested(
+    dsf: Dsf, author: Author, past: dict[str, RecordedPrometheus]
+) -> None:
     command = author.command("--since", "50h", "--every", "1h", "-o", "json", source=_busy())
     command[command.index(author.source.url)] = past["worker01"].url
     found = view(dsf(*command))
@@ -206,7 +210,7 @@ def test_every_below_the_step(dsf: Dsf, author: Author) -> None:
     assert "note: 5 s between two moments are less than the step of the source (15 s)" in result.stdout
 
 
-def test_a_picture(dsf: Dsf, author: Author) -> None:
+def test_backtest_writes_svg_and_png_plots(dsf: Dsf, author: Author) -> None:
     for name in ("busy.svg", "busy.png"):
         assert dsf(*author.command("--plot", str(author.folder / name))).exit_code == 0
     assert b"mine on c1" in (author.folder / "busy.svg").read_bytes()
@@ -230,7 +234,7 @@ def test_ctrl_c_keeps_what_there_is(author: Author) -> None:
     assert "n1" in said
 
 
-def test_neither_redis_nor_a_cluster_is_needed(author: Author) -> None:
+def test_backtest_needs_neither_redis_nor_a_cluster(author: Author) -> None:
     environment = {"PATH": os.environ["PATH"], "XDG_STATE_HOME": str(author.folder), "HOME": str(author.folder)}
     environment["DSF_REDIS_URL"] = "redis://127.0.0.1:1/0"
     command = [sys.executable, "-m", "dsf.cli", *author.command("-o", "jsonl")]

@@ -49,7 +49,7 @@ def test_without_the_rules_of_placements_it_says_what_has_them(
     assert f"error: --placement: {extra}" in result.stderr
 
 
-def test_a_placement_that_is_gone_is_named(
+def test_compare_notes_a_missing_placement(
     dsf: Dsf, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ScriptedServer(answer({"items": []})) as server:

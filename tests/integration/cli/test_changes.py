@@ -54,7 +54,7 @@ def test_every_change_of_the_schedule_is_there(dsf: Dsf, fleet: Fleet) -> None:
     assert changes(dsf, "static-scorer") == []
 
 
-def test_a_re_score_names_its_run(dsf: Dsf, fleet: Fleet) -> None:
+def test_rescore_entry_references_its_run(dsf: Dsf, fleet: Fleet) -> None:
     runs = loaded(dsf("rescore", SAMPLE, "-c", "worker01", "--note", "looks odd", "-o", "json"))["runs"]
     fleet.redis.lpush(keys.spoke_queue("worker01"), *["waiting"] * 100)
     dsf("rescore", SAMPLE)
@@ -70,7 +70,7 @@ def test_without_changes(dsf: Dsf, fleet: Fleet) -> None:
     assert "There are no such changes" in dsf("changes").stdout
 
 
-def test_a_name_that_nothing_has_is_an_error_and_one_that_is_gone_is_not(dsf: Dsf, fleet: Fleet) -> None:
+def test_changes_refuses_unknown_names_and_accepts_removed_names(dsf: Dsf, fleet: Fleet) -> None:
     for arguments in ((SAMPLE, "-c", "worker02"), ("static-scorer",)):
         dsf("schedule", "pause", *arguments)
     for scorer in (SAMPLE, "static-scorer"):
@@ -128,7 +128,7 @@ def test_texts_are_bounded_and_steer_no_terminal(redis_client: redis.Redis) -> N
     assert redis_client.memory_usage(keys.CHANGES) < 5000
 
 
-def test_only_the_newest_are_kept(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_are_truncated_to_the_newest(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keys, "CHANGES_KEPT", 10)
     for number in range(25):
         record(redis_client, ANN, UserAction(action=Action.RESCORE, scorer=f"s{number}"))
@@ -151,7 +151,7 @@ def test_pages_follow_each_other_while_others_are_added(redis_client: redis.Redi
         read(redis_client, cursor="nonsense")
 
 
-def test_what_cannot_be_read_is_left_out(redis_client: redis.Redis) -> None:
+def test_unreadable_changes_are_left_out(redis_client: redis.Redis) -> None:
     record(redis_client, ANN, UserAction(action=Action.RESCORE, scorer="before"))
     redis_client.xadd(keys.CHANGES, {"change": "{"})
     redis_client.xadd(keys.CHANGES, {"other": "x"})

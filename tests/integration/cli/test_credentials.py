@@ -49,7 +49,7 @@ def test_asking_for_new_ones(dsf: Dsf, fleet: Fleet) -> None:
     assert fleet.redis.llen(keys.HUB_WAKE) > 0
 
 
-def test_a_request_that_was_done_is_forgotten_unless_there_is_another_one(fleet: Fleet) -> None:
+def test_completed_key_request_is_removed_unless_a_newer_request_replaced_it(fleet: Fleet) -> None:
     known = AgentKeys(fleet.redis)
     first = known.ask("worker01", "rotate")
     second = known.ask("worker01", "revoke")

@@ -98,7 +98,7 @@ def bed(dsf: Dsf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[B
         yield Bed(dsf, folder, source, scorer)
 
 
-def test_a_query_by_post_is_shown_with_its_form(bed: Bed) -> None:
+def test_explain_shows_the_form_of_a_post_query(bed: Bed) -> None:
     bed.deliver(source_method="POST", source_query="up")
     text = bed.explain().stdout
     assert f"POST     {bed.source.url}/api/v1/query_range\n   with     form query=up&start=" in text
@@ -165,7 +165,7 @@ def test_rounding_down_is_said(bed: Bed) -> None:
     assert report["outcome"] == "ok"
 
 
-def test_a_bad_query_shows_prometheus_own_words(bed: Bed) -> None:
+def test_explain_shows_the_prometheus_error_of_an_invalid_query(bed: Bed) -> None:
     error = {"status": "error", "errorType": "bad_data", "error": "1:4: parse error: unexpected identifier"}
     bed.source.script(answer(error, 400))
     bed.deliver()
@@ -182,7 +182,7 @@ def test_a_bad_query_shows_prometheus_own_words(bed: Bed) -> None:
     ("body", "status", "reason"),
     [("oops", 500, "http_error"), ("<html>", 200, "bad_answer"), ('{"results": 1}', 200, "bad_answer")],
 )
-def test_a_scoring_api_that_fails(bed: Bed, body: str, status: int, reason: str) -> None:
+def test_explain_reports_a_failing_scoring_api(bed: Bed, body: str, status: int, reason: str) -> None:
     bed.scorer.script(answer(body, status))
     bed.deliver()
     result = bed.explain("-o", "json")
@@ -193,7 +193,7 @@ def test_a_scoring_api_that_fails(bed: Bed, body: str, status: int, reason: str)
     assert body in report["message"] + report["response"]["head"]
 
 
-def test_nobody_answers(bed: Bed) -> None:
+def test_explain_reports_an_unreachable_scoring_api(bed: Bed) -> None:
     bed.deliver(scoring_endpoint="http://127.0.0.1:1/scoring")
     result = bed.explain()
     assert result.exit_code == 1
@@ -202,7 +202,7 @@ def test_nobody_answers(bed: Bed) -> None:
     )
 
 
-def test_a_scorer_without_a_source(bed: Bed) -> None:
+def test_explain_of_a_scorer_without_a_source_queries_nothing(bed: Bed) -> None:
     bed.deliver(source_type="None", source_endpoint="", source_query="")
     result = bed.explain()
     assert result.exit_code == 0
@@ -217,7 +217,7 @@ def test_an_unknown_source(bed: Bed) -> None:
     assert "error: fetch failed (unsupported_source): source type 'Carbon' is not one of" in result.stdout
 
 
-def test_a_plug_in_s_source_is_asked_with_the_scorer_s_token(
+def test_explain_of_a_plugin_source_sends_and_hides_the_token(
     bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path / "packages"))
@@ -281,7 +281,7 @@ def test_an_answer_that_spells_the_token_otherwise_is_not_shown(bed: Bed) -> Non
     assert "repeats a token" in report["response"]["head"]
 
 
-def test_a_token_may_be_a_part_of_a_number(bed: Bed) -> None:
+def test_explain_masks_a_token_that_is_part_of_a_number(bed: Bed) -> None:
     """As the number of a tenant is."""
     (bed.secret("scorer-token") / "token").write_text("42\n")
     bed.scorer.script(answer({"results": [{"metric": {"node": "n1"}, "score": 42.5}]}))
@@ -292,7 +292,7 @@ def test_a_token_may_be_a_part_of_a_number(bed: Bed) -> None:
     assert "42" not in result["result"] + report["response"]["head"]
 
 
-def test_a_missing_token_is_named(bed: Bed) -> None:
+def test_explain_names_a_missing_token_and_its_file(bed: Bed) -> None:
     bed.deliver(source_endpoint_auth_name="prometheus-token", source_endpoint_auth_key="token")
     result = bed.explain()
     assert result.exit_code == 1
@@ -303,7 +303,7 @@ def test_a_missing_token_is_named(bed: Bed) -> None:
     assert bed.source.requests == []
 
 
-def test_only_some_results_are_listed(bed: Bed) -> None:
+def test_explain_limits_the_listed_results(bed: Bed) -> None:
     bed.deliver()
     result = bed.explain("--limit", "2")
     assert "3 more; --limit shows them" in result.stdout
@@ -311,7 +311,7 @@ def test_only_some_results_are_listed(bed: Bed) -> None:
 
 
 @pytest.mark.parametrize(("since", "words"), [(1.7e9, "until "), (None, ": too near")])
-def test_what_the_hub_holds_back_is_said_with_the_rule(fleet: Fleet, bed: Bed, since: float | None, words: str) -> None:
+def test_explain_shows_items_held_back_and_their_rule(fleet: Fleet, bed: Bed, since: float | None, words: str) -> None:
     hold = HoldRule(min_change=5, for_seconds=120)
     record = ScorerRecord(name="sample-scorer", score_name="sample_score", interval=10, validity=300, hold=hold)
     fleet.registry.put_scorer(record)
@@ -342,7 +342,7 @@ def test_metrics_only(bed: Bed) -> None:
     assert [result["fate"] for result in report["results"]] == ["metric", "metric", "metric", "refused", "metric"]
 
 
-def test_a_name_that_leads_elsewhere_on_this_cluster(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explain_shows_the_address_behind_a_host_alias(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DSF_REDIS_URL")
     monkeypatch.delenv("DSF_OUT_DIR")
     aliases = {"worker01": {"prometheus.test:9090": f"127.0.0.1:{bed.source.port}"}}
@@ -364,7 +364,9 @@ def test_a_name_that_leads_elsewhere_on_this_cluster(bed: Bed, monkeypatch: pyte
 # --- where the configuration comes from ------------------------------------------------------------------------------
 
 
-def test_a_file_that_was_saved_by_hand(dsf: Dsf, tmp_path: Path, bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explain_reads_a_saved_configuration_file(
+    dsf: Dsf, tmp_path: Path, bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("DSF_OUT_DIR")
     file = bed.deliver(tmp_path)
     assert dsf("explain", "sample-scorer", "--cluster", "anything", "--config", str(file)).exit_code == 0
@@ -394,7 +396,7 @@ def test_without_any_configuration_it_is_a_usage_error(dsf: Dsf) -> None:
     assert "DSF_AGENT_CONFIG" in result.stderr
 
 
-def test_a_scorer_that_was_not_delivered(dsf: Dsf, bed: Bed) -> None:
+def test_explain_of_an_undelivered_scorer_is_an_error(dsf: Dsf, bed: Bed) -> None:
     bed.deliver()
     result = dsf("explain", "nobody", "--cluster", "worker01")
     assert result.exit_code == 1
@@ -403,7 +405,7 @@ def test_a_scorer_that_was_not_delivered(dsf: Dsf, bed: Bed) -> None:
 
 
 @pytest.mark.parametrize("cluster", ["mars", "../clusters/worker01"])
-def test_a_cluster_that_is_not_there(dsf: Dsf, bed: Bed, cluster: str) -> None:
+def test_explain_of_an_unknown_cluster_is_an_error(dsf: Dsf, bed: Bed, cluster: str) -> None:
     result = dsf("explain", "sample-scorer", "--cluster", cluster)
     assert result.exit_code == 1
     assert "is accepted" in result.stderr
@@ -411,7 +413,7 @@ def test_a_cluster_that_is_not_there(dsf: Dsf, bed: Bed, cluster: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "a: b", '[{"name": ""}]'])
-def test_a_file_that_cannot_be_used(bed: Bed, tmp_path: Path, text: str) -> None:
+def test_explain_names_an_unusable_file(bed: Bed, tmp_path: Path, text: str) -> None:
     file = tmp_path / "config"
     file.write_text(text)
     result = bed.explain("--config", str(file))

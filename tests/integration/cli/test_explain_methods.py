@@ -197,7 +197,7 @@ def deliver(world: World, name: str) -> ScriptedServer:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_sent_is_shown_without_its_secrets(dsf: Dsf, world: World, name: str) -> None:
+def test_explain_shows_sent_requests_without_secrets(dsf: Dsf, world: World, name: str) -> None:
     server = deliver(world, name)
     table = dsf("explain", "one", "--cluster", "worker01")
     assert table.exit_code == 0, table.output

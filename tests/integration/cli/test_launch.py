@@ -10,7 +10,7 @@ from tests.support.forked import Forked
 
 
 @pytest.mark.parametrize("module", ["agent", "hub"])
-def test_a_wrong_setting_is_one_line(module: str, tmp_path: Path) -> None:
+def test_invalid_setting_is_reported_in_one_line_with_the_usage_exit_code(module: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     process = Forked(f"dsf.{module}", log, {"DSF_QUEUE_LIMIT": "many"}, inherit=False)
     assert process.wait(60) == 2

@@ -84,7 +84,7 @@ def test_status_as_json(dsf: Dsf, fleet: Fleet) -> None:
     assert [score["cluster"] for score in found["scores"]] == ["worker02", "worker01"]
 
 
-def test_a_score_that_expired_without_a_failure_is_bad(dsf: Dsf, fleet: Fleet) -> None:
+def test_expired_score_without_a_failure_fails_dsf_status(dsf: Dsf, fleet: Fleet) -> None:
     fleet.score("worker01", valid_for=-5, age=400)
     result = dsf("status", SAMPLE)
     assert result.exit_code == 1
@@ -103,7 +103,7 @@ def test_cycles_that_only_expire_are_said_to(dsf: Dsf, fleet: Fleet) -> None:
     assert "failing: expired" in dsf("scores", "--cluster", "worker02").stdout
 
 
-def test_a_scorer_that_gets_no_ticks_says_why(dsf: Dsf, fleet: Fleet) -> None:
+def test_skipped_scorer_shows_the_reason_in_dsf_status(dsf: Dsf, fleet: Fleet) -> None:
     only_sample(fleet.redis)
     limited = ScorerRecord(name=SAMPLE, score_name="sample_score", interval=10, validity=300, rate_limit="2/m")
     Registry(fleet.redis).put_scorer(limited)
@@ -127,7 +127,7 @@ def test_a_scorer_that_gets_no_ticks_says_why(dsf: Dsf, fleet: Fleet) -> None:
     assert "expired: queue_full" in dsf("scores").stdout
 
 
-def test_a_suspended_scorer_is_called_so(dsf: Dsf, fleet: Fleet) -> None:
+def test_suspended_scorer_is_shown_as_suspended(dsf: Dsf, fleet: Fleet) -> None:
     only_sample(fleet.redis)
     suspended = ScorerRecord(name=SAMPLE, score_name="sample_score", interval=10, validity=300, suspended=True)
     Registry(fleet.redis).put_scorer(suspended)
@@ -175,7 +175,7 @@ def test_files_of_the_hub_that_make_no_sense_are_ignored(
     assert dsf("status").exit_code in (0, 1)
 
 
-def test_a_note_about_a_manifest_is_shown_and_is_not_bad(
+def test_manifest_note_is_shown_and_does_not_fail_dsf_status(
     dsf: Dsf, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     only_sample(fleet.redis)
@@ -273,7 +273,7 @@ def test_history_before_the_first_cycle(dsf: Dsf, fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("command", [("scores",), ("schedule", "list")])
-def test_a_table_of_a_large_fleet_is_limited_and_says_so(dsf: Dsf, fleet: Fleet, command: tuple[str, ...]) -> None:
+def test_table_of_a_large_fleet_is_limited_with_a_note(dsf: Dsf, fleet: Fleet, command: tuple[str, ...]) -> None:
     for number in range(150):
         fleet.entry(f"edge{number:03}")
     limited = dsf(*command)

@@ -149,7 +149,7 @@ def test_commands_that_look_load_what_they_need(redis_url: str, fleet: Fleet, tm
     assert set(ended.stdout.splitlines()[-1].split()) <= LIGHT
 
 
-def test_what_goes_wrong_is_logged_all_the_same(tmp_path: Path) -> None:
+def test_log_writes_errors_at_level_error(tmp_path: Path) -> None:
     code = (
         "import dsf.log\nfrom dsf.settings import Settings\nlog = dsf.log.get('x')\n"
         "dsf.log.prepare(Settings(log_level='ERROR', log_format='json'))\n"
@@ -181,7 +181,7 @@ def test_redis_away_is_one_line_that_names_the_variable(nobody: dict[str, str], 
     assert "sesame" not in line
 
 
-def test_a_wrong_setting_names_the_variable(nobody: dict[str, str]) -> None:
+def test_invalid_setting_names_the_variable(nobody: dict[str, str]) -> None:
     ended = run("status", **nobody, DSF_QUEUE_LIMIT="many")
     assert ended.returncode == 1
     (line,) = ended.stderr.splitlines()
@@ -205,7 +205,7 @@ def test_a_wrong_setting_names_the_variable(nobody: dict[str, str]) -> None:
     ],
     ids=" ".join,
 )
-def test_a_name_that_nothing_has_is_an_error_that_names_the_others(
+def test_unknown_name_is_an_error_that_lists_the_registered_names(
     dsf: Dsf, fleet: Fleet, command: tuple[str, ...]
 ) -> None:
     scorer, cluster = "no scorer 'nobody' runs; registered: ", "no cluster 'mars' is accepted; registered: "
@@ -217,7 +217,7 @@ def test_a_name_that_nothing_has_is_an_error_that_names_the_others(
     assert changes.read(fleet.redis).changes == []
 
 
-def test_a_running_demo_is_found(
+def test_running_demo_is_detected(
     dsf: Dsf, fleet: Fleet, redis_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("DSF_REDIS_URL")
@@ -234,7 +234,7 @@ def test_a_running_demo_is_found(
         ("DSF_REDIS_PASSWORD_FILE", "/nowhere/password"),
     ],
 )
-def test_nothing_of_another_redis_is_used_for_a_running_demo(
+def test_settings_of_another_redis_are_ignored_for_a_running_demo(
     dsf: Dsf, fleet: Fleet, redis_url: str, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
 ) -> None:
     monkeypatch.delenv("DSF_REDIS_URL")
@@ -287,7 +287,7 @@ def test_watch_survives_redis(tmp_path: Path, nobody: dict[str, str]) -> None:
         assert process.wait(PATIENCE) == 130
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(fleet: Fleet, redis_url: str, tmp_path: Path) -> None:
+def test_closed_output_pipe_is_not_reported_as_error(fleet: Fleet, redis_url: str, tmp_path: Path) -> None:
     values = {"DSF_REDIS_URL": redis_url, "XDG_STATE_HOME": str(tmp_path)}
     with dsf_process("scores", "--watch", **values) as process:
         assert process.stdout
@@ -304,7 +304,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(fleet: Fleet, redis_url: str,
         ("agent --cluster worker01", {"function": "dsf.agent.main:run", "role": "agent", "cluster": "worker01"}),
     ],
 )
-def test_a_command_of_a_process_runs_its_function_with_its_options_as_settings(
+def test_process_command_runs_its_function_with_options_as_settings(
     dsf: Dsf, monkeypatch: pytest.MonkeyPatch, command: str, called: dict[str, str]
 ) -> None:
     """Demo and `dsf up` start these processes as modules; what the functions do is seen there."""

@@ -50,5 +50,5 @@ def test_options_that_would_do_nothing_are_mistakes(arguments: tuple[str, ...]) 
     assert result.exit_code == 2
 
 
-def test_nobody_is_asked_where_nobody_is_named() -> None:
+def test_scheduler_debugger_is_not_queried_without_configuration() -> None:
     assert debugger_of(Settings()) is None

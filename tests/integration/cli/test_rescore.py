@@ -55,7 +55,7 @@ def playing(client: redis.Redis, cluster: str, play: Play) -> Iterator[None]:
     assert not problems
 
 
-def test_a_tick_is_sent_and_counted(dsf: Dsf, fleet: Fleet) -> None:
+def test_rescore_sends_and_counts_a_tick(dsf: Dsf, fleet: Fleet) -> None:
     result = dsf("rescore", SAMPLE, "--cluster", "worker01", "-o", "json")
     assert result.exit_code == 0
     report = loaded(result)
@@ -171,9 +171,7 @@ def test_results_that_nobody_takes_are_said(dsf: Dsf, fleet: Fleet) -> None:
     assert "does a results worker run?" in result.stdout
 
 
-def test_a_cluster_that_is_away_gets_no_tick_and_the_others_do(
-    dsf: Dsf, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rescore_skips_a_cluster_with_a_full_queue(dsf: Dsf, fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DSF_QUEUE_LIMIT", "2")
     fleet.redis.lpush("spoke.worker01", "a", "b")
     result = dsf("rescore", SAMPLE, "-o", "json")
@@ -190,7 +188,7 @@ def test_a_cluster_that_is_away_gets_no_tick_and_the_others_do(
     assert len(changes.read(fleet.redis).changes) == 1
 
 
-def test_what_was_sent_before_it_broke_off_has_its_author(
+def test_interrupted_rescore_records_its_author_and_the_sent_ticks(
     fleet: Fleet, settings_factory: SettingsFactory, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send = rescoring.send_now
@@ -221,13 +219,15 @@ def test_what_was_sent_before_it_broke_off_has_its_author(
         ),
     ],
 )  # fmt: skip
-def test_what_cannot_be_scored(dsf: Dsf, fleet: Fleet, arguments: tuple[str, ...], message: str) -> None:
+def test_rescore_refuses_pairs_that_cannot_be_scored(
+    dsf: Dsf, fleet: Fleet, arguments: tuple[str, ...], message: str
+) -> None:
     result = dsf("rescore", *arguments)
     assert (result.exit_code, result.stderr) == (1, f"error: {message}\n")
     assert fleet.redis.llen("spoke.worker01") == fleet.redis.llen("spoke.worker02") == 0
 
 
-def test_a_time_to_wait_without_waiting_is_a_mistake(dsf: Dsf, fleet: Fleet) -> None:
+def test_rescore_timeout_without_wait_is_a_usage_error(dsf: Dsf, fleet: Fleet) -> None:
     result = dsf("rescore", SAMPLE, "--timeout", "5")
     assert result.exit_code == 2
     assert "goes with --wait" in result.stderr

@@ -75,7 +75,7 @@ def test_set_for_one_cluster(dsf: Dsf, fleet: Fleet) -> None:
     assert list(overrides(fleet.redis)) == ["worker02/sample-scorer"]
 
 
-def test_a_cluster_that_keeps_its_own_interval_is_named(dsf: Dsf, fleet: Fleet) -> None:
+def test_schedule_set_names_clusters_that_keep_their_interval(dsf: Dsf, fleet: Fleet) -> None:
     dsf("schedule", "set", SAMPLE, "--cluster", "worker02", "--interval", "20")
     result = dsf("schedule", "set", SAMPLE, "--interval", "5")
     assert result.exit_code == 0
@@ -85,7 +85,7 @@ def test_a_cluster_that_keeps_its_own_interval_is_named(dsf: Dsf, fleet: Fleet) 
     )
 
 
-def test_a_chosen_validity_below_the_interval_is_said(dsf: Dsf, fleet: Fleet) -> None:
+def test_schedule_set_warns_of_a_validity_below_the_interval(dsf: Dsf, fleet: Fleet) -> None:
     # The default follows the interval.
     assert dsf("schedule", "set", SAMPLE, "--interval", "1h").stderr == ""
     fleet.registry.put_scorer(ScorerRecord(name=SAMPLE, score_name="sample_score", interval=10, validity=60))
@@ -117,13 +117,13 @@ def test_pause_until_and_resume(dsf: Dsf, fleet: Fleet) -> None:
     assert [entry["paused"] for entry in resumed] == [False, False]
 
 
-def test_a_cluster_that_stays_paused_is_named(dsf: Dsf, fleet: Fleet) -> None:
+def test_schedule_resume_names_clusters_that_stay_paused(dsf: Dsf, fleet: Fleet) -> None:
     dsf("schedule", "pause", SAMPLE, "--cluster", "worker01")
     result = dsf("schedule", "resume", SAMPLE)
     assert "note: worker01 keeps its own pause" in result.stderr
 
 
-def test_a_cluster_that_runs_on_is_named(dsf: Dsf, fleet: Fleet) -> None:
+def test_schedule_pause_names_clusters_that_keep_running(dsf: Dsf, fleet: Fleet) -> None:
     dsf("schedule", "pause", SAMPLE)
     dsf("schedule", "resume", SAMPLE, "--cluster", "worker01")
     result = dsf("schedule", "pause", SAMPLE)
@@ -146,7 +146,7 @@ def test_reset_removes_every_change_or_one_clusters(dsf: Dsf, fleet: Fleet) -> N
     "stored",
     ['{"interval": 999999999999}', '{"paused": true, "paused_until": 1e15}', '{"paused": true, "paused_until": 1e400}'],
 )
-def test_what_is_out_of_bounds_in_redis_can_be_seen_and_reset(dsf: Dsf, fleet: Fleet, stored: str) -> None:
+def test_out_of_bounds_overrides_are_listed_and_can_be_reset(dsf: Dsf, fleet: Fleet, stored: str) -> None:
     fleet.redis.hset(keys.OVERRIDES, f"worker01/{SAMPLE}", stored)
     fleet.redis.zadd(keys.DUE, {f"worker01/{SAMPLE}": 1e12})
     listed = dsf("schedule", "list")
@@ -167,7 +167,7 @@ def test_reset_removes_what_cannot_be_read(dsf: Dsf, fleet: Fleet) -> None:
     assert fleet.redis.hlen(keys.OVERRIDES) == 0
 
 
-def test_a_change_wakes_beat(dsf: Dsf, fleet: Fleet) -> None:
+def test_schedule_change_wakes_beat(dsf: Dsf, fleet: Fleet) -> None:
     dsf("schedule", "set", SAMPLE, "--interval", "5")
     assert fleet.redis.llen(keys.BEAT_WAKE) == 1
 

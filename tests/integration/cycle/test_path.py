@@ -18,7 +18,7 @@ MOST = 35
 _CYCLES = 20
 
 
-def test_a_cycle_and_its_result_enter_few_modules(tmp_path: Path) -> None:
+def test_cycle_and_its_result_enter_few_modules(tmp_path: Path) -> None:
     files = {role: tmp_path / role for role in ("beat", "agent", "results")}
     with Fleet(tmp_path / "stack", altered={role: ("--calls", str(file)) for role, file in files.items()}) as fleet:
         fleet.scorer("sample", scores(10), interval=1, query="up")

@@ -104,7 +104,7 @@ def test_an_observer_is_told_of_each_question_and_each_stage(servers: tuple[Scri
     assert cycle.counts == {"series": 2, "bytes_in": cycle.counts["bytes_in"], "bytes_out": len(request), "results": 1}
 
 
-def test_a_refused_question_is_told_with_its_error(servers: tuple[ScriptedServer, ScriptedServer]) -> None:
+def test_refused_query_is_observed_with_its_error(servers: tuple[ScriptedServer, ScriptedServer]) -> None:
     servers[0].script(answer({"status": "error", "error": "no such function"}, 400))
     seen = Recorder()
     with pytest.raises(CycleError, match="no such function") as caught:
@@ -214,7 +214,7 @@ def test_connections_to_several_sources_are_used_again(servers: tuple[ScriptedSe
             assert server.connections <= cycles // 2
 
 
-def test_a_source_that_fails_is_named_and_the_others_are_heard_to_the_end(
+def test_failing_source_is_named_and_other_sources_are_read_to_the_end(
     servers: tuple[ScriptedServer, ScriptedServer],
 ) -> None:
     with ScriptedServer(answer({"error": "no such function"}, 400)) as other, pytest.raises(CycleError) as caught:
@@ -285,7 +285,7 @@ def test_retry_after_ends(servers: tuple[ScriptedServer, ScriptedServer]) -> Non
     assert len(servers[1].requests) == 2
 
 
-def test_one_that_hangs_ends_with_the_one_deadline(servers: tuple[ScriptedServer, ScriptedServer]) -> None:
+def test_hanging_source_ends_at_the_shared_deadline(servers: tuple[ScriptedServer, ScriptedServer]) -> None:
     # More where the other one had not answered by then: machines are busy.
     for seconds in (1, 10):
         with ScriptedServer(hang) as other, pytest.raises(CycleError) as caught:
@@ -295,7 +295,7 @@ def test_one_that_hangs_ends_with_the_one_deadline(servers: tuple[ScriptedServer
     assert (caught.value.reason, caught.value.message[:16]) == ("timeout", "source 'power': ")
 
 
-def test_a_type_that_is_not_known_fails_with_the_source_s_name(servers: tuple[ScriptedServer, ScriptedServer]) -> None:
+def test_unknown_source_type_fails_with_the_name_of_the_source(servers: tuple[ScriptedServer, ScriptedServer]) -> None:
     cycle = cycle_of(servers, source_name="load", sources=[{"name": "power", "type": "Magic"}])
     with pytest.raises(CycleError, match="source 'power': source type 'Magic' is not one of") as caught:
         Stages(Settings(), NoSecrets()).fetch(cycle)

@@ -41,7 +41,7 @@ def archive() -> Iterator[None]:
         raise
 
 
-def test_a_redis_with_libraries_that_this_machine_may_lack(
+def test_redis_package_is_unpacked_with_its_missing_libraries(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One that is installed would be taken as it is.
@@ -59,7 +59,7 @@ def test_a_redis_with_libraries_that_this_machine_may_lack(
     assert capfd.readouterr().err == ""
 
 
-def test_a_machine_whose_package_lists_are_missing(
+def test_package_lists_are_downloaded_if_the_machine_has_none(
     apt: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tmp_path / "apt.conf"
@@ -72,12 +72,12 @@ def test_a_machine_whose_package_lists_are_missing(
     assert "reading fresh ones into" in capfd.readouterr().err
 
 
-def test_a_package_that_does_not_exist(apt: Path, tmp_path: Path) -> None:
+def test_missing_package_is_reported(apt: Path, tmp_path: Path) -> None:
     with pytest.raises(ToolError, match=r"install --simulate no-such-package.* failed: .*no-such-package"):
         debian.unpack("no-such-package", tmp_path / "work" / "root", apt)
 
 
-def test_a_program_of_a_page_has_the_packages_that_it_links_to(apt: Path, tmp_path: Path) -> None:
+def test_prometheus_package_is_unpacked_with_the_packages_it_links_to(apt: Path, tmp_path: Path) -> None:
     """They are needed beside it, whether installed or not."""
     with archive():
         debian.unpack("prometheus", tmp_path / "work" / "root", apt)

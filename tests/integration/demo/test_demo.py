@@ -322,13 +322,13 @@ def test_the_page_says_what_fails_where_and_why_and_scores_again(demo: Demo, bro
     demo.wait_fresh(PAIRS)
 
 
-def test_a_terminal_that_sourced_the_printed_environment_explains_too(demo: Demo) -> None:
+def test_explain_works_with_the_printed_environment(demo: Demo) -> None:
     demo.wait_fresh(PAIRS)
     explained = demo.dsf("explain", "sample-scorer", "-c", "worker01", DSF_REDIS_URL=demo.context()["redis_url"])
     assert explained.returncode == 0, explained.stderr
 
 
-def test_a_scorer_and_a_worse_second_version_of_it_are_compared(demo: Demo, tmp_path: Path) -> None:
+def test_compare_shows_a_scorer_and_its_worse_second_version(demo: Demo, tmp_path: Path) -> None:
     demo.wait_fresh(PAIRS)
     found = re.search(r"http://(127\.0\.0\.1:\d+)/config", (demo.folder / "sample-scorer.yaml").read_text())
     assert found is not None
@@ -345,7 +345,7 @@ def test_a_scorer_and_a_worse_second_version_of_it_are_compared(demo: Demo, tmp_
     assert "on worker01, worker02: " in done.stdout
 
 
-def test_a_second_one_from_wheels_in_an_empty_environment(demo: Demo, tmp_path: Path) -> None:
+def test_second_demo_from_wheels_runs_beside_the_first(demo: Demo, tmp_path: Path) -> None:
     """Each command goes to the one that is meant, and says to which; the end of one leaves the other."""
     wheels = [built(package, tmp_path / f"dist{number}", "--wheel") for number, package in enumerate(PACKAGES)]
     programs = environment(tmp_path / "environment", *wheels)

@@ -114,7 +114,9 @@ def test_people_keep_their_secrets_when_the_addon_goes(session: Session, cluster
     assert (rule["resource"], rule["name"]) == ("namespaces", AGENT_NAMESPACE)
 
 
-def test_another_namespace_of_one_cluster_moves_everything(session: Session, ocm: ControlPlane, cluster: str) -> None:
+def test_agent_moves_if_one_cluster_gets_a_different_namespace(
+    session: Session, ocm: ControlPlane, cluster: str
+) -> None:
     """With a config of its own that says nothing of the namespace, OCM's default would win: it must be said."""
     assert cluster
     other = ocm.cluster("worker")
@@ -175,7 +177,9 @@ def test_an_upgrade_reaches_the_cluster(session: Session, ocm: ControlPlane, hub
     assert chart.environment(container)["DSF_OTLP_PORT"] == "4318"
 
 
-def test_what_ocm_made_becomes_the_agent(session: Session, ocm: ControlPlane, cluster: str, deployed: Objects) -> None:
+def test_rendered_manifests_of_ocm_start_the_agent(
+    session: Session, ocm: ControlPlane, cluster: str, deployed: Objects
+) -> None:
     """Applied in the place of OCM's work agent, as strictly as can be; hub and managed cluster are one."""
     assert deployed
     manifests = session.get(MANIFEST_WORKS.path(cluster, WORK))["spec"]["workload"]["manifests"]
@@ -218,7 +222,7 @@ def test_ocms_work_agent_deploys_it(session: Session, ocm: ControlPlane, cluster
         assert session.get(service_ca)["data"] == {"service-ca.crt": "a CA"}
 
 
-def test_a_cluster_that_is_away_keeps_its_agent(session: Session, cluster: str, deployed: Objects) -> None:
+def test_unreachable_cluster_keeps_its_agent(session: Session, cluster: str, deployed: Objects) -> None:
     assert deployed
     taint = {"key": "cluster.open-cluster-management.io/unreachable", "effect": "NoSelect"}
     session.merge(MANAGED_CLUSTERS.path(name=cluster), {"spec": {"taints": [taint]}})

@@ -107,7 +107,7 @@ def _agent(objects: list[chart.Object]) -> list[chart.Object]:
     return sorted(agent, key=lambda o: o["kind"] != "Namespace")
 
 
-def test_a_renewed_ca_and_the_old_one_take_each_others_certificates(
+def test_renewed_ca_and_its_predecessor_accept_each_others_certificates(
     release: Release, session: Session, tmp_path: Path
 ) -> None:
     """It has the same name and key, so that nothing has to be renewed before anything else."""
@@ -131,7 +131,7 @@ def test_a_renewed_ca_and_the_old_one_take_each_others_certificates(
     assert old == new, "agents read it at the next connection, without a restart"
 
 
-def test_a_ca_of_rsa_keeps_its_key(release: Release, session: Session, tmp_path: Path) -> None:
+def test_rsa_ca_keeps_its_key_on_upgrade(release: Release, session: Session, tmp_path: Path) -> None:
     """The chart once made such keys."""
     tls, ca = "dynamic-scoring-redis-tls", "dynamic-scoring-redis-ca"
     subject = ["-subj", f"/CN={ca}", "-addext", "keyUsage=critical,digitalSignature,keyEncipherment,keyCertSign"]
@@ -156,7 +156,7 @@ def test_a_ca_of_rsa_keeps_its_key(release: Release, session: Session, tmp_path:
     assert int(session.get(SECRETS.path(HUB_NAMESPACE, ca))["metadata"]["annotations"][RENEW_AFTER]) > time.time()
 
 
-def test_another_key_comes_by_the_commands_of_the_page(
+def test_ca_with_a_new_key_is_installed_by_the_documented_commands(
     plane: ControlPlane, release: Release, session: Session, tmp_path: Path
 ) -> None:
     page = (chart.ROOT / "docs" / "rotation.md").read_text()
@@ -233,7 +233,7 @@ def test_an_upgrade_keeps_what_was_generated(release: Release, session: Session)
     assert "203.0.113.9" in made["metadata"]["annotations"]["dynamic-scoring.open-cluster-management.io/names"]
 
 
-def test_what_people_made_survives_upgrade_uninstallation_and_the_next_installation(
+def test_user_objects_survive_upgrade_uninstallation_and_reinstallation(
     shared: Release, session: Session, plane: ControlPlane
 ) -> None:
     masks = [{"clusterName": "c1", "scoreName": "*"}]

@@ -44,7 +44,7 @@ def test_manifests_beside_the_chart(operators: ControlPlane) -> None:
     _apply(operators, objects)
 
 
-def test_a_wrong_field_is_refused(operators: ControlPlane) -> None:
+def test_unknown_field_is_refused_by_the_crds_of_other_operators(operators: ControlPlane) -> None:
     # Else the other tests would say nothing.
     everything = [o for name in chart.FOREIGN for o in _rendered(name)]
     wrong = [chart.of_kind(everything, kind)[0] for kind in sorted(KINDS)]

@@ -162,7 +162,7 @@ def test_probes_work_with_every_redis_that_will_do(bundled: Bundled) -> None:
         bundled.start()
 
 
-def test_nobody_gets_in_without_a_name_or_without_tls(bundled: Bundled) -> None:
+def test_bundled_redis_refuses_clients_without_user_or_tls(bundled: Bundled) -> None:
     nobody = redis.Redis(port=bundled.port, ssl=True, ssl_ca_certs=str(bundled.folder / "ca.crt"))
     with contextlib.closing(nobody), pytest.raises(redis.AuthenticationError):
         nobody.ping()

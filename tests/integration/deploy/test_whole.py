@@ -227,7 +227,7 @@ def world(hub: HubCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield made
 
 
-def test_there_is_a_score(world: World) -> None:
+def test_installed_chart_produces_a_score(world: World) -> None:
     world.node.until(lambda: world.score() == [("n1", 42)], "a score")
 
 
@@ -286,7 +286,7 @@ def test_everybody_has_the_rights_that_are_needed(world: World) -> None:
     assert refused == []
 
 
-def test_a_secret_of_the_hub_and_its_rotation_reach_the_source(world: World, hub: HubCluster) -> None:
+def test_delivered_secret_and_its_rotation_reach_the_source(world: World, hub: HubCluster) -> None:
     """All of the way: Secret on the hub, ManifestWork, OCM's work agent, Secret of the agents' namespace, agent with
     the rights that came with its scorers, and a source that wants the token."""
     token, name, session = "first-t0ken", "delivered", world.session
@@ -347,7 +347,7 @@ def test_a_secret_of_the_hub_and_its_rotation_reach_the_source(world: World, hub
     assert "sec0nd" not in logs
 
 
-def test_a_collector_may_push_with_its_token(world: World) -> None:
+def test_collector_pushes_metrics_with_its_token(world: World) -> None:
     # There is a receiver as soon as a scorer asks for what is pushed.
     world.scorer("pushed", {"type": "OpenTelemetry", "path": "/v1/metrics", "params": {"query": "m"}})
     world.node.until(lambda: listens(world.node.pods["agent"].ports["otlp-http"]), "the receiver")
@@ -390,7 +390,7 @@ def _status(request: urllib.request.Request) -> int:
             return error.code
 
 
-def test_a_cluster_that_goes_is_cut_off(world: World) -> None:
+def test_deleted_cluster_is_cut_off_and_its_objects_are_removed(world: World) -> None:
     world.session.delete(MANAGED_CLUSTERS.path(name=CLUSTER))
     with contextlib.closing(world.client("hub")) as hub:
         user = f"user spoke-{CLUSTER} "

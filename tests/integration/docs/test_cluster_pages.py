@@ -70,7 +70,7 @@ def _others() -> list[str]:
 
 
 @pytest.mark.parametrize("page", _others())
-def test_a_page(clusters: Clusters, page: str) -> None:
+def test_page_commands_run_on_real_api_servers(clusters: Clusters, page: str) -> None:
     clusters.install()
     clusters.write_files(pages.blocks(pages.ROOT / page))
     clusters.variables["HUB_IP"] = HUB_IP

@@ -33,14 +33,14 @@ def test_every_command_has_its_place(page: Path) -> None:
         assert venue(command) in Venue
 
 
-def test_what_is_excused_is_on_a_page() -> None:
+def test_excused_commands_appear_on_a_page() -> None:
     texts = [command.text for command in COMMANDS]
     assert [pattern for pattern in NOWHERE if not any(re.search(pattern, text) for text in texts)] == []
     for page, test in OWN_TESTS.items():
         assert Path(page).name in (ROOT / test).read_text(encoding="utf-8")
 
 
-def test_a_new_command_fails() -> None:
+def test_unlisted_command_is_an_error() -> None:
     for text in ("terraform apply", "kubectl get pods | frobnicate", "sed s/a/b/ file"):
         with pytest.raises(LookupError):
             venue(Command("docs/new.md", 1, text))
@@ -119,7 +119,7 @@ def test_make_knows_its_targets(command: Command) -> None:
 
 
 @pytest.mark.parametrize("command", venues.of(Venue.HERE), ids=str)
-def test_what_needs_nothing_runs_here(command: Command) -> None:
+def test_standalone_commands_run_here(command: Command) -> None:
     own = [str(Path(program).parent) for program in (programs.find("promtool"), sys.executable)]
     path = os.pathsep.join([*own, os.environ["PATH"]])
     done = ran(["/bin/bash", "-euc", command.text], cwd=ROOT, env=os.environ | {"PATH": path})

@@ -88,7 +88,7 @@ def _filled(expression: str) -> str:
     return re.sub(r"\$\w+", ".*", expression)
 
 
-def test_what_is_sent_to_a_central_store_is_what_the_page_says(world: StackWorld) -> None:
+def test_central_store_receives_the_documented_metrics(world: StackWorld) -> None:
     names = ("dynamic_score", "cluster_cpu_free", "cluster_memory_free", "dynamic_scoring_requests_total")
     for name in names:
         world.until(lambda n=name: world.query(n, world.receiver_port), f"{name} at the receiver", 30)  # type: ignore[misc]

@@ -75,7 +75,7 @@ def test_pairs_come_worst_first_in_pages(client: Client) -> None:
     assert [row.cluster for row in client.all_pairs(cluster="edge4")] == ["edge4"]
 
 
-def test_one_scorer_one_cluster_one_pair(client: Client) -> None:
+def test_client_returns_one_scorer_one_cluster_and_one_pair(client: Client) -> None:
     scorer = client.scorer(SAMPLE)
     assert [one.cluster for one in scorer.top[:2]] == ["worker01", "worker02"] or scorer.top[0].value >= 9
     assert scorer.bottom[0].value <= scorer.top[0].value
@@ -89,7 +89,7 @@ def test_one_scorer_one_cluster_one_pair(client: Client) -> None:
     assert len(pair.cycles) == 1
 
 
-def test_what_changed_is_told_once(client: Client, fleet: Fleet) -> None:
+def test_updates_return_each_change_once(client: Client, fleet: Fleet) -> None:
     before = client.summary().sequence
     assert client.updates(before).pairs == []
     fleet.failure("worker01")
@@ -184,7 +184,7 @@ def test_no_row_is_lost_between_pages_of_pages(exporter: ApiProcess, fleet: Flee
         assert len(found) == len(set(found)) == 612
 
 
-def test_what_is_paused_is_said_by_every_list(
+def test_paused_pairs_are_marked_in_every_list(
     exporter: ApiProcess, fleet: Fleet, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = ScheduleStore(fleet.redis)
@@ -230,7 +230,7 @@ def test_status_says_the_same_with_the_api(exporter: ApiProcess, fleet: Fleet, m
     assert "nosuchdemo" in f"{refused.output} {refused.exception}"
 
 
-def test_a_megabyte_is_enough_for_any_page(exporter: ApiProcess, fleet: Fleet, client: Client) -> None:
+def test_pages_of_large_results_stay_below_one_megabyte(exporter: ApiProcess, fleet: Fleet, client: Client) -> None:
     many = [({"node": f"node-{number}", "meta": "x" * 100}, 1.0) for number in range(3000)]
     for number in range(1, 10):
         fleet.score(f"edge{number}", results=many)
@@ -297,14 +297,14 @@ def test_answers_are_packed_when_asked_for(exporter: ApiProcess, fleet: Fleet) -
         (lambda _: Client("http://127.0.0.1:1").summary(), HttpError),
     ],
 )
-def test_what_cannot_be_answered_is_an_error_with_a_name(
+def test_client_raises_a_named_error_for_invalid_requests(
     client: Client, question: Callable[[Client], object], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
         question(client)
 
 
-def test_another_server_is_told_from_ours(exporter: ApiProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_without_our_api_is_reported_by_the_cli(exporter: ApiProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DSF_API_URL", exporter.url + "/docs")
     for command in (("status",), ("history", SAMPLE, "-c", "worker01")):
         result = CliRunner().invoke(app, command, prog_name="dsf")

@@ -148,7 +148,7 @@ def test_an_unknown_name_is_404_and_names_the_known_ones(
     assert answer.json() == {"title": "Not found", "status": 404, "detail": detail}
 
 
-def test_nothing_can_be_written(exporter: ApiProcess) -> None:
+def test_exporter_serves_get_requests_only(exporter: ApiProcess) -> None:
     paths = exporter.get("/openapi.json").json()["paths"]
     assert {method for operations in paths.values() for method in operations} == {"get"}
 

@@ -56,7 +56,9 @@ def fleet(redis_client: redis.Redis) -> Fleet:
         (2 * PER_PAIR - 1, "none", 0, 0),
     ],
 )
-def test_what_has_no_room_is_left_out(fleet: Fleet, limit: int, level: str, scores: int, books: int) -> None:
+def test_series_above_the_limit_are_left_out_of_the_exposition(
+    fleet: Fleet, limit: int, level: str, scores: int, books: int
+) -> None:
     found = scraped(TestClient(make_app(fleet.redis, series_limit=limit)))
     assert len(found.get("dynamic_score", [])) == scores
     assert len(found.get("dynamic_scoring_scheduled_total", [])) == books
@@ -72,7 +74,7 @@ def test_what_has_no_room_is_left_out(fleet: Fleet, limit: int, level: str, scor
     assert {"scorer": SAMPLE, "percentile": "99"} in found["dynamic_scoring_age_seconds"]
 
 
-def test_a_scorer_says_itself_what_there_is_of_it(fleet: Fleet) -> None:
+def test_exposition_setting_of_a_scorer_selects_its_series(fleet: Fleet) -> None:
     for exposition, scores, books in (("items", 4, 2), ("pair", 0, 2), ("none", 0, 0)):
         record = ScorerRecord.model_validate(
             {"name": SAMPLE, "score_name": "sample_score", "interval": 10, "validity": 300, "exposition": exposition}
@@ -129,7 +131,7 @@ def test_shards_have_every_cluster_once(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("shard", ["3/3", "-1/3", "1", "a/b", "0/1000", f"{5000 * '1'}/4"])
-def test_a_shard_that_is_none_is_refused(fleet: Fleet, shard: str) -> None:
+def test_invalid_shard_is_refused(fleet: Fleet, shard: str) -> None:
     answer = TestClient(make_app(fleet.redis)).get(f"/metrics?shard={shard}")
     assert answer.status_code == 400
     assert "shard: i/n" in answer.json()["detail"]

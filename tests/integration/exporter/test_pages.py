@@ -43,7 +43,7 @@ def test_scores_come_in_pages(exporter: ApiProcess, redis_client: redis.Redis) -
 
 
 @pytest.mark.parametrize("limit", ["0", "10001", "-1", "many"])
-def test_a_limit_that_cannot_be_is_refused(exporter: ApiProcess, limit: str) -> None:
+def test_invalid_limit_is_refused(exporter: ApiProcess, limit: str) -> None:
     answer = exporter.get(f"/api/v1/scores?limit={limit}")
     assert answer.status_code == 422
     assert answer.headers["content-type"] == "application/problem+json"
